@@ -1,0 +1,68 @@
+# Helpers that give every target the same settings.
+set(TESSERA_WARNINGS -Wall -Wextra -Wno-unused-parameter)
+
+add_library(tessera_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
+target_link_libraries(tessera_pch PUBLIC tessera_torch)
+target_compile_options(tessera_pch PRIVATE ${TESSERA_WARNINGS})
+target_compile_definitions(tessera_pch PRIVATE OMPI_SKIP_MPICXX)
+if(TESSERA_PCH)
+  target_precompile_headers(tessera_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
+  target_compile_options(tessera_pch PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+
+function(_tessera_settings name)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${TESSERA_WARNINGS}>)
+  target_compile_definitions(${name} PRIVATE OMPI_SKIP_MPICXX)
+  if(TESSERA_PCH)
+    target_precompile_headers(${name} REUSE_FROM tessera_pch)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  endif()
+endfunction()
+
+# tessera_library(name SOURCES a.cpp ... LINK targets...): a static library of the project.
+function(tessera_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  add_library(tessera::${name} ALIAS ${name})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+                                            $<INSTALL_INTERFACE:include>
+                                     PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC tessera_torch ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK})
+  _tessera_settings(${name})
+endfunction()
+
+# tessera_program(name SOURCES a.cpp ... LINK targets...): an executable; CUDA builds load LibTorch's CUDA part.
+function(tessera_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  # -fPIC instead of -fPIE, so that programs share the libraries' precompiled header.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${arg_LINK})
+  if(TESSERA_HAS_CUDA)
+    target_link_libraries(${name} PRIVATE tessera_torch_cuda)
+  endif()
+  _tessera_settings(${name})
+endfunction()
+
+# tessera_test(name SOURCES a.cpp ... LINK targets... [RANKS n] [LABELS l...] [TIMEOUT s]): a Catch2 program in ctest.
+# With RANKS it runs under mpirun.
+function(tessera_test name)
+  cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "SOURCES;LINK;LABELS;ARGS" ${ARGN})
+  tessera_program(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} tessera_test_support)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  if(arg_RANKS)
+    if(NOT TESSERA_HAS_MPI)
+      return()
+    endif()
+    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe
+                                  -n ${arg_RANKS} $<TARGET_FILE:${name}> ${arg_ARGS})
+  else()
+    add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+                       ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()

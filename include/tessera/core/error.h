@@ -1,0 +1,51 @@
+#pragma once
+// One error type for the whole library. Every message says what happened, where, and what to do about it.
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace tessera {
+
+// Canonical codes; exit_code() maps them to the exit codes of the programs.
+enum class ErrorCode {
+  kInvalidArgument,    // usage or configuration: exit 2
+  kResourceExhausted,  // out of memory: exit 3
+  kDataLoss,           // bad data, model, checkpoint or disk: exit 4
+  kUnavailable,        // a peer failed or a collective timed out: exit 5
+  kNumerics,           // training stopped on non-finite numbers: exit 6
+  kInternal,           // a defect of the library: exit 70
+  kPreempted,          // stopped by a signal after a complete checkpoint: exit 75
+};
+
+const char* error_code_name(ErrorCode code);
+int exit_code(ErrorCode code);
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// Joins its arguments with operator<<.
+template <typename... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+template <typename... Parts>
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
+  throw Error(code, concat(parts...));
+}
+
+// Throws Error(code, message parts...) unless the condition holds.
+template <typename... Parts>
+void check(bool condition, ErrorCode code, const Parts&... parts) {
+  if (!condition) fail(code, parts...);
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+#pragma once
+// Updates flat ranges of parameters. Strategies decide which ranges a rank owns; optimizers know nothing of ranks.
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+// A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and keep their addresses.
+struct OptimizerRange {
+  at::Tensor parameter;       // fp32, updated in place: the master weights, or the parameter itself when it is fp32
+  at::Tensor gradient;        // any floating dtype; read only
+  at::Tensor low_precision;   // 16-bit copy of parameter, written after the update; undefined in fp32 training
+  bool weight_decay = true;
+};
+
+// Device scalars (fp32, one element), so that a step never waits for the host. Undefined members mean 1 and 0.
+struct StepScalars {
+  at::Tensor learning_rate;
+  at::Tensor gradient_scale;  // multiplies every gradient: clip factor / loss scale
+  at::Tensor skip;            // non-zero: change nothing, not even the step count
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual size_t range_count() const = 0;
+  // Starts a step: counts it unless skipped. The scalars stay valid until the last update().
+  virtual void begin_step(const StepScalars& scalars) = 0;
+  // Updates ranges [first, first + count).
+  virtual void update(size_t first, size_t count) = 0;
+  // State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), aligned with the range.
+  virtual std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const = 0;
+  virtual at::Tensor step_count() const = 0;  // fp32 device scalar
+  virtual int64_t state_bytes() const = 0;
+};
+
+using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<OptimizerRange>)>;
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+#include "tessera/model/model_spec.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+uint64_t block_seed(uint64_t seed, size_t block_index) {
+  // splitmix64 of the pair (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
+  uint64_t x = seed * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(block_index) + 1;
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+ModelSpec ModelSpec::slice(size_t first, size_t count) const {
+  check(count > 0 && first + count <= blocks.size(), ErrorCode::kInvalidArgument, "model ", name,
+        ": slice of ", count, " blocks from ", first, " does not fit ", blocks.size(), " blocks");
+  ModelSpec part = *this;
+  part.blocks.assign(blocks.begin() + static_cast<ptrdiff_t>(first),
+                     blocks.begin() + static_cast<ptrdiff_t>(first + count));
+  auto inside = [&](const std::string& block) {
+    for (const auto& builder : part.blocks) {
+      if (builder.name == block) return true;
+    }
+    return false;
+  };
+  std::erase_if(part.tied, [&](const TiedParameter& tie) {
+    return !inside(tie.owner_block) || !inside(tie.alias_block);
+  });
+  return part;
+}
+
+at::Tensor tied_placeholder(at::IntArrayRef shape) {
+  return at::zeros({1}).expand(shape).detach().set_requires_grad(true);
+}
+
+}  // namespace tessera
