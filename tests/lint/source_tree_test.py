@@ -1,0 +1,50 @@
+"""Each rule of source_tree.py must turn red on a file that breaks it, and stay green on one that does not."""
+import pathlib
+import sys
+import tempfile
+
+import source_tree
+
+ONCE = "#pragma once\n"
+# (path, text, a piece of the expected message; None: the file is fine)
+CASES = [
+    ("lib/core/a.cpp", '#include "tessera/comm/communicator.h"\n', "core may not include comm"),
+    ("lib/comm/a.cpp", '#include "tessera/core/error.h"\n', None),
+    ("lib/metrics/a.cpp", '#include "tessera/train/trainer.h"\n', "metrics may not include train"),
+    ("include/tessera/optim/a.h", ONCE + '#include "tessera/backends/strategy.h"\n', "optim may not include backends"),
+    ("backends/zero/a.cpp", '#include "lib/train/loop.h"\n', "backends may not include train"),
+    ("backends/zero/a.cpp", '#include "tessera/sharding/flat.h"\n', None),
+    ("lib/models/a.cpp", '#include "tessera/data/loader.h"\n', "models may not include data"),
+    ("examples/a.cpp", '#include "tessera/train/trainer.h"\n', None),
+    ("lib/attic/a.cpp", '#include "tessera/core/error.h"\n', "not in the include order"),
+    ("include/tessera/core/a.h", ONCE + "#include <torch/torch.h>\n", "not <torch/torch.h>"),
+    ("include/tessera/core/a.h", ONCE + "#ifdef TESSERA_HAS_CUDA\n#endif\n", "no #if on CUDA"),
+    ("include/tessera/core/a.h", "int x;\n", "#pragma once"),
+    ("lib/ops/cuda/a.cu", "#include <ATen/ATen.h>\n", "raw pointers"),
+    ("lib/ops/cuda/a.cu", "#include <cuda_bf16.h>\n", None),
+    ("lib/ops/a.cpp", "#include <cuda_runtime.h>\n", "only lib/ops/cuda"),
+    ("lib/comm/local/a.cpp", "#include <mpi.h>\n", "only lib/comm/mpi"),
+    ("lib/core/a.cpp", "int x;\n" * 401, "401 lines"),
+    ("lib/core/a.cpp", "int x;\n" * 400, None),
+]
+
+
+def main():
+    failed = 0
+    for path, text, expected in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            file = root / path
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+            found = list(source_tree.violations(root))
+        good = (not found) if expected is None else (len(found) == 1 and expected in found[0])
+        if not good:
+            failed += 1
+            print(f"{path}: {text[:60]!r}: expected {expected!r}, found {found}")
+    print(f"{len(CASES) - failed} of {len(CASES)} cases as expected")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
