@@ -1,0 +1,21 @@
+#pragma once
+// Whole files as bytes, read with pread so that a file that shrinks meanwhile is an error and not a
+// fault.
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// The bytes of a regular file. Throws Error(kDataLoss) naming the file when it is missing, not a
+// regular file, longer than max_bytes, or changes its length while it is read.
+std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 32);
+
+// Throws Error(kDataLoss) with `where` and the offset of the first byte that is not well-formed
+// UTF-8 (no overlong forms, no surrogates, nothing above U+10FFFF).
+void check_utf8(std::string_view text, const std::string& where);
+
+// Offset of the first byte that is not well-formed UTF-8, or text.size().
+size_t utf8_valid_prefix(std::string_view text);
+
+}  // namespace tessera

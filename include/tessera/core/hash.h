@@ -1,0 +1,43 @@
+#pragma once
+// Fingerprints: XXH3 for checkpoints and parameters, SHA-256 for data sets.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+uint64_t xxh3_64(const void* data, size_t size, uint64_t seed = 0);
+
+struct Hash128 {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  std::string hex() const;  // 32 digits, high part first, as xxh128sum prints
+  bool operator==(const Hash128&) const = default;
+};
+Hash128 xxh3_128(const void* data, size_t size);
+
+// XXH3 of a stream: any split into update() calls gives the hash of the whole.
+class Xxh3Stream {
+ public:
+  Xxh3Stream();
+  ~Xxh3Stream();
+  Xxh3Stream(Xxh3Stream&&) noexcept;
+  Xxh3Stream& operator=(Xxh3Stream&&) noexcept;
+  void update(const void* data, size_t size);
+  uint64_t digest64() const;
+  Hash128 digest128() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::string sha256_hex(std::string_view bytes);
+std::string sha256_file_hex(const std::string& path);  // Error(kDataLoss) when it cannot be read
+
+// 16 lower-case digits.
+std::string hex64(uint64_t value);
+
+}  // namespace tessera
