@@ -9,25 +9,30 @@
 
 namespace tessera {
 
-// A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its gradient, never the handle.
+// A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its
+// gradient, never the handle.
 struct Parameter {
-  std::string name;         // unique inside the block, e.g. "self_attention.dense.weight"
-  at::Tensor tensor;        // leaf with requires_grad
-  bool weight_decay = true; // false for biases and norm weights
+  std::string name;          // unique inside the block, e.g. "self_attention.dense.weight"
+  at::Tensor tensor;         // leaf with requires_grad
+  bool weight_decay = true;  // false for biases and norm weights
 };
 
-// Blocks of a model run in order; each takes the previous one's output. The last block returns a 1-D fp32 tensor whose element 0 is the SUM of the
-// loss over the micro-batch's supervised targets; further elements are counters summed over batches (element 1: correct predictions, when the
-// block knows them) and carry no gradient.
+// Blocks of a model run in order; each takes the previous one's output. The last block returns a
+// 1-D fp32 tensor whose element 0 is the SUM of the loss over the micro-batch's supervised targets;
+// further elements are counters summed over batches (element 1: correct predictions, when the block
+// knows them) and carry no gradient.
 //
-// Contract with strategies [docs/extending.md]: parameters hold their values between before_forward and after_forward and between before_backward and
-// after_backward, and nowhere else. During backward every parameter's .grad() is a defined tensor to be ADDED to: autograd does so by itself; a hand-written block may write
-// there directly and return no gradient to autograd. For the last block that already holds while its forward runs with gradients enabled, and
+// Contract with strategies [docs/extending.md]: parameters hold their values between before_forward
+// and after_forward and between before_backward and after_backward, and nowhere else. During
+// backward every parameter's .grad() is a defined tensor to be ADDED to: autograd does so by
+// itself; a hand-written block may write there directly and return no gradient to autograd. For the
+// last block that already holds while its forward runs with gradients enabled, and
 // micro_batch.loss_gradient is set: backward's incoming gradient of element 0 is that same scalar.
 class Block {
  public:
   virtual ~Block() = default;
-  // hidden: the previous block's output; for the first block undefined (it reads micro_batch.input_ids).
+  // hidden: the previous block's output; for the first block undefined (it reads
+  // micro_batch.input_ids).
   virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
   virtual std::vector<Parameter> parameters() = 0;  // always the same handles in the same order
 };

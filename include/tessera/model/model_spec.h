@@ -1,5 +1,6 @@
 #pragma once
-// A model as a list of block builders, so that a rank builds only the blocks it owns, one at a time.
+// A model as a list of block builders, so that a rank builds only the blocks it owns, one at a
+// time.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -19,7 +20,8 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
   virtual bool has(const std::string& name) const = 0;
-  // The tensor on the CPU in its stored dtype; throws Error(kDataLoss) with file and name when missing or of another shape.
+  // The tensor on the CPU in its stored dtype; throws Error(kDataLoss) with file and name when
+  // missing or of another shape.
   virtual at::Tensor read(const std::string& name, at::IntArrayRef shape) const = 0;
 };
 
@@ -40,26 +42,30 @@ struct TiedParameter {
 
 struct BlockBuilder {
   std::string name;  // unique in the model, e.g. "h.3"
-  // Builds the block in fp32 on context.device. A parameter that aliases another block's (ModelSpec::tied) is built without memory (see
-  // tied_placeholder()); the strategy gives it its storage.
+  // Builds the block in fp32 on context.device. A parameter that aliases another block's
+  // (ModelSpec::tied) is built without memory (see tied_placeholder()); the strategy gives it its
+  // storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
 };
 
 struct ModelSpec {
-  std::string name;                    // e.g. "bloom-560m"
+  std::string name;  // e.g. "bloom-560m"
   std::vector<BlockBuilder> blocks;
   std::vector<TiedParameter> tied;
-  // Floating-point operations of forward and backward for one token at this sequence length: 6P + 6*layers*hidden*sequence (causal attention counted
-  // at half). Null when unknown.
+  // Floating-point operations of forward and backward for one token at this sequence length: 6P +
+  // 6*layers*hidden*sequence (causal attention counted at half). Null when unknown.
   std::function<double(int64_t sequence_length)> flops_per_token;
   // "block.parameter" -> the name in a Hugging Face checkpoint. Null: the same name.
-  std::function<std::string(const std::string& block, const std::string& parameter)> checkpoint_name;
+  std::function<std::string(const std::string& block, const std::string& parameter)>
+      checkpoint_name;
 
   size_t block_count() const { return blocks.size(); }
-  ModelSpec slice(size_t first, size_t count) const;  // contiguous blocks; ties with both ends inside stay
+  ModelSpec slice(size_t first,
+                  size_t count) const;  // contiguous blocks; ties with both ends inside stay
 };
 
-// A leaf of the given shape that occupies one element: stands for a tied parameter until a strategy gives it storage.
+// A leaf of the given shape that occupies one element: stands for a tied parameter until a strategy
+// gives it storage.
 at::Tensor tied_placeholder(at::IntArrayRef shape);
 
 }  // namespace tessera

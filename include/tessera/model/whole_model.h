@@ -1,0 +1,41 @@
+#pragma once
+// A model built in one piece on one device, without any strategy: what tests compare with and what
+// inference uses.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/model/model_spec.h"
+
+namespace tessera {
+
+// A last block that can also give its scores instead of the loss.
+class Head : public Block {
+ public:
+  // Causal models: [batch, sequence, vocabulary]; classifiers: [batch, labels].
+  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
+};
+
+// Owns every block. Tied parameters share storage and gradient. Parameters have zero gradients from
+// the start.
+class WholeModel {
+ public:
+  WholeModel(const ModelSpec& spec, const BuildContext& context);
+
+  // What the last block returns: see Block.
+  at::Tensor forward(const MicroBatch& micro_batch);
+  // Throws Error(kInvalidArgument) when the last block is not a Head.
+  at::Tensor logits(const MicroBatch& micro_batch);
+  // Names are the checkpoint's; tied parameters appear once, at their owner.
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+
+ private:
+  at::Tensor run_body(const MicroBatch& micro_batch);
+
+  std::string name_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<Parameter> parameters_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+#pragma once
+// The transformer block of BLOOM as one function of its weights, in two versions with one
+// signature.
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+// The block's parameters in the order of the forward pass. h: hidden size.
+struct BloomBlockWeights {
+  at::Tensor input_norm_weight, input_norm_bias;  // [h]
+  at::Tensor qkv_weight, qkv_bias;                // [3h, h], [3h]; rows are [heads, 3, head_dim]
+  at::Tensor dense_weight, dense_bias;            // [h, h], [h]
+  at::Tensor attention_norm_weight, attention_norm_bias;  // [h]
+  at::Tensor up_weight, up_bias;                          // [4h, h], [4h]
+  at::Tensor down_weight, down_bias;                      // [h, 4h], [h]
+};
+
+// hidden [batch, sequence, h] -> the same shape. slopes: fp32 [heads] on hidden's device.
+// attention_mask: [batch, sequence] bool or undefined. residual_post_layernorm: the residual
+// branches start at the norms' outputs instead of their inputs. Composed from tessera::ops; works
+// on every device and dtype and is the reference for any faster version.
+at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                                const at::Tensor& slopes, const at::Tensor& attention_mask,
+                                double epsilon, bool residual_post_layernorm);
+
+}  // namespace tessera
