@@ -28,6 +28,9 @@ at::Tensor alibi_slopes(int64_t heads);
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
                            const at::Tensor& attention_mask);
 
+// Rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to weight.grad() directly when that is defined (the Block contract) and handed to autograd otherwise.
+at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight);
+
 // Sum over rows of -log softmax(hidden weight^T)[label], rows labelled -100 skipped, without ever holding more than chunk_rows rows of logits.
 //   hidden [rows, n], weight [vocabulary, n], labels [rows] int64 -> fp32 scalar
 //   loss_gradient: fp32 scalar on the device. With gradients enabled the gradients of hidden and weight are computed during forward, multiplied by it; weight's is added to weight.grad()

@@ -22,6 +22,16 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient, const
                   const at::Tensor& exp_avg_sq, const at::Tensor& low_precision,
                   const AdamWOptions& options, const AdamWScalars& scalars);
 
+// One range with its own weight decay.
+struct AdamWRange {
+  at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low_precision;
+  double weight_decay = 0.0;
+};
+
+// The same for many ranges at once (few launches on CUDA); options.weight_decay is not used.
+void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
+                  const AdamWScalars& scalars);
+
 // Sum of squares of all tensors together: fp32 scalar on their device. Non-finite inputs give a non-finite result.
 at::Tensor square_sum(std::span<const at::Tensor> tensors);
 

@@ -1,0 +1,130 @@
+#include "tessera/ops/functional.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+
+#include "tessera/core/error.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+class LayerNorm : public Function<LayerNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, double epsilon) {
+    const at::Tensor input = x.contiguous();
+    const LayerNormOutput result = layer_norm_forward(input, weight, bias, epsilon);
+    context->save_for_backward({input, weight, bias, result.mean, result.rstd});
+    return result.output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const LayerNormGradients sinks{at::zeros_like(saved[1]), at::zeros_like(saved[2]), {}};
+    ColumnSums sums;
+    at::Tensor dx = layer_norm_backward(gradients[0].contiguous(), saved[0], saved[3], saved[4],
+                                        saved[1], saved[2], {}, sinks, sums);
+    add_column_sums(sums);
+    return {dx, sinks.weight, sinks.bias, {}};
+  }
+};
+
+class GeluTanh : public Function<GeluTanh> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
+    const at::Tensor input = x.contiguous();
+    context->save_for_backward({input});
+    return gelu_tanh_forward(input);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {gelu_tanh_backward(gradients[0].contiguous(), context->get_saved_variables()[0])};
+  }
+};
+
+class AlibiAttention : public Function<AlibiAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
+                            const at::Tensor& slopes, const std::optional<at::Tensor>& given) {
+    const at::Tensor mask = given.value_or(at::Tensor());
+    const at::Tensor input = qkv.contiguous();
+    const AttentionOutput result = alibi_attention_forward(input, slopes, mask);
+    context->save_for_backward({input, slopes, mask, result.output, result.log_sum_exp});
+    return result.output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    return {alibi_attention_backward(gradients[0].contiguous(), saved[0], saved[1], saved[2],
+                                     {saved[3], saved[4]}),
+            {},
+            {}};
+  }
+};
+
+class Embedding : public Function<Embedding> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& ids,
+                            const at::Tensor& weight) {
+    context->save_for_backward({ids});
+    context->saved_data["weight"] = weight;
+    return at::embedding(weight, ids);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const at::Tensor ids = context->get_saved_variables()[0];
+    const at::Tensor weight = context->saved_data["weight"].toTensor();
+    const bool direct = weight.grad().defined();
+    const at::Tensor target = direct ? weight.grad() : at::zeros_like(weight);
+    embedding_backward(gradients[0].contiguous(), ids, target);
+    return {{}, direct ? at::Tensor() : target};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+}
+
+at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      double epsilon) {
+  check(weight.dim() == 1 && weight.sizes() == bias.sizes() && x.size(-1) == weight.numel(),
+        ErrorCode::kInvalidArgument, "layer_norm: x has ", x.size(-1), " columns, weight shape ",
+        weight.sizes(), ", bias shape ", bias.sizes(), "; all must agree.");
+  return LayerNorm::apply(x, weight, bias, epsilon);
+}
+
+at::Tensor gelu_tanh(const at::Tensor& x) { return GeluTanh::apply(x); }
+
+at::Tensor alibi_slopes(int64_t heads) {
+  check(heads > 0, ErrorCode::kInvalidArgument, "alibi_slopes: ", heads,
+        " heads; at least one is needed.");
+  int64_t power = 1;
+  while (power * 2 <= heads) power *= 2;
+  at::Tensor slopes = at::empty({heads}, at::kFloat);
+  for (int64_t i = 0; i < heads; ++i) {
+    const double exponent = i < power ? 8.0 * double(i + 1) / double(power)
+                                      : 4.0 * double(2 * (i - power) + 1) / double(power);
+    slopes.data_ptr<float>()[i] = static_cast<float>(std::exp2(-exponent));
+  }
+  return slopes;
+}
+
+at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
+                           const at::Tensor& attention_mask) {
+  return AlibiAttention::apply(qkv, slopes, std::optional(attention_mask));
+}
+
+at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight) {
+  return Embedding::apply(ids, weight);
+}
+
+}  // namespace tessera::ops

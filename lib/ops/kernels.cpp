@@ -1,0 +1,144 @@
+#include "tessera/ops/kernels.h"
+
+#include <ATen/ATen.h>
+
+#include "lib/ops/cuda_ops.h"
+#include "tessera/core/error.h"
+
+namespace tessera::ops {
+namespace {
+
+// Calls entry of the CUDA table for tensors on a CUDA device, else the reference.
+template <auto Entry, typename Reference, typename... Arguments>
+auto dispatch(const at::Tensor& where, Reference reference, Arguments&&... arguments) {
+  const CudaOps* cuda = where.is_cuda() ? cuda_ops() : nullptr;
+  return (cuda ? cuda->*Entry : reference)(std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace
+
+#define TESSERA_DISPATCH(name, where, ...) \
+  dispatch<&CudaOps::name>(where, &reference::name, __VA_ARGS__)
+
+void add_column_sums(ColumnSums& sums) {
+  if (sums.items.empty()) return;
+  TESSERA_DISPATCH(add_column_sums, sums.items.front().gradient, sums);
+}
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& residual) {
+  return TESSERA_DISPATCH(linear_forward, x, x, weight, bias, residual);
+}
+
+at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight) {
+  std::vector<int64_t> shape = gradient.sizes().vec();
+  shape.back() = weight.size(1);
+  at::Tensor result = at::empty(shape, gradient.options());
+  linear_backward_input_out(gradient, weight, result);
+  return result;
+}
+
+void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
+                               const at::Tensor& result) {
+  TESSERA_DISPATCH(linear_backward_input_out, gradient, gradient, weight, result);
+}
+
+void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
+                            const at::Tensor& weight_gradient) {
+  TESSERA_DISPATCH(linear_backward_weight, x, gradient, x, weight_gradient);
+}
+
+void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
+                          ColumnSums& sums) {
+  TESSERA_DISPATCH(linear_backward_bias, gradient, gradient, bias_gradient, sums);
+}
+
+at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
+  return TESSERA_DISPATCH(linear_gelu_forward, x, x, weight, bias, pre_activation);
+}
+
+at::Tensor gelu_tanh_forward(const at::Tensor& x) {
+  return TESSERA_DISPATCH(gelu_tanh_forward, x, x);
+}
+
+at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
+  return TESSERA_DISPATCH(gelu_tanh_backward, x, gradient, x);
+}
+
+at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+  return TESSERA_DISPATCH(gelu_tanh_backward_, gradient, gradient, pre_activation, bias_gradient,
+                          sums);
+}
+
+LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                   const at::Tensor& bias, double epsilon) {
+  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon);
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                               const at::Tensor& mean, const at::Tensor& rstd,
+                               const at::Tensor& weight, const at::Tensor& bias,
+                               const at::Tensor& residual_gradient,
+                               const LayerNormGradients& gradients, ColumnSums& sums,
+                               at::Tensor* output) {
+  return TESSERA_DISPATCH(layer_norm_backward, x, gradient, x, mean, rstd, weight, bias,
+                          residual_gradient, gradients, sums, output);
+}
+
+AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
+                                        const at::Tensor& attention_mask) {
+  check(qkv.dim() == 3 && slopes.dim() == 1 && qkv.size(2) % (3 * slopes.size(0)) == 0,
+        ErrorCode::kInvalidArgument, "alibi_attention: qkv has shape ", qkv.sizes(),
+        ", expected [batch, sequence, 3 * heads * d] for the ", slopes.numel(),
+        " heads of slopes.");
+  check(!attention_mask.defined() || attention_mask.sizes() == qkv.sizes().slice(0, 2),
+        ErrorCode::kInvalidArgument, "alibi_attention: the attention mask does not have the shape ",
+        qkv.sizes().slice(0, 2), " of qkv.");
+  return TESSERA_DISPATCH(alibi_attention_forward, qkv, qkv, slopes, attention_mask);
+}
+
+at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                                    const at::Tensor& slopes, const at::Tensor& attention_mask,
+                                    const AttentionOutput& forward) {
+  return TESSERA_DISPATCH(alibi_attention_backward, qkv, gradient, qkv, slopes, attention_mask,
+                          forward);
+}
+
+void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
+                        const at::Tensor& weight_gradient) {
+  TESSERA_DISPATCH(embedding_backward, gradient, gradient, ids, weight_gradient);
+}
+
+at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
+  return TESSERA_DISPATCH(logits_forward, x, x, weight);
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
+                    const at::Tensor& row_loss) {
+  TESSERA_DISPATCH(cross_entropy_, logits, logits, labels, scale, row_loss);
+}
+
+void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
+                  const AdamWScalars& scalars) {
+  if (ranges.empty()) return;
+  TESSERA_DISPATCH(adamw_update, ranges.front().parameter, ranges, options, scalars);
+}
+
+void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient,
+                  const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
+                  const at::Tensor& low_precision, const AdamWOptions& options,
+                  const AdamWScalars& scalars) {
+  const AdamWRange range{parameter,  gradient,      exp_avg,
+                         exp_avg_sq, low_precision, options.weight_decay};
+  adamw_update({&range, 1}, options, scalars);
+}
+
+at::Tensor square_sum(std::span<const at::Tensor> tensors) {
+  check(!tensors.empty(), ErrorCode::kInvalidArgument,
+        "square_sum: no tensor was given, so the device of the result is unknown.");
+  return TESSERA_DISPATCH(square_sum, tensors.front(), tensors);
+}
+
+}  // namespace tessera::ops

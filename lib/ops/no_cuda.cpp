@@ -1,0 +1,7 @@
+#include "lib/ops/cuda_ops.h"
+
+namespace tessera::ops {
+
+const CudaOps* cuda_ops() { return nullptr; }
+
+}  // namespace tessera::ops

@@ -1,0 +1,249 @@
+#include "lib/ops/reference.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "tessera/core/error.h"
+#include "tessera/core/micro_batch.h"
+
+namespace tessera::ops::reference {
+namespace {
+
+// Sums and softmax are formed in fp32 unless the input is wider.
+at::ScalarType wide(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::Tensor rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+void collect(const at::Tensor& x, const at::Tensor& gradient, ColumnSums& sums) {
+  if (gradient.defined()) sums.items.push_back({rows(x).sum(0, true, wide(x)), gradient});
+}
+
+}  // namespace
+
+void add_column_sums(ColumnSums& sums) {
+  for (auto& item : sums.items) item.gradient.add_(item.partial.sum(0));
+  sums.items.clear();
+}
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& residual) {
+  at::Tensor y = at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  return residual.defined() ? y.add_(residual) : y;
+}
+
+void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
+                               const at::Tensor& result) {
+  at::Tensor out = rows(result);
+  at::mm_out(out, rows(gradient), weight);
+}
+
+void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
+                            const at::Tensor& weight_gradient) {
+  const at::Tensor left = rows(gradient).t(), right = rows(x);
+  if (weight_gradient.scalar_type() == x.scalar_type()) {
+    at::Tensor out = weight_gradient;
+    out.addmm_(left, right);
+  } else {
+    weight_gradient.add_(at::mm(left, right));
+  }
+}
+
+void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
+                          ColumnSums& sums) {
+  collect(gradient, bias_gradient, sums);
+}
+
+at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
+  at::Tensor y = linear_forward(x, weight, bias, {});
+  if (pre_activation) *pre_activation = y;
+  return gelu_tanh_forward(y);
+}
+
+at::Tensor gelu_tanh_forward(const at::Tensor& x) { return at::gelu(x, "tanh"); }
+
+at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
+  return at::gelu_backward(gradient, x, "tanh");
+}
+
+at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+  gradient.copy_(gelu_tanh_backward(gradient, pre_activation));
+  collect(gradient, bias_gradient, sums);
+  return gelu_tanh_forward(pre_activation);
+}
+
+LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                   const at::Tensor& bias, double epsilon) {
+  const auto type = wide(x);
+  auto [output, mean, rstd] =
+      at::native_layer_norm(x.to(type), {x.size(-1)}, weight.to(type), bias.to(type), epsilon);
+  return {output.to(x.scalar_type()), mean.reshape(-1), rstd.reshape(-1)};
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                               const at::Tensor& mean, const at::Tensor& rstd,
+                               const at::Tensor& weight, const at::Tensor& bias,
+                               const at::Tensor& residual_gradient,
+                               const LayerNormGradients& gradients, ColumnSums& sums,
+                               at::Tensor* output) {
+  const auto type = wide(x);
+  const at::Tensor wide_weight = weight.to(type);
+  const at::Tensor dy = rows(gradient).to(type);
+  const at::Tensor normal = (rows(x).to(type) - mean.unsqueeze(1)) * rstd.unsqueeze(1);
+  const at::Tensor scaled = dy * wide_weight;
+  at::Tensor dx = scaled - scaled.mean(1, true);
+  dx.sub_(normal * (scaled * normal).mean(1, true)).mul_(rstd.unsqueeze(1));
+  if (residual_gradient.defined()) dx.add_(rows(residual_gradient));
+  collect(dy * normal, gradients.weight, sums);
+  collect(dy, gradients.bias, sums);
+  dx = dx.to(x.scalar_type());
+  collect(dx, gradients.column_sum, sums);
+  if (output) {
+    *output = at::addcmul(bias.to(type), normal, wide_weight).to(x.scalar_type()).view(x.sizes());
+  }
+  return dx.view(x.sizes());
+}
+
+namespace {
+
+struct Attention {
+  at::Tensor q, k, v;  // [batch, heads, sequence, d], wide
+  at::Tensor scores;   // [batch, heads, sequence, sequence], -inf where not visible
+  double scale = 1.0;
+
+  Attention(const at::Tensor& qkv, const at::Tensor& slopes, const at::Tensor& mask) {
+    const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = slopes.size(0);
+    const int64_t d = qkv.size(2) / (3 * heads);
+    const auto parts =
+        qkv.to(wide(qkv)).view({batch, sequence, heads, 3, d}).permute({3, 0, 2, 1, 4});
+    q = parts[0], k = parts[1], v = parts[2];
+    scale = 1.0 / std::sqrt(double(d));
+    const at::Tensor position = at::arange(sequence, slopes.options());
+    const at::Tensor distance = position.unsqueeze(0) - position.unsqueeze(1);
+    scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
+    scores.add_(slopes.to(wide(qkv)).view({-1, 1, 1}) * distance);
+    at::Tensor hidden = (distance > 0).view({1, 1, sequence, sequence});
+    if (mask.defined()) {
+      hidden = hidden.logical_or(mask.logical_not().view({batch, 1, 1, sequence}));
+    }
+    scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+  }
+};
+
+}  // namespace
+
+AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
+                                        const at::Tensor& attention_mask) {
+  const Attention a(qkv, slopes, attention_mask);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  at::Tensor log_sum_exp = a.scores.logsumexp(3);
+  // exp(-inf - inf) = 0: a query that sees nothing attends to nothing.
+  log_sum_exp.masked_fill_(log_sum_exp.eq(-infinity), infinity);
+  const at::Tensor output = at::matmul((a.scores - log_sum_exp.unsqueeze(3)).exp_(), a.v);
+  return {output.transpose(1, 2)
+              .to(qkv.scalar_type())
+              .reshape({qkv.size(0), qkv.size(1), qkv.size(2) / 3}),
+          log_sum_exp};
+}
+
+at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                                    const at::Tensor& slopes, const at::Tensor& attention_mask,
+                                    const AttentionOutput& forward) {
+  const Attention a(qkv, slopes, attention_mask);
+  const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = slopes.size(0);
+  const int64_t d = qkv.size(2) / (3 * heads);
+  const auto by_head = [&](const at::Tensor& x) {
+    return x.to(wide(x)).view({batch, sequence, heads, d}).transpose(1, 2);
+  };
+  const at::Tensor dy = by_head(gradient);
+  const at::Tensor probability = (a.scores - forward.log_sum_exp.unsqueeze(3)).exp_();
+  at::Tensor dscores = at::matmul(dy, a.v.transpose(2, 3));
+  dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(a.scale);
+  const at::Tensor result = at::empty({batch, sequence, heads, 3, d}, qkv.options());
+  const auto put = [&](int part, const at::Tensor& x) {
+    result.select(3, part).copy_(x.transpose(1, 2));
+  };
+  put(0, at::matmul(dscores, a.k));
+  put(1, at::matmul(dscores.transpose(2, 3), a.q));
+  put(2, at::matmul(probability.transpose(2, 3), dy));
+  return result.view(qkv.sizes());
+}
+
+void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
+                        const at::Tensor& weight_gradient) {
+  const at::Tensor source = rows(gradient);
+  if (source.scalar_type() == wide(source)) {
+    weight_gradient.index_add_(0, ids.reshape(-1), source);
+    return;
+  }
+  // 16 bits: sum equal ids first, so that a frequent id does not lose what each row adds.
+  auto [unique, inverse, counts] = at::unique_dim(ids.reshape(-1), 0, true, true);
+  const at::Tensor sum =
+      at::zeros({unique.size(0), source.size(1)}, source.options().dtype(at::kFloat))
+          .index_add_(0, inverse, source.to(at::kFloat));
+  weight_gradient.index_copy_(
+      0, unique,
+      sum.add_(weight_gradient.index_select(0, unique)).to(weight_gradient.scalar_type()));
+}
+
+at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
+  return at::mm(x, weight.t());
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
+                    const at::Tensor& row_loss) {
+  const int64_t vocabulary = logits.size(1);
+  const at::Tensor ignored = labels.eq(kIgnoredLabel);
+  const at::Tensor outside = labels.lt(0).logical_or_(labels.ge(vocabulary)).logical_and_(~ignored);
+  const at::Tensor target = labels.clamp(0, vocabulary - 1).unsqueeze(1);
+  at::Tensor log_probability = at::log_softmax(logits.to(wide(logits)), 1);
+  at::Tensor loss = log_probability.gather(1, target).squeeze(1).neg_();
+  loss.masked_fill_(ignored, 0.0);
+  loss.masked_fill_(outside, std::numeric_limits<double>::quiet_NaN());
+  row_loss.copy_(loss);
+  if (!scale.defined()) return;
+  at::Tensor gradient = log_probability.exp_();
+  gradient.scatter_add_(1, target, at::full_like(target, -1, gradient.options()));
+  gradient.mul_(scale).masked_fill_(ignored.unsqueeze(1), 0.0);
+  logits.copy_(gradient);
+}
+
+void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
+                  const AdamWScalars& scalars) {
+  const bool may_skip = scalars.skip.defined();
+  if (may_skip && scalars.skip.is_cpu() && scalars.skip.item<float>() != 0.0F) return;
+  const at::Tensor step = scalars.step_count.to(at::kDouble);
+  const auto correction = [&](double beta) { return 1.0 - at::pow(at::Scalar(beta), step); };
+  const at::Tensor root = correction(options.beta2).sqrt_().to(at::kFloat);
+  const at::Tensor step_size = (scalars.learning_rate / correction(options.beta1)).to(at::kFloat);
+  const auto store = [&](const at::Tensor& to, const at::Tensor& value) {
+    to.copy_(may_skip ? at::where(scalars.skip.ne(0), to, value) : value);
+  };
+  for (const AdamWRange& range : ranges) {
+    at::Tensor gradient = range.gradient.to(at::kFloat);
+    if (scalars.gradient_scale.defined()) gradient = gradient * scalars.gradient_scale;
+    const at::Tensor exp_avg = at::lerp(range.exp_avg, gradient, 1.0 - options.beta1);
+    const at::Tensor exp_avg_sq =
+        (range.exp_avg_sq * options.beta2).addcmul_(gradient, gradient, 1.0 - options.beta2);
+    at::Tensor parameter = range.parameter * (1.0 - scalars.learning_rate * range.weight_decay);
+    parameter.sub_(exp_avg / (exp_avg_sq.sqrt() / root).add_(options.epsilon) * step_size);
+    store(range.exp_avg, exp_avg);
+    store(range.exp_avg_sq, exp_avg_sq);
+    store(range.parameter, parameter);
+    if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
+  }
+}
+
+at::Tensor square_sum(std::span<const at::Tensor> tensors) {
+  at::Tensor sum = at::zeros({}, tensors.front().options().dtype(at::kDouble));
+  for (const at::Tensor& tensor : tensors) {
+    sum.add_(at::linalg_vector_norm(tensor, 2, std::nullopt, false, at::kDouble).square_());
+  }
+  return sum.to(at::kFloat);
+}
+
+}  // namespace tessera::ops::reference

@@ -1,0 +1,65 @@
+#include "tessera/ops/functional.h"
+
+#include "tessera/core/error.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+TEST_CASE("linear agrees with its formula") {
+  at::manual_seed(1);
+  check_gradients(
+      {at::randn({2, 3, 5}), at::randn({7, 5}), at::randn({7})},
+      [](const Tensors& t) { return ops::linear(t[0], t[1], t[2]); },
+      [](const Tensors& t) { return at::matmul(t[0], t[1].t()) + t[2]; }, 1e-6);
+  check_gradients(
+      {at::randn({3, 5}), at::randn({7, 5})},
+      [](const Tensors& t) { return ops::linear(t[0], t[1], {}); },
+      [](const Tensors& t) { return at::matmul(t[0], t[1].t()); }, 1e-6);
+}
+
+TEST_CASE("layer norm agrees with its formula, statistics in fp32") {
+  at::manual_seed(2);
+  const auto formula = [](const Tensors& t) {
+    const at::Tensor centred = t[0] - t[0].mean(-1, true);
+    return centred / (centred.square().mean(-1, true) + 1e-5).sqrt() * t[1] + t[2];
+  };
+  const auto operation = [](const Tensors& t) { return ops::layer_norm(t[0], t[1], t[2], 1e-5); };
+  // A mean far from zero: a one-pass variance would cancel.
+  const Tensors inputs{at::randn({2, 5, 37}) * 0.5 + 20, at::randn({37}), at::randn({37})};
+  check_gradients(inputs, operation, formula, 2e-5);
+  Tensors low;
+  for (const auto& input : inputs) low.push_back(input.to(at::kBFloat16));
+  check_gradients(low, operation, formula, 1e-2);
+  CHECK_THROWS_AS(ops::layer_norm(at::ones({2, 3}), at::ones({4}), at::ones({4}), 1e-5), Error);
+}
+
+TEST_CASE("gelu_tanh agrees with its formula") {
+  at::manual_seed(3);
+  check_gradients(
+      {at::randn({4, 33}) * 3}, [](const Tensors& t) { return ops::gelu_tanh(t[0]); },
+      [](const Tensors& t) {
+        const at::Tensor x = t[0];
+        return 0.5 * x * (1 + (0.7978845608028654 * (x + 0.044715 * x.pow(3))).tanh());
+      },
+      1e-6);
+}
+
+TEST_CASE("embedding adds every id's gradient rows") {
+  at::manual_seed(4);
+  const at::Tensor ids = at::randint(5, {3, 40}, at::kLong);
+  check_gradients(
+      {at::randn({6, 9})}, [&](const Tensors& t) { return ops::embedding(ids, t[0]); },
+      [&](const Tensors& t) { return t[0].index({ids}); }, 1e-6);
+}
+
+TEST_CASE("embedding adds into a defined gradient, in 16 bits without losing small rows") {
+  const at::Tensor weight = at::zeros({3, 8}, at::kBFloat16).requires_grad_(true);
+  weight.mutable_grad() = at::ones({3, 8}, at::kBFloat16);
+  const at::Tensor ids = at::ones({1000}, at::kLong);
+  const at::Tensor y = ops::embedding(ids, weight);
+  torch::autograd::backward({y}, {at::full_like(y, 1.0 / 256)});
+  // One row at a time would stop growing: 1 + 1/256 rounds to 1.
+  CHECK(weight.grad()[1].eq(4.90625).all().item<bool>());
+  CHECK(weight.grad()[0].eq(1).all().item<bool>());
+}

@@ -1,0 +1,109 @@
+#include "tessera/ops/update.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+at::Tensor scalar(float value) { return at::full({}, value); }
+
+struct State {
+  at::Tensor parameter = at::randn({37}), exp_avg = at::zeros({37}), exp_avg_sq = at::zeros({37});
+};
+
+// Algorithm 2 of Loshchilov and Hutter (2019) with a constant schedule, element by element in fp64.
+void plain_adamw(std::vector<double>& p, std::vector<double>& m, std::vector<double>& v,
+                 const at::Tensor& gradient, double lr, int t, const ops::AdamWOptions& o) {
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double g = gradient[int64_t(i)].item<double>();
+    m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
+    v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+    const double mean = m[i] / (1 - std::pow(o.beta1, t)),
+                 variance = v[i] / (1 - std::pow(o.beta2, t));
+    p[i] -= lr * (mean / (std::sqrt(variance) + o.epsilon) + o.weight_decay * p[i]);
+  }
+}
+
+std::vector<double> values(const at::Tensor& x) {
+  const at::Tensor y = x.to(at::kDouble);
+  return {y.data_ptr<double>(), y.data_ptr<double>() + y.numel()};
+}
+
+}  // namespace
+
+TEST_CASE("AdamW follows the paper's algorithm over several steps") {
+  at::manual_seed(11);
+  State s;
+  const at::Tensor low = at::zeros({37}, at::kBFloat16);
+  const ops::AdamWOptions options{
+      .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1};
+  auto p = values(s.parameter), m = values(s.exp_avg), v = values(s.exp_avg_sq);
+  for (int t = 1; t <= 5; ++t) {
+    const at::Tensor gradient = at::randn({37}).to(at::kBFloat16);
+    ops::adamw_update(s.parameter, gradient, s.exp_avg, s.exp_avg_sq, low, options,
+                      {.learning_rate = scalar(0.01F),
+                       .step_count = scalar(float(t)),
+                       .gradient_scale = scalar(0.5F),
+                       .skip = scalar(0)});
+    plain_adamw(p, m, v, gradient.to(at::kFloat) * 0.5, 0.01, t, options);
+  }
+  CHECK(relative_error(s.parameter, at::tensor(p, at::kDouble)) < 1e-6);
+  CHECK(relative_error(s.exp_avg, at::tensor(m, at::kDouble)) < 1e-6);
+  CHECK(relative_error(s.exp_avg_sq, at::tensor(v, at::kDouble)) < 1e-6);
+  CHECK(low.eq(s.parameter.to(at::kBFloat16)).all().item<bool>());
+}
+
+TEST_CASE("a skipped AdamW step changes nothing, not even through NaN") {
+  at::manual_seed(12);
+  State s;
+  const at::Tensor before = s.parameter.clone();
+  const at::Tensor nan = at::full({37}, std::numeric_limits<float>::quiet_NaN());
+  ops::adamw_update(s.parameter, nan, s.exp_avg, s.exp_avg_sq, {}, {},
+                    {.learning_rate = scalar(0.1F),
+                     .step_count = scalar(1),
+                     .gradient_scale = {},
+                     .skip = scalar(1)});
+  CHECK(s.parameter.equal(before));
+  CHECK(s.exp_avg.eq(0).all().item<bool>());
+}
+
+TEST_CASE("AdamW over many ranges is AdamW over each") {
+  at::manual_seed(13);
+  State a, b;
+  b.parameter = a.parameter.clone();
+  const at::Tensor gradient = at::randn({37});
+  const ops::AdamWScalars scalars{
+      .learning_rate = scalar(0.1F), .step_count = scalar(1), .gradient_scale = {}, .skip = {}};
+  std::vector<ops::AdamWRange> ranges;
+  for (auto [first, count, decay] : {std::tuple{0, 5, 0.1}, std::tuple{5, 32, 0.0}}) {
+    const auto cut = [&, first = first, count = count](const at::Tensor& x) {
+      return x.narrow(0, first, count);
+    };
+    ranges.push_back(
+        {cut(a.parameter), cut(gradient), cut(a.exp_avg), cut(a.exp_avg_sq), {}, decay});
+    ops::adamw_update(cut(b.parameter), cut(gradient), cut(b.exp_avg), cut(b.exp_avg_sq), {},
+                      {.weight_decay = decay}, scalars);
+  }
+  ops::adamw_update(ranges, {}, scalars);
+  CHECK(a.parameter.equal(b.parameter));
+}
+
+TEST_CASE("square_sum adds over tensors and shows non-finite values") {
+  at::manual_seed(14);
+  const std::vector<at::Tensor> tensors{at::randn({100}), at::randn({3, 7}).to(at::kBFloat16),
+                                        at::empty({0})};
+  double expected = 0;
+  for (const auto& tensor : tensors)
+    expected += tensor.to(at::kDouble).square().sum().item<double>();
+  CHECK(ops::square_sum(tensors).item<double>() == Approx(expected).epsilon(1e-6));
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    CHECK_FALSE(std::isfinite(
+        ops::square_sum(std::vector<at::Tensor>{tensors[0], at::full({2}, bad)}).item<float>()));
+  }
+}
