@@ -1,0 +1,64 @@
+#pragma once
+// What every transport shares: argument checks, the byte count, groups. A transport implements the
+// start_ functions.
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+// Waits for several operations in the order they were started.
+Work join_works(std::vector<Work> works);
+
+class CommunicatorBase : public Communicator {
+ public:
+  int rank() const final { return rank_; }
+  int size() const final { return size_; }
+  at::Device device() const final { return device_; }
+  std::string transport() const final { return transport_; }
+  int64_t bytes_sent() const final { return bytes_sent_; }
+
+  Work all_reduce(const at::Tensor& tensor, ReduceOp op) final;
+  Work all_gather(const at::Tensor& output, const at::Tensor& input) final;
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) final;
+  Work broadcast(const at::Tensor& tensor, int root) final;
+  Work send(const at::Tensor& tensor, int destination) final;
+  Work recv(const at::Tensor& tensor, int source) final;
+  void barrier() final;
+  void begin_group() final;
+  Work end_group() final;
+  std::unique_ptr<Communicator> split(int color, int key) final;
+
+ protected:
+  CommunicatorBase(std::string transport, at::Device device, int rank, int size);
+
+  // Arguments are checked; empty tensors and operations of one rank with itself arrive here too.
+  virtual Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) = 0;
+  virtual Work start_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
+  virtual Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                    ReduceOp op) = 0;
+  virtual Work start_broadcast(const at::Tensor& tensor, int root) = 0;
+  virtual Work start_send(const at::Tensor& tensor, int destination) = 0;
+  virtual Work start_recv(const at::Tensor& tensor, int source) = 0;
+  virtual void run_barrier() = 0;
+  virtual std::unique_ptr<Communicator> run_split(int color, int key) = 0;
+  // A transport with groups of its own overrides both; works are what the start_ functions
+  // returned.
+  virtual void open_group() {}
+  virtual Work close_group(std::vector<Work> works) { return join_works(std::move(works)); }
+
+ private:
+  void check_tensor(const at::Tensor& tensor, const char* operation) const;
+  void check_rank(int rank, const char* operation, const char* role) const;
+  Work collect(Work work, int64_t bytes);
+
+  std::string transport_;
+  at::Device device_;
+  int rank_;
+  int size_;
+  int64_t bytes_sent_ = 0;
+  bool grouping_ = false;
+  std::vector<Work> group_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,120 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "lib/comm/communicator_base.h"
+#include "lib/comm/local/domain.h"
+#include "tessera/comm/local.h"
+
+namespace tessera {
+namespace local {
+namespace {
+
+class MeetingWork final : public Work::Impl {
+ public:
+  MeetingWork(std::shared_ptr<Meeting> meeting, int participant)
+      : meeting_(std::move(meeting)), participant_(participant) {}
+  void wait() override { meeting_->wait(participant_); }
+
+ private:
+  std::shared_ptr<Meeting> meeting_;
+  int participant_;
+};
+
+class LocalCommunicator final : public CommunicatorBase {
+ public:
+  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank)
+      : CommunicatorBase("local", at::kCPU, rank, group->size()),
+        group_(std::move(group)),
+        sent_(size(), 0),
+        received_(size(), 0) {}
+  ~LocalCommunicator() override { group_->leave(rank()); }
+
+  void abort(const std::string& reason) override { group_->abort(reason); }
+
+ protected:
+  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override {
+    return join({Operation::kAllReduce, tensor.scalar_type(), tensor.numel(), op, 0, {}, tensor});
+  }
+  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    return join({Operation::kAllGather, input.scalar_type(), input.numel(), ReduceOp::kSum, 0,
+                 input, output});
+  }
+  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                            ReduceOp op) override {
+    return join(
+        {Operation::kReduceScatter, input.scalar_type(), output.numel(), op, 0, input, output});
+  }
+  Work start_broadcast(const at::Tensor& tensor, int root) override {
+    return join({Operation::kBroadcast,
+                 tensor.scalar_type(),
+                 tensor.numel(),
+                 ReduceOp::kSum,
+                 root,
+                 {},
+                 tensor});
+  }
+  Work start_send(const at::Tensor& tensor, int destination) override {
+    Request request{
+        Operation::kSendRecv, tensor.scalar_type(), tensor.numel(), ReduceOp::kSum, 0, tensor, {}};
+    const int64_t sequence = sent_[destination]++;
+    return work(group_->message(sequence, rank(), destination, true, std::move(request)), 0);
+  }
+  Work start_recv(const at::Tensor& tensor, int source) override {
+    Request request{
+        Operation::kSendRecv, tensor.scalar_type(), tensor.numel(), ReduceOp::kSum, 0, {}, tensor};
+    const int64_t sequence = received_[source]++;
+    return work(group_->message(sequence, source, rank(), false, std::move(request)), 1);
+  }
+  void run_barrier() override { join({}).wait(); }
+
+  std::unique_ptr<Communicator> run_split(int color, int key) override {
+    const at::Tensor mine = at::tensor({int64_t{color}, int64_t{key}}, at::kLong);
+    const at::Tensor all = at::empty({size(), 2}, at::kLong);
+    start_all_gather(all, mine).wait();
+    std::vector<std::tuple<int64_t, int>> members;  // key, old rank
+    for (int r = 0; r < size(); ++r) {
+      const int64_t* choice = all.const_data_ptr<int64_t>() + 2 * r;
+      if (choice[0] == color) members.emplace_back(choice[1], r);
+    }
+    std::sort(members.begin(), members.end());
+    const auto me = std::find(members.begin(), members.end(), std::tuple(int64_t{key}, rank()));
+    auto group = group_->child(splits_++, color, static_cast<int>(members.size()));
+    return make_local_communicator(std::move(group), static_cast<int>(me - members.begin()));
+  }
+
+ private:
+  Work join(Request request) {
+    return work(group_->collective(collectives_++, rank(), std::move(request)), rank());
+  }
+  Work work(std::shared_ptr<Meeting> meeting, int participant) const {
+    return Work(std::make_shared<MeetingWork>(std::move(meeting), participant));
+  }
+
+  std::shared_ptr<LocalGroup> group_;
+  int64_t collectives_ = 0;
+  int64_t splits_ = 0;
+  std::vector<int64_t> sent_;
+  std::vector<int64_t> received_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_local_communicator(std::shared_ptr<LocalGroup> group, int rank) {
+  return std::make_unique<LocalCommunicator>(std::move(group), rank);
+}
+
+}  // namespace local
+
+std::vector<std::unique_ptr<Communicator>> make_local_world(int size) {
+  check(size >= 1, ErrorCode::kInvalidArgument, "a world of ", size, " ranks; expected at least 1");
+  auto group = std::make_shared<local::LocalGroup>(size, std::make_shared<local::Helpers>(size));
+  std::vector<std::unique_ptr<Communicator>> world;
+  for (int rank = 0; rank < size; ++rank) {
+    world.push_back(local::make_local_communicator(group, rank));
+  }
+  return world;
+}
+
+}  // namespace tessera

@@ -1,0 +1,188 @@
+#include "lib/comm/local/meeting.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/comm/reduce_kernels.h"
+
+namespace tessera::local {
+namespace {
+
+std::string describe(const Request& request) {
+  const std::string data = concat("(", request.count, " x ", request.dtype);
+  const char* ops[] = {", sum)", ", max)", ", min)"};
+  const char* op = ops[static_cast<int>(request.op)];
+  switch (request.operation) {
+    case Operation::kAllReduce:
+      return "all_reduce" + data + op;
+    case Operation::kAllGather:
+      return "all_gather" + data + ")";
+    case Operation::kReduceScatter:
+      return "reduce_scatter" + data + op;
+    case Operation::kBroadcast:
+      return concat("broadcast", data, ", root ", request.root, ")");
+    case Operation::kSendRecv:
+      return "send/recv" + data + ")";
+    case Operation::kBarrier:
+      return "barrier()";
+  }
+  return "?";
+}
+
+bool agree(const Request& a, const Request& b) {
+  return a.operation == b.operation && a.dtype == b.dtype && a.count == b.count && a.op == b.op &&
+         a.root == b.root;
+}
+
+}  // namespace
+
+Meeting::Meeting(std::string name, std::vector<int> ranks)
+    : name_(std::move(name)), ranks_(std::move(ranks)), requests_(ranks_.size()) {}
+
+bool Meeting::has_arrived(int participant) const {
+  std::lock_guard lock(mutex_);
+  return requests_[participant].has_value();
+}
+
+bool Meeting::arrive(int participant, Request request) {
+  std::unique_lock lock(mutex_);
+  requests_[participant] = std::move(request);
+  if (++arrived_ < requests_.size()) return false;
+  if (auto error = disagreement()) {
+    lock.unlock();
+    finish(error);
+    return true;
+  }
+  plan();
+  if (unit_count_ == 0) {
+    lock.unlock();
+    finish(std::nullopt);
+    return true;
+  }
+  state_ = State::kRunning;
+  changed_.notify_all();
+  return true;
+}
+
+std::optional<Error> Meeting::disagreement() const {
+  const Request& first = *requests_.front();
+  for (size_t i = 1; i < requests_.size(); ++i) {
+    if (agree(first, *requests_[i])) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 concat(name_, ": rank ", ranks_[0], " called ", describe(first), ", rank ",
+                        ranks_[i], " called ", describe(*requests_[i]),
+                        "; all ranks must call the same operations in the same order"));
+  }
+  return std::nullopt;
+}
+
+void Meeting::plan() {
+  shape_ = *requests_.front();
+  shape_.input.reset();
+  shape_.output.reset();
+  const int64_t ranks = static_cast<int64_t>(requests_.size());
+  for (const auto& request : requests_) {
+    inputs_.push_back(request->input.defined()
+                          ? static_cast<const char*>(request->input.const_data_ptr())
+                          : nullptr);
+    outputs_.push_back(request->output.defined() ? static_cast<char*>(request->output.data_ptr())
+                                                 : nullptr);
+  }
+  units_per_part_ = (shape_.count + kUnitElements - 1) / kUnitElements;
+  switch (shape_.operation) {
+    case Operation::kAllReduce:
+      unit_count_ = ranks == 1 ? 0 : units_per_part_;
+      break;
+    case Operation::kAllGather:
+    case Operation::kReduceScatter:
+    case Operation::kBroadcast:
+      unit_count_ = ranks * units_per_part_;
+      break;
+    case Operation::kSendRecv:
+      unit_count_ = units_per_part_;
+      break;
+    case Operation::kBarrier:
+      unit_count_ = 0;
+      break;
+  }
+  const bool square =
+      shape_.operation == Operation::kAllGather || shape_.operation == Operation::kReduceScatter;
+  bytes_ = shape_.count * static_cast<int64_t>(c10::elementSize(shape_.dtype)) * ranks *
+           (square ? ranks : 1);
+}
+
+void Meeting::run_unit(int64_t unit) {
+  const int64_t ranks = static_cast<int64_t>(requests_.size());
+  const int64_t part = unit / units_per_part_;
+  const int64_t begin = unit % units_per_part_ * kUnitElements;
+  const int64_t count = std::min(kUnitElements, shape_.count - begin);
+  const int64_t part_begin = part * shape_.count + begin;
+  const auto copy = [&](char* to, int64_t to_begin, const char* from) {
+    const int64_t size = static_cast<int64_t>(c10::elementSize(shape_.dtype));
+    to += to_begin * size;
+    from += begin * size;
+    if (to != from) std::memcpy(to, from, count * size);
+  };
+  switch (shape_.operation) {
+    case Operation::kAllReduce: {
+      std::vector<ReduceInput> inputs;
+      std::vector<ReduceOutput> outputs;
+      for (int64_t r = 0; r < ranks; ++r) {
+        inputs.push_back({outputs_[r], begin});
+        outputs.push_back({outputs_[r], begin});
+      }
+      return reduce_elements(shape_.dtype, shape_.op, inputs, outputs, count);
+    }
+    case Operation::kReduceScatter: {
+      std::vector<ReduceInput> inputs;
+      for (int64_t r = 0; r < ranks; ++r) inputs.push_back({inputs_[r], part_begin});
+      const ReduceOutput output{outputs_[part], begin};
+      return reduce_elements(shape_.dtype, shape_.op, inputs, {&output, 1}, count);
+    }
+    case Operation::kAllGather:
+      for (int64_t r = 0; r < ranks; ++r) copy(outputs_[r], part_begin, inputs_[part]);
+      return;
+    case Operation::kBroadcast:
+      return copy(outputs_[part], begin, outputs_[shape_.root]);
+    case Operation::kSendRecv:
+      return copy(outputs_[1], begin, inputs_[0]);
+    case Operation::kBarrier:
+      return;
+  }
+}
+
+void Meeting::run_units() {
+  while (true) {
+    const int64_t unit = next_unit_.fetch_add(1);
+    if (unit >= unit_count_) return;
+    run_unit(unit);
+    if (units_done_.fetch_add(1) + 1 == unit_count_) finish(std::nullopt);
+  }
+}
+
+void Meeting::finish(const std::optional<Error>& error) {
+  std::lock_guard lock(mutex_);
+  error_ = error;
+  state_ = error ? State::kFailed : State::kDone;
+  changed_.notify_all();
+}
+
+void Meeting::fail(const Error& error) { finish(Error(error.code(), name_ + ": " + error.what())); }
+
+void Meeting::wait(int participant) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return state_ != State::kGathering; });
+  if (state_ == State::kRunning) {
+    lock.unlock();
+    run_units();
+    lock.lock();
+    changed_.wait(lock, [&] { return state_ != State::kRunning; });
+  }
+  if (requests_[participant]) {
+    requests_[participant]->input.reset();
+    requests_[participant]->output.reset();
+  }
+  if (state_ == State::kFailed) throw Error(*error_);
+}
+
+}  // namespace tessera::local

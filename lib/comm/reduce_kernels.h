@@ -1,0 +1,26 @@
+#pragma once
+// Element-wise reductions on host memory, for the transports that add themselves.
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+// For elements begin .. begin+count of every input: reduces them in the order of inputs and writes
+// the result to every output at its own offset. fp16 and bf16 accumulate in fp32 and round once;
+// integers wrap; max and min pass NaN on. An output may be an input at the same offset.
+struct ReduceInput {
+  const void* data;
+  int64_t begin;
+};
+struct ReduceOutput {
+  void* data;
+  int64_t begin;
+};
+void reduce_elements(at::ScalarType dtype, ReduceOp op, std::span<const ReduceInput> inputs,
+                     std::span<const ReduceOutput> outputs, int64_t count);
+
+}  // namespace tessera

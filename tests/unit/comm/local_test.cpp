@@ -1,0 +1,140 @@
+#include "tessera/comm/local.h"
+
+#include <atomic>
+
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+namespace tessera {
+namespace {
+
+using test::require;
+using test::require_error;
+
+TEST_CASE("sums are added in rank order, whatever the timing") {
+  // In fp32 (1e8 + 1) - 1e8 is 0 and (1e8 - 1e8) + 1 is 1: only rank order gives the expected bits.
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    test::run_ranks(3, [](Communicator& comm) {
+      const float values[] = {1e8F, 1, -1e8F};
+      at::Tensor x = at::full({100'000}, values[comm.rank()]);
+      comm.all_reduce(x).wait();
+      test::require_bit_equal(x, at::zeros({100'000}), "sum");
+    });
+  }
+}
+
+TEST_CASE("the first error of a rank is rethrown, not the ones it causes") {
+  std::atomic<int> unavailable{0};
+  REQUIRE_THROWS_WITH(
+      test::run_ranks(
+          4,
+          [&](Communicator& comm) {
+            if (comm.rank() == 2) throw std::runtime_error("my own");
+            at::Tensor x = at::ones({10});
+            const std::string message = require_error(
+                ErrorCode::kUnavailable, [&] { comm.all_reduce(x).wait(); }, "all_reduce");
+            require(message.find("rank 2 failed: my own") != std::string::npos, message);
+            ++unavailable;
+            require_error(
+                ErrorCode::kUnavailable, [&] { comm.barrier(); },
+                "an aborted communicator's barrier");
+          }),
+      "my own");
+  REQUIRE(unavailable == 3);
+}
+
+TEST_CASE("an abort reaches the groups that were split from it") {
+  REQUIRE_THROWS_WITH(test::run_ranks(4,
+                                      [](Communicator& world) {
+                                        auto half = world.split(world.rank() / 2, world.rank());
+                                        auto quarter = half->split(0, 0);
+                                        if (world.rank() == 0) {
+                                          world.abort("enough");
+                                          return;
+                                        }
+                                        at::Tensor x = at::ones({1});
+                                        quarter->recv(x, 1 - quarter->rank()).wait();
+                                      }),
+                      Catch::Contains("enough"));
+}
+
+TEST_CASE("calls that do not match are named by operation, rank and number") {
+  REQUIRE_THROWS_WITH(
+      test::run_ranks(3,
+                      [](Communicator& comm) {
+                        at::Tensor x = at::ones({comm.rank() == 1 ? 7 : 6});
+                        comm.barrier();
+                        comm.all_reduce(x).wait();
+                      }),
+      Catch::Contains("collective 1: rank 0 called all_reduce(6 x Float, sum), rank 1 called "
+                      "all_reduce(7 x Float, sum)"));
+}
+
+TEST_CASE("a rank that ends without a collective the others wait in is named") {
+  REQUIRE_THROWS_WITH(test::run_ranks(3,
+                                      [](Communicator& comm) {
+                                        if (comm.rank() == 1) return;
+                                        at::Tensor x = at::ones({6});
+                                        comm.all_reduce(x).wait();
+                                      }),
+                      Catch::Contains("collective 0: rank 1 has ended"));
+  REQUIRE_THROWS_WITH(test::run_ranks(2,
+                                      [](Communicator& comm) {
+                                        if (comm.rank() == 1) return;
+                                        at::Tensor x = at::ones({6});
+                                        comm.recv(x, 1).wait();
+                                      }),
+                      Catch::Contains("message 0 from rank 1 to rank 0: rank 1 has ended"));
+}
+
+TEST_CASE("work may be dropped and its communicator may go first") {
+  test::run_ranks(2, [](Communicator& world) {
+    auto comm = world.split(0, world.rank());
+    at::Tensor x = at::full({1 << 20}, world.rank());
+    Work work = comm->all_reduce(x);
+    if (world.rank() == 0) comm->send(at::full({5}, 3.F), 1);
+    at::Tensor received = at::empty({5});
+    if (world.rank() == 1) comm->recv(received, 0).wait();
+    comm.reset();
+    work.wait();
+    test::require_bit_equal(x, at::full({1 << 20}, 1L), "sum");
+    if (world.rank() == 1) test::require_bit_equal(received, at::full({5}, 3.F), "message");
+  });
+}
+
+TEST_CASE("arguments that cannot work are refused before anything is sent") {
+  test::run_ranks(2, [](Communicator& comm) {
+    const auto refuse = [&](const std::function<void()>& fn, const std::string& text) {
+      const std::string message = require_error(ErrorCode::kInvalidArgument, fn, text);
+      require(message.find(text) != std::string::npos, message);
+    };
+    const at::Tensor x = at::ones({4, 6});
+    refuse([&] { comm.all_reduce(x.t()); }, "not contiguous");
+    refuse([&] { comm.all_reduce(at::ones({3}, at::kBool)); }, "is not one of");
+    refuse([&] { comm.all_reduce(at::Tensor()); }, "undefined");
+    refuse([&] { comm.all_gather(at::ones({5}), at::ones({2})); }, "expected 2 ranks x 2");
+    refuse([&] { comm.reduce_scatter(at::ones({2}), at::ones({5})); }, "expected 2 ranks x 2");
+    const at::Tensor whole = at::ones({8});
+    refuse([&] { comm.all_gather(whole, whole.narrow(0, comm.rank() == 0 ? 4 : 0, 4)); },
+           "overlap");
+    refuse([&] { comm.broadcast(x, 2); }, "root 2");
+    refuse([&] { comm.send(x, comm.rank()); }, "itself");
+    refuse([&] { comm.end_group(); }, "no begin_group");
+    comm.barrier();
+  });
+}
+
+TEST_CASE("bytes are counted in the ring model") {
+  test::run_ranks(4, [](Communicator& comm) {
+    at::Tensor x = at::ones({400});
+    comm.all_reduce(x).wait();
+    require(comm.bytes_sent() == 2 * 3 * 1600 / 4, "all_reduce: ", comm.bytes_sent());
+    at::Tensor part = at::ones({100});
+    comm.all_gather(x, part).wait();
+    comm.reduce_scatter(part, x).wait();
+    require(comm.bytes_sent() == 2400 + 1200 + 1200, "gather and scatter: ", comm.bytes_sent());
+  });
+}
+
+}  // namespace
+}  // namespace tessera
