@@ -1,0 +1,53 @@
+#pragma once
+// Turns what happens in a run into events for its sinks, and into the run's summary.
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/metrics/event.h"
+#include "tessera/metrics/sink.h"
+
+namespace tessera::metrics {
+
+// What only the program knows at the end of a run.
+struct RunEndInfo {
+  int exit_code = 0;
+  std::optional<std::string> param_hash_final;
+  std::optional<int64_t> gpu_mem_allocated_peak_bytes, gpu_mem_reserved_peak_bytes;
+  Fields extra;  // appended as they are
+};
+
+// One per run on the rank that reports. Methods may be called from any thread.
+class Recorder {
+ public:
+  // Only every logging_steps-th step (and the first) is passed on; the summary counts all of them.
+  Recorder(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps = 1, int64_t rank = 0);
+  ~Recorder();
+
+  void start(const RunStartRecord& record);
+  void step(const StepRecord& record);
+  void eval(const EvalRecord& record);
+  void checkpoint(const CheckpointRecord& record);
+  void resource(const ResourceRecord& record);
+  void anomaly(const AnomalyRecord& record);
+  // Writes run_end with the statistics of the run; once, and nothing follows it.
+  void finish(const RunEndInfo& info);
+
+  const std::string& run_id() const { return run_id_; }
+
+ private:
+  struct Totals;
+  void emit(Event event);
+  Event summary(const RunEndInfo& info) const;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Sink>> sinks_;
+  std::string run_id_;
+  int64_t logging_steps_, rank_;
+  std::unique_ptr<Totals> totals_;
+};
+
+}  // namespace tessera::metrics

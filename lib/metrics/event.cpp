@@ -1,0 +1,209 @@
+#include "tessera/metrics/event.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tessera/core/error.h"
+
+namespace tessera::metrics {
+namespace {
+
+template <typename T>
+Value value_of(const std::optional<T>& value) {
+  return value ? Value(*value) : Value();
+}
+
+Value rate(double count, double seconds) {
+  return seconds > 0 ? Value(count / seconds) : Value();
+}
+
+Value text_or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
+
+// Shortest text that reads back as the same number.
+std::string number_text(double number) { return nlohmann::json(number).dump(); }
+
+}  // namespace
+
+const Value* Event::find(const std::string& key) const {
+  auto found =
+      std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.first == key; });
+  return found == fields.end() ? nullptr : &found->second;
+}
+
+std::optional<double> Event::number(const std::string& key) const {
+  const Value* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (const auto* number = std::get_if<double>(value)) return *number;
+  if (const auto* integer = std::get_if<int64_t>(value)) return static_cast<double>(*integer);
+  return std::nullopt;
+}
+
+std::string Event::text(const std::string& key) const {
+  const Value* value = find(key);
+  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return text == nullptr ? "" : *text;
+}
+
+Event to_event(const RunStartRecord& r) {
+  return {"run_start",
+          {{"exp", r.exp},
+           {"argv", JsonText{nlohmann::json(r.argv).dump(
+                        -1, ' ', false, nlohmann::json::error_handler_t::replace)}},
+           {"config", r.config},
+           {"strategy", r.strategy},
+           {"world_size", r.world_size},
+           {"dp", r.dp},
+           {"tp", r.tp},
+           {"pp", r.pp},
+           {"per_device_train_batch_size", r.per_device_train_batch_size},
+           {"gradient_accumulation_steps", r.gradient_accumulation_steps},
+           {"global_batch_size", r.global_batch_size},
+           {"max_seq_length", r.max_seq_length},
+           {"parameter_dtype", r.parameter_dtype},
+           {"gradient_dtype", r.gradient_dtype},
+           {"reduce_dtype", r.reduce_dtype},
+           {"master_dtype", r.master_dtype},
+           {"moment_dtype", r.moment_dtype},
+           {"model", r.model},
+           {"num_parameters", r.num_parameters},
+           {"dataset", r.dataset},
+           {"dataset_sha256", text_or_null(r.dataset_sha256)},
+           {"num_train_samples", r.num_train_samples},
+           {"num_train_steps", r.num_train_steps},
+           {"seed", static_cast<int64_t>(r.seed)},
+           {"device", r.device},
+           {"transport", r.transport},
+           {"launcher", r.launcher},
+           {"driver_version", text_or_null(r.driver_version)},
+           {"cuda_version", text_or_null(r.cuda_version)},
+           {"torch_version", r.torch_version},
+           {"tessera_version", r.tessera_version},
+           {"git_sha", text_or_null(r.git_sha)}}};
+}
+
+Event to_event(const StepRecord& r) {
+  return {"step",
+          {{"step", r.step},
+           {"epoch", r.epoch},
+           {"loss", r.loss},
+           {"learning_rate", r.learning_rate},
+           {"grad_norm", value_of(r.grad_norm)},
+           {"clip_coefficient", value_of(r.clip_coefficient)},
+           {"loss_scale", value_of(r.loss_scale)},
+           {"skipped", r.skipped},
+           {"step_time_s", r.step_time_s},
+           {"data_time_s", value_of(r.data_time_s)},
+           {"forward_s", value_of(r.forward_s)},
+           {"backward_s", value_of(r.backward_s)},
+           {"comm_exposed_s", value_of(r.comm_exposed_s)},
+           {"optimizer_s", value_of(r.optimizer_s)},
+           {"h2d_d2h_s", value_of(r.h2d_d2h_s)},
+           {"samples", r.samples},
+           {"tokens", r.tokens},
+           {"supervised_tokens", r.supervised_tokens},
+           {"tokens_per_second", rate(static_cast<double>(r.tokens), r.step_time_s)},
+           {"mfu_ratio", value_of(r.mfu_ratio)},
+           {"gpu_mem_allocated_bytes", value_of(r.gpu_mem_allocated_bytes)},
+           {"gpu_mem_reserved_bytes", value_of(r.gpu_mem_reserved_bytes)},
+           {"comm_bytes", value_of(r.comm_bytes)},
+           {"slowest_rank", value_of(r.slowest_rank)}}};
+}
+
+Event to_event(const EvalRecord& r) {
+  Event event{"eval",
+              {{"step", r.step},
+               {"epoch", r.epoch},
+               {"eval_loss", r.eval_loss},
+               {"eval_runtime", r.eval_runtime_s},
+               {"eval_samples_per_second", rate(static_cast<double>(r.samples), r.eval_runtime_s)},
+               {"eval_steps_per_second", rate(static_cast<double>(r.steps), r.eval_runtime_s)}}};
+  if (r.eval_accuracy) event.fields.emplace_back("eval_accuracy", *r.eval_accuracy);
+  if (r.eval_exact_match) event.fields.emplace_back("eval_exact_match", *r.eval_exact_match);
+  if (r.eval_f1) event.fields.emplace_back("eval_f1", *r.eval_f1);
+  return event;
+}
+
+Event to_event(const CheckpointRecord& r) {
+  return {"checkpoint",
+          {{"path", r.path},
+           {"bytes", r.bytes},
+           {"write_s", r.write_s},
+           {"stall_s", r.stall_s},
+           {"restored_from", text_or_null(r.restored_from)}}};
+}
+
+Event to_event(const ResourceRecord& r) {
+  return {"resource",
+          {{"gpu", value_of(r.gpu)},
+           {"gpu_mem_used_bytes", value_of(r.gpu_mem_used_bytes)},
+           {"gpu_util_ratio", value_of(r.gpu_util_ratio)},
+           {"gpu_power_w", value_of(r.gpu_power_w)},
+           {"cpu_rss_tree_bytes", r.cpu_rss_tree_bytes},
+           {"cpu_pss_tree_bytes", value_of(r.cpu_pss_tree_bytes)},
+           {"pinned_bytes", value_of(r.pinned_bytes)},
+           {"cpu_util_ratio", value_of(r.cpu_util_ratio)}}};
+}
+
+Event to_event(const AnomalyRecord& r) {
+  return {"anomaly",
+          {{"kind", r.kind},
+           {"detail", r.detail},
+           {"tensor", text_or_null(r.tensor)},
+           {"rank_culprit", value_of(r.rank_culprit)}}};
+}
+
+std::string experiment_name(const RunStartRecord& run) {
+  std::string strategy = run.strategy;
+  if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
+  std::string name =
+      concat(strategy, "_", run.parameter_dtype, "_", run.device.starts_with("cpu") ? "cpus" : "gpus",
+             run.world_size, "_bs", run.per_device_train_batch_size, "_sl", run.max_seq_length);
+  if (run.tp > 1) name += concat("_tp", run.tp);
+  if (run.pp > 1) name += concat("_pp", run.pp);
+  return name;
+}
+
+std::string to_json(const Event& event) {
+  auto dump = [](const nlohmann::json& value) {
+    return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  std::string line = "{";
+  for (const auto& [key, value] : event.fields) {
+    if (line.size() > 1) line += ",";
+    line += dump(key) + ":";
+    if (const auto* raw = std::get_if<JsonText>(&value)) {
+      line += raw->text;
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
+      line += dump(*text);
+    } else if (const auto* flag = std::get_if<bool>(&value)) {
+      line += *flag ? "true" : "false";
+    } else if (const auto* integer = std::get_if<int64_t>(&value)) {
+      line += std::to_string(*integer);
+    } else if (const auto* number = std::get_if<double>(&value); number && std::isfinite(*number)) {
+      line += number_text(*number);
+    } else {
+      line += "null";
+    }
+  }
+  return line + "}";
+}
+
+std::string to_csv(const Value& value) {
+  std::string cell;
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<int64_t>(&value)) return std::to_string(*integer);
+  if (const auto* number = std::get_if<double>(&value)) {
+    return std::isfinite(*number) ? number_text(*number) : "";
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) cell = *text;
+  if (const auto* raw = std::get_if<JsonText>(&value)) cell = raw->text;
+  const bool formula = !cell.empty() && std::string("=+-@").find(cell[0]) != std::string::npos;
+  if (formula) cell.insert(cell.begin(), '\'');
+  if (!formula && cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
+  std::string quoted = "\"";
+  for (char c : cell) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+}  // namespace tessera::metrics

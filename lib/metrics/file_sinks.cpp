@@ -1,0 +1,159 @@
+// The sinks that write the files of an output directory.
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "tessera/core/error.h"
+#include "tessera/metrics/sink.h"
+
+namespace tessera::metrics {
+namespace {
+
+// A text file that grows line by line; each line reaches the file when it is written.
+class LineFile {
+ public:
+  explicit LineFile(const std::string& path) : path_(path), out_(path, std::ios::app) {
+    check(out_.good(), ErrorCode::kDataLoss, path, ": cannot be opened for writing (",
+          std::strerror(errno), "); check the folder, its permissions and the free space");
+  }
+
+  void write(const std::string& line) {
+    out_ << line << '\n' << std::flush;
+    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(errno),
+          "); check the free space");
+  }
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
+
+class JsonlSink final : public Sink {
+ public:
+  explicit JsonlSink(const std::string& path) : file_(path) {}
+  void write(const Event& event) override { file_.write(to_json(event)); }
+
+ private:
+  LineFile file_;
+};
+
+// A CSV file with fixed columns; a file of an earlier run must have the same ones.
+template <size_t N>
+class CsvFile {
+ public:
+  CsvFile(const std::string& path, const std::array<const char*, N>& columns)
+      : columns_(&columns), header_(header_of(columns)), fresh_(is_fresh(path, header_)), file_(path) {
+    if (fresh_) file_.write(header_);
+  }
+
+  template <typename Lookup>  // column name -> const Value*, null for an empty cell
+  void write_row(const Lookup& lookup) {
+    std::string row;
+    for (size_t i = 0; i < N; ++i) {
+      if (i > 0) row += ',';
+      if (const Value* value = lookup((*columns_)[i])) row += to_csv(*value);
+    }
+    file_.write(row);
+  }
+
+ private:
+  static std::string header_of(const std::array<const char*, N>& columns) {
+    std::string header;
+    for (const char* column : columns) header += (header.empty() ? "" : ",") + std::string(column);
+    return header;
+  }
+
+  static bool is_fresh(const std::string& path, const std::string& header) {
+    std::ifstream in(path);
+    std::string first;
+    if (!in || !std::getline(in, first)) return true;
+    check(first == header, ErrorCode::kDataLoss, path,
+          ": line 1: the columns differ from this version's; move the file away or choose another "
+          "--output_dir");
+    return false;
+  }
+
+  const std::array<const char*, N>* columns_;
+  std::string header_;
+  bool fresh_;
+  LineFile file_;
+};
+
+constexpr std::array kResultColumns{
+    // clang-format off
+    "run_id", "time_unix_s", "exp", "strategy", "world_size", "dp", "tp", "pp",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
+    "max_seq_length", "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
+    "moment_dtype", "model", "num_parameters", "dataset", "dataset_sha256", "num_train_samples",
+    "num_train_steps", "seed", "device", "transport", "launcher", "driver_version", "cuda_version",
+    "torch_version", "tessera_version", "git_sha",
+    "train_runtime", "train_samples_per_second", "train_steps_per_second",
+    "train_tokens_per_second", "train_loss", "train_loss_final", "train_steps", "train_samples",
+    "train_tokens", "eval_loss", "eval_runtime", "eval_samples_per_second",
+    "eval_steps_per_second", "eval_accuracy", "eval_exact_match", "eval_f1", "epoch", "step",
+    "step_time_mean_s", "step_time_median_s", "step_time_std_s", "step_time_p90_s",
+    "step_time_p99_s", "tokens_per_second_median", "tokens_per_second_std",
+    "warmup_steps_excluded", "gpu_mem_used_peak_bytes", "gpu_mem_used_mean_bytes",
+    "gpu_mem_used_min_bytes", "gpu_mem_allocated_peak_bytes", "gpu_mem_reserved_peak_bytes",
+    "gpu_util_mean_ratio", "cpu_rss_tree_peak_bytes", "cpu_rss_tree_mean_bytes",
+    "cpu_pss_tree_peak_bytes", "pinned_peak_bytes", "num_skipped_steps", "mfu_ratio",
+    "parameter_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes", "comm_bytes",
+    "exit_code", "param_hash_final"
+    // clang-format on
+};
+
+class ResultsSink final : public Sink {
+ public:
+  explicit ResultsSink(const std::string& path) : file_(path, kResultColumns) {}
+
+  void write(const Event& event) override {
+    const bool end = event.name == "run_end";
+    if (!end && event.name != "run_start" && event.name != "eval") return;
+    for (const auto& [key, value] : event.fields) latest_[key] = value;
+    if (!end) return;
+    file_.write_row([&](const char* column) {
+      auto found = latest_.find(column);
+      return found == latest_.end() ? nullptr : &found->second;
+    });
+  }
+
+ private:
+  CsvFile<kResultColumns.size()> file_;
+  std::map<std::string, Value> latest_;
+};
+
+constexpr std::array kResourceColumns{
+    "run_id",      "time_unix_s",        "elapsed_s",          "gpu",          "gpu_mem_used_bytes", "gpu_util_ratio",
+    "gpu_power_w", "cpu_rss_tree_bytes", "cpu_pss_tree_bytes", "pinned_bytes", "cpu_util_ratio"};
+
+class ResourcesSink final : public Sink {
+ public:
+  explicit ResourcesSink(const std::string& path) : file_(path, kResourceColumns) {}
+
+  void write(const Event& event) override {
+    if (event.name != "resource") return;
+    file_.write_row([&](const char* column) { return event.find(column); });
+  }
+
+ private:
+  CsvFile<kResourceColumns.size()> file_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path) {
+  return std::make_unique<JsonlSink>(path);
+}
+
+std::unique_ptr<Sink> make_results_sink(const std::string& path) {
+  return std::make_unique<ResultsSink>(path);
+}
+
+std::unique_ptr<Sink> make_resources_sink(const std::string& path) {
+  return std::make_unique<ResourcesSink>(path);
+}
+
+}  // namespace tessera::metrics

@@ -1,0 +1,202 @@
+#include "tessera/metrics/recorder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "tessera/core/error.h"
+#include "tessera/metrics/statistics.h"
+
+namespace tessera::metrics {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string random_run_id() {
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < 12; ++i) id += "0123456789abcdef"[device() % 16];
+  return id;
+}
+
+// Peak, mean and minimum of a sampled quantity.
+struct Track {
+  int64_t peak = 0, least = 0, count = 0;
+  double sum = 0;
+  void add(std::optional<int64_t> sample) {
+    if (!sample) return;
+    peak = count == 0 ? *sample : std::max(peak, *sample);
+    least = count == 0 ? *sample : std::min(least, *sample);
+    sum += static_cast<double>(*sample);
+    ++count;
+  }
+  Value peak_value() const { return count ? Value(peak) : Value(); }
+  Value least_value() const { return count ? Value(least) : Value(); }
+  Value mean_value() const {
+    return count ? Value(static_cast<int64_t>(std::llround(sum / static_cast<double>(count)))) : Value();
+  }
+};
+
+Value value_of(const std::optional<int64_t>& value) { return value ? Value(*value) : Value(); }
+
+}  // namespace
+
+struct Recorder::Totals {
+  Clock::time_point created = Clock::now();
+  Clock::time_point started = created;
+  std::vector<double> step_times, token_rates;
+  double loss_sum = 0, loss_last = 0;
+  int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
+  double mfu_sum = 0;
+  int64_t mfu_count = 0;
+  Track gpu_used, gpu_allocated, gpu_reserved, cpu_rss, cpu_pss, pinned;
+  double gpu_util_sum = 0;
+  int64_t gpu_util_count = 0;
+  bool finished = false;
+};
+
+Recorder::Recorder(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps, int64_t rank)
+    : sinks_(std::move(sinks)),
+      run_id_(random_run_id()),
+      logging_steps_(std::max<int64_t>(1, logging_steps)),
+      rank_(rank),
+      totals_(std::make_unique<Totals>()) {}
+
+Recorder::~Recorder() = default;
+
+void Recorder::emit(Event event) {
+  if (totals_->finished) return;
+  Fields common{{"schema", std::string("tessera.metrics/1")},
+                {"event", event.name},
+                {"time_unix_s", unix_seconds()},
+                {"elapsed_s", std::chrono::duration<double>(Clock::now() - totals_->created).count()},
+                {"run_id", run_id_},
+                {"rank", rank_}};
+  event.fields.insert(event.fields.begin(), common.begin(), common.end());
+  for (auto& sink : sinks_) sink->write(event);
+}
+
+void Recorder::start(const RunStartRecord& record) {
+  std::lock_guard lock(mutex_);
+  totals_->started = Clock::now();
+  emit(to_event(record));
+}
+
+void Recorder::step(const StepRecord& record) {
+  std::lock_guard lock(mutex_);
+  Totals& t = *totals_;
+  ++t.steps;
+  t.loss_sum += record.loss;
+  t.loss_last = record.loss;
+  t.samples += record.samples;
+  t.tokens += record.tokens;
+  t.skipped += record.skipped ? 1 : 0;
+  t.step_times.push_back(record.step_time_s);
+  if (record.step_time_s > 0) {
+    t.token_rates.push_back(static_cast<double>(record.tokens) / record.step_time_s);
+  }
+  if (record.mfu_ratio) {
+    t.mfu_sum += *record.mfu_ratio;
+    ++t.mfu_count;
+  }
+  t.gpu_allocated.add(record.gpu_mem_allocated_bytes);
+  t.gpu_reserved.add(record.gpu_mem_reserved_bytes);
+  if (record.step == 1 || record.step % logging_steps_ == 0) emit(to_event(record));
+}
+
+void Recorder::eval(const EvalRecord& record) {
+  std::lock_guard lock(mutex_);
+  emit(to_event(record));
+}
+
+void Recorder::checkpoint(const CheckpointRecord& record) {
+  std::lock_guard lock(mutex_);
+  emit(to_event(record));
+}
+
+void Recorder::resource(const ResourceRecord& record) {
+  std::lock_guard lock(mutex_);
+  Totals& t = *totals_;
+  t.gpu_used.add(record.gpu_mem_used_bytes);
+  t.cpu_rss.add(record.cpu_rss_tree_bytes);
+  t.cpu_pss.add(record.cpu_pss_tree_bytes);
+  t.pinned.add(record.pinned_bytes);
+  if (record.gpu_util_ratio) {
+    t.gpu_util_sum += *record.gpu_util_ratio;
+    ++t.gpu_util_count;
+  }
+  emit(to_event(record));
+}
+
+void Recorder::anomaly(const AnomalyRecord& record) {
+  std::lock_guard lock(mutex_);
+  emit(to_event(record));
+}
+
+void Recorder::finish(const RunEndInfo& info) {
+  std::lock_guard lock(mutex_);
+  emit(summary(info));
+  totals_->finished = true;
+}
+
+Event Recorder::summary(const RunEndInfo& info) const {
+  const Totals& t = *totals_;
+  const double runtime = std::chrono::duration<double>(Clock::now() - t.started).count();
+  auto per_second = [&](int64_t count) { return Value(static_cast<double>(count) / runtime); };
+  const int64_t excluded = warmup_steps(t.steps);
+  auto after_warmup = [&](const std::vector<double>& samples) {
+    const auto skip = std::min<size_t>(static_cast<size_t>(excluded), samples.size());
+    return describe(std::span(samples).subspan(skip));
+  };
+  const Distribution time = after_warmup(t.step_times), rate = after_warmup(t.token_rates);
+  auto mean = [](double sum, int64_t count) {
+    return count ? Value(sum / static_cast<double>(count)) : Value();
+  };
+  auto peak_or = [](const std::optional<int64_t>& given, const Track& track) {
+    return given ? value_of(given) : track.peak_value();
+  };
+  Event event{"run_end",
+              {{"train_runtime", runtime},
+               {"train_samples_per_second", per_second(t.samples)},
+               {"train_steps_per_second", per_second(t.steps)},
+               {"train_tokens_per_second", per_second(t.tokens)},
+               {"train_loss", mean(t.loss_sum, t.steps)},
+               {"train_loss_final", t.steps ? Value(t.loss_last) : Value()},
+               {"train_steps", t.steps},
+               {"train_samples", t.samples},
+               {"train_tokens", t.tokens},
+               {"step_time_mean_s", time.mean},
+               {"step_time_median_s", time.median},
+               {"step_time_std_s", time.std},
+               {"step_time_p90_s", time.p90},
+               {"step_time_p99_s", time.p99},
+               {"tokens_per_second_median", rate.median},
+               {"tokens_per_second_std", rate.std},
+               {"warmup_steps_excluded", excluded},
+               {"gpu_mem_used_peak_bytes", t.gpu_used.peak_value()},
+               {"gpu_mem_used_mean_bytes", t.gpu_used.mean_value()},
+               {"gpu_mem_used_min_bytes", t.gpu_used.least_value()},
+               {"gpu_mem_allocated_peak_bytes",
+                peak_or(info.gpu_mem_allocated_peak_bytes, t.gpu_allocated)},
+               {"gpu_mem_reserved_peak_bytes",
+                peak_or(info.gpu_mem_reserved_peak_bytes, t.gpu_reserved)},
+               {"gpu_util_mean_ratio", mean(t.gpu_util_sum, t.gpu_util_count)},
+               {"cpu_rss_tree_peak_bytes", t.cpu_rss.peak_value()},
+               {"cpu_rss_tree_mean_bytes", t.cpu_rss.mean_value()},
+               {"cpu_pss_tree_peak_bytes", t.cpu_pss.peak_value()},
+               {"pinned_peak_bytes", t.pinned.peak_value()},
+               {"num_skipped_steps", t.skipped},
+               {"mfu_ratio", mean(t.mfu_sum, t.mfu_count)},
+               {"exit_code", static_cast<int64_t>(info.exit_code)},
+               {"param_hash_final",
+                info.param_hash_final ? Value(*info.param_hash_final) : Value()}}};
+  event.fields.insert(event.fields.end(), info.extra.begin(), info.extra.end());
+  return event;
+}
+
+}  // namespace tessera::metrics
