@@ -105,7 +105,8 @@ class ConsoleSink final : public Sink {
   static std::string eval_line(const Event& e) {
     std::string text = format("eval at step %.0f", e.number("step").value_or(0)) +
                        format("  loss %.5f", e.number("eval_loss").value_or(NAN));
-    if (auto accuracy = e.number("eval_accuracy")) text += format("  accuracy %.1f %%", *accuracy * 100);
+    if (auto accuracy = e.number("eval_accuracy"))
+      text += format("  accuracy %.1f %%", *accuracy * 100);
     if (auto exact = e.number("eval_exact_match")) text += format("  exact match %.1f %%", *exact);
     if (auto f1 = e.number("eval_f1")) text += format("  F1 %.1f", *f1);
     return text + "  " + seconds_text(e.number("eval_runtime").value_or(0));

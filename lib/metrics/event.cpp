@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "tessera/core/error.h"
+#include "tessera/core/file.h"
+#include "tessera/core/json.h"
 
 namespace tessera::metrics {
 namespace {
@@ -14,14 +15,27 @@ Value value_of(const std::optional<T>& value) {
   return value ? Value(*value) : Value();
 }
 
-Value rate(double count, double seconds) {
-  return seconds > 0 ? Value(count / seconds) : Value();
-}
+Value rate(double count, double seconds) { return seconds > 0 ? Value(count / seconds) : Value(); }
 
 Value text_or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
 // Shortest text that reads back as the same number.
-std::string number_text(double number) { return nlohmann::json(number).dump(); }
+std::string number_text(double number) { return JsonWriter().value(number).text(); }
+
+// Bytes that are not UTF-8 become U+FFFD.
+std::string valid_utf8(std::string text) {
+  for (size_t i = utf8_valid_prefix(text); i < text.size(); i = utf8_valid_prefix(text)) {
+    text.replace(i, 1, "\xEF\xBF\xBD");
+  }
+  return text;
+}
+
+JsonText json_list(const std::vector<std::string>& items) {
+  JsonWriter writer;
+  writer.begin_array();
+  for (const std::string& item : items) writer.value(valid_utf8(item));
+  return {writer.end_array().text()};
+}
 
 }  // namespace
 
@@ -48,8 +62,7 @@ std::string Event::text(const std::string& key) const {
 Event to_event(const RunStartRecord& r) {
   return {"run_start",
           {{"exp", r.exp},
-           {"argv", JsonText{nlohmann::json(r.argv).dump(
-                        -1, ' ', false, nlohmann::json::error_handler_t::replace)}},
+           {"argv", json_list(r.argv)},
            {"config", r.config},
            {"strategy", r.strategy},
            {"world_size", r.world_size},
@@ -156,37 +169,34 @@ Event to_event(const AnomalyRecord& r) {
 std::string experiment_name(const RunStartRecord& run) {
   std::string strategy = run.strategy;
   if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
-  std::string name =
-      concat(strategy, "_", run.parameter_dtype, "_", run.device.starts_with("cpu") ? "cpus" : "gpus",
-             run.world_size, "_bs", run.per_device_train_batch_size, "_sl", run.max_seq_length);
+  std::string name = concat(strategy, "_", run.parameter_dtype, "_",
+                            run.device.starts_with("cpu") ? "cpus" : "gpus", run.world_size, "_bs",
+                            run.per_device_train_batch_size, "_sl", run.max_seq_length);
   if (run.tp > 1) name += concat("_tp", run.tp);
   if (run.pp > 1) name += concat("_pp", run.pp);
   return name;
 }
 
 std::string to_json(const Event& event) {
-  auto dump = [](const nlohmann::json& value) {
-    return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  };
-  std::string line = "{";
+  JsonWriter writer;
+  writer.begin_object();
   for (const auto& [key, value] : event.fields) {
-    if (line.size() > 1) line += ",";
-    line += dump(key) + ":";
+    writer.key(key);
     if (const auto* raw = std::get_if<JsonText>(&value)) {
-      line += raw->text;
+      writer.scalar(raw->text);
     } else if (const auto* text = std::get_if<std::string>(&value)) {
-      line += dump(*text);
+      writer.value(valid_utf8(*text));
     } else if (const auto* flag = std::get_if<bool>(&value)) {
-      line += *flag ? "true" : "false";
+      writer.value(*flag);
     } else if (const auto* integer = std::get_if<int64_t>(&value)) {
-      line += std::to_string(*integer);
-    } else if (const auto* number = std::get_if<double>(&value); number && std::isfinite(*number)) {
-      line += number_text(*number);
+      writer.value(*integer);
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      writer.value(*number);
     } else {
-      line += "null";
+      writer.null();
     }
   }
-  return line + "}";
+  return writer.end_object().text();
 }
 
 std::string to_csv(const Value& value) {

@@ -45,7 +45,10 @@ template <size_t N>
 class CsvFile {
  public:
   CsvFile(const std::string& path, const std::array<const char*, N>& columns)
-      : columns_(&columns), header_(header_of(columns)), fresh_(is_fresh(path, header_)), file_(path) {
+      : columns_(&columns),
+        header_(header_of(columns)),
+        fresh_(is_fresh(path, header_)),
+        file_(path) {
     if (fresh_) file_.write(header_);
   }
 
@@ -61,8 +64,8 @@ class CsvFile {
 
  private:
   static std::string header_of(const std::array<const char*, N>& columns) {
-    std::string header;
-    for (const char* column : columns) header += (header.empty() ? "" : ",") + std::string(column);
+    std::string header = columns[0];
+    for (size_t i = 1; i < N; ++i) header.append(",").append(columns[i]);
     return header;
   }
 
@@ -125,9 +128,10 @@ class ResultsSink final : public Sink {
   std::map<std::string, Value> latest_;
 };
 
-constexpr std::array kResourceColumns{
-    "run_id",      "time_unix_s",        "elapsed_s",          "gpu",          "gpu_mem_used_bytes", "gpu_util_ratio",
-    "gpu_power_w", "cpu_rss_tree_bytes", "cpu_pss_tree_bytes", "pinned_bytes", "cpu_util_ratio"};
+constexpr std::array kResourceColumns{"run_id",       "time_unix_s",        "elapsed_s",
+                                      "gpu",          "gpu_mem_used_bytes", "gpu_util_ratio",
+                                      "gpu_power_w",  "cpu_rss_tree_bytes", "cpu_pss_tree_bytes",
+                                      "pinned_bytes", "cpu_util_ratio"};
 
 class ResourcesSink final : public Sink {
  public:

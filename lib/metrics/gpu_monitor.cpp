@@ -1,4 +1,5 @@
-// NVML through dlopen, so that neither builds nor hosts need it. Declarations follow the NVML API reference.
+// NVML through dlopen, so that neither builds nor hosts need it. Declarations follow the NVML API
+// reference.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -22,18 +23,21 @@ void load(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// The GPU indices that CUDA_VISIBLE_DEVICES names; no value when it is unset or names GPUs by UUID.
-std::optional<std::vector<unsigned>> visible_indices() {
-  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (text == nullptr) return std::nullopt;
+// The GPU indices that CUDA_VISIBLE_DEVICES names; all of them when it is unset or names GPUs by
+// UUID.
+std::vector<unsigned> visible_indices(unsigned count) {
   std::vector<unsigned> indices;
-  std::istringstream in(text);
-  for (std::string item; std::getline(in, item, ',');) {
-    if (item.empty() || item.find_first_not_of("0123456789") != std::string::npos) {
-      return std::nullopt;
+  if (const char* text = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    std::istringstream in(text);
+    bool numbers = true;
+    for (std::string item; std::getline(in, item, ',');) {
+      numbers &= !item.empty() && item.find_first_not_of("0123456789") == std::string::npos;
+      indices.push_back(static_cast<unsigned>(std::strtoul(item.c_str(), nullptr, 10)));
     }
-    indices.push_back(static_cast<unsigned>(std::strtoul(item.c_str(), nullptr, 10)));
+    if (numbers) return indices;
+    indices.clear();
   }
+  for (unsigned i = 0; i < count; ++i) indices.push_back(i);
   return indices;
 }
 
@@ -80,9 +84,7 @@ struct GpuMonitor::Impl {
   void find_devices() {
     unsigned count = 0;
     if (device_count(&count) != 0) return;
-    std::vector<unsigned> all(count);
-    for (unsigned i = 0; i < count; ++i) all[i] = i;
-    for (unsigned i : visible_indices().value_or(all)) {
+    for (unsigned i : visible_indices(count)) {
       Device device = nullptr;
       char name[96] = "";
       if (i >= count || device_by_index(i, &device) != 0) continue;

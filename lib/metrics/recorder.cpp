@@ -38,7 +38,8 @@ struct Track {
   Value peak_value() const { return count ? Value(peak) : Value(); }
   Value least_value() const { return count ? Value(least) : Value(); }
   Value mean_value() const {
-    return count ? Value(static_cast<int64_t>(std::llround(sum / static_cast<double>(count)))) : Value();
+    return count ? Value(static_cast<int64_t>(std::llround(sum / static_cast<double>(count))))
+                 : Value();
   }
 };
 
@@ -71,12 +72,13 @@ Recorder::~Recorder() = default;
 
 void Recorder::emit(Event event) {
   if (totals_->finished) return;
-  Fields common{{"schema", std::string("tessera.metrics/1")},
-                {"event", event.name},
-                {"time_unix_s", unix_seconds()},
-                {"elapsed_s", std::chrono::duration<double>(Clock::now() - totals_->created).count()},
-                {"run_id", run_id_},
-                {"rank", rank_}};
+  Fields common{
+      {"schema", std::string("tessera.metrics/1")},
+      {"event", event.name},
+      {"time_unix_s", unix_seconds()},
+      {"elapsed_s", std::chrono::duration<double>(Clock::now() - totals_->created).count()},
+      {"run_id", run_id_},
+      {"rank", rank_}};
   event.fields.insert(event.fields.begin(), common.begin(), common.end());
   for (auto& sink : sinks_) sink->write(event);
 }
@@ -160,41 +162,40 @@ Event Recorder::summary(const RunEndInfo& info) const {
   auto peak_or = [](const std::optional<int64_t>& given, const Track& track) {
     return given ? value_of(given) : track.peak_value();
   };
-  Event event{"run_end",
-              {{"train_runtime", runtime},
-               {"train_samples_per_second", per_second(t.samples)},
-               {"train_steps_per_second", per_second(t.steps)},
-               {"train_tokens_per_second", per_second(t.tokens)},
-               {"train_loss", mean(t.loss_sum, t.steps)},
-               {"train_loss_final", t.steps ? Value(t.loss_last) : Value()},
-               {"train_steps", t.steps},
-               {"train_samples", t.samples},
-               {"train_tokens", t.tokens},
-               {"step_time_mean_s", time.mean},
-               {"step_time_median_s", time.median},
-               {"step_time_std_s", time.std},
-               {"step_time_p90_s", time.p90},
-               {"step_time_p99_s", time.p99},
-               {"tokens_per_second_median", rate.median},
-               {"tokens_per_second_std", rate.std},
-               {"warmup_steps_excluded", excluded},
-               {"gpu_mem_used_peak_bytes", t.gpu_used.peak_value()},
-               {"gpu_mem_used_mean_bytes", t.gpu_used.mean_value()},
-               {"gpu_mem_used_min_bytes", t.gpu_used.least_value()},
-               {"gpu_mem_allocated_peak_bytes",
-                peak_or(info.gpu_mem_allocated_peak_bytes, t.gpu_allocated)},
-               {"gpu_mem_reserved_peak_bytes",
-                peak_or(info.gpu_mem_reserved_peak_bytes, t.gpu_reserved)},
-               {"gpu_util_mean_ratio", mean(t.gpu_util_sum, t.gpu_util_count)},
-               {"cpu_rss_tree_peak_bytes", t.cpu_rss.peak_value()},
-               {"cpu_rss_tree_mean_bytes", t.cpu_rss.mean_value()},
-               {"cpu_pss_tree_peak_bytes", t.cpu_pss.peak_value()},
-               {"pinned_peak_bytes", t.pinned.peak_value()},
-               {"num_skipped_steps", t.skipped},
-               {"mfu_ratio", mean(t.mfu_sum, t.mfu_count)},
-               {"exit_code", static_cast<int64_t>(info.exit_code)},
-               {"param_hash_final",
-                info.param_hash_final ? Value(*info.param_hash_final) : Value()}}};
+  Event event{
+      "run_end",
+      {{"train_runtime", runtime},
+       {"train_samples_per_second", per_second(t.samples)},
+       {"train_steps_per_second", per_second(t.steps)},
+       {"train_tokens_per_second", per_second(t.tokens)},
+       {"train_loss", mean(t.loss_sum, t.steps)},
+       {"train_loss_final", t.steps ? Value(t.loss_last) : Value()},
+       {"train_steps", t.steps},
+       {"train_samples", t.samples},
+       {"train_tokens", t.tokens},
+       {"step_time_mean_s", time.mean},
+       {"step_time_median_s", time.median},
+       {"step_time_std_s", time.std},
+       {"step_time_p90_s", time.p90},
+       {"step_time_p99_s", time.p99},
+       {"tokens_per_second_median", rate.median},
+       {"tokens_per_second_std", rate.std},
+       {"warmup_steps_excluded", excluded},
+       {"gpu_mem_used_peak_bytes", t.gpu_used.peak_value()},
+       {"gpu_mem_used_mean_bytes", t.gpu_used.mean_value()},
+       {"gpu_mem_used_min_bytes", t.gpu_used.least_value()},
+       {"gpu_mem_allocated_peak_bytes",
+        peak_or(info.gpu_mem_allocated_peak_bytes, t.gpu_allocated)},
+       {"gpu_mem_reserved_peak_bytes", peak_or(info.gpu_mem_reserved_peak_bytes, t.gpu_reserved)},
+       {"gpu_util_mean_ratio", mean(t.gpu_util_sum, t.gpu_util_count)},
+       {"cpu_rss_tree_peak_bytes", t.cpu_rss.peak_value()},
+       {"cpu_rss_tree_mean_bytes", t.cpu_rss.mean_value()},
+       {"cpu_pss_tree_peak_bytes", t.cpu_pss.peak_value()},
+       {"pinned_peak_bytes", t.pinned.peak_value()},
+       {"num_skipped_steps", t.skipped},
+       {"mfu_ratio", mean(t.mfu_sum, t.mfu_count)},
+       {"exit_code", static_cast<int64_t>(info.exit_code)},
+       {"param_hash_final", info.param_hash_final ? Value(*info.param_hash_final) : Value()}}};
   event.fields.insert(event.fields.end(), info.extra.begin(), info.extra.end());
   return event;
 }

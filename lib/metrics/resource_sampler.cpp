@@ -46,7 +46,8 @@ struct ResourceSampler::Impl {
   std::thread thread;
 
   void sample() {
-    const ProcessTreeMemory tree = process_tree_memory(options.tree_root ? options.tree_root : getpid());
+    const ProcessTreeMemory tree =
+        process_tree_memory(options.tree_root ? options.tree_root : getpid());
     ResourceRecord record;
     record.cpu_rss_tree_bytes = tree.rss_bytes;
     record.cpu_pss_tree_bytes = tree.pss_bytes;

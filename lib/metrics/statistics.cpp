@@ -62,7 +62,8 @@ std::optional<double> peak_flops_per_second(const char* device_name, const char*
 
 double mfu_ratio(double flops_per_token, double tokens_per_second, double peak_flops_per_second,
                  int64_t devices) {
-  return flops_per_token * tokens_per_second / (peak_flops_per_second * static_cast<double>(devices));
+  return flops_per_token * tokens_per_second /
+         (peak_flops_per_second * static_cast<double>(devices));
 }
 
 }  // namespace tessera::metrics

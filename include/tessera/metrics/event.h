@@ -1,5 +1,6 @@
 #pragma once
-// What a run reports: named events with ordered fields, as docs/schema/metrics.schema.json describes them.
+// What a run reports: named events with ordered fields, as docs/schema/metrics.schema.json
+// describes them.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -99,12 +100,15 @@ Event to_event(const CheckpointRecord& record);
 Event to_event(const ResourceRecord& record);
 Event to_event(const AnomalyRecord& record);
 
-// Short name of a configuration, e.g. "zs2_fp16_gpus4_bs8_sl512"; extended with _tp2, _pp2, _off when they apply.
+// Short name of a configuration, e.g. "zs2_fp16_gpus4_bs8_sl512"; extended with _tp2, _pp2, _off
+// when they apply.
 std::string experiment_name(const RunStartRecord& run);
 
-// One line of JSON without the newline. Text that is not UTF-8 gets replacement characters; non-finite numbers become null.
+// One line of JSON without the newline. Text that is not UTF-8 gets replacement characters;
+// non-finite numbers become null.
 std::string to_json(const Event& event);
-// One cell of CSV (RFC 4180). Text that a spreadsheet would run as a formula (= + - @) is defused with a leading apostrophe.
+// One cell of CSV (RFC 4180). Text that a spreadsheet would run as a formula (= + - @) is defused
+// with a leading apostrophe.
 std::string to_csv(const Value& value);
 
 }  // namespace tessera::metrics

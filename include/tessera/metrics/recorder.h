@@ -15,9 +15,9 @@ namespace tessera::metrics {
 // What only the program knows at the end of a run.
 struct RunEndInfo {
   int exit_code = 0;
-  std::optional<std::string> param_hash_final;
-  std::optional<int64_t> gpu_mem_allocated_peak_bytes, gpu_mem_reserved_peak_bytes;
-  Fields extra;  // appended as they are
+  std::optional<std::string> param_hash_final = {};
+  std::optional<int64_t> gpu_mem_allocated_peak_bytes = {}, gpu_mem_reserved_peak_bytes = {};
+  Fields extra = {};  // appended as they are
 };
 
 // One per run on the rank that reports. Methods may be called from any thread.

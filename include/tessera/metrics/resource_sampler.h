@@ -14,7 +14,8 @@
 
 namespace tessera::metrics {
 
-// Memory of a process and all its descendants, from /proc. Processes that end while they are read count as zero.
+// Memory of a process and all its descendants, from /proc. Processes that end while they are read
+// count as zero.
 struct ProcessTreeMemory {
   int64_t processes = 0;
   int64_t rss_bytes = 0;
@@ -22,7 +23,8 @@ struct ProcessTreeMemory {
 };
 ProcessTreeMemory process_tree_memory(pid_t root);
 
-// The process whose tree holds all ranks of this node: the launcher's daemon under mpirun, srun or torchrun, else this process.
+// The process whose tree holds all ranks of this node: the launcher's daemon under mpirun, srun or
+// torchrun, else this process.
 pid_t node_tree_root(const std::string& launcher);
 
 // The GPUs this process may use, read through NVML; empty when there is no driver. Never throws.
@@ -49,11 +51,13 @@ class GpuMonitor {
 
 struct ResourceSamplerOptions {
   std::chrono::milliseconds interval{1000};
-  pid_t tree_root = 0;                                    // 0: this process
-  std::function<std::optional<int64_t>()> pinned_bytes;   // called on the sampler's thread; may be empty
+  pid_t tree_root = 0;  // 0: this process
+  std::function<std::optional<int64_t>()> pinned_bytes =
+      {};  // called on the sampler's thread; may be empty
 };
 
-// Calls sink with one record per GPU (one in all without GPUs) at once, at every interval and once more when it is destroyed.
+// Calls sink with one record per GPU (one in all without GPUs) at once, at every interval and once
+// more when it is destroyed.
 class ResourceSampler {
  public:
   ResourceSampler(ResourceSamplerOptions options, std::function<void(const ResourceRecord&)> sink);

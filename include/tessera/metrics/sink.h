@@ -14,14 +14,17 @@ class Sink {
   virtual void write(const Event& event) = 0;
 };
 
-// One line per step, evaluation and anomaly on a stream that the caller keeps open. On a terminal a progress bar with
-// the time left is redrawn below the lines; a pipe gets lines only.
+// One line per step, evaluation and anomaly on a stream that the caller keeps open. On a terminal a
+// progress bar with the time left is redrawn below the lines; a pipe gets lines only.
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal);
 
-// The files of an output directory, which must exist. Every line is flushed when written. Appends to files of earlier
-// runs; throws Error(kDataLoss) with the path when a file cannot be opened or written.
-std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);      // metrics.jsonl: every event
-std::unique_ptr<Sink> make_results_sink(const std::string& path);    // results.csv: one row a run, at run_end
-std::unique_ptr<Sink> make_resources_sink(const std::string& path);  // resources.csv: one row a resource event
+// The files of an output directory, which must exist. Every line is flushed when written. Appends
+// to files of earlier runs; throws Error(kDataLoss) with the path when a file cannot be opened or
+// written.
+std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);  // metrics.jsonl: every event
+std::unique_ptr<Sink> make_results_sink(
+    const std::string& path);  // results.csv: one row a run, at run_end
+std::unique_ptr<Sink> make_resources_sink(
+    const std::string& path);  // resources.csv: one row a resource event
 
 }  // namespace tessera::metrics

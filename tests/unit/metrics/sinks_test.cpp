@@ -1,0 +1,186 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+#include "tessera/metrics/recorder.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::metrics;
+
+namespace {
+
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / "tessera_sinks_XXXXXX").string();
+  Folder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string file(const std::string& name) const { return path + "/" + name; }
+};
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream in(line + ",");
+  for (std::string cell; std::getline(in, cell, ',');) cells.push_back(cell);
+  return cells;
+}
+
+RunStartRecord small_run() {
+  RunStartRecord run;
+  run.exp = "single_fp32_cpus1_bs2_sl8";
+  run.argv = {"prog", "--max_steps", "4"};
+  run.strategy = "single";
+  run.num_train_steps = 4;
+  return run;
+}
+
+StepRecord step_record(int64_t step, double loss) {
+  StepRecord record;
+  record.step = step;
+  record.loss = loss;
+  record.step_time_s = step == 1 ? 5.0 : 0.5;  // the first step warms up
+  record.samples = 2;
+  record.tokens = 16;
+  return record;
+}
+
+void run_once(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps = 1) {
+  Recorder recorder(std::move(sinks), logging_steps);
+  recorder.start(small_run());
+  for (int64_t step = 1; step <= 4; ++step) recorder.step(step_record(step, 5.0 - step));
+  EvalRecord eval;
+  eval.step = 4;
+  eval.eval_loss = 1.5;
+  eval.eval_runtime_s = 2;
+  eval.samples = 10;
+  recorder.eval(eval);
+  ResourceRecord resource;
+  for (int64_t bytes : {100, 300}) {
+    resource.cpu_rss_tree_bytes = bytes;
+    recorder.resource(resource);
+  }
+  recorder.finish({.param_hash_final = "abc"});
+  recorder.step(step_record(5, 0));  // after the end: nothing may follow
+}
+
+template <typename... Sinks>
+std::vector<std::unique_ptr<Sink>> list(Sinks... sinks) {
+  std::vector<std::unique_ptr<Sink>> all;
+  (all.push_back(std::move(sinks)), ...);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "metrics.jsonl holds every event with the common keys, and the summary leaves the warm-up "
+    "out") {
+  Folder folder;
+  run_once(list(make_jsonl_sink(folder.file("metrics.jsonl"))));
+  const auto lines = lines_of(folder.file("metrics.jsonl"));
+  REQUIRE(lines.size() == 1 + 4 + 1 + 2 + 1);
+  std::vector<Json> events;
+  for (const auto& line : lines) events.push_back(Json::parse(line, {}, "line"));
+  for (const Json& event : events) {
+    CHECK(event.at("schema").as_string() == "tessera.metrics/1");
+    CHECK(event.at("run_id").as_string() == events[0].at("run_id").as_string());
+    CHECK(event.at("rank").as_int64() == 0);
+    CHECK(event.at("time_unix_s").as_double() > 1.6e9);
+  }
+  CHECK(events[0].at("event").as_string() == "run_start");
+  CHECK(events[2].at("loss").as_double() == 3.0);
+  const Json end = events.back();
+  CHECK(end.at("event").as_string() == "run_end");
+  CHECK(end.at("train_loss").as_double() == Approx(2.5));
+  CHECK(end.at("train_loss_final").as_double() == 1.0);
+  CHECK(end.at("warmup_steps_excluded").as_int64() == 1);
+  CHECK(end.at("step_time_mean_s").as_double() == Approx(0.5));
+  CHECK(end.at("tokens_per_second_median").as_double() == Approx(32));
+  CHECK(end.at("cpu_rss_tree_peak_bytes").as_int64() == 300);
+  CHECK(end.at("cpu_rss_tree_mean_bytes").as_int64() == 200);
+  CHECK(end.at("gpu_mem_used_peak_bytes").is_null());
+  CHECK(end.at("param_hash_final").as_string() == "abc");
+}
+
+TEST_CASE("logging_steps thins the steps that are written, not the summary") {
+  Folder folder;
+  run_once(list(make_jsonl_sink(folder.file("m"))), /*logging_steps=*/2);
+  const auto lines = lines_of(folder.file("m"));
+  CHECK(lines.size() == 1 + 3 + 1 + 2 + 1);  // steps 1, 2, 4
+  CHECK(Json::parse(lines.back(), {}, "line").at("train_steps").as_int64() == 4);
+}
+
+TEST_CASE("results.csv has one row a run, whose columns hold every scalar of the run") {
+  Folder folder;
+  const std::string path = folder.file("results.csv");
+  run_once(list(make_results_sink(path), make_jsonl_sink(folder.file("m"))));
+  run_once(list(make_results_sink(path)));
+  const auto lines = lines_of(path);
+  REQUIRE(lines.size() == 3);
+  const auto columns = cells_of(lines[0]), row = cells_of(lines[1]);
+  REQUIRE(columns.size() == row.size());
+  auto cell = [&](const std::string& column) {
+    auto found = std::find(columns.begin(), columns.end(), column);
+    INFO("column " << column);
+    REQUIRE(found != columns.end());
+    return row[static_cast<size_t>(found - columns.begin())];
+  };
+  CHECK(cell("exp") == "single_fp32_cpus1_bs2_sl8");
+  CHECK(cell("eval_loss") == "1.5");
+  CHECK(cell("train_loss_final") == "1.0");
+  const std::vector<std::string> not_tabulated{"schema", "event", "elapsed_s",
+                                               "rank",   "argv",  "config"};
+  for (const auto& line : lines_of(folder.file("m"))) {
+    const Json event = Json::parse(line, {}, "line");
+    const std::string name = event.at("event").as_string();
+    if (name == "step" || name == "resource") continue;
+    for (const auto& [key, value] : event.members()) {
+      if (std::count(not_tabulated.begin(), not_tabulated.end(), key) == 0) cell(key);
+    }
+  }
+}
+
+TEST_CASE("a CSV file with other columns is refused before anything is appended") {
+  Folder folder;
+  const std::string path = folder.file("results.csv");
+  std::ofstream(path) << "a,b\n1,2\n";
+  try {
+    make_results_sink(path);
+    FAIL("the foreign file was accepted");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kDataLoss);
+    CHECK(std::string(error.what()).find(path) == 0);
+  }
+  CHECK(lines_of(path).size() == 2);
+  CHECK_THROWS_AS(make_jsonl_sink(folder.file("no/such/folder")), Error);
+}
+
+TEST_CASE("the console prints one line a step, and a progress bar only on a terminal") {
+  Folder folder;
+  for (bool terminal : {false, true}) {
+    std::FILE* file = std::fopen(folder.file("out").c_str(), "w");
+    run_once(list(make_console_sink(file, terminal)));
+    std::fclose(file);
+    std::ifstream in(folder.file("out"));
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    INFO(text);
+    CHECK(text.find("step 2/4  loss 3.00000") != std::string::npos);
+    CHECK(text.find("eval at step 4  loss 1.50000") != std::string::npos);
+    CHECK((text.find('\r') != std::string::npos) == terminal);
+    CHECK((text.find("left") != std::string::npos) == terminal);
+    CHECK(text.back() == '\n');
+    if (!terminal) CHECK(std::count(text.begin(), text.end(), '\n') == 1 + 4 + 1 + 1);
+  }
+}
