@@ -20,7 +20,7 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
   virtual bool has(const std::string& name) const = 0;
-  // The tensor on the CPU in its stored dtype; throws Error(kDataLoss) with file and name when
+  // A new tensor on the CPU in its stored dtype; throws Error(kDataLoss) with file and name when
   // missing or of another shape.
   virtual at::Tensor read(const std::string& name, at::IntArrayRef shape) const = 0;
 };
