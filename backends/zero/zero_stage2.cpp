@@ -1,0 +1,10 @@
+#include "tessera/backends/zero/zero_stage2.h"
+
+namespace tessera {
+
+std::unique_ptr<GradientStore> ZeroStage2::make_gradients() {
+  if (config().reduce_at_boundary) return ZeroStage1::make_gradients();
+  return std::make_unique<ShardedGradients>(units(), data(), store_options(gradient_dtype()));
+}
+
+}  // namespace tessera

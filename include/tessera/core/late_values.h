@@ -1,0 +1,24 @@
+#pragma once
+// Device scalars on their way to the host.
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <memory>
+#include <vector>
+
+namespace tessera {
+
+// Starts the copy when made and waits for it only when read, so that the host can issue more work
+// in between.
+class LateValues {
+ public:
+  // values: scalar tensors of one device, any dtype.
+  explicit LateValues(const std::vector<at::Tensor>& values);
+  std::vector<double> read();
+
+ private:
+  at::Tensor host_;
+  std::unique_ptr<c10::Event> copied_;  // null on the CPU
+};
+
+}  // namespace tessera

@@ -1,0 +1,16 @@
+#pragma once
+// AdamW with decoupled weight decay (Loshchilov, Hutter 2019), as torch.optim.AdamW computes it.
+#include "tessera/optim/optimizer.h"
+
+namespace tessera {
+
+struct AdamWConfig {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;  // applied to ranges whose weight_decay flag is set
+};
+
+OptimizerFactory make_adamw(const AdamWConfig& config);
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+#pragma once
+// Dynamic loss scaling for fp16 (Micikevicius et al. 2018), decided and kept on the device.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera {
+
+struct LossScalerConfig {
+  bool enabled = false;          // false: the scale stays 1
+  double initial_scale = 65536;  // 2^16
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 1000;  // finite steps in a row before the scale grows
+  double min_scale = 1;
+};
+
+// One per training run. Per step: read scale() for backward and unscaling, then update(), in this
+// order: gradients of a step are always divided by the scale they were multiplied with.
+class LossScaler {
+ public:
+  LossScaler(const LossScalerConfig& config, at::Device device);
+  const at::Tensor& scale() const { return scale_; }  // fp32 scalar, same address for ever
+  // found_inf: fp32 scalar, non-zero when the step's gradients were not finite.
+  void update(const at::Tensor& found_inf);
+  bool enabled() const { return config_.enabled; }
+
+ private:
+  LossScalerConfig config_;
+  at::Tensor scale_, good_steps_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,16 @@
+#pragma once
+// Stochastic gradient descent with momentum, as torch.optim.SGD computes it (dampening 0, weight
+// decay added to the gradient).
+#include "tessera/optim/optimizer.h"
+
+namespace tessera {
+
+struct SgdConfig {
+  double momentum = 0.0;
+  double weight_decay = 0.0;  // applied to ranges whose weight_decay flag is set
+  bool nesterov = false;
+};
+
+OptimizerFactory make_sgd(const SgdConfig& config);
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+#pragma once
+// Where each parameter of a block lies in the block's flat buffer, and which part of it each rank
+// owns.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/model/block.h"
+
+namespace tessera {
+
+struct FlatRange {
+  int64_t offset = 0;  // elements
+  int64_t numel = 0;
+};
+
+struct FlatEntry {
+  std::string name;
+  std::vector<int64_t> shape;
+  FlatRange range;
+  bool weight_decay = true;
+};
+
+// How a flat buffer is cut into shards.
+enum class ShardGranularity {
+  kFlat,       // one segment over the whole buffer (ZeRO-1, ZeRO-2, FSDP)
+  kParameter,  // one segment per parameter of at least the persistence threshold, one for all
+               // smaller ones (ZeRO-3)
+};
+
+// Parameters with weight decay come first, so that an owned range is at most two runs of equal
+// treatment; every entry starts at a multiple of kAlignment elements. A segment is padded to shards
+// * kAlignment and cut into equal shards; rank r owns the r-th of every segment. Every rank
+// computes the same layout.
+class FlatLayout {
+ public:
+  static constexpr int64_t kAlignment = 64;  // elements: 128 bytes in 16 bit
+
+  FlatLayout() = default;
+  FlatLayout(const std::vector<Parameter>& parameters, int shards, ShardGranularity granularity,
+             int64_t persistence_threshold = 0);
+
+  int shards() const { return shards_; }
+  int64_t numel() const { return numel_; }                  // with padding
+  int64_t shard_numel() const { return numel_ / shards_; }  // what one rank owns
+  int64_t parameter_numel() const;                          // without padding
+  const std::vector<FlatEntry>& entries() const { return entries_; }
+  const std::vector<FlatRange>& segments() const { return segments_; }
+  // Segments from here on hold the small parameters that stay in full on every rank; equals numel()
+  // when there are none.
+  int64_t resident_begin() const { return resident_begin_; }
+
+  FlatRange owned(size_t segment, int rank) const;  // in the flat buffer
+  // Where the owned part of a segment lies in the rank's compact shard, in which owned parts follow
+  // one another.
+  FlatRange compact(size_t segment) const;
+  // The owned range of a segment, cut where weight decay changes: {flat range, decay}.
+  std::vector<std::pair<FlatRange, bool>> owned_runs(size_t segment, int rank) const;
+
+ private:
+  int shards_ = 1;
+  int64_t numel_ = 0;
+  int64_t resident_begin_ = 0;
+  std::vector<FlatEntry> entries_;
+  std::vector<FlatRange> segments_;
+};
+
+// Views of a flat buffer whose first element is element base_offset of the layout.
+at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry, int64_t base_offset = 0);
+at::Tensor slice_of(const at::Tensor& flat, const FlatRange& range, int64_t base_offset = 0);
+
+}  // namespace tessera

@@ -1,0 +1,107 @@
+#pragma once
+// Where backward accumulates, and how the sums over ranks are made.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/sharding/buffer_slots.h"
+#include "tessera/sharding/parameter_store.h"
+#include "tessera/sharding/unit.h"
+
+namespace tessera {
+
+// Collectives under way on gradients, with the casts that follow them when the wire carries another
+// dtype.
+class PendingReduction {
+ public:
+  // Sums the flat ranges over ranks: with one shard in full on every rank, else the owned part of
+  // each segment into destination(segment).
+  static PendingReduction launch(
+      Communicator& comm, const std::vector<std::pair<const ParameterUnit*, at::Tensor>>& full,
+      const std::function<at::Tensor(size_t, size_t)>& destination, at::ScalarType reduce_dtype);
+  void wait();
+
+ private:
+  Work work_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> casts_;  // {to, from} after the wait
+};
+
+// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() ..
+// after_backward(), then finish().
+class GradientStore {
+ public:
+  virtual ~GradientStore() = default;
+  virtual void begin_step() = 0;
+  // From here to after_backward() every handle's .grad is defined, zero or holding partial sums.
+  virtual void before_backward(size_t unit) = 0;
+  // The unit's gradient of this micro-batch is complete for one of its uses.
+  virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
+  // On return (current stream) owned() holds the sum over micro-batches and ranks.
+  virtual void finish() = 0;
+  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
+  virtual int64_t persistent_bytes() const = 0;
+  virtual int64_t buffer_bytes() const = 0;
+};
+
+// A full gradient per unit that lives through the step; reduced in buckets as the last
+// micro-batch's backward completes units: an all-reduce when the layout has one shard (DDP), else a
+// reduce-scatter in place (ZeRO-1).
+class FullGradients : public GradientStore {
+ public:
+  FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
+  void begin_step() override;
+  void before_backward(size_t) override {}
+  void after_backward(size_t unit, bool last_micro_batch) override;
+  void finish() override;
+  at::Tensor owned(size_t unit, size_t segment) const override;
+  int64_t persistent_bytes() const override;
+  int64_t buffer_bytes() const override { return 0; }
+
+ private:
+  void launch_bucket();
+
+  const std::vector<ParameterUnit>& units_;
+  Communicator& comm_;
+  StoreOptions options_;
+  std::vector<at::Tensor> flats_;
+  std::vector<int> uses_left_;
+  std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
+  int64_t bucket_bytes_ = 0;
+  std::vector<PendingReduction> pending_;
+};
+
+// Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward until
+// it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3). Partial sums of earlier micro-batches
+// enter the reduction through the owner's part of the buffer.
+class ShardedGradients : public GradientStore {
+ public:
+  ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
+                   StoreOptions options);
+  void begin_step() override;
+  void before_backward(size_t unit) override;
+  void after_backward(size_t unit, bool last_micro_batch) override;
+  void finish() override;
+  at::Tensor owned(size_t unit, size_t segment) const override;
+  int64_t persistent_bytes() const override;
+  int64_t buffer_bytes() const override { return slots_->bytes(); }
+
+ private:
+  struct State {
+    at::Tensor shard;          // compact
+    int uses_done = 0;         // in this micro-batch
+    bool has_partial = false;  // shard holds sums of earlier micro-batches of this step
+  };
+  const std::vector<ParameterUnit>& units_;
+  Communicator& comm_;
+  StoreOptions options_;
+  std::vector<State> states_;
+  std::unique_ptr<BufferSlots> slots_;
+  std::vector<PendingReduction> pending_;  // by slot
+};
+
+}  // namespace tessera

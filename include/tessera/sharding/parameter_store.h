@@ -1,0 +1,110 @@
+#pragma once
+// Where the parameters of all units live between uses, and how they become whole for a block.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/sharding/buffer_slots.h"
+#include "tessera/sharding/unit.h"
+
+namespace tessera {
+
+struct StoreOptions {
+  at::ScalarType dtype = at::kFloat;         // of the stored tensors
+  at::ScalarType reduce_dtype = at::kFloat;  // of gradients on the wire
+  bool overlap = true;                       // false: wait for each collective where it is launched
+  int64_t bucket_bytes = 25 << 20;           // full gradients: launch once this much is ready
+  int prefetch_blocks = 1;                   // gathered parameters: buffers beyond the one in use
+};
+
+// Used by one strategy on one thread. Units are addressed by their index in the strategy's list,
+// which outlives the store. Order of calls: adopt() for every unit, finalize(), then per use
+// acquire() .. release(), and publish() after an update.
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+  // Takes what this rank keeps of the unit's initial values: full_fp32 is [layout.numel()] on the
+  // device.
+  virtual void adopt(size_t unit, const at::Tensor& full_fp32) = 0;
+  // Gives every handle its storage.
+  virtual void finalize() = 0;
+
+  // From here to release() the handles hold the full parameters, on the current stream.
+  virtual void acquire(size_t unit) = 0;
+  // A hint that acquire(unit) comes soon; starts the gather when a buffer is free.
+  virtual void prefetch(size_t unit) = 0;
+  virtual void release(size_t unit) = 0;
+
+  // The part of a segment that this rank updates, in compute dtype; its address never changes.
+  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
+  // The owned parts were updated: makes the change visible to every rank before the next acquire().
+  virtual void publish(size_t unit) = 0;
+
+  virtual int64_t persistent_bytes() const = 0;
+  virtual int64_t buffer_bytes() const = 0;
+};
+
+// Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
+// all-gathered in place, overlapping whatever comes before the next acquire().
+class ResidentParameters : public ParameterStore {
+ public:
+  ResidentParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
+                     StoreOptions options);
+  void adopt(size_t unit, const at::Tensor& full_fp32) override;
+  void finalize() override;
+  void acquire(size_t unit) override { gathers_[unit].wait(); }
+  void prefetch(size_t) override {}
+  void release(size_t) override {}
+  at::Tensor owned(size_t unit, size_t segment) const override;
+  void publish(size_t unit) override;
+  int64_t persistent_bytes() const override;
+  int64_t buffer_bytes() const override { return 0; }
+
+ private:
+  const std::vector<ParameterUnit>& units_;
+  Communicator& comm_;
+  StoreOptions options_;
+  std::vector<at::Tensor> flats_;
+  std::vector<Work> gathers_;
+};
+
+// Each rank keeps its shard; full parameters exist only in the fixed buffers of the blocks in
+// flight (ZeRO-3, FSDP). Small parameters (from layout.resident_begin()) stay in full. In debug
+// builds a released buffer is filled with NaN, so that use outside residency shows.
+class GatheredParameters : public ParameterStore {
+ public:
+  GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
+                     StoreOptions options);
+  void adopt(size_t unit, const at::Tensor& full_fp32) override;
+  void finalize() override;
+  void acquire(size_t unit) override;
+  void prefetch(size_t unit) override;
+  void release(size_t unit) override;
+  at::Tensor owned(size_t unit, size_t segment) const override;
+  void publish(size_t unit) override;
+  int64_t persistent_bytes() const override;
+  int64_t buffer_bytes() const override { return slots_ == nullptr ? 0 : slots_->bytes(); }
+
+ private:
+  enum class Residency { kSharded, kGathering, kUnsharded };
+  struct State {
+    at::Tensor shard;     // compact, [layout.shard_numel()]
+    at::Tensor resident;  // [numel - resident_begin], full
+    Residency residency = Residency::kSharded;
+    int acquired = 0;
+    Work gather, resident_gather;
+  };
+  void gather(size_t unit);
+
+  const std::vector<ParameterUnit>& units_;
+  Communicator& comm_;
+  StoreOptions options_;
+  std::vector<State> states_;
+  std::unique_ptr<BufferSlots> slots_;
+  std::vector<int64_t> holder_;  // by slot: the unit whose values it holds, -1 none
+};
+
+}  // namespace tessera

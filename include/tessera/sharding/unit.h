@@ -1,0 +1,28 @@
+#pragma once
+// The parameters of one block as a strategy handles them: gathered, reduced and updated together.
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/sharding/flat_layout.h"
+
+namespace tessera {
+
+// Owned by the strategy; the parameter and gradient stores keep the buffers.
+struct ParameterUnit {
+  std::string block;  // the owning block's name
+  FlatLayout layout;
+  // Handles to give storage to, by entry of the layout: the owner's, then aliases of tied
+  // parameters in other blocks.
+  std::vector<std::vector<at::Tensor>> handles;
+  int uses = 1;  // blocks whose forward reads these parameters
+};
+
+// Points the handles of all entries that start in [begin, end) at their views of flat, whose first
+// element is element begin of the layout.
+void bind_parameters(const ParameterUnit& unit, const at::Tensor& flat, int64_t begin, int64_t end);
+// Points every handle's .grad at its view of flat, which holds the whole layout.
+void bind_gradients(const ParameterUnit& unit, const at::Tensor& flat);
+
+}  // namespace tessera

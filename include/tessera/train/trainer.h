@@ -1,0 +1,81 @@
+#pragma once
+// The plain training loop: batch, forward and backward, clip, step, report. It knows nothing about
+// parallelism.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tessera/backends/strategy.h"
+#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/lr_schedule.h"
+
+namespace tessera {
+
+// The micro-batches of this rank's next optimizer step; empty at the end of the data. Every rank's
+// source ends at the same step.
+using BatchSource = std::function<std::vector<MicroBatch>()>;
+
+struct TrainerOptions {
+  at::Device device = at::kCPU;  // where micro-batches are moved
+  int64_t max_steps = 0;         // optimizer steps, skipped ones included; 0: until the source ends
+  double max_grad_norm = 1.0;    // clip to this global norm; 0: no clipping
+  LrSchedule schedule;
+  LossScalerConfig loss_scaler;
+  int max_skipped_in_a_row = 20;  // then training stops with Error(kNumerics)
+};
+
+// One optimizer step, the same on every rank but for the counts and times, which are this rank's.
+struct StepReport {
+  int64_t step = 0;      // from 1
+  double loss = 0;       // mean over the global batch's targets
+  double grad_norm = 0;  // before clipping, without loss scale
+  double clip_coefficient = 1;
+  double learning_rate = 0;
+  double loss_scale = 1;
+  bool skipped = false;
+  double target_count = 0;  // of all ranks
+  int64_t samples = 0, tokens = 0, targets = 0;
+  double step_time_s = 0;  // from the previous step's end to this one's
+  double data_time_s = 0;  // waiting for the source
+};
+
+struct EvalReport {
+  double loss = 0;
+  double target_count = 0;
+  std::vector<double> counters;  // see Block
+  int64_t samples = 0;           // this rank's
+  double time_s = 0;
+};
+
+// Drives one attached Strategy. Device values are read one step late, so the host never waits for
+// the step it has just issued; a report therefore arrives while the next step runs, and the last
+// one before fit() returns.
+class Trainer {
+ public:
+  Trainer(Strategy& strategy, const TrainerOptions& options);
+  ~Trainer();
+
+  // Trains until max_steps or the end of the source; returns the steps made by this call. on_step
+  // may throw to stop.
+  int64_t fit(const BatchSource& source, const std::function<void(const StepReport&)>& on_step);
+  // Runs the whole source without gradients; each call of the source gives micro-batches evaluated
+  // together.
+  EvalReport evaluate(const BatchSource& source);
+
+ private:
+  struct Pending;
+  void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
+  StepReport finish_step();
+  [[noreturn]] void stop_for_numerics();
+
+  Strategy& strategy_;
+  TrainerOptions options_;
+  LossScaler scaler_;
+  std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet
+  int64_t steps_ = 0, updates_ = 0;
+  int skipped_in_a_row_ = 0;
+  double last_end_s_ = 0;
+};
+
+}  // namespace tessera

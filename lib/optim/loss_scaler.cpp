@@ -1,0 +1,33 @@
+#include "tessera/optim/loss_scaler.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+LossScaler::LossScaler(const LossScalerConfig& config, at::Device device) : config_(config) {
+  check(config.initial_scale > 0 && config.growth_factor >= 1 && config.backoff_factor > 0 &&
+            config.backoff_factor <= 1 && config.growth_interval > 0 && config.min_scale > 0,
+        ErrorCode::kInvalidArgument,
+        "loss scaling: scales and factors must be positive, growth >= 1 "
+        "and backoff <= 1");
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  scale_ = at::full({}, config.enabled ? config.initial_scale : 1.0, options);
+  good_steps_ = at::zeros({}, options);
+}
+
+void LossScaler::update(const at::Tensor& found_inf) {
+  if (!config_.enabled) return;
+  at::NoGradGuard no_grad;
+  const at::Tensor overflow = found_inf.ne(0);
+  good_steps_.add_(1).masked_fill_(overflow, 0);
+  const at::Tensor grow = good_steps_.ge(static_cast<double>(config_.growth_interval));
+  const at::Tensor smaller = (scale_ * config_.backoff_factor).clamp_min(config_.min_scale);
+  // Growth stops below fp32's range; a scale beyond 2^24 never helps fp16.
+  const at::Tensor larger = (scale_ * config_.growth_factor).clamp_max(16777216.0);
+  scale_.copy_(at::where(overflow, smaller, at::where(grow, larger, scale_)));
+  good_steps_.masked_fill_(grow, 0);
+}
+
+}  // namespace tessera

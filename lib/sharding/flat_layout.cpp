@@ -1,0 +1,100 @@
+#include "tessera/sharding/flat_layout.h"
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
+                       ShardGranularity granularity, int64_t persistence_threshold)
+    : shards_(shards) {
+  check(shards > 0, ErrorCode::kInternal, "FlatLayout: ", shards, " shards");
+  const bool per_parameter = granularity == ShardGranularity::kParameter;
+  auto persists = [&](const Parameter& parameter) {
+    return per_parameter && parameter.tensor.numel() < persistence_threshold;
+  };
+  std::vector<const Parameter*> order;
+  for (const auto& parameter : parameters) order.push_back(&parameter);
+  std::stable_sort(order.begin(), order.end(), [&](const Parameter* a, const Parameter* b) {
+    auto key = [&](const Parameter* p) { return std::pair(persists(*p), !p->weight_decay); };
+    return key(a) < key(b);
+  });
+
+  const int64_t segment_multiple = shards * kAlignment;
+  int64_t segment_begin = 0;
+  int64_t offset = 0;
+  auto close_segment = [&] {
+    const int64_t length = round_up(offset - segment_begin, segment_multiple);
+    if (length > 0) segments_.push_back({segment_begin, length});
+    offset = segment_begin += length;
+  };
+  bool in_resident = false;
+  for (const Parameter* parameter : order) {
+    const bool resident = persists(*parameter);
+    if (per_parameter && (!resident || !in_resident)) close_segment();
+    if (resident && !in_resident) resident_begin_ = offset;
+    in_resident = resident;
+    entries_.push_back({parameter->name,
+                        parameter->tensor.sizes().vec(),
+                        {offset, parameter->tensor.numel()},
+                        parameter->weight_decay});
+    offset += round_up(parameter->tensor.numel(), kAlignment);
+  }
+  close_segment();
+  numel_ = offset;
+  if (!in_resident) resident_begin_ = numel_;
+}
+
+int64_t FlatLayout::parameter_numel() const {
+  int64_t sum = 0;
+  for (const auto& entry : entries_) sum += entry.range.numel;
+  return sum;
+}
+
+FlatRange FlatLayout::owned(size_t segment, int rank) const {
+  const FlatRange& whole = segments_[segment];
+  const int64_t part = whole.numel / shards_;
+  return {whole.offset + part * (rank % shards_), part};
+}
+
+FlatRange FlatLayout::compact(size_t segment) const {
+  return {segments_[segment].offset / shards_, segments_[segment].numel / shards_};
+}
+
+std::vector<std::pair<FlatRange, bool>> FlatLayout::owned_runs(size_t segment, int rank) const {
+  const FlatRange range = owned(segment, rank);
+  std::vector<std::pair<FlatRange, bool>> runs;
+  int64_t position = range.offset;
+  const int64_t end = range.offset + range.numel;
+  for (size_t i = 0; i < entries_.size(); ++i) {  // padding belongs to the entry before it
+    const int64_t entry_end = i + 1 == entries_.size() ? numel_ : entries_[i + 1].range.offset;
+    const int64_t until = std::min(entry_end, end);
+    if (until <= position) continue;
+    const bool decay = entries_[i].weight_decay;
+    if (!runs.empty() && runs.back().second == decay) {
+      runs.back().first.numel += until - position;
+    } else {
+      runs.push_back({{position, until - position}, decay});
+    }
+    position = until;
+  }
+  return runs;
+}
+
+at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry, int64_t base_offset) {
+  return slice_of(flat, entry.range, base_offset).view(entry.shape);
+}
+
+at::Tensor slice_of(const at::Tensor& flat, const FlatRange& range, int64_t base_offset) {
+  return flat.narrow(0, range.offset - base_offset, range.numel);
+}
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+#include <ATen/ops/zeros.h>
+
+#include "tessera/sharding/gradient_store.h"
+
+namespace tessera {
+
+FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
+                             StoreOptions options)
+    : units_(units), comm_(comm), options_(options), uses_left_(units.size()) {
+  const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
+  for (const auto& unit : units_) {
+    flats_.push_back(at::zeros({unit.layout.numel()}, tensor_options));
+    bind_gradients(unit, flats_.back());
+  }
+}
+
+void FullGradients::begin_step() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    flats_[unit].zero_();
+    uses_left_[unit] = units_[unit].uses;
+  }
+}
+
+void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
+  if (!last_micro_batch || --uses_left_[unit] > 0) return;
+  bucket_.push_back(unit);
+  bucket_bytes_ += static_cast<int64_t>(flats_[unit].nbytes());
+  if (bucket_bytes_ >= options_.bucket_bytes) launch_bucket();
+}
+
+void FullGradients::launch_bucket() {
+  if (bucket_.empty()) return;
+  std::vector<std::pair<const ParameterUnit*, at::Tensor>> full;
+  for (size_t unit : bucket_) full.emplace_back(&units_[unit], flats_[unit]);
+  pending_.push_back(PendingReduction::launch(
+      comm_, full, [&](size_t i, size_t segment) { return owned(bucket_[i], segment); },
+      options_.reduce_dtype));
+  if (!options_.overlap) pending_.back().wait();
+  bucket_.clear();
+  bucket_bytes_ = 0;
+}
+
+void FullGradients::finish() {
+  launch_bucket();
+  for (auto& reduction : pending_) reduction.wait();
+  pending_.clear();
+}
+
+at::Tensor FullGradients::owned(size_t unit, size_t segment) const {
+  return slice_of(flats_[unit], units_[unit].layout.owned(segment, comm_.rank()));
+}
+
+int64_t FullGradients::persistent_bytes() const {
+  int64_t sum = 0;
+  for (const auto& flat : flats_) sum += static_cast<int64_t>(flat.nbytes());
+  return sum;
+}
+
+}  // namespace tessera

@@ -1,0 +1,138 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+
+#include "tessera/core/error.h"
+#include "tessera/sharding/parameter_store.h"
+
+namespace tessera {
+
+// [Note: order of gathers and compute]
+// A gather starts after everything the current stream holds when it is launched, and the current
+// stream waits for it in acquire(). prefetch(i + 1) is called after acquire(i) and before block i's
+// kernels are issued, so it overlaps block i; the slot it overwrites was last read by block i - 1
+// (depth 2), whose kernels come earlier on the stream. Saved tensors of autograd point into the
+// slots: they are read only between acquire() and release() of backward, when the same unit is in
+// the same slot again.
+
+GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
+                                       StoreOptions options)
+    : units_(units), comm_(comm), options_(options) {}
+
+void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
+  const FlatLayout& layout = units_[unit].layout;
+  states_.resize(unit + 1);
+  State& state = states_[unit];
+  state.shard = at::empty({layout.shard_numel()}, full_fp32.options().dtype(options_.dtype));
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    slice_of(state.shard, layout.compact(segment))
+        .copy_(slice_of(full_fp32, layout.owned(segment, comm_.rank())));
+  }
+  const int64_t begin = layout.resident_begin();
+  state.resident = at::empty({layout.numel() - begin}, state.shard.options());
+  state.resident.copy_(full_fp32.narrow(0, begin, layout.numel() - begin));
+}
+
+void GatheredParameters::finalize() {
+  std::vector<int64_t> numel;
+  std::vector<bool> exclusive;
+  at::TensorOptions tensor_options;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    numel.push_back(units_[unit].layout.resident_begin());
+    exclusive.push_back(units_[unit].uses > 1);
+    tensor_options = states_[unit].shard.options();
+  }
+  slots_ =
+      std::make_unique<BufferSlots>(numel, exclusive, options_.prefetch_blocks + 1, tensor_options);
+  holder_.assign(slots_->slot_count(), -1);
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    const FlatLayout& layout = units_[unit].layout;
+    const int64_t begin = layout.resident_begin();
+    bind_parameters(units_[unit], slots_->buffer(unit), 0, begin);
+    bind_parameters(units_[unit], states_[unit].resident, begin, layout.numel());
+  }
+}
+
+void GatheredParameters::gather(size_t unit) {
+  const FlatLayout& layout = units_[unit].layout;
+  State& state = states_[unit];
+  int64_t& holder = holder_[slots_->slot_of(unit)];
+  if (holder >= 0) {
+    State& previous = states_[static_cast<size_t>(holder)];
+    check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].block,
+          " were asked for while ", units_[static_cast<size_t>(holder)].block,
+          " still uses their buffer");
+    previous.gather.wait();  // a prefetch that nobody used
+    previous.residency = Residency::kSharded;
+  }
+  holder = static_cast<int64_t>(unit);
+  Group group(comm_);
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    if (layout.segments()[segment].offset >= layout.resident_begin()) break;
+    comm_.all_gather(slice_of(slots_->buffer(unit), layout.segments()[segment]),
+                     owned(unit, segment));
+  }
+  state.gather = group.end();
+  state.residency = Residency::kGathering;
+  if (!options_.overlap) state.gather.wait();
+}
+
+void GatheredParameters::acquire(size_t unit) {
+  State& state = states_[unit];
+  state.resident_gather.wait();
+  if (state.residency == Residency::kSharded) gather(unit);
+  state.gather.wait();
+  state.residency = Residency::kUnsharded;
+  ++state.acquired;
+}
+
+void GatheredParameters::prefetch(size_t unit) {
+  if (!options_.overlap || states_[unit].residency != Residency::kSharded) return;
+  const int64_t holder = holder_[slots_->slot_of(unit)];
+  if (holder >= 0 && states_[static_cast<size_t>(holder)].acquired > 0) return;
+  gather(unit);
+}
+
+void GatheredParameters::release(size_t unit) {
+  State& state = states_[unit];
+  check(state.acquired > 0, ErrorCode::kInternal, "parameters of block ", units_[unit].block,
+        " were released without being acquired");
+  --state.acquired;
+#ifndef NDEBUG
+  if (state.acquired == 0) {
+    at::Tensor(slots_->buffer(unit)).fill_(std::nan(""));
+    state.residency = Residency::kSharded;
+  }
+#endif
+}
+
+at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
+  return slice_of(states_[unit].shard, units_[unit].layout.compact(segment));
+}
+
+void GatheredParameters::publish(size_t unit) {
+  const FlatLayout& layout = units_[unit].layout;
+  State& state = states_[unit];
+  state.residency = Residency::kSharded;
+  if (layout.resident_begin() == layout.numel()) return;
+  Group group(comm_);
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    const FlatRange& range = layout.segments()[segment];
+    if (range.offset < layout.resident_begin()) continue;
+    comm_.all_gather(slice_of(state.resident, range, layout.resident_begin()),
+                     owned(unit, segment));
+  }
+  state.resident_gather = group.end();
+  if (!options_.overlap) state.resident_gather.wait();
+}
+
+int64_t GatheredParameters::persistent_bytes() const {
+  int64_t sum = 0;
+  for (const auto& state : states_) {
+    sum += static_cast<int64_t>(state.shard.nbytes() + state.resident.nbytes());
+  }
+  return sum;
+}
+
+}  // namespace tessera

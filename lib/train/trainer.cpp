@@ -1,0 +1,143 @@
+#include "tessera/train/trainer.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <optional>
+
+#include "tessera/core/error.h"
+#include "tessera/core/late_values.h"
+
+namespace tessera {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& micro_batches, at::Device device) {
+  std::vector<MicroBatch> moved;
+  for (const auto& micro_batch : micro_batches) moved.push_back(micro_batch.to(device));
+  return moved;
+}
+
+}  // namespace
+
+struct Trainer::Pending {
+  StepReport report;
+  std::optional<LateValues> values;
+};
+
+Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
+    : strategy_(strategy), options_(options), scaler_(options.loss_scaler, options.device) {
+  check(options.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "max_grad_norm is ",
+        options.max_grad_norm, "; it must be positive, or 0 for no clipping");
+  if (scaler_.enabled()) strategy_.set_loss_scale(scaler_.scale());
+}
+
+Trainer::~Trainer() = default;
+
+int64_t Trainer::fit(const BatchSource& source,
+                     const std::function<void(const StepReport&)>& on_step) {
+  last_end_s_ = now_s();
+  int64_t made = 0;
+  while (options_.max_steps == 0 || steps_ < options_.max_steps) {
+    const double wait_begin = now_s();
+    const std::vector<MicroBatch> micro_batches = source();
+    if (micro_batches.empty()) break;
+    auto next = std::make_unique<Pending>();
+    next->report.data_time_s = now_s() - wait_begin;
+    next->report.step = ++steps_;
+    ++made;
+    issue_step(micro_batches, *next);
+    // issue_step() has read the previous step; its report goes out while this one runs.
+    if (pending_ != nullptr) on_step(pending_->report);
+    pending_ = std::move(next);
+  }
+  if (pending_ != nullptr) {
+    const StepReport last = finish_step();
+    pending_.reset();
+    on_step(last);
+  }
+  return made;
+}
+
+void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending) {
+  StepReport& report = pending.report;
+  for (const auto& micro_batch : micro_batches) {
+    report.samples += micro_batch.sample_count;
+    report.tokens += micro_batch.token_count;
+    report.targets += micro_batch.target_count;
+  }
+  const StepResult result = strategy_.forward_backward(to_device(micro_batches, options_.device));
+  const at::Tensor scale = scaler_.scale().clone();
+  const at::Tensor norm = strategy_.grad_norm_squared().sqrt() / scale;
+  const at::Tensor found_inf = norm.isfinite().logical_not().to(at::kFloat);
+  at::Tensor clip = at::ones_like(norm);
+  if (options_.max_grad_norm > 0) {
+    clip = (options_.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
+  }
+  strategy_.scale_gradients(clip / scale);
+  // The schedule counts updates that were made, so the previous step's verdict is needed here. Its
+  // values were copied a whole forward and backward ago.
+  if (pending_ != nullptr) finish_step();
+  report.learning_rate = options_.schedule.at(updates_);
+  strategy_.optimizer_step(report.learning_rate, found_inf);
+  scaler_.update(found_inf);
+  pending.values.emplace(
+      std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf, result.target_count});
+}
+
+StepReport Trainer::finish_step() {
+  StepReport& report = pending_->report;
+  const std::vector<double> values = pending_->values->read();
+  report.loss = values[0];
+  report.grad_norm = values[1];
+  report.clip_coefficient = values[2];
+  report.loss_scale = values[3];
+  report.skipped = values[4] != 0;
+  report.target_count = values[5];
+  const double end = now_s();
+  report.step_time_s = end - last_end_s_;
+  last_end_s_ = end;
+  updates_ += report.skipped ? 0 : 1;
+  skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ >= options_.max_skipped_in_a_row) stop_for_numerics();
+  return report;
+}
+
+void Trainer::stop_for_numerics() {
+  std::string culprit;
+  strategy_.visit_gradients(
+      [&](const std::string& block, const std::string& name, const at::Tensor& gradient) {
+        if (culprit.empty() && !gradient.isfinite().all().item<bool>()) {
+          culprit = block + "." + name;
+        }
+      });
+  fail(ErrorCode::kNumerics, "the gradient was not finite in ", skipped_in_a_row_,
+       " steps in a row, the last at step ", steps_,
+       "; first non-finite tensor: ", culprit.empty() ? "none in the newest gradients" : culprit,
+       ". Lower the learning rate, or train in bf16 or fp32");
+}
+
+EvalReport Trainer::evaluate(const BatchSource& source) {
+  const double begin = now_s();
+  EvalReport report;
+  double loss_sum = 0;
+  for (auto micro_batches = source(); !micro_batches.empty(); micro_batches = source()) {
+    const StepResult result = strategy_.evaluate(to_device(micro_batches, options_.device));
+    std::vector<at::Tensor> scalars{result.loss, result.target_count};
+    for (int64_t i = 0; i < result.counters.numel(); ++i) scalars.push_back(result.counters[i]);
+    const std::vector<double> values = LateValues(scalars).read();
+    loss_sum += values[0] * values[1];
+    report.target_count += values[1];
+    report.counters.resize(values.size() - 2);
+    for (size_t i = 2; i < values.size(); ++i) report.counters[i - 2] += values[i];
+    for (const auto& micro_batch : micro_batches) report.samples += micro_batch.sample_count;
+  }
+  report.loss = report.target_count > 0 ? loss_sum / report.target_count : 0;
+  report.time_s = now_s() - begin;
+  return report;
+}
+
+}  // namespace tessera
