@@ -1,5 +1,5 @@
 # Helpers that give every target the same settings.
-set(TESSERA_WARNINGS -Wall -Wextra -Wno-unused-parameter)
+set(TESSERA_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 
 add_library(tessera_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
 target_link_libraries(tessera_pch PUBLIC tessera_torch)

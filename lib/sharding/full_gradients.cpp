@@ -32,9 +32,11 @@ void FullGradients::launch_bucket() {
   if (bucket_.empty()) return;
   std::vector<std::pair<const ParameterUnit*, at::Tensor>> full;
   for (size_t unit : bucket_) full.emplace_back(&units_[unit], flats_[unit]);
-  pending_.push_back(PendingReduction::launch(
-      comm_, full, [&](size_t i, size_t segment) { return owned(bucket_[i], segment); },
-      options_.reduce_dtype));
+  PendingReduction::Destination destination;
+  if (units_[bucket_.front()].layout.shards() > 1) {
+    destination = [this](size_t i, size_t segment) { return owned(bucket_[i], segment); };
+  }
+  pending_.push_back(PendingReduction::launch(comm_, full, destination, options_.reduce_dtype));
   if (!options_.overlap) pending_.back().wait();
   bucket_.clear();
   bucket_bytes_ = 0;

@@ -4,7 +4,7 @@ namespace tessera {
 
 PendingReduction PendingReduction::launch(
     Communicator& comm, const std::vector<std::pair<const ParameterUnit*, at::Tensor>>& full,
-    const std::function<at::Tensor(size_t, size_t)>& destination, at::ScalarType reduce_dtype) {
+    const Destination& destination, at::ScalarType reduce_dtype) {
   PendingReduction pending;
   const int rank = comm.rank();
   std::vector<at::Tensor> wires;  // cast before the group: their copies run on the current stream
@@ -14,7 +14,7 @@ PendingReduction PendingReduction::launch(
     const FlatLayout& layout = full[i].first->layout;
     const at::Tensor& wire = wires[i];
     const bool same_dtype = wire.is_same(full[i].second);
-    if (layout.shards() == 1) {
+    if (destination == nullptr) {
       comm.all_reduce(wire);
       if (!same_dtype) pending.casts_.emplace_back(full[i].second, wire);
       continue;

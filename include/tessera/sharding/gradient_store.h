@@ -19,11 +19,13 @@ namespace tessera {
 // dtype.
 class PendingReduction {
  public:
-  // Sums the flat ranges over ranks: with one shard in full on every rank, else the owned part of
-  // each segment into destination(segment).
+  // (index in the list of launch(), segment) -> where this rank's part of the sum goes.
+  using Destination = std::function<at::Tensor(size_t, size_t)>;
+  // Sums the flat gradients over ranks: in place and in full without a destination, else each
+  // segment's owned part into its destination (which may be that part itself).
   static PendingReduction launch(
       Communicator& comm, const std::vector<std::pair<const ParameterUnit*, at::Tensor>>& full,
-      const std::function<at::Tensor(size_t, size_t)>& destination, at::ScalarType reduce_dtype);
+      const Destination& destination, at::ScalarType reduce_dtype);
   void wait();
 
  private:

@@ -1,0 +1,49 @@
+#pragma once
+// Runs one model and one sequence of global batches under any layout and compares what came out:
+// the parity table of the project.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::testing {
+
+struct ParityWork {
+  ModelSpec model;
+  std::vector<MicroBatch>
+      global_batches;  // one per step; rows divide by every row's ranks * accumulation
+  TrainerOptions trainer;
+  double weight_decay = 0.1;
+  uint64_t seed = 7;
+};
+
+struct ParityRow {
+  ParallelConfig parallel;
+  int ranks = 1;
+  int accumulation = 1;
+  std::string name() const;
+};
+
+struct ParityResult {
+  std::vector<double> loss, grad_norm, clip;
+  std::map<std::string, at::Tensor> parameters;  // "block.parameter", fp32, on the CPU
+  StrategyMemory memory;
+  double eval_loss = 0;
+  std::vector<double> counters;
+  int64_t bytes_sent = 0;  // by this rank, in all steps
+};
+
+// What rank comm.rank() sees.
+ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work);
+
+// Empty when all losses, norms, evaluation and parameters agree within tolerance (relative;
+// parameters by the norm of the difference over the norm), else what differs first, with both
+// values.
+std::string difference(const ParityResult& actual, const ParityResult& expected, double tolerance);
+
+}  // namespace tessera::testing

@@ -1,0 +1,149 @@
+// The parity table on in-process ranks: every row must reproduce one rank that sees the whole
+// global batch at once.
+#include <ATen/ATen.h>
+
+#include "tests/parity/parity.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+ParityWork toy_work(bool tied) {
+  ToyConfig config{.tied = tied};
+  ParityWork work;
+  work.model = toy_language_model(config);
+  for (uint64_t step = 0; step < 5; ++step) {
+    work.global_batches.push_back(toy_micro_batch(config, 72, 5, 100 + step));
+  }
+  work.trainer.max_grad_norm = 0.5;
+  work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 2, .total_steps = 8};
+  return work;
+}
+
+std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
+  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
+  test::run_ranks(row.ranks, [&](Communicator& comm) {
+    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
+  });
+  return results;
+}
+
+ParityResult reference(const ParityWork& work, at::ScalarType dtype = at::kFloat) {
+  ParityRow row;
+  row.parallel.strategy = "single";
+  row.parallel.precision.parameter = dtype;
+  return run_row(row, work).front();
+}
+
+void check_row(const ParityRow& row, const ParityWork& work, const ParityResult& expected,
+               double tolerance) {
+  INFO(row.name());
+  for (const auto& result : run_row(row, work)) {
+    CHECK(difference(result, expected, tolerance) == "");
+  }
+}
+
+const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3"};
+
+}  // namespace
+
+TEST_CASE("fp32: strategies x ranks x accumulation reproduce the single run") {
+  for (bool tied : {true, false}) {
+    const ParityWork work = toy_work(tied);
+    const ParityResult expected = reference(work);
+    REQUIRE(expected.loss.size() == 5);
+    CHECK(expected.clip.front() < 1.0);  // clipping must be active to be tested
+    CHECK(expected.loss.front() > 3.0);
+    for (const auto& strategy : kStrategies) {
+      for (int ranks : {1, 2, 3, 4, 8}) {
+        for (int accumulation : {1, 3}) {
+          ParityRow row{.ranks = ranks, .accumulation = accumulation};
+          row.parallel.strategy = strategy;
+          row.parallel.persistence_threshold = 20;
+          check_row(row, work, expected, 1e-5);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("bucket size, overlap, prefetch, persistence and reduction boundary change nothing") {
+  const ParityWork work = toy_work(/*tied=*/true);
+  const ParityResult expected = reference(work);
+  for (const auto& strategy : kStrategies) {
+    for (int variant = 0; variant < 6; ++variant) {
+      ParityRow row{.ranks = 4, .accumulation = 2};
+      row.parallel.strategy = strategy;
+      row.parallel.bucket_bytes = variant == 0 ? 1 : variant == 1 ? 3000 : 1 << 20;
+      row.parallel.overlap = variant != 2;
+      row.parallel.prefetch_blocks = variant == 3 ? 0 : variant == 4 ? 3 : 1;
+      row.parallel.persistence_threshold = variant == 4 ? 0 : variant == 5 ? 1 << 30 : 20;
+      row.parallel.reduce_at_boundary = variant == 5;
+      check_row(row, work, expected, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("bf16 and fp16 with fp32 masters stay close to the 16-bit single run") {
+  ParityWork work = toy_work(/*tied=*/true);
+  for (auto dtype : {at::kBFloat16, at::kHalf}) {
+    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
+    const ParityResult expected = reference(work, dtype);
+    for (const auto& strategy : kStrategies) {
+      for (int ranks : {2, 3}) {
+        ParityRow row{.ranks = ranks, .accumulation = 2};
+        row.parallel.strategy = strategy;
+        row.parallel.precision.parameter = dtype;
+        row.parallel.persistence_threshold = 20;
+        check_row(row, work, expected, dtype == at::kHalf ? 5e-3 : 2e-2);
+        row.parallel.precision.gradient = at::kFloat;
+        check_row(row, work, expected, dtype == at::kHalf ? 5e-3 : 2e-2);
+        row.parallel.precision.reduce = dtype;
+        check_row(row, work, expected, dtype == at::kHalf ? 5e-3 : 2e-2);
+      }
+    }
+  }
+}
+
+TEST_CASE("a micro-batch or a rank without any target contributes nothing") {
+  ParityWork work = toy_work(/*tied=*/true);
+  for (auto& batch : work.global_batches) {
+    batch.labels.narrow(0, 0, 24).fill_(kIgnoredLabel);  // rows of the first ranks
+    batch = rows_of(batch, 0, batch.input_ids.size(0));
+  }
+  const ParityResult expected = reference(work);
+  for (const auto& strategy : kStrategies) {
+    ParityRow row{.ranks = 3, .accumulation = 2};
+    row.parallel.strategy = strategy;
+    check_row(row, work, expected, 1e-5);
+  }
+  for (auto& batch : work.global_batches) {
+    batch.labels.fill_(kIgnoredLabel);
+    batch = rows_of(batch, 0, batch.input_ids.size(0));
+  }
+  ParityRow row{.ranks = 2};
+  row.parallel.strategy = "zero3";
+  for (const auto& result : run_row(row, work)) {
+    for (double loss : result.loss) CHECK(loss == 0);
+    for (double norm : result.grad_norm) CHECK(norm == 0);
+  }
+}
+
+TEST_CASE("every rank ends with the same bits") {
+  const ParityWork work = toy_work(/*tied=*/true);
+  for (const auto& strategy : kStrategies) {
+    ParityRow row{.ranks = 4};
+    row.parallel.strategy = strategy;
+    const auto results = run_row(row, work);
+    for (const auto& result : results) {
+      CHECK(result.loss == results.front().loss);
+      for (const auto& [name, value] : result.parameters) {
+        CHECK(value.equal(results.front().parameters.at(name)));
+      }
+    }
+  }
+}
