@@ -1,0 +1,141 @@
+// Optimizers against plain fp64 loops of the published formulas, schedules against their closed
+// form, the loss scaler's life.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/lr_schedule.h"
+#include "tessera/optim/sgd.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
+
+struct Setup {
+  at::Tensor parameter = at::randn({130});
+  at::Tensor gradient = at::zeros({130});
+  at::Tensor copy = at::zeros({130}, at::kBFloat16);
+  std::vector<OptimizerRange> ranges(bool second_decays) {
+    auto range = [&](int64_t begin, int64_t count, bool decay) {
+      return OptimizerRange{parameter.narrow(0, begin, count), gradient.narrow(0, begin, count),
+                            copy.narrow(0, begin, count), decay};
+    };
+    return {range(0, 64, true), range(64, 66, second_decays)};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("AdamW follows the formula, decays only marked ranges and writes the 16-bit copy") {
+  Setup setup;
+  auto optimizer = make_adamw({.beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1})(
+      setup.ranges(false));
+  at::Tensor p = setup.parameter.to(at::kDouble), m = at::zeros_like(p), v = at::zeros_like(p);
+  const at::Tensor decay = at::cat({at::full({64}, 0.1), at::zeros({66})}).to(at::kDouble);
+  for (int t = 1; t <= 5; ++t) {
+    const double rate = 0.01 * t;
+    setup.gradient.copy_(at::randn({130}));
+    const at::Tensor g = setup.gradient.to(at::kDouble) * 0.5;
+    optimizer->begin_step({scalar(rate), scalar(0.5), scalar(0)});
+    optimizer->update(0, 2);
+    p = p - rate * decay * p;
+    m = 0.8 * m + 0.2 * g;
+    v = 0.95 * v + 0.05 * g * g;
+    const at::Tensor denominator = (v / (1 - std::pow(0.95, t))).sqrt() + 1e-6;
+    p = p - rate * (m / (1 - std::pow(0.8, t))) / denominator;
+    CHECK((setup.parameter - p).abs().max().item<double>() < 2e-6);
+  }
+  CHECK(setup.copy.equal(setup.parameter.to(at::kBFloat16)));
+  CHECK(optimizer->step_count().item<double>() == 5);
+  CHECK(optimizer->state_bytes() == 2 * 130 * 4);
+}
+
+TEST_CASE("a skipped step changes nothing, not even with NaN gradients") {
+  for (const auto& factory :
+       {make_adamw({.weight_decay = 0.1}), make_sgd({.momentum = 0.9, .weight_decay = 0.1})}) {
+    Setup setup;
+    auto optimizer = factory(setup.ranges(true));
+    setup.gradient.fill_(0.3);
+    optimizer->begin_step({scalar(0.1), scalar(1), scalar(0)});
+    optimizer->update(0, 2);
+    const at::Tensor before = setup.parameter.clone();
+    const at::Tensor state_before = optimizer->state(0).front().second.clone();
+    setup.gradient.fill_(std::nan(""));
+    optimizer->begin_step({scalar(0.1), scalar(std::nan("")), scalar(1)});
+    optimizer->update(0, 2);
+    CHECK(setup.parameter.equal(before));
+    CHECK(optimizer->state(0).front().second.equal(state_before));
+    CHECK(optimizer->step_count().item<double>() == 1);
+  }
+}
+
+TEST_CASE("SGD with momentum, decay and nesterov follows the formula") {
+  for (bool nesterov : {false, true}) {
+    Setup setup;
+    auto optimizer =
+        make_sgd({.momentum = 0.9, .weight_decay = 0.01, .nesterov = nesterov})(setup.ranges(true));
+    at::Tensor p = setup.parameter.to(at::kDouble), b;
+    for (int t = 1; t <= 4; ++t) {
+      setup.gradient.copy_(at::randn({130}));
+      const at::Tensor g = setup.gradient.to(at::kDouble) + 0.01 * p;
+      b = t == 1 ? g : 0.9 * b + g;
+      p = p - 0.05 * (nesterov ? g + 0.9 * b : b);
+      optimizer->begin_step({scalar(0.05), {}, {}});
+      optimizer->update(0, 2);
+      CHECK((setup.parameter - p).abs().max().item<double>() < 2e-6);
+    }
+  }
+}
+
+TEST_CASE("optimizers refuse impossible settings") {
+  CHECK_THROWS_AS(make_adamw({.beta1 = 1.0}), Error);
+  CHECK_THROWS_AS(make_adamw({.epsilon = 0}), Error);
+  CHECK_THROWS_AS(make_sgd({.momentum = 1.5}), Error);
+  CHECK_THROWS_AS(make_sgd({.nesterov = true}), Error);
+}
+
+TEST_CASE("learning-rate schedules match transformers' formulas") {
+  const LrSchedule linear{LrScheduleKind::kLinear, 1.0, 4, 20};
+  CHECK(linear.at(0) == 0.0);
+  CHECK(linear.at(2) == Approx(0.5));
+  CHECK(linear.at(4) == Approx(1.0));
+  CHECK(linear.at(12) == Approx(0.5));
+  CHECK(linear.at(20) == 0.0);
+  CHECK(linear.at(25) == 0.0);
+  const LrSchedule cosine{LrScheduleKind::kCosine, 2.0, 0, 10};
+  CHECK(cosine.at(0) == Approx(2.0));
+  CHECK(cosine.at(5) == Approx(1.0));
+  CHECK(cosine.at(10) == Approx(0.0).margin(1e-12));
+  CHECK(LrSchedule{LrScheduleKind::kConstant, 3.0, 2, 10}.at(7) == 3.0);
+  CHECK_THROWS_AS(parse_lr_schedule("linaer"), Error);
+}
+
+TEST_CASE(
+    "the loss scale halves on overflow, doubles after a run of finite steps, and stays in range") {
+  LossScaler scaler({.enabled = true, .initial_scale = 8, .growth_interval = 3, .min_scale = 2},
+                    at::kCPU);
+  const void* address = scaler.scale().data_ptr();
+  auto after = [&](double found_inf) {
+    scaler.update(scalar(found_inf));
+    return scaler.scale().item<double>();
+  };
+  CHECK(after(0) == 8);
+  CHECK(after(0) == 8);
+  CHECK(after(0) == 16);
+  CHECK(after(1) == 8);
+  CHECK(after(0) == 8);
+  CHECK(after(0) == 8);
+  CHECK(after(1) == 4);  // the run of finite steps was broken
+  CHECK(after(1) == 2);
+  CHECK(after(1) == 2);
+  CHECK(scaler.scale().data_ptr() == address);
+  LossScaler off({}, at::kCPU);
+  off.update(scalar(1));
+  CHECK(off.scale().item<double>() == 1);
+}

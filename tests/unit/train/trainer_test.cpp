@@ -1,0 +1,142 @@
+#include "tessera/train/trainer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// A toy model whose loss is multiplied by a factor that the test changes between steps.
+ModelSpec scaled_model(std::shared_ptr<double> factor) {
+  ModelSpec model = toy_language_model();
+  auto build = model.blocks.back().build;
+  model.blocks.back().build = [build, factor](const BuildContext& context) {
+    class Scaled : public Block {
+     public:
+      Scaled(std::unique_ptr<Block> inner, std::shared_ptr<double> factor)
+          : inner_(std::move(inner)), factor_(std::move(factor)) {}
+      at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+        return inner_->forward(hidden, batch) * *factor_;
+      }
+      std::vector<Parameter> parameters() override { return inner_->parameters(); }
+
+     private:
+      std::unique_ptr<Block> inner_;
+      std::shared_ptr<double> factor_;
+    };
+    return std::make_unique<Scaled>(build(context), factor);
+  };
+  return model;
+}
+
+struct Run {
+  std::vector<StepReport> reports;
+  std::map<std::string, at::Tensor> parameters;
+};
+
+// factors[k] multiplies the loss of step k on rank 0 only.
+Run train(Communicator& comm, const std::vector<double>& factors, const TrainerOptions& options) {
+  auto factor = std::make_shared<double>(1.0);
+  DeviceMesh mesh(comm, {.data = comm.size()});
+  auto strategy = make_strategy({.strategy = "zero2"}, mesh);
+  strategy->attach(scaled_model(factor), {.seed = 3}, make_adamw({}));
+  Trainer trainer(*strategy, options);
+  size_t step = 0;
+  Run run;
+  trainer.fit(
+      [&]() -> std::vector<MicroBatch> {
+        if (step == factors.size()) return {};
+        *factor = comm.rank() == 0 ? factors[step] : 1.0;
+        return {toy_micro_batch({}, 4, 5, 50 + step++)};
+      },
+      [&](const StepReport& report) { run.reports.push_back(report); });
+  strategy->visit_parameters(
+      [&](const std::string& block, const std::string& name, const at::Tensor& value) {
+        run.parameters[block + "." + name] = value.clone();
+      });
+  return run;
+}
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TEST_CASE(
+    "an overflow on one rank skips the step on all, and neither Adam nor the schedule moves") {
+  TrainerOptions options;
+  options.schedule = {.kind = LrScheduleKind::kLinear, .peak = 1e-2, .total_steps = 10};
+  options.loss_scaler = {.enabled = true, .initial_scale = 64, .growth_interval = 2};
+  std::vector<Run> runs(2);
+  test::run_ranks(2, [&](Communicator& comm) {
+    runs[static_cast<size_t>(comm.rank())] = train(comm, {1, kInf, 1, 1}, options);
+  });
+  for (const Run& run : runs) {
+    REQUIRE(run.reports.size() == 4);
+    CHECK_FALSE(run.reports[0].skipped);
+    CHECK(run.reports[1].skipped);
+    CHECK_FALSE(run.reports[2].skipped);
+    CHECK(run.reports[1].learning_rate == run.reports[2].learning_rate);
+    CHECK(run.reports[2].learning_rate > run.reports[3].learning_rate);
+    CHECK(run.reports[0].loss_scale == 64);
+    CHECK(run.reports[2].loss_scale == 32);
+    CHECK(std::isfinite(run.reports[3].loss));
+    for (const auto& [name, value] : run.parameters) {
+      CHECK(value.isfinite().all().item<bool>());
+      CHECK(value.equal(runs[0].parameters.at(name)));
+    }
+  }
+  // The norm is reported without the loss scale.
+  options.loss_scaler = {};
+  Run plain;
+  test::run_ranks(1, [&](Communicator& comm) { plain = train(comm, {1}, options); });
+  Run scaled;
+  options.loss_scaler = {.enabled = true, .initial_scale = 1024};
+  test::run_ranks(1, [&](Communicator& comm) { scaled = train(comm, {1}, options); });
+  CHECK(scaled.reports[0].grad_norm == Approx(plain.reports[0].grad_norm).epsilon(1e-5));
+}
+
+TEST_CASE("training stops by name after too many skipped steps in a row") {
+  TrainerOptions options;
+  options.max_skipped_in_a_row = 3;
+  try {
+    test::run_ranks(2, [&](Communicator& comm) {
+      train(comm, {1, kInf, kInf, 1, kInf, kInf, kInf, 1}, options);
+    });
+    FAIL("training went on");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kNumerics);
+    CHECK(std::string(error.what()).find("3 steps in a row") != std::string::npos);
+  }
+}
+
+TEST_CASE("max_steps counts over several calls of fit") {
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    auto strategy = make_strategy({}, mesh);
+    strategy->attach(toy_language_model(), {}, make_adamw({}));
+    Trainer trainer(*strategy, {.max_steps = 3});
+    std::vector<int64_t> steps;
+    auto source = [calls = 0]() mutable -> std::vector<MicroBatch> {
+      if (calls++ % 2 == 1 && calls > 2) return {};
+      return {toy_micro_batch({}, 2, 3, 1), toy_micro_batch({}, 2, 3, 2)};
+    };
+    const auto record = [&](const StepReport& report) {
+      steps.push_back(report.step);
+      test::require(report.samples == 4 && report.tokens == 12, "counts of two micro-batches");
+    };
+    trainer.fit(source, record);
+    trainer.fit(source, record);
+    test::require(steps == std::vector<int64_t>{1, 2, 3}, "steps 1, 2, 3 in order");
+  });
+}
