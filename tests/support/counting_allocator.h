@@ -1,0 +1,24 @@
+#pragma once
+// Counts what LibTorch allocates on the CPU, by the thread (rank) that asked for it.
+#include <cstdint>
+#include <memory>
+
+namespace tessera::testing {
+
+// While an object lives, every CPU tensor allocation of any thread is counted for that thread. One
+// at a time.
+class CountingAllocator {
+ public:
+  CountingAllocator();
+  ~CountingAllocator();
+  CountingAllocator(const CountingAllocator&) = delete;
+  CountingAllocator& operator=(const CountingAllocator&) = delete;
+
+  // Of the calling thread since it began to allocate or since the last reset_peak().
+  static int64_t live_bytes();
+  static int64_t peak_bytes();
+  static int64_t allocations();
+  static void reset_peak();  // peak := live
+};
+
+}  // namespace tessera::testing

@@ -1,0 +1,56 @@
+// What make_strategy() and attach() refuse, and that they do so on every rank before any
+// collective.
+#include <ATen/ATen.h>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+std::string refusal(int ranks, const ParallelConfig& config, const ModelSpec& model) {
+  std::string message;
+  try {
+    test::run_ranks(ranks, [&](Communicator& comm) {
+      DeviceMesh mesh(comm, {.data = comm.size()});
+      auto strategy = make_strategy(config, mesh);
+      strategy->attach(model, {}, make_adamw({}));
+    });
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInvalidArgument);
+    message = error.what();
+  }
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("unknown strategies and impossible sizes are refused by name") {
+  const ModelSpec model = toy_language_model();
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal(1, {.strategy = "zero4"}, model),
+             Contains("\"zero4\" is unknown") && Contains("zero3"));
+  CHECK_THAT(refusal(2, {.strategy = "single"}, model), Contains("one rank") && Contains("ddp"));
+  CHECK_THAT(refusal(2, {.strategy = "zero3", .prefetch_blocks = -1}, model),
+             Contains("prefetch_blocks"));
+  CHECK_THAT(refusal(2, {.strategy = "ddp", .bucket_bytes = 0}, model), Contains("bucket_bytes"));
+  ParallelConfig doubles{.strategy = "ddp"};
+  doubles.precision.parameter = at::kDouble;
+  CHECK_THAT(refusal(2, doubles, model), Contains("float32, bfloat16 or float16"));
+}
+
+TEST_CASE("models with wrong ties or names are refused") {
+  using Catch::Matchers::Contains;
+  ModelSpec model = toy_language_model();
+  model.tied[0].owner_parameter = "wieght";
+  CHECK_THAT(refusal(2, {.strategy = "zero1"}, model), Contains("embedding.wieght"));
+  model = toy_language_model();
+  model.blocks[2].name = model.blocks[1].name;
+  CHECK_THAT(refusal(2, {.strategy = "zero1"}, model), Contains("two blocks named"));
+}
