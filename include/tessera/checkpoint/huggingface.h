@@ -1,0 +1,84 @@
+#pragma once
+// Model directories in the layout of Hugging Face transformers: reading weights from them, and
+// writing one that from_pretrained opens.
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera {
+
+// The weights of a directory with model.safetensors, or with model.safetensors.index.json and its
+// shards. Headers are read and checked at once, tensors when asked for. Names are found with and
+// without the base model's prefix ("transformer." or "model."). Shards are regular files of the
+// directory; links lead nowhere else but into the blobs of a Hub cache. Pickled weights
+// (pytorch_model.bin) are refused with the command that converts them.
+class HuggingFaceDirectory final : public TensorSource {
+ public:
+  explicit HuggingFaceDirectory(const std::string& directory);
+
+  bool has(const std::string& name) const override;
+  at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
+
+  std::vector<std::string> names() const;  // as stored, sorted
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+
+ private:
+  void open_single(const std::string& path);
+  void open_shards(const std::string& index_path);
+  // The stored name and its file; null when absent.
+  const std::pair<const std::string, size_t>* locate(const std::string& name) const;
+
+  std::string directory_;
+  std::vector<SafetensorsFile> files_;
+  std::unordered_map<std::string, size_t> file_of_;
+};
+
+struct HuggingFaceWriterOptions {
+  at::ScalarType dtype = at::kFloat;  // kFloat, kBFloat16 or kHalf
+  int64_t max_shard_bytes =
+      int64_t{5} * 1000 * 1000 * 1000;  // a larger model gets several files and an index
+};
+
+// Writes a directory that appears under its name only when it is complete. Tensors stream through:
+// none is kept.
+//   HuggingFaceWriter writer("out/final", {});
+//   strategy.visit_parameters([&](auto& block, auto& parameter, auto& value) {
+//   writer.add(spec.checkpoint_name(block, parameter), value); }); writer.add_text("config.json",
+//   config.to_json(...)); writer.commit();
+class HuggingFaceWriter {
+ public:
+  // Throws Error(kInvalidArgument) when the directory exists: nothing is ever overwritten.
+  explicit HuggingFaceWriter(const std::string& directory,
+                             const HuggingFaceWriterOptions& options = {});
+  ~HuggingFaceWriter();  // without commit() nothing stays behind
+  HuggingFaceWriter(const HuggingFaceWriter&) = delete;
+  HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
+
+  void add(const std::string& name, const at::Tensor& value);
+  void add_text(const std::string& file_name, const std::string& content);
+  void add_file(
+      const std::string& source_path);  // a copy under the same name, e.g. of tokenizer.json
+  void commit();
+
+ private:
+  std::string shard_path(size_t number) const;
+  void close_shard();
+
+  std::string directory_, temporary_;
+  HuggingFaceWriterOptions options_;
+  std::unique_ptr<SafetensorsWriter> shard_;
+  size_t shard_count_ = 0;
+  int64_t total_bytes_ = 0;
+  std::vector<std::pair<std::string, size_t>>
+      shard_of_;  // every name and its shard, in the order added
+  bool committed_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,135 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kPrefixes[] = {"transformer.", "model."};
+
+// A shard's path, made from a name that an untrusted index gives.
+fs::path shard_path(const fs::path& directory, const Json& entry) {
+  const std::string file = entry.as_string();
+  const bool plain = !file.empty() && file != "." && file != ".." && file.size() <= 255 &&
+                     file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+  if (!plain) entry.fail("a shard must be the plain name of a file in the directory of the index");
+  if (!file.ends_with(".safetensors")) entry.fail("a shard must be a .safetensors file");
+  const fs::path path = directory / file;
+  std::error_code error;
+  const fs::path target = fs::canonical(path, error);
+  if (error) entry.fail("the shard \"" + file + "\" is missing");
+  const fs::path home = fs::canonical(directory);
+  const fs::path parent = target.parent_path();
+  // A snapshot of the Hub's cache consists of links into the blobs beside the snapshots.
+  const bool hub_blob = home.parent_path().filename() == "snapshots" &&
+                        parent == home.parent_path().parent_path() / "blobs";
+  if (parent != home && !hub_blob) {
+    entry.fail("the shard \"" + file + "\" is a link out of the directory, to " + target.string());
+  }
+  return path;
+}
+
+}  // namespace
+
+HuggingFaceDirectory::HuggingFaceDirectory(const std::string& directory) : directory_(directory) {
+  const fs::path root(directory);
+  check(fs::is_directory(root), ErrorCode::kDataLoss, directory, ": not a directory");
+  if (fs::exists(root / kSingle)) {
+    open_single(root / kSingle);
+    return;
+  }
+  if (fs::exists(root / kIndex)) {
+    open_shards(root / kIndex);
+    return;
+  }
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    check(!fs::exists(root / pickle), ErrorCode::kDataLoss, directory,
+          ": has only pickled weights (", pickle,
+          "), which are never loaded because they can run code. Convert them once: python -c "
+          "\"from transformers import AutoModelForCausalLM as M; M.from_pretrained('",
+          directory, "').save_pretrained('converted')\"");
+  }
+  fail(ErrorCode::kDataLoss, directory, ": has neither ", kSingle, " nor ", kIndex);
+}
+
+void HuggingFaceDirectory::open_single(const std::string& path) {
+  files_.emplace_back(path);
+  for (const auto& entry : files_.back().header().entries) file_of_[entry.name] = 0;
+}
+
+void HuggingFaceDirectory::open_shards(const std::string& index_path) {
+  const Json index = Json::parse_file(index_path);
+  const Json map = index.at("weight_map");
+  std::map<std::string, size_t> number_of;  // file name -> its number
+  for (const auto& [name, entry] : map.members()) {
+    const fs::path path = shard_path(directory_, entry);
+    const auto [found, is_new] = number_of.emplace(path.filename().string(), files_.size());
+    if (is_new) files_.emplace_back(path.string());
+    const SafetensorsFile& shard = files_[found->second];
+    if (shard.find(name) == nullptr) {
+      entry.fail("weight \"" + name + "\" is in no shard: " + shard.path() + " lacks it");
+    }
+    file_of_[name] = found->second;
+  }
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const auto& entry : files_[i].header().entries) {
+      const auto found = file_of_.find(entry.name);
+      check(found != file_of_.end(), ErrorCode::kDataLoss, files_[i].path(), ": tensor \"",
+            entry.name, "\" is not in ", index_path);
+      check(found->second == i, ErrorCode::kDataLoss, index_path, ": weight \"", entry.name,
+            "\" is in two shards, ", files_[i].path(), " and ", files_[found->second].path());
+    }
+  }
+  check(!files_.empty(), ErrorCode::kDataLoss, index_path, ": weight_map is empty");
+}
+
+const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(
+    const std::string& name) const {
+  const auto try_name = [&](const std::string& stored) {
+    const auto found = file_of_.find(stored);
+    return found == file_of_.end() ? nullptr : &*found;
+  };
+  if (const auto* exact = try_name(name)) return exact;
+  for (const std::string prefix : kPrefixes) {
+    const auto* found =
+        name.starts_with(prefix) ? try_name(name.substr(prefix.size())) : try_name(prefix + name);
+    if (found != nullptr) return found;
+  }
+  return nullptr;
+}
+
+bool HuggingFaceDirectory::has(const std::string& name) const { return locate(name) != nullptr; }
+
+at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+  const auto* found = locate(name);
+  check(found != nullptr, ErrorCode::kDataLoss, directory_, ": weight \"", name,
+        "\" is missing; the weights do not belong to config.json");
+  const SafetensorsFile& file = files_[found->second];
+  const SafetensorsEntry& entry = *file.find(found->first);
+  check(at::IntArrayRef(entry.shape) == shape, ErrorCode::kDataLoss, file.path(), ": byte ",
+        entry.begin, ": weight \"", entry.name, "\" has shape ", at::IntArrayRef(entry.shape),
+        ", config.json asks for ", shape);
+  check(at::isFloatingType(entry.dtype), ErrorCode::kDataLoss, file.path(), ": byte ", entry.begin,
+        ": weight \"", entry.name, "\" is not of a floating-point dtype");
+  return file.read(entry.name);
+}
+
+std::vector<std::string> HuggingFaceDirectory::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : file_of_) names.push_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace tessera

@@ -1,0 +1,140 @@
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kHeaderBytes = 64
+                                 << 10;  // of a shard: some 500 tensors; more open the next shard
+
+void sync_path(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
+  const int saved = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  check(synced, ErrorCode::kDataLoss, path, ": cannot be made durable: ", std::strerror(saved));
+}
+
+void require(const std::error_code& error, const std::string& path, const char* what) {
+  check(!error, ErrorCode::kDataLoss, path, ": cannot be ", what, ": ", error.message());
+}
+
+std::string shard_name(size_t number, size_t count) {
+  if (count == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, count);
+  return name;
+}
+
+}  // namespace
+
+HuggingFaceWriter::HuggingFaceWriter(const std::string& directory,
+                                     const HuggingFaceWriterOptions& options)
+    : directory_(fs::path(directory).lexically_normal()), options_(options) {
+  if (directory_.ends_with('/')) directory_.pop_back();
+  temporary_ = directory_ + ".tmp";
+  check(options_.dtype == at::kFloat || options_.dtype == at::kBFloat16 ||
+            options_.dtype == at::kHalf,
+        ErrorCode::kInvalidArgument, directory_,
+        ": weights are written as fp32, bf16 or fp16, not ", options_.dtype);
+  check(!fs::exists(directory_), ErrorCode::kInvalidArgument, directory_,
+        ": already exists and is not overwritten; move it away or choose another name");
+  std::error_code error;
+  fs::remove_all(temporary_, error);  // of a run that was killed
+  require(error, temporary_, "removed");
+  fs::create_directories(temporary_, error);
+  require(error, temporary_, "created");
+}
+
+HuggingFaceWriter::~HuggingFaceWriter() {
+  if (committed_) return;
+  shard_.reset();
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+std::string HuggingFaceWriter::shard_path(size_t number) const {
+  return temporary_ + "/shard-" + std::to_string(number);
+}
+
+void HuggingFaceWriter::add(const std::string& name, const at::Tensor& value) {
+  const at::Tensor stored = value.detach().to(at::kCPU, options_.dtype);
+  const auto bytes = static_cast<int64_t>(stored.nbytes());
+  for (const auto& [seen, shard] : shard_of_) {
+    check(seen != name, ErrorCode::kInvalidArgument, directory_, ": weight \"", name,
+          "\" was added twice");
+  }
+  if (shard_ && shard_->tensor_count() > 0 &&
+      (shard_->data_bytes() + bytes > options_.max_shard_bytes ||
+       !shard_->has_room(name, stored))) {
+    close_shard();
+  }
+  if (!shard_) shard_ = std::make_unique<SafetensorsWriter>(shard_path(shard_count_), kHeaderBytes);
+  shard_->add(name, stored);
+  shard_of_.emplace_back(name, shard_count_);
+  total_bytes_ += bytes;
+}
+
+void HuggingFaceWriter::close_shard() {
+  shard_->finish();
+  shard_.reset();
+  ++shard_count_;
+}
+
+void HuggingFaceWriter::add_text(const std::string& file_name, const std::string& content) {
+  const std::string path = temporary_ + "/" + file_name;
+  std::ofstream out(path, std::ios::binary);
+  out << content;
+  out.close();
+  check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written");
+  sync_path(path);
+}
+
+void HuggingFaceWriter::add_file(const std::string& source_path) {
+  const std::string path = temporary_ + "/" + fs::path(source_path).filename().string();
+  std::error_code error;
+  fs::copy_file(source_path, path, error);
+  require(error, source_path, "copied");
+  sync_path(path);
+}
+
+void HuggingFaceWriter::commit() {
+  check(!shard_of_.empty(), ErrorCode::kInvalidArgument, directory_, ": no weights were added");
+  if (shard_) close_shard();
+  std::error_code error;
+  for (size_t i = 0; i < shard_count_; ++i) {
+    fs::rename(shard_path(i), temporary_ + "/" + shard_name(i, shard_count_), error);
+    require(error, shard_path(i), "renamed");
+  }
+  if (shard_count_ > 1) {
+    JsonWriter index(2);
+    index.begin_object().key("metadata").begin_object();
+    index.field("total_size", total_bytes_).end_object();
+    index.key("weight_map").begin_object();
+    for (const auto& [name, shard] : shard_of_) index.field(name, shard_name(shard, shard_count_));
+    index.end_object().end_object();
+    add_text("model.safetensors.index.json", index.text() + "\n");
+  }
+  sync_path(temporary_);
+  fs::rename(temporary_, directory_, error);
+  require(error, temporary_, "renamed");
+  committed_ = true;
+  const std::string parent = fs::path(directory_).parent_path().string();
+  sync_path(parent.empty() ? "." : parent);
+}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
+  // O_NONBLOCK so that opening a pipe returns at once and is refused below.
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  check(descriptor_ >= 0, ErrorCode::kDataLoss, path_,
+        ": cannot be opened: ", std::strerror(errno));
+  try {
+    struct stat status {};
+    check(::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode), ErrorCode::kDataLoss,
+          path_, ": not a regular file");
+    const int64_t size = status.st_size;
+    std::string start(static_cast<size_t>(std::min<int64_t>(size, 8)), '\0');
+    read_bytes(0, static_cast<int64_t>(start.size()), start.data(), "the header length");
+    std::string text(static_cast<size_t>(safetensors_header_length(start, size, path_)), '\0');
+    read_bytes(8, static_cast<int64_t>(text.size()), text.data(), "the header");
+    header_ = parse_safetensors_header(text, size, path_);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+  for (size_t i = 0; i < header_.entries.size(); ++i) index_[header_.entries[i].name] = i;
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      header_(std::move(other.header_)),
+      index_(std::move(other.index_)) {}
+
+const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &header_.entries[found->second];
+}
+
+const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
+  const SafetensorsEntry* found = find(name);
+  check(found != nullptr, ErrorCode::kDataLoss, path_, ": has no tensor \"", name, "\"");
+  return *found;
+}
+
+void SafetensorsFile::read_bytes(int64_t begin, int64_t size, void* into,
+                                 const std::string& what) const {
+  constexpr int64_t kPiece = int64_t{1} << 30;
+  for (int64_t done = 0; done < size;) {
+    const ssize_t got = ::pread(descriptor_, static_cast<char*>(into) + done,
+                                static_cast<size_t>(std::min(size - done, kPiece)), begin + done);
+    if (got < 0 && errno == EINTR) continue;
+    check(got >= 0, ErrorCode::kDataLoss, path_, ": byte ", begin + done, ": ", what,
+          " cannot be read: ", std::strerror(errno));
+    check(got > 0, ErrorCode::kDataLoss, path_, ": byte ", begin + done, ": the file ends inside ",
+          what, "; it has shrunk since it was opened");
+    done += got;
+  }
+}
+
+at::Tensor SafetensorsFile::read(const std::string& name) const {
+  const SafetensorsEntry& wanted = entry(name);
+  const bool is_bool = wanted.dtype == at::kBool;  // its bytes may hold more than 0 and 1
+  at::Tensor tensor = at::empty(wanted.shape, is_bool ? at::kByte : wanted.dtype);
+  read_bytes(wanted.begin, wanted.end - wanted.begin, tensor.mutable_data_ptr(),
+             "tensor \"" + name + "\"");
+  return is_bool ? tensor.ne(0) : tensor;
+}
+
+int64_t SafetensorsFile::count_nan(const std::string& name) const {
+  const SafetensorsEntry& wanted = entry(name);
+  if (!at::isFloatingType(wanted.dtype)) return 0;
+  const auto width = static_cast<int64_t>(c10::elementSize(wanted.dtype));
+  const int64_t total = (wanted.end - wanted.begin) / width;
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  at::Tensor piece = at::empty({std::min(total, kPiece)}, wanted.dtype);
+  int64_t count = 0;
+  for (int64_t done = 0; done < total; done += kPiece) {
+    const int64_t n = std::min(kPiece, total - done);
+    read_bytes(wanted.begin + done * width, n * width, piece.mutable_data_ptr(),
+               "tensor \"" + name + "\"");
+    count += piece.slice(0, 0, n).to(at::kFloat).isnan().sum().item<int64_t>();
+  }
+  return count;
+}
+
+}  // namespace tessera
