@@ -1,0 +1,59 @@
+#pragma once
+// Labelled texts from CSV, TSV and JSON lines.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera {
+
+struct LabelledText {
+  std::string text;
+  std::string label;  // as in the file
+  int64_t line = 0;   // where its record starts
+};
+
+struct LabelledTexts {
+  std::string path;
+  std::vector<LabelledText> rows;
+};
+
+struct ColumnOptions {
+  // A name, a number counted from 1, or several with commas between them, joined by a space. Empty:
+  // found by the usual names (text, sentence, ...; label, class, ...) in the first row; else column
+  // 1 is the label and the others are text.
+  std::string text;
+  std::string label;
+};
+
+// By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
+// and TSV have a header when columns are given by name or the usual names are found. Throws
+// Error(kDataLoss) with file and line for anything malformed.
+LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns = {});
+
+// Which class number a label in the file means.
+class LabelMap {
+ public:
+  // Integers that start at 0 or 1 keep their order and gaps (1-based ones shift down by one); other
+  // labels are numbered in sorted order.
+  static LabelMap from(const LabelledTexts& texts);
+  // Class i is names[i], as in a model's id2label; integers 0..n-1 are accepted too.
+  static LabelMap from_names(std::vector<std::string> names);
+
+  int64_t size() const { return static_cast<int64_t>(names_.size()); }
+  const std::vector<std::string>& names() const { return names_; }
+  // Throws Error(kDataLoss) naming `where` and the labels known.
+  int32_t id(const std::string& label, const std::string& where) const;
+
+ private:
+  std::vector<std::string> names_;
+  bool accept_numbers_ = false;
+};
+
+// Tokens of every text with the tokenizer's template, at most max_seq_length of them.
+Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
+                                const Tokenizer& tokenizer, int64_t max_seq_length);
+
+}  // namespace tessera

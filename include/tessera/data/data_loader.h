@@ -1,0 +1,75 @@
+#pragma once
+// Serves one optimizer step's micro-batches after the other, the same rows in the same order on
+// every layout of ranks.
+#include <cstdint>
+#include <vector>
+
+#include "tessera/core/micro_batch.h"
+#include "tessera/data/dataset.h"
+
+namespace tessera {
+
+enum class LastBatch {
+  kDrop,
+  kPad
+};  // kPad: filled with rows without targets, which count for nothing
+enum class PaddingSide { kRight, kLeft };
+
+struct DataLoaderOptions {
+  int64_t micro_batch_size = 1;    // rows per rank and micro-batch
+  int64_t accumulation_steps = 1;  // micro-batches per rank and optimizer step
+  int64_t data_rank = 0;           // place on the data axis
+  int64_t data_size = 1;           // its extent
+  bool shuffle = true;             // false: file order
+  uint64_t seed = 42;
+  LastBatch last_batch = LastBatch::kPad;
+  PaddingSide padding_side = PaddingSide::kRight;
+  int64_t pad_id = 0;
+  int64_t pad_to = 0;  // every row's length; 0: the longest of the micro-batch
+  bool supervise_padding =
+      false;  // causal: padding gets its own id as label, as when labels = input_ids
+  bool always_attention_mask = false;  // else it is left out where it changes no supervised number
+};
+
+struct DataLoaderState {
+  int64_t epoch = 0;
+  int64_t consumed = 0;  // rows of this epoch that all ranks together have taken
+  bool operator==(const DataLoaderState&) const = default;
+};
+
+// Step k of an epoch takes rows k*B .. k*B+B-1 of the epoch's order, B = global_batch_size(); the
+// rank with coordinate r takes the r-th part of them, its micro-batches in order. The order is a
+// function of (seed, epoch) only, so a run continues from its state at any number of ranks. The
+// data set must outlive the loader.
+class DataLoader {
+ public:
+  // Throws Error(kInvalidArgument) for sizes that make no sense, rows longer than pad_to, or no
+  // full batch with kDrop.
+  DataLoader(const Dataset& dataset, const DataLoaderOptions& options);
+
+  int64_t global_batch_size() const;
+  int64_t steps_per_epoch() const;  // the same on every rank
+  bool epoch_finished() const;      // no step is left in this epoch
+  // accumulation_steps micro-batches on the CPU; starts the next epoch when this one is finished.
+  std::vector<MicroBatch> next();
+
+  // Before the next step: an epoch that is finished is still the current one.
+  const DataLoaderState& state() const { return state_; }
+  void restore(
+      const DataLoaderState& state);  // Error(kInvalidArgument) when it cannot be of this data set
+
+ private:
+  MicroBatch collate(const std::vector<const Example*>& rows) const;
+  const std::vector<int64_t>& order();
+
+  const Dataset& dataset_;
+  DataLoaderOptions options_;
+  DataLoaderState state_;
+  std::vector<int64_t> order_;
+  int64_t order_epoch_ = -1;
+};
+
+// The rows 0..count-1 in the order of one epoch; equal on every machine.
+std::vector<int64_t> shuffled_order(int64_t count, uint64_t seed, int64_t epoch);
+
+}  // namespace tessera

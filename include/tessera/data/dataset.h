@@ -1,0 +1,39 @@
+#pragma once
+// Tokenised examples in memory: what every reader makes and the data loader serves.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/core/micro_batch.h"
+
+namespace tessera {
+
+enum class Task { kCausal, kClassification };
+
+struct Example {
+  std::vector<int32_t> input_ids;
+  // Causal: one per token as in Hugging Face (not shifted: labels[s] is token s itself or
+  // kIgnoredLabel). Classification: exactly one.
+  std::vector<int32_t> labels;
+  std::vector<uint8_t> attention_mask;  // one per token; empty when all are real
+};
+
+struct Dataset {
+  Task task = Task::kCausal;
+  std::vector<Example> examples;
+  int64_t num_labels = 0;  // classification
+
+  int64_t size() const { return static_cast<int64_t>(examples.size()); }
+  int64_t longest() const;  // tokens
+};
+
+// The examples of "BEGIN:END" (either may be missing), counted from 0, END not included. Throws
+// Error(kInvalidArgument) when it is malformed, empty or reaches past the end.
+struct Slice {
+  int64_t begin = 0;
+  int64_t end = -1;  // -1: to the end
+  static Slice parse(const std::string& text);
+  Dataset of(Dataset dataset) const;
+};
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#pragma once
+// Byte-level BPE tokenizers of Hugging Face directories (BLOOM, GPT-2, Llama 3): text to ids and
+// back.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+struct Token {
+  int32_t id;
+  size_t begin, end;  // the bytes of the text it covers; empty for tokens a template adds
+  bool operator==(const Token&) const = default;
+};
+
+// Ids equal those of Hugging Face's `tokenizers` for every valid UTF-8 text. Immutable: a copy
+// shares its tables and threads may use one tokenizer together.
+class Tokenizer {
+ public:
+  // From a directory with tokenizer.json (special tokens from tokenizer_config.json,
+  // special_tokens_map.json or config.json beside it), or from such a file. Throws Error(kDataLoss)
+  // with file and place for anything malformed, and for kinds of tokenizer that are not supported.
+  static Tokenizer load(const std::string& path);
+
+  // Throws Error(kDataLoss) with the byte offset when the text is not valid UTF-8. With
+  // add_special_tokens the tokenizer's own template applies, as it does by default in Hugging Face
+  // (Llama 3 puts its first token in front).
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  std::vector<Token> encode_with_offsets(std::string_view text,
+                                         bool add_special_tokens = true) const;
+
+  // Bytes that are not valid UTF-8 become U+FFFD. Throws Error(kDataLoss) for an id outside the
+  // vocabulary.
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;
+
+  int64_t size() const;                                           // ids are 0 .. size()-1
+  std::optional<int32_t> token_id(std::string_view token) const;  // as written in tokenizer.json
+  std::optional<int32_t> bos_id() const;
+  std::optional<int32_t> eos_id() const;
+  std::optional<int32_t> pad_id() const;
+  std::optional<int32_t> unk_id() const;
+  const std::string& origin() const;  // the path of tokenizer.json
+
+ private:
+  friend class TokenizerReader;
+  struct Tables;
+  explicit Tokenizer(std::shared_ptr<const Tables> tables) : tables_(std::move(tables)) {}
+  std::shared_ptr<const Tables> tables_;
+};
+
+}  // namespace tessera

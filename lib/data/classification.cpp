@@ -1,0 +1,88 @@
+#include "tessera/data/classification.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxClasses = 100'000;
+
+std::optional<int64_t> integer(const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+LabelMap LabelMap::from(const LabelledTexts& texts) {
+  std::set<std::string> words;
+  std::set<int64_t> numbers;
+  bool all_numbers = true;
+  for (const LabelledText& row : texts.rows) {
+    check(!row.label.empty(), ErrorCode::kDataLoss, texts.path, ":", row.line, ": empty label");
+    const auto number = integer(row.label);
+    all_numbers = all_numbers && number;
+    if (number) numbers.insert(*number);
+    words.insert(row.label);
+  }
+  LabelMap map;
+  if (!all_numbers) {
+    map.names_.assign(words.begin(), words.end());
+  } else if (const int64_t least = *numbers.begin(); least == 0 || least == 1) {
+    check(*numbers.rbegin() < kMaxClasses, ErrorCode::kDataLoss, texts.path, ": label ",
+          *numbers.rbegin(), ": labels from ", least, " to ", kMaxClasses - 1, " are accepted");
+    for (int64_t i = least; i <= *numbers.rbegin(); ++i) map.names_.push_back(std::to_string(i));
+  } else {
+    for (const int64_t number : numbers) map.names_.push_back(std::to_string(number));
+  }
+  return map;
+}
+
+LabelMap LabelMap::from_names(std::vector<std::string> names) {
+  LabelMap map;
+  map.accept_numbers_ = std::none_of(names.begin(), names.end(),
+                                     [](const std::string& name) { return integer(name); });
+  map.names_ = std::move(names);
+  return map;
+}
+
+int32_t LabelMap::id(const std::string& label, const std::string& where) const {
+  const auto number = integer(label);
+  // "01" is class 1 too, as it was when the map was made.
+  const std::string name = number ? std::to_string(*number) : label;
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found != names_.end()) return static_cast<int32_t>(found - names_.begin());
+  if (accept_numbers_ && number && *number >= 0 && *number < size()) {
+    return static_cast<int32_t>(*number);
+  }
+  std::string known;
+  for (size_t i = 0; i < std::min(names_.size(), size_t{10}); ++i) {
+    known += (i ? ", " : "") + names_[i];
+  }
+  fail(ErrorCode::kDataLoss, where, ": label \"", label, "\" is not among the ", size(),
+       " known ones: ", known, names_.size() > 10 ? ", ..." : "");
+}
+
+Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
+                                const Tokenizer& tokenizer, int64_t max_seq_length) {
+  Dataset dataset{Task::kClassification, {}, labels.size()};
+  for (const LabelledText& row : texts.rows) {
+    const std::string where = concat(texts.path, ":", row.line);
+    Example example{tokenizer.encode(row.text), {labels.id(row.label, where)}, {}};
+    check(!example.input_ids.empty(), ErrorCode::kDataLoss, where, ": the text has no tokens");
+    if (example.input_ids.size() > static_cast<size_t>(max_seq_length)) {
+      example.input_ids.resize(static_cast<size_t>(max_seq_length));
+    }
+    dataset.examples.push_back(std::move(example));
+  }
+  return dataset;
+}
+
+}  // namespace tessera

@@ -1,0 +1,298 @@
+// Tokenizer::load: everything tokenizer.json may say is either understood exactly or refused by
+// name.
+#include <filesystem>
+
+#include "lib/data/tokenizer_tables.h"
+#include "lib/data/unicode.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxVocabulary = 1'000'000;
+constexpr size_t kMaxAddedTokenBytes = 1024;
+
+bool is_absent(const Json& parent, std::string_view key) { return !parent.find(key); }
+
+// The key must be absent, null, false or an empty string.
+void require_off(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  if (!found || (found->is_bool() && !found->as_bool())) return;
+  if (found->is_string() && found->as_string().empty()) return;
+  found->fail("is not supported; only byte-level BPE without it is");
+}
+
+std::string type_of(const Json& part) { return part.at("type").as_string(); }
+
+// The steps of a "Sequence", or the single step itself.
+std::vector<Json> steps_of(const Json& part, std::string_view list) {
+  if (type_of(part) != "Sequence") return {part};
+  return part.at(list).items();
+}
+
+}  // namespace
+
+class TokenizerReader {
+ public:
+  static Tokenizer read(const std::string& file) {
+    TokenizerReader reader(file);
+    reader.read_all();
+    return Tokenizer(std::move(reader.tables_));
+  }
+
+ private:
+  explicit TokenizerReader(const std::string& file)
+      : file_(Json::parse_file(file)), tables_(std::make_shared<Tokenizer::Tables>()) {
+    tables_->origin = file;
+  }
+
+  void read_all() {
+    const Json model = file_.at("model");
+    if (model.get("type", "BPE") != "BPE") {
+      model.at("type").fail("only byte-level BPE tokenizers are supported, found " +
+                            model.at("type").as_string());
+    }
+    for (const char* key :
+         {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+      require_off(model, key);
+    }
+    read_normalizer();
+    read_pre_tokenizer();
+    read_decoder();
+    read_vocabulary(model.at("vocab"));
+    read_merges(model);
+    read_added_tokens();
+    check_dense(model.at("vocab"));
+    if (model.get("ignore_merges", false)) read_whole_pieces(model.at("vocab"));
+    read_template();
+    read_special_ids();
+  }
+
+  void read_normalizer() {
+    const auto normalizer = file_.find("normalizer");
+    if (!normalizer) return;
+    if (!steps_of(*normalizer, "normalizers").empty()) {
+      normalizer->fail("normalizers are not supported, found " + type_of(*normalizer));
+    }
+  }
+
+  void read_pre_tokenizer() {
+    const Json part = file_.at("pre_tokenizer");
+    if (!part.is_object())
+      part.fail("only byte-level BPE is supported, which needs a ByteLevel step");
+    const std::vector<Json> steps = steps_of(part, "pretokenizers");
+    if (steps.empty() || steps.size() > 2 || type_of(steps.back()) != "ByteLevel") {
+      part.fail("expected ByteLevel, or Split followed by ByteLevel");
+    }
+    require_off(steps.back(), "add_prefix_space");
+    const bool own_pattern = steps.back().get("use_regex", true);
+    if (steps.size() == 1) {
+      if (!own_pattern) steps[0].fail("ByteLevel without use_regex needs a Split before it");
+      tables_->pre_tokenizer = PreTokenizer::kGpt2;
+      return;
+    }
+    const Json& split = steps[0];
+    if (type_of(split) != "Split") split.fail("expected Split, found " + type_of(split));
+    if (own_pattern) steps[1].fail("Split followed by ByteLevel with use_regex is not supported");
+    if (split.at("behavior").as_string() != "Isolated" || split.get("invert", false)) {
+      split.fail("only Split with behavior Isolated, not inverted, is supported");
+    }
+    const Json pattern = split.at("pattern").at("Regex");
+    const auto known = pre_tokenizer_for(pattern.as_string());
+    if (!known) {
+      pattern.fail("not one of the patterns of BLOOM, GPT-2 and Llama 3; others are not run");
+    }
+    tables_->pre_tokenizer = *known;
+  }
+
+  void read_decoder() {
+    const auto decoder = file_.find("decoder");
+    if (!decoder) return;
+    for (const Json& step : steps_of(*decoder, "decoders")) {
+      if (type_of(step) != "ByteLevel") step.fail("expected ByteLevel, found " + type_of(step));
+    }
+  }
+
+  // Gives `content` the id; both must be new.
+  void add_token(const Json& at, const std::string& content, int32_t id) {
+    if (!tables_->ids.try_emplace(content, id).second) at.fail("this token appears twice");
+    const auto index = static_cast<size_t>(id);
+    if (index >= tables_->bytes.size()) {
+      tables_->bytes.resize(index + 1);
+      tables_->special.resize(index + 1, 0);
+      used_.resize(index + 1, 0);
+    }
+    if (used_[index]++) at.fail(concat("the id ", id, " belongs to another token already"));
+    if (!token_bytes(content, tables_->bytes[index])) tables_->bytes[index] = content;
+  }
+
+  static int32_t id_of(const Json& value) {
+    return static_cast<int32_t>(value.as_int64(0, kMaxVocabulary - 1));
+  }
+
+  void read_vocabulary(const Json& vocabulary) {
+    const auto members = vocabulary.members();
+    if (members.size() > kMaxVocabulary) {
+      vocabulary.fail(concat(members.size(), " tokens, at most ", kMaxVocabulary, " are accepted"));
+    }
+    for (const auto& [content, id] : members) add_token(id, content, id_of(id));
+  }
+
+  int32_t vocabulary_id(const Json& at, const std::string& content) const {
+    const auto found = tables_->ids.find(content);
+    if (found == tables_->ids.end()) at.fail("\"" + content + "\" is not in the vocabulary");
+    return found->second;
+  }
+
+  void read_merges(const Json& model) {
+    std::array<int32_t, 256> byte_ids;
+    std::string character;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      character.clear();
+      append_utf8(character, character_of_byte(static_cast<unsigned char>(byte)));
+      byte_ids[byte] = vocabulary_id(model.at("vocab"), character);
+    }
+    std::vector<Bpe::Merge> merges;
+    for (const Json& merge : model.at("merges").items()) {
+      std::string left, right;
+      if (merge.is_string()) {
+        const std::string both = merge.as_string();
+        const size_t space = both.find(' ');
+        if (space == both.npos || both.find(' ', space + 1) != both.npos) {
+          merge.fail("expected two tokens with one space between them");
+        }
+        left = both.substr(0, space);
+        right = both.substr(space + 1);
+      } else {
+        if (merge.size() != 2) merge.fail(concat("expected two tokens, found ", merge.size()));
+        left = merge.at(0).as_string();
+        right = merge.at(1).as_string();
+      }
+      if (left.empty() || right.empty()) merge.fail("a token of a merge is empty");
+      merges.push_back({vocabulary_id(merge, left), vocabulary_id(merge, right),
+                        vocabulary_id(merge, left + right)});
+    }
+    tables_->bpe = std::make_unique<Bpe>(byte_ids, merges);
+  }
+
+  void read_added_tokens() {
+    const auto list = file_.find("added_tokens");
+    if (!list) return;
+    for (const Json& entry : list->items()) {
+      require_off(entry, "single_word");
+      AddedToken token;
+      token.id = id_of(entry.at("id"));
+      token.content = entry.at("content").as_string();
+      token.left_strip = entry.get("lstrip", false);
+      token.right_strip = entry.get("rstrip", false);
+      token.normalized = entry.get("normalized", false);
+      token.special = entry.get("special", false);
+      if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
+        entry.fail(concat("content must have 1 to ", kMaxAddedTokenBytes, " bytes"));
+      }
+      const auto known = tables_->ids.find(token.content);
+      if (known == tables_->ids.end()) {
+        add_token(entry, token.content, token.id);
+      } else if (known->second != token.id) {
+        entry.fail(concat("the id ", token.id, " differs from the vocabulary's ", known->second));
+      }
+      tables_->special[static_cast<size_t>(token.id)] = token.special;
+      (token.normalized ? tables_->added_normalized : tables_->added).add(token);
+    }
+  }
+
+  void check_dense(const Json& vocabulary) const {
+    for (size_t id = 0; id < used_.size(); ++id) {
+      if (!used_[id]) {
+        vocabulary.fail(
+            concat("no token has the id ", id, " although ids reach ", used_.size() - 1));
+      }
+    }
+  }
+
+  void read_whole_pieces(const Json& vocabulary) {
+    std::string bytes;
+    for (const auto& [content, id] : vocabulary.members()) {
+      if (token_bytes(content, bytes)) tables_->whole_pieces[bytes] = id_of(id);
+    }
+  }
+
+  void read_template() {
+    const auto part = file_.find("post_processor");
+    if (!part) return;
+    for (const Json& step : steps_of(*part, "processors")) {
+      if (type_of(step) == "ByteLevel") continue;  // moves offsets only
+      if (type_of(step) != "TemplateProcessing") {
+        step.fail("expected ByteLevel or TemplateProcessing, found " + type_of(step));
+      }
+      bool after_text = false;
+      for (const Json& item : step.at("single").items()) {
+        if (item.contains("Sequence")) {
+          if (after_text) item.fail("the text appears twice in the template");
+          after_text = true;
+          continue;
+        }
+        const std::string name = item.at("SpecialToken").at("id").as_string();
+        auto& side = after_text ? tables_->suffix : tables_->prefix;
+        for (const Json& id : step.at("special_tokens").at(name).at("ids").items()) {
+          side.push_back(static_cast<int32_t>(id.as_int64(0, known_ids() - 1)));
+        }
+      }
+      if (!after_text) step.fail("the template leaves the text out");
+    }
+  }
+
+  int64_t known_ids() const { return static_cast<int64_t>(tables_->bytes.size()); }
+
+  // Names in the tokenizer's own files win over ids in the model's.
+  void read_special_ids() {
+    const std::filesystem::path folder = std::filesystem::path(tables_->origin).parent_path();
+    const struct {
+      const char* name;
+      std::optional<int32_t>& id;
+    } wanted[] = {{"bos_token", tables_->bos},
+                  {"eos_token", tables_->eos},
+                  {"pad_token", tables_->pad},
+                  {"unk_token", tables_->unk}};
+    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "config.json"}) {
+      const std::string path = (folder / name).string();
+      std::error_code ignored;
+      if (!std::filesystem::exists(path, ignored)) continue;
+      const Json file = Json::parse_file(path);
+      const bool by_id = std::string_view(name) == "config.json";
+      if (!by_id) require_off(file, "add_prefix_space");
+      for (const auto& [token, id] : wanted) {
+        if (id) continue;
+        const std::string key = by_id ? concat(token, "_id") : token;
+        if (is_absent(file, key)) continue;
+        Json value = file.at(key);
+        if (by_id) {
+          if (value.is_array() && value.size() > 0) value = value.at(0);
+          id = static_cast<int32_t>(value.as_int64(0, known_ids() - 1));
+        } else {
+          if (value.is_object()) value = value.at("content");
+          const auto found = tables_->ids.find(value.as_string());
+          if (found == tables_->ids.end()) value.fail("this token is not in " + tables_->origin);
+          id = found->second;
+        }
+      }
+    }
+  }
+
+  Json file_;
+  std::shared_ptr<Tokenizer::Tables> tables_;
+  std::vector<char> used_;  // by id
+};
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return TokenizerReader::read(path);
+  const std::string file = (std::filesystem::path(path) / "tokenizer.json").string();
+  check(std::filesystem::exists(file, ignored), ErrorCode::kDataLoss, file,
+        ": not found; a tokenizer directory needs tokenizer.json (transformers' save_pretrained "
+        "writes it)");
+  return TokenizerReader::read(file);
+}
+
+}  // namespace tessera

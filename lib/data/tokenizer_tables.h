@@ -1,0 +1,31 @@
+#pragma once
+// What a loaded tokenizer consists of.
+#include <absl/container/flat_hash_map.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/data/added_tokens.h"
+#include "lib/data/bpe.h"
+#include "lib/data/pre_tokenizer.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera {
+
+struct Tokenizer::Tables {
+  std::string origin;
+  PreTokenizer pre_tokenizer = PreTokenizer::kBloom;
+  std::unique_ptr<Bpe> bpe;
+  absl::flat_hash_map<std::string, int32_t> ids;  // by content as written in the file
+  std::vector<std::string> bytes;                 // by id: what it decodes to
+  std::vector<char> special;                      // by id
+  absl::flat_hash_map<std::string, int32_t>
+      whole_pieces;  // ignore_merges: pieces that are tokens already
+  AddedTokenSet added, added_normalized;
+  std::vector<int32_t> prefix, suffix;  // of the template
+  std::optional<int32_t> bos, eos, pad, unk;
+};
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+#pragma once
+// The few Unicode questions that pre-tokenisation asks. Texts are valid UTF-8 wherever one is
+// passed.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+struct CodePointRange {
+  uint32_t first, last;
+};
+extern const CodePointRange kLetters[];
+extern const size_t kLettersSize;
+extern const CodePointRange kNumbers[];
+extern const size_t kNumbersSize;
+extern const CodePointRange kWhiteSpace[];
+extern const size_t kWhiteSpaceSize;
+
+bool is_letter(uint32_t code);       // \p{L}
+bool is_number(uint32_t code);       // \p{N}
+bool is_white_space(uint32_t code);  // \s
+
+struct CodePoint {
+  uint32_t code;
+  size_t length;  // bytes
+};
+CodePoint code_point_at(std::string_view text, size_t at);
+
+void append_utf8(std::string& text, uint32_t code);
+
+// Replaces every maximal ill-formed part by U+FFFD, as the Unicode standard recommends.
+std::string replace_invalid_utf8(std::string_view bytes);
+
+}  // namespace tessera

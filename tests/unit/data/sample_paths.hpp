@@ -1,0 +1,12 @@
+#pragma once
+// Where the shipped samples and this folder's fixtures are.
+#include <string>
+
+namespace tessera {
+
+inline std::string source_path(const std::string& path) {
+  return std::string(TESSERA_SOURCE_DIR) + "/" + path;
+}
+inline std::string sample_tokenizer() { return source_path("examples/data/tokenizer"); }
+
+}  // namespace tessera

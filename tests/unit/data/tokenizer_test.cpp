@@ -1,0 +1,134 @@
+#include "tessera/data/tokenizer.h"
+
+#include <chrono>
+#include <map>
+
+#include "lib/data/lines.h"
+#include "tessera/core/file.h"
+#include "tessera/core/json.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+#include "tests/unit/data/sample_paths.hpp"
+
+using namespace tessera;
+
+namespace {
+
+// The shipped tokenizer.json with some members replaced, as scripts/make_tokenizer_fixture.py does
+// it.
+std::string variant_of(const Json& base, const Json& members) {
+  JsonWriter out;
+  out.begin_object();
+  for (const auto& [key, value] : base.members()) {
+    if (key != "model") {
+      out.field(key, members.contains(key) ? members.at(key) : value);
+      continue;
+    }
+    out.key(key).begin_object();
+    for (const auto& [name, part] : value.members()) {
+      if (name != "ignore_merges") out.field(name, part);
+    }
+    out.field("ignore_merges", members.get("ignore_merges", false)).end_object();
+  }
+  return out.end_object().text();
+}
+
+std::vector<int32_t> ids_of(const Json& list) {
+  std::vector<int32_t> ids;
+  for (const Json& id : list.items()) ids.push_back(static_cast<int32_t>(id.as_int64()));
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of strings") {
+  const TempDir dir;
+  const Json base = Json::parse_file(source_path("examples/data/tokenizer/tokenizer.json"));
+  const Json variants =
+      Json::parse_file(source_path("tests/unit/data/fixtures/tokenizer_variants.json"));
+  std::map<std::string, Tokenizer> tokenizers;
+  for (const auto& [name, members] : variants.members()) {
+    tokenizers.emplace(name, Tokenizer::load(dir.write(name + ".json", variant_of(base, members))));
+  }
+  std::map<std::string, size_t> compared;
+  size_t decoded = 0;
+  for_each_json_line(
+      source_path("tests/unit/data/fixtures/tokenizer_ids.jsonl"),
+      [&](const Json& row, int64_t line) {
+        CAPTURE(line);
+        const Tokenizer& tokenizer = tokenizers.at(row.at("variant").as_string());
+        const std::vector<int32_t> ids = ids_of(row.at("ids"));
+        if (row.contains("text")) {
+          const std::string text = row.at("text").as_string();
+          REQUIRE(tokenizer.encode(text) == ids);
+          // Offsets cover the text without gaps.
+          size_t at = 0;
+          for (const Token& token : tokenizer.encode_with_offsets(text, false)) {
+            REQUIRE(token.begin == at);
+            at = token.end;
+          }
+          REQUIRE(at == text.size());
+          ++compared[row.at("variant").as_string()];
+        } else {
+          REQUIRE(tokenizer.decode(ids, row.at("skip").as_bool()) == row.at("decoded").as_string());
+          ++decoded;
+        }
+      });
+  CHECK(compared["bloom"] >= 2000);
+  CHECK(compared["gpt2"] >= 1000);
+  CHECK(compared["llama3"] >= 1000);
+  CHECK(decoded == 600);
+}
+
+TEST_CASE("the shipped tokenizer has BLOOM's special tokens and round-trips text") {
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  CHECK(tokenizer.size() == 2000);
+  CHECK(tokenizer.unk_id() == 0);
+  CHECK(tokenizer.bos_id() == 1);
+  CHECK(tokenizer.eos_id() == 2);
+  CHECK(tokenizer.pad_id() == 3);
+  CHECK(tokenizer.token_id("</s>") == 2);
+  CHECK_FALSE(tokenizer.token_id("no such token"));
+  const std::string text = "Где? नदी 😀\n\ttail  ";
+  CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
+  CHECK(tokenizer.decode(std::vector<int32_t>{2, 3}, true).empty());
+  CHECK(tokenizer.encode("a</s>b") ==
+        std::vector<int32_t>{*tokenizer.token_id("a"), 2, *tokenizer.token_id("b")});
+  CHECK(error_of([&] { tokenizer.encode("ab\xff"); }).find("byte 2: not valid UTF-8") !=
+        std::string::npos);
+  CHECK(error_of([&] {
+          tokenizer.decode(std::vector<int32_t>{5, 2000});
+        }).find("token 1: id 2000 is outside the vocabulary 0..1999") == 0);
+}
+
+TEST_CASE("long pieces take O(n log n)") {
+  // Every "a" merges with its neighbour, level after level: the worst case for a quadratic merge
+  // loop.
+  std::string text = read_file(source_path("examples/data/tokenizer/tokenizer.json"));
+  const auto insert = [&](const std::string& after, const std::string& what) {
+    const size_t at = text.find(after);
+    REQUIRE(at != std::string::npos);
+    text.insert(at + after.size(), what);
+  };
+  std::string merges, vocabulary;
+  int32_t id = 2000;
+  for (size_t length = 1; length <= 64; length *= 2) {
+    const std::string half(length, 'a');
+    merges += "\"" + half + " " + half + "\",";
+    vocabulary += "\"" + half + half + "\":" + std::to_string(id++) + ",";
+  }
+  text.replace(text.find("\"merges\": ["), 11, "\"merges\": [" + merges);
+  insert("\"vocab\": {", vocabulary);
+  const TempDir dir;
+  const std::string path = dir.write("a.json", text);
+  const Tokenizer tokenizer = Tokenizer::load(path);
+  const std::string many(100000, 'a');
+  const auto start = std::chrono::steady_clock::now();
+  const auto ids = tokenizer.encode(many);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  CHECK(ids.size() < 100000 / 128 + 8);
+  CHECK(tokenizer.decode(ids) == many);
+  CHECK(seconds < 1.0);
+}
