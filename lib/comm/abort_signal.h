@@ -1,0 +1,34 @@
+#pragma once
+// One job's wish to stop, seen by every communicator of the process.
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+class AbortSignal {
+ public:
+  // The first reason stays. Any thread.
+  void raise(const std::string& reason) {
+    std::lock_guard lock(mutex_);
+    if (raised_) return;
+    reason_ = reason;
+    raised_ = true;
+  }
+  bool raised() const { return raised_; }
+  void throw_if_raised() const {
+    if (!raised_) return;
+    std::lock_guard lock(mutex_);
+    fail(ErrorCode::kUnavailable, reason_);
+  }
+
+ private:
+  std::atomic<bool> raised_{false};
+  mutable std::mutex mutex_;
+  std::string reason_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+#pragma once
+// A rank's side of the control channel.
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/comm/abort_signal.h"
+#include "lib/comm/bootstrap/wire.h"
+
+namespace tessera::control {
+
+// Connects to the hub and listens to it on a thread of its own: an abort of the job raises the
+// signal at once.
+class ControlClient {
+ public:
+  struct Identity {
+    int rank;
+    int world_size;
+    std::string secret;
+  };
+  // Returns when every rank has arrived. Throws the hub's reason otherwise.
+  ControlClient(const std::string& host, int port, const Identity& identity, double timeout_s,
+                std::shared_ptr<AbortSignal> signal);
+  ~ControlClient();
+  ControlClient(const ControlClient&) = delete;
+  ControlClient& operator=(const ControlClient&) = delete;
+
+  std::vector<std::string> exchange(const std::string& bytes);
+  std::vector<std::string> conclude(const std::string& status);
+  void abort(const std::string& reason);
+  // One rank posts a value under a key that no one else uses, another takes it (waiting until it is
+  // there). Any thread.
+  void post(const std::string& key, const std::string& value);
+  std::string take(const std::string& key);
+
+ private:
+  void introduce(const Identity& identity);
+  void listen();
+  void send(Kind kind, const std::string& payload);
+  // Waits for what the listening thread puts into the slot.
+  template <typename Slot>
+  std::string await(Slot arrived, bool even_when_aborted);
+
+  Socket socket_;
+  const std::shared_ptr<AbortSignal> signal_;
+  std::mutex send_mutex_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+  std::optional<std::string> exchanged_;
+  std::optional<std::string> concluded_;
+  std::map<std::string, std::string> taken_;
+  std::thread thread_;
+};
+
+}  // namespace tessera::control

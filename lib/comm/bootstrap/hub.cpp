@@ -1,0 +1,226 @@
+#include "lib/comm/bootstrap/hub.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tessera/comm/control_channel.h"
+#include "tessera/core/error.h"
+
+namespace tessera::control {
+namespace {
+
+constexpr auto kGrace = std::chrono::seconds(10);  // for the others' status after a failure
+
+std::string random_challenge() {
+  std::random_device device;
+  std::string text;
+  for (int i = 0; i < 4; ++i) text += concat(device(), ".");
+  return text;
+}
+
+}  // namespace
+
+Hub::Hub(Socket listener, int world_size, std::string secret, double timeout_s)
+    : listener_(std::move(listener)),
+      size_(world_size),
+      secret_(std::move(secret)),
+      timeout_s_(timeout_s),
+      deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                   std::chrono::duration<double>(timeout_s))),
+      gone_(world_size, false),
+      thread_([this] { serve(); }) {}
+
+Hub::~Hub() { thread_.join(); }
+
+bool Hub::finished() const {
+  if (refused_) return true;
+  if (!complete_) return false;
+  if (concluded_at_ && Clock::now() > *concluded_at_ + kGrace) return true;
+  return std::all_of(gone_.begin(), gone_.end(), [](bool gone) { return gone; });
+}
+
+void Hub::serve() {
+  while (!finished()) {
+    std::vector<pollfd> waits;
+    for (const Peer& peer : peers_) waits.push_back({peer.socket.fd(), POLLIN, 0});
+    if (!complete_) waits.push_back({listener_.fd(), POLLIN, 0});
+    ::poll(waits.data(), waits.size(), 100);
+    const size_t count = peers_.size();
+    for (size_t i = 0; i < count; ++i) {
+      if (waits[i].revents != 0) read_from(peers_[i]);
+    }
+    if (!complete_ && waits.back().revents != 0) accept_peer();
+    reap();
+    if (!complete_ && !refused_ && Clock::now() > deadline_) {
+      refuse_all(concat("rank ", rank_list(missing()), " of ", size_, " did not connect within ",
+                        timeout_s_, " s; look for their own errors, or raise ",
+                        "TESSERA_RENDEZVOUS_TIMEOUT_S"));
+    }
+    conclude_if_due();
+  }
+}
+
+std::vector<int> Hub::missing() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size_; ++r) {
+    const bool here =
+        std::any_of(peers_.begin(), peers_.end(), [r](const Peer& peer) { return peer.rank == r; });
+    if (!here) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+void Hub::accept_peer() {
+  Peer peer;
+  peer.socket = Socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!peer.socket.open()) return;
+  peer.challenge = random_challenge();
+  send_frame(peer.socket, Kind::kChallenge, peer.challenge);
+  peers_.push_back(std::move(peer));
+}
+
+void Hub::read_from(Peer& peer) {
+  char bytes[65536];
+  const ssize_t n = ::recv(peer.socket.fd(), bytes, sizeof bytes, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) return lose(peer);
+  peer.received.append(bytes, static_cast<size_t>(n));
+  try {
+    while (const auto frame = take_frame(peer.received)) handle(peer, *frame);
+  } catch (const std::exception&) {  // not our protocol
+    lose(peer);
+  }
+}
+
+void Hub::lose(Peer& peer) {
+  peer.socket = Socket();
+  if (peer.rank < 0 || gone_[peer.rank]) return;
+  if (!complete_) {
+    peer.rank = -1;  // it may try again until the deadline
+    return;
+  }
+  gone_[peer.rank] = true;
+  if (!peer.said_bye) abort_all(concat("rank ", peer.rank, " (host ", peer.host, ") has died"), -1);
+}
+
+void Hub::reap() {
+  std::erase_if(peers_, [](const Peer& peer) { return !peer.socket.open(); });
+}
+
+void Hub::greet(Peer& peer, const Frame& frame) {
+  const std::vector<std::string> hello = unpack(frame.payload);
+  check(frame.kind == Kind::kHello && hello.size() == 5 && hello[0] == "tessera 1",
+        ErrorCode::kUnavailable, "not a hello");
+  const int rank = std::stoi(hello[2]);
+  if (hello[1] != proof_of(peer.challenge, secret_, rank)) {
+    send_frame(peer.socket, Kind::kRefuse,
+               "the job secret differs from rank 0's; set TESSERA_JOB_SECRET to the same value");
+    peer.socket = Socket();
+    return;
+  }
+  if (std::stoi(hello[3]) != size_ || rank < 0 || rank >= size_) {
+    return refuse_all(concat("rank ", rank, " on host ", hello[4], " was started with world size ",
+                             hello[3], ", rank 0 with ", size_));
+  }
+  for (const Peer& other : peers_) {
+    if (other.rank != rank || !other.socket.open()) continue;
+    return refuse_all(concat("two processes say they are rank ", rank, ", on hosts ", other.host,
+                             " and ", hello[4], "; give every process its own RANK"));
+  }
+  peer.rank = rank;
+  peer.host = hello[4];
+  if (!missing().empty()) return;
+  complete_ = true;
+  for (int r = 0; r < size_; ++r) send_to(r, Kind::kWelcome, "");
+}
+
+void Hub::handle(Peer& peer, const Frame& frame) {
+  if (peer.rank < 0) return greet(peer, frame);
+  switch (frame.kind) {
+    case Kind::kExchange:
+      exchanging_[peer.rank] = frame.payload;
+      if (static_cast<int>(exchanging_.size()) == size_) {
+        std::vector<std::string> all;
+        for (auto& [rank, bytes] : exchanging_) all.push_back(std::move(bytes));
+        exchanging_.clear();
+        for (int r = 0; r < size_; ++r) send_to(r, Kind::kExchange, pack(all));
+      }
+      return;
+    case Kind::kConclude:
+      concluding_[peer.rank] = frame.payload;
+      if (!frame.payload.empty()) abort_all(concat("rank ", peer.rank, " failed"), peer.rank);
+      return;
+    case Kind::kPost: {
+      const std::vector<std::string> item = unpack(frame.payload);
+      const auto taker = takers_.find(item.at(0));
+      if (taker != takers_.end()) {
+        send_to(taker->second, Kind::kTake, frame.payload);
+        takers_.erase(taker);
+      } else {
+        posted_[item.at(0)] = frame.payload;
+      }
+      return;
+    }
+    case Kind::kTake: {
+      const auto item = posted_.find(frame.payload);
+      if (item != posted_.end()) {
+        send_to(peer.rank, Kind::kTake, item->second);
+        posted_.erase(item);
+      } else {
+        takers_[frame.payload] = peer.rank;
+      }
+      return;
+    }
+    case Kind::kAbort:
+      return abort_all(frame.payload, peer.rank);
+    case Kind::kBye:
+      peer.said_bye = true;
+      return;
+    default:
+      fail(ErrorCode::kUnavailable, "control channel: an unexpected frame");
+  }
+}
+
+void Hub::abort_all(const std::string& reason, int except) {
+  if (!conclude_by_) conclude_by_ = Clock::now() + kGrace;
+  if (aborted_) return;
+  aborted_ = true;
+  for (int r = 0; r < size_; ++r) {
+    if (r != except) send_to(r, Kind::kAbort, reason);
+  }
+}
+
+void Hub::conclude_if_due() {
+  if (concluding_.empty()) return;
+  std::vector<std::string> statuses;
+  bool all = true;
+  for (int r = 0; r < size_; ++r) {
+    const auto status = concluding_.find(r);
+    all = all && (status != concluding_.end() || gone_[r]);
+    statuses.push_back(status != concluding_.end() ? status->second : "?");
+  }
+  if (!all && (!conclude_by_ || Clock::now() < *conclude_by_)) return;
+  for (int r = 0; r < size_; ++r) {
+    if (concluding_.contains(r)) send_to(r, Kind::kConclude, pack(statuses));
+  }
+  concluding_.clear();
+  concluded_at_ = Clock::now();
+}
+
+void Hub::refuse_all(const std::string& reason) {
+  refused_ = true;
+  for (const Peer& peer : peers_) {
+    if (peer.socket.open()) send_frame(peer.socket, Kind::kRefuse, reason);
+  }
+}
+
+void Hub::send_to(int rank, Kind kind, const std::string& payload) {
+  for (const Peer& peer : peers_) {
+    if (peer.rank == rank && peer.socket.open()) send_frame(peer.socket, kind, payload);
+  }
+}
+
+}  // namespace tessera::control

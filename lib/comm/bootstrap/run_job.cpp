@@ -1,0 +1,170 @@
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <new>
+
+#include "lib/comm/bootstrap/wire.h"
+#include "tessera/comm/launch.h"
+#include "tessera/comm/local.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+
+namespace tessera {
+namespace {
+
+// How a rank ended; as a status of Bootstrap::conclude a list {code, message}, empty when it ended
+// well.
+struct Ending {
+  int code = 0;
+  std::string kind;
+  std::string message;
+
+  std::string pack() const {
+    return code == 0 ? "" : control::pack({std::to_string(code), kind, message});
+  }
+  static Ending unpack(const std::string& status) {
+    if (status.empty()) return {};
+    if (status == "?") return {exit_code(ErrorCode::kUnavailable), "peer unavailable", "died"};
+    const std::vector<std::string> parts = control::unpack(status);
+    return {std::stoi(parts.at(0)), parts.at(1), parts.at(2)};
+  }
+};
+
+Ending ending_of(ErrorCode code, const std::string& message) {
+  return {exit_code(code), error_code_name(code), message};
+}
+
+Ending current_exception_ending() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return ending_of(error.code(), error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    return ending_of(ErrorCode::kResourceExhausted, error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return ending_of(ErrorCode::kResourceExhausted, "the host has no memory left");
+  } catch (const c10::Error& error) {
+    return ending_of(ErrorCode::kInternal, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return ending_of(ErrorCode::kInternal, error.what());
+  } catch (...) {
+    return ending_of(ErrorCode::kInternal, "an exception of unknown type");
+  }
+}
+
+// The exit code of the root cause: errors of peers count only when there is no other.
+int root_cause(const std::vector<Ending>& endings) {
+  const int peer_failed = exit_code(ErrorCode::kUnavailable);
+  int code = 0;
+  for (const Ending& ending : endings) {
+    if (ending.code != 0 && (code == 0 || code == peer_failed) && ending.code != code) {
+      code = ending.code;
+    }
+  }
+  return code;
+}
+
+// One line per distinct message, root causes first.
+void log_endings(const std::vector<Ending>& endings) {
+  std::map<std::string, std::vector<int>> causes, consequences;
+  const int cause = root_cause(endings);
+  for (size_t r = 0; r < endings.size(); ++r) {
+    const Ending& ending = endings[r];
+    if (ending.code == 0) continue;
+    auto& group = ending.code == exit_code(ErrorCode::kUnavailable) && cause != ending.code
+                      ? consequences
+                      : causes;
+    group[concat(ending.kind, ": ", ending.message)].push_back(static_cast<int>(r));
+  }
+  const auto write = [&](const auto& group, LogLevel level) {
+    for (const auto& [text, ranks] : group) {
+      const std::vector<int> others(ranks.begin() + 1, ranks.end());
+      const std::string where = endings.size() == 1 ? "" : concat("rank ", ranks.front(), ": ");
+      const std::string same = others.empty() ? ""
+                                              : concat(" (rank", others.size() > 1 ? "s " : " ",
+                                                       rank_list(others), ": same)");
+      log(level, where, text, same);
+    }
+  };
+  const int speaker = log_rank();
+  set_log_rank(-1);  // the lines name their ranks
+  write(causes, LogLevel::kError);
+  write(consequences, LogLevel::kInfo);
+  set_log_rank(speaker);
+}
+
+int run_threads(int ranks, const JobFunction& fn) {
+  std::vector<Ending> endings(ranks);
+  try {
+    run_local_ranks(ranks, [&](Communicator& world) {
+      const int rank = world.rank();
+      try {
+        const auto talk = world.split(0, rank);
+        CommunicatorChannel control(*talk);
+        fn(world, LaunchInfo{"threads", rank, ranks, rank, ranks}, control);
+      } catch (...) {
+        endings[rank] = current_exception_ending();
+        throw;
+      }
+    });
+  } catch (...) {
+    log_endings(endings);
+    return root_cause(endings);
+  }
+  return 0;
+}
+
+int run_process(const std::string& transport, const JobFunction& fn) {
+  const auto bootstrap = make_bootstrap();
+  if (bootstrap->size() > 1) set_log_rank(bootstrap->rank());
+  Ending mine;
+  std::unique_ptr<Communicator> world;
+  try {
+    world = bootstrap->connect(transport);
+    fn(*world, bootstrap->launch(), *bootstrap);
+  } catch (...) {
+    mine = current_exception_ending();
+    bootstrap->abort(concat("rank ", bootstrap->rank(), " failed: ", mine.message));
+  }
+  std::vector<Ending> endings;
+  try {
+    for (const std::string& status : bootstrap->conclude(mine.pack())) {
+      endings.push_back(Ending::unpack(status));
+    }
+  } catch (const Error& error) {  // rank 0 is gone: nobody else can tell
+    endings = {mine.code != 0 ? mine : ending_of(error.code(), error.what())};
+    log_endings(endings);
+    return root_cause(endings);
+  }
+  world.reset();
+  const auto reporter = std::find_if(endings.begin(), endings.end(),
+                                     [](const Ending& ending) { return ending.message != "died"; });
+  if (reporter - endings.begin() == bootstrap->rank()) log_endings(endings);
+  return root_cause(endings);
+}
+
+}  // namespace
+
+int run_job(const JobOptions& options, const JobFunction& fn) {
+  try {
+    if (options.ranks == 0) return run_process(options.transport, fn);
+    const LaunchInfo launch = detect_launch();
+    check(options.ranks > 0, ErrorCode::kInvalidArgument, "--ranks ", options.ranks,
+          " is not a number of ranks");
+    check(launch.world_size == 1, ErrorCode::kInvalidArgument, "--ranks ", options.ranks,
+          " makes in-process ranks, but ", launch.launcher, " already started ", launch.world_size,
+          " processes; use one of the two");
+    check(options.transport == "auto" || options.transport == "local", ErrorCode::kInvalidArgument,
+          "--ranks makes in-process ranks, which the transport '", options.transport,
+          "' cannot connect; leave it out or start processes with mpirun");
+    return run_threads(options.ranks, fn);
+  } catch (...) {
+    const Ending ending = current_exception_ending();
+    log(LogLevel::kError, ending.kind, ": ", ending.message);
+    return ending.code;
+  }
+}
+
+}  // namespace tessera

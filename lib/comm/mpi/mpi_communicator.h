@@ -1,0 +1,49 @@
+#pragma once
+// The communicator over MPI: every operation is a set of non-blocking MPI calls.
+#include <memory>
+
+#include "lib/comm/communicator_base.h"
+#include "lib/comm/mpi/mpi_runtime.h"
+#include "lib/comm/transports.h"
+
+namespace tessera::mpi {
+
+class MpiCommunicator final : public CommunicatorBase {
+ public:
+  // What the communicators of one job share.
+  struct Job {
+    std::shared_ptr<AbortSignal> signal;
+    std::function<void(const std::string&)> abort;
+    // Elements given to one MPI call, whose counts are int; larger tensors take several calls.
+    int64_t most_elements = int64_t{1} << 30;
+  };
+
+  // Takes over comm, which is freed at the end.
+  MpiCommunicator(MPI_Comm comm, int rank, int size, std::shared_ptr<const Job> job);
+  ~MpiCommunicator() override;
+
+  void abort(const std::string& reason) override { job_->abort(reason); }
+
+ protected:
+  Work start_all_reduce(const at::Tensor& tensor, ReduceOp op) override;
+  Work start_all_gather(const at::Tensor& output, const at::Tensor& input) override;
+  Work start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                            ReduceOp op) override;
+  Work start_broadcast(const at::Tensor& tensor, int root) override;
+  Work start_send(const at::Tensor& tensor, int destination) override;
+  Work start_recv(const at::Tensor& tensor, int source) override;
+  void run_barrier() override;
+  std::unique_ptr<Communicator> run_split(int color, int key) override;
+
+ private:
+  // fn(first element, element count, request) for each piece that one MPI call takes.
+  template <typename Fn>
+  void in_pieces(Operation& operation, int64_t elements, Fn fn);
+  Work launch(std::shared_ptr<Operation> operation);
+
+  MPI_Comm comm_;
+  std::shared_ptr<const Job> job_;
+  Runtime& runtime_;
+};
+
+}  // namespace tessera::mpi

@@ -1,0 +1,215 @@
+#include "lib/comm/mpi/mpi_runtime.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "lib/comm/reduce_kernels.h"
+#include "tessera/core/error.h"
+
+namespace tessera::mpi {
+namespace {
+
+constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                               at::kLong,  at::kInt,    at::kChar, at::kByte};
+constexpr std::array kReductions = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+
+template <at::ScalarType dtype, ReduceOp op>
+void reduce_pair(void* in, void* inout, int* length, MPI_Datatype*) {
+  const ReduceInput inputs[] = {{in, 0}, {inout, 0}};
+  const ReduceOutput output{inout, 0};
+  reduce_elements(dtype, op, inputs, {&output, 1}, *length);
+}
+
+template <at::ScalarType dtype>
+MPI_User_function* pair_function(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return reduce_pair<dtype, ReduceOp::kSum>;
+    case ReduceOp::kMax:
+      return reduce_pair<dtype, ReduceOp::kMax>;
+    case ReduceOp::kMin:
+      return reduce_pair<dtype, ReduceOp::kMin>;
+  }
+  return nullptr;
+}
+
+MPI_User_function* pair_function(at::ScalarType dtype, ReduceOp op) {
+  switch (dtype) {
+    case at::kFloat:
+      return pair_function<at::kFloat>(op);
+    case at::kDouble:
+      return pair_function<at::kDouble>(op);
+    case at::kHalf:
+      return pair_function<at::kHalf>(op);
+    case at::kBFloat16:
+      return pair_function<at::kBFloat16>(op);
+    case at::kLong:
+      return pair_function<at::kLong>(op);
+    case at::kInt:
+      return pair_function<at::kInt>(op);
+    case at::kChar:
+      return pair_function<at::kChar>(op);
+    default:
+      return pair_function<at::kByte>(op);
+  }
+}
+
+}  // namespace
+
+void check_mpi(int rc, const char* call) {
+  if (rc == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(rc, text, &length);
+  fail(ErrorCode::kUnavailable, call, " failed: ", std::string(text, length));
+}
+
+MPI_Datatype mpi_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return MPI_FLOAT;
+    case at::kDouble:
+      return MPI_DOUBLE;
+    case at::kHalf:
+    case at::kBFloat16:
+      return MPI_UINT16_T;
+    case at::kLong:
+      return MPI_INT64_T;
+    case at::kInt:
+      return MPI_INT32_T;
+    case at::kChar:
+      return MPI_INT8_T;
+    default:
+      return MPI_UINT8_T;
+  }
+}
+
+Runtime& Runtime::instance() {
+  static Runtime* runtime = new Runtime;  // never destroyed: MPI's own end decides when it is over
+  return *runtime;
+}
+
+Runtime::Runtime() {
+  int initialized = 0;
+  int provided = 0;
+  MPI_Initialized(&initialized);
+  if (initialized == 0) {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init");
+  } else {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  }
+  check(provided >= MPI_THREAD_SERIALIZED, ErrorCode::kInvalidArgument, "MPI gives thread level ",
+        provided, ", tessera needs MPI_THREAD_SERIALIZED (", MPI_THREAD_SERIALIZED,
+        "); initialise MPI with it");
+  for (const at::ScalarType dtype : kTypes) {
+    for (const ReduceOp op : kReductions) {
+      MPI_Op own = MPI_OP_NULL;
+      check_mpi(MPI_Op_create(pair_function(dtype, op), /*commute=*/1, &own), "MPI_Op_create");
+      own_reductions_.push_back(own);
+    }
+  }
+  driver_ = std::thread([this] { drive(); });
+}
+
+MPI_Op Runtime::reduction(at::ScalarType dtype, ReduceOp op) {
+  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
+  if (op == ReduceOp::kSum && !half) return MPI_SUM;
+  const auto type = std::find(kTypes.begin(), kTypes.end(), dtype) - kTypes.begin();
+  return own_reductions_[type * kReductions.size() + static_cast<size_t>(op)];
+}
+
+bool Runtime::test(Operation& operation) {
+  if (operation.done) return true;
+  int flag = 0;
+  std::vector<MPI_Status> statuses(operation.requests.size());
+  const int rc = MPI_Testall(static_cast<int>(operation.requests.size()), operation.requests.data(),
+                             &flag, statuses.data());
+  if (rc != MPI_SUCCESS) {
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    int code = rc;
+    for (const MPI_Status& each : statuses) {
+      if (rc == MPI_ERR_IN_STATUS && each.MPI_ERROR != MPI_SUCCESS) code = each.MPI_ERROR;
+    }
+    MPI_Error_string(code, text, &length);
+    operation.error = std::string(text, length);
+    flag = 1;
+  }
+  if (flag == 0) return false;
+  if (operation.error.empty() && operation.expected_bytes >= 0) {
+    int64_t received = 0;
+    for (const MPI_Status& each : statuses) {
+      int bytes = 0;
+      MPI_Get_count(&each, MPI_BYTE, &bytes);
+      received += bytes;
+    }
+    if (received != operation.expected_bytes) {
+      operation.error = concat("recv: ", received, " bytes arrived, expected ",
+                               operation.expected_bytes, "; sender and receiver must agree");
+    }
+  }
+  if (operation.error.empty() && operation.on_done) operation.on_done();
+  operation.on_done = nullptr;
+  operation.tensors.clear();
+  operation.done = true;
+  return true;
+}
+
+void Runtime::add(std::shared_ptr<Operation> operation) {
+  {
+    std::lock_guard lock(mutex_);
+    if (test(*operation)) return;
+    pending_.push_back(std::move(operation));
+  }
+  changed_.notify_one();
+}
+
+void Runtime::wait(Operation& operation, const AbortSignal& signal) {
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      if (test(operation)) break;
+    }
+    signal.throw_if_raised();
+    sched_yield();
+  }
+  check(operation.error.empty(), ErrorCode::kUnavailable, operation.error);
+}
+
+// MPI makes progress only inside its calls. While ranks compute, this thread calls it; less often
+// the longer nothing happens.
+void Runtime::drive() {
+  constexpr auto kShortest = std::chrono::microseconds(50);
+  constexpr auto kLongest = std::chrono::microseconds(1000);
+  auto pause = kShortest;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (pending_.empty()) {
+      changed_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
+      pause = kShortest;
+      continue;
+    }
+    const size_t before = pending_.size();
+    std::erase_if(pending_, [&](const auto& operation) { return test(*operation); });
+    pause = pending_.size() < before ? kShortest : std::min(2 * pause, kLongest);
+    changed_.wait_for(lock, pause);
+  }
+}
+
+void Runtime::close(bool clean) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  driver_.join();
+  if (!clean) return;  // MPI_Finalize would wait for operations that never end
+  for (MPI_Op& op : own_reductions_) MPI_Op_free(&op);
+  MPI_Finalize();
+}
+
+}  // namespace tessera::mpi

@@ -1,0 +1,60 @@
+#include "lib/comm/mpi/mpi_transport.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "lib/comm/mpi/mpi_communicator.h"
+#include "tessera/core/error.h"
+
+namespace tessera::mpi {
+
+std::string unusable_because(const LaunchInfo& launch) {
+  const bool pmi = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
+  if (launch.launcher == "mpirun" || launch.world_size == 1) return "";
+  if (launch.launcher == "srun" && pmi) return "";
+  return "the processes were not started by mpirun (or srun --mpi=pmix)";
+}
+
+std::unique_ptr<Communicator> connect(const TransportContext& context) {
+  Runtime& runtime = Runtime::instance();
+  auto job = std::make_shared<MpiCommunicator::Job>();
+  job->signal = context.signal;
+  job->abort = context.abort;
+  MPI_Comm world = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 0;
+  {
+    std::lock_guard lock(runtime.mutex());
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  }
+  check(size == context.launch.world_size, ErrorCode::kInvalidArgument, "MPI sees ", size,
+        " ranks, mpirun's environment says ", context.launch.world_size,
+        "; is the program linked with the MPI of this mpirun?");
+  return std::make_unique<MpiCommunicator>(world, rank, size, std::move(job));
+}
+
+Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0) {
+  Runtime& runtime = Runtime::instance();
+  char text[1024] = {};
+  const std::string packed = concat(of_rank_0.port, " ", of_rank_0.host, " ", of_rank_0.secret);
+  check(packed.size() < sizeof text, ErrorCode::kInternal, "rendezvous text too long");
+  std::memcpy(text, packed.data(), packed.size());
+  {
+    std::lock_guard lock(runtime.mutex());
+    check_mpi(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD), "MPI_Bcast");
+  }
+  Rendezvous at;
+  std::istringstream(text) >> at.port >> at.host >> at.secret;
+  return at;
+}
+
+void close(bool clean) {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (initialized != 0) Runtime::instance().close(clean);
+}
+
+}  // namespace tessera::mpi

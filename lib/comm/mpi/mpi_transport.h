@@ -1,0 +1,14 @@
+#pragma once
+// The MPI transport's entries of the table of transports.
+#include "lib/comm/transports.h"
+
+namespace tessera::mpi {
+
+std::string unusable_because(const LaunchInfo& launch);
+std::unique_ptr<Communicator> connect(const TransportContext& context);
+Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0);
+// Finalizes MPI if it runs and no rank has failed: after a failure MPI_Finalize could wait for
+// ever.
+void close(bool clean);
+
+}  // namespace tessera::mpi

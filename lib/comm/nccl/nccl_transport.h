@@ -1,0 +1,11 @@
+#pragma once
+// The NCCL transport's entries of the table of transports.
+#include "lib/comm/transports.h"
+
+namespace tessera::nccl {
+
+std::string unusable_because(const LaunchInfo& launch);
+// Takes GPU local_rank; refuses two ranks on one GPU by name.
+std::unique_ptr<Communicator> connect(const TransportContext& context);
+
+}  // namespace tessera::nccl

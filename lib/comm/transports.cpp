@@ -1,0 +1,48 @@
+#include "lib/comm/transports.h"
+
+#include <array>
+
+#include "lib/comm/mpi/mpi_transport.h"
+#include "lib/comm/nccl/nccl_transport.h"
+#include "tessera/comm/local.h"
+
+namespace tessera {
+namespace {
+
+std::string local_unusable(const LaunchInfo& launch) {
+  return launch.world_size == 1 ? "" : "the local transport connects threads of one process only";
+}
+
+std::unique_ptr<Communicator> connect_local(const TransportContext&) {
+  return std::move(make_local_world(1).front());
+}
+
+constexpr Transport kTransports[] = {
+#ifdef TESSERA_HAS_NCCL
+    {"nccl", nccl::unusable_because, nccl::connect},
+#endif
+#ifdef TESSERA_HAS_MPI
+    {"mpi", mpi::unusable_because, mpi::connect},
+#endif
+    {"local", local_unusable, connect_local},
+};
+
+}  // namespace
+
+std::span<const Transport> transports() { return kTransports; }
+
+RendezvousExchange rendezvous_over_mpi() {
+#ifdef TESSERA_HAS_MPI
+  return mpi::exchange_rendezvous;
+#else
+  return nullptr;
+#endif
+}
+
+void close_transports(bool clean) {
+#ifdef TESSERA_HAS_MPI
+  mpi::close(clean);
+#endif
+}
+
+}  // namespace tessera

@@ -1,0 +1,45 @@
+#pragma once
+// The transports of this build; what was not built is not in the table.
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lib/comm/abort_signal.h"
+#include "tessera/comm/bootstrap.h"
+
+namespace tessera {
+
+// What a transport may use to connect the ranks; outlives the communicators.
+struct TransportContext {
+  LaunchInfo launch;
+  ControlChannel* control;
+  std::shared_ptr<AbortSignal> signal;
+  // A value from one rank to another, see ControlClient.
+  std::function<void(const std::string& key, const std::string& value)> post;
+  std::function<std::string(const std::string& key)> take;
+  // Ends every communicator of the job.
+  std::function<void(const std::string& reason)> abort;
+};
+
+struct Transport {
+  const char* name;
+  // Empty when the transport can serve this launch on this rank, else the reason why not.
+  std::string (*unusable_because)(const LaunchInfo& launch);
+  std::unique_ptr<Communicator> (*connect)(const TransportContext& context);
+};
+std::span<const Transport> transports();  // best first
+
+// Where rank 0 listens, told by MPI: collective over the processes of mpirun.
+struct Rendezvous {
+  std::string host;
+  int port;
+  std::string secret;
+};
+using RendezvousExchange = Rendezvous (*)(const Rendezvous& of_rank_0);
+RendezvousExchange rendezvous_over_mpi();  // null when MPI is not built
+
+// After the last communicator of the job; clean: no rank has failed.
+void close_transports(bool clean);
+
+}  // namespace tessera

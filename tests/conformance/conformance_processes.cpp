@@ -1,0 +1,62 @@
+// The conformance suite on one rank a process:  mpirun -n 4 conformance_processes TRANSPORT
+// [fail|kill] With fail, rank 1 throws while the others wait; with kill it ends without a word.
+// Neither may hang.
+#include <csignal>
+#include <cstdio>
+
+#include "tessera/comm/launch.h"
+#include "tests/conformance/communicator_conformance.hpp"
+#include "tests/support/ranks.hpp"
+
+namespace tessera::test {
+namespace {
+
+void run_all(Communicator& world) {
+  for (const ConformanceCase& each : conformance_cases()) {
+    try {
+      each.run(world);
+      if (world.device().is_cpu()) continue;
+      world.barrier();
+    } catch (const Error& error) {
+      throw Error(error.code(), concat(each.name, ": ", error.what()));
+    }
+  }
+  world.barrier();
+  if (world.rank() == 0) {
+    std::printf("%zu cases conform: %s, %d ranks, %s\n", conformance_cases().size(),
+                world.transport().c_str(), world.size(), world.device().str().c_str());
+  }
+}
+
+void misbehave(Communicator& world, const std::string& how) {
+  const auto half = world.split(world.rank() % 2, 0);
+  if (world.rank() == 1) {
+    if (how == "kill") std::raise(SIGKILL);
+    fail(ErrorCode::kDataLoss, "this rank gives up");
+  }
+  const at::Tensor x = at::ones({1000}, at::TensorOptions(at::kFloat).device(world.device()));
+  const std::string message = require_error(
+      ErrorCode::kUnavailable,
+      [&] {
+        while (true) {
+          world.all_reduce(x).wait();
+          x.cpu();  // a GPU's current stream must not wait for ever either
+        }
+      },
+      "waiting for a failed rank");
+  fail(ErrorCode::kUnavailable, message);
+}
+
+}  // namespace
+}  // namespace tessera::test
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  const std::string transport = argc > 1 ? argv[1] : "auto";
+  const std::string how = argc > 2 ? argv[2] : "";
+  return run_job({.transport = transport},
+                 [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
+                   require_same_on_all_ranks(control, "the transport", transport);
+                   how.empty() ? test::run_all(world) : test::misbehave(world, how);
+                 });
+}

@@ -1,0 +1,60 @@
+#include "tessera/comm/launch.h"
+
+#include <atomic>
+
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+namespace tessera {
+namespace {
+
+TEST_CASE("a job of threads has a world, a launch and a control channel") {
+  std::atomic<int> runs{0};
+  const int code = run_job(
+      {.ranks = 3}, [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
+        test::require(launch.launcher == "threads" && launch.world_size == 3 &&
+                          launch.rank == world.rank() && control.rank() == world.rank(),
+                      "who am I");
+        const auto all = control.exchange(std::string(world.rank(), 'x'));
+        test::require(all.size() == 3 && all[2] == "xx" && all[0].empty(), "exchange");
+        test::require(world.bytes_sent() == 0, "control is not counted as traffic");
+        ++runs;
+      });
+  REQUIRE(code == 0);
+  REQUIRE(runs == 3);
+}
+
+TEST_CASE("the exit code is the root cause's") {
+  const auto job = [](const std::function<void()>& fails) {
+    return run_job({.ranks = 4}, [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
+      if (world.rank() == 2) fails();
+      world.barrier();
+    });
+  };
+  REQUIRE(job([] { fail(ErrorCode::kDataLoss, "torn"); }) == 4);
+  REQUIRE(job([] { fail(ErrorCode::kPreempted, "signal"); }) == 75);
+  REQUIRE(job([] { throw std::bad_alloc(); }) == 3);
+  REQUIRE(job([] { throw std::runtime_error("foreign"); }) == 70);
+  REQUIRE(job([] { fail(ErrorCode::kUnavailable, "lost peer"); }) == 5);
+}
+
+TEST_CASE("one process is a world of one, whatever the transport it may use") {
+  for (const std::string transport : {"auto", "local"}) {
+    const int code = run_job({.transport = transport}, [&](Communicator& world, const LaunchInfo&,
+                                                           ControlChannel& control) {
+      test::require(world.size() == 1 && control.exchange("a") == std::vector<std::string>{"a"},
+                    "one rank");
+    });
+    REQUIRE(code == 0);
+  }
+}
+
+TEST_CASE("a transport that is not there is a usage error") {
+  const JobFunction nothing = [](Communicator&, const LaunchInfo&, ControlChannel&) {};
+  REQUIRE(run_job({.transport = "pigeon"}, nothing) == 2);
+  REQUIRE(run_job({.ranks = 2, .transport = "mpi"}, nothing) == 2);
+  REQUIRE(run_job({.ranks = -1}, nothing) == 2);
+}
+
+}  // namespace
+}  // namespace tessera
