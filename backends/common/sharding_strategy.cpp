@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/core/error.h"
+#include "tessera/core/trace.h"
 #include "tessera/ops/update.h"
 
 namespace tessera {
@@ -40,6 +41,7 @@ void ShardingStrategy::release_block(size_t block) {
 // With gradients the last block stays acquired: its backward follows at once, and its gradients are
 // ready for a loss that accumulates them during forward.
 void ShardingStrategy::forward(MicroBatchRun& run, bool with_gradients) {
+  const TraceRange range("forward");
   const size_t last = blocks_.size() - 1;
   run.blocks.resize(blocks_.size());
   at::Tensor hidden;
@@ -47,6 +49,7 @@ void ShardingStrategy::forward(MicroBatchRun& run, bool with_gradients) {
     acquire_block(i);
     const size_t ahead = static_cast<size_t>(config_.prefetch_blocks);
     for (size_t next = i + 1; next <= std::min(last, i + ahead); ++next) prefetch_block(next);
+    const TraceRange block_range("block forward");
     MicroBatchRun::BlockRun& block = run.blocks[i];
     if (with_gradients) {
       if (i == last) {
@@ -73,8 +76,10 @@ void ShardingStrategy::forward(MicroBatchRun& run, bool with_gradients) {
 }
 
 void ShardingStrategy::backward(MicroBatchRun& run, bool last_micro_batch) {
+  const TraceRange range("backward");
   at::Tensor gradient;
   for (size_t i = blocks_.size(); i-- > 0;) {
+    const TraceRange block_range("block backward");
     MicroBatchRun::BlockRun& block = run.blocks[i];
     if (i + 1 < blocks_.size()) {
       acquire_block(i);
@@ -100,6 +105,7 @@ void ShardingStrategy::backward(MicroBatchRun& run, bool last_micro_batch) {
 }
 
 StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_batches) {
+  const TraceRange range("forward_backward");
   check(parameters_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
         ": a step without micro-batches");
@@ -134,6 +140,7 @@ StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_
 }
 
 StepResult ShardingStrategy::evaluate(std::span<const MicroBatch> micro_batches) {
+  const TraceRange range("evaluate");
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
         ": an evaluation without micro-batches");
   at::NoGradGuard no_grad;
@@ -154,6 +161,7 @@ StepResult ShardingStrategy::evaluate(std::span<const MicroBatch> micro_batches)
 }
 
 at::Tensor ShardingStrategy::grad_norm_squared() {
+  const TraceRange range("grad_norm");
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> owned;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -172,6 +180,7 @@ void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
 }
 
 void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& skip) {
+  const TraceRange range("optimizer_step");
   at::NoGradGuard no_grad;
   learning_rate_.fill_(learning_rate);
   optimizer_->begin_step({learning_rate_, gradient_scale_, skip});

@@ -1,0 +1,8 @@
+#include "tessera/core/trace.h"
+
+namespace tessera {
+
+TraceRange::TraceRange(const char*) {}
+TraceRange::~TraceRange() = default;
+
+}  // namespace tessera

@@ -1,0 +1,10 @@
+#include <nvtx3/nvToolsExt.h>
+
+#include "tessera/core/trace.h"
+
+namespace tessera {
+
+TraceRange::TraceRange(const char* name) { nvtxRangePushA(name); }
+TraceRange::~TraceRange() { nvtxRangePop(); }
+
+}  // namespace tessera
