@@ -21,6 +21,14 @@ std::optional<int64_t> integer(const std::string& text) {
 
 }  // namespace
 
+void LabelMap::set_names(std::vector<std::string> names) {
+  names_ = std::move(names);
+  for (size_t i = 0; i < names_.size(); ++i) {
+    check(ids_.emplace(names_[i], static_cast<int32_t>(i)).second, ErrorCode::kDataLoss,
+          "two classes have the name \"", names_[i], "\"");
+  }
+}
+
 LabelMap LabelMap::from(const LabelledTexts& texts) {
   std::set<std::string> words;
   std::set<int64_t> numbers;
@@ -32,33 +40,37 @@ LabelMap LabelMap::from(const LabelledTexts& texts) {
     if (number) numbers.insert(*number);
     words.insert(row.label);
   }
-  LabelMap map;
+  std::vector<std::string> names;
   if (!all_numbers) {
-    map.names_.assign(words.begin(), words.end());
+    names.assign(words.begin(), words.end());
   } else if (const int64_t least = *numbers.begin(); least == 0 || least == 1) {
     check(*numbers.rbegin() < kMaxClasses, ErrorCode::kDataLoss, texts.path, ": label ",
           *numbers.rbegin(), ": labels from ", least, " to ", kMaxClasses - 1, " are accepted");
-    for (int64_t i = least; i <= *numbers.rbegin(); ++i) map.names_.push_back(std::to_string(i));
+    for (int64_t i = least; i <= *numbers.rbegin(); ++i) names.push_back(std::to_string(i));
   } else {
-    for (const int64_t number : numbers) map.names_.push_back(std::to_string(number));
+    for (const int64_t number : numbers) names.push_back(std::to_string(number));
   }
+  LabelMap map;
+  map.set_names(std::move(names));
   return map;
 }
 
 LabelMap LabelMap::from_names(std::vector<std::string> names) {
   LabelMap map;
-  map.accept_numbers_ = std::none_of(names.begin(), names.end(),
-                                     [](const std::string& name) { return integer(name); });
-  map.names_ = std::move(names);
+  map.accept_numbers_ = std::none_of(names.begin(), names.end(), [](const std::string& name) {
+    return integer(name).has_value();
+  });
+  map.set_names(std::move(names));
   return map;
 }
 
 int32_t LabelMap::id(const std::string& label, const std::string& where) const {
   const auto number = integer(label);
+  const auto found = ids_.find(label);
+  if (found != ids_.end()) return found->second;
   // "01" is class 1 too, as it was when the map was made.
-  const std::string name = number ? std::to_string(*number) : label;
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found != names_.end()) return static_cast<int32_t>(found - names_.begin());
+  const auto plain = number ? ids_.find(std::to_string(*number)) : ids_.end();
+  if (plain != ids_.end()) return plain->second;
   if (accept_numbers_ && number && *number >= 0 && *number < size()) {
     return static_cast<int32_t>(*number);
   }

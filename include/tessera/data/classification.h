@@ -1,6 +1,7 @@
 #pragma once
 // Labelled texts from CSV, TSV and JSON lines.
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,10 @@ class LabelMap {
   int32_t id(const std::string& label, const std::string& where) const;
 
  private:
+  void set_names(std::vector<std::string> names);
+
   std::vector<std::string> names_;
+  std::map<std::string, int32_t> ids_;
   bool accept_numbers_ = false;
 };
 

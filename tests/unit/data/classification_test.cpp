@@ -1,0 +1,191 @@
+#include "tessera/data/classification.h"
+
+#include <random>
+#include <set>
+
+#include "lib/data/delimited.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+#include "tests/unit/data/sample_paths.hpp"
+
+using namespace tessera;
+
+namespace {
+
+using Fields = std::vector<std::string>;
+
+std::vector<Record> csv(std::string_view text) {
+  return read_delimited(text, ',', Quoting::kRfc4180, "f.csv");
+}
+
+LabelledTexts read(const std::string& name, const std::string& bytes,
+                   const ColumnOptions& columns = {}) {
+  const TempDir dir;
+  LabelledTexts texts = read_labelled_texts(dir.write(name, bytes), columns);
+  texts.path = name;
+  return texts;
+}
+
+std::string refusal(const std::string& name, const std::string& bytes,
+                    const ColumnOptions& columns = {}) {
+  const TempDir dir;
+  const std::string path = dir.write(name, bytes);
+  std::string message = error_of([&] { read_labelled_texts(path, columns); });
+  const size_t at = message.find(path);
+  return at == std::string::npos ? message : message.replace(at, path.size(), name);
+}
+
+}  // namespace
+
+TEST_CASE("CSV fields are quoted as in RFC 4180") {
+  const auto records = csv("a,\"b \"\"c\"\", d\"\r\n\"two\nlines\",\n\n ,\"\"\n");
+  REQUIRE(records.size() == 3);
+  CHECK(records[0].fields == Fields{"a", "b \"c\", d"});
+  CHECK(records[1].fields == Fields{"two\nlines", ""});
+  CHECK(records[1].line == 2);
+  CHECK(records[2].fields == Fields{" ", ""});
+  CHECK(records[2].line == 5);
+  CHECK(csv("\xEF\xBB\xBF"
+            "x")
+            .front()
+            .fields == Fields{"x"});
+  CHECK(csv("").empty());
+  CHECK(csv("a,").front().fields == Fields{"a", ""});
+  CHECK(read_delimited("a\t\"b\nc\"\td", '\t', Quoting::kNone, "f").size() == 2);
+}
+
+TEST_CASE("malformed CSV is refused with file and line") {
+  CHECK(error_of([] { csv("a,b\nc,\"d\ne"); }) ==
+        "f.csv:2: a quoted field that starts here never ends (byte 10)");
+  CHECK(error_of([] { csv("a,b\nc\n"); }) == "f.csv:2: 1 fields, but line 1 has 2 (byte 6)");
+  CHECK(error_of([] { csv("a,b\"c\n"); }) ==
+        "f.csv:1: a quote inside a field that does not start with one (byte 3)");
+  CHECK(error_of([] { csv("\"a\"b\n"); }) ==
+        "f.csv:1: text after a closing quote; quotes inside a field are doubled (byte 3)");
+  CHECK(error_of([] { csv("a\rb"); }) == "f.csv:1: a carriage return without a line feed (byte 1)");
+  CHECK(error_of([] { csv(std::string_view("a\0b", 3)); }) == "f.csv:1: a NUL character (byte 1)");
+  CHECK(error_of([] { csv("a\xC3(\n"); }) ==
+        "f.csv: byte 1: not valid UTF-8; convert the file to UTF-8");
+}
+
+TEST_CASE("columns are found by name, by number, by the usual names or as in AG News") {
+  const std::string named = "id,Headline,Label\n1,\"Rain, again\",wet\n2,Sun,dry\n";
+  const auto by_name = read("a.csv", named, {.text = "Headline", .label = "Label"});
+  CHECK(by_name.rows[0].text == "Rain, again");
+  CHECK(by_name.rows[1].label == "dry");
+  CHECK(by_name.rows[1].line == 3);
+  const auto usual = read("a.csv", "label,text\nwet,Rain\n");
+  CHECK(usual.rows.size() == 1);
+  CHECK(usual.rows[0].text == "Rain");
+  const auto ag_news = read("a.csv", "\"3\",\"Title\",\"Body\"\n\"4\",\"T\",\"B\"\n");
+  CHECK(ag_news.rows[0].label == "3");
+  CHECK(ag_news.rows[0].text == "Title Body");
+  const auto by_number = read("a.tsv", "x\t0\ty \"q\"\nz\t1\tw\n", {.text = "3,1", .label = "2"});
+  CHECK(by_number.rows[0].text == "y \"q\" x");
+  CHECK(by_number.rows[1].label == "1");
+  const auto json = read(
+      "a.jsonl", "{\"text\": \"Rain\", \"label\": 1}\n\n{\"text\": \"Sun\", \"label\": \"0\"}\n");
+  CHECK(json.rows[1].label == "0");
+  CHECK(json.rows[1].line == 3);
+
+  CHECK(refusal("a.csv", named, {.text = "Body"}) ==
+        "a.csv: no column \"Body\"; the first line has id, Headline, Label");
+  CHECK(refusal("a.csv", named, {.text = "4", .label = "1"}) ==
+        "a.csv: column 4 was asked for; the file has columns 1 to 3");
+  CHECK(refusal("a.csv", named, {.text = "1", .label = "1"}) ==
+        "a.csv: column 1 is both the label and a text");
+  CHECK(refusal("a.csv", "x\ny\n") == "a.csv:1: one column only; a label and a text are needed");
+  CHECK(refusal("a.csv", "text,label\n") == "a.csv: no rows");
+  CHECK(refusal("a.parquet", "x") ==
+        "a.parquet: expected a file named .csv, .tsv, .jsonl or .json");
+  CHECK(refusal("a.jsonl", "{\"text\": \"x\", \"label\": 1.5}") ==
+        "a.jsonl:1: label: expected an integer, found number 1.5 (line 1, byte 23)");
+  CHECK(
+      refusal("a.jsonl", "{\"text\": \"x\"}").find("has none of label, labels, class, category") !=
+      std::string::npos);
+}
+
+TEST_CASE("labels become class numbers") {
+  const auto map_of = [](const std::vector<std::string>& labels) {
+    LabelledTexts texts{"f.csv", {}};
+    for (const std::string& label : labels) texts.rows.push_back({"t", label, 1});
+    return LabelMap::from(texts);
+  };
+  const LabelMap ag_news = map_of({"3", "4", "1"});
+  CHECK(ag_news.size() == 4);
+  CHECK(ag_news.id("4", "f") == 3);
+  CHECK(ag_news.id("2", "f") == 1);  // a gap keeps its number
+  CHECK(error_of([&] { ag_news.id("5", "f.csv:7"); }) ==
+        "f.csv:7: label \"5\" is not among the 4 known ones: 1, 2, 3, 4");
+  CHECK(map_of({"0", "2"}).id("2", "f") == 2);
+  CHECK(map_of({"-1", "1"}).id("1", "f") == 1);
+  const LabelMap words = map_of({"wet", "dry", "10"});
+  CHECK(words.names() == Fields{"10", "dry", "wet"});
+  CHECK(error_of([&] {
+          map_of({"1", "100000"});
+        }) == "f.csv: label 100000: labels from 1 to 99999 are accepted");
+  CHECK(error_of([&] { map_of({""}); }) == "f.csv:1: empty label");
+  const LabelMap model = LabelMap::from_names({"World", "Sports"});
+  CHECK(model.id("Sports", "f") == 1);
+  CHECK(model.id("1", "f") == 1);
+  CHECK(error_of([&] { model.id("2", "f"); }) ==
+        "f: label \"2\" is not among the 2 known ones: World, Sports");
+}
+
+TEST_CASE("the shipped sample has 400 and 100 rows of four topics, none of them in both files") {
+  const auto train = read_labelled_texts(source_path("examples/data/classification_train.csv"));
+  const auto heldout = read_labelled_texts(source_path("examples/data/classification_heldout.csv"));
+  CHECK(train.rows.size() == 400);
+  CHECK(heldout.rows.size() == 100);
+  std::set<std::string> seen;
+  for (const auto* part : {&train, &heldout}) {
+    for (const LabelledText& row : part->rows) CHECK(seen.insert(row.text).second);
+  }
+  const LabelMap labels = LabelMap::from(train);
+  CHECK(labels.names() == Fields{"astronomy", "cooking", "gardening", "sailing"});
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const Dataset dataset = classification_examples(heldout, labels, tokenizer, 16);
+  CHECK(dataset.num_labels == 4);
+  CHECK(dataset.longest() == 16);
+  std::vector<int> count(4);
+  for (const Example& example : dataset.examples)
+    ++count.at(static_cast<size_t>(example.labels.at(0)));
+  for (const int n : count) CHECK(n > 10);
+  LabelledTexts empty{"f.csv", {{"", "cooking", 9}}};
+  CHECK(error_of([&] { classification_examples(empty, labels, tokenizer, 16); }) ==
+        "f.csv:9: the text has no tokens");
+}
+
+TEST_CASE("mutated tables are read or end in a tessera::Error") {
+  const std::string seed =
+      "text,label\n\"one \"\"two\"\", three\",a\r\nvier,b\n\"fünf\nsechs\",a\n";
+  const std::string alphabet("\",\n\r\t a\\\xC3\xBC\xff", 11);
+  const TempDir dir;
+  std::mt19937_64 random(3);
+  size_t accepted = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = seed;
+    for (uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
+      const size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = alphabet[random() % alphabet.size()];
+          break;
+        case 1:
+          text.insert(at, 1, alphabet[random() % alphabet.size()]);
+          break;
+        case 2:
+          text.erase(at, 1 + random() % 3);
+          break;
+      }
+    }
+    try {
+      LabelMap::from(read_labelled_texts(dir.write(round % 2 ? "t.csv" : "t.tsv", text)));
+      ++accepted;
+    } catch (const Error&) {
+    }
+  }
+  CHECK(accepted > 100);
+  CHECK(accepted < 2900);
+}

@@ -1,0 +1,189 @@
+#include "tessera/data/squad.h"
+
+#include <algorithm>
+#include <random>
+
+#include "tessera/core/file.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+#include "tests/unit/data/sample_paths.hpp"
+
+using namespace tessera;
+
+namespace {
+
+const std::string kSample = source_path("examples/data/squad_sample.json");
+
+std::string one_question(const std::string& qa,
+                         const std::string& context = "Ein Fluß, née Rhône.") {
+  return R"({"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": ")" + context +
+         R"(", "qas": [)" + qa + "]}]}]}";
+}
+
+std::string refusal(const std::string& text) {
+  const TempDir dir;
+  const std::string path = dir.write("s.json", text);
+  const std::string message = error_of([&] { read_squad(path); });
+  return message.rfind(path + ": ", 0) == 0 ? message.substr(path.size() + 2) : message;
+}
+
+std::string supervised_text(const Tokenizer& tokenizer, const Example& example) {
+  std::vector<int32_t> ids;
+  for (const int32_t label : example.labels) {
+    if (label != kIgnoredLabel) ids.push_back(label);
+  }
+  return tokenizer.decode(ids);
+}
+
+}  // namespace
+
+TEST_CASE("the shipped sample has about 200 questions, each answered in its context") {
+  const auto questions = read_squad(kSample);
+  CHECK(questions.size() == 197);
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const SquadExamples examples = squad_examples(questions, tokenizer, {});
+  CHECK(examples.dataset.size() == 197);
+  CHECK(examples.truncated == 0);
+  CHECK(examples.skipped_unanswerable == 0);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const Example& example = examples.dataset.examples[i];
+    // The ids are those of the whole text, the labels those of the answer and the end token.
+    std::vector<int32_t> whole =
+        tokenizer.encode(squad_prompt(questions[i]) + " " + questions[i].answers[0]);
+    whole.push_back(*tokenizer.eos_id());
+    REQUIRE(example.input_ids == whole);
+    REQUIRE(supervised_text(tokenizer, example) == " " + questions[i].answers[0] + "</s>");
+  }
+}
+
+TEST_CASE("supervising everything labels every token") {
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const auto examples = squad_examples(read_squad(kSample), tokenizer, {.supervise_all = true});
+  for (const Example& example : examples.dataset.examples) {
+    REQUIRE(example.labels == example.input_ids);
+  }
+}
+
+TEST_CASE("truncation shortens the context and nothing else") {
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const auto questions = read_squad(kSample);
+  for (const int64_t length : {60, 80, 100}) {
+    const SquadExamples examples = squad_examples(questions, tokenizer, {.max_seq_length = length});
+    CHECK(examples.dataset.size() == 197);
+    CHECK(examples.truncated > 100);
+    int64_t slack = 0;
+    for (size_t i = 0; i < questions.size(); ++i) {
+      const Example& example = examples.dataset.examples[i];
+      REQUIRE(static_cast<int64_t>(example.input_ids.size()) <= length);
+      slack += length - static_cast<int64_t>(example.input_ids.size());
+      const std::string text = tokenizer.decode(example.input_ids);
+      const std::string head = "Question: " + questions[i].question + "\nContext: ";
+      const std::string tail = "\nAnswer: " + questions[i].answers[0] + "</s>";
+      REQUIRE(text.rfind(head, 0) == 0);
+      REQUIRE(text.size() >= head.size() + tail.size());
+      REQUIRE(text.substr(text.size() - tail.size()) == tail);
+      const std::string context = text.substr(head.size(), text.size() - head.size() - tail.size());
+      REQUIRE(questions[i].context.rfind(context, 0) == 0);
+      REQUIRE(supervised_text(tokenizer, example) == " " + questions[i].answers[0] + "</s>");
+    }
+    CHECK(slack < 197 * 4);  // no more is cut than needed
+  }
+  CHECK(error_of([&] {
+          squad_examples(questions, tokenizer, {.max_seq_length = 12});
+        }).find("data[0].paragraphs[0].qas[0]: question and answer alone take") !=
+        std::string::npos);
+}
+
+TEST_CASE("questions without an answer are skipped with a count, or kept with an empty one") {
+  const TempDir dir;
+  const std::string path = dir.write(
+      "s.json", one_question(R"({"id": "1", "question": "Q?", "answers": [], "is_impossible": true},
+                                {"id": "2", "question": "R?", "answers": [{"text": "Rhône", "answer_start": 14},
+                                                                          {"text": "née Rhône", "answer_start": 10}]})"));
+  const auto questions = read_squad(path);
+  CHECK(questions[1].answers == std::vector<std::string>{"Rhône", "née Rhône"});
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const auto skipped = squad_examples(questions, tokenizer, {});
+  CHECK(skipped.skipped_unanswerable == 1);
+  CHECK(skipped.question_index == std::vector<size_t>{1});
+  const auto kept = squad_examples(questions, tokenizer, {.keep_unanswerable = true});
+  CHECK(kept.dataset.size() == 2);
+  CHECK(supervised_text(tokenizer, kept.dataset.examples[0]) == " </s>");
+}
+
+TEST_CASE("malformed SQuAD files are refused with their place") {
+  CHECK(
+      refusal(
+          one_question(
+              R"({"id": "1", "question": "Q?", "answers": [{"text": "Rhône", "answer_start": 13}]})"))
+          .find("data[0].paragraphs[0].qas[0].answers[0].answer_start: the answer does not stand "
+                "at character 13 "
+                "of its context") == 0);
+  CHECK(refusal(
+            one_question(
+                R"({"id": "1", "question": "Q?", "answers": [{"text": "R", "answer_start": 99}]})"))
+            .find("answer_start: expected an integer from 0 to 20, found 99") != std::string::npos);
+  CHECK(refusal(one_question(R"({"id": "1", "question": "Q?"})")).find("has no \"answers\"") !=
+        std::string::npos);
+  CHECK(refusal(one_question(R"({"id": "1", "answers": []})")).find("has no \"question\"") !=
+        std::string::npos);
+  CHECK(
+      refusal(one_question(
+                  R"({"id": "1", "question": "Q?", "answers": [{"text": "", "answer_start": 0}]})"))
+          .find("an answer is empty") != std::string::npos);
+  CHECK(
+      refusal(
+          one_question(
+              R"({"id": "1", "question": "Q?", "answers": []}, {"id": "1", "question": "R?", "answers": []})"))
+          .find("qas[1].id: this id appears twice") != std::string::npos);
+  CHECK(refusal(R"({"data": {}})").find("data: expected an array, found object") == 0);
+  CHECK(refusal(R"({"data": []})") == "no questions");
+  CHECK(refusal(one_question("", "bad \xff")).find("not valid UTF-8") != std::string::npos);
+}
+
+TEST_CASE("mutated SQuAD files are read or end in a tessera::Error") {
+  const TempDir dir;
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const std::string seed = one_question(
+      R"({"id": "1", "question": "Q?", "is_impossible": false, "answers": [{"text": "née Rhône", "answer_start": 10}]})");
+  std::mt19937_64 random(5);
+  size_t read = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = seed;
+    for (uint64_t edits = 1 + random() % 2; edits > 0; --edits) {
+      const size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(at, 1 + random() % 6);
+          break;
+        case 2:
+          text.insert(at, text.substr(random() % text.size(), random() % 20));
+          break;
+      }
+    }
+    try {
+      squad_examples(read_squad(dir.write("s.json", text)), tokenizer, {.max_seq_length = 40});
+      ++read;
+    } catch (const Error& error) {
+      REQUIRE(error.code() == ErrorCode::kDataLoss);
+    }
+  }
+  CHECK(read > 100);
+  CHECK(read < 2900);
+}
+
+TEST_CASE("exact match and F1 follow the official evaluation") {
+  CHECK(squad_exact_match("The  Black Sea!", {"red sea", "black sea"}));
+  CHECK_FALSE(squad_exact_match("Black", {"black sea"}));
+  CHECK(squad_exact_match("", {}));
+  CHECK_FALSE(squad_exact_match("a lake", {}));
+  CHECK(squad_f1("the black sea coast", {"black sea"}) == Approx(0.8));
+  CHECK(squad_f1("sea sea", {"sea"}) == Approx(2.0 / 3));
+  CHECK(squad_f1("lake", {"sea"}) == 0.0);
+  CHECK(squad_f1("", {}) == 1.0);
+  CHECK(squad_f1("x", {"y z", "x"}) == 1.0);
+}
