@@ -24,14 +24,14 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   const FlatLayout& layout = units_[unit].layout;
   states_.resize(unit + 1);
   State& state = states_[unit];
-  state.shard = at::empty({layout.shard_numel()}, full_fp32.options().dtype(options_.dtype));
-  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    slice_of(state.shard, layout.compact(segment))
-        .copy_(slice_of(full_fp32, layout.owned(segment, comm_.rank())));
-  }
   const int64_t begin = layout.resident_begin();
+  state.shard = at::empty({begin / layout.shards()}, full_fp32.options().dtype(options_.dtype));
   state.resident = at::empty({layout.numel() - begin}, state.shard.options());
   state.resident.copy_(full_fp32.narrow(0, begin, layout.numel() - begin));
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    if (layout.segments()[segment].offset >= begin) break;
+    owned(unit, segment).copy_(slice_of(full_fp32, layout.owned(segment, comm_.rank())));
+  }
 }
 
 void GatheredParameters::finalize() {
@@ -108,7 +108,12 @@ void GatheredParameters::release(size_t unit) {
 }
 
 at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
-  return slice_of(states_[unit].shard, units_[unit].layout.compact(segment));
+  const FlatLayout& layout = units_[unit].layout;
+  const FlatRange owned = layout.owned(segment, comm_.rank());
+  if (owned.offset < layout.resident_begin()) {
+    return slice_of(states_[unit].shard, layout.compact(segment));
+  }
+  return slice_of(states_[unit].resident, owned, layout.resident_begin());
 }
 
 void GatheredParameters::publish(size_t unit) {

@@ -91,8 +91,8 @@ class GatheredParameters : public ParameterStore {
  private:
   enum class Residency { kSharded, kGathering, kUnsharded };
   struct State {
-    at::Tensor shard;     // compact, [layout.shard_numel()]
-    at::Tensor resident;  // [numel - resident_begin], full
+    at::Tensor shard;     // owned parts of the segments before resident_begin, compact
+    at::Tensor resident;  // the segments from resident_begin on, in full
     Residency residency = Residency::kSharded;
     int acquired = 0;
     Work gather, resident_gather;
