@@ -16,13 +16,14 @@ void require_positive(int64_t value, const char* name) {
         ", expected at least 1");
 }
 
-// Whether a row is real tokens followed by positions that are masked and, for causal models, not
-// supervised: then a causal model computes the same supervised numbers without the mask.
-bool masked_only_at_end(const Example& row) {
+// Whether a row is real tokens followed by positions that are masked and not supervised: then a
+// model with causal attention computes the same supervised numbers without the mask.
+bool masked_only_at_end(const Example& row, Task task) {
   const auto& mask = row.attention_mask;
   const auto real_end = std::find(mask.begin(), mask.end(), 0);
   if (std::find(real_end, mask.end(), 1) != mask.end()) return false;
-  return std::all_of(row.labels.begin() + (real_end - mask.begin()), row.labels.end(),
+  return task == Task::kClassification ||
+         std::all_of(row.labels.begin() + (real_end - mask.begin()), row.labels.end(),
                      [](int32_t label) { return label == kIgnoredLabel; });
 }
 
@@ -132,7 +133,9 @@ MicroBatch DataLoader::collate(const std::vector<const Example*>& rows) const {
   auto* ids = batch.input_ids.mutable_data_ptr<int64_t>();
   auto* labels = batch.labels.mutable_data_ptr<int64_t>();
   auto* attended = mask.mutable_data_ptr<bool>();
-  bool padding = false, mask_matters = options_.always_attention_mask;
+  bool padding = false;
+  // Supervised padding does see the mask.
+  bool mask_matters = !options_.causal_attention || (causal && options_.supervise_padding);
   for (int64_t b = 0; b < count; ++b, ids += length, attended += length) {
     const Example* row = rows[static_cast<size_t>(b)];
     const int64_t tokens = row ? static_cast<int64_t>(row->input_ids.size()) : 1;
@@ -153,7 +156,7 @@ MicroBatch DataLoader::collate(const std::vector<const Example*>& rows) const {
     } else {
       std::copy(row->attention_mask.begin(), row->attention_mask.end(), attended + first);
       padding = padding || std::count(attended + first, attended + first + tokens, false) > 0;
-      mask_matters = mask_matters || (causal && !masked_only_at_end(*row));
+      mask_matters = mask_matters || !masked_only_at_end(*row, dataset_.task);
     }
     if (!causal) {
       labels[b] = row->labels[0];
@@ -168,9 +171,6 @@ MicroBatch DataLoader::collate(const std::vector<const Example*>& rows) const {
     };
     for (int64_t s = 0; s + 1 < length; ++s) targets[s] = label_at(s + 1);
   }
-  // Padding after the text changes nothing before it in a causal model; supervised padding does see
-  // the mask.
-  mask_matters = mask_matters || !causal || options_.supervise_padding;
   if ((padding && mask_matters) || options_.always_attention_mask) batch.attention_mask = mask;
   batch.token_count = count * length;
   const auto* all = batch.labels.const_data_ptr<int64_t>();

@@ -28,7 +28,10 @@ struct DataLoaderOptions {
   int64_t pad_to = 0;  // every row's length; 0: the longest of the micro-batch
   bool supervise_padding =
       false;  // causal: padding gets its own id as label, as when labels = input_ids
-  bool always_attention_mask = false;  // else it is left out where it changes no supervised number
+  // The model sees no later position, so padding at the end changes nothing before it and needs no
+  // mask.
+  bool causal_attention = true;
+  bool always_attention_mask = false;  // also where it changes no supervised number
 };
 
 struct DataLoaderState {

@@ -217,13 +217,18 @@ TEST_CASE("a row's own mask is kept unless it only marks unsupervised padding at
 
 TEST_CASE("classification batches carry one label a row, and filling rows none") {
   const Dataset dataset = numbered(3, Task::kClassification);
-  DataLoader loader(dataset, {.micro_batch_size = 4, .shuffle = false, .pad_id = 0});
+  DataLoader loader(dataset, {.micro_batch_size = 4, .shuffle = false, .causal_attention = false});
   const MicroBatch batch = loader.next()[0];
   CHECK(values(batch.input_ids) == List{10, 0, 0, 11, 11, 0, 12, 12, 12, 1, 0, 0});
   CHECK(values(batch.labels) == List{0, 1, 0, kIgnoredLabel});
   CHECK(values(batch.attention_mask) == List{1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0});
   CHECK(batch.sample_count == 3);
   CHECK(batch.target_count == 3);
+  // A causal model needs no mask for padding at the end, but for padding at the start.
+  DataLoader causal(dataset, {.micro_batch_size = 4});
+  CHECK_FALSE(causal.next()[0].attention_mask.defined());
+  DataLoader left(dataset, {.micro_batch_size = 4, .padding_side = PaddingSide::kLeft});
+  CHECK(left.next()[0].attention_mask.defined());
 }
 
 TEST_CASE("slices are strict") {
