@@ -1,8 +1,37 @@
 #include "tessera/models/bloom_block.h"
 
+#include <ATen/ATen.h>
+
+#include <cmath>
+
 #include "tessera/ops/functional.h"
 
 namespace tessera {
+namespace {
+
+// transformers lets a query without any visible key (padding on the left) look at every key of its
+// row alike, where ops::alibi_attention gives 0. It matters where the first real token is a target:
+// its prediction is made at the last padding position. Gradients reach queries and keys as through
+// a softmax at that uniform point: d context_i = d(scale q_i K^T (V - mean V)) / S, V held fixed.
+at::Tensor blind_context(const at::Tensor& qkv, int64_t heads, const at::Tensor& blind) {
+  const at::Tensor parts = qkv.unflatten(2, {heads, 3, -1}).transpose(1, 2);  // [b, heads, S, 3, d]
+  const at::Tensor q = parts.select(3, 0), k = parts.select(3, 1), v = parts.select(3, 2);
+  const at::Tensor mean = v.mean(2, /*keepdim=*/true);
+  const double scale = 1.0 / (std::sqrt(static_cast<double>(q.size(3))) * q.size(2));
+  const at::Tensor tilt = at::matmul(q, at::matmul(k.transpose(2, 3), (v - mean).detach())) * scale;
+  const at::Tensor context = mean + (tilt - tilt.detach());
+  return blind * context.transpose(1, 2).flatten(2);
+}
+
+at::Tensor attention(const at::Tensor& qkv, const at::Tensor& slopes, const at::Tensor& mask) {
+  const at::Tensor context = ops::alibi_attention(qkv, slopes, mask);
+  if (!mask.defined()) return context;
+  if (mask.is_cpu() && mask.select(1, 0).all().item<bool>()) return context;  // none is blind
+  const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
+  return context + blind_context(qkv, slopes.size(0), blind);
+}
+
+}  // namespace
 
 at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
@@ -11,7 +40,7 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
   const at::Tensor normed =
       ops::layer_norm(hidden, w.input_norm_weight, w.input_norm_bias, epsilon);
   const at::Tensor context =
-      ops::alibi_attention(ops::linear(normed, w.qkv_weight, w.qkv_bias), slopes, attention_mask);
+      attention(ops::linear(normed, w.qkv_weight, w.qkv_bias), slopes, attention_mask);
   const at::Tensor attended = (residual_post_layernorm ? normed : hidden) +
                               ops::linear(context, w.dense_weight, w.dense_bias);
 

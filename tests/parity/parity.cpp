@@ -22,7 +22,7 @@ std::string ParityRow::name() const {
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work) {
   DeviceMesh mesh(comm, {.data = comm.size()});
   auto strategy = make_strategy(row.parallel, mesh);
-  strategy->attach(work.model, {.device = comm.device(), .seed = work.seed},
+  strategy->attach(work.model, {.device = comm.device(), .seed = work.seed, .source = work.source},
                    make_adamw({.weight_decay = work.weight_decay}));
   TrainerOptions options = work.trainer;
   options.device = comm.device();

@@ -20,6 +20,7 @@ struct ParityWork {
   TrainerOptions trainer;
   double weight_decay = 0.1;
   uint64_t seed = 7;
+  const TensorSource* source = nullptr;  // pretrained weights
 };
 
 struct ParityRow {

@@ -106,6 +106,9 @@ MicroBatch rows_of(const MicroBatch& batch, int64_t first, int64_t rows) {
   MicroBatch part;
   part.input_ids = batch.input_ids.narrow(0, first, rows);
   part.labels = batch.labels.narrow(0, first, rows);
+  if (batch.attention_mask.defined()) {
+    part.attention_mask = batch.attention_mask.narrow(0, first, rows);
+  }
   part.sample_count = rows;
   part.token_count = part.input_ids.numel();
   part.target_count = part.labels.ne(kIgnoredLabel).sum().item<int64_t>();

@@ -1,0 +1,49 @@
+#include "tests/parity/huggingface/fixtures.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::testing {
+
+std::string fixture_path(const std::string& name) {
+  return TESSERA_HUGGINGFACE_FIXTURES "/" + name;
+}
+
+Fixture load_fixture(const std::string& name) {
+  Fixture fixture;
+  fixture.directory = fixture_path(name);
+  fixture.config = BloomConfig::from_file(fixture.directory + "/config.json");
+  const auto labels = static_cast<int64_t>(fixture.config.labels.size());
+  fixture.model = labels > 0 ? make_bloom_classifier(fixture.config, labels)
+                             : make_bloom_causal(fixture.config);
+  return fixture;
+}
+
+std::vector<MicroBatch> fixture_batches(const Fixture& fixture) {
+  const SafetensorsFile file(fixture.directory + "/batches.safetensors");
+  const at::Tensor ids = file.read("input_ids").to(at::kLong);
+  const at::Tensor mask = file.read("attention_mask").to(at::kBool);
+  const at::Tensor labels = file.read("labels").to(at::kLong);
+  std::vector<MicroBatch> batches;
+  for (int64_t step = 0; step < ids.size(0); ++step) {
+    MicroBatch batch{.input_ids = ids[step], .labels = labels[step], .attention_mask = mask[step]};
+    batch.sample_count = ids.size(1);
+    batch.token_count = ids[step].numel();
+    batch.target_count = labels[step].ne(kIgnoredLabel).sum().item<int64_t>();
+    batches.push_back(batch);
+  }
+  return batches;
+}
+
+Json expected_numbers(const Fixture& fixture) {
+  return Json::parse_file(fixture.directory + "/expected.json");
+}
+
+std::vector<double> numbers(const Json& array) {
+  std::vector<double> result;
+  for (const auto& item : array.items()) result.push_back(item.as_double());
+  return result;
+}
+
+}  // namespace tessera::testing

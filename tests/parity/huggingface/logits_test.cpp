@@ -1,0 +1,96 @@
+// The logits of every directory variant are those of transformers.
+#include <ATen/ATen.h>
+
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/model/whole_model.h"
+#include "tests/parity/huggingface/fixtures.h"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// Over all positions, padding included.
+double largest_difference(const at::Tensor& actual, const at::Tensor& expected) {
+  REQUIRE(actual.sizes() == expected.sizes());
+  return (actual - expected).abs().max().item<double>();
+}
+
+at::Tensor logits_of(const std::string& directory, const MicroBatch& batch) {
+  const BloomConfig config = BloomConfig::from_file(directory + "/config.json");
+  const HuggingFaceDirectory source(directory);
+  const at::NoGradGuard no_grad;
+  return WholeModel(make_bloom_causal(config), {.source = &source}).logits(batch);
+}
+
+}  // namespace
+
+TEST_CASE("logits agree with transformers: bare, prefixed, sharded, tied and untied directories") {
+  for (const std::string name :
+       {"bare_fp16", "sharded_bf16", "untied", "stored_head", "hub_config"}) {
+    INFO(name);
+    const std::string directory = fixture_path("variants/" + name);
+    const SafetensorsFile expected(directory + "/expected.safetensors");
+    MicroBatch batch;
+    batch.input_ids = expected.read("input_ids");
+    batch.attention_mask = expected.read("attention_mask").to(at::kBool);
+    const double difference =
+        largest_difference(logits_of(directory, batch), expected.read("logits"));
+    std::cout << "logits of " << name << ": largest difference " << difference << "\n";
+    CHECK(difference < 1e-4);
+  }
+}
+
+TEST_CASE("logits agree with transformers: six heads, padding on both sides, classification") {
+  for (const std::string name : {"causal", "classification"}) {
+    INFO(name);
+    const Fixture fixture = load_fixture(name);
+    const MicroBatch batch = fixture_batches(fixture).front();
+    CHECK_FALSE(batch.attention_mask.select(1, 0).all().item<bool>());   // some rows padded left
+    CHECK_FALSE(batch.attention_mask.select(1, -1).all().item<bool>());  // some right
+    const HuggingFaceDirectory source(fixture.directory);
+    const at::NoGradGuard no_grad;
+    const at::Tensor logits = WholeModel(fixture.model, {.source = &source}).logits(batch);
+    const SafetensorsFile expected(fixture.directory + "/expected.safetensors");
+    const double difference = largest_difference(logits, expected.read("logits"));
+    std::cout << "logits of " << name << ": largest difference " << difference << "\n";
+    CHECK(difference < 1e-4);
+  }
+}
+
+TEST_CASE("exactly the parameters that decay under transformers' Trainer decay") {
+  for (const std::string name : {"causal", "classification"}) {
+    const Fixture fixture = load_fixture(name);
+    std::vector<std::string> expected, actual;
+    for (const auto& item : expected_numbers(fixture).at("decay").items()) {
+      expected.push_back(item.as_string());
+    }
+    const WholeModel model(fixture.model, {});
+    for (const auto& parameter : model.parameters()) {
+      if (parameter.weight_decay) actual.push_back(parameter.name);
+    }
+    std::ranges::sort(actual);
+    CHECK(actual == expected);
+  }
+}
+
+TEST_CASE("a model written in 16 bits and in shards gives the logits of its rounded weights") {
+  const Fixture fixture = load_fixture("causal");
+  const MicroBatch batch = fixture_batches(fixture).front();
+  const HuggingFaceDirectory source(fixture.directory);
+  WholeModel model(fixture.model, {.source = &source});
+  const TempDir folder;
+  HuggingFaceWriter writer(folder.path("final"),
+                           {.dtype = at::kBFloat16, .max_shard_bytes = 20'000});
+  for (const auto& parameter : model.parameters()) writer.add(parameter.name, parameter.tensor);
+  writer.add_text("config.json", fixture.config.to_json(BloomHead::kCausal, at::kBFloat16));
+  writer.commit();
+  const at::Tensor from_files = logits_of(folder.path("final"), batch);
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : model.parameters()) {
+    parameter.tensor.copy_(parameter.tensor.to(at::kBFloat16));
+  }
+  CHECK(at::equal(from_files, model.logits(batch)));
+}

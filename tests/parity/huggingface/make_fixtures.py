@@ -1,0 +1,216 @@
+"""Makes the fixtures of this folder with transformers and torch: tiny BLOOM directories and the numbers they must give.
+
+Usage: make_fixtures.py OUTPUT_DIRECTORY. Made with transformers 5.23, torch 2.11, safetensors 0.8; the suite reads only the results.
+"""
+import json
+import math
+import pathlib
+import shutil
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, BloomConfig, BloomForCausalLM,
+                          BloomForSequenceClassification, get_linear_schedule_with_warmup)
+from transformers.trainer_pt_utils import get_parameter_names
+
+PAD = 3
+STEPS, ROWS, LENGTH = 10, 12, 14
+TRAINING = {"learning_rate": 2e-3, "weight_decay": 0.1, "warmup_steps": 2}
+
+
+def randomise(model, generator):
+    """Weights larger than the initial ones, biases and norms away from 0 and 1, so that every term of the model matters."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                parameter.copy_(0.15 * noise)
+            else:
+                parameter.copy_(parameter + 0.1 * noise)
+
+
+def padded_rows(generator, vocabulary):
+    """[ROWS, LENGTH] ids and mask: rows of different lengths, padded left, right, or not at all."""
+    ids = torch.full((ROWS, LENGTH), PAD)
+    mask = torch.zeros((ROWS, LENGTH), dtype=torch.long)
+    for row in range(ROWS):
+        length = LENGTH if row % 4 == 0 else int(torch.randint(4, LENGTH, (1,), generator=generator))
+        begin = LENGTH - length if row % 3 == 1 else 0
+        ids[row, begin:begin + length] = torch.randint(4, vocabulary, (length,), generator=generator)
+        mask[row, begin:begin + length] = 1
+    return ids, mask
+
+
+def causal_batch(generator, vocabulary, step):
+    """Ragged: a part of each row is supervised, in one row of every second step nothing is."""
+    ids, mask = padded_rows(generator, vocabulary)
+    labels = ids.masked_fill(mask == 0, -100)
+    for row in range(ROWS):
+        visible = mask[row].nonzero().flatten()
+        ignored = int(torch.randint(0, len(visible) - 1, (1,), generator=generator))
+        labels[row, visible[:ignored]] = -100
+    if step % 2 == 0:
+        labels[step % ROWS] = -100
+    shifted = torch.full_like(labels, -100)
+    shifted[:, :-1] = labels[:, 1:]
+    return {"input_ids": ids, "attention_mask": mask, "labels": shifted}
+
+
+def classification_batch(generator, vocabulary, num_labels):
+    ids, mask = padded_rows(generator, vocabulary)
+    ids[5, 6] = PAD  # a pad token inside a row: pooling looks at the rightmost other one
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(0, num_labels, (ROWS,), generator=generator)}
+
+
+def loss_sum(model, batch):
+    """Sum of the cross-entropy over the batch's targets; labels are shifted already."""
+    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.float()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), batch["labels"].flatten(), reduction="sum", ignore_index=-100)
+
+
+def decay_names(model):
+    """The names transformers' Trainer lets decay."""
+    forbidden = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+    own = dict(model.named_parameters())  # a tied head appears in the list, but is the embedding
+    return [name for name in get_parameter_names(model, [torch.nn.LayerNorm], forbidden) if name in own]
+
+
+def without_key_bias(name, value, heads):
+    """The key bias has no influence on the model: its gradient is rounding noise, which Adam turns into full steps."""
+    if name.endswith("query_key_value.bias"):
+        return value.reshape(heads, 3, -1)[:, [0, 2]].flatten()
+    return value.flatten()
+
+
+def fingerprint(name, before, after, heads):
+    before, after = (without_key_bias(name, t.double(), heads) for t in (before, after))
+    probe = torch.cos(torch.arange(after.numel(), dtype=torch.float64))
+    return {"norm": after.norm().item(), "change": (after - before).norm().item(), "probe": ((after - before) * probe).sum().item()}
+
+
+def train(model, batches, max_grad_norm):
+    """One update per batch, as torch and transformers do it, with the loss divided once by the batch's target count."""
+    decaying = set(decay_names(model))
+    named = dict(model.named_parameters())
+    groups = [{"params": [p for n, p in named.items() if n in decaying], "weight_decay": TRAINING["weight_decay"]},
+              {"params": [p for n, p in named.items() if n not in decaying], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=TRAINING["learning_rate"], betas=(0.9, 0.999), eps=1e-8)
+    schedule = get_linear_schedule_with_warmup(optimizer, TRAINING["warmup_steps"], len(batches))
+    before = {name: p.detach().clone() for name, p in named.items()}
+    losses, norms, rates = [], [], []
+    for batch in batches:
+        count = int((batch["labels"] != -100).sum())
+        optimizer.zero_grad()
+        loss = loss_sum(model, batch) / count
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm).item())
+        losses.append(loss.item())
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    heads = model.config.n_head
+    final = {name: fingerprint(name, before[name], p.detach(), heads) for name, p in named.items()}
+    return {"loss": losses, "grad_norm": norms, "learning_rate": rates, "decay": sorted(decaying), "final": final}
+
+
+def check_finite(values):
+    assert all(math.isfinite(v) for v in values), values
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=None, separators=(",", ":")) + "\n")
+
+
+def write_training(directory, model, batches, max_grad_norm):
+    """batches.safetensors, expected.safetensors (logits of the first batch before training) and expected.json beside the model."""
+    stacked = {key: torch.stack([b[key] for b in batches]).to(torch.int16) for key in batches[0]}
+    save_file(stacked, directory / "batches.safetensors")
+    model.eval()
+    with torch.no_grad():
+        logits = model(input_ids=batches[0]["input_ids"], attention_mask=batches[0]["attention_mask"]).logits
+    save_file({"logits": logits.contiguous()}, directory / "expected.safetensors")
+    expected = train(model, batches, max_grad_norm) | {"training": TRAINING | {"max_grad_norm": max_grad_norm}}
+    with torch.no_grad():
+        predicted = model(input_ids=batches[0]["input_ids"], attention_mask=batches[0]["attention_mask"]).logits.argmax(-1)
+        expected["eval_loss"] = loss_sum(model, batches[0]).item() / int((batches[0]["labels"] != -100).sum())
+        if predicted.dim() == 1:
+            expected["eval_correct"] = int((predicted == batches[0]["labels"]).sum())
+    check_finite(expected["loss"] + expected["grad_norm"])
+    write_json(directory / "expected.json", expected)
+    print(directory.name, "loss", expected["loss"][0], "->", expected["loss"][-1], "norms", expected["grad_norm"])
+
+
+def make_causal(root):
+    generator = torch.Generator().manual_seed(1)
+    config = BloomConfig(vocab_size=61, hidden_size=42, n_layer=2, n_head=6, pad_token_id=PAD)
+    model = BloomForCausalLM(config)
+    randomise(model, generator)
+    model.save_pretrained(root / "causal")
+    write_training(root / "causal", model, [causal_batch(generator, 61, step) for step in range(STEPS)], max_grad_norm=2.0)
+
+
+def make_classification(root):
+    generator = torch.Generator().manual_seed(2)
+    config = BloomConfig(vocab_size=61, hidden_size=36, n_layer=2, n_head=3, pad_token_id=PAD,
+                         apply_residual_connection_post_layernorm=True,
+                         id2label={0: "World", 1: "Sports", 2: "Business", 3: "Sci/Tech"})
+    model = BloomForSequenceClassification(config)
+    randomise(model, generator)
+    model.save_pretrained(root / "classification")
+    write_training(root / "classification", model, [classification_batch(generator, 61, 4) for _ in range(STEPS)], max_grad_norm=3.5)
+
+
+def rename(path, change):
+    """Rewrites a safetensors file with other names."""
+    save_file({change(name): tensor for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+
+
+def make_variants(root):
+    """One directory for each way in which weights and config.json are found in the wild."""
+    generator = torch.Generator().manual_seed(3)
+    ids, mask = (t[:3].contiguous() for t in padded_rows(generator, 61))
+    for name in ("bare_fp16", "sharded_bf16", "untied", "stored_head", "hub_config"):
+        config = BloomConfig(vocab_size=61, hidden_size=20, n_layer=1, n_head=5, pad_token_id=PAD, tie_word_embeddings=name != "untied")
+        model = BloomForCausalLM(config)
+        randomise(model, generator)
+        directory = root / "variants" / name
+        if name == "bare_fp16":  # as the Hub's BLOOM: no prefix, no head
+            model.half().save_pretrained(directory)
+            rename(directory / "model.safetensors", lambda n: n.removeprefix("transformer."))
+        elif name == "sharded_bf16":
+            model.bfloat16().save_pretrained(directory, max_shard_size="3KB")
+        else:
+            model.save_pretrained(directory)
+        if name == "stored_head":
+            tensors = load_file(directory / "model.safetensors")
+            tensors["lm_head.weight"] = tensors["transformer.word_embeddings.weight"].clone()
+            save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        if name == "hub_config":
+            saved = json.loads((directory / "config.json").read_text())
+            saved.pop("dtype", None)
+            hub = {"n_embed": saved.pop("hidden_size"), "num_attention_heads": saved.pop("n_head"), "n_inner": None,
+                   "num_hidden_layers": saved.pop("n_layer"), "torch_dtype": "float32", "offset_alibi": 100, "masked_softmax_fusion": True}
+            write_json(directory / "config.json", saved | hub)
+        loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        with torch.no_grad():
+            logits = loaded(input_ids=ids, attention_mask=mask).logits
+        save_file({"input_ids": ids, "attention_mask": mask, "logits": logits.contiguous()}, directory / "expected.safetensors")
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    for name in ("causal", "classification", "variants"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    make_causal(root)
+    make_classification(root)
+    make_variants(root)
+    AutoModelForSequenceClassification.from_pretrained(root / "classification")
+    for extra in root.rglob("generation_config.json"):
+        extra.unlink()
+
+
+if __name__ == "__main__":
+    main()
