@@ -21,7 +21,7 @@ if(NOT TESSERA_WITH_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit REQUIRED)
     set(TESSERA_HAS_CUDA ON)
     get_filename_component(_torch_lib ${TESSERA_TORCH_CUDA_LIBRARY} DIRECTORY)
-    add_library(tessera_torch_cuda INTERFACE)
+    add_library(tessera_torch_cuda INTERFACE IMPORTED GLOBAL)
     target_link_libraries(tessera_torch_cuda INTERFACE tessera_torch c10_cuda torch_cuda torch CUDA::cudart)
     target_link_options(tessera_torch_cuda INTERFACE -Wl,--no-as-needed)
     # NCCL and cuDNN: the wheel's own copies, so that one process never holds two.

@@ -1,4 +1,5 @@
 # Helpers that give every target the same settings.
+include(GNUInstallDirs)
 set(TESSERA_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 
 add_library(tessera_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
@@ -23,7 +24,12 @@ endfunction()
 function(tessera_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
-  add_library(tessera::${name} ALIAS ${name})
+  string(REGEX REPLACE "^tessera_" "" part ${name})
+  add_library(tessera::${part} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${part})
+  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(tests|examples|benchmarks)")
+    install(TARGETS ${name} EXPORT tesseraTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
                                             $<INSTALL_INTERFACE:include>
                                      PRIVATE ${CMAKE_SOURCE_DIR})

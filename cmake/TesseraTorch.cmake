@@ -3,7 +3,7 @@
 # Searched: TESSERA_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, then .deps as scripts/setup.sh makes it.
 
 set(TESSERA_TORCH_ROOT "" CACHE PATH "Folder that holds include/torch and lib/libtorch_cpu.so")
-file(GLOB _wheels ${CMAKE_SOURCE_DIR}/.deps/*/lib/python3*/site-packages/torch)
+file(GLOB _wheels ${PROJECT_SOURCE_DIR}/.deps/*/lib/python3*/site-packages/torch)
 set(_hints ${TESSERA_TORCH_ROOT} $ENV{TESSERA_TORCH_ROOT})
 if(Torch_DIR)
   list(APPEND _hints ${Torch_DIR}/../../..)
@@ -23,7 +23,7 @@ string(REPLACE ";" "." TESSERA_TORCH_VERSION "${_lines}")
 # CUDA run-time libraries that the wheel's libraries need at link time live in sibling wheels.
 file(GLOB _nvidia_libs ${TESSERA_TORCH_FOUND_ROOT}/../nvidia/*/lib)
 
-add_library(tessera_torch INTERFACE)
+add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(tessera_torch SYSTEM INTERFACE
   ${TESSERA_TORCH_FOUND_ROOT}/include ${TESSERA_TORCH_FOUND_ROOT}/include/torch/csrc/api/include)
 target_link_directories(tessera_torch INTERFACE ${_lib})

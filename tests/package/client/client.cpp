@@ -1,0 +1,38 @@
+// What a user's own project looks like: two in-process ranks train a small BLOOM under ZeRO-2.
+#include <tessera/backends/parallel_config.h>
+#include <tessera/comm/local.h>
+#include <tessera/models/bloom.h>
+#include <tessera/optim/adamw.h>
+#include <tessera/train/trainer.h>
+
+#include <ATen/ATen.h>
+
+#include <cstdio>
+
+int main() {
+  using namespace tessera;
+  double first = 0, last = 0;
+  run_local_ranks(2, [&](Communicator& world) {
+    DeviceMesh mesh(world, {.data = world.size()});
+    auto strategy = make_strategy({.strategy = "zero2"}, mesh);
+    BloomConfig config = BloomConfig::preset("bloom-tiny");
+    config.vocabulary = 100;
+    strategy->attach(make_bloom_causal(config), {.seed = 1}, make_adamw({}));
+    TrainerOptions options;
+    options.max_steps = 5;
+    options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-2};
+    Trainer trainer(*strategy, options);
+    MicroBatch batch;
+    batch.input_ids = at::arange(16).view({2, 8});
+    batch.labels = batch.input_ids + 1;
+    batch.sample_count = 2;
+    batch.token_count = batch.target_count = 16;
+    trainer.fit([&] { return std::vector<MicroBatch>{batch}; },
+                [&](const StepReport& report) {
+                  if (world.rank() != 0) return;
+                  (report.step == 1 ? first : last) = report.loss;
+                });
+  });
+  std::printf("loss %.4f -> %.4f\n", first, last);
+  return last < first ? 0 : 1;
+}
