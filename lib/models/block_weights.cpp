@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -10,7 +12,7 @@ namespace tessera {
 BlockWeights::BlockWeights(const BuildContext& context, size_t block_index,
                            NameFunction checkpoint_name)
     : context_(context),
-      generator_(at::detail::createCPUGenerator(block_seed(context.seed, block_index))),
+      seed_(block_seed(context.seed, block_index)),
       checkpoint_name_(std::move(checkpoint_name)) {}
 
 at::Tensor BlockWeights::normal(const std::string& name, at::IntArrayRef shape, double deviation) {
@@ -33,8 +35,9 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape) {
 }
 
 at::Tensor BlockWeights::add(const std::string& name, at::Tensor value) {
-  // The device of a drawn tensor does not matter to its values: all are drawn on the CPU.
-  value = value.to(context_.device, at::kFloat, /*non_blocking=*/false, /*copy=*/false);
+  // Drawn tensors are made on the CPU, so that the device does not matter to their values; stored
+  // ones travel in their own dtype.
+  value = value.to(context_.device).to(at::kFloat);
   value.set_requires_grad(true);
   parameters_.push_back({name, value, value.dim() >= 2});
   return value;
@@ -44,8 +47,21 @@ at::Tensor BlockWeights::read(const std::string& name, at::IntArrayRef shape) co
   return context_.source->read(checkpoint_name_(name), shape);
 }
 
+// Pieces have generators of their own: a large table is drawn by all threads, and its values do not
+// depend on how many there are.
 at::Tensor BlockWeights::draw(at::IntArrayRef shape, double deviation) {
-  return at::empty(shape, at::kFloat).normal_(0.0, deviation, generator_);
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  const at::Tensor result = at::empty(shape, at::kFloat), flat = result.view(-1);
+  const uint64_t seed = block_seed(seed_, draws_++);
+  const int64_t pieces = (flat.numel() + kPiece - 1) / kPiece;
+  at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t first = piece * kPiece, count = std::min(kPiece, flat.numel() - first);
+      auto generator = at::detail::createCPUGenerator(block_seed(seed, static_cast<size_t>(piece)));
+      flat.narrow(0, first, count).normal_(0.0, deviation, generator);
+    }
+  });
+  return result;
 }
 
 }  // namespace tessera

@@ -1,8 +1,6 @@
 #pragma once
 // Makes a block's parameters one after the other: from the checkpoint when there is one, else drawn
 // from the block's seed.
-#include <ATen/core/Generator.h>
-
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,7 +30,8 @@ class BlockWeights {
   at::Tensor draw(at::IntArrayRef shape, double deviation);
 
   BuildContext context_;
-  at::Generator generator_;
+  uint64_t seed_;
+  size_t draws_ = 0;
   NameFunction checkpoint_name_;
   std::vector<Parameter> parameters_;
 };

@@ -10,9 +10,11 @@ std::string fixture_path(const std::string& name) {
   return TESSERA_HUGGINGFACE_FIXTURES "/" + name;
 }
 
-Fixture load_fixture(const std::string& name) {
+Fixture load_fixture(const std::string& name) { return load_fixture_at(fixture_path(name)); }
+
+Fixture load_fixture_at(const std::string& directory) {
   Fixture fixture;
-  fixture.directory = fixture_path(name);
+  fixture.directory = directory;
   fixture.config = BloomConfig::from_file(fixture.directory + "/config.json");
   const auto labels = static_cast<int64_t>(fixture.config.labels.size());
   fixture.model = labels > 0 ? make_bloom_classifier(fixture.config, labels)

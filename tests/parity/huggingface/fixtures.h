@@ -17,6 +17,7 @@ struct Fixture {
   ModelSpec model;  // with the head of its architecture
 };
 Fixture load_fixture(const std::string& name);
+Fixture load_fixture_at(const std::string& directory);
 
 // The global batches of batches.safetensors, counts filled in.
 std::vector<MicroBatch> fixture_batches(const Fixture& fixture);

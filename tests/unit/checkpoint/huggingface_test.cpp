@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include "temporary_directory.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -28,9 +28,9 @@ std::string open_message(const std::string& directory) {
 }
 
 // Two shards, "a" in the first and "b" in the second, and an index with this weight_map.
-void write_sharded(const TemporaryDirectory& folder, const std::string& weight_map) {
-  save_safetensors(folder / "one.safetensors", {{"a", at::ones({2})}});
-  save_safetensors(folder / "two.safetensors", {{"b", at::ones({3})}});
+void write_sharded(const TempDir& folder, const std::string& weight_map) {
+  save_safetensors(folder.path("one.safetensors"), {{"a", at::ones({2})}});
+  save_safetensors(folder.path("two.safetensors"), {{"b", at::ones({3})}});
   folder.write("model.safetensors.index.json",
                concat("{\"metadata\":{},\"weight_map\":", weight_map, "}"));
 }
@@ -38,11 +38,11 @@ void write_sharded(const TemporaryDirectory& folder, const std::string& weight_m
 }  // namespace
 
 TEST_CASE("names are found with and without the base model's prefix") {
-  const TemporaryDirectory bare, prefixed;
-  save_safetensors(bare / "model.safetensors",
+  const TempDir bare, prefixed;
+  save_safetensors(bare.path("model.safetensors"),
                    {{"h.0.x", at::ones({2})}, {"lm_head.weight", at::ones({1})}});
-  save_safetensors(prefixed / "model.safetensors", {{"transformer.h.0.x", at::ones({2})}});
-  const HuggingFaceDirectory a(bare.path()), b(prefixed.path());
+  save_safetensors(prefixed.path("model.safetensors"), {{"transformer.h.0.x", at::ones({2})}});
+  const HuggingFaceDirectory a(bare.path("")), b(prefixed.path(""));
   for (const auto* directory : {&a, &b}) {
     CHECK(directory->has("transformer.h.0.x"));
     CHECK(directory->has("h.0.x"));
@@ -55,20 +55,20 @@ TEST_CASE("names are found with and without the base model's prefix") {
 }
 
 TEST_CASE("16-bit weights are read in their own dtype") {
-  const TemporaryDirectory folder;
-  save_safetensors(folder / "model.safetensors", {{"a", at::ones({2}, at::kBFloat16)},
-                                                  {"b", at::ones({2}, at::kHalf)},
-                                                  {"c", at::ones({2}, at::kInt)}});
-  const HuggingFaceDirectory directory(folder.path());
+  const TempDir folder;
+  save_safetensors(folder.path("model.safetensors"), {{"a", at::ones({2}, at::kBFloat16)},
+                                                      {"b", at::ones({2}, at::kHalf)},
+                                                      {"c", at::ones({2}, at::kInt)}});
+  const HuggingFaceDirectory directory(folder.path(""));
   CHECK(directory.read("a", {2}).scalar_type() == at::kBFloat16);
   CHECK(directory.read("b", {2}).scalar_type() == at::kHalf);
   CHECK_THAT(message_of([&] { directory.read("c", {2}); }), Contains("floating-point"));
 }
 
 TEST_CASE("missing weights and other shapes are named with file and byte") {
-  const TemporaryDirectory folder;
-  save_safetensors(folder / "model.safetensors", {{"a", at::ones({2, 3})}});
-  const HuggingFaceDirectory directory(folder.path());
+  const TempDir folder;
+  save_safetensors(folder.path("model.safetensors"), {{"a", at::ones({2, 3})}});
+  const HuggingFaceDirectory directory(folder.path(""));
   CHECK_THAT(message_of([&] { directory.read("b", {1}); }), Contains("\"b\" is missing"));
   const std::string message = message_of([&] { directory.read("a", {3, 2}); });
   CHECK_THAT(message, Contains("shape [2, 3]"));
@@ -77,9 +77,9 @@ TEST_CASE("missing weights and other shapes are named with file and byte") {
 }
 
 TEST_CASE("sharded weights are read through their index") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","b":"two.safetensors"})");
-  const HuggingFaceDirectory directory(folder.path());
+  const HuggingFaceDirectory directory(folder.path(""));
   CHECK(directory.files().size() == 2);
   CHECK(at::equal(directory.read("b", {3}), at::ones({3})));
 }
@@ -88,9 +88,9 @@ TEST_CASE("an index cannot name a path") {
   for (const std::string name : {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..",
                                  "", "a\\\\b.safetensors", "one\\u0000.safetensors"}) {
     INFO(name);
-    const TemporaryDirectory folder;
+    const TempDir folder;
     write_sharded(folder, R"({"b":"two.safetensors","a":")" + name + "\"}");
-    const std::string message = open_message(folder.path());
+    const std::string message = open_message(folder.path(""));
     CHECK_THAT(message, Contains("plain name"));
     CHECK_THAT(message, Contains("index.json"));
     CHECK_THAT(message, Contains("byte "));
@@ -99,126 +99,127 @@ TEST_CASE("an index cannot name a path") {
 
 TEST_CASE(
     "a shard that is a link out of the directory is refused, unless into a Hub cache's blobs") {
-  const TemporaryDirectory folder, outside;
+  const TempDir folder, outside;
   write_sharded(folder, R"({"a":"one.safetensors","b":"two.safetensors"})");
-  fs::rename(folder / "one.safetensors", outside / "one.safetensors");
-  fs::create_symlink(outside / "one.safetensors", folder / "one.safetensors");
-  CHECK_THAT(open_message(folder.path()), Contains("link out of the directory"));
+  fs::rename(folder.path("one.safetensors"), outside.path("one.safetensors"));
+  fs::create_symlink(outside.path("one.safetensors"), folder.path("one.safetensors"));
+  CHECK_THAT(open_message(folder.path("")), Contains("link out of the directory"));
 
-  const TemporaryDirectory cache;
-  fs::create_directories(cache / "blobs");
-  fs::create_directories(cache / "snapshots/0123");
-  fs::rename(outside / "one.safetensors", cache / "blobs/aaaa");
-  fs::rename(folder / "two.safetensors", cache / "blobs/bbbb");
-  fs::rename(folder / "model.safetensors.index.json",
-             cache / "snapshots/0123/model.safetensors.index.json");
-  fs::create_symlink("../../blobs/aaaa", cache / "snapshots/0123/one.safetensors");
-  fs::create_symlink("../../blobs/bbbb", cache / "snapshots/0123/two.safetensors");
-  CHECK(HuggingFaceDirectory(cache / "snapshots/0123").has("a"));
+  const TempDir cache;
+  fs::create_directories(cache.path("blobs"));
+  fs::create_directories(cache.path("snapshots/0123"));
+  fs::rename(outside.path("one.safetensors"), cache.path("blobs/aaaa"));
+  fs::rename(folder.path("two.safetensors"), cache.path("blobs/bbbb"));
+  fs::rename(folder.path("model.safetensors.index.json"),
+             cache.path("snapshots/0123/model.safetensors.index.json"));
+  fs::create_symlink("../../blobs/aaaa", cache.path("snapshots/0123/one.safetensors"));
+  fs::create_symlink("../../blobs/bbbb", cache.path("snapshots/0123/two.safetensors"));
+  CHECK(HuggingFaceDirectory(cache.path("snapshots/0123")).has("a"));
 }
 
 TEST_CASE("a missing shard is named") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","b":"three.safetensors"})");
-  CHECK_THAT(open_message(folder.path()), Contains("\"three.safetensors\" is missing"));
+  CHECK_THAT(open_message(folder.path("")), Contains("\"three.safetensors\" is missing"));
 }
 
 TEST_CASE("a weight in no shard, in two shards, or outside the index is named") {
-  const TemporaryDirectory none, two, unlisted;
+  const TempDir none, two, unlisted;
   write_sharded(none, R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})");
-  CHECK_THAT(open_message(none.path()), Contains("\"c\" is in no shard"));
+  CHECK_THAT(open_message(none.path("")), Contains("\"c\" is in no shard"));
   write_sharded(two, R"({"a":"one.safetensors","b":"two.safetensors"})");
-  save_safetensors(two / "two.safetensors", {{"b", at::ones({3})}, {"a", at::ones({2})}});
-  CHECK_THAT(open_message(two.path()), Contains("\"a\" is in two shards"));
+  save_safetensors(two.path("two.safetensors"), {{"b", at::ones({3})}, {"a", at::ones({2})}});
+  CHECK_THAT(open_message(two.path("")), Contains("\"a\" is in two shards"));
   write_sharded(unlisted, R"({"a":"one.safetensors"})");
-  save_safetensors(unlisted / "one.safetensors", {{"a", at::ones({2})}, {"z", at::ones({2})}});
-  CHECK_THAT(open_message(unlisted.path()), Contains("\"z\" is not in"));
+  save_safetensors(unlisted.path("one.safetensors"), {{"a", at::ones({2})}, {"z", at::ones({2})}});
+  CHECK_THAT(open_message(unlisted.path("")), Contains("\"z\" is not in"));
 }
 
 TEST_CASE("a damaged index is refused") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","a":"two.safetensors"})");
-  CHECK_THAT(open_message(folder.path()), Contains("appears twice"));
+  CHECK_THAT(open_message(folder.path("")), Contains("appears twice"));
   write_sharded(folder, R"({"a":1})");
-  CHECK_THAT(open_message(folder.path()), Contains("string"));
+  CHECK_THAT(open_message(folder.path("")), Contains("string"));
   write_sharded(folder, "{}");
-  CHECK_THAT(open_message(folder.path()), Contains("empty"));
+  CHECK_THAT(open_message(folder.path("")), Contains("empty"));
   folder.write("model.safetensors.index.json", "{}");
-  CHECK_THAT(open_message(folder.path()), Contains("weight_map"));
+  CHECK_THAT(open_message(folder.path("")), Contains("weight_map"));
 }
 
 TEST_CASE("pickled weights are refused with the way to convert them") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   folder.write("pytorch_model.bin", "x");
-  CHECK_THAT(open_message(folder.path()), Contains("save_pretrained"));
-  const TemporaryDirectory empty;
-  CHECK_THAT(open_message(empty.path()), Contains("neither model.safetensors nor"));
-  CHECK_THAT(open_message(empty / "absent"), Contains("not a directory"));
+  CHECK_THAT(open_message(folder.path("")), Contains("save_pretrained"));
+  const TempDir empty;
+  CHECK_THAT(open_message(empty.path("")), Contains("neither model.safetensors nor"));
+  CHECK_THAT(open_message(empty.path("absent")), Contains("not a directory"));
 }
 
 TEST_CASE("a written directory appears complete, in the dtype asked for") {
-  const TemporaryDirectory folder;
-  const std::string tokenizer = folder.write("source/tokenizer.json", "{}");
+  const TempDir folder;
+  const std::string tokenizer = folder.write("tokenizer.json", "{}");
   {
-    HuggingFaceWriter writer(folder / "final/", {.dtype = at::kBFloat16});
+    HuggingFaceWriter writer(folder.path("final/"), {.dtype = at::kBFloat16});
     writer.add("a", at::full({2, 3}, 1.5));
     writer.add_text("config.json", "{}\n");
     writer.add_file(tokenizer);
-    CHECK_FALSE(fs::exists(folder / "final"));
+    CHECK_FALSE(fs::exists(folder.path("final")));
     writer.commit();
   }
-  CHECK_FALSE(fs::exists(folder / "final.tmp"));
-  CHECK(fs::exists(folder / "final/tokenizer.json"));
-  CHECK(fs::exists(folder / "final/config.json"));
-  const HuggingFaceDirectory directory(folder / "final");
+  CHECK_FALSE(fs::exists(folder.path("final.tmp")));
+  CHECK(fs::exists(folder.path("final/tokenizer.json")));
+  CHECK(fs::exists(folder.path("final/config.json")));
+  const HuggingFaceDirectory directory(folder.path("final"));
   CHECK(at::equal(directory.read("a", {2, 3}), at::full({2, 3}, 1.5, at::kBFloat16)));
   CHECK(directory.files()[0].header().metadata.at("format") == "pt");
 }
 
 TEST_CASE("a large model is written as shards with an index") {
-  const TemporaryDirectory folder;
-  HuggingFaceWriter writer(folder / "final", {.max_shard_bytes = 100});
+  const TempDir folder;
+  HuggingFaceWriter writer(folder.path("final"), {.max_shard_bytes = 100});
   for (int i = 0; i < 7; ++i) writer.add(concat("t", i), at::full({10}, i));
   writer.add("big", at::full({100}, 7));  // alone larger than a shard
   writer.commit();
-  CHECK(fs::exists(folder / "final/model-00001-of-00005.safetensors"));
-  const HuggingFaceDirectory directory(folder / "final");
+  CHECK(fs::exists(folder.path("final/model-00001-of-00005.safetensors")));
+  const HuggingFaceDirectory directory(folder.path("final"));
   CHECK(directory.files().size() == 5);
   for (int i = 0; i < 7; ++i) {
     CHECK(at::equal(directory.read(concat("t", i), {10}), at::full({10}, float(i))));
   }
   CHECK(directory.read("big", {100}).eq(7).all().item<bool>());
-  const Json index = Json::parse_file(folder / "final/model.safetensors.index.json");
+  const Json index = Json::parse_file(folder.path("final/model.safetensors.index.json"));
   CHECK(index.at("metadata").at("total_size").as_int64() == 7 * 40 + 400);
 }
 
 TEST_CASE("more tensors than a header has room for go into the next shard") {
-  const TemporaryDirectory folder;
-  HuggingFaceWriter writer(folder / "final", {});
+  const TempDir folder;
+  HuggingFaceWriter writer(folder.path("final"), {});
   for (int i = 0; i < 1000; ++i) {
     writer.add("transformer.h.0.self_attention.query_key_value." + std::to_string(i),
                at::ones({1}));
   }
   writer.commit();
-  const HuggingFaceDirectory directory(folder / "final");
+  const HuggingFaceDirectory directory(folder.path("final"));
   CHECK(directory.files().size() > 1);
   CHECK(directory.names().size() == 1000);
 }
 
 TEST_CASE("nothing is overwritten and nothing half-written stays") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
+  fs::create_directory(folder.path("final"));
   folder.write("final/keep", "x");
-  CHECK_THAT(
-      message_of([&] { HuggingFaceWriter writer(folder / "final"); }, ErrorCode::kInvalidArgument),
-      Contains("already exists"));
-  CHECK(fs::exists(folder / "final/keep"));
+  CHECK_THAT(message_of([&] { HuggingFaceWriter writer(folder.path("final")); },
+                        ErrorCode::kInvalidArgument),
+             Contains("already exists"));
+  CHECK(fs::exists(folder.path("final/keep")));
   {
-    HuggingFaceWriter writer(folder / "other");
+    HuggingFaceWriter writer(folder.path("other"));
     writer.add("a", at::ones({2}));
     CHECK_THAT(message_of([&] { writer.add("a", at::ones({2})); }, ErrorCode::kInvalidArgument),
                Contains("twice"));
-    CHECK(fs::exists(folder / "other.tmp"));
+    CHECK(fs::exists(folder.path("other.tmp")));
   }
-  CHECK_FALSE(fs::exists(folder / "other"));
-  CHECK_FALSE(fs::exists(folder / "other.tmp"));
+  CHECK_FALSE(fs::exists(folder.path("other")));
+  CHECK_FALSE(fs::exists(folder.path("other.tmp")));
 }

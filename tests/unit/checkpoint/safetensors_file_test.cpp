@@ -4,11 +4,11 @@
 #include <limits>
 #include <thread>
 
-#include "safetensors_bytes.h"
-#include "temporary_directory.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
+#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
+#include "tests/unit/checkpoint/safetensors_bytes.h"
 
 using namespace tessera;
 using Catch::Matchers::Contains;
@@ -27,7 +27,7 @@ std::string message_of(const std::function<void()>& action) {
 }  // namespace
 
 TEST_CASE("tensors of every dtype come back as they were written") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   const at::Tensor values = at::arange(-3, 9).reshape({3, 4});
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kLong, at::kInt,
@@ -37,8 +37,8 @@ TEST_CASE("tensors of every dtype come back as they were written") {
   tensors.emplace_back("scalar", at::full({}, 7.0));
   tensors.emplace_back("empty", at::empty({0, 5}));
   tensors.emplace_back("transposed \"\\\n\u00e9", at::arange(6).reshape({2, 3}).t());
-  save_safetensors(folder / "x", tensors, {{"format", "pt"}, {"note", "\"quoted\""}});
-  const SafetensorsFile file(folder / "x");
+  save_safetensors(folder.path("x"), tensors, {{"format", "pt"}, {"note", "\"quoted\""}});
+  const SafetensorsFile file(folder.path("x"));
   CHECK(file.header().metadata.at("note") == "\"quoted\"");
   REQUIRE(file.header().entries.size() == tensors.size());
   for (const auto& [name, tensor] : tensors) {
@@ -51,9 +51,9 @@ TEST_CASE("tensors of every dtype come back as they were written") {
 }
 
 TEST_CASE("the writer streams tensors and pads its header with spaces") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   {
-    SafetensorsWriter writer(folder / "x", 2000);
+    SafetensorsWriter writer(folder.path("x"), 2000);
     writer.add("a", at::ones({2, 2}));
     CHECK_THROWS_AS(writer.add("a", at::ones({1})), Error);
     CHECK(writer.has_room("b", at::ones({1})));
@@ -62,40 +62,41 @@ TEST_CASE("the writer streams tensors and pads its header with spaces") {
     CHECK(writer.data_bytes() == 18);
     writer.finish();
   }
-  const SafetensorsFile file(folder / "x");
-  CHECK(std::filesystem::file_size(folder / "x") == 8 + 2000 + 18);
+  const SafetensorsFile file(folder.path("x"));
+  CHECK(std::filesystem::file_size(folder.path("x")) == 8 + 2000 + 18);
   CHECK(at::equal(file.read("a"), at::ones({2, 2})));
   CHECK(file.header().metadata.at("format") == "pt");
 }
 
 TEST_CASE("an unfinished file is not valid") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   {
-    SafetensorsWriter writer(folder / "x");
+    SafetensorsWriter writer(folder.path("x"));
     writer.add("a", at::ones({4}));
   }
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder / "x"); }), Contains("length is zero"));
+  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("x")); }),
+             Contains("length is zero"));
 }
 
 TEST_CASE("NaN values are legal and counted") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   at::Tensor values = at::zeros({3, 5});
   values[1][2] = std::numeric_limits<float>::quiet_NaN();
   values[2][4] = std::numeric_limits<float>::quiet_NaN();
   values[0][0] = std::numeric_limits<float>::infinity();
-  save_safetensors(folder / "x",
+  save_safetensors(folder.path("x"),
                    {{"f", values}, {"h", values.to(at::kHalf)}, {"i", at::ones({2}, at::kInt)}});
-  const SafetensorsFile file(folder / "x");
+  const SafetensorsFile file(folder.path("x"));
   CHECK(file.count_nan("f") == 2);
   CHECK(file.count_nan("h") == 2);
   CHECK(file.count_nan("i") == 0);
 }
 
 TEST_CASE("a file that shrinks after it was opened is an error, not a fault") {
-  const TemporaryDirectory folder;
-  save_safetensors(folder / "x", {{"a", at::ones({1000})}});
-  const SafetensorsFile file(folder / "x");
-  std::filesystem::resize_file(folder / "x", file.find("a")->begin + 400);
+  const TempDir folder;
+  save_safetensors(folder.path("x"), {{"a", at::ones({1000})}});
+  const SafetensorsFile file(folder.path("x"));
+  std::filesystem::resize_file(folder.path("x"), file.find("a")->begin + 400);
   const std::string message = message_of([&] { file.read("a"); });
   CHECK_THAT(message, Contains("byte " + std::to_string(file.find("a")->begin + 400)));
   CHECK_THAT(message, Contains("shrunk"));
@@ -103,20 +104,21 @@ TEST_CASE("a file that shrinks after it was opened is an error, not a fault") {
 }
 
 TEST_CASE("missing files, folders, pipes and tensors are named") {
-  const TemporaryDirectory folder;
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder / "absent"); }), Contains("absent"));
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path()); }), Contains("not a regular"));
-  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder / "pipe"); }), Contains("not a regular"));
-  save_safetensors(folder / "x", {{"a", at::ones({1})}});
-  const SafetensorsFile file(folder / "x");
+  const TempDir folder;
+  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("absent")); }), Contains("absent"));
+  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("")); }), Contains("not a regular"));
+  REQUIRE(::mkfifo((folder.path("pipe")).c_str(), 0600) == 0);
+  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("pipe")); }),
+             Contains("not a regular"));
+  save_safetensors(folder.path("x"), {{"a", at::ones({1})}});
+  const SafetensorsFile file(folder.path("x"));
   CHECK_THAT(message_of([&] { file.read("b"); }), Contains("has no tensor \"b\""));
-  CHECK_THAT(message_of([&] { SafetensorsWriter writer(folder / "no/such/folder"); }),
+  CHECK_THAT(message_of([&] { SafetensorsWriter writer(folder.path("no/such/folder")); }),
              Contains("cannot be created"));
 }
 
 TEST_CASE("bool bytes other than 0 and 1 read as true") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   std::string bytes =
       safetensors_bytes(R"({"a":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})", 3);
   bytes.back() = '\x7f';
@@ -126,11 +128,11 @@ TEST_CASE("bool bytes other than 0 and 1 read as true") {
 }
 
 TEST_CASE("several threads read one file") {
-  const TemporaryDirectory folder;
+  const TempDir folder;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (int i = 0; i < 16; ++i) tensors.emplace_back(std::to_string(i), at::full({5000}, i));
-  save_safetensors(folder / "x", tensors);
-  const SafetensorsFile file(folder / "x");
+  save_safetensors(folder.path("x"), tensors);
+  const SafetensorsFile file(folder.path("x"));
   std::vector<int> wrong(4, 0);
   std::vector<std::thread> threads;
   for (size_t t = 0; t < wrong.size(); ++t) {

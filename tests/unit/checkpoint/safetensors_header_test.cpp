@@ -1,8 +1,8 @@
 // One test for each way in which a safetensors header can be wrong; every message names the byte.
-#include "safetensors_bytes.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
 #include "tests/support/test.hpp"
+#include "tests/unit/checkpoint/safetensors_bytes.h"
 
 using namespace tessera;
 

@@ -1,6 +1,7 @@
 #include "tessera/models/bloom.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <map>
 
@@ -78,6 +79,20 @@ TEST_CASE("drawn weights follow the seed and do not depend on which blocks are b
   const at::Tensor table = model.parameters()[0].tensor.detach();
   CHECK(table.std().item<double>() == Approx(0.02).epsilon(0.1));
   CHECK(std::abs(table.mean().item<double>()) < 0.002);
+}
+
+TEST_CASE("drawn weights do not depend on the number of threads") {
+  BloomConfig config = tiny();
+  config.vocabulary = 100'000;  // several pieces
+  const auto spec = make_bloom_causal(config);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor alone = spec.blocks[0].build({.seed = 3})->parameters()[0].tensor.detach();
+  at::set_num_threads(3);
+  CHECK(at::equal(alone, spec.blocks[0].build({.seed = 3})->parameters()[0].tensor.detach()));
+  at::set_num_threads(threads);
+  CHECK(alone.std().item<double>() == Approx(0.02).epsilon(0.01));
+  CHECK_FALSE(at::equal(alone[0], alone[(1 << 20) / config.hidden]));
 }
 
 TEST_CASE("an untrained model's loss is that of guessing") {
