@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "tessera/core/error.h"
 
@@ -42,7 +43,8 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, int rank, int size, std::shared_
       runtime_(Runtime::instance()) {}
 
 MpiCommunicator::~MpiCommunicator() {
-  if (job_->signal->raised()) return;  // freeing waits for operations that will never end
+  // Freeing waits for operations that will never end once a rank has failed.
+  if (job_->signal->raised() || std::uncaught_exceptions() > 0) return;
   std::lock_guard lock(runtime_.mutex());
   MPI_Comm_free(&comm_);
 }

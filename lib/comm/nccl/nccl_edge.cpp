@@ -1,0 +1,104 @@
+#include "lib/comm/nccl/nccl_edge.h"
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <cstring>
+
+#include "lib/comm/nccl/nccl_job.h"
+
+namespace tessera::nccl {
+
+// [Note: order on an edge] A transfer starts after what the current stream held when it was called
+// (the event before_), runs on the edge's stream in the order of the calls, and ends with the event
+// after_.
+class Edge::Transfer final : public Work::Impl {
+ public:
+  Transfer(std::shared_ptr<Edge> edge, const at::Tensor& tensor)
+      : edge_(std::move(edge)), kept_({tensor}, edge_->stream_) {
+    before_.record(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
+  }
+
+  void wait() override {
+    {
+      std::unique_lock lock(edge_->mutex_);
+      edge_->changed_.wait(lock, [&] { return launched_ || edge_->error_; });
+      if (!launched_) throw Error(*edge_->error_);
+    }
+    edge_->job_->signal->throw_if_raised();
+    after_.block(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
+    kept_.release();
+  }
+
+  std::shared_ptr<Edge> edge_;
+  Kept kept_;
+  at::cuda::CUDAEvent before_;
+  at::cuda::CUDAEvent after_;
+  bool launched_ = false;
+};
+
+Edge::Edge(std::string key, Role role, at::Device device, std::shared_ptr<const Job> job)
+    : key_(std::move(key)),
+      role_(role),
+      device_(device),
+      job_(std::move(job)),
+      stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {
+  thread_ = std::thread([this] { connect(); });
+}
+
+void Edge::connect() {
+  const c10::cuda::CUDAGuard guard(device_);
+  try {
+    ncclUniqueId id;
+    if (role_ == Role::kSender) {
+      check(ncclGetUniqueId(&id) == ncclSuccess, ErrorCode::kUnavailable,
+            "ncclGetUniqueId failed: ", ncclGetLastError(nullptr));
+      job_->post(key_, std::string(id.internal, sizeof id.internal));
+    } else {
+      const std::string bytes = job_->take(key_);
+      check(bytes.size() == sizeof id.internal, ErrorCode::kInternal, "an NCCL id of ",
+            bytes.size(), " bytes");
+      std::memcpy(id.internal, bytes.data(), bytes.size());
+    }
+    auto handle = std::make_shared<Handle>(id, role_ == Role::kSender ? 0 : 1, 2, job_->signal);
+    job_->watch->add(handle);
+    std::lock_guard lock(mutex_);
+    handle_ = std::move(handle);
+    for (const auto& transfer : queue_) launch(*transfer);
+    queue_.clear();
+    connected_ = true;
+  } catch (const std::exception& error) {
+    std::lock_guard lock(mutex_);
+    error_ = Error(ErrorCode::kUnavailable, error.what());
+    queue_.clear();
+  }
+  changed_.notify_all();
+}
+
+void Edge::launch(Transfer& transfer) {
+  const at::Tensor& tensor = transfer.kept_.tensors().front();
+  transfer.before_.block(stream_);
+  if (tensor.numel() > 0) {
+    const auto type = nccl_type(tensor.scalar_type());
+    handle_->call(role_ == Role::kSender ? "ncclSend" : "ncclRecv", [&](ncclComm_t comm) {
+      return role_ == Role::kSender
+                 ? ncclSend(tensor.const_data_ptr(), tensor.numel(), type, 1, comm, stream_)
+                 : ncclRecv(tensor.data_ptr(), tensor.numel(), type, 0, comm, stream_);
+    });
+  }
+  transfer.after_.record(stream_);
+  transfer.launched_ = true;
+}
+
+Work Edge::transfer(const at::Tensor& tensor) {
+  auto transfer = std::make_shared<Transfer>(shared_from_this(), tensor);
+  std::lock_guard lock(mutex_);
+  if (error_) throw Error(*error_);
+  if (connected_) {
+    launch(*transfer);
+  } else {
+    queue_.push_back(transfer);
+  }
+  return Work(std::move(transfer));
+}
+
+}  // namespace tessera::nccl

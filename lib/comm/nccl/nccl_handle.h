@@ -1,0 +1,96 @@
+#pragma once
+// An NCCL communicator that can be waited for and aborted from any thread, and the thread that
+// watches them all.
+#include <ATen/cuda/CUDAEvent.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/comm/abort_signal.h"
+
+namespace tessera::nccl {
+
+// Non-blocking ncclComm_t: no call holds the host longer than the job lives.
+class Handle {
+ public:
+  // Collective over the ranks that know the id; returns when all have come.
+  Handle(const ncclUniqueId& id, int rank, int size, std::shared_ptr<const AbortSignal> signal);
+  // Takes over a communicator that NCCL may still be setting up.
+  Handle(ncclComm_t comm, std::shared_ptr<const AbortSignal> signal);
+  ~Handle();
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  // Runs fn(ncclComm_t) -> ncclResult_t and waits until NCCL has accepted it; what is enqueued on
+  // streams goes on. Throws Error(kUnavailable).
+  template <typename Fn>
+  void call(const char* what, Fn fn) {
+    {
+      std::lock_guard lock(mutex_);
+      require_alive();
+      check_result(fn(comm_), what);
+    }
+    settle(what);
+  }
+
+  // For the watching thread.
+  void abort();
+  std::string asynchronous_error();  // empty: none
+
+ private:
+  void require_alive() const;
+  void check_result(ncclResult_t result, const char* what) const;
+  void settle(const char* what);
+
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;
+  bool aborted_ = false;
+  const std::shared_ptr<const AbortSignal> signal_;
+};
+
+ncclConfig_t non_blocking_config();
+
+// Polls errors and overdue operations, and aborts all handles when the job's signal is raised:
+// their kernels end and streams run on.
+class Watch {
+ public:
+  Watch(int device, std::shared_ptr<const AbortSignal> signal,
+        std::function<void(const std::string&)> abort_job, std::chrono::seconds timeout);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void add(std::weak_ptr<Handle> handle);
+  // name: what to call the operation when it is overdue.
+  void expect(std::string name, std::shared_ptr<at::cuda::CUDAEvent> done);
+
+ private:
+  struct Expected {
+    std::string name;
+    std::shared_ptr<at::cuda::CUDAEvent> done;
+    std::chrono::steady_clock::time_point since;
+  };
+  void run();
+  void look();
+
+  const int device_;
+  const std::shared_ptr<const AbortSignal> signal_;
+  const std::function<void(const std::string&)> abort_job_;
+  const std::chrono::seconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::vector<std::weak_ptr<Handle>> handles_;
+  std::deque<Expected> expected_;
+  std::thread thread_;
+};
+
+}  // namespace tessera::nccl

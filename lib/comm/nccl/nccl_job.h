@@ -1,0 +1,66 @@
+#pragma once
+// What the NCCL communicators of one job share.
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAStream.h>
+#include <nccl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/comm/nccl/nccl_handle.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/core/error.h"
+
+namespace tessera::nccl {
+
+struct Job {
+  std::shared_ptr<const AbortSignal> signal;
+  std::function<void(const std::string&)> abort;
+  std::function<void(const std::string& key, const std::string& value)> post;
+  std::function<std::string(const std::string& key)> take;
+  std::unique_ptr<Watch> watch;
+};
+
+inline ncclDataType_t nccl_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kLong:
+      return ncclInt64;
+    case at::kInt:
+      return ncclInt32;
+    case at::kChar:
+      return ncclInt8;
+    default:
+      return ncclUint8;
+  }
+}
+
+// Tensors of an operation on a side stream. Waiting orders the current stream after it, and so also
+// the memory's next use; if nobody waited, the allocator is told of the side stream instead.
+class Kept {
+ public:
+  Kept(std::vector<at::Tensor> tensors, c10::cuda::CUDAStream stream)
+      : tensors_(std::move(tensors)), stream_(stream) {}
+  ~Kept() {
+    for (const at::Tensor& tensor : tensors_) tensor.record_stream(stream_.unwrap());
+  }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  void release() { tensors_.clear(); }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  c10::cuda::CUDAStream stream_;
+};
+
+}  // namespace tessera::nccl

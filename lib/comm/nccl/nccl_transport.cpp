@@ -1,0 +1,93 @@
+#include "lib/comm/nccl/nccl_transport.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "lib/comm/nccl/nccl_communicator.h"
+#include "tessera/core/error.h"
+
+namespace tessera::nccl {
+namespace {
+
+std::chrono::seconds collective_timeout() {
+  const char* text = std::getenv("TESSERA_COLLECTIVE_TIMEOUT_S");
+  const int seconds = text == nullptr ? 1800 : std::atoi(text);
+  check(seconds > 0, ErrorCode::kInvalidArgument, "TESSERA_COLLECTIVE_TIMEOUT_S=", text,
+        " is not a positive number of seconds");
+  return std::chrono::seconds(seconds);
+}
+
+std::string host_name() {
+  char name[256] = "?";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string gpu_identity(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device) == cudaSuccess, ErrorCode::kUnavailable,
+        "GPU ", device, " does not answer");
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+    uuid += digits;
+  }
+  return concat(properties.name, " ", uuid, " on host ", host_name());
+}
+
+void refuse_shared_gpus(ControlChannel& control, int device) {
+  std::map<std::string, int> owners;
+  const auto gpus = control.exchange(gpu_identity(device));
+  for (size_t r = 0; r < gpus.size(); ++r) {
+    const auto [owner, is_new] = owners.emplace(gpus[r], static_cast<int>(r));
+    check(is_new, ErrorCode::kInvalidArgument, "ranks ", owner->second, " and ", r,
+          " would share one GPU (", gpus[r],
+          "); start at most one rank a GPU, or choose --backend mpi for the CPU");
+  }
+}
+
+}  // namespace
+
+std::string unusable_because(const LaunchInfo&) {
+  return c10::cuda::device_count() > 0 ? "" : "there is no GPU";
+}
+
+std::unique_ptr<Communicator> connect(const TransportContext& context) {
+  const LaunchInfo& launch = context.launch;
+  // With one visible GPU a rank (as some launchers arrange it) every rank takes its first.
+  const int index = launch.local_rank % c10::cuda::device_count();
+  refuse_shared_gpus(*context.control, index);
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  int version = 0;
+  ncclGetVersion(&version);
+  require_same_on_all_ranks(*context.control, "the NCCL version", std::to_string(version));
+
+  auto job = std::make_shared<Job>();
+  job->signal = context.signal;
+  job->abort = context.abort;
+  job->post = context.post;
+  job->take = context.take;
+  job->watch = std::make_unique<Watch>(index, context.signal, context.abort, collective_timeout());
+
+  ncclUniqueId id{};
+  if (launch.rank == 0) {
+    check(ncclGetUniqueId(&id) == ncclSuccess, ErrorCode::kUnavailable,
+          "ncclGetUniqueId failed: ", ncclGetLastError(nullptr));
+  }
+  const std::string bytes =
+      context.control->exchange(std::string(id.internal, sizeof id.internal)).front();
+  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
+  auto handle = std::make_shared<Handle>(id, launch.rank, launch.world_size, context.signal);
+  return std::make_unique<NcclCommunicator>("world", at::Device(at::kCUDA, index), launch.rank,
+                                            launch.world_size, std::move(handle), std::move(job));
+}
+
+}  // namespace tessera::nccl
