@@ -1,0 +1,115 @@
+#include "tessera/core/device.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+c10::impl::VirtualGuardImpl guard_of(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type());
+}
+
+c10::DeviceAllocator& allocator_of(at::Device device) {
+  check(!device.is_cpu(), ErrorCode::kInvalidArgument,
+        "memory of the CPU is not counted by device; use HostMemoryCounter");
+  return *c10::getDeviceAllocator(device.type());
+}
+
+}  // namespace
+
+int gpu_count() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
+  return guard_of(at::Device(c10::kCUDA)).deviceCount();
+}
+
+void set_current_device(at::Device device) {
+  if (!device.is_cpu()) guard_of(device).setDevice(device);
+}
+
+void synchronize_device(at::Device device) {
+  if (!device.is_cpu()) guard_of(device).synchronizeDevice(device.index());
+}
+
+c10::Stream current_stream(at::Device device) { return guard_of(device).getStream(device); }
+
+c10::Stream side_stream(at::Device device, bool high_priority) {
+  if (device.is_cpu()) return current_stream(device);
+  return guard_of(device).getStreamFromGlobalPool(device, high_priority);
+}
+
+StreamScope::StreamScope(c10::Stream stream)
+    : previous_(guard_of(stream.device()).exchangeStream(stream)) {}
+StreamScope::~StreamScope() { guard_of(previous_.device()).exchangeStream(previous_); }
+
+void Marker::record(c10::Stream stream) {
+  if (stream.device().is_cpu()) return;
+  if (event_ == nullptr) event_ = std::make_unique<c10::Event>(stream.device_type());
+  event_->record(stream);
+}
+
+void Marker::block(c10::Stream stream) const {
+  if (event_ != nullptr) event_->block(stream);
+}
+
+void Marker::synchronize() const {
+  if (event_ != nullptr) event_->synchronize();
+}
+
+bool Marker::done() const { return event_ == nullptr || event_->query(); }
+
+MemoryUse memory_use(at::Device device) {
+  const auto stats = allocator_of(device).getDeviceStats(device.index());
+  const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return {.allocated_bytes = stats.allocated_bytes[total].current,
+          .peak_allocated_bytes = stats.allocated_bytes[total].peak,
+          .reserved_bytes = stats.reserved_bytes[total].current,
+          .peak_reserved_bytes = stats.reserved_bytes[total].peak,
+          .allocations = stats.num_device_alloc};
+}
+
+void reset_peak_memory(at::Device device) { allocator_of(device).resetPeakStats(device.index()); }
+
+std::pair<int64_t, int64_t> device_memory(at::Device device) {
+  const auto [free, total] = allocator_of(device).getMemoryInfo(device.index());
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+// LibTorch's CPU allocator reports to whatever hangs at the profiler's place of the thread.
+struct HostMemoryCounter::State {
+  struct Reporter final : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
+      if (!device.is_cpu()) return;
+      use.allocated_bytes += bytes;
+      use.peak_allocated_bytes = std::max(use.peak_allocated_bytes, use.allocated_bytes);
+      if (bytes > 0) ++use.allocations;
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+    MemoryUse use;
+  };
+  std::shared_ptr<Reporter> reporter = std::make_shared<Reporter>();
+  c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, reporter};
+};
+
+HostMemoryCounter::HostMemoryCounter() : state_(std::make_unique<State>()) {}
+HostMemoryCounter::~HostMemoryCounter() = default;
+
+MemoryUse HostMemoryCounter::use() const {
+  MemoryUse use = state_->reporter->use;
+  use.reserved_bytes = use.allocated_bytes;
+  use.peak_reserved_bytes = use.peak_allocated_bytes;
+  return use;
+}
+
+void HostMemoryCounter::reset_peak() {
+  MemoryUse& use = state_->reporter->use;
+  use.peak_allocated_bytes = use.allocated_bytes;
+}
+
+}  // namespace tessera
