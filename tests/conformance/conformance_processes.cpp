@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tessera/comm/launch.h"
+#include "tessera/core/log.h"
 #include "tests/conformance/communicator_conformance.hpp"
 #include "tests/support/ranks.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 void run_all(Communicator& world) {
   for (const ConformanceCase& each : conformance_cases()) {
     try {
+      log(LogLevel::kDebug, each.name);
       each.run(world);
       if (world.device().is_cpu()) continue;
       world.barrier();
