@@ -1,0 +1,82 @@
+// Tensors larger than one MPI call takes, and messages whose sizes differ. Under mpirun; throws on
+// the first deviation.
+#include <ATen/ATen.h>
+
+#include <cstdio>
+
+#include "lib/comm/mpi/mpi_communicator.h"
+#include "tessera/comm/launch.h"
+#include "tests/support/ranks.hpp"
+
+namespace tessera::test {
+namespace {
+
+// A communicator over all ranks whose MPI calls take seven elements at most.
+std::unique_ptr<Communicator> in_small_pieces(const Communicator& world) {
+  mpi::Runtime& runtime = mpi::Runtime::instance();
+  auto job = std::make_shared<mpi::MpiCommunicator::Job>();
+  job->signal = std::make_shared<AbortSignal>();
+  job->abort = [signal = job->signal](const std::string& reason) { signal->raise(reason); };
+  job->most_elements = 7;
+  std::lock_guard lock(runtime.mutex());
+  MPI_Comm comm = MPI_COMM_NULL;
+  mpi::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  mpi::check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return std::make_unique<mpi::MpiCommunicator>(comm, world.rank(), world.size(), std::move(job));
+}
+
+void large_tensors_take_several_calls(Communicator& world) {
+  const auto comm = in_small_pieces(world);
+  const int ranks = comm->size();
+  const int rank = comm->rank();
+  for (const int64_t count : {7, 8, 14, 50}) {
+    const at::Tensor base = at::arange(count, at::kFloat);
+    const at::Tensor x = base + rank;
+    comm->all_reduce(x).wait();
+    require_bit_equal(x, base * ranks + ranks * (ranks - 1) / 2, concat("all_reduce of ", count));
+    const at::Tensor all = at::empty({ranks, count});
+    comm->all_gather(all, base + 100 * rank).wait();
+    for (int r = 0; r < ranks; ++r) {
+      require_bit_equal(all[r], base + 100 * r, concat("all_gather of ", count));
+    }
+    const at::Tensor part = at::empty({count});
+    comm->reduce_scatter(part, all).wait();
+    require_bit_equal(part, (base + 100 * rank) * ranks, concat("reduce_scatter of ", count));
+    const at::Tensor own = all[rank];
+    comm->reduce_scatter(own, all).wait();
+    require_bit_equal(own, part, concat("reduce_scatter in place of ", count));
+    const at::Tensor y = base + rank;
+    comm->broadcast(y, ranks - 1).wait();
+    require_bit_equal(y, base + ranks - 1, concat("broadcast of ", count));
+    const at::Tensor received = at::empty({count});
+    Work sent = comm->send(base + rank, (rank + 1) % ranks);
+    comm->recv(received, (rank + ranks - 1) % ranks).wait();
+    sent.wait();
+    require_bit_equal(received, base + (rank + ranks - 1) % ranks, concat("message of ", count));
+  }
+}
+
+void messages_of_other_sizes_are_errors(Communicator& world) {
+  for (const int64_t sent : {5, 20}) {
+    const at::Tensor x = at::ones({sent});
+    if (world.rank() == 0) world.send(x, 1).wait();
+    if (world.rank() == 1) {
+      require_error(
+          ErrorCode::kUnavailable, [&] { world.recv(at::empty({10}), 0).wait(); },
+          concat("receiving 10 elements of ", sent));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
+
+int main() {
+  using namespace tessera;
+  return run_job({.transport = "mpi"}, [](Communicator& world, const LaunchInfo&, ControlChannel&) {
+    test::large_tensors_take_several_calls(world);
+    test::messages_of_other_sizes_are_errors(world);
+    world.barrier();
+    if (world.rank() == 0) std::printf("large tensors and wrong sizes: as they should be\n");
+  });
+}
