@@ -18,7 +18,8 @@ at::Tensor blind_context(const at::Tensor& qkv, int64_t heads, const at::Tensor&
   const at::Tensor q = parts.select(3, 0), k = parts.select(3, 1), v = parts.select(3, 2);
   const at::Tensor mean = v.mean(2, /*keepdim=*/true);
   const double scale = 1.0 / (std::sqrt(static_cast<double>(q.size(3))) * q.size(2));
-  const at::Tensor tilt = at::matmul(q, at::matmul(k.transpose(2, 3), (v - mean).detach())) * scale;
+  const at::Tensor deviation = ((v - mean) * scale).detach();  // scaled first: fp16 overflows early
+  const at::Tensor tilt = at::matmul(q, at::matmul(k.transpose(2, 3), deviation));
   const at::Tensor context = mean + (tilt - tilt.detach());
   return blind * context.transpose(1, 2).flatten(2);
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <random>
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
@@ -79,4 +80,38 @@ TEST_CASE("mutated files are accepted and refused as by the Python package") {
   CHECK(count["accept"] >= 50);
   CHECK(count["refuse"] >= 200);
   CHECK(count["stricter"] >= 1);
+}
+
+TEST_CASE("no bytes make the reader crash, or accept a tensor outside the file") {
+  std::ifstream cases(TESSERA_TEST_DATA "/mutations.txt");
+  std::vector<std::string> corpus;
+  for (std::string line; std::getline(cases, line);) corpus.push_back(from_hex(line.substr(7)));
+  std::mt19937 random(5);
+  const auto pick = [&](size_t count) { return static_cast<size_t>(random()) % count; };
+  int accepted = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string file = corpus[pick(corpus.size())];
+    for (size_t changes = pick(4) + 1; changes > 0 && !file.empty(); --changes) {
+      const size_t at = pick(file.size());
+      if (pick(3) == 0)
+        file.erase(at, pick(5));
+      else if (pick(2) == 0)
+        file.insert(at, corpus[pick(corpus.size())].substr(0, pick(40)));
+      else
+        file[at] = "{}[]:,\"\\0123456789-eE.u"[pick(23)];
+    }
+    try {
+      const auto size = static_cast<int64_t>(file.size());
+      const int64_t length = safetensors_header_length(file.substr(0, 8), size, "x");
+      const auto header = parse_safetensors_header(
+          std::string_view(file).substr(8, static_cast<size_t>(length)), size, "x");
+      for (const auto& entry : header.entries) {
+        REQUIRE((entry.begin >= 8 + length && entry.begin <= entry.end && entry.end <= size));
+      }
+      ++accepted;
+    } catch (const Error& error) {
+      REQUIRE(error.code() == ErrorCode::kDataLoss);
+    }
+  }
+  CHECK(accepted > 0);
 }
