@@ -74,8 +74,9 @@ class BloomBlock final : public Block {
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    return bloom_block_composed(hidden, w_, slopes_, micro_batch.attention_mask, epsilon_,
-                                residual_post_layernorm_);
+    const at::Tensor& mask = micro_batch.attention_mask;
+    const auto version = mask.defined() ? &bloom_block_padded : &bloom_block_composed;
+    return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
 

@@ -24,24 +24,12 @@ at::Tensor blind_context(const at::Tensor& qkv, int64_t heads, const at::Tensor&
   return blind * context.transpose(1, 2).flatten(2);
 }
 
-at::Tensor attention(const at::Tensor& qkv, const at::Tensor& slopes, const at::Tensor& mask) {
-  const at::Tensor context = ops::alibi_attention(qkv, slopes, mask);
-  if (!mask.defined()) return context;
-  if (mask.is_cpu() && mask.select(1, 0).all().item<bool>()) return context;  // none is blind
-  const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
-  return context + blind_context(qkv, slopes.size(0), blind);
-}
-
-}  // namespace
-
-at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
-                                const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                double epsilon, bool residual_post_layernorm) {
-  const auto& w = weights;
+template <typename Attention>
+at::Tensor run_block(const at::Tensor& hidden, const BloomBlockWeights& w, double epsilon,
+                     bool residual_post_layernorm, const Attention& attention) {
   const at::Tensor normed =
       ops::layer_norm(hidden, w.input_norm_weight, w.input_norm_bias, epsilon);
-  const at::Tensor context =
-      attention(ops::linear(normed, w.qkv_weight, w.qkv_bias), slopes, attention_mask);
+  const at::Tensor context = attention(ops::linear(normed, w.qkv_weight, w.qkv_bias));
   const at::Tensor attended = (residual_post_layernorm ? normed : hidden) +
                               ops::linear(context, w.dense_weight, w.dense_bias);
 
@@ -50,6 +38,28 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
   const at::Tensor inner = ops::gelu_tanh(ops::linear(normed_again, w.up_weight, w.up_bias));
   return (residual_post_layernorm ? normed_again : attended) +
          ops::linear(inner, w.down_weight, w.down_bias);
+}
+
+}  // namespace
+
+at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                                const at::Tensor& slopes, const at::Tensor& attention_mask,
+                                double epsilon, bool residual_post_layernorm) {
+  return run_block(hidden, weights, epsilon, residual_post_layernorm, [&](const at::Tensor& qkv) {
+    return ops::alibi_attention(qkv, slopes, attention_mask);
+  });
+}
+
+at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                              const at::Tensor& slopes, const at::Tensor& attention_mask,
+                              double epsilon, bool residual_post_layernorm) {
+  const at::Tensor& mask = attention_mask;
+  return run_block(hidden, weights, epsilon, residual_post_layernorm, [&](const at::Tensor& qkv) {
+    const at::Tensor context = ops::alibi_attention(qkv, slopes, mask);
+    if (mask.is_cpu() && mask.select(1, 0).all().item<bool>()) return context;  // none is blind
+    const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
+    return context + blind_context(qkv, slopes.size(0), blind);
+  });
 }
 
 }  // namespace tessera

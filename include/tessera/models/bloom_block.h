@@ -1,5 +1,5 @@
 #pragma once
-// The transformer block of BLOOM as one function of its weights, in two versions with one
+// The transformer block of BLOOM as one function of its weights, in versions with one
 // signature.
 #include <ATen/core/Tensor.h>
 
@@ -22,5 +22,12 @@ struct BloomBlockWeights {
 at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
                                 double epsilon, bool residual_post_layernorm);
+
+// The same with a mask, which must be defined, as transformers computes it: a query that sees no
+// key (padding on the left) attends to all keys of its row alike, gradient included, where the
+// other versions give 0. The first real token may be the target of such a query.
+at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                              const at::Tensor& slopes, const at::Tensor& attention_mask,
+                              double epsilon, bool residual_post_layernorm);
 
 }  // namespace tessera
