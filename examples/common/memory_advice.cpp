@@ -1,0 +1,111 @@
+#include "examples/common/memory_advice.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "examples/common/theory.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+struct Need {
+  Theory state;
+  double activations = 0;
+  double total() const {
+    return state.parameter_bytes + state.gradient_bytes + state.optimizer_bytes + activations;
+  }
+};
+
+// Activations: 17 elements of the hidden size per token and layer (Korthikanti et al. 2022,
+// equation 2 without the attention scores), fp32 attention probabilities where they are stored
+// (CPU), one chunk of logits and its gradient.
+Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
+  const double element = o.dtype == "fp32" ? 4 : 2;
+  TheoryInput input{
+      .strategy = o.strategy,
+      .ranks = ranks,
+      .accumulation = o.gradient_accumulation_steps,
+      .parameter_numel = parameter_sizes(run.config, run.head(), run.train.num_labels),
+      .parameter_dtype = o.dtype,
+      .gradient_dtype = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype,
+      .reduce_dtype = o.reduce_dtype.empty() ? o.dtype : o.reduce_dtype,
+      .persistence_threshold = o.persistence_threshold};
+  const int64_t length =
+      o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
+  const auto tokens = static_cast<double>(o.per_device_train_batch_size * length);
+  const auto hidden = static_cast<double>(run.config.hidden * run.config.layers);
+  const auto scores = static_cast<double>(run.config.heads * run.config.layers * length);
+  const double chunk = std::min(tokens, 1024.0) * static_cast<double>(run.config.vocabulary);
+  Need need{theory_of(input), tokens * (17 * hidden * element + scores * 4)};
+  if (run.task == Task::kCausal) need.activations += 2 * chunk * 4;
+  return need;
+}
+
+}  // namespace
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  const auto* torch =
+      dynamic_cast<const c10::Error*>(&error);  // the CPU allocator has no type of its own
+  return torch != nullptr && torch->msg().find("DefaultCPUAllocator") != std::string::npos;
+}
+
+std::string mebibytes(double bytes) {
+  char text[64];
+  std::snprintf(text, sizeof(text), bytes < 100 * 1048576 ? "%.1f MiB" : "%.0f MiB",
+                bytes / 1048576);
+  return text;
+}
+
+std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason) {
+  const TrainOptions& o = run.options;
+  const Need now = need_of(run, o, ranks);
+  struct Option {
+    std::string flags;
+    double saved;
+  };
+  std::vector<Option> options;
+  auto add = [&](const std::string& flags, const TrainOptions& changed, int64_t changed_ranks) {
+    options.push_back({flags, now.total() - need_of(run, changed, changed_ranks).total()});
+  };
+  for (const char* strategy : {"zero1", "zero2", "zero3"}) {
+    TrainOptions changed = o;
+    changed.strategy = strategy;
+    const int64_t n = ranks > 1 ? ranks : 4;
+    add(concat("--strategy ", strategy, ranks > 1 ? "" : " on 4 ranks"), changed, n);
+  }
+  if (o.dtype == "fp32") {
+    TrainOptions changed = o;
+    changed.dtype = "bf16";
+    add("--dtype bf16", changed, ranks);
+  }
+  if (o.per_device_train_batch_size > 1) {
+    TrainOptions changed = o;
+    changed.per_device_train_batch_size = (o.per_device_train_batch_size + 1) / 2;
+    add(concat("--per_device_train_batch_size ", changed.per_device_train_batch_size,
+               " --gradient_accumulation_steps ", o.gradient_accumulation_steps * 2),
+        changed, ranks);
+  }
+  TrainOptions shorter = o;
+  shorter.max_seq_length =
+      std::max<int64_t>(1, std::min(o.max_seq_length, run.train.longest()) / 2);
+  add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
+  std::stable_sort(options.begin(), options.end(),
+                   [](const Option& a, const Option& b) { return a.saved > b.saved; });
+  std::string text = concat(
+      "out of memory (", reason.substr(0, reason.find('\n')), "). One rank needs about ",
+      mebibytes(now.total()), ": parameters ", mebibytes(now.state.parameter_bytes), ", gradients ",
+      mebibytes(now.state.gradient_bytes), ", optimizer ", mebibytes(now.state.optimizer_bytes),
+      ", activations about ", mebibytes(now.activations), ". What would help:");
+  for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {
+    text += concat(i == 0 ? " " : "; ", options[i].flags, " saves ", mebibytes(options[i].saved));
+  }
+  return text;
+}
+
+}  // namespace tessera::programs

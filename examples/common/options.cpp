@@ -1,0 +1,195 @@
+#include "examples/common/options.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/lr_schedule.h"
+
+namespace tessera::programs {
+namespace {
+
+template <typename... Parts>
+void require(bool condition, const Parts&... parts) {
+  check(condition, ErrorCode::kInvalidArgument, parts...);
+}
+
+const std::vector<std::string> kDtypes{"fp32", "bf16", "fp16"};
+
+void add_data_flags(FlagSet& flags, TrainOptions& o, Task task) {
+  flags.section("Data");
+  if (task == Task::kCausal) {
+    flags.add("train_file", &o.train_file, "SQuAD v1.1 or v2 JSON");
+    flags.add("validation_file", &o.validation_file, "the same, evaluated after every epoch");
+    flags.add("supervise", &o.supervise, "which tokens the loss counts", {"answer", "all"});
+    flags.add("label_padding", &o.label_padding,
+              "with --supervise all: does the loss count padding", {"ignore", "include"});
+    flags.add("squad_v2", &o.squad_v2, "train questions without an answer on an empty one");
+  } else {
+    flags.add("train_file", &o.train_file, "CSV, TSV or JSONL");
+    flags.add("validation_file", &o.validation_file, "the same, evaluated after every epoch");
+    flags.add("text_column", &o.text_column, "name or number of the text column");
+    flags.add("label_column", &o.label_column, "name or number of the label column");
+    flags.add("num_labels", &o.num_labels, "number of classes; 0: as many as the data has");
+  }
+  flags.add("train_ids", &o.train_ids, "instead of --train_file: JSON lines of input_ids, labels");
+  flags.add("validation_ids", &o.validation_ids, "instead of --validation_file");
+  flags.add("train_slice", &o.train_slice, "BEGIN:END, the training rows to use");
+  flags.add("shuffle", &o.shuffle, "a new order every epoch; false keeps the file's");
+  flags.add("max_seq_length", &o.max_seq_length, "longer rows are shortened");
+  flags.add("padding_side", &o.padding_side, "where short rows are filled", {"right", "left"});
+  flags.add("pad_to_max_length", &o.pad_to_max_length,
+            "pad to --max_seq_length instead of the longest row of a micro-batch");
+}
+
+void add_training_flags(FlagSet& flags, TrainOptions& o) {
+  flags.section("Training");
+  flags.add("per_device_train_batch_size", &o.per_device_train_batch_size, "rows of a micro-batch");
+  flags.add("per_device_eval_batch_size", &o.per_device_eval_batch_size, "rows in evaluation");
+  flags.add("gradient_accumulation_steps", &o.gradient_accumulation_steps, "micro-batches a step");
+  flags.add("num_train_epochs", &o.num_train_epochs, "passes over the data");
+  flags.add("max_steps", &o.max_steps, "optimizer steps; wins over --num_train_epochs when > 0");
+  flags.add("learning_rate", &o.learning_rate, "peak learning rate");
+  flags.add("lr_scheduler_type", &o.lr_scheduler_type, "learning rate over time",
+            lr_schedule_names());
+  flags.add("warmup_steps", &o.warmup_steps, "steps in which the learning rate rises from 0");
+  flags.add("weight_decay", &o.weight_decay, "AdamW's; skips biases and norm weights");
+  flags.add("adam_beta1", &o.adam_beta1, "AdamW's first moment");
+  flags.add("adam_beta2", &o.adam_beta2, "AdamW's second moment");
+  flags.add("adam_epsilon", &o.adam_epsilon, "AdamW's epsilon");
+  flags.add("max_grad_norm", &o.max_grad_norm, "clip to this global norm; 0: no clipping");
+  flags.add("seed", &o.seed, "of the weights and the order of the data");
+  flags.add("deterministic", &o.deterministic,
+            "only algorithms that give the same bits every time");
+}
+
+void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
+  flags.section("Strategy and precision");
+  flags.add("strategy", &o.strategy, "how the model is spread over the ranks", strategy_names());
+  flags.add("dtype", &o.dtype, "of parameters and computation", kDtypes);
+  flags.add("gradient_dtype", &o.gradient_dtype,
+            "what backward accumulates into; --dtype unless given");
+  flags.add("reduce_dtype", &o.reduce_dtype,
+            "what collectives carry; --gradient_dtype unless given");
+  flags.add("tf32", &o.tf32, "fp32 matrix products through TF32 on GPUs");
+  flags.add("initial_loss_scale", &o.initial_loss_scale, "fp16: first loss scale");
+  flags.add("loss_scale_window", &o.loss_scale_window,
+            "fp16: finite steps before the scale doubles");
+  flags.add("bucket_bytes", &o.bucket_bytes,
+            "gradients are reduced together in buckets of this size");
+  flags.add("overlap", &o.overlap, "false: wait for every collective where it is launched");
+  flags.add("reduce_at_boundary", &o.reduce_at_boundary,
+            "zero2: reduce once a step, not every micro-batch");
+  flags.add("persistence_threshold", &o.persistence_threshold,
+            "zero3: parameters with fewer elements stay in full");
+  flags.add("prefetch_blocks", &o.prefetch_blocks, "zero3: blocks gathered ahead");
+  flags.add("offload", &o.offload, "state in host memory", {"none"});
+  flags.add("pipeline_parallel", &o.pipeline_parallel, "pipeline stages; only 1 in this version");
+  flags.add("tensor_parallel", &o.tensor_parallel, "tensor parallel ranks; only 1 in this version");
+  const char* later = "offload, pipeline and tensor parallelism are not built yet; leave it out";
+  for (const char* name : {"pin_memory", "pipeline_schedule", "sequence_parallel"}) {
+    flags.add_unavailable(name, later);
+  }
+  for (const char* name : {"save_steps", "save_total_limit", "resume_from_checkpoint"}) {
+    flags.add_unavailable(name, "checkpoints are not built yet; the trained model goes to final/");
+  }
+  flags.add_unavailable("gradient_checkpointing",
+                        "lower --per_device_train_batch_size and raise "
+                        "--gradient_accumulation_steps instead");
+  flags.add_unavailable("deepspeed", "use --strategy and --dtype instead");
+}
+
+bool is_dtype(const std::string& name) {
+  return name.empty() || std::find(kDtypes.begin(), kDtypes.end(), name) != kDtypes.end();
+}
+
+}  // namespace
+
+void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
+  flags.section("Model");
+  flags.add("model", &o.model, "Hugging Face directory: config.json, safetensors, tokenizer.json");
+  flags.add("model_config", &o.model_config,
+            "instead of --model: random weights by NAME or config.json");
+  flags.add("tokenizer", &o.tokenizer, "directory with tokenizer.json; --model's unless given");
+  add_data_flags(flags, o, task);
+  add_training_flags(flags, o);
+  add_strategy_flags(flags, o);
+  flags.section("Run and output");
+  flags.add("output_dir", &o.output_dir, "metrics, configuration and the trained model go here");
+  flags.add("logging_steps", &o.logging_steps, "report every so many steps");
+  flags.add("eval_steps", &o.eval_steps, "evaluate every so many steps; 0: after every epoch");
+  flags.add("overwrite_output_dir", &o.overwrite_output_dir,
+            "replace the run that --output_dir holds");
+  flags.add("report_to", &o.report_to, "any of jsonl, csv, or none");
+  flags.add("save_final", &o.save_final, "write the trained model to final/");
+  flags.add("ranks", &o.ranks, "in-process ranks as threads, CPU only");
+  flags.add("backend", &o.backend, "transport of the collectives",
+            {"auto", "local", "mpi", "nccl"});
+  flags.add("dry_run", &o.dry_run, "check everything, say what would run, and stop");
+}
+
+void validate_options(const TrainOptions& o, Task task) {
+  require(o.model.empty() != o.model_config.empty(),
+          "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
+  require(o.train_file.empty() != o.train_ids.empty(), "give either --train_file or --train_ids");
+  require(o.validation_file.empty() || o.validation_ids.empty(),
+          "give --validation_file or --validation_ids, not both");
+  const bool text = !o.train_file.empty() || !o.validation_file.empty();
+  require(!text || !o.model.empty() || !o.tokenizer.empty(),
+          "text files need --tokenizer DIR (with tokenizer.json)");
+  require(!o.output_dir.empty() || o.dry_run, "give --output_dir DIR");
+  require(o.label_padding == "ignore" || o.supervise == "all" || task != Task::kCausal,
+          "--label_padding include needs --supervise all");
+  require(o.offload == "none" && o.pipeline_parallel == 1 && o.tensor_parallel == 1,
+          "--pipeline_parallel and --tensor_parallel must be 1 in this version; the strategies are "
+          "single, ddp, zero1, zero2 and zero3");
+  const std::pair<const char*, int64_t> positive[] = {
+      {"max_seq_length", o.max_seq_length},
+      {"per_device_train_batch_size", o.per_device_train_batch_size},
+      {"per_device_eval_batch_size", o.per_device_eval_batch_size},
+      {"gradient_accumulation_steps", o.gradient_accumulation_steps},
+      {"logging_steps", o.logging_steps},
+      {"loss_scale_window", o.loss_scale_window},
+      {"bucket_bytes", o.bucket_bytes},
+      {"ranks", o.ranks}};
+  for (const auto& [name, value] : positive) {
+    require(value >= 1, "--", name, " is ", value, "; it must be at least 1");
+    require(value <= int64_t{1} << 40, "--", name, " is ", value, "; that is too large");
+  }
+  const std::pair<const char*, double> not_negative[] = {
+      {"eval_steps", static_cast<double>(o.eval_steps)},
+      {"warmup_steps", static_cast<double>(o.warmup_steps)},
+      {"num_labels", static_cast<double>(o.num_labels)},
+      {"persistence_threshold", static_cast<double>(o.persistence_threshold)},
+      {"prefetch_blocks", static_cast<double>(o.prefetch_blocks)},
+      {"learning_rate", o.learning_rate},
+      {"weight_decay", o.weight_decay},
+      {"max_grad_norm", o.max_grad_norm},
+      {"adam_epsilon", o.adam_epsilon}};
+  for (const auto& [name, value] : not_negative) {
+    require(value >= 0, "--", name, " is ", value, "; it must not be negative");
+  }
+  for (const auto& [name, beta] :
+       {std::pair{"adam_beta1", o.adam_beta1}, {"adam_beta2", o.adam_beta2}}) {
+    require(beta >= 0 && beta < 1, "--", name, " is ", beta, "; it must be in [0, 1)");
+  }
+  require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
+          "; it must be positive unless --max_steps is");
+  require(o.initial_loss_scale >= 1, "--initial_loss_scale is ", o.initial_loss_scale,
+          "; it must be at least 1");
+  require(o.ranks <= 256, "--ranks is ", o.ranks,
+          "; threads as ranks end at 256, use mpirun for more");
+  require(is_dtype(o.gradient_dtype), "--gradient_dtype is '", o.gradient_dtype,
+          "'; fp32, bf16 or fp16");
+  require(is_dtype(o.reduce_dtype), "--reduce_dtype is '", o.reduce_dtype, "'; fp32, bf16 or fp16");
+  if (!o.train_slice.empty()) Slice::parse(o.train_slice);
+  std::istringstream report(o.report_to);
+  for (std::string item; std::getline(report, item, ',');) {
+    require(item == "jsonl" || item == "csv" || item == "none", "--report_to: '", item,
+            "' is not one of jsonl, csv, none; the nearest is ",
+            nearest_name(item, {"jsonl", "csv", "none"}));
+  }
+}
+
+}  // namespace tessera::programs

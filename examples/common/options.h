@@ -1,0 +1,62 @@
+#pragma once
+// What the fine-tuning programs can be told, with Hugging Face's names and defaults.
+#include <cstdint>
+#include <string>
+
+#include "examples/common/flags.h"
+#include "tessera/data/dataset.h"
+
+namespace tessera::programs {
+
+struct TrainOptions {
+  // model
+  std::string model, model_config, tokenizer;
+  // data
+  std::string train_file, validation_file, train_ids, validation_ids, train_slice;
+  std::string text_column, label_column;  // classification
+  int64_t num_labels = 0;                 // classification; 0: as many as the data has
+  std::string supervise = "answer";       // SQuAD
+  std::string label_padding = "ignore";   // SQuAD
+  bool squad_v2 = false;                  // SQuAD
+  std::string padding_side = "right";
+  bool pad_to_max_length = false;
+  bool shuffle = true;
+  int64_t max_seq_length = 512;
+  // output
+  bool overwrite_output_dir = false;
+  std::string output_dir, report_to = "jsonl,csv";
+  int64_t logging_steps = 1, eval_steps = 0;
+  bool save_final = true;
+  // strategy
+  std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
+  int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;
+  bool overlap = true, reduce_at_boundary = false, tf32 = false;
+  std::string offload = "none";
+  int64_t pipeline_parallel = 1, tensor_parallel = 1;
+  // training
+  int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1, max_steps = -1, warmup_steps = 0;
+  double num_train_epochs = 3, learning_rate = 5e-5, weight_decay = 0, max_grad_norm = 1;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  std::string lr_scheduler_type = "linear";
+  double initial_loss_scale = 65536;
+  int64_t loss_scale_window = 1000;
+  uint64_t seed = 42;
+  bool deterministic = false;
+  // run
+  int64_t ranks = 1;
+  std::string backend = "auto";
+  bool dry_run = false;
+
+  int64_t global_batch_size(int64_t data_ranks) const {
+    return per_device_train_batch_size * gradient_accumulation_steps * data_ranks;
+  }
+};
+
+void add_train_flags(FlagSet& flags, TrainOptions& options, Task task);
+
+// Everything that can be said from the values alone, without files and ranks. Throws
+// Error(kInvalidArgument).
+void validate_options(const TrainOptions& options, Task task);
+
+}  // namespace tessera::programs

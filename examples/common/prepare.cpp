@@ -1,0 +1,198 @@
+#include "examples/common/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tessera/core/error.h"
+#include "tessera/core/hash.h"
+#include "tessera/data/classification.h"
+#include "tessera/data/squad.h"
+#include "tessera/data/token_rows.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+void prepare_tokenizer(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.tokenizer_directory = o.tokenizer.empty() ? o.model : o.tokenizer;
+  if (run.tokenizer_directory.empty()) return;
+  const bool needed = !o.train_file.empty() || !o.validation_file.empty() || !o.tokenizer.empty();
+  const fs::path directory = run.tokenizer_directory;
+  if (!needed && !fs::exists(directory / "tokenizer.json")) {
+    run.tokenizer_directory.clear();
+    return;
+  }
+  run.tokenizer = Tokenizer::load(run.tokenizer_directory);
+}
+
+bool is_trial_preset(const BloomConfig& config) { return config.vocabulary < 250'000; }
+
+void prepare_config(Prepared& run) {
+  const TrainOptions& o = run.options;
+  if (!o.model.empty()) {
+    check(fs::is_directory(o.model), ErrorCode::kDataLoss, "--model ", o.model,
+          ": no such directory; expected one with config.json and model.safetensors");
+    run.config = BloomConfig::from_file(o.model + "/config.json");
+    run.weights = std::make_unique<HuggingFaceDirectory>(o.model);
+  } else if (o.model_config.ends_with(".json")) {
+    run.config = BloomConfig::from_file(o.model_config);
+  } else {
+    run.config = BloomConfig::preset(o.model_config);
+    if (run.tokenizer && is_trial_preset(run.config)) {
+      run.config.vocabulary = run.tokenizer->size();
+      run.config.bos_token = run.tokenizer->bos_id();
+      run.config.eos_token = run.tokenizer->eos_id();
+      run.config.pad_token = run.tokenizer->pad_id();
+      run.notices.push_back(concat(
+          o.model_config, " takes the tokenizer's vocabulary: ", run.config.vocabulary, " tokens"));
+    }
+  }
+  run.config.validate();
+  for (const std::string& notice : run.config.notices) run.notices.push_back(notice);
+  check(!run.tokenizer || run.tokenizer->size() <= run.config.vocabulary,
+        ErrorCode::kInvalidArgument, "the tokenizer in ", run.tokenizer_directory, " has ",
+        run.tokenizer->size(), " tokens, the model's vocabulary only ", run.config.vocabulary,
+        "; they do not belong together");
+}
+
+Dataset read_squad_file(Prepared& run, const std::string& path) {
+  const TrainOptions& o = run.options;
+  SquadExamples squad = squad_examples(read_squad(path), *run.tokenizer,
+                                       {.max_seq_length = o.max_seq_length,
+                                        .supervise_all = o.supervise == "all",
+                                        .keep_unanswerable = o.squad_v2});
+  if (squad.skipped_unanswerable > 0) {
+    run.notices.push_back(concat(path, ": ", squad.skipped_unanswerable,
+                                 " questions without an answer skipped (--squad_v2 keeps them)"));
+  }
+  if (squad.truncated > 0) {
+    run.notices.push_back(concat(path, ": ", squad.truncated, " contexts shortened to fit ",
+                                 o.max_seq_length, " tokens"));
+  }
+  check(squad.dataset.size() > 0, ErrorCode::kDataLoss, path, ": no question to train on");
+  return std::move(squad.dataset);
+}
+
+Dataset read_rows(const Prepared& run, const std::string& path, int64_t num_labels) {
+  return read_token_rows(path, {.task = run.task,
+                                .vocab_size = run.config.vocabulary,
+                                .num_labels = num_labels,
+                                .max_seq_length = run.options.max_seq_length});
+}
+
+void prepare_causal(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.train =
+      o.train_ids.empty() ? read_squad_file(run, o.train_file) : read_rows(run, o.train_ids, 0);
+  if (!o.validation_file.empty()) run.validation = read_squad_file(run, o.validation_file);
+  if (!o.validation_ids.empty()) run.validation = read_rows(run, o.validation_ids, 0);
+  if (!o.train_file.empty()) {
+    run.notices.push_back(o.supervise == "all"
+                              ? concat("supervised: all tokens, padding ",
+                                       o.label_padding == "include" ? "included" : "ignored")
+                              : "supervised: the answer and the end token");
+  }
+}
+
+LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
+  const int64_t wanted = run.options.num_labels;
+  if (!run.config.labels.empty() && run.weights) return LabelMap::from_names(run.config.labels);
+  LabelMap found = LabelMap::from(texts);
+  check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
+        found.size(), " different labels, --num_labels says ", wanted);
+  if (found.size() >= wanted) return found;
+  std::vector<std::string> names = found.names();
+  while (static_cast<int64_t>(names.size()) < wanted)
+    names.push_back(concat("LABEL_", names.size()));
+  return LabelMap::from_names(names);
+}
+
+void prepare_classification(Prepared& run) {
+  const TrainOptions& o = run.options;
+  const ColumnOptions columns{.text = o.text_column, .label = o.label_column};
+  if (!o.train_ids.empty()) {
+    const int64_t count =
+        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config.labels.size());
+    check(count > 0, ErrorCode::kInvalidArgument,
+          "--train_ids needs --num_labels N for classification");
+    check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
+          "--train_ids goes with --validation_ids, not with --validation_file");
+    run.train = read_rows(run, o.train_ids, count);
+    run.train.num_labels = count;
+  } else {
+    const LabelledTexts texts = read_labelled_texts(o.train_file, columns);
+    const LabelMap labels = label_map(run, texts);
+    run.train = classification_examples(texts, labels, *run.tokenizer, o.max_seq_length);
+    run.train.num_labels = labels.size();
+    run.config.labels = labels.names();
+    if (!o.validation_file.empty()) {
+      run.validation = classification_examples(read_labelled_texts(o.validation_file, columns),
+                                               labels, *run.tokenizer, o.max_seq_length);
+    }
+  }
+  if (!o.validation_ids.empty())
+    run.validation = read_rows(run, o.validation_ids, run.train.num_labels);
+  check(run.train.num_labels >= 2, ErrorCode::kDataLoss, run.train_path,
+        ": only one class; classification needs two at least");
+}
+
+}  // namespace
+
+at::ScalarType scalar_type_of(const std::string& dtype) {
+  return dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;
+}
+
+DataLoaderOptions Prepared::loader_options(int64_t data_rank, int64_t data_size,
+                                           bool training) const {
+  const TrainOptions& o = options;
+  const std::optional<int64_t> tokenizer_pad = tokenizer ? tokenizer->pad_id() : std::nullopt;
+  return {
+      .micro_batch_size = training ? o.per_device_train_batch_size : o.per_device_eval_batch_size,
+      .accumulation_steps = training ? o.gradient_accumulation_steps : 1,
+      .data_rank = data_rank,
+      .data_size = data_size,
+      .shuffle = training && o.shuffle,
+      .seed = o.seed,
+      .padding_side = o.padding_side == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
+      .pad_id = config.pad_token.value_or(tokenizer_pad.value_or(0)),
+      .pad_to = o.pad_to_max_length ? o.max_seq_length : 0,
+      .supervise_padding = o.label_padding == "include",
+      .always_attention_mask = task == Task::kClassification && !config.pad_token};
+}
+
+Prepared prepare(const TrainOptions& options, Task task) {
+  Prepared run;
+  run.options = options;
+  run.task = task;
+  run.train_path = options.train_ids.empty() ? options.train_file : options.train_ids;
+  prepare_tokenizer(run);
+  prepare_config(run);
+  task == Task::kCausal ? prepare_causal(run) : prepare_classification(run);
+  check(run.train.size() > 0, ErrorCode::kDataLoss, run.train_path, ": no row to train on");
+  if (!options.train_slice.empty()) {
+    run.train = Slice::parse(options.train_slice).of(std::move(run.train));
+  }
+  run.dataset_sha256 = sha256_file_hex(run.train_path);
+  run.model = task == Task::kCausal ? make_bloom_causal(run.config)
+                                    : make_bloom_classifier(run.config, run.train.num_labels);
+  return run;
+}
+
+std::vector<int64_t> parameter_sizes(const BloomConfig& config, BloomHead head,
+                                     int64_t num_labels) {
+  const int64_t h = config.hidden;
+  std::vector<int64_t> sizes{config.vocabulary * h, h, h, h,
+                             h};  // embedding and its norm, final norm
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (int64_t size : {h, h, 3 * h * h, 3 * h, h * h, h, h, h, 4 * h * h, 4 * h, 4 * h * h, h}) {
+      sizes.push_back(size);
+    }
+  }
+  if (head == BloomHead::kClassification) sizes.push_back(num_labels * h);
+  if (head == BloomHead::kCausal && !config.tied_head) sizes.push_back(config.vocabulary * h);
+  return sizes;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,46 @@
+#pragma once
+// What a run needs and can be known without other ranks: read and checked once a process, before
+// anything is connected or written.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/common/options.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/data/data_loader.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/models/bloom.h"
+
+namespace tessera::programs {
+
+struct Prepared {
+  TrainOptions options;
+  Task task = Task::kCausal;
+  BloomConfig config;
+  ModelSpec model;
+  std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
+  std::optional<Tokenizer> tokenizer;
+  std::string tokenizer_directory;
+  Dataset train, validation;  // validation may be empty
+  std::string train_path, dataset_sha256;
+  std::vector<std::string> notices;  // what the user should know, one line each
+
+  BloomHead head() const {
+    return task == Task::kCausal ? BloomHead::kCausal : BloomHead::kClassification;
+  }
+  int64_t parameter_count() const { return config.parameter_count(head(), train.num_labels); }
+  DataLoaderOptions loader_options(int64_t data_rank, int64_t data_size, bool training) const;
+};
+
+// Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)
+// or Error(kDataLoss) with flag or file, place and remedy.
+Prepared prepare(const TrainOptions& options, Task task);
+
+// Number of elements of every parameter of the model; tied ones once.
+std::vector<int64_t> parameter_sizes(const BloomConfig& config, BloomHead head, int64_t num_labels);
+
+at::ScalarType scalar_type_of(const std::string& dtype);  // "fp32", "bf16", "fp16"
+
+}  // namespace tessera::programs

@@ -1,0 +1,96 @@
+#include "examples/common/program.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "examples/common/flags.h"
+#include "examples/common/memory_advice.h"
+#include "examples/common/options.h"
+#include "examples/common/output.h"
+#include "examples/common/prepare.h"
+#include "examples/common/training_run.h"
+#include "tessera/comm/launch.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+bool speaks_first() {
+  try {
+    return detect_launch().rank == 0;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+// Ranks of a node share its cores evenly unless the user has said otherwise.
+void share_cores(int local_size) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(std::max(1, cores / std::max(1, local_size)));
+}
+
+void set_numerics(const TrainOptions& options) {
+  at::Context& context = at::globalContext();
+  context.setAllowTF32CuBLAS(options.tf32);
+  context.setAllowTF32CuDNN(options.tf32);
+  if (options.deterministic) {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
+}
+
+void check_ranks(const TrainOptions& options) {
+  if (options.ranks == 1) return;
+  const LaunchInfo launch = detect_launch();
+  check(launch.world_size == 1, ErrorCode::kInvalidArgument, "--ranks ", options.ranks,
+        " makes in-process ranks, but ", launch.launcher, " has started ", launch.world_size,
+        " processes; use one of the two");
+  check(options.backend == "auto" || options.backend == "local", ErrorCode::kInvalidArgument,
+        "--ranks ", options.ranks, " needs --backend local; for ", options.backend,
+        " start the program with mpirun -n ", options.ranks);
+}
+
+}  // namespace
+
+int run_finetune(Task task, const std::string& name, const std::string& summary, int argc,
+                 char** argv) {
+  FlagSet flags(name, summary);
+  TrainOptions options;
+  Prepared prepared;
+  std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
+  try {
+    add_train_flags(flags, options, task);
+    flags.parse({argv + 1, argv + argc});
+    if (flags.help_requested() || flags.print_config_requested()) {
+      const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
+      if (speaks_first()) std::fputs(text.c_str(), stdout);
+      return 0;
+    }
+    validate_options(options, task);
+    check_ranks(options);
+    check_output_directory(options);
+    set_numerics(options);
+    prepared = prepare(options, task);
+  } catch (...) {
+    problem = std::current_exception();
+    options.ranks = 1;
+    options.backend = "auto";
+  }
+  const std::vector<std::string> arguments(argv, argv + argc);
+  return run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
+                  .transport = options.backend},
+                 [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
+                   if (problem) std::rethrow_exception(problem);
+                   share_cores(launch.local_size);
+                   TrainingRun(prepared, flags, arguments, world, launch, control).execute();
+                 });
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,13 @@
+#pragma once
+// The main function of the fine-tuning programs.
+#include <string>
+
+#include "tessera/data/dataset.h"
+
+namespace tessera::programs {
+
+// Returns the exit code.
+int run_finetune(Task task, const std::string& name, const std::string& summary, int argc,
+                 char** argv);
+
+}  // namespace tessera::programs

@@ -1,0 +1,343 @@
+#include "examples/common/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "examples/common/device_memory.h"
+#include "examples/common/export.h"
+#include "examples/common/memory_advice.h"
+#include "examples/common/output.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+#include "tessera/metrics/statistics.h"
+#include "tessera/optim/adamw.h"
+
+namespace tessera::programs {
+namespace {
+
+std::string packed(const std::vector<int64_t>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)};
+}
+
+std::vector<int64_t> unpacked(const std::string& bytes) {
+  std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
+  std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const Prepared& prepared, const FlagSet& flags,
+                         const std::vector<std::string>& argv, Communicator& world,
+                         const LaunchInfo& launch, ControlChannel& control)
+    : prepared_(prepared),
+      options_(prepared.options),
+      flags_(flags),
+      argv_(argv),
+      world_(world),
+      launch_(launch),
+      control_(control) {}
+
+TrainingRun::~TrainingRun() = default;
+
+void TrainingRun::execute() {
+  try {
+    agree();
+    build();
+    describe();
+    if (options_.dry_run) return;
+    open_output();
+    train();
+    const std::string hash = export_final();
+    finish(0, hash);
+  } catch (const Error& error) {
+    record_failure(error);
+    throw;
+  } catch (const std::exception& error) {
+    record_failure(error);
+    if (!is_out_of_memory(error)) throw;
+    fail(ErrorCode::kResourceExhausted, memory_advice(prepared_, world_.size(), error.what()));
+  }
+}
+
+// From here on every rank knows that the others do the same work on the same data.
+void TrainingRun::agree() {
+  require_same_on_all_ranks(control_, "the arguments", flags_.values_text());
+  require_same_on_all_ranks(control_, "the training data (SHA-256)", prepared_.dataset_sha256);
+  require_same_on_all_ranks(control_, "the number of validation rows",
+                            std::to_string(prepared_.validation.size()));
+}
+
+ParallelConfig TrainingRun::parallel_config() const {
+  ParallelConfig config{.strategy = options_.strategy,
+                        .bucket_bytes = options_.bucket_bytes,
+                        .overlap = options_.overlap,
+                        .reduce_at_boundary = options_.reduce_at_boundary,
+                        .persistence_threshold = options_.persistence_threshold,
+                        .prefetch_blocks = static_cast<int>(options_.prefetch_blocks)};
+  config.precision.parameter = scalar_type_of(options_.dtype);
+  if (!options_.gradient_dtype.empty()) {
+    config.precision.gradient = scalar_type_of(options_.gradient_dtype);
+  }
+  if (!options_.reduce_dtype.empty()) {
+    config.precision.reduce = scalar_type_of(options_.reduce_dtype);
+  }
+  return config;
+}
+
+TrainerOptions TrainingRun::trainer_options() const {
+  return {.device = world_.device(),
+          .max_steps = total_steps_,
+          .max_grad_norm = options_.max_grad_norm,
+          .schedule = {.kind = parse_lr_schedule(options_.lr_scheduler_type),
+                       .peak = options_.learning_rate,
+                       .warmup_steps = options_.warmup_steps,
+                       .total_steps = total_steps_},
+          .loss_scaler = {.enabled = options_.dtype == "fp16",
+                          .initial_scale = options_.initial_loss_scale,
+                          .growth_interval = options_.loss_scale_window}};
+}
+
+void TrainingRun::build() {
+  mesh_ = std::make_unique<DeviceMesh>(world_, MeshExtents{.data = world_.size()});
+  Communicator& data = mesh_->axis(Axis::kData);
+  train_loader_ = std::make_unique<DataLoader>(
+      prepared_.train, prepared_.loader_options(data.rank(), data.size(), /*training=*/true));
+  const int64_t per_epoch = train_loader_->steps_per_epoch();
+  total_steps_ = options_.max_steps > 0
+                     ? options_.max_steps
+                     : static_cast<int64_t>(
+                           std::ceil(options_.num_train_epochs * static_cast<double>(per_epoch)));
+  strategy_ = make_strategy(parallel_config(), *mesh_);
+  const BuildContext context{
+      .device = world_.device(), .seed = options_.seed, .source = prepared_.weights.get()};
+  strategy_->attach(prepared_.model, context,
+                    make_adamw({.beta1 = options_.adam_beta1,
+                                .beta2 = options_.adam_beta2,
+                                .epsilon = options_.adam_epsilon,
+                                .weight_decay = options_.weight_decay}));
+  trainer_ = std::make_unique<Trainer>(*strategy_, trainer_options());
+  const StrategyMemory memory = strategy_->memory();
+  memory_ = largest_over_ranks(
+      {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes, memory.buffer_bytes});
+  const std::string dtype = options_.dtype == "fp32" && options_.tf32 ? "tf32" : options_.dtype;
+  peak_flops_ = metrics::peak_flops_per_second(device_name(world_.device()).c_str(), dtype.c_str())
+                    .value_or(0);
+}
+
+void TrainingRun::describe() {
+  if (!reports()) return;
+  for (const std::string& notice : prepared_.notices) log(LogLevel::kInfo, notice);
+  const int64_t batch = train_loader_->global_batch_size();
+  if (const int64_t rest = prepared_.train.size() % batch; rest != 0) {
+    log(LogLevel::kInfo, "the last batch of an epoch has ", rest, " of ", batch,
+        " rows; it is filled with rows that count for nothing");
+  }
+  if (!options_.dry_run) return;
+  std::printf("%s: %lld parameters, %s on %d rank(s), global batch %lld, %lld steps\n",
+              prepared_.model.name.c_str(), static_cast<long long>(strategy_->parameter_count()),
+              options_.strategy.c_str(), world_.size(), static_cast<long long>(batch),
+              static_cast<long long>(total_steps_));
+  std::printf("per rank: parameters %s, gradients %s, optimizer %s, buffers %s\n",
+              mebibytes(memory_[0]).c_str(), mebibytes(memory_[1]).c_str(),
+              mebibytes(memory_[2]).c_str(), mebibytes(memory_[3]).c_str());
+}
+
+void TrainingRun::open_output() {
+  if (reports()) {
+    prepare_output_directory(options_);
+    write_text_file(options_.output_dir + "/config.json", flags_.config_json() + "\n");
+    recorder_ = std::make_unique<metrics::Recorder>(make_sinks(options_), options_.logging_steps);
+    recorder_->start(start_record());
+    sampler_ = std::make_unique<metrics::ResourceSampler>(
+        metrics::ResourceSamplerOptions{.tree_root = metrics::node_tree_root(launch_.launcher)},
+        [recorder = recorder_.get()](const metrics::ResourceRecord& r) { recorder->resource(r); });
+  }
+  control_.exchange("");  // nobody trains when rank 0 cannot write
+  reset_device_peak(world_.device());
+}
+
+metrics::RunStartRecord TrainingRun::start_record() const {
+  metrics::RunStartRecord r;
+  const auto or_else = [](const std::string& text, const std::string& other) {
+    return text.empty() ? other : text;
+  };
+  r.argv = argv_;
+  r.config = {flags_.config_json(/*indent=*/0)};
+  r.strategy = options_.strategy;
+  r.world_size = world_.size();
+  r.dp = mesh_->extent(Axis::kData);
+  r.per_device_train_batch_size = options_.per_device_train_batch_size;
+  r.gradient_accumulation_steps = options_.gradient_accumulation_steps;
+  r.global_batch_size = train_loader_->global_batch_size();
+  r.max_seq_length = options_.max_seq_length;
+  r.parameter_dtype = options_.dtype;
+  r.gradient_dtype = or_else(options_.gradient_dtype, options_.dtype);
+  r.reduce_dtype = or_else(options_.reduce_dtype, r.gradient_dtype);
+  r.master_dtype = r.moment_dtype = "fp32";
+  r.model = prepared_.model.name;
+  r.num_parameters = strategy_->parameter_count();
+  r.dataset = prepared_.train_path;
+  r.dataset_sha256 = prepared_.dataset_sha256;
+  r.num_train_samples = prepared_.train.size();
+  r.num_train_steps = total_steps_;
+  r.seed = options_.seed;
+  r.device = device_name(world_.device());
+  r.transport = world_.transport();
+  r.launcher = launch_.launcher;
+  fill_versions(r);
+  r.exp = metrics::experiment_name(r);
+  return r;
+}
+
+double TrainingRun::epoch() const {
+  return static_cast<double>(steps_) / static_cast<double>(train_loader_->steps_per_epoch());
+}
+
+void TrainingRun::train() {
+  const int64_t per_epoch = train_loader_->steps_per_epoch();
+  const int64_t interval = options_.eval_steps > 0 ? options_.eval_steps : per_epoch;
+  const bool evaluates = prepared_.validation.size() > 0;
+  while (steps_ < total_steps_) {
+    const int64_t next = evaluates ? (steps_ / interval + 1) * interval : total_steps_;
+    train_until(std::min(next, total_steps_));
+    if (evaluates) evaluate();
+  }
+}
+
+void TrainingRun::train_until(int64_t step) {
+  int64_t issued = steps_;
+  trainer_->fit(
+      [&]() -> std::vector<MicroBatch> {
+        if (issued == step) return {};
+        ++issued;
+        sent_at_start_.push_back(bytes_sent());
+        return train_loader_->next();
+      },
+      [&](const StepReport& report) { on_step(report); });
+}
+
+void TrainingRun::on_step(const StepReport& report) {
+  steps_ = report.step;
+  const int64_t sent_from = sent_at_start_.front();
+  sent_at_start_.pop_front();
+  const int64_t sent_to = sent_at_start_.empty() ? bytes_sent() : sent_at_start_.front();
+  const DeviceMemory memory = device_memory(world_.device());
+  const std::vector<int64_t> sums =
+      summed_over_ranks({report.samples, report.tokens, report.targets});
+  if (!reports()) return;
+  metrics::StepRecord r;
+  r.step = report.step;
+  r.epoch = epoch();
+  r.loss = report.loss;
+  r.learning_rate = report.learning_rate;
+  r.grad_norm = report.grad_norm;
+  r.clip_coefficient = report.clip_coefficient;
+  if (options_.dtype == "fp16") r.loss_scale = report.loss_scale;
+  r.skipped = report.skipped;
+  r.step_time_s = report.step_time_s;
+  r.data_time_s = report.data_time_s;
+  r.samples = sums[0];
+  r.tokens = sums[1];
+  r.supervised_tokens = sums[2];
+  r.comm_bytes = sent_to - sent_from;
+  r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
+  r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
+  if (peak_flops_ > 0 && prepared_.model.flops_per_token && sums[1] > 0 && r.step_time_s > 0) {
+    const int64_t length = sums[1] / train_loader_->global_batch_size();
+    r.mfu_ratio = metrics::mfu_ratio(prepared_.model.flops_per_token(length),
+                                     static_cast<double>(sums[1]) / r.step_time_s, peak_flops_,
+                                     world_.size());
+  }
+  if (!std::isfinite(report.loss)) {
+    recorder_->anomaly(
+        {.kind = "nan", .detail = concat("the loss of step ", report.step, " is not finite")});
+  }
+  recorder_->step(r);
+}
+
+void TrainingRun::evaluate() {
+  Communicator& data = mesh_->axis(Axis::kData);
+  DataLoader loader(prepared_.validation,
+                    prepared_.loader_options(data.rank(), data.size(), /*training=*/false));
+  int64_t left = loader.steps_per_epoch();
+  const EvalReport report = trainer_->evaluate([&]() -> std::vector<MicroBatch> {
+    if (left == 0) return {};
+    --left;
+    return loader.next();
+  });
+  if (!reports()) return;
+  metrics::EvalRecord record;
+  record.step = steps_;
+  record.epoch = epoch();
+  record.eval_loss = report.loss;
+  record.eval_runtime_s = report.time_s;
+  record.samples = prepared_.validation.size();
+  record.steps = loader.steps_per_epoch();
+  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
+      report.target_count > 0) {
+    record.eval_accuracy = report.counters[0] / report.target_count;
+  }
+  recorder_->eval(record);
+}
+
+std::string TrainingRun::export_final() {
+  sampler_.reset();
+  return write_final(prepared_, *strategy_, reports());
+}
+
+void TrainingRun::finish(int exit_code, const std::string& hash) {
+  const DeviceMemory memory = device_memory(world_.device());
+  const std::vector<int64_t> peaks = largest_over_ranks(
+      {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1)});
+  if (!reports()) return;
+  metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
+  if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
+  if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
+  info.extra = {{"parameter_bytes", memory_[0]},
+                {"gradient_bytes", memory_[1]},
+                {"optimizer_bytes", memory_[2]},
+                {"buffer_bytes", memory_[3]},
+                {"comm_bytes", bytes_sent()}};
+  recorder_->finish(info);
+  recorder_.reset();
+  std::printf("results are in %s\n", options_.output_dir.c_str());
+}
+
+// A run that has begun to write says how it ended; no collective may be used here.
+void TrainingRun::record_failure(const std::exception& error) {
+  sampler_.reset();
+  if (recorder_ == nullptr) return;
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const bool memory = is_out_of_memory(error);
+  const ErrorCode code = ours     ? ours->code()
+                         : memory ? ErrorCode::kResourceExhausted
+                                  : ErrorCode::kInternal;
+  try {
+    recorder_->anomaly({.kind = memory ? "oom" : error_code_name(code), .detail = error.what()});
+    recorder_->finish({.exit_code = exit_code(code)});
+  } catch (const std::exception&) {
+    // The disk may be what failed; the first error is the one to report.
+  }
+}
+
+std::vector<int64_t> TrainingRun::summed_over_ranks(const std::vector<int64_t>& values) {
+  std::vector<int64_t> sums(values.size(), 0);
+  for (const std::string& bytes : control_.exchange(packed(values))) {
+    const std::vector<int64_t> others = unpacked(bytes);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += others.at(i);
+  }
+  return sums;
+}
+
+std::vector<int64_t> TrainingRun::largest_over_ranks(const std::vector<int64_t>& values) {
+  std::vector<int64_t> largest = values;
+  for (const std::string& bytes : control_.exchange(packed(values))) {
+    const std::vector<int64_t> others = unpacked(bytes);
+    for (size_t i = 0; i < largest.size(); ++i) largest[i] = std::max(largest[i], others.at(i));
+  }
+  return largest;
+}
+
+}  // namespace tessera::programs

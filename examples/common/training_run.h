@@ -1,0 +1,73 @@
+#pragma once
+// One rank's training run, from the agreement of the ranks to the exported model.
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "examples/common/flags.h"
+#include "examples/common/prepare.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/device_mesh.h"
+#include "tessera/comm/launch.h"
+#include "tessera/metrics/recorder.h"
+#include "tessera/metrics/resource_sampler.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::programs {
+
+// Made on every rank of a job. Nothing is written before all ranks have agreed on arguments and
+// data and hold their part of the model.
+class TrainingRun {
+ public:
+  TrainingRun(const Prepared& prepared, const FlagSet& flags, const std::vector<std::string>& argv,
+              Communicator& world, const LaunchInfo& launch, ControlChannel& control);
+  ~TrainingRun();
+
+  // Collective. Throws Error; running out of memory becomes Error(kResourceExhausted) with advice.
+  void execute();
+
+ private:
+  void agree();
+  void build();
+  void describe();
+  void open_output();
+  void train();
+  void train_until(int64_t step);
+  void evaluate();
+  void on_step(const StepReport& report);
+  std::string export_final();  // returns the hash of all parameters
+  void finish(int exit_code, const std::string& hash);
+  void record_failure(const std::exception& error);
+
+  bool reports() const { return world_.rank() == 0; }
+  int64_t bytes_sent() const { return mesh_->axis(Axis::kData).bytes_sent(); }
+  double epoch() const;
+  metrics::RunStartRecord start_record() const;
+  ParallelConfig parallel_config() const;
+  TrainerOptions trainer_options() const;
+  std::vector<int64_t> summed_over_ranks(const std::vector<int64_t>& values);
+  std::vector<int64_t> largest_over_ranks(const std::vector<int64_t>& values);
+
+  const Prepared& prepared_;
+  const TrainOptions& options_;
+  const FlagSet& flags_;
+  const std::vector<std::string>& argv_;
+  Communicator& world_;
+  const LaunchInfo& launch_;
+  ControlChannel& control_;
+
+  std::unique_ptr<DeviceMesh> mesh_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<DataLoader> train_loader_;
+  std::unique_ptr<metrics::Recorder> recorder_;        // rank 0
+  std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
+  int64_t total_steps_ = 0, steps_ = 0;
+  std::deque<int64_t> sent_at_start_;  // bytes sent when each step that is not reported yet began
+  std::vector<int64_t> memory_;  // largest over ranks: parameters, gradients, optimizer, buffers
+  double peak_flops_ = 0;        // of one device; 0: unknown
+};
+
+}  // namespace tessera::programs

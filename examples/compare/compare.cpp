@@ -1,0 +1,292 @@
+// tessera-compare --strategies ddp,zero1,zero2,zero3 --rank_counts 2,4 --output_dir out <flags of
+// tessera-finetune-squad> The same work under every strategy, each in child processes, against one
+// process on its own.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "examples/common/output.h"
+#include "examples/common/prepare.h"
+#include "examples/compare/child.h"
+#include "examples/compare/comparison_table.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/bootstrap.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CompareOptions {
+  std::string task = "squad", strategies = "ddp,zero1,zero2,zero3", rank_counts = "2,4";
+  std::string launcher = "auto", output_dir;
+  int64_t global_batch_size = 0;
+  double tolerance = 0;
+  bool overwrite_output_dir = false;
+};
+
+std::vector<std::string> items_of(const std::string& list) {
+  std::vector<std::string> items;
+  std::istringstream in(list);
+  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
+  return items;
+}
+
+void add_flags(FlagSet& flags, CompareOptions& o) {
+  flags.section("Comparison (all other flags go to the fine-tuning program)");
+  flags.add("task", &o.task, "which program runs", {"squad", "classification"});
+  flags.add("strategies", &o.strategies, "the rows; single on one rank is always the reference");
+  flags.add("rank_counts", &o.rank_counts, "each strategy runs on each of these numbers of ranks");
+  flags.add("global_batch_size", &o.global_batch_size,
+            "rows of an optimizer step in every run; 0: the batch of the largest run");
+  flags.add("launcher", &o.launcher, "auto: mpirun where it is found, else threads",
+            {"auto", "mpirun", "threads"});
+  flags.add("tolerance", &o.tolerance,
+            "largest relative difference; 0: 1e-5 in fp32, 2e-2 in 16 bit");
+  flags.add("output_dir", &o.output_dir, "one folder per run, logs, comparison.csv");
+  flags.add("overwrite_output_dir", &o.overwrite_output_dir, "replace an earlier comparison");
+}
+
+class Comparison {
+ public:
+  // defect: name of a row whose learning rate is planted 1 % too high, to show that verdicts can
+  // fail; usually empty.
+  Comparison(const CompareOptions& options, Prepared prepared, std::vector<std::string> arguments,
+             std::string defect)
+      : options_(options),
+        prepared_(std::move(prepared)),
+        arguments_(std::move(arguments)),
+        defect_(std::move(defect)) {
+    check_options();
+  }
+
+  // Returns the exit code.
+  int run();
+
+ private:
+  void check_options();
+  void run_row(ComparisonRow& row);
+  std::vector<std::string> command_of(const ComparisonRow& row) const;
+  Theory theory_of_row(const ComparisonRow& row) const;
+  double tolerance() const {
+    return options_.tolerance > 0 ? options_.tolerance : default_tolerance(prepared_.options.dtype);
+  }
+  std::string folder_of(const ComparisonRow& row) const {
+    return options_.output_dir + "/" + row.name();
+  }
+
+  const CompareOptions& options_;
+  Prepared prepared_;
+  std::vector<std::string> arguments_;
+  std::string defect_;
+  std::vector<std::string> environment_;
+  bool uses_mpirun_ = false;
+  std::vector<ComparisonRow> rows_;
+};
+
+template <typename... Parts>
+void require(bool condition, const Parts&... parts) {
+  check(condition, ErrorCode::kInvalidArgument, parts...);
+}
+
+// Makes the list of rows; all of them must be possible.
+void Comparison::check_options() {
+  require(!options_.output_dir.empty(), "give --output_dir DIR");
+  require(options_.overwrite_output_dir || !fs::exists(options_.output_dir) ||
+              (fs::is_directory(options_.output_dir) && fs::is_empty(options_.output_dir)),
+          "--output_dir ", options_.output_dir,
+          " is not empty; choose another directory, or add --overwrite_output_dir");
+  require(options_.tolerance >= 0, "--tolerance is ", options_.tolerance, "; it must be positive");
+  rows_.push_back({.strategy = "single", .is_reference = true});
+  const std::vector<std::string> known = strategy_names();
+  for (const std::string& strategy : items_of(options_.strategies)) {
+    require(std::find(known.begin(), known.end(), strategy) != known.end(), "--strategies: '",
+            strategy, "' is no strategy; the nearest is ", nearest_name(strategy, known));
+    if (strategy == "single") continue;
+    for (const std::string& count : items_of(options_.rank_counts)) {
+      const int ranks = std::atoi(count.c_str());
+      require(ranks >= 1 && ranks <= 256 && count == std::to_string(ranks), "--rank_counts: '",
+              count, "' is not a number of ranks from 1 to 256");
+      rows_.push_back({.strategy = strategy, .ranks = ranks});
+    }
+  }
+  const int64_t rows_per_rank = prepared_.options.per_device_train_batch_size;
+  int64_t global = options_.global_batch_size;
+  for (const auto& row : rows_) {
+    if (options_.global_batch_size == 0) global = std::max(global, rows_per_rank * row.ranks);
+  }
+  for (auto& row : rows_) {
+    row.accumulation = global / (rows_per_rank * row.ranks);
+    require(row.accumulation * rows_per_rank * row.ranks == global, "a global batch of ", global,
+            " rows cannot be cut into micro-batches of ", rows_per_rank, " on ", row.ranks,
+            " ranks; change --global_batch_size, --per_device_train_batch_size or --rank_counts");
+  }
+  // Every rank of every row gets the same number of cores, so that the rows compare.
+  int64_t most_ranks = 1;
+  for (const auto& row : rows_) most_ranks = std::max(most_ranks, row.ranks);
+  environment_.push_back("OMPI_MCA_mpi_yield_when_idle=1");
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    const int64_t cores = std::thread::hardware_concurrency();
+    environment_.push_back(concat("OMP_NUM_THREADS=", std::max<int64_t>(1, cores / most_ranks)));
+  }
+  const auto transports = available_transports();
+  const bool mpi = std::find(transports.begin(), transports.end(), "mpi") != transports.end() &&
+                   !find_in_path("mpirun").empty();
+  require(mpi || options_.launcher != "mpirun",
+          "--launcher mpirun: mpirun was not found, or this build has no MPI");
+  uses_mpirun_ = mpi && options_.launcher != "threads";
+}
+
+std::vector<std::string> Comparison::command_of(const ComparisonRow& row) const {
+  std::vector<std::string> command;
+  if (row.ranks > 1 && uses_mpirun_) {
+    command = {"mpirun", "--oversubscribe", "--bind-to", "none", "-n", std::to_string(row.ranks)};
+    if (geteuid() == 0) command.push_back("--allow-run-as-root");
+  }
+  command.push_back(program_folder() + "/tessera-finetune-" + options_.task);
+  command.insert(command.end(), arguments_.begin(), arguments_.end());
+  auto add = [&](const std::string& flag, const std::string& value) {
+    command.push_back("--" + flag);
+    command.push_back(value);
+  };
+  add("strategy", row.strategy);
+  add("gradient_accumulation_steps", std::to_string(row.accumulation));
+  add("output_dir", folder_of(row));
+  if (row.ranks > 1 && !uses_mpirun_) add("ranks", std::to_string(row.ranks));
+  if (!defect_.empty()) {
+    add("learning_rate",
+        concat(prepared_.options.learning_rate * (row.name() == defect_ ? 1.01 : 1)));
+  }
+  return command;
+}
+
+Theory Comparison::theory_of_row(const ComparisonRow& row) const {
+  const TrainOptions& o = prepared_.options;
+  const std::string gradient = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype;
+  return theory_of({.strategy = row.strategy,
+                    .ranks = row.ranks,
+                    .accumulation = row.accumulation,
+                    .parameter_numel = parameter_sizes(prepared_.config, prepared_.head(),
+                                                       prepared_.train.num_labels),
+                    .parameter_dtype = o.dtype,
+                    .gradient_dtype = gradient,
+                    .reduce_dtype = o.reduce_dtype.empty() ? gradient : o.reduce_dtype,
+                    .persistence_threshold = o.persistence_threshold,
+                    .reduce_at_boundary = o.reduce_at_boundary});
+}
+
+void Comparison::run_row(ComparisonRow& row) {
+  std::printf("%-8s on %lld rank(s) ... ", row.strategy.c_str(), static_cast<long long>(row.ranks));
+  std::fflush(stdout);
+  const std::string log = options_.output_dir + "/logs/" + row.name() + ".log";
+  const ChildResult child = run_child(command_of(row), log, environment_);
+  row.exit_code = child.exit_code;
+  row.wall_s = child.wall_s;
+  row.theory = theory_of_row(row);
+  if (child.exit_code == 0) {
+    row.run = read_run(folder_of(row));
+  } else {
+    // 137: killed, which is how the kernel ends a process when memory runs out
+    const bool memory =
+        child.exit_code == exit_code(ErrorCode::kResourceExhausted) || child.exit_code == 137;
+    row.outcome = memory ? Outcome::kOutOfMemory : Outcome::kFailed;
+    row.message = last_error_line(log);
+  }
+  const ComparisonRow& reference = rows_.front();
+  if (!row.is_reference && row.outcome == Outcome::kFinished &&
+      reference.outcome == Outcome::kFinished) {
+    row.parity = compare_runs(row.run, reference.run, tolerance());
+    row.judged = true;
+  }
+  std::printf("%.1f s, %s\n", row.wall_s, row.verdict().c_str());
+  if (!row.message.empty()) std::printf("  %s\n", row.message.c_str());
+}
+
+int Comparison::run() {
+  std::error_code error;
+  if (options_.overwrite_output_dir) fs::remove_all(options_.output_dir, error);
+  fs::create_directories(options_.output_dir + "/logs", error);
+  check(!error, ErrorCode::kDataLoss, "--output_dir ", options_.output_dir, ": ", error.message());
+  for (ComparisonRow& row : rows_) run_row(row);
+  std::printf("\n%s on %s\n%s\n", prepared_.model.name.c_str(), prepared_.train_path.c_str(),
+              comparison_text(rows_, tolerance()).c_str());
+  write_text_file(options_.output_dir + "/comparison.csv", comparison_csv(rows_));
+  std::printf("files: %s/comparison.csv, <row>/metrics.jsonl, <row>/final/, logs/<row>.log\n",
+              options_.output_dir.c_str());
+  int code = 0;
+  for (const ComparisonRow& row : rows_) {
+    if (!row.failed()) continue;
+    if (row.outcome == Outcome::kFailed) return row.exit_code;
+    std::printf("%s differs from the reference; worst parameter: %s\n", row.name().c_str(),
+                row.parity.worst_parameter.c_str());
+    code = exit_code(ErrorCode::kNumerics);
+  }
+  return code;
+}
+
+// The arguments without one flag and its value.
+std::vector<std::string> without_flag(const std::vector<std::string>& arguments,
+                                      const std::string& flag) {
+  std::vector<std::string> kept;
+  bool dropping = false;
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("--")) {
+      dropping = argument == "--" + flag || argument.starts_with("--" + flag + "=");
+    }
+    if (!dropping) kept.push_back(argument);
+  }
+  return kept;
+}
+
+int run_compare(const std::vector<std::string>& arguments) {
+  FlagSet flags("tessera-compare",
+                "The same work under a list of strategies, each in processes of its own.");
+  CompareOptions options;
+  add_flags(flags, options);
+  std::vector<std::string> passed = flags.parse_known(arguments);
+  if (flags.help_requested()) {
+    std::fputs(flags.help().c_str(), stdout);
+    return 0;
+  }
+  const Task task = options.task == "squad" ? Task::kCausal : Task::kClassification;
+  FlagSet train_flags("tessera-finetune-" + options.task, "");
+  TrainOptions train;
+  add_train_flags(train_flags, train, task);
+  train_flags.parse(passed);
+  if (train_flags.print_config_requested()) {
+    std::printf("%s\n", train_flags.config_json().c_str());
+    return 0;
+  }
+  for (const char* name : {"strategy", "ranks", "gradient_accumulation_steps", "dry_run"}) {
+    require(!train_flags.given(name), "--", name,
+            " is chosen by tessera-compare for every row; see --help");
+  }
+  require(detect_launch().world_size == 1, "tessera-compare starts its own ranks; run it without ",
+          detect_launch().launcher);
+  train.output_dir = options.output_dir;
+  validate_options(train, task);
+  const char* defect = std::getenv("TESSERA_COMPARE_DEFECT");  // e.g. zero2-4
+  if (defect != nullptr) passed = without_flag(passed, "learning_rate");
+  return Comparison(options, prepare(train, task), passed, defect == nullptr ? "" : defect).run();
+}
+
+}  // namespace
+}  // namespace tessera::programs
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::programs::run_compare({argv + 1, argv + argc});
+  } catch (const tessera::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return tessera::exit_code(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 70;
+  }
+}

@@ -1,0 +1,34 @@
+#pragma once
+// The rows of a comparison, on the terminal and as CSV.
+#include <string>
+#include <vector>
+
+#include "examples/common/theory.h"
+#include "examples/compare/parity.h"
+
+namespace tessera::programs {
+
+enum class Outcome { kFinished, kOutOfMemory, kFailed };
+
+struct ComparisonRow {
+  std::string strategy;
+  int64_t ranks = 1, accumulation = 1;
+  Outcome outcome = Outcome::kFinished;
+  int exit_code = 0;
+  std::string message;  // why it did not finish
+  double wall_s = 0;
+  RunResult run;
+  Theory theory;
+  Parity parity;
+  bool is_reference = false, judged = false;  // judged: parity holds a verdict
+
+  std::string name() const;     // e.g. "zero2-4"
+  std::string verdict() const;  // reference, PASS, FAIL ..., or what happened instead
+  bool failed() const;
+};
+
+// Bytes as MiB; "measured / formula" in one cell.
+std::string comparison_text(const std::vector<ComparisonRow>& rows, double tolerance);
+std::string comparison_csv(const std::vector<ComparisonRow>& rows);
+
+}  // namespace tessera::programs

@@ -1,0 +1,82 @@
+#include "examples/compare/parity.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera::programs {
+namespace {
+
+// Infinite when either is not finite, so that NaN never passes.
+double relative(double value, double reference) {
+  if (!std::isfinite(value) || !std::isfinite(reference)) return INFINITY;
+  if (value == reference) return 0;
+  return std::abs(value - reference) / std::max(std::abs(reference), 1e-30);
+}
+
+double worst(const std::vector<double>& values, const std::vector<double>& references) {
+  double largest = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    largest = std::max(largest, relative(values[i], references[i]));
+  }
+  return largest;
+}
+
+at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads) {
+  if (heads == 0 || !name.ends_with("query_key_value.bias")) return value;
+  return value.view({heads, 3, -1}).index({at::indexing::Slice(), at::tensor({0, 2})});
+}
+
+void compare_parameters(const RunResult& run, const RunResult& reference, Parity& parity) {
+  const HuggingFaceDirectory ours(run.directory + "/final"), theirs(reference.directory + "/final");
+  const Json config = Json::parse_file(reference.directory + "/final/config.json");
+  const int64_t heads = config.get("n_head", 0);
+  if (ours.names() != theirs.names()) parity.mismatch = "final/ holds other tensors";
+  for (const SafetensorsFile& file : theirs.files()) {
+    for (const SafetensorsEntry& entry : file.header().entries) {
+      if (!parity.mismatch.empty()) return;
+      const at::Tensor a = ours.read(entry.name, entry.shape), b = file.read(entry.name);
+      const at::Tensor left = without_key_bias(entry.name, a, heads).to(at::kDouble);
+      const at::Tensor right = without_key_bias(entry.name, b, heads).to(at::kDouble);
+      const double norm = right.norm().item<double>();
+      const double distance = (left - right).norm().item<double>();
+      const double difference = distance == 0 ? 0 : distance / std::max(norm, 1e-30);
+      if (!(difference < parity.parameters)) {  // also when it is NaN
+        parity.parameters = difference;
+        parity.worst_parameter = entry.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+double default_tolerance(const std::string& dtype) { return dtype == "fp32" ? 1e-5 : 2e-2; }
+
+Parity compare_runs(const RunResult& run, const RunResult& reference, double tolerance) {
+  Parity parity;
+  if (run.model != reference.model) parity.mismatch = "another model";
+  if (run.dataset_sha256 != reference.dataset_sha256) parity.mismatch = "other data";
+  if (run.global_batch != reference.global_batch) parity.mismatch = "another global batch";
+  if (run.parameter_dtype != reference.parameter_dtype) parity.mismatch = "another dtype";
+  if (run.losses.size() != reference.losses.size()) {
+    parity.mismatch =
+        concat(run.losses.size(), " steps, the reference has ", reference.losses.size());
+  }
+  if (run.losses.empty()) parity.mismatch = "no step was recorded";
+  if (!parity.mismatch.empty()) return parity;
+  parity.loss = worst(run.losses, reference.losses);
+  parity.grad_norm = worst(run.grad_norms, reference.grad_norms);
+  compare_parameters(run, reference, parity);
+  parity.pass = parity.mismatch.empty() && parity.loss <= tolerance &&
+                parity.grad_norm <= tolerance && parity.parameters <= tolerance;
+  return parity;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,9 @@
+// mpirun -n 2 tessera-finetune-classification --model DIR --train_file train.csv --strategy ddp
+// --output_dir out
+#include "examples/common/program.h"
+
+int main(int argc, char** argv) {
+  return tessera::programs::run_finetune(
+      tessera::Task::kClassification, "tessera-finetune-classification",
+      "Fine-tunes a text classifier under any strategy.", argc, argv);
+}

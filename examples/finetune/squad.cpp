@@ -1,0 +1,9 @@
+// mpirun -n 2 tessera-finetune-squad --model DIR --train_file train.json --strategy zero2
+// --output_dir out
+#include "examples/common/program.h"
+
+int main(int argc, char** argv) {
+  return tessera::programs::run_finetune(
+      tessera::Task::kCausal, "tessera-finetune-squad",
+      "Fine-tunes a causal language model on SQuAD questions under any strategy.", argc, argv);
+}

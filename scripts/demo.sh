@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The main job on real input: a small BLOOM fine-tuned on the SQuAD-format sample, as one process and under every
+# strategy on 2 and 4 ranks, with the proof that all computed the same thing. Fails when a verdict does.
+# Arguments go to tessera-compare, for example: scripts/demo.sh --max_steps 50
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+source .deps/env.sh
+cmake --preset "$TESSERA_PRESET" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" >.deps/configure.log ||
+  { cat .deps/configure.log; exit 1; }
+cmake --build --preset "$TESSERA_PRESET" -j "$TESSERA_JOBS" --target tessera-compare tessera-finetune-squad
+
+output=runs/demo-$(date +%Y%m%d-%H%M%S)
+compare() {  # folder, ranks, more arguments
+  local folder=$1 ranks=$2
+  shift 2
+  "build/$TESSERA_PRESET/bin/tessera-compare" --output_dir "$output/$folder" --rank_counts "$ranks" \
+    --strategies single,ddp,zero1,zero2,zero3 --model_config bloom-mini --tokenizer examples/data/tokenizer \
+    --train_file examples/data/squad_sample.json --max_seq_length 192 --per_device_train_batch_size 2 \
+    --global_batch_size 8 --learning_rate 2e-3 --warmup_steps 2 --max_steps 20 --weight_decay 0.01 \
+    --persistence_threshold 1000 "$@"
+}
+status=0
+echo "== CPU ranks"
+CUDA_VISIBLE_DEVICES='' compare cpu 2,4 "$@" || status=$?
+if [[ $TESSERA_PRESET == cuda ]]; then
+  gpus=$(nvidia-smi -L | wc -l)
+  counts=1
+  ((gpus < 2)) || counts=2
+  ((gpus < 4)) || counts=2,4
+  echo "== GPU ranks, NCCL"
+  compare gpu "$counts" "$@" || status=$?
+fi
+echo "everything is in $output; the trained model of each run is in <run>/final"
+exit $status

@@ -1,0 +1,136 @@
+"""Bad input: one clear message, the documented exit code, nothing written, no hang, on one and on several ranks.
+
+Usage: bad_input.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
+"""
+import json
+import pathlib
+import shutil
+import tempfile
+
+from support import DATA, MPIRUN, Checker, launch
+
+USAGE, BAD_DATA = 2, 4
+check = Checker()
+folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_bad_input_"))
+out = folder / "out"
+
+SQUAD, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-classification"
+
+
+def write(name, text):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def flags(base, changes):
+    merged = {**base, **changes}
+    return [part for key, value in merged.items() if value is not None
+            for part in ([f"--{key}"] if value is True else [f"--{key}", str(value)])]
+
+
+squad = {"model_config": "bloom-tiny", "tokenizer": DATA / "tokenizer", "train_file": DATA / "squad_sample.json",
+         "output_dir": out, "max_steps": 2, "per_device_train_batch_size": 2}
+labels = {**squad, "train_file": DATA / "classification_train.csv"}
+
+sample = json.loads((DATA / "squad_sample.json").read_text())
+no_answers = json.loads(json.dumps(sample))
+del no_answers["data"][0]["paragraphs"][0]["qas"][0]["answers"]
+other_tokenizer = folder / "tokenizer"
+shutil.copytree(DATA / "tokenizer", other_tokenizer)
+unsupported = json.loads((other_tokenizer / "tokenizer.json").read_text())
+unsupported["model"]["type"] = "WordPiece"
+(other_tokenizer / "tokenizer.json").write_text(json.dumps(unsupported))
+model = folder / "model"
+model.mkdir()
+(model / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 8}))
+shutil.copy(DATA / "tokenizer" / "tokenizer.json", model)
+
+# (program, base, changes, exit code, pieces of the one message)
+CASES = [
+    (SQUAD, squad, {"lerning_rate": "1"}, USAGE, ["--lerning_rate", "--learning_rate"]),
+    (SQUAD, squad, {"strategy": "zero9"}, USAGE, ["zero9", "single, ddp, zero1, zero2, zero3"]),
+    (SQUAD, squad, {"max_steps": "many"}, USAGE, ["--max_steps", "integer"]),
+    (SQUAD, squad, {"pipeline_parallel": 2}, USAGE, ["--pipeline_parallel"]),
+    (SQUAD, squad, {"offload": "optimizer"}, USAGE, ["--offload", "none"]),
+    (SQUAD, squad, {"deepspeed": "ds.json"}, USAGE, ["--deepspeed", "--strategy"]),
+    (SQUAD, squad, {"backend": "gloo"}, USAGE, ["gloo", "auto, local, mpi, nccl"]),
+    (SQUAD, squad, {"model_config": "bloom-561m"}, USAGE, ["bloom-561m", "bloom-560m"]),
+    (SQUAD, squad, {"tokenizer": None}, USAGE, ["--tokenizer"]),
+    (SQUAD, squad, {"output_dir": write("plain_file", "x")}, USAGE, ["plain_file", "directory"]),
+    (SQUAD, squad, {"train_slice": "100000:"}, USAGE, ["100000"]),
+    (SQUAD, squad, {"config": write("c.json", '{"max_stepz": 1}')}, USAGE, ["max_stepz", "max_steps"]),
+    (SQUAD, squad, {"train_file": "no_such_file.json"}, BAD_DATA, ["no_such_file.json"]),
+    (SQUAD, squad, {"train_file": write("cut.json", (DATA / "squad_sample.json").read_text()[:5000])}, BAD_DATA,
+     ["cut.json", "byte"]),
+    (SQUAD, squad, {"train_file": write("keys.json", json.dumps(no_answers))}, BAD_DATA, ["keys.json", "answers"]),
+    (SQUAD, squad, {"tokenizer": other_tokenizer}, BAD_DATA, ["tokenizer.json", "WordPiece"]),
+    (SQUAD, squad, {"model_config": None, "model": folder / "nowhere"}, BAD_DATA, ["nowhere"]),
+    (SQUAD, squad, {"model_config": None, "model": model}, BAD_DATA, ["config.json", "bert"]),
+    (SQUAD, squad, {"max_seq_length": 4}, BAD_DATA, ["max_seq_length"]),
+    (SQUAD, squad, {"train_file": None, "train_ids": write("ids.jsonl", '{"input_ids":[1,2],"labels":[1]}\n')}, BAD_DATA,
+     ["ids.jsonl", "line 1"]),
+    (SQUAD, squad, {"train_file": None, "train_ids": write("big.jsonl", '{"input_ids":[1,999999],"labels":[1,2]}\n')},
+     BAD_DATA, ["big.jsonl", "999999"]),
+    (CLASSIFICATION, labels, {"num_labels": 2}, BAD_DATA, ["classification_train.csv", "--num_labels"]),
+    (CLASSIFICATION, labels, {"label_column": "colour"}, USAGE, ["colour", "text, label"]),
+    (CLASSIFICATION, labels, {"train_file": write("quote.csv", 'label,text\n0,"open\n')}, BAD_DATA, ["quote.csv:2"]),
+    (CLASSIFICATION, labels, {"train_file": None, "num_labels": 2,
+                              "train_ids": write("range.jsonl", '{"input_ids":[1,2],"labels":7}\n')}, BAD_DATA,
+     ["range.jsonl", "7"]),
+    (CLASSIFICATION, labels, {"train_file": write("empty.csv", "")}, BAD_DATA, ["empty.csv"]),
+]
+
+
+def refused(result, code, pieces, what):
+    """One error line holds all pieces, no other error line comes with it, and nothing was written."""
+    check.that(result.code == code, f"{what}: exit code {code}", result)
+    errors = [line for line in result.text.splitlines() if line.startswith(("E ", "error:"))]
+    check.that(len(errors) == 1 and all(piece in errors[0] for piece in pieces),
+               f"{what}: exactly one error, with {pieces}", result)
+    check.that("Traceback" not in result.text and "Exception raised from" not in result.text,
+               f"{what}: no stack trace", result)
+    check.that(not out.exists(), f"{what}: nothing is written", result)
+    if out.exists():
+        shutil.rmtree(out)
+
+
+for number, (program, base, changes, code, pieces) in enumerate(CASES):
+    what = f"{program} {changes}"
+    refused(launch(program, flags(base, changes)), code, pieces, what)
+    if number % 3 == 0:
+        refused(launch(program, flags(base, {**changes, "ranks": 3})), code, pieces, what + " on 3 threads")
+    if MPIRUN and number % 3 == 1:
+        refused(launch(program, flags(base, changes), mpi_ranks=3), code, pieces, what + " on 3 processes")
+
+# What only several ranks can get wrong.
+refused(launch(SQUAD, flags(squad, {"strategy": "single", "ranks": 2})), USAGE, ["single"], "single on 2 ranks")
+refused(launch(SQUAD, flags(squad, {"ranks": 2, "backend": "mpi"})), USAGE, ["--ranks"], "threads over MPI")
+if MPIRUN:
+    parallel = {**squad, "strategy": "ddp"}
+    different = [flags(parallel, {}), flags(parallel, {"learning_rate": "1e-3"})]
+    refused(launch(SQUAD, different, mpi_ranks=2), USAGE, ["arguments", "rank"], "different arguments")
+    other_data = json.loads(json.dumps(sample))
+    other_data["data"][0]["title"] = "another title"
+    different = [flags(parallel, {}), flags(parallel, {"train_file": write("squad_sample.json", json.dumps(other_data))})]
+    refused(launch(SQUAD, different, mpi_ranks=2), USAGE, ["rank"], "different data under one name")
+    one_bad = [flags(parallel, {}), flags(parallel, {"train_file": "missing.json"})]
+    refused(launch(SQUAD, one_bad, mpi_ranks=2), BAD_DATA, ["missing.json", "rank 1"], "a file missing on one rank")
+    refused(launch(SQUAD, flags(parallel, {"ranks": 2}), mpi_ranks=2), USAGE, ["--ranks 2"], "threads inside mpirun")
+
+# tessera-compare checks everything before it starts a child or writes.
+compare = {**squad, "rank_counts": "2"}
+del compare["max_steps"]
+for changes, code, pieces in [
+    ({"strategies": "ddp,zero7"}, USAGE, ["zero7"]),
+    ({"rank_counts": "2,x"}, USAGE, ["'x'"]),
+    ({"global_batch_size": 7}, USAGE, ["global batch of 7"]),
+    ({"ranks": 2}, USAGE, ["--ranks"]),
+    ({"lerning_rate": 1}, USAGE, ["--learning_rate"]),
+    ({"train_file": "no_such_file.json"}, BAD_DATA, ["no_such_file.json"]),
+]:
+    refused(launch("tessera-compare", flags(compare, changes)), code, pieces, f"tessera-compare {changes}")
+
+shutil.rmtree(folder)
+check.finish()

@@ -1,0 +1,180 @@
+#include "examples/common/flags.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "examples/common/options.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::programs;
+
+namespace {
+
+struct Values {
+  bool tf32 = false, shuffle = true;
+  int64_t steps = 3;
+  double rate = 5e-5;
+  std::string name, dtype = "fp32";
+  FlagSet flags{"prog", "Does things."};
+  Values() {
+    flags.section("Things");
+    flags.add("tf32", &tf32, "a switch");
+    flags.add("shuffle", &shuffle, "another switch");
+    flags.add("max_steps", &steps, "a number");
+    flags.add("learning_rate", &rate, "a number");
+    flags.add("model_name", &name, "a text");
+    flags.add("dtype", &dtype, "a choice", {"fp32", "bf16"});
+    flags.add_unavailable("deepspeed", "use --dtype instead");
+  }
+};
+
+// The message of the usage error that parsing these arguments gives.
+std::string refusal(const std::vector<std::string>& arguments) {
+  Values values;
+  try {
+    values.flags.parse(arguments);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+struct TemporaryFile {
+  std::string path = (std::filesystem::temp_directory_path() / "tessera_flags_XXXXXX").string();
+  explicit TemporaryFile(const std::string& text) {
+    const int descriptor = mkstemp(path.data());
+    REQUIRE(descriptor >= 0);
+    close(descriptor);
+    std::ofstream(path) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path); }
+};
+
+}  // namespace
+
+TEST_CASE("every spelling of a flag sets its variable") {
+  Values v;
+  v.flags.parse({"--tf32", "--max_steps", "-7", "--learning-rate=1e-3", "--shuffle", "false",
+                 "--model_name=a=b", "--dtype", "bf16"});
+  CHECK(v.tf32);
+  CHECK_FALSE(v.shuffle);
+  CHECK(v.steps == -7);
+  CHECK(v.rate == 1e-3);
+  CHECK(v.name == "a=b");
+  CHECK(v.dtype == "bf16");
+  CHECK(v.flags.origin("max_steps") == "command line");
+}
+
+TEST_CASE("a bare switch does not swallow the next flag") {
+  Values v;
+  v.flags.parse({"--tf32", "--shuffle=false"});
+  CHECK(v.tf32);
+  CHECK_FALSE(v.shuffle);
+}
+
+TEST_CASE("what is wrong is named, with the nearest valid name") {
+  CHECK(contains(refusal({"--lerning_rate", "1"}), "--learning_rate"));
+  CHECK(contains(refusal({"--dtype", "bf61"}), "nearest is bf16"));
+  CHECK(
+      contains(refusal({"--max_steps", "3.5"}), "--max_steps (command line): expected an integer"));
+  CHECK(contains(refusal({"--max_steps", "99999999999999999999"}), "expected an integer"));
+  CHECK(contains(refusal({"--learning_rate", "nan"}), "expected a number"));
+  CHECK(contains(refusal({"--learning_rate", "1x"}), "expected a number"));
+  CHECK(contains(refusal({"--shuffle=maybe"}), "expected true or false"));
+  CHECK(contains(refusal({"--max_steps"}), "needs a value"));
+  CHECK(contains(refusal({"--max_steps", "--tf32"}), "needs a value"));
+  CHECK(contains(refusal({"--max_steps", "1", "--max_steps", "2"}), "given twice"));
+  CHECK(contains(refusal({"train.json"}), "unexpected argument 'train.json'"));
+  CHECK(contains(refusal({"--deepspeed", "x.json"}), "not available in this version: use --dtype"));
+}
+
+TEST_CASE("a configuration file sits between the defaults and the command line") {
+  const TemporaryFile file(
+      R"({"max_steps": 8, "learning_rate": 0.01, "tf32": true, "dtype": "bf16"})");
+  Values v;
+  v.flags.parse({"--config", file.path, "--max_steps", "9"});
+  CHECK(v.steps == 9);
+  CHECK(v.rate == 0.01);
+  CHECK(v.tf32);
+  CHECK(v.flags.origin("learning_rate") == file.path);
+  CHECK(v.flags.origin("max_steps") == "command line");
+  CHECK(v.flags.origin("model_name") == "default");
+  const Json config = Json::parse(v.flags.config_json(), {}, "config");
+  CHECK(config.at("learning_rate").at("origin").as_string() == file.path);
+  CHECK(config.at("max_steps").at("value").as_int64() == 9);
+  CHECK_FALSE(config.contains("config"));
+}
+
+TEST_CASE("mistakes in a configuration file are usage errors") {
+  for (const auto& [text, message] :
+       {std::pair{R"({"max_step": 8})", "--max_steps"},
+        std::pair{R"({"max_steps": 8, "max_steps": 9})", "max_steps"},
+        std::pair{R"({"max_steps": [8]})", "expected an integer"},
+        std::pair{R"({"max_steps": 8.5})", "expected an integer"},
+        std::pair{R"([1])", "expected an object"}, std::pair{R"({"config": "x"})", "another"},
+        std::pair{R"({"max_steps")", ""}}) {
+    const TemporaryFile file(text);
+    CHECK(contains(refusal({"--config", file.path}), message));
+  }
+  CHECK(contains(refusal({"--config", "/no/such/file.json"}), "/no/such/file.json"));
+}
+
+TEST_CASE("the help lists every flag that works") {
+  Values v;
+  const std::string help = v.flags.help();
+  CHECK(contains(help, "--dtype fp32|bf16"));
+  CHECK(contains(help, "--learning_rate"));
+  CHECK(help.find("deepspeed") == std::string::npos);
+}
+
+TEST_CASE("flags of another set are left to it with their values") {
+  Values v;
+  const auto others =
+      v.flags.parse_known({"--rows", "1", "2", "--max_steps", "5", "--verbose", "--tf32", "--x=y"});
+  CHECK(v.steps == 5);
+  CHECK(v.tf32);
+  CHECK(others == std::vector<std::string>{"--rows", "1", "2", "--verbose", "--x=y"});
+}
+
+TEST_CASE("training options are checked by value") {
+  auto refused = [](const std::vector<std::string>& extra) -> std::string {
+    std::vector<std::string> arguments{"--model_config", "bloom-tiny", "--train_file", "t.json",
+                                       "--tokenizer",    "dir",        "--output_dir", "out"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    FlagSet flags("prog", "");
+    TrainOptions options;
+    try {
+      add_train_flags(flags, options, Task::kCausal);
+      flags.parse(arguments);
+      validate_options(options, Task::kCausal);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kInvalidArgument);
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refused({}).empty());
+  CHECK(contains(refused({"--strategy", "zero4"}), "nearest is zero"));
+  CHECK(contains(refused({"--model", "dir"}), "either --model"));
+  CHECK(contains(refused({"--per_device_train_batch_size", "0"}), "at least 1"));
+  CHECK(contains(refused({"--learning_rate", "-1"}), "must not be negative"));
+  CHECK(contains(refused({"--adam_beta2", "1"}), "[0, 1)"));
+  CHECK(contains(refused({"--pipeline_parallel", "2"}), "single, ddp, zero1, zero2 and zero3"));
+  CHECK(contains(refused({"--offload", "optimizer"}), "none"));
+  CHECK(contains(refused({"--train_slice", "5:5"}), "slice"));
+  CHECK(contains(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
+  CHECK(contains(refused({"--label_padding", "include"}), "--supervise all"));
+  CHECK(contains(refused({"--train_ids", "x"}), "either --train_file or --train_ids"));
+}

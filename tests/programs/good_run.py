@@ -1,0 +1,145 @@
+"""Good runs: the files, events and tables that the programs promise.
+
+Usage: good_run.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
+"""
+import csv
+import json
+import pathlib
+import shutil
+import tempfile
+
+from support import DATA, MPIRUN, Checker, launch, read_events
+
+check = Checker()
+folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_good_run_"))
+SQUAD, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-classification"
+common = ["--model_config", "bloom-tiny", "--tokenizer", str(DATA / "tokenizer"), "--max_seq_length", "96",
+          "--learning_rate", "1e-3"]
+squad = [*common, "--train_file", str(DATA / "squad_sample.json"), "--max_steps", "6", "--logging_steps", "1"]
+
+
+def steps_of(events, key):
+    return [event[key] for event in events if event["event"] == "step"]
+
+
+# --- SQuAD: one rank, with everything a run leaves behind
+out = folder / "squad"
+result = launch(SQUAD, [*squad, "--output_dir", str(out), "--per_device_train_batch_size", "4",
+                        "--validation_file", str(DATA / "squad_sample.json"), "--eval_steps", "3"])
+check.that(result.code == 0, "a SQuAD run ends well", result)
+check.that("\r" not in result.text, "no progress bar in a pipe", result)
+check.that(sum(line.startswith("step ") for line in result.text.splitlines()) == 6, "one line a step", result)
+events = read_events(check, out)
+names = [event["event"] for event in events if event["event"] != "resource"]
+check.that(names == ["run_start", "step", "step", "step", "eval", "step", "step", "step", "eval", "run_end"],
+           f"events in order: {names}")
+check.that(any(event["event"] == "resource" for event in events), "resources are sampled")
+start, end = events[0], events[-1]
+check.that(start["config"]["learning_rate"] == {"value": 0.001, "origin": "command line"}, "config with origins")
+check.that(json.loads((out / "config.json").read_text()) == start["config"], "config.json is the resolved configuration")
+check.that(steps_of(events, "samples") == [4] * 6, "samples count real rows")
+check.that(end["exit_code"] == 0 and end["train_steps"] == 6 and end["train_samples"] == 24, "the summary counts steps")
+check.that(end["train_loss_final"] == steps_of(events, "loss")[-1], "the last loss is the last step's")
+check.that(end["parameter_bytes"] >= 4 * start["num_parameters"], "parameter bytes are measured")
+check.that(len(end["param_hash_final"]) == 32, "the parameters are hashed")
+rows = list(csv.DictReader((out / "results.csv").open()))
+check.that(len(rows) == 1 and rows[0]["run_id"] == start["run_id"], "one row in results.csv")
+check.that(len((out / "resources.csv").read_text().splitlines()) >= 3, "resources.csv has samples")
+final = {path.name for path in (out / "final").iterdir()}
+check.that({"config.json", "model.safetensors", "tokenizer.json"} <= final, f"final/ is a model directory: {final}")
+
+# --- final/ can be trained on, and the same numbers come from several ranks, whatever the transport
+reference = folder / "reference"
+base = [*squad, "--model", str(out / "final")]
+position = base.index("--model_config")
+base = base[:position] + base[position + 2:]
+launch(SQUAD, [*base, "--output_dir", str(reference), "--per_device_train_batch_size", "4"])
+expected = read_events(check, reference)
+check.that(steps_of(expected, "loss")[0] < steps_of(events, "loss")[0], "training goes on from final/")
+for name, extra, ranks in [("threads", ["--ranks", "2"], 0), ("mpi", [], 2)]:
+    if ranks and not MPIRUN:
+        continue
+    out = folder / name
+    result = launch(SQUAD, [*base, "--output_dir", str(out), "--per_device_train_batch_size", "1",
+                            "--gradient_accumulation_steps", "2", "--strategy", "zero3", *extra], mpi_ranks=ranks)
+    check.that(result.code == 0, f"zero3 on 2 ranks, {name}", result)
+    events = read_events(check, out)
+    check.that(events[0]["world_size"] == 2 and events[0]["global_batch_size"] == 4, f"{name}: batch fields")
+    check.that(steps_of(events, "samples") == [4] * 6, f"{name}: samples of all ranks")
+    check.that(all(bytes_sent > 0 for bytes_sent in steps_of(events, "comm_bytes")), f"{name}: traffic is counted")
+    for key in ("loss", "grad_norm"):
+        pairs = list(zip(steps_of(events, key), steps_of(expected, key)))
+        worst = max(abs(a - b) / abs(b) for a, b in pairs)
+        check.that(len(pairs) == 6 and worst < 1e-5, f"{name}: {key} equals one rank's within 1e-5: {worst:.1e}")
+
+# --- a run is not overwritten by accident
+result = launch(SQUAD, [*base, "--output_dir", str(reference)])
+check.that(result.code == 2 and "--overwrite_output_dir" in result.text, "a run is not overwritten", result)
+result = launch(SQUAD, [*base, "--output_dir", str(reference), "--overwrite_output_dir"])
+check.that(result.code == 0 and len(list(csv.DictReader((reference / "results.csv").open()))) == 1,
+           "--overwrite_output_dir replaces the run", result)
+
+# --- looking without touching
+result = launch(SQUAD, [*squad, "--output_dir", str(folder / "dry"), "--dry_run"])
+check.that(result.code == 0 and "parameters" in result.text and not (folder / "dry").exists(), "a dry run writes nothing",
+           result)
+result = launch(SQUAD, [*squad, "--print_config"])
+check.that(result.code == 0 and json.loads(result.text)["seed"] == {"value": 42, "origin": "default"}, "print_config",
+           result)
+result = launch(SQUAD, ["--help"])
+check.that(result.code == 0 and "--strategy single|ddp|zero1|zero2|zero3" in result.text, "help", result)
+
+# --- classification learns
+out = folder / "classification"
+result = launch(CLASSIFICATION, [*common[:-2], "--learning_rate", "3e-3", "--max_steps", "60", "--eval_steps", "60",
+                                 "--train_file", str(DATA / "classification_train.csv"), "--validation_file",
+                                 str(DATA / "classification_heldout.csv"), "--output_dir", str(out), "--ranks", "2",
+                                 "--strategy", "zero2"])
+check.that(result.code == 0, "a classification run ends well", result)
+evals = [event for event in read_events(check, out) if event["event"] == "eval"]
+classes = len(json.loads((out / "final" / "config.json").read_text())["id2label"])
+check.that(evals and evals[-1]["eval_accuracy"] > 1.5 / classes,
+           f"held-back accuracy {evals[-1]['eval_accuracy']:.2f} is above chance, 1/{classes}", result)
+
+# --- memory that is not there: advice and exit code 3, and no final/
+out = folder / "oom"
+arguments = [*squad, "--output_dir", str(out)]
+arguments[arguments.index("bloom-tiny")] = "bloom-7b1"
+result = launch(SQUAD, arguments, memory_bytes=8 << 30)
+check.that(result.code == 3, "running out of memory is exit code 3", result)
+lines = [line for line in result.text.splitlines() if "out of memory" in line]
+check.that(len(lines) == 1 and all(word in lines[0] for word in ("parameters", "gradients", "optimizer", "activations")) and
+           lines[0].count(" saves ") == 3, "memory by category and three flags with the bytes each saves", result)
+check.that(not out.exists(), "nothing is written when the model does not fit", result)
+
+# --- the comparison passes, shows out of memory as a row, and fails on a planted defect
+arguments = [*squad, "--per_device_train_batch_size", "1", "--rank_counts", "2", "--strategies", "ddp,zero3"]
+launchers = ["threads", "mpirun"] if MPIRUN else ["threads"]
+for launcher in launchers:
+    out = folder / f"compare-{launcher}"
+    result = launch("tessera-compare", [*arguments, "--launcher", launcher, "--output_dir", str(out)])
+    check.that(result.code == 0, f"the comparison passes with {launcher}", result)
+    rows = list(csv.DictReader((out / "comparison.csv").open()))
+    check.that([row["verdict"] for row in rows] == ["reference", "PASS", "PASS"], f"verdicts with {launcher}", result)
+    check.that(all(row["parameter_bytes"] and float(row["parameter_formula_bytes"]) > 0 for row in rows), "bytes beside formulas")
+out = folder / "defect"
+result = launch("tessera-compare", [*arguments, "--launcher", "threads", "--output_dir", str(out)],
+                environment={"TESSERA_COMPARE_DEFECT": "zero3-2"})
+check.that(result.code == 6, "a planted defect fails the comparison", result)
+rows = list(csv.DictReader((out / "comparison.csv").open()))
+check.that([row["verdict"] for row in rows] == ["reference", "PASS", "FAIL"], "only the planted row fails", result)
+
+# --- quickstart prints the same losses everywhere
+expected = launch("quickstart", ["single"])
+check.that(expected.code == 0 and expected.text.count("loss") == 10, "quickstart trains", expected)
+for strategy, ranks in [("ddp", 2), ("zero1", 3), ("zero2", 2), ("zero3", 4)]:
+    result = launch("quickstart", [strategy, str(ranks)])
+    pairs = [(float(a.split()[-1]), float(b.split()[-1]))
+             for a, b in zip(result.text.splitlines(), expected.text.splitlines())]
+    same = len(pairs) == 10 and all(abs(a - b) <= 1e-4 * b + 2e-6 for a, b in pairs)
+    check.that(result.code == 0 and same, f"quickstart {strategy} on {ranks} ranks gives the losses of one", result)
+result = launch("quickstart", ["zero9"])
+check.that(result.code == 2 and "zero9" in result.text, "quickstart refuses an unknown strategy", result)
+
+shutil.rmtree(folder)
+check.finish()
