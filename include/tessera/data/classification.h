@@ -25,8 +25,8 @@ struct ColumnOptions {
   // A name, a number counted from 1, or several with commas between them, joined by a space. Empty:
   // found by the usual names (text, sentence, ...; label, class, ...) in the first row; else column
   // 1 is the label and the others are text.
-  std::string text;
-  std::string label;
+  std::string text = {};
+  std::string label = {};
 };
 
 // By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
