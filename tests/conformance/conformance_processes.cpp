@@ -1,6 +1,7 @@
-// The conformance suite on one rank a process:  mpirun -n 4 conformance_processes TRANSPORT
-// [fail|kill] With fail, rank 1 throws while the others wait; with kill it ends without a word.
-// Neither may hang.
+// The conformance suite on one rank a process:
+//   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck]
+// checked compares every collective across ranks. With fail, rank 1 throws while the others wait;
+// with kill it ends without a word; with stuck it never calls the collective. None may hang.
 #include <csignal>
 #include <cstdio>
 
@@ -30,10 +31,11 @@ void run_all(Communicator& world) {
   }
 }
 
-void misbehave(Communicator& world, const std::string& how) {
+void misbehave(Communicator& world, ControlChannel& control, const std::string& how) {
   const auto half = world.split(world.rank() % 2, 0);
   if (world.rank() == 1) {
     if (how == "kill") std::raise(SIGKILL);
+    if (how == "stuck") control.exchange("nobody else comes here");
     fail(ErrorCode::kDataLoss, "this rank gives up");
   }
   const at::Tensor x = at::ones({1000}, at::TensorOptions(at::kFloat).device(world.device()));
@@ -56,9 +58,11 @@ int main(int argc, char** argv) {
   using namespace tessera;
   const std::string transport = argc > 1 ? argv[1] : "auto";
   const std::string how = argc > 2 ? argv[2] : "";
-  return run_job({.transport = transport},
+  const bool checked = how == "checked";
+  return run_job({.transport = transport, .debug_collectives = checked},
                  [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
                    require_same_on_all_ranks(control, "the transport", transport);
-                   how.empty() ? test::run_all(world) : test::misbehave(world, how);
+                   how.empty() || checked ? test::run_all(world)
+                                          : test::misbehave(world, control, how);
                  });
 }

@@ -22,7 +22,8 @@ std::unique_ptr<Communicator> in_small_pieces(const Communicator& world) {
   MPI_Comm comm = MPI_COMM_NULL;
   mpi::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   mpi::check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return std::make_unique<mpi::MpiCommunicator>(comm, world.rank(), world.size(), std::move(job));
+  return std::make_unique<mpi::MpiCommunicator>("pieces", comm, world.rank(), world.size(),
+                                                std::move(job));
 }
 
 void large_tensors_take_several_calls(Communicator& world) {

@@ -10,6 +10,7 @@ namespace tessera {
 struct JobOptions {
   int ranks = 0;  // in-process ranks (threads, CPU); 0: one rank a process, as launched
   std::string transport = "auto";
+  bool debug_collectives = false;  // compare every collective across ranks before it runs, see checked.h
 };
 
 // What one rank of a job gets. world and control live until fn returns.

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "lib/comm/bootstrap/wire.h"
+#include "tessera/comm/checked.h"
 #include "tessera/comm/launch.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
@@ -13,6 +14,8 @@
 
 namespace tessera {
 namespace {
+
+constexpr const char* kNoAnswer = "did not answer: dead or stuck";
 
 // How a rank ended; as a status of Bootstrap::conclude a list {code, message}, empty when it ended
 // well.
@@ -26,7 +29,7 @@ struct Ending {
   }
   static Ending unpack(const std::string& status) {
     if (status.empty()) return {};
-    if (status == "?") return {exit_code(ErrorCode::kUnavailable), "peer unavailable", "died"};
+    if (status == "?") return {exit_code(ErrorCode::kUnavailable), "peer unavailable", kNoAnswer};
     const std::vector<std::string> parts = control::unpack(status);
     return {std::stoi(parts.at(0)), parts.at(1), parts.at(2)};
   }
@@ -116,13 +119,14 @@ int run_threads(int ranks, const JobFunction& fn) {
   return 0;
 }
 
-int run_process(const std::string& transport, const JobFunction& fn) {
+int run_process(const JobOptions& options, const JobFunction& fn) {
   const auto bootstrap = make_bootstrap();
   if (bootstrap->size() > 1) set_log_rank(bootstrap->rank());
   Ending mine;
   std::unique_ptr<Communicator> world;
   try {
-    world = bootstrap->connect(transport);
+    world = bootstrap->connect(options.transport);
+    if (options.debug_collectives) world = check_collectives(std::move(world));
     fn(*world, bootstrap->launch(), *bootstrap);
   } catch (...) {
     mine = current_exception_ending();
@@ -139,8 +143,9 @@ int run_process(const std::string& transport, const JobFunction& fn) {
     return root_cause(endings);
   }
   world.reset();
-  const auto reporter = std::find_if(endings.begin(), endings.end(),
-                                     [](const Ending& ending) { return ending.message != "died"; });
+  const auto reporter = std::find_if(endings.begin(), endings.end(), [](const Ending& ending) {
+    return ending.message != kNoAnswer;
+  });
   if (reporter - endings.begin() == bootstrap->rank()) log_endings(endings);
   return root_cause(endings);
 }
@@ -149,7 +154,7 @@ int run_process(const std::string& transport, const JobFunction& fn) {
 
 int run_job(const JobOptions& options, const JobFunction& fn) {
   try {
-    if (options.ranks == 0) return run_process(options.transport, fn);
+    if (options.ranks == 0) return run_process(options, fn);
     const LaunchInfo launch = detect_launch();
     check(options.ranks > 0, ErrorCode::kInvalidArgument, "--ranks ", options.ranks,
           " is not a number of ranks");

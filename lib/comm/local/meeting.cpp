@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/comm/collective_timeout.h"
 #include "lib/comm/reduce_kernels.h"
+#include "tessera/comm/control_channel.h"
 
 namespace tessera::local {
 namespace {
@@ -48,6 +50,7 @@ bool Meeting::arrive(int participant, Request request) {
   std::unique_lock lock(mutex_);
   requests_[participant] = std::move(request);
   if (++arrived_ < requests_.size()) return false;
+  if (state_ == State::kFailed) return true;  // too late
   if (auto error = disagreement()) {
     lock.unlock();
     finish(error);
@@ -74,6 +77,14 @@ std::optional<Error> Meeting::disagreement() const {
                         "; all ranks must call the same operations in the same order"));
   }
   return std::nullopt;
+}
+
+std::vector<int> Meeting::missing() const {
+  std::vector<int> ranks;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!requests_[i]) ranks.push_back(ranks_[i]);
+  }
+  return ranks;
 }
 
 void Meeting::plan() {
@@ -171,7 +182,14 @@ void Meeting::fail(const Error& error) { finish(Error(error.code(), name_ + ": "
 
 void Meeting::wait(int participant) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return state_ != State::kGathering; });
+  const auto timeout = collective_timeout();
+  if (!changed_.wait_for(lock, timeout, [&] { return state_ != State::kGathering; })) {
+    error_ = Error(ErrorCode::kUnavailable,
+                   concat(name_, ": rank ", rank_list(missing()), " did not call ",
+                          describe(*requests_[participant]), " within ", timeout.count(), " s"));
+    state_ = State::kFailed;
+    changed_.notify_all();
+  }
   if (state_ == State::kRunning) {
     lock.unlock();
     run_units();

@@ -56,6 +56,7 @@ class Meeting {
   static constexpr int64_t kUnitElements = 64 << 10;
 
   std::optional<Error> disagreement() const;
+  std::vector<int> missing() const;
   void plan();
   void run_unit(int64_t unit);
   void finish(const std::optional<Error>& error);

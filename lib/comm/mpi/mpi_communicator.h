@@ -19,7 +19,9 @@ class MpiCommunicator final : public CommunicatorBase {
   };
 
   // Takes over comm, which is freed at the end.
-  MpiCommunicator(MPI_Comm comm, int rank, int size, std::shared_ptr<const Job> job);
+  // name tells communicators apart in messages.
+  MpiCommunicator(std::string name, MPI_Comm comm, int rank, int size,
+                  std::shared_ptr<const Job> job);
   ~MpiCommunicator() override;
 
   void abort(const std::string& reason) override { job_->abort(reason); }
@@ -39,8 +41,11 @@ class MpiCommunicator final : public CommunicatorBase {
   // fn(first element, element count, request) for each piece that one MPI call takes.
   template <typename Fn>
   void in_pieces(Operation& operation, int64_t elements, Fn fn);
-  Work launch(std::shared_ptr<Operation> operation);
+  Work launch(const std::string& what, std::shared_ptr<Operation> operation);
 
+  const std::string name_;
+  int64_t sequence_ = 0;
+  int splits_ = 0;
   MPI_Comm comm_;
   std::shared_ptr<const Job> job_;
   Runtime& runtime_;

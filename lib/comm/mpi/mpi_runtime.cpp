@@ -167,16 +167,19 @@ void Runtime::add(std::shared_ptr<Operation> operation) {
   changed_.notify_one();
 }
 
-void Runtime::wait(Operation& operation, const AbortSignal& signal) {
+bool Runtime::wait(Operation& operation, const AbortSignal& signal, std::chrono::seconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (true) {
     {
       std::lock_guard lock(mutex_);
       if (test(operation)) break;
     }
     signal.throw_if_raised();
+    if (std::chrono::steady_clock::now() > deadline) return false;
     sched_yield();
   }
   check(operation.error.empty(), ErrorCode::kUnavailable, operation.error);
+  return true;
 }
 
 // MPI makes progress only inside its calls. While ranks compute, this thread calls it; less often

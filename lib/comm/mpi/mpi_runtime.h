@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <mpi.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -24,6 +25,7 @@ MPI_Datatype mpi_type(at::ScalarType dtype);  // fp16 and bf16 travel as 16-bit 
 
 // Requests of one operation with the tensors they use.
 struct Operation {
+  std::string name;
   std::vector<MPI_Request> requests;
   std::vector<at::Tensor> tensors;
   std::function<void()> on_done;  // runs once, under the lock
@@ -46,7 +48,9 @@ class Runtime {
   void add(std::shared_ptr<Operation> operation);
   // Blocks until the operation is done; throws when the signal is raised first (its tensors then
   // stay with the runtime).
-  void wait(Operation& operation, const AbortSignal& signal);
+  // Blocks until the operation is done; false after the timeout. Throws when the signal is raised
+  // first (the tensors then stay with the runtime).
+  bool wait(Operation& operation, const AbortSignal& signal, std::chrono::seconds timeout);
 
   // Reductions that MPI has not or not with our rules: halves through fp32, NaN passed on by max
   // and min.

@@ -33,7 +33,7 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   check(size == context.launch.world_size, ErrorCode::kInvalidArgument, "MPI sees ", size,
         " ranks, mpirun's environment says ", context.launch.world_size,
         "; is the program linked with the MPI of this mpirun?");
-  return std::make_unique<MpiCommunicator>(world, rank, size, std::move(job));
+  return std::make_unique<MpiCommunicator>("world", world, rank, size, std::move(job));
 }
 
 Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0) {

@@ -178,11 +178,7 @@ void NcclCommunicator::run_barrier() {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key) {
-  ncclComm_t part = nullptr;
-  ncclConfig_t config = non_blocking_config();
-  handle_->call("ncclCommSplit",
-                [&](ncclComm_t comm) { return ncclCommSplit(comm, color, key, &part, &config); });
-  auto handle = std::make_shared<Handle>(part, job_->signal);
+  auto handle = std::make_shared<Handle>(*handle_, color, key);
   int part_rank = 0;
   int part_size = 0;
   handle->call("ncclCommUserRank", [&](ncclComm_t c) { return ncclCommUserRank(c, &part_rank); });

@@ -1,7 +1,6 @@
 #include "lib/comm/nccl/nccl_handle.h"
 
 #include <cuda_runtime_api.h>
-#include <sched.h>
 
 #include <algorithm>
 
@@ -16,34 +15,59 @@ std::string text_of(ncclResult_t result, ncclComm_t comm) {
   return concat(ncclGetErrorString(result), " (", ncclGetLastError(comm), ")");
 }
 
-}  // namespace
-
-ncclConfig_t non_blocking_config() {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  return config;
+// Runs what waits for peers on a thread of its own; gives up on it when the job is aborted.
+ncclComm_t set_up(const char* what, const AbortSignal& signal,
+                  std::function<ncclResult_t(ncclComm_t*)> fn) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    ncclResult_t result = ncclSuccess;
+    ncclComm_t comm = nullptr;
+  };
+  auto state = std::make_shared<State>();
+  int device = 0;
+  cudaGetDevice(&device);
+  std::thread([state, device, fn = std::move(fn)] {
+    cudaSetDevice(device);
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = fn(&comm);
+    std::lock_guard lock(state->mutex);
+    state->comm = comm;
+    state->result = result;
+    state->done = true;
+    state->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(state->mutex);
+  while (!state->changed.wait_for(lock, kInterval, [&] { return state->done; })) {
+    signal.throw_if_raised();
+  }
+  check(state->result == ncclSuccess, ErrorCode::kUnavailable, what,
+        " failed: ", text_of(state->result, nullptr));
+  return state->comm;
 }
+
+}  // namespace
 
 Handle::Handle(const ncclUniqueId& id, int rank, int size,
                std::shared_ptr<const AbortSignal> signal)
     : signal_(std::move(signal)) {
-  ncclConfig_t config = non_blocking_config();
-  check_result(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig");
-  settle("ncclCommInitRankConfig");
+  comm_ = set_up("ncclCommInitRank", *signal_,
+                 [=](ncclComm_t* comm) { return ncclCommInitRank(comm, size, id, rank); });
 }
 
-Handle::Handle(ncclComm_t comm, std::shared_ptr<const AbortSignal> signal)
-    : comm_(comm), signal_(std::move(signal)) {
-  settle("ncclCommSplit");
+Handle::Handle(Handle& parent, int color, int key) : signal_(parent.signal_) {
+  const ncclComm_t whole = parent.comm_;
+  comm_ = set_up("ncclCommSplit", *signal_,
+                 [=](ncclComm_t* comm) { return ncclCommSplit(whole, color, key, comm, nullptr); });
 }
 
 Handle::~Handle() {
-  if (aborted_ || comm_ == nullptr) return;
-  try {
-    call("ncclCommFinalize", [](ncclComm_t comm) { return ncclCommFinalize(comm); });
-    ncclCommDestroy(comm_);
-  } catch (const Error&) {
+  if (aborted_) return;
+  if (signal_->raised()) {
     abort();
+  } else {
+    ncclCommDestroy(comm_);
   }
 }
 
@@ -53,33 +77,20 @@ void Handle::require_alive() const {
 }
 
 void Handle::check_result(ncclResult_t result, const char* what) const {
-  check(result == ncclSuccess || result == ncclInProgress, ErrorCode::kUnavailable, what,
-        " failed: ", text_of(result, comm_));
-}
-
-void Handle::settle(const char* what) {
-  while (true) {
-    {
-      std::lock_guard lock(mutex_);
-      require_alive();
-      ncclResult_t state = ncclSuccess;
-      check_result(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
-      check_result(state, what);
-      if (state == ncclSuccess) return;
-    }
-    sched_yield();
-  }
+  if (result == ncclSuccess) return;
+  signal_->throw_if_raised();  // the abort is the reason
+  fail(ErrorCode::kUnavailable, what, " failed: ", text_of(result, nullptr));
 }
 
 void Handle::abort() {
-  std::lock_guard lock(mutex_);
-  if (std::exchange(aborted_, true)) return;
-  ncclCommAbort(comm_);
+  // A call that hangs is ended by the abort itself: then it is not waited for.
+  const std::unique_lock lock(mutex_, std::chrono::seconds(2));
+  if (!aborted_.exchange(true)) ncclCommAbort(comm_);
 }
 
 std::string Handle::asynchronous_error() {
-  std::lock_guard lock(mutex_);
-  if (aborted_) return "";
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || aborted_) return "";
   ncclResult_t state = ncclSuccess;
   const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
   if (result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) return "";

@@ -4,6 +4,7 @@
 #include <ATen/cuda/CUDAEvent.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -18,27 +19,25 @@
 
 namespace tessera::nccl {
 
-// Non-blocking ncclComm_t: no call holds the host longer than the job lives.
+// [Note: blocking NCCL] NCCL's non-blocking mode starts a thread for every operation, so ours is
+// the blocking one. Set-up, which waits for peers, runs on a helper thread that is left behind when
+// the job is aborted; operations only enqueue, but for their first connection.
 class Handle {
  public:
   // Collective over the ranks that know the id; returns when all have come.
   Handle(const ncclUniqueId& id, int rank, int size, std::shared_ptr<const AbortSignal> signal);
-  // Takes over a communicator that NCCL may still be setting up.
-  Handle(ncclComm_t comm, std::shared_ptr<const AbortSignal> signal);
+  // Collective over parent's ranks: the part of this color.
+  Handle(Handle& parent, int color, int key);
   ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // Runs fn(ncclComm_t) -> ncclResult_t and waits until NCCL has accepted it; what is enqueued on
-  // streams goes on. Throws Error(kUnavailable).
+  // Runs fn(ncclComm_t) -> ncclResult_t, which enqueues work. Throws Error(kUnavailable).
   template <typename Fn>
   void call(const char* what, Fn fn) {
-    {
-      std::lock_guard lock(mutex_);
-      require_alive();
-      check_result(fn(comm_), what);
-    }
-    settle(what);
+    std::lock_guard lock(mutex_);
+    require_alive();
+    check_result(fn(comm_), what);
   }
 
   // For the watching thread.
@@ -48,15 +47,12 @@ class Handle {
  private:
   void require_alive() const;
   void check_result(ncclResult_t result, const char* what) const;
-  void settle(const char* what);
 
-  std::mutex mutex_;
+  std::timed_mutex mutex_;
   ncclComm_t comm_ = nullptr;
-  bool aborted_ = false;
+  std::atomic<bool> aborted_{false};
   const std::shared_ptr<const AbortSignal> signal_;
 };
-
-ncclConfig_t non_blocking_config();
 
 // Polls errors and overdue operations, and aborts all handles when the job's signal is raised:
 // their kernels end and streams run on.

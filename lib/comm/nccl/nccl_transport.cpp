@@ -5,23 +5,15 @@
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <map>
 
+#include "lib/comm/collective_timeout.h"
 #include "lib/comm/nccl/nccl_communicator.h"
 #include "tessera/core/error.h"
 
 namespace tessera::nccl {
 namespace {
-
-std::chrono::seconds collective_timeout() {
-  const char* text = std::getenv("TESSERA_COLLECTIVE_TIMEOUT_S");
-  const int seconds = text == nullptr ? 1800 : std::atoi(text);
-  check(seconds > 0, ErrorCode::kInvalidArgument, "TESSERA_COLLECTIVE_TIMEOUT_S=", text,
-        " is not a positive number of seconds");
-  return std::chrono::seconds(seconds);
-}
 
 std::string host_name() {
   char name[256] = "?";
