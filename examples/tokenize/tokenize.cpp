@@ -94,10 +94,10 @@ void for_each_line(const std::string& name, std::istream& in,
   check(!in.bad(), ErrorCode::kDataLoss, name, ": cannot be read");
 }
 
-std::vector<int32_t> read_ids(const Json& line) {
+std::vector<int32_t> read_ids(const Json& line, int64_t vocabulary) {
   std::vector<int32_t> ids;
   for (const Json& id : (line.is_object() ? line.at("input_ids") : line).items()) {
-    ids.push_back(static_cast<int32_t>(id.as_int64(0, INT32_MAX)));
+    ids.push_back(static_cast<int32_t>(id.as_int64(0, vocabulary - 1)));
   }
   return ids;
 }
@@ -119,7 +119,8 @@ void convert_lines(const Options& o, const Tokenizer& tokenizer, std::istream& s
                     return write_ids(out,
                                      tokenizer.encode(value.as_string(), o.add_special_tokens));
                   }
-                  const std::string text = tokenizer.decode(read_ids(value), o.skip_special_tokens);
+                  const std::string text =
+                      tokenizer.decode(read_ids(value, tokenizer.size()), o.skip_special_tokens);
                   out << JsonWriter().value(text).text() << '\n';
                 });
 }

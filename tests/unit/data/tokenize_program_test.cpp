@@ -71,7 +71,10 @@ TEST_CASE(
   CHECK(line.code == 4);
   CHECK(line.err.find("standard input:2: line 1, byte 0: not accepted as JSON") !=
         std::string::npos);
-  CHECK(tokenize({"--decode"}, "[2000]").code == 4);
+  const Result id = tokenize({"--decode"}, "[1]\n[3, 2000]");
+  CHECK(id.code == 4);
+  CHECK(id.err.find("standard input:2: [1]: expected an integer from 0 to 1999, found 2000") !=
+        std::string::npos);
   CHECK(tokenize({"--input", dir.write("t.txt", "a\xff\n")})
             .err.find("t.txt:1: byte 1: not valid UTF-8") != std::string::npos);
   const std::string bad = dir.write("bad.csv", "text,label\n\"a,b\n");
