@@ -51,10 +51,12 @@ void prepare_config(Prepared& run) {
   }
   run.config.validate();
   for (const std::string& notice : run.config.notices) run.notices.push_back(notice);
-  check(!run.tokenizer || run.tokenizer->size() <= run.config.vocabulary,
-        ErrorCode::kInvalidArgument, "the tokenizer in ", run.tokenizer_directory, " has ",
-        run.tokenizer->size(), " tokens, the model's vocabulary only ", run.config.vocabulary,
-        "; they do not belong together");
+  if (run.tokenizer) {
+    check(run.tokenizer->size() <= run.config.vocabulary, ErrorCode::kInvalidArgument,
+          "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
+          " tokens, the model's vocabulary only ", run.config.vocabulary,
+          "; they do not belong together");
+  }
 }
 
 Dataset read_squad_file(Prepared& run, const std::string& path) {
