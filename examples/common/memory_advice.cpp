@@ -29,7 +29,7 @@ Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
       .strategy = o.strategy,
       .ranks = ranks,
       .accumulation = o.gradient_accumulation_steps,
-      .parameter_numel = parameter_sizes(run.config, run.head(), run.train.num_labels),
+      .block_parameters = parameter_sizes(run.config, run.head(), run.train.num_labels),
       .parameter_dtype = o.dtype,
       .gradient_dtype = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype,
       .reduce_dtype = o.reduce_dtype.empty() ? o.dtype : o.reduce_dtype,

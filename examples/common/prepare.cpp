@@ -182,19 +182,19 @@ Prepared prepare(const TrainOptions& options, Task task) {
   return run;
 }
 
-std::vector<int64_t> parameter_sizes(const BloomConfig& config, BloomHead head,
-                                     int64_t num_labels) {
+std::vector<std::vector<int64_t>> parameter_sizes(const BloomConfig& config, BloomHead head,
+                                                  int64_t num_labels) {
   const int64_t h = config.hidden;
-  std::vector<int64_t> sizes{config.vocabulary * h, h, h, h,
-                             h};  // embedding and its norm, final norm
+  std::vector<std::vector<int64_t>> blocks{
+      {config.vocabulary * h, h, h}};  // embedding and its norm
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (int64_t size : {h, h, 3 * h * h, 3 * h, h * h, h, h, h, 4 * h * h, 4 * h, 4 * h * h, h}) {
-      sizes.push_back(size);
-    }
+    blocks.push_back({h, h, 3 * h * h, 3 * h, h * h, h, h, h, 4 * h * h, 4 * h, 4 * h * h, h});
   }
-  if (head == BloomHead::kClassification) sizes.push_back(num_labels * h);
-  if (head == BloomHead::kCausal && !config.tied_head) sizes.push_back(config.vocabulary * h);
-  return sizes;
+  blocks.push_back({h, h});
+  if (head == BloomHead::kClassification) blocks.back().push_back(num_labels * h);
+  if (head == BloomHead::kCausal && !config.tied_head)
+    blocks.back().push_back(config.vocabulary * h);
+  return blocks;
 }
 
 }  // namespace tessera::programs

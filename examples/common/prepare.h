@@ -38,8 +38,9 @@ struct Prepared {
 // or Error(kDataLoss) with flag or file, place and remedy.
 Prepared prepare(const TrainOptions& options, Task task);
 
-// Number of elements of every parameter of the model; tied ones once.
-std::vector<int64_t> parameter_sizes(const BloomConfig& config, BloomHead head, int64_t num_labels);
+// Number of elements of every parameter, block by block; tied ones once.
+std::vector<std::vector<int64_t>> parameter_sizes(const BloomConfig& config, BloomHead head,
+                                                  int64_t num_labels);
 
 at::ScalarType scalar_type_of(const std::string& dtype);  // "fp32", "bf16", "fp16"
 

@@ -86,10 +86,10 @@ std::string comparison_text(const std::vector<ComparisonRow>& rows, double toler
     text += line.back() + "\n";
   }
   text += concat(
-      "MiB per rank, measured / formula (docs/strategies.md); sent: bytes rank 0 hands to the wire "
-      "in one step (zero3 stays below the formula where neighbouring uses share a gather); peak: "
-      "allocated on the GPU, or\nresident in all ranks' processes together. The "
-      "three differences are the largest relative ones to the reference; PASS: all within ",
+      "MiB per rank, measured / formula (docs/strategies.md). sent per step: what rank 0 hands to "
+      "the wire. peak: allocated on the GPU, or\n"
+      "resident in all ranks' processes together. The three differences are the largest relative "
+      "ones to the reference; PASS: all within ",
       tolerance, ".\n");
   return text;
 }
