@@ -9,10 +9,11 @@
 
 namespace tessera {
 
-// What the environment says: Open MPI (OMPI_COMM_WORLD_*), a Slurm step (SLURM_PROCID, SLURM_STEP_ID, ...), torchrun-style variables (RANK,
-// WORLD_SIZE, LOCAL_RANK), or one rank.
+// What the environment says: Open MPI (OMPI_COMM_WORLD_*), a Slurm step (SLURM_PROCID,
+// SLURM_STEP_ID, ...), torchrun-style variables (RANK, WORLD_SIZE, LOCAL_RANK), or one rank.
 struct LaunchInfo {
-  std::string launcher = "none";  // "mpirun", "srun", "torchrun", "threads" (in-process ranks) or "none"
+  std::string launcher =
+      "none";  // "mpirun", "srun", "torchrun", "threads" (in-process ranks) or "none"
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
@@ -26,21 +27,25 @@ std::vector<std::string> available_transports();
 
 // Connects the processes of one job; one per process, outlives every communicator it makes.
 //
-// The control channel is a star of TCP connections to rank 0. Under mpirun, MPI tells the ranks where rank 0 listens; otherwise MASTER_ADDR and
-// MASTER_PORT say it (on one host MASTER_ADDR may be left out: loopback). Sockets are bound to the interface of that address. TESSERA_JOB_SECRET, when set on
-// all ranks, keeps strangers out. TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait for all ranks; the error names the missing ones.
-// A process that ends without a word ends every communicator of the others with Error(kUnavailable).
+// The control channel is a star of TCP connections to rank 0. Under mpirun, MPI tells the ranks
+// where rank 0 listens; otherwise MASTER_ADDR and MASTER_PORT say it (on one host MASTER_ADDR may
+// be left out: loopback). Sockets are bound to the interface of that address. TESSERA_JOB_SECRET,
+// when set on all ranks, keeps strangers out. TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait
+// for all ranks; the error names the missing ones. A process that ends without a word ends every
+// communicator of the others with Error(kUnavailable).
 class Bootstrap : public ControlChannel {
  public:
   virtual const LaunchInfo& launch() const = 0;
-  // transport: "auto" (nccl when this rank has a GPU, else mpi, else local), "local", "mpi" or "nccl". Collective. Throws Error(kInvalidArgument) with the available
-  // ones when the transport is not built or cannot serve the launch, and names two ranks that would share one GPU.
+  // transport: "auto" (nccl when this rank has a GPU, else mpi, else local), "local", "mpi" or
+  // "nccl". Collective. Throws Error(kInvalidArgument) with the available ones when the transport
+  // is not built or cannot serve the launch, and names two ranks that would share one GPU.
   virtual std::unique_ptr<Communicator> connect(const std::string& transport) = 0;
 
   // Ends every communicator on all ranks with Error(kUnavailable, reason). Any thread.
   virtual void abort(const std::string& reason) = 0;
-  // Last call, collective: tells every rank how each one ended. status is empty when this one ended well, else as run_job packs it; "?" stands
-  // for ranks that did not answer within 10 s after the first failure. Wakes ranks that still wait in an operation when this one failed.
+  // Last call, collective: tells every rank how each one ended. status is empty when this one ended
+  // well, else as run_job packs it; "?" stands for ranks that did not answer within 10 s after the
+  // first failure. Wakes ranks that still wait in an operation when this one failed.
   virtual std::vector<std::string> conclude(const std::string& status) = 0;
 };
 std::unique_ptr<Bootstrap> make_bootstrap();

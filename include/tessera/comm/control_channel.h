@@ -29,8 +29,9 @@ class CommunicatorChannel final : public ControlChannel {
   Communicator* comm_;
 };
 
-// Throws the same Error(kInvalidArgument) on every rank when the ranks passed different texts; what names the text in the message,
-// which says which ranks differ from the majority (from rank 0 when there is none) and where.
+// Throws the same Error(kInvalidArgument) on every rank when the ranks passed different texts; what
+// names the text in the message, which says which ranks differ from the majority (from rank 0 when
+// there is none) and where.
 void require_same_on_all_ranks(ControlChannel& channel, const std::string& what,
                                const std::string& text);
 

@@ -1,5 +1,6 @@
 #pragma once
-// Streams, events and memory counters, the same for every device; on the CPU streams and events do nothing.
+// Streams, events and memory counters, the same for every device; on the CPU streams and events do
+// nothing.
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -35,12 +36,14 @@ class StreamScope {
   c10::Stream previous_;
 };
 
-// A point on a stream that other streams can wait for. On the CPU all calls do nothing. Made when first recorded.
+// A point on a stream that other streams can wait for. On the CPU all calls do nothing. Made when
+// first recorded.
 class Marker {
  public:
   void record(c10::Stream stream);
   void record(at::Device device) { record(current_stream(device)); }
-  void block(c10::Stream stream) const;  // stream waits for the last record; nothing before the first
+  void block(
+      c10::Stream stream) const;  // stream waits for the last record; nothing before the first
   void block(at::Device device) const { block(current_stream(device)); }
   void synchronize() const;  // the host waits
   bool done() const;
@@ -49,8 +52,8 @@ class Marker {
   std::unique_ptr<c10::Event> event_;
 };
 
-// Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts requests for device memory that the
-// cache could not serve (on the CPU: all allocations).
+// Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts
+// requests for device memory that the cache could not serve (on the CPU: all allocations).
 struct MemoryUse {
   int64_t allocated_bytes = 0;
   int64_t peak_allocated_bytes = 0;
@@ -58,14 +61,16 @@ struct MemoryUse {
   int64_t peak_reserved_bytes = 0;
   int64_t allocations = 0;
 };
-// Of a GPU, by this process. Throws Error(kInvalidArgument) for the CPU: count it with HostMemoryCounter.
+// Of a GPU, by this process. Throws Error(kInvalidArgument) for the CPU: count it with
+// HostMemoryCounter.
 MemoryUse memory_use(at::Device device);
 void reset_peak_memory(at::Device device);
 // Free and total bytes of the device.
 std::pair<int64_t, int64_t> device_memory(at::Device device);
 
-// Counts the CPU tensors that the current thread allocates and frees while the counter lives, so that each in-process rank sees its own. Use it
-// on the thread that made it. Frees by other threads are not seen. Counters nest; only the innermost counts.
+// Counts the CPU tensors that the current thread allocates and frees while the counter lives, so
+// that each in-process rank sees its own. Use it on the thread that made it. Frees by other threads
+// are not seen. Counters nest; only the innermost counts.
 class HostMemoryCounter {
  public:
   HostMemoryCounter();

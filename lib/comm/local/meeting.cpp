@@ -31,6 +31,11 @@ std::string describe(const Request& request) {
   return "?";
 }
 
+// A message of the thread's own: copies of an exception share theirs.
+[[noreturn]] void fail_with(const Error& error) {
+  throw Error(error.code(), std::string(error.what()));
+}
+
 bool agree(const Request& a, const Request& b) {
   return a.operation == b.operation && a.dtype == b.dtype && a.count == b.count && a.op == b.op &&
          a.root == b.root;
@@ -200,7 +205,7 @@ void Meeting::wait(int participant) {
     requests_[participant]->input.reset();
     requests_[participant]->output.reset();
   }
-  if (state_ == State::kFailed) throw Error(*error_);
+  if (state_ == State::kFailed) fail_with(*error_);
 }
 
 }  // namespace tessera::local
