@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <new>
 
 #include "examples/common/theory.h"
@@ -45,7 +46,35 @@ Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
   return need;
 }
 
+std::string describe(const Need& need) {
+  return concat("One rank needs about ", mebibytes(need.total()), ": parameters ",
+                mebibytes(need.state.parameter_bytes), ", gradients ",
+                mebibytes(need.state.gradient_bytes), ", optimizer ",
+                mebibytes(need.state.optimizer_bytes), ", activations about ",
+                mebibytes(need.activations));
+}
+
 }  // namespace
+
+std::string memory_need(const Prepared& run, int64_t ranks) {
+  return describe(need_of(run, run.options, ranks));
+}
+
+void check_host_memory(const Prepared& run, int64_t ranks, int64_t ranks_on_host) {
+  std::ifstream in("/proc/meminfo");
+  double available = 0;
+  for (std::string key, unit; in >> key >> available >> unit && key != "MemAvailable:";) {
+  }
+  available *= 1024;
+  Need need = need_of(run, run.options, ranks);
+  need.activations = 0;
+  const double wanted = need.total() * static_cast<double>(ranks_on_host);
+  if (!in || wanted <= available) return;
+  fail(ErrorCode::kResourceExhausted,
+       memory_advice(run, ranks,
+                     concat(ranks_on_host, " rank(s) on this host need ", mebibytes(wanted),
+                            " without activations, ", mebibytes(available), " are available")));
+}
 
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
@@ -97,11 +126,8 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
-  std::string text = concat(
-      "out of memory (", reason.substr(0, reason.find('\n')), "). One rank needs about ",
-      mebibytes(now.total()), ": parameters ", mebibytes(now.state.parameter_bytes), ", gradients ",
-      mebibytes(now.state.gradient_bytes), ", optimizer ", mebibytes(now.state.optimizer_bytes),
-      ", activations about ", mebibytes(now.activations), ". What would help:");
+  std::string text = concat("out of memory (", reason.substr(0, reason.find('\n')), "). ",
+                            describe(now), ". What would help:");
   for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {
     text += concat(i == 0 ? " " : "; ", options[i].flags, " saves ", mebibytes(options[i].saved));
   }

@@ -1,6 +1,7 @@
 #include "examples/common/training_run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 
@@ -44,9 +45,10 @@ TrainingRun::~TrainingRun() = default;
 void TrainingRun::execute() {
   try {
     agree();
-    build();
+    plan();
     describe();
     if (options_.dry_run) return;
+    build();
     open_output();
     train();
     const std::string hash = export_final();
@@ -99,7 +101,8 @@ TrainerOptions TrainingRun::trainer_options() const {
                           .growth_interval = options_.loss_scale_window}};
 }
 
-void TrainingRun::build() {
+// Everything that can be refused without memory for the model.
+void TrainingRun::plan() {
   mesh_ = std::make_unique<DeviceMesh>(world_, MeshExtents{.data = world_.size()});
   Communicator& data = mesh_->axis(Axis::kData);
   train_loader_ = std::make_unique<DataLoader>(
@@ -110,6 +113,10 @@ void TrainingRun::build() {
                      : static_cast<int64_t>(
                            std::ceil(options_.num_train_epochs * static_cast<double>(per_epoch)));
   strategy_ = make_strategy(parallel_config(), *mesh_);
+}
+
+void TrainingRun::build() {
+  if (world_.device().is_cpu()) check_host_memory(prepared_, world_.size(), launch_.local_size);
   const BuildContext context{
       .device = world_.device(), .seed = options_.seed, .source = prepared_.weights.get()};
   strategy_->attach(prepared_.model, context,
@@ -135,13 +142,10 @@ void TrainingRun::describe() {
         " rows; it is filled with rows that count for nothing");
   }
   if (!options_.dry_run) return;
-  std::printf("%s: %lld parameters, %s on %d rank(s), global batch %lld, %lld steps\n",
-              prepared_.model.name.c_str(), static_cast<long long>(strategy_->parameter_count()),
+  std::printf("%s: %lld parameters, %s on %d rank(s), global batch %lld, %lld steps\n%s\n",
+              prepared_.model.name.c_str(), static_cast<long long>(prepared_.parameter_count()),
               options_.strategy.c_str(), world_.size(), static_cast<long long>(batch),
-              static_cast<long long>(total_steps_));
-  std::printf("per rank: parameters %s, gradients %s, optimizer %s, buffers %s\n",
-              mebibytes(memory_[0]).c_str(), mebibytes(memory_[1]).c_str(),
-              mebibytes(memory_[2]).c_str(), mebibytes(memory_[3]).c_str());
+              static_cast<long long>(total_steps_), memory_need(prepared_, world_.size()).c_str());
 }
 
 void TrainingRun::open_output() {
@@ -177,7 +181,7 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.reduce_dtype = or_else(options_.reduce_dtype, r.gradient_dtype);
   r.master_dtype = r.moment_dtype = "fp32";
   r.model = prepared_.model.name;
-  r.num_parameters = strategy_->parameter_count();
+  r.num_parameters = prepared_.parameter_count();
   r.dataset = prepared_.train_path;
   r.dataset_sha256 = prepared_.dataset_sha256;
   r.num_train_samples = prepared_.train.size();
@@ -193,6 +197,11 @@ metrics::RunStartRecord TrainingRun::start_record() const {
 
 double TrainingRun::epoch() const {
   return static_cast<double>(steps_) / static_cast<double>(train_loader_->steps_per_epoch());
+}
+
+TrainingRun::StepStart TrainingRun::now() const {
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return {std::chrono::duration<double>(time).count(), bytes_sent()};
 }
 
 void TrainingRun::train() {
@@ -212,7 +221,7 @@ void TrainingRun::train_until(int64_t step) {
       [&]() -> std::vector<MicroBatch> {
         if (issued == step) return {};
         ++issued;
-        sent_at_start_.push_back(bytes_sent());
+        starts_.push_back(now());
         return train_loader_->next();
       },
       [&](const StepReport& report) { on_step(report); });
@@ -220,9 +229,11 @@ void TrainingRun::train_until(int64_t step) {
 
 void TrainingRun::on_step(const StepReport& report) {
   steps_ = report.step;
-  const int64_t sent_from = sent_at_start_.front();
-  sent_at_start_.pop_front();
-  const int64_t sent_to = sent_at_start_.empty() ? bytes_sent() : sent_at_start_.front();
+  // A step lasts from when its batch is asked for to when the next one is; reports come one step
+  // late.
+  const StepStart from = starts_.front();
+  starts_.pop_front();
+  const StepStart to = starts_.empty() ? now() : starts_.front();
   const DeviceMemory memory = device_memory(world_.device());
   const std::vector<int64_t> sums =
       summed_over_ranks({report.samples, report.tokens, report.targets});
@@ -236,12 +247,12 @@ void TrainingRun::on_step(const StepReport& report) {
   r.clip_coefficient = report.clip_coefficient;
   if (options_.dtype == "fp16") r.loss_scale = report.loss_scale;
   r.skipped = report.skipped;
-  r.step_time_s = report.step_time_s;
+  r.step_time_s = to.time_s - from.time_s;
   r.data_time_s = report.data_time_s;
   r.samples = sums[0];
   r.tokens = sums[1];
   r.supervised_tokens = sums[2];
-  r.comm_bytes = sent_to - sent_from;
+  r.comm_bytes = to.sent - from.sent;
   r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
   r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
   if (peak_flops_ > 0 && prepared_.model.flops_per_token && sums[1] > 0 && r.step_time_s > 0) {

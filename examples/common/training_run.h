@@ -29,7 +29,12 @@ class TrainingRun {
   void execute();
 
  private:
+  struct StepStart {
+    double time_s = 0;
+    int64_t sent = 0;
+  };
   void agree();
+  void plan();
   void build();
   void describe();
   void open_output();
@@ -43,6 +48,7 @@ class TrainingRun {
 
   bool reports() const { return world_.rank() == 0; }
   int64_t bytes_sent() const { return mesh_->axis(Axis::kData).bytes_sent(); }
+  StepStart now() const;
   double epoch() const;
   metrics::RunStartRecord start_record() const;
   ParallelConfig parallel_config() const;
@@ -65,9 +71,9 @@ class TrainingRun {
   std::unique_ptr<metrics::Recorder> recorder_;        // rank 0
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
   int64_t total_steps_ = 0, steps_ = 0;
-  std::deque<int64_t> sent_at_start_;  // bytes sent when each step that is not reported yet began
-  std::vector<int64_t> memory_;  // largest over ranks: parameters, gradients, optimizer, buffers
-  double peak_flops_ = 0;        // of one device; 0: unknown
+  std::deque<StepStart> starts_;  // of the steps that are not reported yet
+  std::vector<int64_t> memory_;   // largest over ranks: parameters, gradients, optimizer, buffers
+  double peak_flops_ = 0;         // of one device; 0: unknown
 };
 
 }  // namespace tessera::programs
