@@ -75,7 +75,9 @@ class BloomBlock final : public Block {
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     const at::Tensor& mask = micro_batch.attention_mask;
-    const auto version = mask.defined() ? &bloom_block_padded : &bloom_block_composed;
+    const auto version = mask.defined()     ? &bloom_block_padded
+                         : hidden.is_cuda() ? &bloom_block_fused
+                                            : &bloom_block_composed;
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }

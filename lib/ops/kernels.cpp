@@ -1,6 +1,7 @@
 #include "tessera/ops/kernels.h"
 
 #include <ATen/ATen.h>
+#include <ATen/DeviceGuard.h>
 
 #include "lib/ops/cuda_ops.h"
 #include "tessera/core/error.h"
@@ -11,6 +12,7 @@ namespace {
 // Calls entry of the CUDA table for tensors on a CUDA device, else the reference.
 template <auto Entry, typename Reference, typename... Arguments>
 auto dispatch(const at::Tensor& where, Reference reference, Arguments&&... arguments) {
+  const c10::OptionalDeviceGuard guard(at::device_of(where));
   const CudaOps* cuda = where.is_cuda() ? cuda_ops() : nullptr;
   return (cuda ? cuda->*Entry : reference)(std::forward<Arguments>(arguments)...);
 }

@@ -24,6 +24,7 @@ at::Tensor alibi_slopes(int64_t heads);
 //   qkv             [batch, sequence, heads * 3 * d], interleaved per head as BLOOM stores it: [heads, 3, d]
 //   slopes          fp32 [heads] on qkv's device
 //   attention_mask  [batch, sequence] bool, false keys are never attended to; undefined: none. A query without any visible key gives 0.
+// On CUDA a mask costs speed and memory (scores are formed); padding on the right needs none.
 // -> [batch, sequence, heads * d].  score(i, j) = q_i . k_j / sqrt(d) + slope (j - i), j <= i.
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
                            const at::Tensor& attention_mask);

@@ -1,0 +1,178 @@
+// cuDNN's attention through cudnn-frontend. ALiBi enters through score_mod: a per-column fp32 bias
+// of cuDNN 9.19 has wrong gradients, and a 16-bit one loses its precision.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cudnn/Handle.h>
+#include <cudnn_frontend.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "lib/ops/cuda/attention_graph.h"
+#include "tessera/core/error.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+namespace graph = cudnn_frontend::graph;
+using Attributes = std::shared_ptr<graph::Tensor_attributes>;
+using Sizes = std::vector<int64_t>;
+
+enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kGradient, kDq, kDk, kDv, kSlopes };
+
+Attributes tensor(graph::Graph& g, Id id, const Sizes& sizes, const Sizes& strides) {
+  return g.tensor(graph::Tensor_attributes().set_uid(id).set_dim(sizes).set_stride(strides));
+}
+
+Attributes key_index(graph::Graph& g, const Attributes& scores) {
+  const Attributes index = g.pointwise(scores, graph::Pointwise_attributes()
+                                                   .set_mode(fe::PointwiseMode_t::GEN_INDEX)
+                                                   .set_axis(3)
+                                                   .set_compute_data_type(fe::DataType_t::INT32));
+  index->set_data_type(fe::DataType_t::INT32);
+  return index;
+}
+
+Attributes combine(graph::Graph& g, const Attributes& a, const Attributes& b,
+                   fe::PointwiseMode_t mode) {
+  return g.pointwise(a, b, graph::Pointwise_attributes().set_mode(mode));
+}
+
+// A built graph for one direction of one shape.
+class Plan {
+ public:
+  Plan(const AttentionShape& shape, bool backward) : graph_(std::make_shared<graph::Graph>()) {
+    graph::Graph& g = *graph_;
+    g.set_io_data_type(shape.type == at::kHalf ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    const auto [batch, sequence, heads, d, type] = shape;
+    const Sizes sizes{batch, heads, sequence, d};
+    const Sizes interleaved{sequence * heads * 3 * d, 3 * d, heads * 3 * d, 1};
+    const Sizes packed{sequence * heads * d, d, heads * d, 1};
+    const Sizes stats_sizes{batch, heads, sequence, 1},
+        stats_strides{heads * sequence, sequence, 1, 1};
+    const Attributes q = tensor(g, kQ, sizes, interleaved), k = tensor(g, kK, sizes, interleaved),
+                     v = tensor(g, kV, sizes, interleaved);
+    const Attributes slopes = tensor(g, kSlopes, {1, heads, 1, 1}, {heads, 1, 1, 1});
+    slopes->set_data_type(fe::DataType_t::FLOAT);
+    // score + slope * key, then the causal mask. The softmax drops what slope * query would add.
+    const auto modify = [=](std::shared_ptr<graph::Graph> inner, Attributes scores) {
+      const Attributes bias =
+          combine(*inner, key_index(*inner, scores), slopes, fe::PointwiseMode_t::MUL);
+      return graph::attn::score_modifiers::causal_mask(
+          inner, combine(*inner, scores, bias, fe::PointwiseMode_t::ADD));
+    };
+    const float scale = 1.0F / std::sqrt(float(d));
+    const auto output = [](const Attributes& x, Id id, const Sizes& dim, const Sizes& strides) {
+      x->set_output(true).set_uid(id).set_dim(dim).set_stride(strides);
+    };
+    if (!backward) {
+      auto [o, stats] = g.sdpa(
+          q, k, v,
+          graph::SDPA_attributes().set_generate_stats(true).set_attn_scale(scale).set_score_mod(
+              modify));
+      output(o, kO, sizes, packed);
+      output(stats, kStats, stats_sizes, stats_strides);
+      stats->set_data_type(fe::DataType_t::FLOAT);
+    } else {
+      const Attributes o = tensor(g, kO, sizes, packed),
+                       gradient = tensor(g, kGradient, sizes, packed);
+      const Attributes stats = tensor(g, kStats, stats_sizes, stats_strides);
+      stats->set_data_type(fe::DataType_t::FLOAT);
+      // No score_mod_bprop: the bias is additive and where the mask hides a score its probability
+      // is 0.
+      auto [dq, dk, dv] = g.sdpa_backward(
+          q, k, v, o, gradient, stats,
+          graph::SDPA_backward_attributes().set_attn_scale(scale).set_score_mod(modify));
+      output(dq, kDq, sizes, interleaved);
+      output(dk, kDk, sizes, interleaved);
+      output(dv, kDv, sizes, interleaved);
+    }
+    const cudnnHandle_t handle = at::native::getCudnnHandle();
+    ok_ = good(g.validate()) && good(g.build_operation_graph(handle)) &&
+          good(g.create_execution_plans({fe::HeurMode_t::A})) && good(g.check_support(handle)) &&
+          good(g.build_plans(handle)) && good(g.get_workspace_size(workspace_bytes_));
+  }
+
+  bool ok() const { return ok_; }
+  const std::string& message() const { return message_; }
+
+  void run(std::unordered_map<int64_t, void*>& pointers) const {
+    const at::Tensor workspace =
+        at::empty({workspace_bytes_}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
+    fe::error_t status =
+        graph_->execute(at::native::getCudnnHandle(), pointers, workspace.data_ptr());
+    check(status.is_good(), ErrorCode::kInternal, "cuDNN attention: ", status.get_message());
+  }
+
+ private:
+  bool good(fe::error_t status) {
+    if (!status.is_good()) message_ = status.get_message();
+    return status.is_good();
+  }
+
+  std::shared_ptr<graph::Graph> graph_;
+  int64_t workspace_bytes_ = 0;
+  bool ok_ = false;
+  std::string message_;
+};
+
+struct Pair {
+  Plan forward, backward;
+  explicit Pair(const AttentionShape& shape) : forward(shape, false), backward(shape, true) {}
+};
+
+const Pair& plans(const AttentionShape& shape) {
+  // Never destroyed: cuDNN may be gone by then.
+  static auto* const mutex = new std::mutex;
+  static auto* const cache = new std::map<std::pair<int, AttentionShape>, Pair>;
+  const std::lock_guard lock(*mutex);
+  return cache->try_emplace({at::cuda::current_device(), shape}, shape).first->second;
+}
+
+std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const AttentionPointers& p) {
+  const int64_t bytes = shape.d * int64_t(at::elementSize(shape.type));
+  const auto part = [&](const void* base, int index) {
+    return const_cast<char*>(static_cast<const char*>(base)) + index * bytes;
+  };
+  std::unordered_map<int64_t, void*> map{
+      {kQ, part(p.qkv, 0)}, {kK, part(p.qkv, 1)},    {kV, part(p.qkv, 2)},
+      {kO, p.output},       {kStats, p.log_sum_exp}, {kSlopes, const_cast<void*>(p.slopes)}};
+  if (p.dqkv) {
+    map.emplace(kGradient, const_cast<void*>(p.gradient));
+    map.emplace(kDq, part(p.dqkv, 0));
+    map.emplace(kDk, part(p.dqkv, 1));
+    map.emplace(kDv, part(p.dqkv, 2));
+  }
+  return map;
+}
+
+}  // namespace
+
+bool has_attention_graph(const AttentionShape& shape) {
+  if (shape.d % 8 != 0 || shape.d > 128 || shape.sequence < 2) return false;
+  const Pair& pair = plans(shape);
+  if (!pair.forward.ok() || !pair.backward.ok()) {
+    TORCH_WARN_ONCE("tessera: no cuDNN attention for sequence ", shape.sequence, ", head size ",
+                    shape.d, " (", pair.forward.message(), pair.backward.message(),
+                    "); the slow form is used.");
+  }
+  return pair.forward.ok() && pair.backward.ok();
+}
+
+void run_attention_forward(const AttentionShape& shape, const AttentionPointers& pointers) {
+  auto map = common(shape, pointers);
+  plans(shape).forward.run(map);
+}
+
+void run_attention_backward(const AttentionShape& shape, const AttentionPointers& pointers) {
+  auto map = common(shape, pointers);
+  plans(shape).backward.run(map);
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,178 @@
+// GELU and the column sums that become bias gradients. Column kernels: a block owns 64 columns (8
+// threads of 16 bytes) and a strided share of the rows.
+#include <algorithm>
+
+#include "lib/ops/cuda/dispatch.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256, kBlockColumns = 64, kBlockRows = kThreads / 8;
+
+template <typename T, typename Function>
+__global__ void __launch_bounds__(kThreads)
+    map_kernel(const uint4* a, const uint4* b, uint4* out, int64_t vectors, Function function) {
+  const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= vectors) return;
+  float x[8], y[8];
+  unpack<T>(a[at], x);
+  unpack<T>(b[at], y);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] = function(x[j], y[j]);
+  out[at] = pack<T>(x);
+}
+
+struct Gelu {
+  __device__ float operator()(float x, float) const { return gelu(x); }
+};
+struct GeluBackward {
+  __device__ float operator()(float gradient, float x) const {
+    float derivative;
+    gelu_with_derivative(x, derivative);
+    return gradient * derivative;
+  }
+};
+
+template <typename T, typename Function>
+void map(const void* a, const void* b, void* out, int64_t count, Function function,
+         cudaStream_t stream) {
+  const int64_t vectors = count / 8;
+  map_kernel<T><<<unsigned((vectors + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      static_cast<const uint4*>(a), static_cast<const uint4*>(b), static_cast<uint4*>(out), vectors,
+      function);
+}
+
+// Adds the block's rows per column and writes them as part blockIdx.y.
+__device__ __forceinline__ void write_columns(const float (&sum)[8], float* partial, int n) {
+  __shared__ float scratch[kBlockRows][kBlockColumns + 1];
+  const int lane = threadIdx.x % 8, row = threadIdx.x / 8;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) scratch[row][lane * 8 + j] = sum[j];
+  __syncthreads();
+  if (threadIdx.x < kBlockColumns) {
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < kBlockRows; ++i) total += scratch[i][threadIdx.x];
+    partial[int64_t(blockIdx.y) * n + blockIdx.x * kBlockColumns + threadIdx.x] = total;
+  }
+}
+
+// First vector of this thread, and how far apart its rows and the last row are.
+struct Walk {
+  int64_t at, step, end;
+  __device__ Walk(int64_t rows, int n) {
+    const int64_t vectors = n / 8;
+    at = (int64_t(blockIdx.y) * kBlockRows + threadIdx.x / 8) * vectors + blockIdx.x * 8 +
+         threadIdx.x % 8;
+    step = int64_t(gridDim.y) * kBlockRows * vectors;
+    end = rows * vectors;
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    gelu_backward_columns_kernel(uint4* gradient, const uint4* x, uint4* output, float* partial,
+                                 int64_t rows, int n) {
+  float sum[8] = {};
+  const Walk walk(rows, n);
+#pragma unroll 2
+  for (int64_t at = walk.at; at < walk.end; at += walk.step) {
+    float g[8], value[8];
+    unpack<T>(gradient[at], g);
+    unpack<T>(x[at], value);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float derivative;
+      value[j] = gelu_with_derivative(value[j], derivative);
+      g[j] *= derivative;
+      sum[j] += g[j];
+    }
+    gradient[at] = pack<T>(g);
+    output[at] = pack<T>(value);
+  }
+  write_columns(sum, partial, n);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(const uint4* x, float* partial, int64_t rows, int n) {
+  float sum[8] = {};
+  const Walk walk(rows, n);
+#pragma unroll 4
+  for (int64_t at = walk.at; at < walk.end; at += walk.step) {
+    float value[8];
+    unpack<T>(x[at], value);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[j] += value[j];
+  }
+  write_columns(sum, partial, n);
+}
+
+constexpr int kLanes = 32, kTeams = 16;
+
+template <typename T>
+__global__ void __launch_bounds__(kLanes* kTeams) add_column_sums_kernel(ColumnItems items) {
+  const ColumnItem& item = items.items[blockIdx.y];
+  const int column = blockIdx.x * kLanes + threadIdx.x;
+  __shared__ float scratch[kTeams][kLanes + 1];
+  float sum = 0;
+  if (column < item.n) {
+#pragma unroll 4
+    for (int part = threadIdx.y; part < item.parts; part += kTeams) {
+      sum += item.partial[part * item.stride + column];
+    }
+  }
+  scratch[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= item.n) return;
+#pragma unroll
+  for (int i = 1; i < kTeams; ++i) sum += scratch[i][threadIdx.x];
+  T* gradient = static_cast<T*>(item.gradient) + column;
+  *gradient = from_float<T>(to_float(*gradient) + sum);
+}
+
+}  // namespace
+
+void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    map<typename decltype(tag)::type>(x, x, output, count, Gelu{}, stream);
+  });
+}
+
+void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
+                   cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    map<typename decltype(tag)::type>(gradient, x, dx, count, GeluBackward{}, stream);
+  });
+}
+
+void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
+                           int64_t rows, int n, cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    gelu_backward_columns_kernel<typename decltype(tag)::type>
+        <<<dim3(n / kBlockColumns, kColumnParts), kThreads, 0, stream>>>(
+            static_cast<uint4*>(gradient), static_cast<const uint4*>(x),
+            static_cast<uint4*>(output), partial, rows, n);
+  });
+}
+
+void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
+                 cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    column_sums_kernel<typename decltype(tag)::type>
+        <<<dim3(n / kBlockColumns, kColumnParts), kThreads, 0, stream>>>(
+            static_cast<const uint4*>(x), partial, rows, n);
+  });
+}
+
+void add_column_sums(Type type, const ColumnItems& items, cudaStream_t stream) {
+  int columns = 0;
+  for (int i = 0; i < items.count; ++i) columns = std::max(columns, items.items[i].n);
+  with_type(type, [&](auto tag) {
+    add_column_sums_kernel<typename decltype(tag)::type>
+        <<<dim3((columns + kLanes - 1) / kLanes, items.count), dim3(kLanes, kTeams), 0, stream>>>(
+            items);
+  });
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,227 @@
+// Softmax cross-entropy in place: a cluster of blocks shares a row and reads it twice. So few rows
+// are in flight that the second read finds the row in the L2 cache, and device memory sees one read
+// and one write.
+#include <cooperative_groups.h>
+
+#include "lib/ops/cuda/dispatch.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr float kLowest =
+    -1e30F;  // stands for "nothing seen yet"; finite, so that differences are never NaN
+constexpr int64_t kIgnored = -100;
+constexpr int kUnroll = 4;
+
+// 2^x in one instruction; results below the normal range are 0.
+__device__ __forceinline__ float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Maximum (in units of log2) and the sum of 2^(x log2(e) - maximum).
+struct Statistics {
+  float maximum = kLowest, sum = 0;
+
+  __device__ void merge(float other_maximum, float other_sum) {
+    const float joint = fmaxf(maximum, other_maximum);
+    sum = sum * power_of_two(maximum - joint) + other_sum * power_of_two(other_maximum - joint);
+    maximum = joint;
+  }
+};
+
+template <typename T>
+struct Row {
+  uint4* data;
+  int columns, first, last;  // this block's share in 16-byte pieces
+
+  // The piece in fp32, -inf past the last column.
+  __device__ void read(const uint4& raw, int at, float (&out)[kWidth<T>]) const {
+    unpack<T>(raw, out);
+    const int left = columns - at * kWidth<T>;
+    if (left >= kWidth<T>) return;
+#pragma unroll
+    for (int j = 0; j < kWidth<T>; ++j) {
+      if (j >= left) out[j] = -INFINITY;
+    }
+  }
+};
+
+template <typename T, int kThreads>
+__device__ Statistics first_pass(const Row<T>& row) {
+  Statistics mine;
+  for (int base = row.first + threadIdx.x; base < row.last; base += kUnroll * kThreads) {
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = base + u * kThreads;
+      if (at < row.last) raw[u] = __ldcg(row.data + at);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = base + u * kThreads;
+      if (at >= row.last) break;
+      float value[kWidth<T>];
+      row.read(raw[u], at, value);
+      float top = value[0];
+#pragma unroll
+      for (int j = 1; j < kWidth<T>; ++j) top = fmaxf(top, value[j]);
+      top *= kLog2E;
+      if (top > mine.maximum) {
+        mine.sum *= power_of_two(mine.maximum - top);
+        mine.maximum = top;
+      }
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j)
+        mine.sum += power_of_two(fmaf(value[j], kLog2E, -mine.maximum));
+    }
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    const float maximum = __shfl_xor_sync(0xffffffffU, mine.maximum, offset);
+    mine.merge(maximum, __shfl_xor_sync(0xffffffffU, mine.sum, offset));
+  }
+  return mine;
+}
+
+template <typename T, int kThreads>
+__device__ void second_pass(const Row<T>& row, float log_sum, float scale, int64_t label) {
+  const int label_piece = int(label / kWidth<T>), label_column = int(label % kWidth<T>);
+  for (int base = row.first + threadIdx.x; base < row.last; base += kUnroll * kThreads) {
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = base + u * kThreads;
+      if (at < row.last) raw[u] = __ldcs(row.data + at);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int at = base + u * kThreads;
+      if (at >= row.last) break;
+      float value[kWidth<T>];
+      row.read(raw[u], at, value);
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j)
+        value[j] = power_of_two(fmaf(value[j], kLog2E, -log_sum)) * scale;
+      if (at == label_piece) {
+#pragma unroll
+        for (int j = 0; j < kWidth<T>; ++j) {
+          if (j == label_column) value[j] -= scale;
+        }
+      }
+      __stcs(row.data + at, pack<T>(value));
+    }
+  }
+}
+
+// Merges the statistics of all blocks of the cluster. Their shared memory stays readable until
+// leave_cluster().
+template <int kCluster>
+__device__ Statistics merge_cluster(const Statistics* block) {
+  if constexpr (kCluster == 1) {
+    __syncthreads();
+    return *block;
+  }
+  Statistics whole;
+#if __CUDA_ARCH__ >= 900
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster.sync();
+#pragma unroll
+  for (int i = 0; i < kCluster; ++i) {
+    const Statistics* other = cluster.map_shared_rank(block, i);
+    whole.merge(other->maximum, other->sum);
+  }
+  cluster.barrier_arrive();
+#endif
+  return whole;
+}
+
+template <int kCluster>
+__device__ void leave_cluster() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) cooperative_groups::this_cluster().barrier_wait();
+#endif
+}
+
+template <typename T, int kCluster, int kThreads, int kMinBlocks>
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    cross_entropy_kernel(T* logits, int64_t stride, const int64_t* labels,
+                         const float* scale_pointer, float* row_loss, int vocabulary) {
+  __shared__ Statistics warps[kThreads / 32], block;
+  const int64_t index = blockIdx.x / kCluster, label = labels[index];
+  const int rank = blockIdx.x % kCluster;
+  const int pieces = (vocabulary + kWidth<T> - 1) / kWidth<T>;
+  const int share = (pieces + kCluster - 1) / kCluster;
+  T* start = logits + index * stride;
+  const Row<T> row{reinterpret_cast<uint4*>(start), vocabulary, min(rank * share, pieces),
+                   min((rank + 1) * share, pieces)};
+  if (label == kIgnored) {  // the same for the whole cluster
+    if (scale_pointer) {
+      for (int at = row.first + threadIdx.x; at < row.last; at += kThreads) {
+        __stcs(row.data + at, make_uint4(0, 0, 0, 0));
+      }
+    }
+    if (rank == 0 && threadIdx.x == 0) row_loss[index] = 0;
+    return;
+  }
+  const bool known = label >= 0 && label < vocabulary;
+  // Read before any block of the cluster can have overwritten it.
+  const float target = known ? to_float(start[label]) : NAN;
+  const Statistics mine = first_pass<T, kThreads>(row);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    Statistics all = threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : Statistics{};
+#pragma unroll
+    for (int offset = kThreads / 64; offset > 0; offset >>= 1) {
+      const float maximum = __shfl_xor_sync(0xffffffffU, all.maximum, offset);
+      all.merge(maximum, __shfl_xor_sync(0xffffffffU, all.sum, offset));
+    }
+    if (threadIdx.x == 0) block = all;
+  }
+  const Statistics whole = merge_cluster<kCluster>(&block);
+  const float log_sum = whole.maximum + log2f(whole.sum);
+  if (rank == 0 && threadIdx.x == 0) row_loss[index] = log_sum / kLog2E - target;
+  if (scale_pointer) {
+    second_pass<T, kThreads>(row, log_sum, known ? *scale_pointer : NAN, known ? label : 0);
+  }
+  leave_cluster<kCluster>();
+}
+
+}  // namespace
+
+void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
+                   const float* scale, float* row_loss, int64_t rows, int vocabulary,
+                   cudaStream_t stream) {
+  static const bool clusters = [] {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major >= 9;
+  }();
+  with_type(type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto launch = [&](auto kernel, int cluster, int threads) {
+      cudaLaunchConfig_t configuration = {};
+      configuration.gridDim = dim3(unsigned(rows * cluster));
+      configuration.blockDim = dim3(threads);
+      configuration.stream = stream;
+      cudaLaunchAttribute attribute;
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim = {unsigned(cluster), 1, 1};
+      configuration.attrs = &attribute;
+      configuration.numAttrs = cluster > 1 ? 1 : 0;
+      cudaLaunchKernelEx(&configuration, kernel, static_cast<T*>(logits), stride, labels, scale,
+                         row_loss, vocabulary);
+    };
+    if (clusters && vocabulary >= 16384) {
+      launch(cross_entropy_kernel<T, 8, 256, 4>, 8, 256);  // the fastest of 12 sizes on an H200
+    } else {
+      launch(cross_entropy_kernel<T, 1, 512, 2>, 1, 512);
+    }
+  });
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,160 @@
+// Layer norm, GELU, column sums and the cross-entropy: checks around the kernels.
+#include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/support.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+at::Tensor empty_fp32(at::IntArrayRef shape, const at::Tensor& like) {
+  return at::empty(shape, like.options().dtype(at::kFloat));
+}
+
+float* floats(const at::Tensor& x) { return static_cast<float*>(x.data_ptr()); }
+
+bool norm_fits(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return fits(x.scalar_type(), {x, weight, bias}) && x.size(-1) % 8 == 0 &&
+         x.size(-1) <= kMaxNormColumns && x.numel() > 0;
+}
+
+}  // namespace
+
+void add_column_sums(ColumnSums& sums) {
+  const at::ScalarType type = sums.items.front().gradient.scalar_type();
+  bool simple = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  for (const auto& [partial, gradient] : sums.items) {
+    simple = simple && gradient.is_contiguous() && gradient.scalar_type() == type &&
+             partial.scalar_type() == at::kFloat && partial.stride(1) == 1;
+  }
+  if (!simple) return reference::add_column_sums(sums);
+  for (size_t first = 0; first < sums.items.size(); first += ColumnItems::kMax) {
+    ColumnItems items;
+    for (size_t i = first; i < std::min(sums.items.size(), first + ColumnItems::kMax); ++i) {
+      const auto& [partial, gradient] = sums.items[i];
+      items.items[items.count++] = {floats(partial), partial.stride(0), int(partial.size(0)),
+                                    int(partial.size(1)), gradient.data_ptr()};
+    }
+    add_column_sums(type_of(sums.items.front().gradient), items, stream());
+    check_launch("add_column_sums");
+  }
+  sums.items.clear();
+}
+
+void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
+                          ColumnSums& sums) {
+  if (!fits(gradient.scalar_type(), {gradient}) || gradient.size(-1) % 64 != 0) {
+    return reference::linear_backward_bias(gradient, bias_gradient, sums);
+  }
+  const int n = int(gradient.size(-1));
+  const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
+  column_sums(type_of(gradient), gradient.data_ptr(), floats(partial), row_count(gradient), n,
+              stream());
+  check_launch("column_sums");
+  sums.items.push_back({partial, bias_gradient});
+}
+
+at::Tensor gelu_tanh_forward(const at::Tensor& x) {
+  if (!fits(x.scalar_type(), {x}) || x.numel() % 8 != 0 || x.numel() == 0) {
+    return reference::gelu_tanh_forward(x);
+  }
+  at::Tensor y = at::empty_like(x);
+  gelu_forward(type_of(x), x.data_ptr(), y.data_ptr(), x.numel(), stream());
+  check_launch("gelu_forward");
+  return y;
+}
+
+at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
+  if (!fits(x.scalar_type(), {gradient, x}) || x.numel() % 8 != 0 || x.numel() == 0) {
+    return reference::gelu_tanh_backward(gradient, x);
+  }
+  at::Tensor dx = at::empty_like(x);
+  gelu_backward(type_of(x), gradient.data_ptr(), x.data_ptr(), dx.data_ptr(), x.numel(), stream());
+  check_launch("gelu_backward");
+  return dx;
+}
+
+at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+  const int n = int(gradient.size(-1));
+  if (!fits(gradient.scalar_type(), {gradient, pre_activation}) || n % 64 != 0) {
+    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums);
+  }
+  at::Tensor output = at::empty_like(pre_activation);
+  const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
+  gelu_backward_columns(type_of(gradient), gradient.data_ptr(), pre_activation.data_ptr(),
+                        output.data_ptr(), floats(partial), row_count(gradient), n, stream());
+  check_launch("gelu_backward_columns");
+  if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
+  return output;
+}
+
+LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                   const at::Tensor& bias, double epsilon) {
+  if (!norm_fits(x, weight, bias)) return reference::layer_norm_forward(x, weight, bias, epsilon);
+  const int64_t rows = row_count(x);
+  LayerNormOutput result{at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
+  layer_norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
+                     result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
+                     int(x.size(-1)), float(epsilon), stream());
+  check_launch("layer_norm_forward");
+  return result;
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                               const at::Tensor& mean, const at::Tensor& rstd,
+                               const at::Tensor& weight, const at::Tensor& bias,
+                               const at::Tensor& residual_gradient,
+                               const LayerNormGradients& gradients, ColumnSums& sums,
+                               at::Tensor* output) {
+  if (!norm_fits(x, weight, bias) || !fits(x.scalar_type(), {gradient, residual_gradient})) {
+    return reference::layer_norm_backward(gradient, x, mean, rstd, weight, bias, residual_gradient,
+                                          gradients, sums, output);
+  }
+  const int64_t rows = row_count(x), n = x.size(-1);
+  at::Tensor dx = at::empty_like(x);
+  if (output) *output = at::empty_like(x);
+  const at::Tensor partial = empty_fp32({layer_norm_parts(rows, int(n)), 3 * n}, x);
+  layer_norm_backward(type_of(x),
+                      {gradient.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
+                       data_or_null(residual_gradient), floats(mean), floats(rstd), dx.data_ptr(),
+                       output ? output->data_ptr() : nullptr, floats(partial), rows, int(n)},
+                      stream());
+  check_launch("layer_norm_backward");
+  const at::Tensor sinks[3] = {gradients.weight, gradients.bias, gradients.column_sum};
+  for (int i = 0; i < 3; ++i) {
+    if (sinks[i].defined()) sums.items.push_back({partial.narrow(1, i * n, n), sinks[i]});
+  }
+  return dx;
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
+                    const at::Tensor& row_loss) {
+  const int64_t bytes = logits.element_size();
+  const int64_t padded = (logits.size(1) * bytes + 15) / 16 * 16;
+  const bool simple = (is_16_bit(logits) || logits.scalar_type() == at::kFloat) &&
+                      logits.stride(1) == 1 && is_aligned(logits) &&
+                      logits.stride(0) * bytes % 16 == 0 && logits.stride(0) * bytes >= padded &&
+                      labels.scalar_type() == at::kLong && labels.is_contiguous() &&
+                      (!scale.defined() || scale.scalar_type() == at::kFloat);
+  if (!simple || logits.size(0) == 0) {
+    return reference::cross_entropy_(logits, labels, scale, row_loss);
+  }
+  cross_entropy(type_of(logits), logits.data_ptr(), logits.stride(0), labels.data_ptr<int64_t>(),
+                static_cast<const float*>(data_or_null(scale)), floats(row_loss), logits.size(0),
+                int(logits.size(1)), stream());
+  check_launch("cross_entropy");
+}
+
+void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
+                        const at::Tensor& weight_gradient) {
+  if (!fits(gradient.scalar_type(), {gradient, weight_gradient}) || gradient.size(-1) % 8 != 0 ||
+      gradient.numel() == 0) {
+    return reference::embedding_backward(gradient, ids, weight_gradient);
+  }
+  const auto [sorted, order] = at::sort(ids.reshape(-1));
+  embedding_backward(type_of(gradient), gradient.data_ptr(), sorted.data_ptr<int64_t>(),
+                     order.data_ptr<int64_t>(), weight_gradient.data_ptr(), sorted.numel(),
+                     int(gradient.size(-1)), stream());
+  check_launch("embedding_backward");
+}
+
+}  // namespace tessera::ops::cuda

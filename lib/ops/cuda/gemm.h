@@ -1,0 +1,33 @@
+#pragma once
+// Matrix products of 16-bit tensors through cuBLASLt, with plans kept per shape. The first product
+// of a shape times a few of the library's suggestions on the caller's operands (not inside a graph
+// capture, and not when the environment says TESSERA_GEMM_TUNING=0) and keeps the fastest.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera::ops::cuda {
+
+enum class Epilogue : uint8_t { kNone, kBias, kGeluBias, kGeluAuxBias };
+
+// In cuBLAS' column-major terms: d [m, n] = epilogue(op(a) [m, k] op(b) [k, n] + beta c). The
+// leading dimension of c is d's.
+struct Gemm {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  const void *a = nullptr, *b = nullptr;
+  int64_t lda = 0, ldb = 0, ldd = 0;
+  void* d = nullptr;
+  const void* c = nullptr;  // null with beta != 0: d itself
+  float beta = 0;
+  Epilogue epilogue = Epilogue::kNone;
+  const void* bias = nullptr;
+  void* aux = nullptr;                      // [m, n], receives what goes into the GELU
+  at::ScalarType type = at::kBFloat16;      // of a, b, bias and aux
+  at::ScalarType out_type = at::kBFloat16;  // of c and d
+};
+
+// On the current device and stream. Throws Error(kInternal) when cuBLASLt refuses.
+void run_gemm(const Gemm& gemm);
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,101 @@
+#pragma once
+// Launchers of the CUDA kernels: raw pointers, sizes and a stream. 16-bit data is bf16 or fp16,
+// contiguous and 16-byte aligned; row lengths are multiples of 8. Nothing is allocated and nothing
+// waits.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace tessera::ops::cuda {
+
+enum class Type : uint8_t { kFloat, kHalf, kBfloat16 };
+
+constexpr int kMaxNormColumns = 4096;  // of the layer norm kernels
+
+// mean and rstd: fp32 [rows].
+void layer_norm_forward(Type type, const void* x, const void* weight, const void* bias,
+                        void* output, float* mean, float* rstd, int64_t rows, int n, float epsilon,
+                        cudaStream_t stream);
+
+struct LayerNormBackward {
+  const void *gradient, *x, *weight, *bias, *residual;  // residual may be null
+  const float *mean, *rstd;
+  void *dx, *output;  // output may be null
+  float* partial;     // [layer_norm_parts(rows, n), 3 n]: columns of weight, bias, dx
+  int64_t rows;
+  int n;
+};
+int layer_norm_parts(int64_t rows, int n);
+void layer_norm_backward(Type type, const LayerNormBackward& arguments, cudaStream_t stream);
+
+void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream);
+void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
+                   cudaStream_t stream);
+// In place on gradient; partial [kColumnParts, n]. n is a multiple of 64.
+constexpr int kColumnParts = 32;
+void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
+                           int64_t rows, int n, cudaStream_t stream);
+void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
+                 cudaStream_t stream);
+
+struct ColumnItem {
+  const float* partial;
+  int64_t stride;
+  int parts, n;
+  void* gradient;
+};
+struct ColumnItems {
+  static constexpr int kMax = 16;
+  ColumnItem items[kMax];
+  int count = 0;
+};
+// gradient[j] += sum over parts of partial[part][j], in that order.
+void add_column_sums(Type type, const ColumnItems& items, cudaStream_t stream);
+
+// Rows are stride elements apart; the columns between vocabulary and the next multiple of 16 bytes
+// may be overwritten. scale may be null.
+void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
+                   const float* scale, float* row_loss, int64_t rows, int vocabulary,
+                   cudaStream_t stream);
+
+// sorted_ids ascending, order[i] the row of gradient that sorted_ids[i] came from.
+void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
+                        const int64_t* order, void* weight_gradient, int64_t rows, int n,
+                        cudaStream_t stream);
+
+struct AdamWEntry {
+  float *parameter, *exp_avg, *exp_avg_sq;
+  const void* gradient;
+  void* low_precision;  // may be null
+  int64_t count;
+  float weight_decay;
+};
+struct AdamWTable {
+  static constexpr int kMax = 48;
+  AdamWEntry entries[kMax];
+  int first_chunk[kMax + 1];
+  int count = 0;
+};
+constexpr int kAdamWChunk = 2048;
+struct AdamWConstants {
+  float beta2, one_minus_beta1, one_minus_beta2, epsilon, log_beta1, log_beta2;
+  const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null
+};
+void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
+           const AdamWConstants& constants, cudaStream_t stream);
+
+struct SquareSumTable {
+  static constexpr int kMax = 64;
+  const void* data[kMax];
+  int64_t count_of[kMax];
+  int first_chunk[kMax + 1];
+  int count = 0;
+};
+constexpr int kSquareSumChunk = 16384;
+constexpr int kSquareSumParts = 528;
+// Writes kSquareSumParts partial sums.
+void square_sum(Type type, const SquareSumTable& table, double* partial, cudaStream_t stream);
+// *result = sum of count partial sums, in a fixed order.
+void add_partials(const double* partial, int count, float* result, cudaStream_t stream);
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,116 @@
+// Linear layers on 16-bit tensors. A row-major [rows, columns] tensor is a column-major [columns,
+// rows] matrix.
+#include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/gemm.h"
+#include "lib/ops/cuda/support.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+// [rows, columns] with unit stride inside rows; rows may be apart.
+bool is_matrix(const at::Tensor& x) {
+  return is_16_bit(x) && x.stride(-1) == 1 && is_aligned(x) && x.size(-1) > 0 &&
+         (x.is_contiguous() || (x.dim() == 2 && x.stride(0) % 8 == 0));
+}
+
+int64_t leading(const at::Tensor& x) { return x.is_contiguous() ? x.size(-1) : x.stride(0); }
+
+bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
+  return is_matrix(x) && is_matrix(weight) && x.scalar_type() == weight.scalar_type() &&
+         weight.size(1) % 8 == 0;
+}
+
+Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, void* out, int64_t ldd) {
+  Gemm g;
+  g.m = weight.size(0), g.n = row_count(x), g.k = weight.size(1);
+  g.transpose_a = true;
+  g.a = weight.data_ptr(), g.lda = leading(weight);
+  g.b = x.data_ptr(), g.ldb = leading(x);
+  g.d = out, g.ldd = ldd;
+  g.type = g.out_type = x.scalar_type();
+  return g;
+}
+
+at::Tensor empty_output(const at::Tensor& x, const at::Tensor& weight) {
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  return at::empty(shape, x.options());
+}
+
+}  // namespace
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& residual) {
+  if (!can_multiply(x, weight) || weight.size(0) % 8 != 0 ||
+      !fits(x.scalar_type(), {bias, residual})) {
+    return reference::linear_forward(x, weight, bias, residual);
+  }
+  at::Tensor y = empty_output(x, weight);
+  Gemm g = forward_gemm(x, weight, y.data_ptr(), weight.size(0));
+  if (bias.defined()) g.epilogue = Epilogue::kBias, g.bias = bias.data_ptr();
+  if (residual.defined()) g.beta = 1, g.c = residual.data_ptr();
+  run_gemm(g);
+  return y;
+}
+
+void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
+                               const at::Tensor& result) {
+  if (!can_multiply(gradient, weight) || !fits(gradient.scalar_type(), {result})) {
+    return reference::linear_backward_input_out(gradient, weight, result);
+  }
+  Gemm g;
+  g.m = weight.size(1), g.n = row_count(gradient), g.k = weight.size(0);
+  g.a = weight.data_ptr(), g.lda = leading(weight);
+  g.b = gradient.data_ptr(), g.ldb = leading(gradient);
+  g.d = result.data_ptr(), g.ldd = weight.size(1);
+  g.type = g.out_type = gradient.scalar_type();
+  run_gemm(g);
+}
+
+void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
+                            const at::Tensor& weight_gradient) {
+  const bool out_fits = weight_gradient.is_contiguous() && is_aligned(weight_gradient) &&
+                        (weight_gradient.scalar_type() == x.scalar_type() ||
+                         weight_gradient.scalar_type() == at::kFloat);
+  if (!out_fits || !is_matrix(x) || !is_matrix(gradient) || x.size(-1) % 8 != 0 ||
+      gradient.scalar_type() != x.scalar_type()) {
+    return reference::linear_backward_weight(gradient, x, weight_gradient);
+  }
+  Gemm g;
+  g.m = x.size(-1), g.n = gradient.size(-1), g.k = row_count(x);
+  g.transpose_b = true;
+  g.a = x.data_ptr(), g.lda = leading(x);
+  g.b = gradient.data_ptr(), g.ldb = leading(gradient);
+  g.d = weight_gradient.data_ptr(), g.ldd = x.size(-1);
+  g.beta = 1;
+  g.type = x.scalar_type(), g.out_type = weight_gradient.scalar_type();
+  run_gemm(g);
+}
+
+at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
+  if (!can_multiply(x, weight) || weight.size(0) % 8 != 0 || !bias.defined() ||
+      !fits(x.scalar_type(), {bias})) {
+    return reference::linear_gelu_forward(x, weight, bias, pre_activation);
+  }
+  at::Tensor y = empty_output(x, weight);
+  Gemm g = forward_gemm(x, weight, y.data_ptr(), weight.size(0));
+  g.epilogue = pre_activation ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
+  g.bias = bias.data_ptr();
+  if (pre_activation) {
+    *pre_activation = at::empty_like(y);
+    g.aux = pre_activation->data_ptr();
+  }
+  run_gemm(g);
+  return y;
+}
+
+at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
+  if (!can_multiply(x, weight)) return reference::logits_forward(x, weight);
+  const int64_t vocabulary = weight.size(0), stride = (vocabulary + 63) / 64 * 64;
+  const at::Tensor logits = at::empty({x.size(0), stride}, x.options());
+  run_gemm(forward_gemm(x, weight, logits.data_ptr(), stride));
+  return logits.narrow(1, 0, vocabulary);
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,53 @@
+#pragma once
+// What the wrappers share: which tensors the kernels can take, and errors of launches.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+
+#include <cstdint>
+
+#include "lib/ops/cuda/launch.h"
+#include "tessera/core/error.h"
+
+namespace tessera::ops::cuda {
+
+inline bool is_16_bit(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+}
+
+inline Type type_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kBFloat16:
+      return Type::kBfloat16;
+    case at::kHalf:
+      return Type::kHalf;
+    default:
+      return Type::kFloat;
+  }
+}
+
+inline bool is_aligned(const at::Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 == 0;
+}
+
+// Contiguous, 16 bytes aligned, and of the given 16-bit type; undefined tensors pass.
+inline bool fits(at::ScalarType type, std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& x : tensors) {
+    if (x.defined() && (x.scalar_type() != type || !x.is_contiguous() || !is_aligned(x)))
+      return false;
+  }
+  return type == at::kBFloat16 || type == at::kHalf;
+}
+
+inline int64_t row_count(const at::Tensor& x) { return x.size(-1) ? x.numel() / x.size(-1) : 0; }
+
+inline cudaStream_t stream() { return at::cuda::getCurrentCUDAStream(); }
+
+inline void check_launch(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  check(error == cudaSuccess, ErrorCode::kInternal, "CUDA: launching ", kernel,
+        " failed: ", cudaGetErrorString(error), ".");
+}
+
+inline void* data_or_null(const at::Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
+
+}  // namespace tessera::ops::cuda

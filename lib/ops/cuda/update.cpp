@@ -1,0 +1,105 @@
+// AdamW and sums of squares: fills the kernels' tables.
+#include <cmath>
+
+#include "lib/ops/cuda/entries.h"
+#include "lib/ops/cuda/support.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+bool is_flat(const at::Tensor& x) {
+  return x.is_contiguous() && (is_16_bit(x) || x.scalar_type() == at::kFloat);
+}
+
+const float* scalar(const at::Tensor& x) { return static_cast<const float*>(data_or_null(x)); }
+
+bool simple(const AdamWRange& range, at::ScalarType gradient, const at::Tensor& low_precision) {
+  return is_flat(range.gradient) && range.gradient.scalar_type() == gradient &&
+         range.parameter.scalar_type() == at::kFloat && is_flat(range.parameter) &&
+         is_flat(range.exp_avg) && is_flat(range.exp_avg_sq) &&
+         range.low_precision.defined() == low_precision.defined() &&
+         (!low_precision.defined() ||
+          (is_flat(range.low_precision) &&
+           range.low_precision.scalar_type() == low_precision.scalar_type()));
+}
+
+}  // namespace
+
+void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
+                  const AdamWScalars& scalars) {
+  const at::Tensor& low = ranges.front().low_precision;
+  for (const AdamWRange& range : ranges) {
+    if (!simple(range, ranges.front().gradient.scalar_type(), low)) {
+      return reference::adamw_update(ranges, options, scalars);
+    }
+  }
+  const AdamWConstants constants{
+      .beta2 = float(options.beta2),
+      .one_minus_beta1 = float(1.0 - options.beta1),
+      .one_minus_beta2 = float(1.0 - options.beta2),
+      .epsilon = float(options.epsilon),
+      .log_beta1 = float(std::log(options.beta1)),
+      .log_beta2 = float(std::log(options.beta2)),
+      .learning_rate = scalar(scalars.learning_rate),
+      .step_count = scalar(scalars.step_count),
+      .gradient_scale = scalar(scalars.gradient_scale),
+      .skip = scalar(scalars.skip),
+  };
+  AdamWTable table;
+  const auto flush = [&] {
+    if (table.count == 0 || table.first_chunk[table.count] == 0) return;
+    adamw(type_of(ranges.front().gradient), low.defined() ? type_of(low) : Type::kFloat, table,
+          constants, stream());
+    check_launch("adamw");
+    table.count = 0;
+  };
+  for (const AdamWRange& range : ranges) {
+    if (table.count == AdamWTable::kMax) flush();
+    if (table.count == 0) table.first_chunk[0] = 0;
+    const int64_t count = range.parameter.numel();
+    table.entries[table.count] = {static_cast<float*>(range.parameter.data_ptr()),
+                                  static_cast<float*>(range.exp_avg.data_ptr()),
+                                  static_cast<float*>(range.exp_avg_sq.data_ptr()),
+                                  range.gradient.data_ptr(),
+                                  data_or_null(range.low_precision),
+                                  count,
+                                  float(range.weight_decay)};
+    const int chunks = int((count + kAdamWChunk - 1) / kAdamWChunk);
+    table.first_chunk[table.count + 1] = table.first_chunk[table.count] + chunks;
+    ++table.count;
+  }
+  flush();
+}
+
+at::Tensor square_sum(std::span<const at::Tensor> tensors) {
+  const at::ScalarType type = tensors.front().scalar_type();
+  for (const at::Tensor& x : tensors) {
+    if (!is_flat(x) || x.scalar_type() != type) return reference::square_sum(tensors);
+  }
+  const int64_t tables = int64_t(tensors.size() + SquareSumTable::kMax - 1) / SquareSumTable::kMax;
+  const auto options = tensors.front().options();
+  const at::Tensor partial = at::empty({tables * kSquareSumParts}, options.dtype(at::kDouble));
+  double* out = static_cast<double*>(partial.data_ptr());
+  for (size_t first = 0; first < tensors.size(); first += SquareSumTable::kMax) {
+    SquareSumTable table;
+    table.first_chunk[0] = 0;
+    for (size_t i = first; i < std::min(tensors.size(), first + SquareSumTable::kMax); ++i) {
+      const int64_t count = tensors[i].numel();
+      const int chunks = int((count + kSquareSumChunk - 1) / kSquareSumChunk);
+      table.data[table.count] = tensors[i].data_ptr();
+      table.count_of[table.count] = count;
+      table.first_chunk[table.count + 1] = table.first_chunk[table.count] + chunks;
+      ++table.count;
+    }
+    square_sum(type_of(tensors.front()), table, out, stream());
+    check_launch("square_sum");
+    out += kSquareSumParts;
+  }
+  at::Tensor result = at::empty({}, options.dtype(at::kFloat));
+  add_partials(static_cast<const double*>(partial.data_ptr()), int(partial.numel()),
+               static_cast<float*>(result.data_ptr()), stream());
+  check_launch("add_partials");
+  return result;
+}
+
+}  // namespace tessera::ops::cuda

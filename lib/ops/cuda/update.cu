@@ -1,0 +1,199 @@
+// Whole-buffer kernels: AdamW over many ranges, sums of squares, and the embedding's gradient.
+#include "lib/ops/cuda/dispatch.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+static_assert(kThreads * 8 == kAdamWChunk);
+
+template <typename T>
+__device__ __forceinline__ void load8(const T* data, float (&out)[8]) {
+  if constexpr (sizeof(T) == 4) {
+    const float4* source = reinterpret_cast<const float4*>(data);
+    reinterpret_cast<float4*>(out)[0] = __ldcs(source);
+    reinterpret_cast<float4*>(out)[1] = __ldcs(source + 1);
+  } else {
+    unpack<T>(__ldcs(reinterpret_cast<const uint4*>(data)), out);
+  }
+}
+
+__device__ __forceinline__ void store8(float* data, const float (&in)[8]) {
+  __stcs(reinterpret_cast<float4*>(data), reinterpret_cast<const float4*>(in)[0]);
+  __stcs(reinterpret_cast<float4*>(data) + 1, reinterpret_cast<const float4*>(in)[1]);
+}
+
+struct Step {
+  float learning_rate, scale, inverse1, inverse_root2;  // of the bias corrections
+};
+
+__device__ Step read_step(const AdamWConstants& c) {
+  const float t = *c.step_count;
+  return {*c.learning_rate, c.gradient_scale ? *c.gradient_scale : 1.0F,
+          -1.0F / expm1f(t * c.log_beta1), rsqrtf(-expm1f(t * c.log_beta2))};
+}
+
+__device__ __forceinline__ void update(const AdamWConstants& c, const Step& step, float decay,
+                                       float gradient, float& parameter, float& m, float& v) {
+  gradient *= step.scale;
+  m = fmaf(c.one_minus_beta1, gradient - m, m);
+  v = fmaf(c.beta2, v, c.one_minus_beta2 * gradient * gradient);
+  parameter -= step.learning_rate * decay * parameter;
+  parameter -= step.learning_rate * step.inverse1 *
+               __fdividef(m, __fsqrt_rn(v) * step.inverse_root2 + c.epsilon);
+}
+
+template <typename G, typename L>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamWConstants c) {
+  __shared__ Step shared;
+  int index = 0;
+  while (int(blockIdx.x) >= table.first_chunk[index + 1]) ++index;
+  const AdamWEntry& entry = table.entries[index];
+  const int64_t first =
+      int64_t(blockIdx.x - table.first_chunk[index]) * kAdamWChunk + threadIdx.x * 8;
+  if (c.skip && *c.skip != 0) return;
+  const G* gradient = static_cast<const G*>(entry.gradient) + first;
+  L* low = static_cast<L*>(entry.low_precision);
+  float g[8], p[8], m[8], v[8];
+  const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
+  const bool aligned = ((address(entry.parameter) | address(entry.exp_avg) |
+                         address(entry.exp_avg_sq) | address(entry.gradient) | address(low)) &
+                        15) == 0;
+  const bool whole = aligned && first + 8 <= entry.count;
+  const int left = int(min(int64_t(8), entry.count - first));
+  if (whole) {
+    load8(gradient, g);
+    load8(entry.parameter + first, p);
+    load8(entry.exp_avg + first, m);
+    load8(entry.exp_avg_sq + first, v);
+  }
+  if (threadIdx.x == 0) shared = read_step(c);
+  __syncthreads();
+  const Step step = shared;
+  if (whole) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
+    store8(entry.parameter + first, p);
+    store8(entry.exp_avg + first, m);
+    store8(entry.exp_avg_sq + first, v);
+    if constexpr (sizeof(L) == 2) {
+      if (low) *reinterpret_cast<uint4*>(low + first) = pack<L>(p);
+    }
+    return;
+  }
+  for (int j = 0; j < left; ++j) {
+    const int64_t at = first + j;
+    update(c, step, entry.weight_decay, to_float(gradient[j]), entry.parameter[at],
+           entry.exp_avg[at], entry.exp_avg_sq[at]);
+    if (low) low[at] = from_float<L>(entry.parameter[at]);
+  }
+}
+
+constexpr int kSumThreads = 512;
+
+__device__ double block_sum(float value) {
+  __shared__ double warps[kSumThreads / 32];
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  double total = 0;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kSumThreads / 32; ++i) total += warps[i];
+  }
+  return total;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kSumThreads)
+    square_sum_kernel(SquareSumTable table, double* partial) {
+  float sum = 0;
+  int index = 0;
+  for (int chunk = blockIdx.x; chunk < table.first_chunk[table.count]; chunk += gridDim.x) {
+    while (chunk >= table.first_chunk[index + 1]) ++index;
+    const int64_t first = int64_t(chunk - table.first_chunk[index]) * kSquareSumChunk;
+    const int64_t count = min(int64_t(kSquareSumChunk), table.count_of[index] - first);
+    const T* data = static_cast<const T*>(table.data[index]) + first;
+    const bool aligned = (reinterpret_cast<uintptr_t>(data) & 15) == 0;
+    const int vectors = aligned ? int(count / kWidth<T>) : 0;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < vectors; i += kSumThreads) {
+      float value[kWidth<T>];
+      unpack<T>(reinterpret_cast<const uint4*>(data)[i], value);
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j) sum += value[j] * value[j];
+    }
+    for (int64_t i = int64_t(vectors) * kWidth<T> + threadIdx.x; i < count; i += kSumThreads) {
+      sum += to_float(data[i]) * to_float(data[i]);
+    }
+  }
+  const double total = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+__global__ void add_partials_kernel(const double* partial, int count, float* result) {
+  double sum = 0;
+  for (int i = threadIdx.x; i < count; i += 32) sum += partial[i];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
+  if (threadIdx.x == 0) *result = float(sum);
+}
+
+// One block per sorted position; the first of equal ids sums them all.
+template <typename T>
+__global__ void embedding_backward_kernel(const uint4* gradient, const int64_t* ids,
+                                          const int64_t* order, uint4* weight_gradient,
+                                          int64_t rows, int n) {
+  const int64_t first = blockIdx.x, id = ids[first];
+  if (first > 0 && ids[first - 1] == id) return;
+  const int vectors = n / 8;
+  for (int at = threadIdx.x; at < vectors; at += blockDim.x) {
+    float sum[8] = {}, value[8];
+#pragma unroll 4
+    for (int64_t i = first; i < rows && ids[i] == id; ++i) {
+      unpack<T>(gradient[order[i] * vectors + at], value);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] += value[j];
+    }
+    uint4& target = weight_gradient[id * vectors + at];
+    unpack<T>(target, value);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[j] += value[j];
+    target = pack<T>(sum);
+  }
+}
+
+}  // namespace
+
+void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
+           const AdamWConstants& constants, cudaStream_t stream) {
+  const unsigned blocks = unsigned(table.first_chunk[table.count]);
+  with_type(gradient_type, [&](auto gradient_tag) {
+    with_type(low_type, [&](auto low_tag) {
+      adamw_kernel<typename decltype(gradient_tag)::type, typename decltype(low_tag)::type>
+          <<<blocks, kThreads, 0, stream>>>(table, constants);
+    });
+  });
+}
+
+void square_sum(Type type, const SquareSumTable& table, double* partial, cudaStream_t stream) {
+  with_type(type, [&](auto tag) {
+    square_sum_kernel<typename decltype(tag)::type>
+        <<<kSquareSumParts, kSumThreads, 0, stream>>>(table, partial);
+  });
+}
+
+void add_partials(const double* partial, int count, float* result, cudaStream_t stream) {
+  add_partials_kernel<<<1, 32, 0, stream>>>(partial, count, result);
+}
+
+void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
+                        const int64_t* order, void* weight_gradient, int64_t rows, int n,
+                        cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    embedding_backward_kernel<typename decltype(tag)::type>
+        <<<unsigned(rows), 128, 0, stream>>>(static_cast<const uint4*>(gradient), sorted_ids, order,
+                                             static_cast<uint4*>(weight_gradient), rows, n);
+  });
+}
+
+}  // namespace tessera::ops::cuda

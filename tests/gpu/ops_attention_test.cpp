@@ -1,0 +1,77 @@
+#include "lib/ops/reference.h"
+#include "tessera/ops/functional.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+struct Shape {
+  int64_t batch, sequence, heads, d;
+};
+
+void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask) {
+  INFO("batch " << s.batch << " sequence " << s.sequence << " heads " << s.heads << " d " << s.d
+                << " type " << at::toString(type) << (mask.defined() ? " masked" : ""));
+  const auto options = at::TensorOptions(at::kCUDA);
+  const at::Tensor qkv = at::randn({s.batch, s.sequence, s.heads * 3 * s.d}, options).to(type);
+  const at::Tensor gradient = at::randn({s.batch, s.sequence, s.heads * s.d}, options).to(type);
+  const at::Tensor slopes = ops::alibi_slopes(s.heads).to(at::kCUDA);
+  const auto mine = ops::alibi_attention_forward(qkv, slopes, mask);
+  const at::Tensor dqkv = ops::alibi_attention_backward(gradient, qkv, slopes, mask, mine);
+  const at::Tensor exact = qkv.to(at::kDouble);
+  const auto expected = ops::reference::alibi_attention_forward(exact, slopes, mask);
+  const at::Tensor dexpected = ops::reference::alibi_attention_backward(
+      gradient.to(at::kDouble), exact, slopes, mask, expected);
+  const double tolerance = type == at::kBFloat16 ? 1e-2 : type == at::kHalf ? 2e-3 : 1e-5;
+  CHECK(relative_error(mine.output, expected.output) < tolerance);
+  const auto parts = [&](const at::Tensor& x) {
+    return x.view({s.batch, s.sequence, s.heads, 3, s.d});
+  };
+  for (int part = 0; part < 3; ++part) {
+    INFO("gradient "
+         << "QKV"[part]);
+    CHECK(relative_error(parts(dqkv).select(3, part), parts(dexpected).select(3, part)) <
+          tolerance);
+  }
+  if (mask.defined()) {
+    const at::Tensor blind = mask.cumsum(1).eq(0);
+    CHECK(mine.output.index({blind}).eq(0).all().item<bool>());
+    CHECK(dqkv.isfinite().all().item<bool>());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("attention on the GPU, heads of bloom-560m, 3b and 7b1") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(31);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const Shape& s : {Shape{2, 512, 16, 64}, Shape{2, 130, 16, 64}, Shape{1, 512, 32, 80},
+                           Shape{2, 64, 32, 128}}) {
+      check_attention(s, type, {});
+    }
+  }
+}
+
+TEST_CASE("attention on the GPU with padding on either side") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(32);
+  const at::Tensor position = at::arange(128, at::TensorOptions(at::kCUDA)).unsqueeze(0);
+  const auto column = [](std::vector<int64_t> v) {
+    return at::tensor(v).to(at::kCUDA).unsqueeze(1);
+  };
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    check_attention({3, 128, 16, 64}, type, position.ge(column({0, 40, 128})));
+    check_attention({3, 128, 32, 80}, type, position.lt(column({128, 60, 1})));
+  }
+}
+
+TEST_CASE("attention on the GPU in shapes and types without a graph") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(33);
+  check_attention({2, 33, 4, 20}, at::kBFloat16, {});
+  check_attention({2, 33, 4, 16}, at::kFloat, {});
+}

@@ -1,0 +1,94 @@
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include "tessera/models/bloom_block.h"
+#include "tessera/ops/functional.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const auto kOnGpu = at::TensorOptions(at::kCUDA);
+
+Tensors make_weights(int64_t h, at::ScalarType type) {
+  const auto matrix = [](int64_t out, int64_t in) {
+    return at::randn({out, in}, kOnGpu) / std::sqrt(double(in));
+  };
+  const auto vector = [](int64_t n, double centre) {
+    return centre + 0.3 * at::randn({n}, kOnGpu);
+  };
+  Tensors list{vector(h, 1),     vector(h, 0),     matrix(3 * h, h), vector(3 * h, 0),
+               matrix(h, h),     vector(h, 0),     vector(h, 1),     vector(h, 0),
+               matrix(4 * h, h), vector(4 * h, 0), matrix(h, 4 * h), vector(h, 0)};
+  for (at::Tensor& x : list) {
+    x = leaf(x.to(type));
+    x.mutable_grad() = at::zeros_like(x);
+  }
+  return list;
+}
+
+BloomBlockWeights named(const Tensors& w) {
+  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11]};
+}
+
+template <typename Version>
+at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights, int64_t heads,
+               const at::Tensor& mask, bool post) {
+  const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
+  const at::Tensor output = version(input, named(weights), slopes, mask, 1e-5, post);
+  // bf16 and fp64 get the very same incoming gradient.
+  const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
+  torch::autograd::backward({output}, {gradient.to(output.scalar_type()).view_as(output)});
+  return output.detach();
+}
+
+void compare(int64_t h, int64_t heads, at::ScalarType type, const at::Tensor& mask, bool post) {
+  INFO("h " << h << " heads " << heads << " type " << at::toString(type)
+            << (mask.defined() ? " masked" : "") << (post ? " post" : ""));
+  const Tensors weights = make_weights(h, type);
+  Tensors exact;
+  for (const at::Tensor& w : weights) exact.push_back(leaf(w.to(at::kDouble)));
+  const at::Tensor input = leaf(at::randn({3, 64, h}, kOnGpu).to(type)),
+                   exact_input = leaf(input.to(at::kDouble));
+  const at::Tensor a = run(&bloom_block_fused, input, weights, heads, mask, post);
+  const at::Tensor b = run(&bloom_block_composed, exact_input, exact, heads, mask, post);
+  const double tolerance = type == at::kBFloat16 ? 2e-2 : 3e-3;
+  CHECK(relative_error(a, b) < tolerance);
+  CHECK(relative_error(input.grad(), exact_input.grad()) < tolerance);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    INFO("gradient of weight " << i);
+    CHECK(relative_error(weights[i].grad(), exact[i].grad()) < tolerance);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(61);
+  const at::Tensor position = at::arange(64, kOnGpu).unsqueeze(0);
+  const at::Tensor mask =
+      position.ge(at::tensor(std::vector<int64_t>{0, 10, 33}).to(at::kCUDA).unsqueeze(1));
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    compare(1024, 16, type, {}, false);
+    compare(1024, 16, type, mask, false);
+    compare(2560, 32, type, {}, false);
+    compare(256, 4, type, {}, true);
+    compare(24, 3, type, {}, false);  // nothing fits the kernels
+  }
+}
+
+TEST_CASE("a warm fused block asks the device for no memory") {
+  TESSERA_NEEDS_GPUS(1);
+  const Tensors weights = make_weights(256, at::kBFloat16);
+  const at::Tensor input = leaf(at::randn({2, 64, 256}, kOnGpu).to(at::kBFloat16));
+  const auto segments = [] {
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).segment[0].allocated;
+  };
+  for (int i = 0; i < 2; ++i) run(&bloom_block_fused, input, weights, 4, {}, false);
+  const int64_t warm = segments();
+  for (int i = 0; i < 3; ++i) run(&bloom_block_fused, input, weights, 4, {}, false);
+  CHECK(segments() == warm);
+}

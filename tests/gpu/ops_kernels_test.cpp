@@ -1,0 +1,157 @@
+#include "lib/ops/reference.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const auto kOnGpu = at::TensorOptions(at::kCUDA);
+
+double tolerance_of(at::ScalarType type) { return type == at::kBFloat16 ? 6e-3 : 8e-4; }
+
+at::Tensor exact(const at::Tensor& x) { return x.to(at::kDouble); }
+
+void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
+  INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 2 + 3).to(type);
+  const at::Tensor weight = at::randn({n}, kOnGpu).to(type), bias = at::randn({n}, kOnGpu).to(type);
+  const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
+  const at::Tensor residual = at::randn({rows, n}, kOnGpu).to(type);
+  const double tolerance = tolerance_of(type);
+  const auto mine = ops::layer_norm_forward(x, weight, bias, 1e-5);
+  const auto expected =
+      ops::reference::layer_norm_forward(exact(x), exact(weight), exact(bias), 1e-5);
+  CHECK(relative_error(mine.output, expected.output) < tolerance);
+  CHECK(relative_error(mine.mean, expected.mean) < 1e-5);
+  CHECK(relative_error(mine.rstd, expected.rstd) < 1e-5);
+  for (const at::Tensor& r : {residual, at::Tensor()}) {
+    const auto sinks = [&](at::ScalarType t) {
+      return ops::LayerNormGradients{at::ones({n}, kOnGpu.dtype(t)), at::ones({n}, kOnGpu.dtype(t)),
+                                     at::ones({n}, kOnGpu.dtype(t))};
+    };
+    const auto a = sinks(type), b = sinks(at::kDouble);
+    ops::ColumnSums sums, exact_sums;
+    at::Tensor output, exact_output;
+    const at::Tensor dx = ops::layer_norm_backward(gradient, x, mine.mean, mine.rstd, weight, bias,
+                                                   r, a, sums, &output);
+    ops::add_column_sums(sums);
+    CHECK(sums.items.empty());
+    const at::Tensor dexpected = ops::reference::layer_norm_backward(
+        exact(gradient), exact(x), expected.mean, expected.rstd, exact(weight), exact(bias),
+        r.defined() ? exact(r) : r, b, exact_sums, &exact_output);
+    ops::reference::add_column_sums(exact_sums);
+    CHECK(relative_error(dx, dexpected) < tolerance);
+    CHECK(relative_error(output, exact_output) < tolerance);
+    CHECK(relative_error(a.weight, b.weight) < tolerance);
+    CHECK(relative_error(a.bias, b.bias) < tolerance);
+    CHECK(relative_error(a.column_sum, b.column_sum) < tolerance);
+  }
+}
+
+void check_gelu(int64_t rows, int64_t n, at::ScalarType type) {
+  INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 3).to(type);
+  const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
+  const double tolerance = tolerance_of(type);
+  const at::Tensor y = ops::reference::gelu_tanh_forward(exact(x));
+  const at::Tensor dx = ops::reference::gelu_tanh_backward(exact(gradient), exact(x));
+  CHECK(relative_error(ops::gelu_tanh_forward(x), y) < tolerance);
+  CHECK(relative_error(ops::gelu_tanh_backward(gradient, x), dx) < tolerance);
+  const at::Tensor in_place = gradient.clone(), columns = at::ones({n}, kOnGpu.dtype(type));
+  ops::ColumnSums sums;
+  CHECK(relative_error(ops::gelu_tanh_backward_(in_place, x, columns, sums), y) < tolerance);
+  ops::add_column_sums(sums);
+  CHECK(relative_error(in_place, dx) < tolerance);
+  CHECK(relative_error(columns, dx.sum(0) + 1) < tolerance);
+}
+
+void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type) {
+  INFO("rows " << rows << " in " << in << " out " << out << " type " << at::toString(type));
+  const auto draw = [&](at::IntArrayRef shape, double scale) {
+    return (at::randn(shape, kOnGpu) * scale).to(type);
+  };
+  const at::Tensor x = draw({rows, in}, 1), weight = draw({out, in}, 1 / std::sqrt(double(in)));
+  const at::Tensor bias = draw({out}, 1), residual = draw({rows, out}, 1),
+                   gradient = draw({rows, out}, 1);
+  const double tolerance = tolerance_of(type);
+  const at::Tensor product = at::mm(exact(x), exact(weight).t());
+  CHECK(relative_error(ops::linear_forward(x, weight, {}), product) < tolerance);
+  CHECK(relative_error(ops::linear_forward(x, weight, bias), product + exact(bias)) < tolerance);
+  CHECK(relative_error(ops::linear_forward(x, weight, bias, residual),
+                       product + exact(bias) + exact(residual)) < tolerance);
+  at::Tensor inner;
+  const at::Tensor active = ops::linear_gelu_forward(x, weight, bias, &inner);
+  CHECK(relative_error(inner, product + exact(bias)) < tolerance);
+  CHECK(relative_error(active, at::gelu(product + exact(bias), "tanh")) < tolerance);
+  CHECK(relative_error(ops::linear_gelu_forward(x, weight, bias, nullptr),
+                       at::gelu(product + exact(bias), "tanh")) < tolerance);
+  CHECK(relative_error(ops::linear_backward_input(gradient, weight),
+                       at::mm(exact(gradient), exact(weight))) < tolerance);
+  const at::Tensor dweight = at::mm(exact(gradient).t(), exact(x));
+  for (const at::ScalarType sum_type : {type, at::kFloat}) {
+    const at::Tensor sum = at::ones({out, in}, kOnGpu.dtype(sum_type));
+    ops::linear_backward_weight(gradient, x, sum);  // tuned here: must add once all the same
+    CHECK(relative_error(sum, dweight + 1) < tolerance);
+    ops::linear_backward_weight(gradient, x, sum);
+    CHECK(relative_error(sum, 2 * dweight + 1) < 2 * tolerance);
+  }
+  const at::Tensor dbias = at::ones({out}, kOnGpu.dtype(type));
+  ops::ColumnSums sums;
+  ops::linear_backward_bias(gradient, dbias, sums);
+  ops::add_column_sums(sums);
+  CHECK(relative_error(dbias, exact(gradient).sum(0) + 1) < tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("layer norm on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(34);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {64, 72, 1024, 2560, 4096}) {
+      for (const int64_t rows : {1, 7, 1001}) check_layer_norm(rows, n, type);
+    }
+    check_layer_norm(5, 20, type);    // not a multiple of 8
+    check_layer_norm(5, 5120, type);  // wider than the kernels
+  }
+}
+
+TEST_CASE("gelu on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(35);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    check_gelu(1001, 4096, type);
+    check_gelu(3, 64, type);
+    check_gelu(7, 24, type);
+    check_gelu(3, 5, type);
+  }
+}
+
+TEST_CASE("linear layers on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(36);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    check_linear(520, 1024, 3072, type);
+    check_linear(333, 2560, 2560, type);
+    check_linear(40, 72, 24, type);
+    check_linear(7, 20, 12, type);
+  }
+}
+
+TEST_CASE("the embedding's gradient on the GPU adds frequent ids in fp32") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(37);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    at::Tensor ids = at::randint(1000, {3, 700}, kOnGpu.dtype(at::kLong));
+    ids[1].fill_(17);
+    const at::Tensor gradient = (at::randn({3, 700, 1024}, kOnGpu) + 0.5).to(type);
+    const at::Tensor sum = at::ones({1000, 1024}, kOnGpu.dtype(type));
+    const at::Tensor expected =
+        exact(sum).index_add(0, ids.view(-1), exact(gradient).view({-1, 1024}));
+    ops::embedding_backward(gradient, ids, sum);
+    CHECK(relative_error(sum, expected) < tolerance_of(type));
+    CHECK(relative_error(sum[17], expected[17]) < tolerance_of(type));
+  }
+}

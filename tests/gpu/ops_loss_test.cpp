@@ -1,0 +1,94 @@
+#include <cmath>
+
+#include "lib/ops/reference.h"
+#include "tessera/ops/functional.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const auto kOnGpu = at::TensorOptions(at::kCUDA);
+
+at::Tensor labels_of(int64_t rows, int64_t vocabulary) {
+  at::Tensor labels = at::randint(vocabulary, {rows}, kOnGpu.dtype(at::kLong));
+  labels[0] = -100, labels[rows / 2] = -100;
+  labels[rows - 1] = vocabulary - 1;
+  return labels;
+}
+
+void check_kernel(int64_t rows, int64_t vocabulary, at::ScalarType type) {
+  INFO("rows " << rows << " vocabulary " << vocabulary << " type " << at::toString(type));
+  const at::Tensor labels = labels_of(rows, vocabulary), scale = at::full({}, 0.125F, kOnGpu);
+  const int64_t stride = (vocabulary + 63) / 64 * 64;
+  const at::Tensor buffer = at::full({rows, stride}, NAN, kOnGpu.dtype(type));
+  const at::Tensor logits = buffer.narrow(1, 0, vocabulary);
+  logits.copy_(at::randn({rows, vocabulary}, kOnGpu) * 4);
+  const at::Tensor expected = logits.to(at::kDouble),
+                   expected_loss = at::empty({rows}, kOnGpu.dtype(at::kDouble));
+  ops::reference::cross_entropy_(expected, labels, scale, expected_loss);
+  const at::Tensor loss = at::full({rows}, NAN, kOnGpu), before = logits.clone();
+  ops::cross_entropy_(logits, labels, {}, loss);
+  CHECK(logits.equal(before));
+  CHECK(relative_error(loss, expected_loss) < 1e-6);
+  ops::cross_entropy_(logits, labels, scale, loss.fill_(NAN));
+  CHECK(relative_error(loss, expected_loss) < 1e-6);
+  CHECK(relative_error(logits, expected) < (type == at::kBFloat16 ? 3e-3
+                                            : type == at::kHalf   ? 1e-3
+                                                                  : 1e-6));
+  CHECK(logits[0].eq(0).all().item<bool>());
+}
+
+void check_head(int64_t rows, int64_t n, int64_t vocabulary, at::ScalarType type, int64_t chunk) {
+  INFO("rows " << rows << " n " << n << " vocabulary " << vocabulary << " type "
+               << at::toString(type) << " chunk " << chunk);
+  const at::Tensor hidden = leaf(at::randn({rows, n}, kOnGpu).to(type));
+  const at::Tensor weight =
+      leaf((at::randn({vocabulary, n}, kOnGpu) / std::sqrt(double(n))).to(type));
+  const at::Tensor labels = labels_of(rows, vocabulary), scale = at::full({}, 1.0F / 16, kOnGpu);
+  weight.mutable_grad() = at::zeros_like(weight);
+  const at::Tensor loss = ops::linear_cross_entropy(hidden, weight, labels, scale, chunk);
+  torch::autograd::backward({loss}, {scale});
+  const at::Tensor h = leaf(hidden.to(at::kDouble)), w = leaf(weight.to(at::kDouble));
+  const at::Tensor expected =
+      at::cross_entropy_loss(at::matmul(h, w.t()), labels, {}, at::Reduction::Sum, -100);
+  torch::autograd::backward({expected / 16});
+  const double tolerance = type == at::kBFloat16 ? 1e-2
+                           : type == at::kHalf   ? 2e-3
+                                                 : 2e-3;  // fp32 may be TF32
+  CHECK(relative_error(loss, expected) < tolerance / 10);
+  CHECK(relative_error(hidden.grad(), h.grad()) < tolerance);
+  CHECK(relative_error(weight.grad(), w.grad()) < tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("the cross-entropy kernel on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(41);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const int64_t vocabulary : {17, 1000, 50257, 250880}) check_kernel(37, vocabulary, type);
+  }
+}
+
+TEST_CASE("a label outside the vocabulary gives NaN on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Tensor logits = at::randn({2, 64}, kOnGpu).to(at::kBFloat16),
+                   loss = at::zeros({2}, kOnGpu);
+  ops::cross_entropy_(logits, at::tensor(std::vector<int64_t>{64, 3}).to(at::kCUDA),
+                      at::ones({}, kOnGpu), loss);
+  CHECK(std::isnan(loss[0].item<float>()));
+  CHECK(std::isfinite(loss[1].item<float>()));
+}
+
+TEST_CASE("the chunked head on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(42);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    check_head(77, 128, 50257, type, 32);
+    check_head(50, 64, 1000, type, 1024);
+  }
+  check_head(260, 1024, 250880, at::kBFloat16, 128);
+}

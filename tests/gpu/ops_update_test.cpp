@@ -1,0 +1,96 @@
+#include <cmath>
+
+#include "lib/ops/reference.h"
+#include "tests/gpu/gpu.h"
+#include "tests/unit/ops/gradients.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const auto kOnGpu = at::TensorOptions(at::kCUDA);
+
+struct Buffers {
+  at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low;
+
+  Buffers(int64_t n, at::ScalarType gradient_type)
+      : parameter(at::randn({n}, kOnGpu)),
+        gradient(at::randn({n}, kOnGpu).to(gradient_type)),
+        exp_avg(at::randn({n}, kOnGpu) * 0.1),
+        exp_avg_sq(at::rand({n}, kOnGpu) * 0.1),
+        low(gradient_type == at::kFloat ? at::Tensor()
+                                        : at::zeros({n}, kOnGpu.dtype(gradient_type))) {}
+
+  Buffers clone() const {
+    Buffers copy = *this;
+    for (at::Tensor* x :
+         {&copy.parameter, &copy.gradient, &copy.exp_avg, &copy.exp_avg_sq, &copy.low}) {
+      if (x->defined()) *x = x->clone();
+    }
+    return copy;
+  }
+
+  // Ranges of many lengths, aligned and not.
+  std::vector<ops::AdamWRange> ranges() const {
+    std::vector<ops::AdamWRange> result;
+    const int64_t n = parameter.numel();
+    for (int64_t first = 0, i = 0; first < n; ++i) {
+      const int64_t count = std::min(n - first, i % 5 == 4 ? int64_t(3) : 8 * (1 + 331 * i));
+      const auto cut = [&](const at::Tensor& x) {
+        return x.defined() ? x.narrow(0, first, count) : x;
+      };
+      result.push_back({cut(parameter), cut(gradient), cut(exp_avg), cut(exp_avg_sq), cut(low),
+                        i % 2 ? 0.1 : 0.0});
+      first += count;
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("AdamW on the GPU is the reference") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(51);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Buffers a(5'000'003, type);
+    const Buffers b = a.clone();
+    REQUIRE(a.ranges().size() > 50);  // more than one launch's table
+    const auto scalar = [](float x) { return at::full({}, x, kOnGpu); };
+    for (const float t : {1.0F, 2.0F, 1000.0F}) {
+      const ops::AdamWScalars scalars{scalar(0.01F), scalar(t), scalar(0.5F), scalar(0)};
+      const ops::AdamWOptions options{.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
+      ops::adamw_update(a.ranges(), options, scalars);
+      ops::reference::adamw_update(b.ranges(), options, scalars);
+    }
+    CHECK(relative_error(a.parameter, b.parameter) < 1e-6);
+    CHECK(relative_error(a.exp_avg, b.exp_avg) < 1e-6);
+    CHECK(relative_error(a.exp_avg_sq, b.exp_avg_sq) < 1e-6);
+    if (a.low.defined()) CHECK(a.low.equal(a.parameter.to(type)));
+    const Buffers before = a.clone();
+    a.gradient.fill_(NAN);
+    ops::adamw_update(a.ranges(), {}, {scalar(0.01F), scalar(4), {}, scalar(1)});
+    CHECK(a.parameter.equal(before.parameter));
+    CHECK(a.exp_avg_sq.equal(before.exp_avg_sq));
+  }
+}
+
+TEST_CASE("square_sum on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(52);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor flat = at::randn({3'000'001}, kOnGpu).to(type);
+    std::vector<at::Tensor> pieces;
+    for (int64_t first = 0, i = 1; first < flat.numel(); ++i) {
+      const int64_t count = std::min(flat.numel() - first, 577 * i);
+      pieces.push_back(flat.narrow(0, first, count));
+      first += count;
+    }
+    REQUIRE(pieces.size() > 65);
+    const double expected = flat.to(at::kDouble).square().sum().item<double>();
+    CHECK(ops::square_sum(pieces).item<double>() == Approx(expected).epsilon(2e-6));
+    flat[2'999'999] = NAN;
+    CHECK(std::isnan(ops::square_sum(pieces).item<float>()));
+  }
+}
