@@ -102,12 +102,11 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   auto add = [&](const std::string& flags, const TrainOptions& changed, int64_t changed_ranks) {
     options.push_back({flags, now.total() - need_of(run, changed, changed_ranks).total()});
   };
-  for (const char* strategy : {"zero1", "zero2", "zero3"}) {
-    TrainOptions changed = o;
-    changed.strategy = strategy;
-    const int64_t n = ranks > 1 ? ranks : 4;
-    add(concat("--strategy ", strategy, ranks > 1 ? "" : " on 4 ranks"), changed, n);
-  }
+  TrainOptions sharded = o;
+  sharded.strategy = "zero3";
+  const int64_t more = ranks == 1 ? 4 : o.strategy == "zero3" ? 2 * ranks : ranks;
+  add(concat("--strategy zero3", more == ranks ? "" : concat(" on ", more, " ranks")), sharded,
+      more);
   if (o.dtype == "fp32") {
     TrainOptions changed = o;
     changed.dtype = "bf16";
@@ -126,8 +125,8 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
-  std::string text = concat("out of memory (", reason.substr(0, reason.find('\n')), "). ",
-                            describe(now), ". What would help:");
+  std::string text =
+      concat(reason.substr(0, reason.find('\n')), ". ", describe(now), ". What would help:");
   for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {
     text += concat(i == 0 ? " " : "; ", options[i].flags, " saves ", mebibytes(options[i].saved));
   }
