@@ -1,6 +1,8 @@
 #pragma once
-// The operations models are made of, as autograd functions. Each has a portable ATen version (the reference, also used on the CPU) and, where it pays, a CUDA
-// version chosen by the tensors' device and dtype. Formulas and layouts are part of the contract; both versions are tested against each other.
+// The operations models are made of, as autograd functions. Each has a portable ATen version (the
+// reference, also used on the CPU) and, where it pays, a CUDA version chosen by the tensors' device
+// and dtype. Formulas and layouts are part of the contract; both versions are tested against each
+// other.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -21,22 +23,29 @@ at::Tensor gelu_tanh(const at::Tensor& x);
 at::Tensor alibi_slopes(int64_t heads);
 
 // Causal self-attention with ALiBi, softmax in fp32.
-//   qkv             [batch, sequence, heads * 3 * d], interleaved per head as BLOOM stores it: [heads, 3, d]
+//   qkv             [batch, sequence, heads * 3 * d], interleaved per head as BLOOM stores it:
+//                   [heads, 3, d]
 //   slopes          fp32 [heads] on qkv's device
-//   attention_mask  [batch, sequence] bool, false keys are never attended to; undefined: none. A query without any visible key gives 0.
+//   attention_mask  [batch, sequence] bool, false keys are never attended to; undefined: none. A
+//                   query without any visible key gives 0.
 // On CUDA a mask costs speed and memory (scores are formed); padding on the right needs none.
 // -> [batch, sequence, heads * d].  score(i, j) = q_i . k_j / sqrt(d) + slope (j - i), j <= i.
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
                            const at::Tensor& attention_mask);
 
-// Rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to weight.grad() directly when that is defined (the Block contract) and handed to autograd otherwise.
+// Rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to
+// weight.grad() directly when that is defined (the Block contract) and handed to autograd
+// otherwise.
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight);
 
-// Sum over rows of -log softmax(hidden weight^T)[label], rows labelled -100 skipped, without ever holding more than chunk_rows rows of logits.
+// Sum over rows of -log softmax(hidden weight^T)[label], rows labelled -100 skipped, without ever
+// holding more than chunk_rows rows of logits.
 //   hidden [rows, n], weight [vocabulary, n], labels [rows] int64 -> fp32 scalar
-//   loss_gradient: fp32 scalar on the device. With gradients enabled the gradients of hidden and weight are computed during forward, multiplied by it; weight's is added to weight.grad()
-//   when that is defined (the Block contract) and handed to autograd otherwise. Backward expects loss_gradient itself as incoming gradient.
-//   Undefined: the gradients are scaled by the incoming gradient in backward (one extra pass; for use outside strategies).
+//   loss_gradient: fp32 scalar on the device. With gradients enabled the gradients of hidden and
+//   weight are computed during forward, multiplied by it; weight's is added to weight.grad() when
+//   that is defined (the Block contract) and handed to autograd otherwise. Backward expects
+//   loss_gradient itself as incoming gradient. Undefined: the gradients are scaled by the incoming
+//   gradient in backward (one extra pass; for use outside strategies).
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                 const at::Tensor& labels, const at::Tensor& loss_gradient = {},
                                 int64_t chunk_rows = 1024);

@@ -1,6 +1,8 @@
 #pragma once
-// Forward and backward of each operation without autograd, for hand-written blocks. Every function runs the CUDA version where there is one for the tensors' device, dtype and
-// shape, and the ATen version otherwise. "Accumulated" outputs are added to. Tensors are contiguous; "rows" is the product of all dimensions but the last.
+// Forward and backward of each operation without autograd, for hand-written blocks. Every function
+// runs the CUDA version where there is one for the tensors' device, dtype and shape, and the ATen
+// version otherwise. "Accumulated" outputs are added to. Tensors are contiguous; "rows" is the
+// product of all dimensions but the last.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -8,7 +10,8 @@
 
 namespace tessera::ops {
 
-// Column sums on their way into gradients of biases and norm weights: a block collects them and adds them all in one launch, in a fixed order.
+// Column sums on their way into gradients of biases and norm weights: a block collects them and
+// adds them all in one launch, in a fixed order.
 struct ColumnSums {
   struct Item {
     at::Tensor partial;   // [parts, n], rows may be strided
@@ -34,12 +37,13 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
                           ColumnSums& sums);
 
 // gelu_tanh(x W^T + bias); pre_activation receives x W^T + bias unless null.
-at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                               at::Tensor* pre_activation);
+at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, at::Tensor* pre_activation);
 at::Tensor gelu_tanh_forward(const at::Tensor& x);
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
-// The same in one pass with what a feed-forward block needs around it: gradient is overwritten with the gradient of pre_activation, whose column sums go to bias_gradient (unless
-// undefined); returns gelu_tanh(pre_activation).
+// The same in one pass with what a feed-forward block needs around it: gradient is overwritten with
+// the gradient of pre_activation, whose column sums go to bias_gradient (unless undefined); returns
+// gelu_tanh(pre_activation).
 at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
                                const at::Tensor& bias_gradient, ColumnSums& sums);
 
@@ -49,10 +53,12 @@ struct LayerNormOutput {
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon);
 struct LayerNormGradients {
-  at::Tensor weight, bias;     // accumulated through sums; undefined: not wanted
-  at::Tensor column_sum;       // [n], accumulated with the column sums of the result (the bias gradient of the layer before); undefined: not wanted
+  at::Tensor weight, bias;  // accumulated through sums; undefined: not wanted
+  at::Tensor column_sum;  // [n], accumulated with the column sums of the result (the bias gradient
+                          // of the layer before); undefined: not wanted
 };
-// Gradient of x, plus residual_gradient where defined. output, unless null, receives the layer norm's output anew.
+// Gradient of x, plus residual_gradient where defined. output, unless null, receives the layer
+// norm's output anew.
 at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                const at::Tensor& mean, const at::Tensor& rstd,
                                const at::Tensor& weight, const at::Tensor& bias,
@@ -61,7 +67,8 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                at::Tensor* output = nullptr);
 
 struct AttentionOutput {
-  at::Tensor output, log_sum_exp;  // [batch, sequence, heads * d]; fp32 [batch, heads, sequence], private to the version that wrote it
+  at::Tensor output, log_sum_exp;  // [batch, sequence, heads * d]; fp32 [batch, heads, sequence],
+                                   // private to the version that wrote it
 };
 // As alibi_attention in functional.h.
 AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
@@ -71,13 +78,16 @@ at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor
                                     const at::Tensor& slopes, const at::Tensor& attention_mask,
                                     const AttentionOutput& forward);
 
-// Rows of weight_gradient [vocabulary, n] += rows of gradient [..., n] with the same id; every id's sum is formed in fp32 and added once.
+// Rows of weight_gradient [vocabulary, n] += rows of gradient [..., n] with the same id; every id's
+// sum is formed in fp32 and added once.
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
                         const at::Tensor& weight_gradient);
 
-// In place: logits [rows, vocabulary] -> (softmax - onehot) * scale (an fp32 device scalar), 0 in rows labelled -100; row_loss [rows] fp32 receives -log softmax[label] or 0.
-// A label outside the vocabulary gives NaN. Rows of logits may be strided. scale undefined: losses only, logits are left as they are.
-// Logits for it: x weight^T with rows padded so that kernels can use wide accesses; [rows, vocabulary].
+// In place: logits [rows, vocabulary] -> (softmax - onehot) * scale (an fp32 device scalar), 0 in
+// rows labelled -100; row_loss [rows] fp32 receives -log softmax[label] or 0. A label outside the
+// vocabulary gives NaN. Rows of logits may be strided. scale undefined: losses only, logits are
+// left as they are. Logits for it: x weight^T with rows padded so that kernels can use wide
+// accesses; [rows, vocabulary].
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight);
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss);

@@ -1,5 +1,6 @@
 #pragma once
-// Whole-buffer operations of the optimizer step. No autograd; the ATen versions are the reference, CUDA has one kernel each.
+// Whole-buffer operations of the optimizer step. No autograd; the ATen versions are the reference,
+// CUDA has one kernel each.
 #include <ATen/core/Tensor.h>
 
 #include <span>
@@ -11,16 +12,19 @@ struct AdamWOptions {
   double weight_decay = 0.0;  // decoupled (Loshchilov, Hutter 2019): p -= lr * weight_decay * p
 };
 
-// Device scalars of the step, fp32 with one element; skip and gradient_scale may be undefined (0 and 1).
+// Device scalars of the step, fp32 with one element; skip and gradient_scale may be undefined (0
+// and 1).
 struct AdamWScalars {
   at::Tensor learning_rate, step_count, gradient_scale, skip;
 };
 
-// One AdamW update of 1-D ranges, in place. parameter, exp_avg, exp_avg_sq fp32; gradient any float dtype, multiplied by gradient_scale; low_precision (or undefined) receives the
-// updated parameter rounded to its 16-bit dtype. step_count is t, counted from 1 and already advanced for this step.
-void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient, const at::Tensor& exp_avg,
-                  const at::Tensor& exp_avg_sq, const at::Tensor& low_precision,
-                  const AdamWOptions& options, const AdamWScalars& scalars);
+// One AdamW update of 1-D ranges, in place. parameter, exp_avg, exp_avg_sq fp32; gradient any float
+// dtype, multiplied by gradient_scale; low_precision (or undefined) receives the updated parameter
+// rounded to its 16-bit dtype. step_count is t, counted from 1 and already advanced for this step.
+void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient,
+                  const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
+                  const at::Tensor& low_precision, const AdamWOptions& options,
+                  const AdamWScalars& scalars);
 
 // One range with its own weight decay.
 struct AdamWRange {
@@ -32,7 +36,8 @@ struct AdamWRange {
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars);
 
-// Sum of squares of all tensors together: fp32 scalar on their device. Non-finite inputs give a non-finite result.
+// Sum of squares of all tensors together: fp32 scalar on their device. Non-finite inputs give a
+// non-finite result.
 at::Tensor square_sum(std::span<const at::Tensor> tensors);
 
 }  // namespace tessera::ops
