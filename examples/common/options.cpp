@@ -121,7 +121,7 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
   flags.add("eval_steps", &o.eval_steps, "evaluate every so many steps; 0: after every epoch");
   flags.add("overwrite_output_dir", &o.overwrite_output_dir,
             "replace the run that --output_dir holds");
-  flags.add("report_to", &o.report_to, "any of jsonl, csv, or none");
+  flags.add("report_to", &o.report_to, "any of jsonl, csv, tensorboard, or none");
   flags.add("save_final", &o.save_final, "write the trained model to final/");
   flags.add("ranks", &o.ranks, "in-process ranks as threads, CPU only");
   flags.add("backend", &o.backend, "transport of the collectives",
@@ -186,9 +186,10 @@ void validate_options(const TrainOptions& o, Task task) {
   if (!o.train_slice.empty()) Slice::parse(o.train_slice);
   std::istringstream report(o.report_to);
   for (std::string item; std::getline(report, item, ',');) {
-    require(item == "jsonl" || item == "csv" || item == "none", "--report_to: '", item,
-            "' is not one of jsonl, csv, none; the nearest is ",
-            nearest_name(item, {"jsonl", "csv", "none"}));
+    const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "none"};
+    require(std::find(sinks.begin(), sinks.end(), item) != sinks.end(), "--report_to: '", item,
+            "' is not one of jsonl, csv, tensorboard, none; the nearest is ",
+            nearest_name(item, sinks));
   }
 }
 

@@ -14,8 +14,8 @@ namespace tessera::programs {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kRunFiles[] = {"metrics.jsonl", "results.csv", "resources.csv", "config.json",
-                                     "final"};
+constexpr const char* kRunFiles[] = {"metrics.jsonl", "results.csv", "resources.csv",
+                                     "config.json",   "final",       "tensorboard"};
 
 }  // namespace
 
@@ -52,6 +52,9 @@ std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& optio
   if (options.report_to.find("csv") != std::string::npos) {
     sinks.push_back(metrics::make_results_sink(folder + "results.csv"));
     sinks.push_back(metrics::make_resources_sink(folder + "resources.csv"));
+  }
+  if (options.report_to.find("tensorboard") != std::string::npos) {
+    sinks.push_back(metrics::make_tensorboard_sink(folder + "tensorboard"));
   }
   return sinks;
 }

@@ -27,4 +27,8 @@ std::unique_ptr<Sink> make_results_sink(
 std::unique_ptr<Sink> make_resources_sink(
     const std::string& path);  // resources.csv: one row a resource event
 
+// Scalars of steps (train/...) and evaluations (eval/...) in an event file of its own in the
+// directory, which is made.
+std::unique_ptr<Sink> make_tensorboard_sink(const std::string& directory);
+
 }  // namespace tessera::metrics

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -183,4 +184,32 @@ TEST_CASE("the console prints one line a step, and a progress bar only on a term
     CHECK(text.back() == '\n');
     if (!terminal) CHECK(std::count(text.begin(), text.end(), '\n') == 1 + 4 + 1 + 1);
   }
+}
+
+TEST_CASE("TensorBoard files are framed records with the scalars of steps and evaluations") {
+  Folder folder;
+  run_once(list(make_tensorboard_sink(folder.file("tensorboard"))));
+  const auto entry = *std::filesystem::directory_iterator(folder.file("tensorboard"));
+  CHECK(entry.path().filename().string().starts_with("events.out.tfevents."));
+  std::ifstream in(entry.path(), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  std::vector<std::string> records;
+  for (size_t at = 0; at < bytes.size();) {
+    uint64_t length = 0;
+    REQUIRE(at + 16 <= bytes.size());
+    std::copy_n(bytes.data() + at, 8, reinterpret_cast<char*>(&length));
+    REQUIRE(at + 16 + length <= bytes.size());
+    records.push_back(bytes.substr(at + 12, length));
+    at += 16 + length;
+  }
+  REQUIRE(records.size() == 1 + 4 + 1);
+  CHECK(records[0].ends_with("brain.Event:2"));
+  // The first frame's checksums: CRC-32C of the length (24) and masking as TFRecord defines them.
+  REQUIRE(records[0].size() == 24);
+  uint32_t stored = 0;
+  std::copy_n(bytes.data() + 8, 4, reinterpret_cast<char*>(&stored));
+  CHECK(stored == 0x224B7FA3);
+  const std::string loss("\x0a\x0atrain/loss\x15\x00\x00\x40\x40", 17);  // tag, then 3.0f
+  CHECK(records[2].find(loss) != std::string::npos);
+  CHECK(records[5].find("eval/loss") != std::string::npos);
 }
