@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job on real input: a small BLOOM fine-tuned on the SQuAD-format sample, as one process and under every
 # strategy on 2 and 4 ranks, with the proof that all computed the same thing. Fails when a verdict does.
-# Arguments go to tessera-compare, for example: scripts/demo.sh --max_steps 50
+# Arguments win over examples/compare/demo.json, for example: scripts/demo.sh --max_steps 50
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
@@ -15,10 +15,7 @@ compare() {  # folder, ranks, more arguments
   local folder=$1 ranks=$2
   shift 2
   "build/$TESSERA_PRESET/bin/tessera-compare" --output_dir "$output/$folder" --rank_counts "$ranks" \
-    --strategies single,ddp,zero1,zero2,zero3 --model_config bloom-mini --tokenizer examples/data/tokenizer \
-    --train_file examples/data/squad_sample.json --max_seq_length 192 --per_device_train_batch_size 2 \
-    --global_batch_size 8 --learning_rate 2e-3 --warmup_steps 2 --max_steps 20 --weight_decay 0.01 \
-    --persistence_threshold 1000 "$@"
+    --strategies ddp,zero1,zero2,zero3 --global_batch_size 8 --config examples/compare/demo.json "$@"
 }
 status=0
 echo "== CPU ranks"
