@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -16,6 +17,17 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunFiles[] = {"metrics.jsonl", "results.csv", "resources.csv",
                                      "config.json",   "final",       "tensorboard"};
+
+// mpirun gives its children a pseudo-terminal even when its own output is a pipe; then its own
+// counts.
+bool writes_to_terminal() {
+  if (isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+  std::error_code error;
+  const std::string target =
+      fs::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/1", error).string();
+  return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
+}
 
 }  // namespace
 
@@ -45,7 +57,7 @@ void prepare_output_directory(const TrainOptions& options) {
 std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& options) {
   std::vector<std::unique_ptr<metrics::Sink>> sinks;
   const std::string folder = options.output_dir + "/";
-  sinks.push_back(metrics::make_console_sink(stdout, isatty(STDOUT_FILENO) == 1));
+  sinks.push_back(metrics::make_console_sink(stdout, writes_to_terminal()));
   if (options.report_to.find("jsonl") != std::string::npos) {
     sinks.push_back(metrics::make_jsonl_sink(folder + "metrics.jsonl"));
   }
