@@ -8,18 +8,23 @@ namespace tessera {
 
 constexpr int64_t kIgnoredLabel = -100;
 
-// All tensors live on the rank's device. The counts are host values, so no step ever asks the device for them.
+// All tensors live on the rank's device. The counts are host values, so no step ever asks the
+// device for them.
 struct MicroBatch {
-  at::Tensor input_ids;  // [batch, sequence] int64; for adapted torch modules whatever their first block takes
-  // Causal language models: [batch, sequence] int64, already shifted: labels[b][s] is the target of position s,
-  // kIgnoredLabel where none is supervised. Classification: [batch] int64.
+  at::Tensor input_ids;  // [batch, sequence] int64; for adapted torch modules whatever their first
+                         // block takes
+  // Causal language models: [batch, sequence] int64, already shifted: labels[b][s] is the target of
+  // position s, kIgnoredLabel where none is supervised. Classification: [batch] int64.
   at::Tensor labels;
-  at::Tensor attention_mask;  // [batch, sequence] bool, true for real tokens; undefined when there is no padding
-  int64_t sample_count = 0;   // real rows, without rows added to fill a batch
-  int64_t token_count = 0;    // all positions, padding included
-  int64_t target_count = 0;   // labels that are not kIgnoredLabel
-  // d(objective)/d(loss sum): a scalar fp32 tensor that the strategy sets before the last block runs. A loss that
-  // computes its gradient during forward reads it there; for all others it is the seed of backward.
+  // [batch, sequence] bool, true for real tokens. Undefined when there is no padding, and when
+  // padding changes no supervised number (at the end of rows, under causal attention).
+  at::Tensor attention_mask;
+  int64_t sample_count = 0;  // real rows, without rows added to fill a batch
+  int64_t token_count = 0;   // all positions, padding included
+  int64_t target_count = 0;  // labels that are not kIgnoredLabel
+  // d(objective)/d(loss sum): a scalar fp32 tensor that the strategy sets before the last block
+  // runs. A loss that computes its gradient during forward reads it there; for all others it is the
+  // seed of backward.
   at::Tensor loss_gradient;
 
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
