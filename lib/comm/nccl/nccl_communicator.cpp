@@ -85,6 +85,13 @@ Work NcclCommunicator::launch(std::vector<Collective> collectives) {
   at::cuda::CUDAEvent ready;
   ready.record(c10::cuda::getCurrentCUDAStream(device().index()));
   ready.block(stream_);
+  auto done = std::make_shared<at::cuda::CUDAEvent>();
+  std::shared_ptr<Watch::Operation> watched;
+  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
+    watched = job_->watch->expect(concat("collective ", sequence_, " of ", name_, " on rank ",
+                                         rank(), ", ", collectives.front().name),
+                                  done);
+  }
   handle_->call(collectives.front().name.c_str(), [&](ncclComm_t comm) {
     ncclResult_t result = ncclGroupStart();
     for (const Collective& each : collectives) {
@@ -94,13 +101,8 @@ Work NcclCommunicator::launch(std::vector<Collective> collectives) {
     const ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
   });
-  auto done = std::make_shared<at::cuda::CUDAEvent>();
   done->record(stream_);
-  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
-    job_->watch->expect(concat("collective ", sequence_, " of ", name_, " on rank ", rank(), ", ",
-                               collectives.front().name),
-                        done);
-  }
+  if (watched != nullptr) watched->recorded = true;
   sequence_ += static_cast<int64_t>(collectives.size());
   std::vector<at::Tensor> tensors;
   for (Collective& each : collectives) {

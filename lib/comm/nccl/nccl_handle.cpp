@@ -120,9 +120,14 @@ void Watch::add(std::weak_ptr<Handle> handle) {
   handles_.push_back(std::move(handle));
 }
 
-void Watch::expect(std::string name, std::shared_ptr<at::cuda::CUDAEvent> done) {
+std::shared_ptr<Watch::Operation> Watch::expect(std::string name,
+                                                std::shared_ptr<at::cuda::CUDAEvent> done) {
+  auto operation = std::make_shared<Operation>();
+  operation->name = std::move(name);
+  operation->done = std::move(done);
   std::lock_guard lock(mutex_);
-  expected_.push_back({std::move(name), std::move(done), std::chrono::steady_clock::now()});
+  expected_.push_back(operation);
+  return operation;
 }
 
 void Watch::run() {
@@ -148,9 +153,10 @@ void Watch::look() {
       if (auto alive = handle.lock()) handles.push_back(std::move(alive));
     }
     const auto now = std::chrono::steady_clock::now();
-    std::erase_if(expected_, [](const Expected& each) { return each.done->query(); });
-    if (!expected_.empty() && now - expected_.front().since > timeout_) {
-      overdue = expected_.front().name;
+    std::erase_if(expected_,
+                  [](const auto& each) { return each->recorded && each->done->query(); });
+    if (!expected_.empty() && now - expected_.front()->since > timeout_) {
+      overdue = expected_.front()->name;
     }
   }
   if (!overdue.empty() && !signal_->raised()) {

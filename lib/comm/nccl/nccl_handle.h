@@ -65,15 +65,18 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void add(std::weak_ptr<Handle> handle);
-  // name: what to call the operation when it is overdue.
-  void expect(std::string name, std::shared_ptr<at::cuda::CUDAEvent> done);
-
- private:
-  struct Expected {
+  // An operation is about to be enqueued, which may itself wait for peers (first connections).
+  // name: what to call it when it is overdue. The caller records done at its end and then sets
+  // recorded.
+  struct Operation {
     std::string name;
     std::shared_ptr<at::cuda::CUDAEvent> done;
-    std::chrono::steady_clock::time_point since;
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+    std::atomic<bool> recorded{false};
   };
+  std::shared_ptr<Operation> expect(std::string name, std::shared_ptr<at::cuda::CUDAEvent> done);
+
+ private:
   void run();
   void look();
 
@@ -85,7 +88,7 @@ class Watch {
   std::condition_variable changed_;
   bool stopping_ = false;
   std::vector<std::weak_ptr<Handle>> handles_;
-  std::deque<Expected> expected_;
+  std::deque<std::shared_ptr<Operation>> expected_;
   std::thread thread_;
 };
 
