@@ -142,11 +142,11 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
     log_endings(endings);
     return root_cause(endings);
   }
-  world.reset();
   const auto reporter = std::find_if(endings.begin(), endings.end(), [](const Ending& ending) {
     return ending.message != kNoAnswer;
   });
   if (reporter - endings.begin() == bootstrap->rank()) log_endings(endings);
+  world.reset();  // after the report: closing what was aborted may take its time
   return root_cause(endings);
 }
 
