@@ -1,5 +1,6 @@
 #pragma once
-// How a model is spread over ranks. The model, the data and the training loop are the same under every strategy, and so are the numbers.
+// How a model is spread over ranks. The model, the data and the training loop are the same under
+// every strategy, and so are the numbers.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -17,46 +18,55 @@ namespace tessera {
 struct StepResult {
   at::Tensor loss;          // fp32 scalar: loss sum / target count (0 when nothing was supervised)
   at::Tensor target_count;  // fp32 scalar
-  at::Tensor counters;      // fp32 [k-1]: the last block's further elements, summed; empty when it has none
+  // fp32 [k-1]: the last block's further elements, summed; empty when it has none.
+  at::Tensor counters;
 };
 
 // Bytes this rank holds, by what they are for. Counted from the tensors themselves.
 struct StrategyMemory {
-  int64_t parameter_bytes = 0;       // parameters in compute dtype, full or sharded, persistent
-  int64_t gradient_bytes = 0;        // persistent gradients, full or sharded
-  int64_t optimizer_bytes = 0;       // master weights and moments
-  int64_t buffer_bytes = 0;          // parameters and gradients of the blocks in flight, staging
+  int64_t parameter_bytes = 0;  // parameters in compute dtype, full or sharded, persistent
+  int64_t gradient_bytes = 0;   // persistent gradients, full or sharded
+  int64_t optimizer_bytes = 0;  // master weights and moments
+  int64_t buffer_bytes = 0;     // parameters and gradients of the blocks in flight, staging
 };
 
-// fn(block name, parameter name, value): value is the full parameter in fp32 (its master copy in 16-bit training).
+// fn(block name, parameter name, value): value is the full parameter in fp32 (its master copy in
+// 16-bit training).
 using ParameterVisitor =
     std::function<void(const std::string&, const std::string&, const at::Tensor&)>;
 
-// Used by one thread per rank; every call is collective. Verbs per optimizer step, so that a pipeline fits.
+// Used by one thread per rank; every call is collective. Verbs per optimizer step, so that a
+// pipeline fits.
 class Strategy {
  public:
   virtual ~Strategy() = default;
   virtual std::string name() const = 0;
 
-  // Once: builds what this rank owns. All validation happens here, before the first collective, from values equal on all ranks.
+  // Once: builds what this rank owns. All validation happens here, before the first collective,
+  // from values equal on all ranks.
   virtual void attach(const ModelSpec& model, const BuildContext& context,
                       const OptimizerFactory& optimizer) = 0;
-  // Device scalar that multiplies the loss before backward (fp16); the tensor is read at every step. Undefined: 1.
+  // Device scalar that multiplies the loss before backward (fp16); the tensor is read at every
+  // step. Undefined: 1.
   virtual void set_loss_scale(const at::Tensor& scale) = 0;
 
-  // Runs all micro-batches of one optimizer step; on return the gradients are reduced: the gradient of (loss scale * loss sum / target count), where sum and
-  // count run over all micro-batches of all ranks.
+  // Runs all micro-batches of one optimizer step; on return the gradients are reduced: the gradient
+  // of (loss scale * loss sum / target count), where sum and count run over all micro-batches of
+  // all ranks.
   virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches) = 0;
   virtual StepResult evaluate(std::span<const MicroBatch> micro_batches) = 0;
 
-  // Sum of squares of the whole model's gradient, over every axis; fp32 device scalar. Loss-scaled like the gradients.
+  // Sum of squares of the whole model's gradient, over every axis; fp32 device scalar. Loss-scaled
+  // like the gradients.
   virtual at::Tensor grad_norm_squared() = 0;
   // Multiplies the gradients by a device scalar; folded into the next optimizer_step.
   virtual void scale_gradients(const at::Tensor& factor) = 0;
-  // One update. skip: fp32 device scalar, non-zero leaves parameters, moments and step count unchanged; undefined: 0.
+  // One update. skip: fp32 device scalar, non-zero leaves parameters, moments and step count
+  // unchanged; undefined: 0.
   virtual void optimizer_step(double learning_rate, const at::Tensor& skip = {}) = 0;
 
-  // Every parameter in full, block by block, the same on every rank; at most one block is materialised at a time. Tied parameters are visited once, at their owner.
+  // Every parameter in full, block by block, the same on every rank; at most one block is
+  // materialised at a time. Tied parameters are visited once, at their owner.
   virtual void visit_parameters(const ParameterVisitor& visitor) = 0;
   // This rank's gradient of every parameter in full (gathered), for tests.
   virtual void visit_gradients(const ParameterVisitor& visitor) = 0;

@@ -18,7 +18,8 @@ struct MeshExtents {
 // Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
 class DeviceMesh {
  public:
-  // Collective. Throws Error(kInvalidArgument) with all extents in the message unless their product is world.size().
+  // Collective. Throws Error(kInvalidArgument) with all extents in the message unless their product
+  // is world.size().
   DeviceMesh(Communicator& world, const MeshExtents& extents);
 
   Communicator& world() const { return *world_; }

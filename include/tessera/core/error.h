@@ -1,5 +1,6 @@
 #pragma once
-// One error type for the whole library. Every message says what happened, where, and what to do about it.
+// One error type for the whole library. Every message says what happened, where, and what to do
+// about it.
 #include <sstream>
 #include <stdexcept>
 #include <string>

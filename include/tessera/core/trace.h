@@ -3,8 +3,8 @@
 
 namespace tessera {
 
-// Marks the host's time from construction to destruction as an NVTX range (Nsight tools show it); costs a few nanoseconds without a profiler,
-// nothing in builds without NVTX.
+// Marks the host's time from construction to destruction as an NVTX range (Nsight tools show it);
+// costs a few nanoseconds without a profiler, nothing in builds without NVTX.
 class TraceRange {
  public:
   explicit TraceRange(const char* name);

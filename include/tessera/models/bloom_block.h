@@ -30,8 +30,8 @@ at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights&
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm);
 
-// The same with a hand-scheduled backward that keeps only what it needs and adds weight gradients to
-// .grad() where that is defined (the Block contract); it hands autograd those of the others.
+// The same with a hand-scheduled backward that keeps only what it needs and adds weight gradients
+// to .grad() where that is defined (the Block contract); it hands autograd those of the others.
 at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm);

@@ -1,5 +1,6 @@
 #pragma once
-// Updates flat ranges of parameters. Strategies decide which ranges a rank owns; optimizers know nothing of ranks.
+// Updates flat ranges of parameters. Strategies decide which ranges a rank owns; optimizers know
+// nothing of ranks.
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -9,15 +10,19 @@
 
 namespace tessera {
 
-// A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and keep their addresses.
+// A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and
+// keep their addresses.
 struct OptimizerRange {
-  at::Tensor parameter;       // fp32, updated in place: the master weights, or the parameter itself when it is fp32
-  at::Tensor gradient;        // any floating dtype; read only
-  at::Tensor low_precision;   // 16-bit copy of parameter, written after the update; undefined in fp32 training
+  // fp32, updated in place: the master weights, or the parameter itself when it is fp32.
+  at::Tensor parameter;
+  at::Tensor gradient;  // any floating dtype; read only
+  // 16-bit copy of parameter, written after the update; undefined in fp32 training.
+  at::Tensor low_precision;
   bool weight_decay = true;
 };
 
-// Device scalars (fp32, one element), so that a step never waits for the host. Undefined members mean 1 and 0.
+// Device scalars (fp32, one element), so that a step never waits for the host. Undefined members
+// mean 1 and 0.
 struct StepScalars {
   at::Tensor learning_rate;
   at::Tensor gradient_scale;  // multiplies every gradient: clip factor / loss scale
