@@ -1,4 +1,5 @@
 #include "tessera/backends/data_parallel/ddp.h"
+#include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/zero/zero_stage1.h"
 #include "tessera/backends/zero/zero_stage2.h"
@@ -7,7 +8,9 @@
 
 namespace tessera {
 
-std::vector<std::string> strategy_names() { return {"single", "ddp", "zero1", "zero2", "zero3"}; }
+std::vector<std::string> strategy_names() {
+  return {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"};
+}
 
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   Communicator& data = mesh.axis(Axis::kData);
@@ -22,13 +25,14 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
   const std::string& name = config.strategy;
   if (name == "single") {
     check(data.size() == 1, ErrorCode::kInvalidArgument, "strategy single runs on one rank, but ",
-          data.size(), " were launched; use ddp, zero1, zero2 or zero3");
+          data.size(), " were launched; use ddp, zero1, zero2, zero3 or fsdp");
     return std::make_unique<Ddp>(config, data);
   }
   if (name == "ddp") return std::make_unique<Ddp>(config, data);
   if (name == "zero1") return std::make_unique<ZeroStage1>(config, data);
   if (name == "zero2") return std::make_unique<ZeroStage2>(config, data);
   if (name == "zero3") return std::make_unique<ZeroStage3>(config, data);
+  if (name == "fsdp") return std::make_unique<Fsdp>(config, data);
   std::string known;
   for (const auto& candidate : strategy_names()) known += (known.empty() ? "" : ", ") + candidate;
   fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);

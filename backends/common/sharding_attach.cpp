@@ -1,7 +1,8 @@
-// How a ShardingStrategy takes over a model: block by block, so that no rank ever holds more than
-// one block it does not keep.
+// How a ShardingStrategy takes over a model: unit by unit, so that no rank ever holds more than one
+// unit it does not keep.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tessera/backends/sharding_strategy.h"
@@ -28,6 +29,31 @@ void validate(const ModelSpec& model, const PrecisionConfig& precision) {
 
 }  // namespace
 
+// Parameters of consecutive blocks that will be gathered, reduced and updated together.
+struct ShardingStrategy::UnitInMaking {
+  std::vector<std::string> blocks;  // by parameter: the owning block's name
+  std::vector<size_t> users;        // block indices, each once
+  std::vector<Parameter> parameters;
+  int64_t numel = 0;
+  Communicator* holders = nullptr;
+
+  void add(const std::string& block, size_t block_index, Parameter parameter) {
+    if (users.empty() || users.back() != block_index) users.push_back(block_index);
+    blocks.push_back(block);
+    numel += parameter.tensor.numel();
+    parameters.push_back(std::move(parameter));
+  }
+};
+
+struct ShardingStrategy::Aliases {
+  struct Alias {
+    const TiedParameter* tie;
+    size_t block_index;
+    at::Tensor handle;
+  };
+  std::vector<Alias> list;
+};
+
 void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& context,
                               const OptimizerFactory& optimizer) {
   check(blocks_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
@@ -36,89 +62,108 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
         ": the model's device is ", context.device, " but the ", data_.transport(),
         " communicator works on ", data_.device());
   at::NoGradGuard no_grad;
+  has_loss_ = model.has_loss;
   // Handles stay valid while units_ grows: the stores refer to the vector, not to its elements.
   parameters_ = make_parameters();
+  const UnitOptimizerContext optimizer_context{units_, shards_->rank(), config_.precision.parameter,
+                                               data_.device()};
+  optimizer_ = placement_ ? placement_(optimizer_context)
+                          : std::make_unique<DeviceOptimizer>(optimizer_context);
   Aliases aliases;
-  std::map<std::string, size_t> block_index;
-  for (size_t i = 0; i < model.block_count(); ++i) {
-    block_index[model.blocks[i].name] = i;
-    add_block(model, i, context, aliases);
-  }
-  tie(aliases, block_index);
+  UnitInMaking open;
+  for (size_t i = 0; i < model.block_count(); ++i) add_block(model, i, context, open, aliases);
+  close_unit(open);
+  tie(aliases);
   parameters_->finalize();
   gradients_ = make_gradients();
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(data_.device()));
-  make_optimizer(optimizer);
+  optimizer_->prepare(*parameters_, *gradients_, optimizer);
+  if (placement_ && replicas_ == nullptr) {
+    gradients_->on_reduced([this](size_t unit) {
+      const bool shared = std::any_of(shared_units_.begin(), shared_units_.end(),
+                                      [&](const auto& item) { return item.first == unit; });
+      if (!shared) optimizer_->gradient_ready(unit);
+    });
+  }
+  prepare_norm();
 }
 
 void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const BuildContext& context,
-                                 Aliases& aliases) {
+                                 UnitInMaking& open, Aliases& aliases) {
   const std::string& block_name = model.blocks[index].name;
   blocks_.push_back(model.blocks[index].build(context));
   units_of_block_.emplace_back();
-  std::vector<Parameter> owned;
   for (auto& parameter : blocks_.back()->parameters()) {
-    const TiedParameter* alias = nullptr;
-    for (const auto& tie : model.tied) {
-      if (tie.alias_block == block_name && tie.alias_parameter == parameter.name) alias = &tie;
+    auto is_alias = [&](const TiedParameter& tie) {
+      return tie.alias_block == block_name && tie.alias_parameter == parameter.name;
+    };
+    const auto alias = std::find_if(model.tied.begin(), model.tied.end(), is_alias);
+    if (alias != model.tied.end()) {
+      aliases.list.push_back({&*alias, index, parameter.tensor});
+      continue;
     }
-    if (alias != nullptr) {
-      aliases.emplace_back(alias, parameter.tensor);
+    check(parameter.tensor.is_leaf() && parameter.tensor.scalar_type() == at::kFloat,
+          ErrorCode::kInvalidArgument, "parameter ", block_name, ".", parameter.name,
+          " must be an fp32 leaf tensor");
+    const bool tied = std::any_of(model.tied.begin(), model.tied.end(), [&](const auto& tie) {
+      return tie.owner_block == block_name && tie.owner_parameter == parameter.name;
+    });
+    const auto shared = std::find_if(model.shared.begin(), model.shared.end(), [&](const auto& s) {
+      return s.block == block_name && s.parameter == parameter.name;
+    });
+    if (tied || shared != model.shared.end()) {  // used in several places: a unit of its own
+      UnitInMaking own;
+      own.holders = shared == model.shared.end() ? nullptr : shared->holders;
+      own.add(block_name, index, std::move(parameter));
+      close_unit(own);
     } else {
-      check(parameter.tensor.is_leaf() && parameter.tensor.scalar_type() == at::kFloat,
-            ErrorCode::kInvalidArgument, "parameter ", block_name, ".", parameter.name,
-            " must be an fp32 leaf tensor");
-      owned.push_back(std::move(parameter));
+      open.add(block_name, index, std::move(parameter));
     }
   }
-  if (owned.empty()) return;
-
-  const Cut how = cut();
-  ParameterUnit unit;
-  unit.block = block_name;
-  unit.layout = FlatLayout(owned, how.shards, how.granularity, how.persistence_threshold);
-  at::Tensor full = at::zeros({unit.layout.numel()},
-                              at::TensorOptions().dtype(at::kFloat).device(context.device));
-  for (const auto& entry : unit.layout.entries()) {
-    for (auto& parameter : owned) {
-      if (parameter.name != entry.name) continue;
-      view_of(full, entry).copy_(parameter.tensor);
-      parameter.tensor.set_data(
-          at::empty({0}, full.options()));  // until finalize() gives it storage
-      unit.handles.push_back({parameter.tensor});
-    }
-  }
-  const size_t u = units_.size();
-  units_of_block_.back().push_back(u);
-  units_.push_back(std::move(unit));
-  if (config_.precision.parameter != at::kFloat) {
-    const FlatLayout& layout = units_[u].layout;
-    std::vector<at::Tensor> parts;
-    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      parts.push_back(slice_of(full, layout.owned(segment, data_.rank())));
-    }
-    masters_.push_back(at::cat(parts));
-  } else {
-    masters_.emplace_back();
-  }
-  parameters_->adopt(u, full);
+  if (open.numel >= cut().unit_numel) close_unit(open);
 }
 
-void ShardingStrategy::tie(const Aliases& aliases,
-                           const std::map<std::string, size_t>& block_index) {
-  for (const auto& [tied, handle] : aliases) {
+void ShardingStrategy::close_unit(UnitInMaking& making) {
+  if (making.parameters.empty()) return;
+  const Cut how = cut();
+  ParameterUnit unit;
+  unit.name = making.blocks.front();
+  unit.layout =
+      FlatLayout(making.parameters, how.shards, how.granularity, how.persistence_threshold);
+  unit.uses = static_cast<int>(making.users.size());
+  at::Tensor full = at::zeros({unit.layout.numel()},
+                              making.parameters.front().tensor.options().requires_grad(false));
+  for (const auto& entry : unit.layout.entries()) {
+    const Parameter& parameter = making.parameters[entry.source];
+    view_of(full, entry).copy_(parameter.tensor);
+    parameter.tensor.set_data(at::empty({0}, full.options()));  // until finalize() gives it storage
+    unit.blocks.push_back(making.blocks[entry.source]);
+    unit.handles.push_back({parameter.tensor});
+  }
+  const size_t u = units_.size();
+  for (size_t block : making.users) units_of_block_[block].push_back(u);
+  if (making.holders != nullptr) shared_units_.emplace_back(u, making.holders);
+  units_.push_back(std::move(unit));
+  optimizer_->adopt(u, full);
+  parameters_->adopt(u, full);
+  making = {};
+}
+
+void ShardingStrategy::tie(const Aliases& aliases) {
+  for (const auto& [tied, block_index, handle] : aliases.list) {
     bool found = false;
-    for (size_t u = 0; u < units_.size(); ++u) {
-      if (units_[u].block != tied->owner_block) continue;
+    for (size_t u = 0; u < units_.size() && !found; ++u) {
       const auto& entries = units_[u].layout.entries();
-      for (size_t e = 0; e < entries.size(); ++e) {
-        if (entries[e].name != tied->owner_parameter) continue;
+      for (size_t e = 0; e < entries.size() && !found; ++e) {
+        if (units_[u].blocks[e] != tied->owner_block || entries[e].name != tied->owner_parameter) {
+          continue;
+        }
         check(handle.sizes() == at::IntArrayRef(entries[e].shape), ErrorCode::kInvalidArgument,
               "tied parameters differ in shape: ", tied->owner_block, ".", tied->owner_parameter,
               " ", at::IntArrayRef(entries[e].shape), " and ", tied->alias_block, ".",
               tied->alias_parameter, " ", handle.sizes());
         units_[u].handles[e].push_back(handle);
-        auto& users = units_of_block_[block_index.at(tied->alias_block)];
+        auto& users = units_of_block_[block_index];
         if (std::find(users.begin(), users.end(), u) == users.end()) {
           users.push_back(u);
           ++units_[u].uses;
@@ -131,32 +176,22 @@ void ShardingStrategy::tie(const Aliases& aliases,
   }
 }
 
-at::Tensor ShardingStrategy::master(size_t unit, size_t segment) const {
-  if (!masters_[unit].defined()) return parameters_->owned(unit, segment);
-  return slice_of(masters_[unit], units_[unit].layout.compact(segment));
-}
-
-void ShardingStrategy::make_optimizer(const OptimizerFactory& factory) {
-  std::vector<OptimizerRange> ranges;
+void ShardingStrategy::prepare_norm() {
   for (size_t u = 0; u < units_.size(); ++u) {
-    const size_t first = ranges.size();
     const FlatLayout& layout = units_[u].layout;
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      const int64_t begin = layout.owned(segment, data_.rank()).offset;
-      for (const auto& [run, decay] : layout.owned_runs(segment, data_.rank())) {
-        OptimizerRange range;
-        range.parameter = slice_of(master(u, segment), run, begin);
-        range.gradient = slice_of(gradients_->owned(u, segment), run, begin);
-        if (masters_[u].defined()) {
-          range.low_precision = slice_of(parameters_->owned(u, segment), run, begin);
-        }
-        range.weight_decay = decay;
-        ranges.push_back(std::move(range));
+      const at::Tensor owned = gradients_->owned(u, segment);
+      const int64_t begin = layout.owned(segment, shards_->rank()).offset;
+      int64_t first = begin;  // neighbouring runs with the same copies are one term
+      const auto runs = layout.owned_runs(segment, shards_->rank());
+      for (size_t i = 0; i < runs.size(); ++i) {
+        const int64_t end = runs[i].range.offset + runs[i].range.numel;
+        if (i + 1 < runs.size() && runs[i + 1].copies == runs[i].copies) continue;
+        norm_terms_[runs[i].copies].push_back(slice_of(owned, {first, end - first}, begin));
+        first = end;
       }
     }
-    optimizer_ranges_.emplace_back(first, ranges.size() - first);
   }
-  optimizer_ = factory(std::move(ranges));
 }
 
 }  // namespace tessera

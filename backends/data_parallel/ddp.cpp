@@ -2,13 +2,6 @@
 
 namespace tessera {
 
-std::unique_ptr<ParameterStore> Ddp::make_parameters() {
-  return std::make_unique<ResidentParameters>(units(), data(),
-                                              store_options(config().precision.parameter));
-}
-
-std::unique_ptr<GradientStore> Ddp::make_gradients() {
-  return std::make_unique<FullGradients>(units(), data(), store_options(gradient_dtype()));
-}
+ShardingStrategy::Cut Ddp::cut() const { return {.shards = 1}; }
 
 }  // namespace tessera

@@ -3,8 +3,8 @@
 namespace tessera {
 
 std::unique_ptr<GradientStore> ZeroStage2::make_gradients() {
-  if (config().reduce_at_boundary) return ZeroStage1::make_gradients();
-  return std::make_unique<ShardedGradients>(units(), data(), store_options(gradient_dtype()));
+  if (config().reduce_at_boundary) return ShardingStrategy::make_gradients();
+  return std::make_unique<ShardedGradients>(units(), shards(), store_options(gradient_dtype()));
 }
 
 }  // namespace tessera

@@ -3,12 +3,12 @@
 namespace tessera {
 
 std::unique_ptr<ParameterStore> ZeroStage3::make_parameters() {
-  return std::make_unique<GatheredParameters>(units(), data(),
+  return std::make_unique<GatheredParameters>(units(), shards(),
                                               store_options(config().precision.parameter));
 }
 
 std::unique_ptr<GradientStore> ZeroStage3::make_gradients() {
-  return std::make_unique<ShardedGradients>(units(), data(), store_options(gradient_dtype()));
+  return std::make_unique<ShardedGradients>(units(), shards(), store_options(gradient_dtype()));
 }
 
 }  // namespace tessera

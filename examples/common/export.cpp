@@ -19,14 +19,12 @@ std::string write_final(const Prepared& prepared, Strategy& strategy, bool write
   }
   Xxh3Stream hash;
   const auto& name_of = prepared.model.checkpoint_name;
-  strategy.visit_parameters(
-      [&](const std::string& block, const std::string& parameter, const at::Tensor& value) {
-        if (!writes) return;
-        const at::Tensor host = value.detach().to(at::kCPU, at::kFloat).contiguous();
-        hash.update(host.const_data_ptr(), host.nbytes());
-        if (writer)
-          writer->add(name_of ? name_of(block, parameter) : block + "." + parameter, host);
-      });
+  strategy.visit_parameters([&](const VisitedParameter& p) {
+    if (!writes) return;
+    const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
+    hash.update(host.const_data_ptr(), host.nbytes());
+    if (writer) writer->add(name_of ? name_of(p.block, p.name) : p.block + "." + p.name, host);
+  });
   if (writer) {
     writer->add_text("config.json", prepared.config.to_json(prepared.head(), dtype));
     if (!prepared.tokenizer_directory.empty()) {

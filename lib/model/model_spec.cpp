@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <numeric>
+#include <set>
+
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -15,22 +18,30 @@ uint64_t block_seed(uint64_t seed, size_t block_index) {
   return x ^ (x >> 31);
 }
 
+ModelSpec ModelSpec::subset(const std::vector<size_t>& indices) const {
+  check(!indices.empty(), ErrorCode::kInvalidArgument, "model ", name, ": a part without blocks");
+  ModelSpec part = *this;
+  part.blocks.clear();
+  std::set<std::string> inside;
+  for (size_t index : indices) {
+    check(index < blocks.size(), ErrorCode::kInvalidArgument, "model ", name, ": block ", index,
+          " of ", blocks.size());
+    part.blocks.push_back(blocks[index]);
+    inside.insert(blocks[index].name);
+  }
+  part.has_loss = has_loss && indices.back() + 1 == blocks.size();
+  std::erase_if(part.tied, [&](const TiedParameter& tie) {
+    return !inside.contains(tie.owner_block) || !inside.contains(tie.alias_block);
+  });
+  return part;
+}
+
 ModelSpec ModelSpec::slice(size_t first, size_t count) const {
   check(count > 0 && first + count <= blocks.size(), ErrorCode::kInvalidArgument, "model ", name,
         ": slice of ", count, " blocks from ", first, " does not fit ", blocks.size(), " blocks");
-  ModelSpec part = *this;
-  part.blocks.assign(blocks.begin() + static_cast<ptrdiff_t>(first),
-                     blocks.begin() + static_cast<ptrdiff_t>(first + count));
-  auto inside = [&](const std::string& block) {
-    for (const auto& builder : part.blocks) {
-      if (builder.name == block) return true;
-    }
-    return false;
-  };
-  std::erase_if(part.tied, [&](const TiedParameter& tie) {
-    return !inside(tie.owner_block) || !inside(tie.alias_block);
-  });
-  return part;
+  std::vector<size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), first);
+  return subset(indices);
 }
 
 at::Tensor tied_placeholder(at::IntArrayRef shape) {

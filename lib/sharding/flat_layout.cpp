@@ -1,6 +1,7 @@
 #include "tessera/sharding/flat_layout.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "tessera/core/error.h"
 
@@ -24,7 +25,9 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
   std::vector<const Parameter*> order;
   for (const auto& parameter : parameters) order.push_back(&parameter);
   std::stable_sort(order.begin(), order.end(), [&](const Parameter* a, const Parameter* b) {
-    auto key = [&](const Parameter* p) { return std::pair(persists(*p), !p->weight_decay); };
+    auto key = [&](const Parameter* p) {
+      return std::tuple(persists(*p), !p->weight_decay, p->copies);
+    };
     return key(a) < key(b);
   });
 
@@ -45,7 +48,10 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
     entries_.push_back({parameter->name,
                         parameter->tensor.sizes().vec(),
                         {offset, parameter->tensor.numel()},
-                        parameter->weight_decay});
+                        parameter->weight_decay,
+                        parameter->shard,
+                        parameter->copies,
+                        static_cast<size_t>(parameter - parameters.data())});
     offset += round_up(parameter->tensor.numel(), kAlignment);
   }
   close_segment();
@@ -69,20 +75,20 @@ FlatRange FlatLayout::compact(size_t segment) const {
   return {segments_[segment].offset / shards_, segments_[segment].numel / shards_};
 }
 
-std::vector<std::pair<FlatRange, bool>> FlatLayout::owned_runs(size_t segment, int rank) const {
+std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
   const FlatRange range = owned(segment, rank);
-  std::vector<std::pair<FlatRange, bool>> runs;
+  std::vector<OwnedRun> runs;
   int64_t position = range.offset;
   const int64_t end = range.offset + range.numel;
   for (size_t i = 0; i < entries_.size(); ++i) {  // padding belongs to the entry before it
     const int64_t entry_end = i + 1 == entries_.size() ? numel_ : entries_[i + 1].range.offset;
     const int64_t until = std::min(entry_end, end);
     if (until <= position) continue;
-    const bool decay = entries_[i].weight_decay;
-    if (!runs.empty() && runs.back().second == decay) {
-      runs.back().first.numel += until - position;
+    const auto& [decay, copies] = std::pair(entries_[i].weight_decay, entries_[i].copies);
+    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().copies == copies) {
+      runs.back().range.numel += until - position;
     } else {
-      runs.push_back({{position, until - position}, decay});
+      runs.push_back({{position, until - position}, decay, copies});
     }
     position = until;
   }

@@ -36,15 +36,26 @@ void FullGradients::launch_bucket() {
   if (units_[bucket_.front()].layout.shards() > 1) {
     destination = [this](size_t i, size_t segment) { return owned(bucket_[i], segment); };
   }
-  pending_.push_back(PendingReduction::launch(comm_, full, destination, options_.reduce_dtype));
-  if (!options_.overlap) pending_.back().wait();
+  pending_.push_back(
+      {PendingReduction::launch(comm_, full, destination, options_.reduce_dtype), bucket_});
   bucket_.clear();
   bucket_bytes_ = 0;
+  // Someone who works on reduced gradients gets a bucket when the one after it is on its way.
+  const size_t ready = !options_.overlap      ? pending_.size()
+                       : reports_reductions() ? pending_.size() - 1
+                                              : 0;
+  for (size_t i = 0; i < ready; ++i) wait(pending_[i]);
+}
+
+void FullGradients::wait(Bucket& bucket) {
+  bucket.reduction.wait();
+  for (size_t unit : bucket.units) reduced(unit);
+  bucket.units.clear();
 }
 
 void FullGradients::finish() {
   launch_bucket();
-  for (auto& reduction : pending_) reduction.wait();
+  for (auto& bucket : pending_) wait(bucket);
   pending_.clear();
 }
 

@@ -40,7 +40,7 @@ void GatheredParameters::finalize() {
   at::TensorOptions tensor_options;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     numel.push_back(units_[unit].layout.resident_begin());
-    exclusive.push_back(units_[unit].uses > 1);
+    exclusive.push_back(options_.keep_gathered || units_[unit].handles.front().size() > 1);
     tensor_options = states_[unit].shard.options();
   }
   slots_ =
@@ -60,8 +60,8 @@ void GatheredParameters::gather(size_t unit) {
   int64_t& holder = holder_[slots_->slot_of(unit)];
   if (holder >= 0) {
     State& previous = states_[static_cast<size_t>(holder)];
-    check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].block,
-          " were asked for while ", units_[static_cast<size_t>(holder)].block,
+    check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
+          " were asked for while ", units_[static_cast<size_t>(holder)].name,
           " still uses their buffer");
     previous.gather.wait();  // a prefetch that nobody used
     previous.residency = Residency::kSharded;
@@ -96,7 +96,7 @@ void GatheredParameters::prefetch(size_t unit) {
 
 void GatheredParameters::release(size_t unit) {
   State& state = states_[unit];
-  check(state.acquired > 0, ErrorCode::kInternal, "parameters of block ", units_[unit].block,
+  check(state.acquired > 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
         " were released without being acquired");
   --state.acquired;
 #ifndef NDEBUG

@@ -1,5 +1,7 @@
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "tessera/sharding/gradient_store.h"
 
 namespace tessera {
@@ -12,7 +14,7 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
   std::vector<bool> exclusive;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     numel.push_back(units_[unit].layout.numel());
-    exclusive.push_back(units_[unit].uses > 1);
+    exclusive.push_back(units_[unit].handles.front().size() > 1);
     states_[unit].shard = at::zeros({units_[unit].layout.shard_numel()}, tensor_options);
   }
   // Two buffers a size: one block's reduce-scatter runs while the next block's backward fills the
@@ -25,17 +27,25 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
 }
 
 void ShardedGradients::begin_step() {
-  for (auto& state : states_) state = {state.shard, 0, false};
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    states_[unit] = {states_[unit].shard, 0, false, units_[unit].uses};
+  }
+}
+
+void ShardedGradients::wait_for_slot(size_t slot) {
+  pending_[slot].pending.wait();
+  if (pending_[slot].completes) reduced(*std::exchange(pending_[slot].completes, std::nullopt));
 }
 
 void ShardedGradients::before_backward(size_t unit) {
   if (states_[unit].uses_done > 0) return;  // partial sums of the unit's other block
-  pending_[slots_->slot_of(unit)].wait();
+  wait_for_slot(slots_->slot_of(unit));
   at::Tensor(slots_->buffer(unit)).zero_();
 }
 
-void ShardedGradients::after_backward(size_t unit, bool) {
+void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   State& state = states_[unit];
+  if (last_micro_batch) --state.uses_left;
   if (++state.uses_done < units_[unit].uses) return;
   state.uses_done = 0;
   const FlatLayout& layout = units_[unit].layout;
@@ -46,15 +56,16 @@ void ShardedGradients::after_backward(size_t unit, bool) {
     }
   }
   state.has_partial = true;
-  PendingReduction& pending = pending_[slots_->slot_of(unit)];
-  pending = PendingReduction::launch(
+  const size_t slot = slots_->slot_of(unit);
+  pending_[slot].pending = PendingReduction::launch(
       comm_, {{&units_[unit], full}}, [&](size_t, size_t segment) { return owned(unit, segment); },
       options_.reduce_dtype);
-  if (!options_.overlap) pending.wait();
+  if (state.uses_left == 0) pending_[slot].completes = unit;
+  if (!options_.overlap) wait_for_slot(slot);
 }
 
 void ShardedGradients::finish() {
-  for (auto& reduction : pending_) reduction.wait();
+  for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
 }
 
 at::Tensor ShardedGradients::owned(size_t unit, size_t segment) const {

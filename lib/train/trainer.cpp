@@ -108,12 +108,11 @@ StepReport Trainer::finish_step() {
 
 void Trainer::stop_for_numerics() {
   std::string culprit;
-  strategy_.visit_gradients(
-      [&](const std::string& block, const std::string& name, const at::Tensor& gradient) {
-        if (culprit.empty() && !gradient.isfinite().all().item<bool>()) {
-          culprit = block + "." + name;
-        }
-      });
+  strategy_.visit_gradients([&](const VisitedParameter& gradient) {
+    if (culprit.empty() && !gradient.value.isfinite().all().item<bool>()) {
+      culprit = gradient.block + "." + gradient.name;
+    }
+  });
   fail(ErrorCode::kNumerics, "the gradient was not finite in ", skipped_in_a_row_,
        " steps in a row, the last at step ", steps_,
        "; first non-finite tensor: ", culprit.empty() ? "none in the newest gradients" : culprit,

@@ -12,15 +12,23 @@
 namespace tessera::testing {
 
 std::string ParityRow::name() const {
-  return concat(parallel.strategy, " ranks=", ranks, " accumulation=", accumulation, " ",
-                parallel.precision.parameter, parallel.overlap ? "" : " no-overlap",
-                parallel.reduce_at_boundary ? " at-boundary" : "",
-                " bucket=", parallel.bucket_bytes, " persist=", parallel.persistence_threshold,
-                " prefetch=", parallel.prefetch_blocks);
+  const char* offload[] = {"", " offload=optimizer", " offload=optimizer+params"};
+  return concat(
+      parallel.strategy, " ", pipeline, "x", data(), "x", tensor, " accumulation=", accumulation,
+      " ", parallel.precision.parameter, pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+      parallel.sequence_parallel ? " sequence-parallel" : "",
+      offload[static_cast<int>(parallel.offload.what)],
+      parallel.gradient_checkpointing ? " checkpointing" : "",
+      parallel.unit_numel > 0 ? concat(" unit=", parallel.unit_numel) : "",
+      parallel.reshard_after_forward ? "" : " no-reshard",
+      parallel.shard_ranks > 0 ? concat(" shard_ranks=", parallel.shard_ranks) : "",
+      parallel.overlap ? "" : " no-overlap", parallel.reduce_at_boundary ? " at-boundary" : "",
+      " bucket=", parallel.bucket_bytes, " persist=", parallel.persistence_threshold,
+      " prefetch=", parallel.prefetch_blocks);
 }
 
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work) {
-  DeviceMesh mesh(comm, {.data = comm.size()});
+  DeviceMesh mesh(comm, {row.pipeline, row.data(), row.tensor});
   auto strategy = make_strategy(row.parallel, mesh);
   strategy->attach(work.model, {.device = comm.device(), .seed = work.seed, .source = work.source},
                    make_adamw({.weight_decay = work.weight_decay}));
@@ -29,15 +37,20 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
   Trainer trainer(*strategy, options);
 
   auto share = [&](const MicroBatch& global) {
-    const int64_t rows = global.input_ids.size(0) / comm.size() / row.accumulation;
+    const int64_t rows = global.input_ids.size(0) / row.data() / row.accumulation;
+    const int first = mesh.coordinate(Axis::kData) * row.accumulation;
     std::vector<MicroBatch> mine;
     for (int a = 0; a < row.accumulation; ++a) {
-      mine.push_back(rows_of(global, (comm.rank() * row.accumulation + a) * rows, rows));
+      mine.push_back(rows_of(global, (first + a) * rows, rows));
     }
     return mine;
   };
   size_t next = 0;
-  const int64_t sent_before = mesh.axis(Axis::kData).bytes_sent();
+  auto sent = [&] {
+    return mesh.axis(Axis::kPipeline).bytes_sent() + mesh.axis(Axis::kData).bytes_sent() +
+           mesh.axis(Axis::kTensor).bytes_sent();
+  };
+  const int64_t sent_before = sent();
   ParityResult result;
   trainer.fit(
       [&]() -> std::vector<MicroBatch> {
@@ -49,7 +62,10 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
         result.grad_norm.push_back(report.grad_norm);
         result.clip.push_back(report.clip_coefficient);
       });
-  result.bytes_sent = mesh.axis(Axis::kData).bytes_sent() - sent_before;
+  result.bytes_sent = sent() - sent_before;
+  strategy->visit_gradients([&](const VisitedParameter& p) {
+    result.gradients[p.block + "." + p.name] = p.value.to(at::kCPU).clone();
+  });
   bool evaluated = false;
   const EvalReport eval = trainer.evaluate([&]() -> std::vector<MicroBatch> {
     if (std::exchange(evaluated, true)) return {};
@@ -58,10 +74,9 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
   result.eval_loss = eval.loss;
   result.counters = eval.counters;
   result.memory = strategy->memory();
-  strategy->visit_parameters(
-      [&](const std::string& block, const std::string& name, const at::Tensor& value) {
-        result.parameters[block + "." + name] = value.to(at::kCPU, /*non_blocking=*/false).clone();
-      });
+  strategy->visit_parameters([&](const VisitedParameter& p) {
+    result.parameters[p.block + "." + p.name] = p.value.to(at::kCPU).clone();
+  });
   return result;
 }
 
@@ -84,6 +99,30 @@ std::string compare_series(const char* what, const std::vector<double>& actual,
   return "";
 }
 
+std::string compare_tensors(const char* what, const std::map<std::string, at::Tensor>& actual,
+                            const std::map<std::string, at::Tensor>& expected, double tolerance,
+                            double least_norm) {
+  if (actual.size() != expected.size()) {
+    return concat(actual.size(), " ", what, "s instead of ", expected.size());
+  }
+  for (const auto& [name, value] : expected) {
+    if (!actual.contains(name)) return concat(what, " ", name, " is missing");
+    const at::Tensor& other = actual.at(name);
+    if (other.sizes() != value.sizes()) {
+      return concat(what, " ", name, " has shape ", other.sizes(), ", expected ", value.sizes());
+    }
+    const double error = (other - value).norm().item<double>();
+    const double norm = std::max(value.norm().item<double>(), least_norm);
+    if (!(error <= tolerance * norm)) {
+      const int64_t index = (other - value).abs().argmax().item<int64_t>();
+      return concat(what, " ", name, " differs by ", error / norm, " relative; largest at element ",
+                    index, ": ", other.flatten()[index].item<double>(), ", expected ",
+                    value.flatten()[index].item<double>());
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string difference(const ParityResult& actual, const ParityResult& expected, double tolerance) {
@@ -98,22 +137,14 @@ std::string difference(const ParityResult& actual, const ParityResult& expected,
   if (!close(actual.eval_loss, expected.eval_loss, tolerance)) {
     return concat("evaluation loss is ", actual.eval_loss, ", expected ", expected.eval_loss);
   }
-  if (actual.parameters.size() != expected.parameters.size()) {
-    return concat(actual.parameters.size(), " parameters instead of ", expected.parameters.size());
-  }
-  for (const auto& [name, value] : expected.parameters) {
-    const at::Tensor& other = actual.parameters.at(name);
-    const double error = (other - value).norm().item<double>();
-    const double norm = value.norm().item<double>();
-    if (!(error <= tolerance * norm)) {
-      const int64_t index = (other - value).abs().argmax().item<int64_t>();
-      return concat("parameter ", name, " differs by ", error / norm,
-                    " relative; largest at element ", index, ": ",
-                    other.flatten()[index].item<double>(), ", expected ",
-                    value.flatten()[index].item<double>());
-    }
-  }
-  return "";
+  // Gradients that are small beside the whole (those of key biases are rounding noise) are measured
+  // against it; in 16 bit each is a sum of few rounded values.
+  const double share = tolerance < 1e-4 ? 0.05 : 0.3;
+  const double whole = expected.grad_norm.empty() ? 0 : expected.grad_norm.back();
+  const std::string text =
+      compare_tensors("gradient", actual.gradients, expected.gradients, tolerance, share * whole);
+  if (!text.empty()) return text;
+  return compare_tensors("parameter", actual.parameters, expected.parameters, tolerance, 0);
 }
 
 }  // namespace tessera::testing

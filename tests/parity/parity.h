@@ -16,7 +16,7 @@ namespace tessera::testing {
 struct ParityWork {
   ModelSpec model;
   std::vector<MicroBatch>
-      global_batches;  // one per step; rows divide by every row's ranks * accumulation
+      global_batches;  // one per step; rows divide by every row's data ranks * accumulation
   TrainerOptions trainer;
   double weight_decay = 0.1;
   uint64_t seed = 7;
@@ -25,14 +25,17 @@ struct ParityWork {
 
 struct ParityRow {
   ParallelConfig parallel;
-  int ranks = 1;
+  int ranks = 1;  // pipeline x data x tensor
   int accumulation = 1;
+  int pipeline = 1, tensor = 1;
+  int data() const { return ranks / (pipeline * tensor); }
   std::string name() const;
 };
 
 struct ParityResult {
   std::vector<double> loss, grad_norm, clip;
-  std::map<std::string, at::Tensor> parameters;  // "block.parameter", fp32, on the CPU
+  // "block.parameter", fp32, on the CPU; gradients are those of the last step.
+  std::map<std::string, at::Tensor> parameters, gradients;
   StrategyMemory memory;
   double eval_loss = 0;
   std::vector<double> counters;
@@ -42,9 +45,9 @@ struct ParityResult {
 // What rank comm.rank() sees.
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work);
 
-// Empty when all losses, norms, evaluation and parameters agree within tolerance (relative;
-// parameters by the norm of the difference over the norm), else what differs first, with both
-// values.
+// Empty when all losses, norms, evaluation, gradients and parameters agree within tolerance
+// (relative; tensors by the norm of the difference over the norm), else what differs first, with
+// both values.
 std::string difference(const ParityResult& actual, const ParityResult& expected, double tolerance);
 
 }  // namespace tessera::testing

@@ -53,7 +53,7 @@ bool run_table(Communicator& world) {
       single.parallel.precision.parameter = dtype;
       ParityResult expected = run_parity(*alone, single, work);
       forget_key_biases(expected);
-      for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+      for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
         for (int accumulation : {1, 2}) {
           ParityRow row;
           row.ranks = world.size();

@@ -47,7 +47,7 @@ void check_row(const ParityRow& row, const ParityWork& work, const ParityResult&
   }
 }
 
-const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3"};
+const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
 
 }  // namespace
 
@@ -83,6 +83,38 @@ TEST_CASE("bucket size, overlap, prefetch, persistence and reduction boundary ch
       row.parallel.prefetch_blocks = variant == 3 ? 0 : variant == 4 ? 3 : 1;
       row.parallel.persistence_threshold = variant == 4 ? 0 : variant == 5 ? 1 << 30 : 20;
       row.parallel.reduce_at_boundary = variant == 5;
+      check_row(row, work, expected, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("fsdp: units, resharding, hybrid groups and the reduction boundary change nothing") {
+  for (bool tied : {true, false}) {
+    const ParityWork work = toy_work(tied);
+    const ParityResult expected = reference(work);
+    for (int accumulation : {1, 2}) {
+      for (int variant = 0; variant < 8; ++variant) {
+        ParityRow row{.ranks = 4, .accumulation = accumulation};
+        row.parallel.strategy = "fsdp";
+        row.parallel.unit_numel = variant == 0 ? 600 : variant == 1 ? 1 << 30 : 0;
+        row.parallel.reshard_after_forward = variant != 2 && variant != 3;
+        row.parallel.shard_ranks = variant == 3 || variant == 4 ? 2 : variant == 5 ? 1 : 0;
+        row.parallel.reduce_at_boundary = variant == 4 || variant == 6;
+        row.parallel.overlap = variant != 7;
+        check_row(row, work, expected, 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradient checkpointing changes nothing") {
+  const ParityWork work = toy_work(/*tied=*/true);
+  const ParityResult expected = reference(work);
+  for (const auto& strategy : kStrategies) {
+    for (int ranks : {1, 4}) {
+      ParityRow row{.ranks = ranks, .accumulation = 2};
+      row.parallel.strategy = strategy;
+      row.parallel.gradient_checkpointing = true;
       check_row(row, work, expected, 1e-5);
     }
   }

@@ -20,14 +20,44 @@ struct PrecisionConfig {
   std::optional<at::ScalarType> reduce;  // what collectives carry; the gradient dtype unless given
 };
 
+enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
+
+struct OffloadConfig {
+  Offload what = Offload::kNone;
+  bool pin_memory = true;  // page-locked host memory: asynchronous copies at full link speed
+  int threads = 0;         // of the host's optimizer step; 0: this rank's share of the cores
+};
+
+struct PipelineConfig {
+  std::string schedule = "1f1b";  // gpipe, 1f1b, interleaved
+  int chunks = 1;                 // interleaved: pieces of the model on each rank
+  // What stages are balanced by: "flops", "parameters", or measured costs, one per block.
+  std::string balance = "flops";
+  std::vector<double> block_costs;
+};
+
 struct ParallelConfig {
-  std::string strategy = "single";  // single, ddp, zero1, zero2, zero3
+  std::string strategy = "single";  // single, ddp, zero1, zero2, zero3, fsdp
   PrecisionConfig precision;
   int64_t bucket_bytes = 25 << 20;  // gradients reduced together once this many bytes are ready
   bool overlap = true;              // false: wait for every collective where it is launched
-  bool reduce_at_boundary = false;  // zero2: keep full gradients over the accumulation, reduce once
+  // zero2, fsdp: keep full gradients over the accumulation, reduce once.
+  bool reduce_at_boundary = false;
   int64_t persistence_threshold = 100'000;  // zero3: parameters with fewer elements stay in full
-  int prefetch_blocks = 1;                  // zero3: blocks gathered ahead, each way
+  int prefetch_blocks = 1;                  // zero3, fsdp: blocks gathered ahead, each way
+  // fsdp: consecutive blocks are wrapped together until they hold this many elements; 0: each block
+  // alone.
+  int64_t unit_numel = 0;
+  bool reshard_after_forward = true;  // fsdp: false keeps parameters whole until the step
+  // fsdp: ranks of the data axis that share one copy of the model (hybrid sharding replicates it
+  // over the others); 0: all of them, 1: nothing is sharded.
+  int shard_ranks = 0;
+  // Keep only every block's input in forward and run the block again in backward (Chen et al.
+  // 2016).
+  bool gradient_checkpointing = false;
+  OffloadConfig offload;
+  PipelineConfig pipeline;         // with a pipeline axis of more than one rank
+  bool sequence_parallel = false;  // with a tensor axis of more than one rank
 };
 
 // Names that make_strategy() accepts.

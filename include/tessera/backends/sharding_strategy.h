@@ -5,22 +5,31 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/backends/parallel_config.h"
-#include "tessera/sharding/gradient_store.h"
-#include "tessera/sharding/parameter_store.h"
+#include "tessera/backends/unit_optimizer.h"
 
 namespace tessera {
 
-// The activations of one micro-batch between its forward and its backward.
+// One micro-batch on its way through contiguous blocks of this rank, forth and back.
 struct MicroBatchRun {
   struct BlockRun {
-    at::Tensor input;  // leaf that collects the gradient of the block's input
-    at::Tensor output;
+    at::Tensor input;   // leaf that collects the gradient of the block's input
+    at::Tensor output;  // undefined where backward runs the block again
   };
   MicroBatch micro_batch;
-  std::vector<BlockRun> blocks;
+  size_t first_block = 0, block_count = 0;
+  bool with_gradients = true;
+  bool last_micro_batch = false;  // of the step: its backward completes the gradients
+  // Before forward(): the output of the block before the first (undefined when there is none).
+  // After it: the output of the last block; undefined when that was the loss.
+  at::Tensor hidden;
+  // Before backward(): of forward's output; the loss sets it in forward(). After it: of forward's
+  // input.
+  at::Tensor gradient;
+  std::vector<BlockRun> blocks;  // between forward and backward
 };
 
 // Derived classes say how flat buffers are cut and which stores hold them; the loop over blocks and
@@ -31,6 +40,9 @@ class ShardingStrategy : public Strategy {
  public:
   ShardingStrategy(const ParallelConfig& config, Communicator& data);
   ~ShardingStrategy() override;
+
+  // Before attach(): where masters and moments live; a DeviceOptimizer unless given.
+  void place_optimizer(UnitOptimizerFactory placement) { placement_ = std::move(placement); }
 
   void attach(const ModelSpec& model, const BuildContext& context,
               const OptimizerFactory& optimizer) override;
@@ -45,50 +57,84 @@ class ShardingStrategy : public Strategy {
   StrategyMemory memory() const override;
   int64_t parameter_count() const override;
 
+  // The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:
+  // begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
+  // order for the same blocks, then finish().
+  void begin(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  // Of micro-batch `index` through blocks [first_block, first_block + block_count) of this rank.
+  MicroBatchRun make_run(size_t index, size_t first_block, size_t block_count) const;
+  // The loss block's backward follows its forward at once, inside forward().
+  void forward(MicroBatchRun& run);
+  void backward(MicroBatchRun& run);
+  // loss and counters are undefined when this rank's part of the model has no loss.
+  StepResult finish();
+  size_t block_count() const { return blocks_.size(); }
+
  protected:
   struct Cut {
     int shards = 1;
     ShardGranularity granularity = ShardGranularity::kFlat;
     int64_t persistence_threshold = 0;
+    int64_t unit_numel = 0;  // consecutive blocks form a unit until it holds this many elements
   };
   virtual Cut cut() const = 0;
-  virtual std::unique_ptr<ParameterStore> make_parameters() = 0;
-  virtual std::unique_ptr<GradientStore> make_gradients() = 0;
+  // The defaults: full parameters and full gradients on every rank.
+  virtual std::unique_ptr<ParameterStore> make_parameters();
+  virtual std::unique_ptr<GradientStore> make_gradients();
+
+  // Before attach(): shards are cut over `shards`, and gradients summed over `replicas` as well;
+  // together they span the data axis. Without it shards() is the data axis.
+  void set_hybrid(Communicator& shards, Communicator& replicas);
 
   const ParallelConfig& config() const { return config_; }
   Communicator& data() const { return data_; }
+  Communicator& shards() const { return *shards_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
   StoreOptions store_options(at::ScalarType dtype) const;
   at::ScalarType gradient_dtype() const;
 
  private:
-  using Aliases = std::vector<std::pair<const TiedParameter*, at::Tensor>>;
+  struct UnitInMaking;
+  struct Aliases;
   void add_block(const ModelSpec& model, size_t index, const BuildContext& context,
-                 Aliases& aliases);
-  void tie(const Aliases& aliases, const std::map<std::string, size_t>& block_index);
-  void make_optimizer(const OptimizerFactory& factory);
+                 UnitInMaking& open, Aliases& aliases);
+  void close_unit(UnitInMaking& unit);
+  void tie(const Aliases& aliases);
+  void prepare_norm();
 
-  void forward(MicroBatchRun& run, bool with_gradients);
-  void backward(MicroBatchRun& run, bool last_micro_batch);
+  at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
+  void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
+  at::Tensor loss_gradient();
   void acquire_block(size_t block);
   void prefetch_block(size_t block);
   void release_block(size_t block);
+  void complete_all_units();
+  void sum_over_holders();
   void visit(const std::function<at::Tensor(size_t, size_t)>& owned,
              const ParameterVisitor& visitor);
-  at::Tensor master(size_t unit, size_t segment) const;
 
   ParallelConfig config_;
   Communicator& data_;
+  Communicator* shards_;
+  Communicator* replicas_ = nullptr;
+  UnitOptimizerFactory placement_;
+  bool has_loss_ = true;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::vector<size_t>> units_of_block_;
   std::vector<ParameterUnit> units_;
+  std::vector<std::pair<size_t, Communicator*>> shared_units_;  // and who else holds them
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;
-  std::vector<at::Tensor>
-      masters_;  // by unit: fp32 compact shard; undefined when parameters are fp32
-  std::unique_ptr<Optimizer> optimizer_;
-  std::vector<std::pair<size_t, size_t>> optimizer_ranges_;  // by unit: first, count
+  std::unique_ptr<UnitOptimizer> optimizer_;
+  std::map<int, std::vector<at::Tensor>> norm_terms_;  // by copies: owned gradients
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
+
+  // of the step or evaluation under way
+  std::vector<MicroBatch> micro_batches_;
+  bool with_gradients_ = false;
+  uint64_t steps_begun_ = 0;
+  at::Tensor targets_, loss_gradient_, sums_;
+  Work targets_work_;
 };
 
 }  // namespace tessera

@@ -28,12 +28,19 @@ struct StrategyMemory {
   int64_t gradient_bytes = 0;   // persistent gradients, full or sharded
   int64_t optimizer_bytes = 0;  // master weights and moments
   int64_t buffer_bytes = 0;     // parameters and gradients of the blocks in flight, staging
+  // The four above are on the device; offloaded state lives in host memory (pinned included).
+  int64_t host_bytes = 0;
+  int64_t pinned_bytes = 0;
 };
 
-// fn(block name, parameter name, value): value is the full parameter in fp32 (its master copy in
-// 16-bit training).
-using ParameterVisitor =
-    std::function<void(const std::string&, const std::string&, const at::Tensor&)>;
+// A parameter in full on its way to a visitor; valid during the call.
+struct VisitedParameter {
+  const std::string& block;
+  const std::string& name;
+  const at::Tensor& value;   // fp32 (the master copy in 16-bit training), on the rank's device
+  const TensorShard& shard;  // how tensor parallelism cuts it; whoever gathers the slices reads it
+};
+using ParameterVisitor = std::function<void(const VisitedParameter&)>;
 
 // Used by one thread per rank; every call is collective. Verbs per optimizer step, so that a
 // pipeline fits.

@@ -49,9 +49,11 @@ struct HuggingFaceWriterOptions {
 // Writes a directory that appears under its name only when it is complete. Tensors stream through:
 // none is kept.
 //   HuggingFaceWriter writer("out/final", {});
-//   strategy.visit_parameters([&](auto& block, auto& parameter, auto& value) {
-//   writer.add(spec.checkpoint_name(block, parameter), value); }); writer.add_text("config.json",
-//   config.to_json(...)); writer.commit();
+//   strategy.visit_parameters([&](const VisitedParameter& p) {
+//     writer.add(spec.checkpoint_name(p.block, p.name), p.value);
+//   });
+//   writer.add_text("config.json", config.to_json(...));
+//   writer.commit();
 class HuggingFaceWriter {
  public:
   // Throws Error(kInvalidArgument) when the directory exists: nothing is ever overwritten.

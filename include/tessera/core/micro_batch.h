@@ -26,6 +26,10 @@ struct MicroBatch {
   // runs. A loss that computes its gradient during forward reads it there; for all others it is the
   // seed of backward.
   at::Tensor loss_gradient;
+  // Differs for every step, micro-batch and data rank, and is the same on all ranks that work on
+  // one micro-batch: whatever a block draws at random, it draws from this and its own index.
+  // Strategies set it.
+  uint64_t seed = 0;
 
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
 };

@@ -9,12 +9,27 @@
 
 namespace tessera {
 
+// How a parameter's local tensor relates to the whole one under tensor parallelism. The default:
+// every tensor rank holds all of it.
+struct TensorShard {
+  int dim = -1;  // the local tensor is the rank's slice of this dimension; -1: not sliced
+  // The whole dimension consists of this many equal parts, and the local one of a slice of each in
+  // the same order: 3 for queries, keys and values stored one after the other.
+  int parts = 1;
+  int64_t full_size = 0;  // of the dimension in the whole parameter, without padding
+
+  bool replicated() const { return dim < 0; }
+};
+
 // A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its
 // gradient, never the handle.
 struct Parameter {
   std::string name;          // unique inside the block, e.g. "self_attention.dense.weight"
   at::Tensor tensor;         // leaf with requires_grad
   bool weight_decay = true;  // false for biases and norm weights
+  TensorShard shard;
+  // Ranks of the tensor and pipeline axes that hold this very value: gradient norms count it once.
+  int copies = 1;
 };
 
 // Blocks of a model run in order; each takes the previous one's output. The last block returns a

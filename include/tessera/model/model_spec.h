@@ -29,6 +29,11 @@ struct BuildContext {
   at::Device device = at::kCPU;
   uint64_t seed = 0;                     // block i draws its weights from block_seed(seed, i)
   const TensorSource* source = nullptr;  // pretrained weights; null draws them
+  // Ranks that share every layer of this model; null: each rank has whole layers. Set by the
+  // TensorParallel strategy.
+  Communicator* tensor = nullptr;
+  // Norms and residuals hold only the rank's part of the sequence (Korthikanti et al. 2022).
+  bool sequence_parallel = false;
 };
 
 // Weights are drawn per block, so they are the same on every layout of ranks.
@@ -40,18 +45,34 @@ struct TiedParameter {
   std::string alias_block, alias_parameter;
 };
 
+// What a block costs; by it stages are balanced. Zeros: unknown.
+struct BlockCost {
+  int64_t parameters = 0;      // elements, aliases included
+  double flops_per_token = 0;  // forward and backward, without what depends on the sequence length
+};
+
 struct BlockBuilder {
   std::string name;  // unique in the model, e.g. "h.3"
   // Builds the block in fp32 on context.device. A parameter that aliases another block's
   // (ModelSpec::tied) is built without memory (see tied_placeholder()); the strategy gives it its
   // storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
+  BlockCost cost = {};
+};
+
+// A parameter that other pipeline stages hold too: strategies keep it in a unit of its own, so that
+// all holders cut it alike, and sum its gradient over them.
+struct SharedParameter {
+  std::string block, parameter;
+  Communicator* holders = nullptr;  // outlives the strategy
 };
 
 struct ModelSpec {
   std::string name;  // e.g. "bloom-560m"
   std::vector<BlockBuilder> blocks;
   std::vector<TiedParameter> tied;
+  std::vector<SharedParameter> shared;
+  bool has_loss = true;  // the last block returns the loss; false in parts without the model's end
   // Floating-point operations of forward and backward for one token at this sequence length: 6P +
   // 6*layers*hidden*sequence (causal attention counted at half). Null when unknown.
   std::function<double(int64_t sequence_length)> flops_per_token;
@@ -60,8 +81,9 @@ struct ModelSpec {
       checkpoint_name;
 
   size_t block_count() const { return blocks.size(); }
-  ModelSpec slice(size_t first,
-                  size_t count) const;  // contiguous blocks; ties with both ends inside stay
+  // The blocks at these places in this order (increasing); ties with both ends inside stay.
+  ModelSpec subset(const std::vector<size_t>& indices) const;
+  ModelSpec slice(size_t first, size_t count) const;  // contiguous blocks
 };
 
 // A leaf of the given shape that occupies one element: stands for a tied parameter until a strategy

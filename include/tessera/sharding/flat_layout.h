@@ -22,6 +22,16 @@ struct FlatEntry {
   std::vector<int64_t> shape;
   FlatRange range;
   bool weight_decay = true;
+  TensorShard shard;
+  int copies = 1;
+  size_t source = 0;  // index among the parameters the layout was made of
+};
+
+// Part of a rank's share with equal treatment.
+struct OwnedRun {
+  FlatRange range;  // in the flat buffer
+  bool weight_decay = true;
+  int copies = 1;  // see Parameter
 };
 
 // How a flat buffer is cut into shards.
@@ -31,8 +41,9 @@ enum class ShardGranularity {
                // smaller ones (ZeRO-3)
 };
 
-// Parameters with weight decay come first, so that an owned range is at most two runs of equal
-// treatment; every entry starts at a multiple of kAlignment elements. A segment is padded to shards
+// Parameters with weight decay come first, then those with fewer copies, so that an owned range is
+// few runs of equal treatment; every entry starts at a multiple of kAlignment elements. A segment
+// is padded to shards
 // * kAlignment and cut into equal shards; rank r owns the r-th of every segment. Every rank
 // computes the same layout.
 class FlatLayout {
@@ -57,8 +68,8 @@ class FlatLayout {
   // Where the owned part of a segment lies in the rank's compact shard, in which owned parts follow
   // one another.
   FlatRange compact(size_t segment) const;
-  // The owned range of a segment, cut where weight decay changes: {flat range, decay}.
-  std::vector<std::pair<FlatRange, bool>> owned_runs(size_t segment, int rank) const;
+  // The owned range of a segment, cut where the treatment changes.
+  std::vector<OwnedRun> owned_runs(size_t segment, int rank) const;
 
  private:
   int shards_ = 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,9 @@ class PendingReduction {
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
+  // fn(unit) is called once a step, when on the current stream owned() of the unit holds the step's
+  // sum: as early as that costs no waiting, at the latest in finish().
+  void on_reduced(std::function<void(size_t)> fn) { on_reduced_ = std::move(fn); }
   virtual void begin_step() = 0;
   // From here to after_backward() every handle's .grad is defined, zero or holding partial sums.
   virtual void before_backward(size_t unit) = 0;
@@ -45,9 +49,18 @@ class GradientStore {
   virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
   // On return (current stream) owned() holds the sum over micro-batches and ranks.
   virtual void finish() = 0;
-  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
+  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  // its address never changes
   virtual int64_t persistent_bytes() const = 0;
   virtual int64_t buffer_bytes() const = 0;
+
+ protected:
+  void reduced(size_t unit) const {
+    if (on_reduced_) on_reduced_(unit);
+  }
+  bool reports_reductions() const { return on_reduced_ != nullptr; }
+
+ private:
+  std::function<void(size_t)> on_reduced_;
 };
 
 // A full gradient per unit that lives through the step; reduced in buckets as the last
@@ -74,7 +87,12 @@ class FullGradients : public GradientStore {
   std::vector<int> uses_left_;
   std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
   int64_t bucket_bytes_ = 0;
-  std::vector<PendingReduction> pending_;
+  struct Bucket {
+    PendingReduction reduction;
+    std::vector<size_t> units;
+  };
+  void wait(Bucket& bucket);
+  std::vector<Bucket> pending_;
 };
 
 // Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward until
@@ -97,13 +115,19 @@ class ShardedGradients : public GradientStore {
     at::Tensor shard;          // compact
     int uses_done = 0;         // in this micro-batch
     bool has_partial = false;  // shard holds sums of earlier micro-batches of this step
+    int uses_left = 0;         // in the last micro-batch
   };
+  void wait_for_slot(size_t slot);
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
   StoreOptions options_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
-  std::vector<PendingReduction> pending_;  // by slot
+  struct Slot {
+    PendingReduction pending;
+    std::optional<size_t> completes;  // the unit whose step's sum is complete with it
+  };
+  std::vector<Slot> pending_;  // by slot
 };
 
 }  // namespace tessera

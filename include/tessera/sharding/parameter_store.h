@@ -18,6 +18,9 @@ struct StoreOptions {
   bool overlap = true;                       // false: wait for each collective where it is launched
   int64_t bucket_bytes = 25 << 20;           // full gradients: launch once this much is ready
   int prefetch_blocks = 1;                   // gathered parameters: buffers beyond the one in use
+  bool keep_gathered = false;                // gathered parameters: in full until published anew
+  bool host_shards = false;                  // gathered parameters: shards live in host memory
+  bool pin_memory = true;                    // of host shards
 };
 
 // Used by one strategy on one thread. Units are addressed by their index in the strategy's list,

@@ -1,5 +1,6 @@
 #pragma once
-// The parameters of one block as a strategy handles them: gathered, reduced and updated together.
+// The parameters of one or more blocks as a strategy handles them: gathered, reduced and updated
+// together.
 #include <ATen/core/Tensor.h>
 
 #include <string>
@@ -11,8 +12,9 @@ namespace tessera {
 
 // Owned by the strategy; the parameter and gradient stores keep the buffers.
 struct ParameterUnit {
-  std::string block;  // the owning block's name
+  std::string name;  // for messages: that of its first block
   FlatLayout layout;
+  std::vector<std::string> blocks;  // by entry of the layout: the owning block's name
   // Handles to give storage to, by entry of the layout: the owner's, then aliases of tied
   // parameters in other blocks.
   std::vector<std::vector<at::Tensor>> handles;

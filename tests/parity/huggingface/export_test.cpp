@@ -36,10 +36,9 @@ double train_and_export(const std::string& strategy_name, const Fixture& fixture
     const StepResult result = strategy->evaluate(held_back);
     std::unique_ptr<HuggingFaceWriter> writer;
     if (comm.rank() == 0) writer = std::make_unique<HuggingFaceWriter>(directory);
-    strategy->visit_parameters(
-        [&](const std::string& block, const std::string& name, const at::Tensor& value) {
-          if (writer) writer->add(fixture.model.checkpoint_name(block, name), value);
-        });
+    strategy->visit_parameters([&](const VisitedParameter& p) {
+      if (writer) writer->add(fixture.model.checkpoint_name(p.block, p.name), p.value);
+    });
     if (!writer) return;
     const BloomHead head =
         fixture.config.labels.empty() ? BloomHead::kCausal : BloomHead::kClassification;

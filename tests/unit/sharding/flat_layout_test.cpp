@@ -59,7 +59,7 @@ TEST_CASE("owned runs split exactly where weight decay changes") {
     bool previous = true;
     const auto runs = layout.owned_runs(0, rank);
     CHECK(runs.size() <= 2);
-    for (const auto& [run, decay] : runs) {
+    for (const auto& [run, decay, copies] : runs) {
       CHECK(run.offset == position);
       position += run.numel;
       total += run.numel;

@@ -62,9 +62,7 @@ Run train(Communicator& comm, const std::vector<double>& factors, const TrainerO
       },
       [&](const StepReport& report) { run.reports.push_back(report); });
   strategy->visit_parameters(
-      [&](const std::string& block, const std::string& name, const at::Tensor& value) {
-        run.parameters[block + "." + name] = value.clone();
-      });
+      [&](const VisitedParameter& p) { run.parameters[p.block + "." + p.name] = p.value.clone(); });
   return run;
 }
 

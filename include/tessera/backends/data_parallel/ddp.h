@@ -11,9 +11,7 @@ class Ddp : public ShardingStrategy {
   std::string name() const override { return config().strategy; }
 
  protected:
-  Cut cut() const override { return {.shards = 1}; }
-  std::unique_ptr<ParameterStore> make_parameters() override;
-  std::unique_ptr<GradientStore> make_gradients() override;
+  Cut cut() const override;
 };
 
 }  // namespace tessera

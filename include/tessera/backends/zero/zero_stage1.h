@@ -12,9 +12,7 @@ class ZeroStage1 : public ShardingStrategy {
   std::string name() const override { return "zero1"; }
 
  protected:
-  Cut cut() const override { return {.shards = data().size()}; }
-  std::unique_ptr<ParameterStore> make_parameters() override;
-  std::unique_ptr<GradientStore> make_gradients() override;
+  Cut cut() const override;
 };
 
 }  // namespace tessera

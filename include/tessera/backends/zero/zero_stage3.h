@@ -13,7 +13,7 @@ class ZeroStage3 : public ShardingStrategy {
 
  protected:
   Cut cut() const override {
-    return {data().size(), ShardGranularity::kParameter, config().persistence_threshold};
+    return {shards().size(), ShardGranularity::kParameter, config().persistence_threshold};
   }
   std::unique_ptr<ParameterStore> make_parameters() override;
   std::unique_ptr<GradientStore> make_gradients() override;

@@ -1,0 +1,66 @@
+#include <ATen/ATen.h>
+
+#include "tessera/backends/unit_optimizer.h"
+
+namespace tessera {
+
+at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int shard_rank) {
+  std::vector<at::Tensor> parts;
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    parts.push_back(slice_of(full, layout.owned(segment, shard_rank)));
+  }
+  return at::cat(parts);
+}
+
+void DeviceOptimizer::adopt(size_t unit, const at::Tensor& full_fp32) {
+  masters_.resize(unit + 1);
+  if (context_.parameter_dtype == at::kFloat) return;
+  masters_[unit] = compact_shard(context_.units[unit].layout, full_fp32, context_.shard_rank);
+}
+
+void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradients,
+                              const OptimizerFactory& factory) {
+  parameters_ = &parameters;
+  std::vector<OptimizerRange> ranges;
+  for (size_t u = 0; u < context_.units.size(); ++u) {
+    const size_t first = ranges.size();
+    const FlatLayout& layout = context_.units[u].layout;
+    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+      const int64_t begin = layout.owned(segment, context_.shard_rank).offset;
+      for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_rank)) {
+        OptimizerRange range;
+        range.parameter = slice_of(master(u, segment), run.range, begin);
+        range.gradient = slice_of(gradients.owned(u, segment), run.range, begin);
+        if (masters_[u].defined()) {
+          range.low_precision = slice_of(parameters.owned(u, segment), run.range, begin);
+        }
+        range.weight_decay = run.weight_decay;
+        ranges.push_back(std::move(range));
+      }
+    }
+    ranges_.emplace_back(first, ranges.size() - first);
+  }
+  optimizer_ = factory(std::move(ranges));
+}
+
+void DeviceOptimizer::step(const StepScalars& scalars) {
+  optimizer_->begin_step(scalars);
+  for (size_t unit = 0; unit < ranges_.size(); ++unit) {
+    optimizer_->update(ranges_[unit].first, ranges_[unit].second);
+    parameters_->publish(unit);
+  }
+}
+
+at::Tensor DeviceOptimizer::master(size_t unit, size_t segment) const {
+  if (!masters_[unit].defined()) return parameters_->owned(unit, segment);
+  return slice_of(masters_[unit], context_.units[unit].layout.compact(segment));
+}
+
+void DeviceOptimizer::add_memory(StrategyMemory& memory) const {
+  memory.optimizer_bytes += optimizer_->state_bytes();
+  for (const auto& tensor : masters_) {
+    if (tensor.defined()) memory.optimizer_bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+}
+
+}  // namespace tessera

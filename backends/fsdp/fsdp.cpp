@@ -1,0 +1,32 @@
+#include "tessera/backends/fsdp/fsdp.h"
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+Fsdp::Fsdp(const ParallelConfig& config, Communicator& data) : ShardingStrategy(config, data) {
+  const int ranks = config.shard_ranks;
+  if (ranks == 0 || ranks == data.size()) return;
+  check(ranks > 0 && data.size() % ranks == 0, ErrorCode::kInvalidArgument, "fsdp: shard_ranks is ",
+        ranks, "; it must divide the data axis of ", data.size(), " ranks");
+  group_ = data.split(data.rank() / ranks, data.rank());
+  replicas_ = data.split(data.rank() % ranks, data.rank());
+  set_hybrid(*group_, *replicas_);
+}
+
+ShardingStrategy::Cut Fsdp::cut() const {
+  return {.shards = shards().size(), .unit_numel = config().unit_numel};
+}
+
+std::unique_ptr<ParameterStore> Fsdp::make_parameters() {
+  StoreOptions options = store_options(config().precision.parameter);
+  options.keep_gathered = !config().reshard_after_forward;
+  return std::make_unique<GatheredParameters>(units(), shards(), options);
+}
+
+std::unique_ptr<GradientStore> Fsdp::make_gradients() {
+  if (config().reduce_at_boundary) return ShardingStrategy::make_gradients();
+  return std::make_unique<ShardedGradients>(units(), shards(), store_options(gradient_dtype()));
+}
+
+}  // namespace tessera

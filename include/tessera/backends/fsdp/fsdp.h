@@ -1,0 +1,25 @@
+#pragma once
+#include "tessera/backends/sharding_strategy.h"
+
+namespace tessera {
+
+// One flat parameter per unit, sharded (Zhao et al. 2023): a unit is a block, or several small ones
+// together (unit_numel). The full parameters live in fixed buffers while a block of the unit runs,
+// or, with reshard_after_forward = false, from their first use until the update. Hybrid sharding
+// (shard_ranks) cuts them over groups of neighbouring ranks and sums gradients over the groups.
+class Fsdp : public ShardingStrategy {
+ public:
+  // Collective when shard_ranks asks for groups.
+  Fsdp(const ParallelConfig& config, Communicator& data);
+  std::string name() const override { return "fsdp"; }
+
+ protected:
+  Cut cut() const override;
+  std::unique_ptr<ParameterStore> make_parameters() override;
+  std::unique_ptr<GradientStore> make_gradients() override;
+
+ private:
+  std::unique_ptr<Communicator> group_, replicas_;  // hybrid
+};
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+#pragma once
+// Where masters and moments of a rank's shards live, and where the step runs.
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tessera/backends/strategy.h"
+#include "tessera/optim/optimizer.h"
+#include "tessera/sharding/gradient_store.h"
+#include "tessera/sharding/parameter_store.h"
+
+namespace tessera {
+
+// What a UnitOptimizer works on; everything outlives it.
+struct UnitOptimizerContext {
+  const std::vector<ParameterUnit>& units;
+  int shard_rank = 0;  // which shard of every layout this rank owns
+  at::ScalarType parameter_dtype = at::kFloat;
+  at::Device device = at::kCPU;
+};
+
+// Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
+// per step gradient_ready() for every unit, step(), and complete() before each use of a unit's
+// parameters.
+class UnitOptimizer {
+ public:
+  virtual ~UnitOptimizer() = default;
+  // Takes this rank's part of the unit's initial values: full_fp32 is [layout.numel()] on the
+  // device.
+  virtual void adopt(size_t unit, const at::Tensor& full_fp32) = 0;
+  // All units are adopted and the stores are complete; they outlive the optimizer.
+  virtual void prepare(ParameterStore& parameters, GradientStore& gradients,
+                       const OptimizerFactory& factory) = 0;
+  // On the current stream the owned gradient of the unit is that of the whole step.
+  virtual void gradient_ready(size_t unit) = 0;
+  // Starts the update of every unit; the scalars stay valid until the next step().
+  virtual void step(const StepScalars& scalars) = 0;
+  // The unit's update is done and published when this returns (for the current stream). The same
+  // order of calls on every rank.
+  virtual void complete(size_t unit) = 0;
+  // fp32 values of the owned part of a segment, on any device.
+  virtual at::Tensor master(size_t unit, size_t segment) const = 0;
+  virtual void add_memory(StrategyMemory& memory) const = 0;
+};
+
+using UnitOptimizerFactory =
+    std::function<std::unique_ptr<UnitOptimizer>(const UnitOptimizerContext&)>;
+
+// Everything on the device, updated unit by unit on the current stream.
+class DeviceOptimizer : public UnitOptimizer {
+ public:
+  explicit DeviceOptimizer(const UnitOptimizerContext& context) : context_(context) {}
+  void adopt(size_t unit, const at::Tensor& full_fp32) override;
+  void prepare(ParameterStore& parameters, GradientStore& gradients,
+               const OptimizerFactory& factory) override;
+  void gradient_ready(size_t) override {}
+  void step(const StepScalars& scalars) override;
+  void complete(size_t) override {}
+  at::Tensor master(size_t unit, size_t segment) const override;
+  void add_memory(StrategyMemory& memory) const override;
+
+ private:
+  UnitOptimizerContext context_;
+  ParameterStore* parameters_ = nullptr;
+  std::vector<at::Tensor> masters_;  // by unit: compact; undefined when parameters are fp32
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<std::pair<size_t, size_t>> ranges_;  // by unit: first, count
+};
+
+// The rank's part of a flat buffer, segment after segment: [shard_numel].
+at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int shard_rank);
+
+}  // namespace tessera
