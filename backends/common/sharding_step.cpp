@@ -17,8 +17,16 @@ void ShardingStrategy::acquire_block(size_t block) {
   }
 }
 
-void ShardingStrategy::prefetch_block(size_t block) {
-  for (size_t unit : units_of_block_[block]) parameters_->prefetch(unit);
+// Starts the gathers of the next units beyond this block, on the way to block `end` (exclusive).
+void ShardingStrategy::prefetch_after(size_t block, size_t end, int direction) {
+  const std::vector<size_t>* seen = &units_of_block_[block];
+  int left = config_.prefetch_blocks;
+  for (size_t next = block + direction; next != end && left > 0; next += direction) {
+    if (units_of_block_[next] == *seen) continue;  // several blocks in one unit
+    seen = &units_of_block_[next];
+    --left;
+    for (size_t unit : *seen) parameters_->prefetch(unit);
+  }
 }
 
 void ShardingStrategy::release_block(size_t block) {
@@ -79,8 +87,7 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
   at::Tensor hidden = std::exchange(run.hidden, {});
   for (size_t i = run.first_block; i < end; ++i) {
     acquire_block(i);
-    const size_t ahead = std::min(end, i + 1 + static_cast<size_t>(config_.prefetch_blocks));
-    for (size_t next = i + 1; next < ahead; ++next) prefetch_block(next);
+    prefetch_after(i, end, +1);
     if (has_loss_ && i + 1 == blocks_.size()) {
       forward_loss(run, i, hidden);
       hidden.reset();
@@ -149,10 +156,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
     acquire_block(i);
     for (size_t unit : units_of_block_[i]) gradients_->before_backward(unit);
-    const size_t ahead = static_cast<size_t>(config_.prefetch_blocks);
-    for (size_t next = 1; next <= std::min(i - run.first_block, ahead); ++next) {
-      prefetch_block(i - next);
-    }
+    prefetch_after(i, run.first_block - 1, -1);
     if (!block.output.defined()) block.output = blocks_[i]->forward(block.input, run.micro_batch);
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,

@@ -106,7 +106,7 @@ class ShardingStrategy : public Strategy {
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   at::Tensor loss_gradient();
   void acquire_block(size_t block);
-  void prefetch_block(size_t block);
+  void prefetch_after(size_t block, size_t end, int direction);
   void release_block(size_t block);
   void complete_all_units();
   void sum_over_holders();

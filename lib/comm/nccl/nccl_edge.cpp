@@ -1,5 +1,6 @@
 #include "lib/comm/nccl/nccl_edge.h"
 
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <cstring>
@@ -16,6 +17,12 @@ class Edge::Transfer final : public Work::Impl {
   Transfer(std::shared_ptr<Edge> edge, const at::Tensor& tensor)
       : edge_(std::move(edge)), kept_({tensor}, edge_->stream_) {
     before_.record(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
+    if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
+      watched_ = edge_->job_->watch->expect(
+          concat(edge_->role_ == Role::kSender ? "send(" : "recv(", tensor.numel(), " x ",
+                 tensor.scalar_type(), ") on ", edge_->key_),
+          after_);
+    }
   }
 
   void wait() override {
@@ -25,14 +32,15 @@ class Edge::Transfer final : public Work::Impl {
       if (!launched_) throw Error(*edge_->error_);
     }
     edge_->job_->signal->throw_if_raised();
-    after_.block(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
+    after_->block(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
     kept_.release();
   }
 
   std::shared_ptr<Edge> edge_;
   Kept kept_;
   at::cuda::CUDAEvent before_;
-  at::cuda::CUDAEvent after_;
+  std::shared_ptr<at::cuda::CUDAEvent> after_ = std::make_shared<at::cuda::CUDAEvent>();
+  std::shared_ptr<Watch::Operation> watched_;
   bool launched_ = false;
 };
 
@@ -85,7 +93,8 @@ void Edge::launch(Transfer& transfer) {
                  : ncclRecv(tensor.data_ptr(), tensor.numel(), type, 0, comm, stream_);
     });
   }
-  transfer.after_.record(stream_);
+  transfer.after_->record(stream_);
+  if (transfer.watched_ != nullptr) transfer.watched_->recorded = true;
   transfer.launched_ = true;
 }
 
