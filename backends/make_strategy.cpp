@@ -1,3 +1,7 @@
+// The only place that states which combinations of strategies are legal and how they nest:
+// TensorParallel(GPipe(ShardingStrategy with its optimizer on the device or the host)).
+#include <array>
+
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/parallel_config.h"
@@ -7,35 +11,94 @@
 #include "tessera/core/error.h"
 
 namespace tessera {
+namespace {
+
+using Sharding = std::unique_ptr<ShardingStrategy>;
+
+template <typename S>
+Sharding make(const ParallelConfig& config, Communicator& data) {
+  return std::make_unique<S>(config, data);
+}
+
+// One row per name; a reason says why the combination is refused, empty that it is legal. Pipeline
+// and tensor parallelism go around any of them.
+struct Row {
+  const char* name;
+  Sharding (*make)(const ParallelConfig&, Communicator&);
+  const char* several_data_ranks;
+  const char* offload_optimizer;
+  const char* offload_parameters;
+};
+
+constexpr const char* kKeepsParameters =
+    "it keeps whole parameters on the device; use zero3 or fsdp, or offload only the optimizer";
+
+constexpr std::array<Row, 6> kTable = {{
+    {"single", make<Ddp>, "it runs on one rank; use ddp, zero1, zero2, zero3 or fsdp", "",
+     kKeepsParameters},
+    {"ddp", make<Ddp>, "", "every rank would step the whole model on its host; use zero1",
+     kKeepsParameters},
+    {"zero1", make<ZeroStage1>, "", "", kKeepsParameters},
+    {"zero2", make<ZeroStage2>, "", "", kKeepsParameters},
+    {"zero3", make<ZeroStage3>, "", "", ""},
+    {"fsdp", make<Fsdp>, "", "", ""},
+}};
+
+const Row& row_of(const std::string& name) {
+  std::string known;
+  for (const Row& row : kTable) {
+    if (name == row.name) return row;
+    known += concat(known.empty() ? "" : ", ", row.name);
+  }
+  fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);
+}
+
+void validate(const Row& row, const ParallelConfig& config, const DeviceMesh& mesh) {
+  auto require = [&](bool legal, const auto&... text) {
+    check(legal, ErrorCode::kInvalidArgument, text...);
+  };
+  auto allow = [&](bool asked, const char* what, const char* reason) {
+    require(!asked || *reason == '\0', "strategy ", row.name, " ", what, ": ", reason);
+  };
+  const int ranks = mesh.extent(Axis::kData);
+  allow(ranks > 1, concat("on a data axis of ", ranks, " ranks").c_str(), row.several_data_ranks);
+  allow(config.offload.what == Offload::kOptimizer, "with an offloaded optimizer",
+        row.offload_optimizer);
+  allow(config.offload.what == Offload::kOptimizerAndParameters, "with offloaded parameters",
+        row.offload_parameters);
+  require(config.prefetch_blocks >= 0, "prefetch_blocks is ", config.prefetch_blocks,
+          "; it must not be negative");
+  require(config.bucket_bytes > 0, "bucket_bytes is ", config.bucket_bytes,
+          "; it must be positive");
+  require(config.unit_numel >= 0, "unit_numel is ", config.unit_numel, "; it must not be negative");
+  const bool fsdp = std::string(row.name) == "fsdp";
+  require(
+      fsdp || (config.unit_numel == 0 && config.reshard_after_forward && config.shard_ranks == 0),
+      "unit_numel, reshard_after_forward and shard_ranks belong to fsdp; strategy ", row.name,
+      " has no such choice");
+  require(mesh.extent(Axis::kTensor) > 1 || !config.sequence_parallel,
+          "sequence_parallel needs a tensor axis of more than one rank");
+}
+
+}  // namespace
 
 std::vector<std::string> strategy_names() {
-  return {"single", "ddp", "zero1", "zero2", "zero3", "fsdp"};
+  std::vector<std::string> names;
+  for (const Row& row : kTable) names.emplace_back(row.name);
+  return names;
 }
 
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
-  Communicator& data = mesh.axis(Axis::kData);
-  check(mesh.extent(Axis::kPipeline) == 1 && mesh.extent(Axis::kTensor) == 1,
-        ErrorCode::kInvalidArgument, "mesh pipeline ", mesh.extent(Axis::kPipeline), " x data ",
-        data.size(), " x tensor ", mesh.extent(Axis::kTensor),
-        ": this version has no pipeline or tensor parallelism; set both extents to 1");
-  check(config.prefetch_blocks >= 0, ErrorCode::kInvalidArgument, "prefetch_blocks is ",
-        config.prefetch_blocks, "; it must not be negative");
-  check(config.bucket_bytes > 0, ErrorCode::kInvalidArgument, "bucket_bytes is ",
-        config.bucket_bytes, "; it must be positive");
-  const std::string& name = config.strategy;
-  if (name == "single") {
-    check(data.size() == 1, ErrorCode::kInvalidArgument, "strategy single runs on one rank, but ",
-          data.size(), " were launched; use ddp, zero1, zero2, zero3 or fsdp");
-    return std::make_unique<Ddp>(config, data);
-  }
-  if (name == "ddp") return std::make_unique<Ddp>(config, data);
-  if (name == "zero1") return std::make_unique<ZeroStage1>(config, data);
-  if (name == "zero2") return std::make_unique<ZeroStage2>(config, data);
-  if (name == "zero3") return std::make_unique<ZeroStage3>(config, data);
-  if (name == "fsdp") return std::make_unique<Fsdp>(config, data);
-  std::string known;
-  for (const auto& candidate : strategy_names()) known += (known.empty() ? "" : ", ") + candidate;
-  fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);
+  const Row& row = row_of(config.strategy);
+  validate(row, config, mesh);
+  check(mesh.extent(Axis::kPipeline) == 1, ErrorCode::kInvalidArgument, "pipeline extent ",
+        mesh.extent(Axis::kPipeline), ": this version has no pipeline parallelism");
+  check(mesh.extent(Axis::kTensor) == 1, ErrorCode::kInvalidArgument, "tensor extent ",
+        mesh.extent(Axis::kTensor), ": this version has no tensor parallelism");
+  check(config.offload.what == Offload::kNone, ErrorCode::kInvalidArgument,
+        "this version cannot offload");
+  Sharding sharding = row.make(config, mesh.axis(Axis::kData));
+  return sharding;
 }
 
 }  // namespace tessera

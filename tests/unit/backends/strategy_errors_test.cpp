@@ -40,6 +40,20 @@ TEST_CASE("unknown strategies and impossible sizes are refused by name") {
   CHECK_THAT(refusal(2, {.strategy = "zero3", .prefetch_blocks = -1}, model),
              Contains("prefetch_blocks"));
   CHECK_THAT(refusal(2, {.strategy = "ddp", .bucket_bytes = 0}, model), Contains("bucket_bytes"));
+  CHECK_THAT(refusal(4, {.strategy = "fsdp", .shard_ranks = 3}, model),
+             Contains("shard_ranks is 3") && Contains("4 ranks"));
+  CHECK_THAT(refusal(2, {.strategy = "zero2", .shard_ranks = 2}, model),
+             Contains("belong to fsdp") && Contains("zero2"));
+  CHECK_THAT(refusal(2, {.strategy = "zero3", .reshard_after_forward = false}, model),
+             Contains("belong to fsdp"));
+  CHECK_THAT(refusal(2, {.strategy = "zero3", .sequence_parallel = true}, model),
+             Contains("tensor axis"));
+  CHECK_THAT(refusal(2, {.strategy = "ddp", .offload = {.what = Offload::kOptimizer}}, model),
+             Contains("strategy ddp with an offloaded optimizer") && Contains("zero1"));
+  CHECK_THAT(
+      refusal(2, {.strategy = "zero2", .offload = {.what = Offload::kOptimizerAndParameters}},
+              model),
+      Contains("zero3 or fsdp"));
   ParallelConfig doubles{.strategy = "ddp"};
   doubles.precision.parameter = at::kDouble;
   CHECK_THAT(refusal(2, doubles, model), Contains("float32, bfloat16 or float16"));
