@@ -78,12 +78,8 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
   gradients_ = make_gradients();
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(data_.device()));
   optimizer_->prepare(*parameters_, *gradients_, optimizer);
-  if (placement_ && replicas_ == nullptr) {
-    gradients_->on_reduced([this](size_t unit) {
-      const bool shared = std::any_of(shared_units_.begin(), shared_units_.end(),
-                                      [&](const auto& item) { return item.first == unit; });
-      if (!shared) optimizer_->gradient_ready(unit);
-    });
+  if (placement_ || replicas_ != nullptr) {
+    gradients_->on_reduced([this](size_t unit) { gradient_reduced(unit); });
   }
   prepare_norm();
 }

@@ -171,23 +171,31 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
   run.gradient = gradient;
 }
 
-// Hybrid shards and parameters on several stages: what the stores summed is one part of the sum.
-void ShardingStrategy::sum_over_holders() {
+Work ShardingStrategy::sum_owned(size_t unit, Communicator& comm) {
+  Group group(comm);
+  for (size_t segment = 0; segment < units_[unit].layout.segments().size(); ++segment) {
+    comm.all_reduce(gradients_->owned(unit, segment));
+  }
+  return group.end();
+}
+
+// The store has summed the unit's gradient of this step over the shards' ranks; other ranks may
+// hold parts of the sum.
+void ShardingStrategy::gradient_reduced(size_t unit) {
   if (replicas_ != nullptr) {
-    Group group(*replicas_);
-    for (size_t unit = 0; unit < units_.size(); ++unit) {
-      for (size_t segment = 0; segment < units_[unit].layout.segments().size(); ++segment) {
-        replicas_->all_reduce(gradients_->owned(unit, segment));
-      }
-    }
-    group.end().wait();
+    replica_works_.push_back(sum_owned(unit, *replicas_));
+    if (!config_.overlap) replica_works_.back().wait();
+    return;
   }
-  for (const auto& [unit, holders] : shared_units_) {
-    for (size_t segment = 0; segment < units_[unit].layout.segments().size(); ++segment) {
-      holders->all_reduce(gradients_->owned(unit, segment)).wait();
-    }
-  }
-  if (placement_ == nullptr) return;
+  const bool shared = std::any_of(shared_units_.begin(), shared_units_.end(),
+                                  [&](const auto& item) { return item.first == unit; });
+  if (!shared) optimizer_->gradient_ready(unit);
+}
+
+void ShardingStrategy::sum_over_holders() {
+  for (Work& work : replica_works_) work.wait();
+  replica_works_.clear();
+  for (const auto& [unit, holders] : shared_units_) sum_owned(unit, *holders).wait();
   if (replicas_ != nullptr) {
     for (size_t unit = 0; unit < units_.size(); ++unit) optimizer_->gradient_ready(unit);
   } else {

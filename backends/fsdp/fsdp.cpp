@@ -6,7 +6,7 @@ namespace tessera {
 
 Fsdp::Fsdp(const ParallelConfig& config, Communicator& data) : ShardingStrategy(config, data) {
   const int ranks = config.shard_ranks;
-  if (ranks == 0 || ranks == data.size()) return;
+  if (ranks == 0 || ranks == 1 || ranks == data.size()) return;
   check(ranks > 0 && data.size() % ranks == 0, ErrorCode::kInvalidArgument, "fsdp: shard_ranks is ",
         ranks, "; it must divide the data axis of ", data.size(), " ranks");
   group_ = data.split(data.rank() / ranks, data.rank());
@@ -15,17 +15,19 @@ Fsdp::Fsdp(const ParallelConfig& config, Communicator& data) : ShardingStrategy(
 }
 
 ShardingStrategy::Cut Fsdp::cut() const {
-  return {.shards = shards().size(), .unit_numel = config().unit_numel};
+  return {.shards = config().shard_ranks == 1 ? 1 : shards().size(),
+          .unit_numel = config().unit_numel};
 }
 
 std::unique_ptr<ParameterStore> Fsdp::make_parameters() {
+  if (cut().shards == 1) return ShardingStrategy::make_parameters();
   StoreOptions options = store_options(config().precision.parameter);
   options.keep_gathered = !config().reshard_after_forward;
   return std::make_unique<GatheredParameters>(units(), shards(), options);
 }
 
 std::unique_ptr<GradientStore> Fsdp::make_gradients() {
-  if (config().reduce_at_boundary) return ShardingStrategy::make_gradients();
+  if (cut().shards == 1 || config().reduce_at_boundary) return ShardingStrategy::make_gradients();
   return std::make_unique<ShardedGradients>(units(), shards(), store_options(gradient_dtype()));
 }
 

@@ -109,6 +109,8 @@ class ShardingStrategy : public Strategy {
   void prefetch_after(size_t block, size_t end, int direction);
   void release_block(size_t block);
   void complete_all_units();
+  void gradient_reduced(size_t unit);
+  Work sum_owned(size_t unit, Communicator& comm);
   void sum_over_holders();
   void visit(const std::function<at::Tensor(size_t, size_t)>& owned,
              const ParameterVisitor& visitor);
@@ -135,6 +137,7 @@ class ShardingStrategy : public Strategy {
   uint64_t steps_begun_ = 0;
   at::Tensor targets_, loss_gradient_, sums_;
   Work targets_work_;
+  std::vector<Work> replica_works_;
 };
 
 }  // namespace tessera

@@ -1,0 +1,125 @@
+// What FSDP's options do to memory and traffic per rank.
+#include <ATen/ATen.h>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/counting_allocator.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const ToyConfig kConfig{.vocabulary = 256, .hidden = 128, .layers = 6};
+constexpr double kElement = 4;
+constexpr double kLayer = 4.0 * 128 * 128, kTable = 2.0 * 128 * 128;
+constexpr double kParameters = kTable + 6 * kLayer;
+
+struct Measured {
+  StrategyMemory memory;
+  double peak_of_attach = 0, live_after_attach = 0, sent = 0;
+};
+
+Measured measure(Communicator& comm, ParallelConfig config, int accumulation = 1) {
+  config.strategy = "fsdp";
+  const int64_t begin = CountingAllocator::live_bytes();
+  CountingAllocator::reset_peak();
+  DeviceMesh mesh(comm, {.data = comm.size()});
+  auto strategy = make_strategy(config, mesh);
+  strategy->attach(toy_language_model(kConfig), {}, make_adamw({}));
+  Measured measured;
+  measured.live_after_attach = static_cast<double>(CountingAllocator::live_bytes() - begin);
+  measured.peak_of_attach = static_cast<double>(CountingAllocator::peak_bytes() - begin);
+  measured.memory = strategy->memory();
+  const std::vector<MicroBatch> batches(static_cast<size_t>(accumulation),
+                                        toy_micro_batch(kConfig, 1, 2, 1));
+  auto step = [&] {
+    strategy->forward_backward(batches);
+    strategy->optimizer_step(1e-3);
+  };
+  step();
+  const int64_t before = mesh.axis(Axis::kData).bytes_sent();
+  step();
+  measured.sent = static_cast<double>(mesh.axis(Axis::kData).bytes_sent() - before);
+  return measured;
+}
+
+void require_close(const std::string& what, double actual, double expected) {
+  test::require(std::abs(actual - expected) <= 0.05 * expected + 200, what, " is ", actual,
+                ", the formula says ", expected);
+}
+
+}  // namespace
+
+TEST_CASE("fsdp keeps whole parameters only in fixed buffers, or until the step when asked") {
+  CountingAllocator counting;
+  for (int ranks : {2, 4}) {
+    test::run_ranks(ranks, [&](Communicator& comm) {
+      const double n = comm.size(), share = (n - 1) / n;
+      const Measured resharding = measure(comm, {});
+      const double in_flight = (2 * kLayer + kTable) * kElement;
+      require_close("parameter bytes", double(resharding.memory.parameter_bytes),
+                    kParameters * kElement / n);
+      require_close("buffer bytes", double(resharding.memory.buffer_bytes), 2 * in_flight);
+
+      const Measured keeping = measure(comm, {.reshard_after_forward = false}, 3);
+      require_close("buffer bytes without resharding", double(keeping.memory.buffer_bytes),
+                    kParameters * kElement + in_flight);
+      // One gather a step however many micro-batches, one reduce-scatter for each.
+      require_close("bytes sent without resharding", keeping.sent,
+                    (1 + 3) * kParameters * kElement * share);
+
+      const Measured boundary =
+          measure(comm, {.reduce_at_boundary = true, .reshard_after_forward = false}, 3);
+      require_close("gradient bytes without sync", double(boundary.memory.gradient_bytes),
+                    kParameters * kElement);
+      require_close("bytes sent without sync", boundary.sent, 2 * kParameters * kElement * share);
+    });
+  }
+}
+
+TEST_CASE("blocks wrapped together are gathered together, with a bounded number in flight") {
+  CountingAllocator counting;
+  test::run_ranks(2, [&](Communicator& comm) {
+    // Two layers a unit (the first also takes the embedding's rest: it has none).
+    const int64_t two_layers = static_cast<int64_t>(1.5 * kLayer);
+    for (int prefetch : {0, 1, 2}) {
+      const Measured measured =
+          measure(comm, {.prefetch_blocks = prefetch, .unit_numel = two_layers});
+      const double parameters = ((prefetch + 1) * 2 * kLayer + kTable) * kElement;
+      const double gradients = (2 * 2 * kLayer + kTable) * kElement;
+      require_close("buffer bytes", double(measured.memory.buffer_bytes), parameters + gradients);
+    }
+  });
+}
+
+TEST_CASE("fsdp builds a model without any rank ever holding more than one unit in full") {
+  CountingAllocator counting;
+  test::run_ranks(4, [&](Communicator& comm) {
+    for (int64_t unit : {int64_t{0}, static_cast<int64_t>(1.5 * kLayer)}) {
+      const Measured measured = measure(comm, {.unit_numel = unit});
+      // A unit as built and its flat copy, besides what stays.
+      const double limit =
+          measured.live_after_attach + 2.2 * kElement * kLayer * (unit == 0 ? 1 : 2);
+      test::require(measured.peak_of_attach <= limit, "peak while building is ",
+                    measured.peak_of_attach, ", limit ", limit);
+    }
+  });
+}
+
+TEST_CASE("hybrid sharding: a copy of the model in every group of neighbouring ranks") {
+  test::run_ranks(4, [&](Communicator& comm) {
+    const Measured hybrid = measure(comm, {.reshard_after_forward = false, .shard_ranks = 2});
+    require_close("parameter bytes", double(hybrid.memory.parameter_bytes),
+                  kParameters * kElement / 2);
+    require_close("optimizer bytes", double(hybrid.memory.optimizer_bytes), kParameters * 8 / 2);
+    const Measured replicated = measure(comm, {.shard_ranks = 1});
+    require_close("parameter bytes of replicas", double(replicated.memory.parameter_bytes),
+                  kParameters * kElement);
+    test::require(replicated.memory.buffer_bytes == 0, "what is not sharded needs no buffers");
+    require_close("bytes sent by replicas", replicated.sent, 2 * kParameters * kElement * 3 / 4);
+  });
+}
