@@ -1,0 +1,109 @@
+#include "tessera/backends/pipeline/partition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// The split whose part costs, each through `weigh` and joined by `join`, give the least; weigh may
+// return infinity for parts that must not be.
+struct Split {
+  std::vector<size_t> counts;
+  double value = kInfinite;
+};
+Split best_split(const std::vector<double>& costs, size_t parts,
+                 const std::function<double(double)>& weigh,
+                 const std::function<double(double, double)>& join) {
+  const size_t blocks = costs.size();
+  std::vector<double> before(blocks + 1, 0);
+  std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
+  // value[p][n]: of the first n blocks in p parts; cut[p][n]: where the last of them begins.
+  std::vector<std::vector<double>> value(parts + 1, std::vector<double>(blocks + 1, kInfinite));
+  std::vector<std::vector<size_t>> cut(parts + 1, std::vector<size_t>(blocks + 1, 0));
+  value[0][0] = 0;
+  for (size_t p = 1; p <= parts; ++p) {
+    for (size_t n = p; n <= blocks; ++n) {
+      for (size_t begin = p - 1; begin < n; ++begin) {
+        const double joined = join(value[p - 1][begin], weigh(before[n] - before[begin]));
+        if (joined < value[p][n]) {
+          value[p][n] = joined;
+          cut[p][n] = begin;
+        }
+      }
+    }
+  }
+  Split split{.counts = std::vector<size_t>(parts), .value = value[parts][blocks]};
+  for (size_t p = parts, end = blocks; p > 0; end = cut[p--][end]) {
+    split.counts[p - 1] = end - cut[p][end];
+  }
+  return split;
+}
+
+}  // namespace
+
+std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t parts) {
+  check(parts >= 1 && parts <= costs.size(), ErrorCode::kInvalidArgument, costs.size(),
+        " blocks cannot be split into ", parts, " parts of at least one block");
+  const double sum = std::accumulate(costs.begin(), costs.end(), 0.0);
+  if (sum <= 0) return balanced_split(std::vector<double>(costs.size(), 1.0), parts);
+  const auto largest = [](double a, double b) { return std::max(a, b); };
+  const double bound = best_split(
+                           costs, parts, [](double cost) { return cost; }, largest)
+                           .value +
+                       1e-9 * sum;
+  const auto square = [&](double cost) {
+    return cost > bound ? kInfinite : cost / sum * (cost / sum);
+  };
+  return best_split(costs, parts, square, std::plus<>()).counts;
+}
+
+std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config) {
+  std::vector<double> costs;
+  if (!config.block_costs.empty()) {
+    costs = config.block_costs;
+    check(costs.size() == model.block_count(), ErrorCode::kInvalidArgument, "pipeline.block_costs ",
+          "has ", costs.size(), " numbers, model ", model.name, " has ", model.block_count(),
+          " blocks");
+    const bool valid = std::all_of(costs.begin(), costs.end(),
+                                   [](double cost) { return std::isfinite(cost) && cost >= 0; });
+    check(valid, ErrorCode::kInvalidArgument,
+          "pipeline.block_costs must be finite and not negative");
+    return costs;
+  }
+  check(config.balance == "flops" || config.balance == "parameters", ErrorCode::kInvalidArgument,
+        "pipeline.balance \"", config.balance,
+        "\" is unknown; use flops or parameters, or give block_costs");
+  for (const auto& block : model.blocks) {
+    costs.push_back(config.balance == "flops" ? block.cost.flops_per_token
+                                              : static_cast<double>(block.cost.parameters));
+  }
+  return costs;
+}
+
+std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages) {
+  const std::vector<double> costs = block_costs(model, config);
+  const size_t parts = static_cast<size_t>(stages) * static_cast<size_t>(config.chunks);
+  check(parts <= costs.size(), ErrorCode::kInvalidArgument, "model ", model.name, " has ",
+        costs.size(), " blocks, too few for ", stages, " pipeline stages of ", config.chunks,
+        config.chunks == 1 ? " chunk" : " chunks", "; use at most ",
+        costs.size() / static_cast<size_t>(config.chunks), " stages");
+  std::vector<ModelPart> result;
+  size_t first = 0;
+  for (size_t count : balanced_split(costs, parts)) {
+    const auto begin = costs.begin() + static_cast<ptrdiff_t>(first);
+    const auto end = begin + static_cast<ptrdiff_t>(count);
+    result.push_back({first, count, std::accumulate(begin, end, 0.0)});
+    first += count;
+  }
+  return result;
+}
+
+}  // namespace tessera

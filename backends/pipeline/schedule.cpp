@@ -1,0 +1,160 @@
+#include "tessera/backends/pipeline/schedule.h"
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+PipelineSchedule empty_schedule(int stages, int micro_batches, int chunks) {
+  check(stages >= 1 && micro_batches >= 1 && chunks >= 1, ErrorCode::kInvalidArgument,
+        "a pipeline of ", stages, " stages x ", chunks, " chunks with ", micro_batches,
+        " micro-batches; each must be at least 1");
+  PipelineSchedule schedule{.micro_batches = micro_batches, .chunks = chunks};
+  schedule.stages.resize(static_cast<size_t>(stages));
+  return schedule;
+}
+
+// `warm_up` forwards, then a forward and a backward in turn, then the backwards that are left; both
+// lists have the same length.
+std::vector<PipelineAction> alternate(const std::vector<PipelineAction>& forwards,
+                                      const std::vector<PipelineAction>& backwards, int warm_up) {
+  std::vector<PipelineAction> actions;
+  size_t backward = 0;
+  for (size_t forward = 0; forward < forwards.size(); ++forward) {
+    actions.push_back(forwards[forward]);
+    if (forward >= static_cast<size_t>(warm_up)) actions.push_back(backwards[backward++]);
+  }
+  actions.insert(actions.end(), backwards.begin() + static_cast<ptrdiff_t>(backward),
+                 backwards.end());
+  return actions;
+}
+
+// Micro-batches in groups of sizes that differ by one at most, larger ones first: a later, larger
+// group would need more forwards before its first backward than the warm-up has made.
+std::vector<int> group_sizes(int micro_batches, int stages) {
+  const int groups = std::max(1, micro_batches / stages);
+  std::vector<int> sizes(static_cast<size_t>(groups), micro_batches / groups);
+  for (int i = 0; i < micro_batches % groups; ++i) ++sizes[static_cast<size_t>(i)];
+  return sizes;
+}
+
+std::vector<PipelineAction> in_groups(Kind kind, const std::vector<int>& groups, int chunks) {
+  std::vector<PipelineAction> actions;
+  int first = 0;
+  for (int size : groups) {
+    for (int i = 0; i < chunks; ++i) {
+      const int chunk = kind == Kind::kForward ? i : chunks - 1 - i;
+      for (int m = first; m < first + size; ++m) actions.push_back({kind, m, chunk});
+    }
+    first += size;
+  }
+  return actions;
+}
+
+// The action of the same kind and micro-batch in another part.
+PipelineMessage message(const PipelineSchedule& schedule, int source_part, int destination_part,
+                        const PipelineAction& action) {
+  const int stages = schedule.stage_count();
+  return {source_part % stages,
+          destination_part % stages,
+          {action.kind, action.micro_batch, destination_part / stages},
+          std::max(source_part, destination_part)};
+}
+
+int step_of(const PipelineAction& action) { return action.kind == Kind::kForward ? 1 : -1; }
+
+}  // namespace
+
+std::string to_string(const PipelineAction& action) {
+  return concat(action.kind == Kind::kForward ? "forward" : "backward", " of micro-batch ",
+                action.micro_batch, " in chunk ", action.chunk);
+}
+
+PipelineSchedule gpipe(int stages, int micro_batches) {
+  PipelineSchedule schedule = empty_schedule(stages, micro_batches, 1);
+  const auto forwards = in_groups(Kind::kForward, {micro_batches}, 1);
+  const auto backwards = in_groups(Kind::kBackward, {micro_batches}, 1);
+  for (auto& actions : schedule.stages) actions = alternate(forwards, backwards, micro_batches);
+  return schedule;
+}
+
+PipelineSchedule one_f_one_b(int stages, int micro_batches) {
+  PipelineSchedule schedule = empty_schedule(stages, micro_batches, 1);
+  const auto forwards = in_groups(Kind::kForward, {micro_batches}, 1);
+  const auto backwards = in_groups(Kind::kBackward, {micro_batches}, 1);
+  for (int s = 0; s < stages; ++s) {
+    schedule.stages[static_cast<size_t>(s)] = alternate(forwards, backwards, stages - 1 - s);
+  }
+  return schedule;
+}
+
+PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chunks) {
+  PipelineSchedule schedule = empty_schedule(stages, micro_batches, chunks);
+  const auto groups = group_sizes(micro_batches, stages);
+  const auto forwards = in_groups(Kind::kForward, groups, chunks);
+  const auto backwards = in_groups(Kind::kBackward, groups, chunks);
+  for (int s = 0; s < stages; ++s) {
+    // The first backward needs all chunks of its micro-batch, and its way back takes as many
+    // actions as the way there.
+    const int warm_up = micro_batches < stages
+                            ? micro_batches * chunks
+                            : (chunks - 1) * groups.front() + 2 * (stages - 1 - s);
+    schedule.stages[static_cast<size_t>(s)] = alternate(forwards, backwards, warm_up);
+  }
+  return schedule;
+}
+
+PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks) {
+  if (name == "interleaved") {
+    check(chunks >= 2, ErrorCode::kInvalidArgument, "pipeline schedule interleaved needs at least ",
+          "2 chunks a stage, not ", chunks, "; set chunks, or use 1f1b");
+    return interleaved_one_f_one_b(stages, micro_batches, chunks);
+  }
+  check(name == "gpipe" || name == "1f1b", ErrorCode::kInvalidArgument, "pipeline schedule \"",
+        name, "\" is unknown; use one of gpipe, 1f1b, interleaved");
+  check(chunks == 1, ErrorCode::kInvalidArgument, "pipeline schedule ", name, " has one chunk a ",
+        "stage, not ", chunks, "; set chunks to 1, or use interleaved");
+  return name == "gpipe" ? gpipe(stages, micro_batches) : one_f_one_b(stages, micro_batches);
+}
+
+PipelineSchedule forwards_of(const PipelineSchedule& schedule) {
+  PipelineSchedule forwards = schedule;
+  for (auto& actions : forwards.stages) {
+    std::erase_if(actions, [](const auto& action) { return action.kind == Kind::kBackward; });
+  }
+  return forwards;
+}
+
+double bubble_share(int stages, int micro_batches, int chunks) {
+  return (stages - 1.0) / (1.0 * chunks * micro_batches + stages - 1.0);
+}
+
+std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,
+                                        const PipelineAction& action) {
+  const int part = schedule.part(stage, action), source = part - step_of(action);
+  if (source < 0 || source >= schedule.part_count()) return std::nullopt;
+  return message(schedule, source, part, action);
+}
+
+std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
+                                         const PipelineAction& action) {
+  const int part = schedule.part(stage, action), destination = part + step_of(action);
+  if (destination < 0 || destination >= schedule.part_count()) return std::nullopt;
+  return message(schedule, part, destination, action);
+}
+
+std::vector<PipelineMessage> messages_between(const PipelineSchedule& schedule, int source,
+                                              int destination) {
+  std::vector<PipelineMessage> messages;
+  for (const auto& action : schedule.stages.at(static_cast<size_t>(source))) {
+    const auto sent = output_of(schedule, source, action);
+    if (sent && sent->destination == destination) messages.push_back(*sent);
+  }
+  return messages;
+}
+
+}  // namespace tessera

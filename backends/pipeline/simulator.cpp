@@ -1,0 +1,200 @@
+#include "tessera/backends/pipeline/simulator.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+// What one stage does on its own: every micro-batch of every chunk once forth, once back, in order.
+int check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards) {
+  std::map<std::pair<Kind, int>, int> done;  // by kind and chunk: micro-batches in order
+  int in_flight = 0, most = 0;
+  for (const auto& action : schedule.stages[static_cast<size_t>(stage)]) {
+    check(action.chunk >= 0 && action.chunk < schedule.chunks, ErrorCode::kInvalidArgument,
+          "stage ", stage, ": ", to_string(action), ", but there are ", schedule.chunks, " chunks");
+    int& next = done[{action.kind, action.chunk}];
+    check(action.micro_batch == next, ErrorCode::kInvalidArgument, "stage ", stage, ": ",
+          to_string(action), " where micro-batch ", next, " is next");
+    ++next;
+    const bool forward = action.kind == Kind::kForward;
+    check(forward || next <= done[{Kind::kForward, action.chunk}], ErrorCode::kInvalidArgument,
+          "stage ", stage, ": ", to_string(action), " comes before its forward");
+    in_flight += forward ? 1 : -1;
+    most = std::max(most, in_flight);
+  }
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+    const int forwards = done[{Kind::kForward, chunk}], backwards = done[{Kind::kBackward, chunk}];
+    check(forwards == schedule.micro_batches && (!with_backwards || backwards == forwards),
+          ErrorCode::kInvalidArgument, "stage ", stage, ", chunk ", chunk, ": ", forwards,
+          " forwards and ", backwards, " backwards of ", schedule.micro_batches, " micro-batches");
+  }
+  return most;
+}
+
+class Player {
+ public:
+  Player(const PipelineSchedule& schedule, const SimulationOptions& options)
+      : schedule_(schedule), options_(options), stages_(schedule.stages.size()) {
+    post_receives();
+  }
+
+  Simulation play() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t s = 0; s < stages_.size(); ++s) {
+        while (advance(static_cast<int>(s))) moved = true;
+      }
+    }
+    check_all_done();
+    Simulation result;
+    for (const Stage& stage : stages_) {
+      result.busy.push_back(stage.busy);
+      result.makespan = std::max(result.makespan, stage.end);
+    }
+    return result;
+  }
+
+ private:
+  // A message is known by the part boundary and micro-batch it crosses, and its direction.
+  using Key = std::tuple<Kind, int, int>;
+  static Key key_of(const PipelineMessage& message) {
+    return {message.action.kind, message.boundary, message.action.micro_batch};
+  }
+
+  struct Stage {
+    size_t turn = 0;                  // index of the action under way
+    std::vector<double> begun = {0};  // by turn: when the stage reached it
+    bool sending = false;             // computed, but its message has not been received
+    double end = 0, busy = 0;
+  };
+
+  // A receive is posted with the earliest action whose look-ahead reaches it or a later message of
+  // the same sender: messages of a pair are received in the order in which they are sent.
+  void post_receives() {
+    const int stages = schedule_.stage_count();
+    for (int to = 0; to < stages; ++to) {
+      std::map<Key, int> turn_of;
+      const auto& actions = schedule_.stages[static_cast<size_t>(to)];
+      for (size_t turn = 0; turn < actions.size(); ++turn) {
+        const auto input = input_of(schedule_, to, actions[turn]);
+        if (input) turn_of[key_of(*input)] = static_cast<int>(turn);
+      }
+      for (int from = 0; from < stages; ++from) {
+        int posted = static_cast<int>(actions.size());
+        const auto messages = messages_between(schedule_, from, to);
+        for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+          const auto turn = turn_of.find(key_of(*message));
+          check(turn != turn_of.end(), ErrorCode::kInvalidArgument, "stage ", from,
+                " sends to stage ", to, " for its ", to_string(message->action),
+                ", which does not take place");
+          posted = std::min(posted, std::max(0, turn->second - options_.receives_ahead));
+          posted_[key_of(*message)] = posted;
+        }
+      }
+    }
+  }
+
+  double cost(int stage, const PipelineAction& action) const {
+    SimulationOptions::Cost cost;
+    const size_t given = options_.costs.size();
+    const bool by_part = given == static_cast<size_t>(schedule_.part_count());
+    if (given > 0) {
+      cost = options_.costs[static_cast<size_t>(by_part ? schedule_.part(stage, action) : stage)];
+    }
+    const double time = action.kind == Kind::kForward ? cost.forward : cost.backward;
+    return by_part && given > 0 ? time : time / schedule_.chunks;
+  }
+
+  bool advance(int s) {
+    Stage& stage = stages_[static_cast<size_t>(s)];
+    const auto& actions = schedule_.stages[static_cast<size_t>(s)];
+    if (stage.turn == actions.size()) return false;
+    const PipelineAction& action = actions[stage.turn];
+    if (!stage.sending && !compute(stage, s, action)) return false;
+    return send(stage, s, action);
+  }
+
+  bool compute(Stage& stage, int s, const PipelineAction& action) {
+    double begin = stage.begun.back();
+    if (const auto input = input_of(schedule_, s, action)) {
+      const auto arrival = arrivals_.find(key_of(*input));
+      if (arrival == arrivals_.end()) return false;
+      begin = std::max(begin, arrival->second);
+    }
+    stage.end = begin + cost(s, action);
+    stage.busy += cost(s, action);
+    return true;
+  }
+
+  bool send(Stage& stage, int s, const PipelineAction& action) {
+    stage.sending = true;
+    double free = stage.end;
+    if (const auto output = output_of(schedule_, s, action)) {
+      double departure = stage.end;
+      if (options_.blocking_sends && output->destination != s) {
+        const Stage& receiver = stages_[static_cast<size_t>(output->destination)];
+        const auto posted = static_cast<size_t>(posted_.at(key_of(*output)));
+        if (receiver.begun.size() <= posted) return false;
+        departure = std::max(departure, receiver.begun[posted]);
+        free = departure + options_.transfer;
+      }
+      arrivals_[key_of(*output)] = departure + options_.transfer;
+    }
+    stage.sending = false;
+    ++stage.turn;
+    stage.begun.push_back(free);
+    return true;
+  }
+
+  void check_all_done() const {
+    std::string stuck;
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      const Stage& stage = stages_[s];
+      if (stage.turn == schedule_.stages[s].size()) continue;
+      stuck += concat(stuck.empty() ? "" : "; ", "stage ", s,
+                      stage.sending ? " in the send after " : " before ",
+                      to_string(schedule_.stages[s][stage.turn]));
+    }
+    check(stuck.empty(), ErrorCode::kInvalidArgument, "the schedule deadlocks: ", stuck);
+  }
+
+  const PipelineSchedule& schedule_;
+  const SimulationOptions& options_;
+  std::vector<Stage> stages_;
+  std::map<Key, int> posted_;       // the receiver's turn that posts the receive
+  std::map<Key, double> arrivals_;  // of messages on their way
+};
+
+}  // namespace
+
+double Simulation::bubble() const {
+  const double work = std::accumulate(busy.begin(), busy.end(), 0.0);
+  return 1 - work / (makespan * static_cast<double>(busy.size()));
+}
+
+Simulation simulate(const PipelineSchedule& schedule, const SimulationOptions& options) {
+  const size_t given = options.costs.size();
+  check(given == 0 || given == schedule.stages.size() ||
+            given == static_cast<size_t>(schedule.part_count()),
+        ErrorCode::kInvalidArgument, given, " costs for ", schedule.stages.size(), " stages of ",
+        schedule.chunks, " chunks; give one a stage or one a part");
+  bool with_backwards = false;
+  for (const auto& actions : schedule.stages) {
+    for (const auto& action : actions) with_backwards |= action.kind == Kind::kBackward;
+  }
+  std::vector<int> most_in_flight;
+  for (int s = 0; s < schedule.stage_count(); ++s) {
+    most_in_flight.push_back(check_stage(schedule, s, with_backwards));
+  }
+  Simulation result = Player(schedule, options).play();
+  result.most_in_flight = std::move(most_in_flight);
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+#pragma once
+// Which blocks of a model go to which stage of a pipeline.
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera {
+
+// Splits costs.size() blocks into `parts` contiguous ones of at least one block so that the most
+// expensive part is as cheap as can be, and among those splits the costs differ least (smallest sum
+// of squares); of equals the one with fewer blocks in the first parts, whose stages hold most
+// micro-batches. Returns the blocks of each part. Exact: O(blocks^2 * parts). All zero: counts.
+std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t parts);
+
+// The cost of every block: config.block_costs when given, else what config.balance names ("flops",
+// "parameters"). Throws Error(kInvalidArgument) for other names and for costs that do not fit.
+std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config);
+
+// Contiguous blocks: [first, first + count) of the model.
+struct ModelPart {
+  size_t first = 0, count = 0;
+  double cost = 0;
+};
+// The stages * chunks parts in the model's order; part p lies on stage p % stages. Throws
+// Error(kInvalidArgument) with both numbers when there are more parts than blocks.
+std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages);
+
+}  // namespace tessera

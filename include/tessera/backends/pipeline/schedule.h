@@ -1,0 +1,80 @@
+#pragma once
+// In which order the stages of a pipeline work on the micro-batches of a step: pure functions.
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+// One micro-batch through one chunk of a stage's blocks. The model is cut into stages * chunks
+// parts; part p lies on stage p % stages as its chunk p / stages.
+struct PipelineAction {
+  enum class Kind { kForward, kBackward };
+  Kind kind = Kind::kForward;
+  int micro_batch = 0;
+  int chunk = 0;
+
+  bool operator==(const PipelineAction&) const = default;
+};
+std::string to_string(const PipelineAction& action);  // "forward of micro-batch 3 in chunk 1"
+
+struct PipelineSchedule {
+  int micro_batches = 0;
+  int chunks = 1;
+  // By stage: its actions in order. Within one chunk micro-batches come in increasing order, both
+  // ways.
+  std::vector<std::vector<PipelineAction>> stages;
+
+  int stage_count() const { return static_cast<int>(stages.size()); }
+  int part_count() const { return stage_count() * chunks; }
+  int part(int stage, const PipelineAction& action) const {
+    return action.chunk * stage_count() + stage;
+  }
+};
+
+// All forwards, then all backwards: every micro-batch is in flight at once (Huang et al. 2019).
+PipelineSchedule gpipe(int stages, int micro_batches);
+
+// Stage s starts with min(stages - 1 - s, micro_batches) forwards, then alternates one forward with
+// one backward, so that at most stages - s micro-batches are in flight (PipeDream-Flush, Narayanan
+// et al. 2021).
+PipelineSchedule one_f_one_b(int stages, int micro_batches);
+
+// Each stage has several chunks of the model, which shortens the bubble by that factor (Narayanan
+// et al. 2021). Micro-batches go through in groups: every chunk runs a whole group before the next
+// chunk does. Groups have `stages` micro-batches; a remainder is spread over the first groups, and
+// fewer micro-batches than stages form one group, all of whose forwards precede its backwards.
+PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chunks);
+
+// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names and for chunks
+// that the schedule does not have.
+PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks);
+
+// The forwards alone, in the same order: an evaluation.
+PipelineSchedule forwards_of(const PipelineSchedule& schedule);
+
+// Idle share of a step whose stages all cost the same and whose messages cost nothing:
+// (S-1)/(chunks*M + S-1). Interleaved: exact when stages divide micro_batches.
+double bubble_share(int stages, int micro_batches, int chunks = 1);
+
+// What an action waits for, or hands on: the result of one action for the next one. The tensor is
+// the output of a forward, or the gradient of the input of a backward.
+struct PipelineMessage {
+  int source = 0, destination = 0;  // stages
+  PipelineAction action;            // the destination's
+  int boundary = 0;                 // crossed: between parts boundary - 1 and boundary
+
+  bool operator==(const PipelineMessage&) const = default;
+};
+// Nothing for the first part's forward and the last part's backward.
+std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,
+                                        const PipelineAction& action);
+// Nothing for the last part's forward and the first part's backward.
+std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
+                                         const PipelineAction& action);
+
+// All messages from one stage to another in the order in which they are sent.
+std::vector<PipelineMessage> messages_between(const PipelineSchedule& schedule, int source,
+                                              int destination);
+
+}  // namespace tessera

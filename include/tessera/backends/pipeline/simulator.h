@@ -1,0 +1,39 @@
+#pragma once
+// Plays a pipeline schedule without any model: is it correct, what does it hold, how long is it
+// idle.
+#include <vector>
+
+#include "tessera/backends/pipeline/schedule.h"
+
+namespace tessera {
+
+struct SimulationOptions {
+  // Of one micro-batch in one part of the model, any unit of time; by part, or by stage and then
+  // shared evenly by its chunks. Empty: forward 1 and backward 2 a stage.
+  struct Cost {
+    double forward = 1, backward = 2;
+  };
+  std::vector<Cost> costs;
+  double transfer = 0;  // from a message's departure to its arrival; no stage works for it
+  // A sender goes on only when its message has been received; else sends are buffered.
+  bool blocking_sends = false;
+  // How many actions before the one that needs it a message's receive is posted.
+  int receives_ahead = 2;
+};
+
+struct Simulation {
+  double makespan = 0;              // from the first action's begin to the last one's end
+  std::vector<double> busy;         // by stage
+  std::vector<int> most_in_flight;  // by stage: forwards whose backward has not ended, at most
+  double bubble() const;            // idle share of all stages until the makespan
+  double idle_share(int stage) const { return 1 - busy[static_cast<size_t>(stage)] / makespan; }
+};
+
+// Throws Error(kInvalidArgument) naming stage and action when
+// - a micro-batch does not pass every part forth and back exactly once, or runs back before it ran
+//   forth, or micro-batches overtake each other in a part,
+// - no stage can go on (the message lists what each waits for).
+// A schedule without any backward is an evaluation: only its way forth is checked.
+Simulation simulate(const PipelineSchedule& schedule, const SimulationOptions& options = {});
+
+}  // namespace tessera

@@ -1,0 +1,125 @@
+// The balanced split of blocks into stages against all possible splits.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tessera/backends/pipeline/partition.h"
+#include "tessera/core/error.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Judged {
+  double largest = 0, squares = 0;
+};
+
+Judged judge(const std::vector<double>& costs, const std::vector<size_t>& counts) {
+  Judged judged;
+  size_t first = 0;
+  for (size_t count : counts) {
+    const auto begin = costs.begin() + static_cast<ptrdiff_t>(first);
+    const double sum = std::accumulate(begin, begin + static_cast<ptrdiff_t>(count), 0.0);
+    judged.largest = std::max(judged.largest, sum);
+    judged.squares += sum * sum;
+    first += count;
+  }
+  return judged;
+}
+
+Judged best_of_all(const std::vector<double>& costs, size_t parts,
+                   std::vector<size_t> counts = {}) {
+  const size_t used = std::accumulate(counts.begin(), counts.end(), size_t{0});
+  if (parts == 1) {
+    counts.push_back(costs.size() - used);
+    return judge(costs, counts);
+  }
+  Judged best{1e300, 1e300};
+  for (size_t count = 1; used + count + parts - 1 <= costs.size(); ++count) {
+    auto more = counts;
+    more.push_back(count);
+    const Judged other = best_of_all(costs, parts - 1, more);
+    const bool better = other.largest < best.largest - 1e-9 ||
+                        (other.largest < best.largest + 1e-9 && other.squares < best.squares);
+    if (better) best = other;
+  }
+  return best;
+}
+
+ModelSpec model_of(const std::vector<BlockCost>& costs) {
+  ModelSpec model{.name = "fake"};
+  for (size_t i = 0; i < costs.size(); ++i) {
+    model.blocks.push_back({std::to_string(i), nullptr, costs[i]});
+  }
+  return model;
+}
+
+std::vector<size_t> counts_of(const ModelSpec& model, const PipelineConfig& config, int stages) {
+  std::vector<size_t> counts;
+  size_t next = 0;
+  for (const auto& part : partition(model, config, stages)) {
+    CHECK(part.first == next);
+    next += part.count;
+    counts.push_back(part.count);
+  }
+  CHECK(next == model.block_count());
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("the split is the best of all splits") {
+  std::mt19937 random(5);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<double> costs(1 + random() % 10);
+    for (double& cost : costs) cost = random() % 4 == 0 ? 0 : static_cast<double>(random() % 50);
+    if (round % 3 == 0) costs.back() = 200;  // a head
+    for (size_t parts = 1; parts <= costs.size(); ++parts) {
+      const auto counts = balanced_split(costs, parts);
+      REQUIRE(counts.size() == parts);
+      CHECK(*std::min_element(counts.begin(), counts.end()) >= 1);
+      CHECK(std::accumulate(counts.begin(), counts.end(), size_t{0}) == costs.size());
+      const bool unknown = std::all_of(costs.begin(), costs.end(), [](double c) { return c == 0; });
+      if (unknown) continue;
+      const Judged best = best_of_all(costs, parts), mine = judge(costs, counts);
+      CHECK(mine.largest == Approx(best.largest));
+      CHECK(mine.squares == Approx(best.squares));
+    }
+  }
+}
+
+TEST_CASE("the big embedding and head get fewer layers beside them") {
+  // BLOOM-560m: 24 layers of 12 h^2 parameters, vocabulary of 250,880.
+  const double h = 1024, layer = 12 * h * h, table = 250'880 * h;
+  std::vector<BlockCost> costs(26, {static_cast<int64_t>(layer), 6 * layer});
+  costs.front() = {static_cast<int64_t>(table), 0};
+  costs.back() = {static_cast<int64_t>(table), 6 * table};
+  const ModelSpec model = model_of(costs);
+  CHECK(counts_of(model, {}, 2) == std::vector<size_t>{23, 3});
+  CHECK(counts_of(model, {}, 4) == std::vector<size_t>{9, 8, 8, 1});
+  CHECK(counts_of(model, {.balance = "parameters"}, 4) == std::vector<size_t>{1, 12, 12, 1});
+  PipelineConfig measured;
+  measured.block_costs = std::vector<double>(26, 1);
+  CHECK(counts_of(model, measured, 4) == std::vector<size_t>{6, 6, 7, 7});
+}
+
+TEST_CASE("unknown costs fall back to equal counts, and what cannot be is refused with numbers") {
+  const ModelSpec model = model_of(std::vector<BlockCost>(7));
+  auto sorted = counts_of(model, {}, 3);
+  std::sort(sorted.begin(), sorted.end());
+  CHECK(sorted == std::vector<size_t>{2, 2, 3});
+  PipelineConfig chunks{.schedule = "interleaved", .chunks = 3};
+  CHECK(counts_of(model, chunks, 2).size() == 6);
+  CHECK_THROWS_WITH(partition(model, chunks, 3),
+                    Contains("7 blocks, too few for 3 pipeline stages of 3 chunks") &&
+                        Contains("at most 2 stages"));
+  CHECK_THROWS_WITH(partition(model, {}, 8), Contains("7 blocks, too few for 8 pipeline stages"));
+  CHECK_THROWS_WITH(partition(model, {.balance = "weight"}, 2), Contains("\"weight\" is unknown"));
+  PipelineConfig measured;
+  measured.block_costs = {1, 2};
+  CHECK_THROWS_WITH(partition(model, measured, 2), Contains("2 numbers") && Contains("7 blocks"));
+  measured.block_costs = {1, 2, 3, 4, 5, 6, -1};
+  CHECK_THROWS_WITH(partition(model, measured, 2), Contains("not negative"));
+}
