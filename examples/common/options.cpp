@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "examples/common/layout.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/lr_schedule.h"
@@ -80,23 +81,35 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
             "gradients are reduced together in buckets of this size");
   flags.add("overlap", &o.overlap, "false: wait for every collective where it is launched");
   flags.add("reduce_at_boundary", &o.reduce_at_boundary,
-            "zero2: reduce once a step, not every micro-batch");
+            "zero2, fsdp: reduce once a step, not every micro-batch");
   flags.add("persistence_threshold", &o.persistence_threshold,
             "zero3: parameters with fewer elements stay in full");
-  flags.add("prefetch_blocks", &o.prefetch_blocks, "zero3: blocks gathered ahead");
-  flags.add("offload", &o.offload, "state in host memory", {"none"});
-  flags.add("pipeline_parallel", &o.pipeline_parallel, "pipeline stages; only 1 in this version");
-  flags.add("tensor_parallel", &o.tensor_parallel, "tensor parallel ranks; only 1 in this version");
-  const char* later = "offload, pipeline and tensor parallelism are not built yet; leave it out";
-  for (const char* name : {"pin_memory", "pipeline_schedule", "sequence_parallel"}) {
-    flags.add_unavailable(name, later);
-  }
+  flags.add("prefetch_blocks", &o.prefetch_blocks, "zero3, fsdp: blocks gathered ahead");
+  flags.add("reshard_after_forward", &o.reshard_after_forward,
+            "fsdp: false keeps parameters whole until the step");
+  flags.add("fsdp_unit_numel", &o.fsdp_unit_numel,
+            "fsdp: small blocks are wrapped together up to this many elements");
+  flags.add("shard_ranks", &o.shard_ranks,
+            "fsdp: ranks that share one copy of the model, which the others replicate; 0: all");
+  flags.add("gradient_checkpointing", &o.gradient_checkpointing,
+            "keep only the inputs of blocks, and run each again in backward");
+  flags.add("offload", &o.offload, "state in host memory", offload_names());
+  flags.add("pin_memory", &o.pin_memory, "offload: page-locked host memory");
+  flags.add("offload_threads", &o.offload_threads,
+            "offload: of the optimizer step on the host; 0: this rank's share of the cores");
+  flags.add("pipeline_parallel", &o.pipeline_parallel,
+            "stages; --gradient_accumulation_steps is the number of micro-batches");
+  flags.add("pipeline_schedule", &o.pipeline_schedule, "order of the micro-batches",
+            {"gpipe", "1f1b", "interleaved"});
+  flags.add("pipeline_chunks", &o.pipeline_chunks, "interleaved: parts of the model on each rank");
+  flags.add("pipeline_balance", &o.pipeline_balance, "what stages share out evenly",
+            {"flops", "parameters"});
+  flags.add("tensor_parallel", &o.tensor_parallel, "ranks that share every layer");
+  flags.add("sequence_parallel", &o.sequence_parallel,
+            "tensor parallel: norms and residuals hold a part of the sequence");
   for (const char* name : {"save_steps", "save_total_limit", "resume_from_checkpoint"}) {
     flags.add_unavailable(name, "checkpoints are not built yet; the trained model goes to final/");
   }
-  flags.add_unavailable("gradient_checkpointing",
-                        "lower --per_device_train_batch_size and raise "
-                        "--gradient_accumulation_steps instead");
   flags.add_unavailable("deepspeed", "use --strategy and --dtype instead");
 }
 
@@ -141,9 +154,6 @@ void validate_options(const TrainOptions& o, Task task) {
   require(!o.output_dir.empty() || o.dry_run, "give --output_dir DIR");
   require(o.label_padding == "ignore" || o.supervise == "all" || task != Task::kCausal,
           "--label_padding include needs --supervise all");
-  require(o.offload == "none" && o.pipeline_parallel == 1 && o.tensor_parallel == 1,
-          "--pipeline_parallel and --tensor_parallel must be 1 in this version; the strategies are "
-          "single, ddp, zero1, zero2 and zero3");
   const std::pair<const char*, int64_t> positive[] = {
       {"max_seq_length", o.max_seq_length},
       {"per_device_train_batch_size", o.per_device_train_batch_size},
@@ -152,6 +162,9 @@ void validate_options(const TrainOptions& o, Task task) {
       {"logging_steps", o.logging_steps},
       {"loss_scale_window", o.loss_scale_window},
       {"bucket_bytes", o.bucket_bytes},
+      {"pipeline_parallel", o.pipeline_parallel},
+      {"pipeline_chunks", o.pipeline_chunks},
+      {"tensor_parallel", o.tensor_parallel},
       {"ranks", o.ranks}};
   for (const auto& [name, value] : positive) {
     require(value >= 1, "--", name, " is ", value, "; it must be at least 1");
@@ -163,6 +176,9 @@ void validate_options(const TrainOptions& o, Task task) {
       {"num_labels", static_cast<double>(o.num_labels)},
       {"persistence_threshold", static_cast<double>(o.persistence_threshold)},
       {"prefetch_blocks", static_cast<double>(o.prefetch_blocks)},
+      {"fsdp_unit_numel", static_cast<double>(o.fsdp_unit_numel)},
+      {"shard_ranks", static_cast<double>(o.shard_ranks)},
+      {"offload_threads", static_cast<double>(o.offload_threads)},
       {"learning_rate", o.learning_rate},
       {"weight_decay", o.weight_decay},
       {"max_grad_norm", o.max_grad_norm},
@@ -178,6 +194,13 @@ void validate_options(const TrainOptions& o, Task task) {
           "; it must be positive unless --max_steps is");
   require(o.initial_loss_scale >= 1, "--initial_loss_scale is ", o.initial_loss_scale,
           "; it must be at least 1");
+  const std::pair<const char*, int64_t> counts[] = {
+      {"pipeline_parallel", o.pipeline_parallel}, {"pipeline_chunks", o.pipeline_chunks},
+      {"tensor_parallel", o.tensor_parallel},     {"shard_ranks", o.shard_ranks},
+      {"prefetch_blocks", o.prefetch_blocks},     {"offload_threads", o.offload_threads}};
+  for (const auto& [name, value] : counts) {
+    require(value <= 65536, "--", name, " is ", value, "; that is too large");
+  }
   require(o.ranks <= 256, "--ranks is ", o.ranks,
           "; threads as ranks end at 256, use mpirun for more");
   require(is_dtype(o.gradient_dtype), "--gradient_dtype is '", o.gradient_dtype,

@@ -31,8 +31,14 @@ struct TrainOptions {
   std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
   int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;
   bool overlap = true, reduce_at_boundary = false, tf32 = false;
+  bool reshard_after_forward = true, gradient_checkpointing = false;
+  int64_t fsdp_unit_numel = 0, shard_ranks = 0;
   std::string offload = "none";
-  int64_t pipeline_parallel = 1, tensor_parallel = 1;
+  bool pin_memory = true;
+  int64_t offload_threads = 0;
+  int64_t pipeline_parallel = 1, pipeline_chunks = 1, tensor_parallel = 1;
+  std::string pipeline_schedule = "1f1b", pipeline_balance = "flops";
+  bool sequence_parallel = false;
   // training
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1, max_steps = -1, warmup_steps = 0;

@@ -7,6 +7,7 @@
 
 #include "examples/common/device_memory.h"
 #include "examples/common/export.h"
+#include "examples/common/layout.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/output.h"
 #include "tessera/core/error.h"
@@ -71,23 +72,6 @@ void TrainingRun::agree() {
                             std::to_string(prepared_.validation.size()));
 }
 
-ParallelConfig TrainingRun::parallel_config() const {
-  ParallelConfig config{.strategy = options_.strategy,
-                        .bucket_bytes = options_.bucket_bytes,
-                        .overlap = options_.overlap,
-                        .reduce_at_boundary = options_.reduce_at_boundary,
-                        .persistence_threshold = options_.persistence_threshold,
-                        .prefetch_blocks = static_cast<int>(options_.prefetch_blocks)};
-  config.precision.parameter = scalar_type_of(options_.dtype);
-  if (!options_.gradient_dtype.empty()) {
-    config.precision.gradient = scalar_type_of(options_.gradient_dtype);
-  }
-  if (!options_.reduce_dtype.empty()) {
-    config.precision.reduce = scalar_type_of(options_.reduce_dtype);
-  }
-  return config;
-}
-
 TrainerOptions TrainingRun::trainer_options() const {
   return {.device = world_.device(),
           .max_steps = total_steps_,
@@ -103,7 +87,7 @@ TrainerOptions TrainingRun::trainer_options() const {
 
 // Everything that can be refused without memory for the model.
 void TrainingRun::plan() {
-  mesh_ = std::make_unique<DeviceMesh>(world_, MeshExtents{.data = world_.size()});
+  mesh_ = std::make_unique<DeviceMesh>(world_, mesh_extents(options_, world_.size()));
   Communicator& data = mesh_->axis(Axis::kData);
   train_loader_ = std::make_unique<DataLoader>(
       prepared_.train, prepared_.loader_options(data.rank(), data.size(), /*training=*/true));
@@ -112,7 +96,7 @@ void TrainingRun::plan() {
                      ? options_.max_steps
                      : static_cast<int64_t>(
                            std::ceil(options_.num_train_epochs * static_cast<double>(per_epoch)));
-  strategy_ = make_strategy(parallel_config(), *mesh_);
+  strategy_ = make_strategy(parallel_config(options_), *mesh_);
 }
 
 void TrainingRun::build() {
@@ -126,8 +110,9 @@ void TrainingRun::build() {
                                 .weight_decay = options_.weight_decay}));
   trainer_ = std::make_unique<Trainer>(*strategy_, trainer_options());
   const StrategyMemory memory = strategy_->memory();
-  memory_ = largest_over_ranks(
-      {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes, memory.buffer_bytes});
+  memory_ =
+      largest_over_ranks({memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
+                          memory.buffer_bytes, memory.host_bytes, memory.pinned_bytes});
   const std::string dtype = options_.dtype == "fp32" && options_.tf32 ? "tf32" : options_.dtype;
   peak_flops_ = metrics::peak_flops_per_second(device_name(world_.device()).c_str(), dtype.c_str())
                     .value_or(0);
@@ -142,10 +127,13 @@ void TrainingRun::describe() {
         " rows; it is filled with rows that count for nothing");
   }
   if (!options_.dry_run) return;
-  std::printf("%s: %lld parameters, %s on %d rank(s), global batch %lld, %lld steps\n%s\n",
-              prepared_.model.name.c_str(), static_cast<long long>(prepared_.parameter_count()),
-              options_.strategy.c_str(), world_.size(), static_cast<long long>(batch),
-              static_cast<long long>(total_steps_), memory_need(prepared_, world_.size()).c_str());
+  std::printf(
+      "%s: %lld parameters, %s on %d rank(s) (pipeline %d x data %d x tensor %d), "
+      "global batch %lld, %lld steps\n%s\n",
+      prepared_.model.name.c_str(), static_cast<long long>(prepared_.parameter_count()),
+      options_.strategy.c_str(), world_.size(), mesh_->extent(Axis::kPipeline),
+      mesh_->extent(Axis::kData), mesh_->extent(Axis::kTensor), static_cast<long long>(batch),
+      static_cast<long long>(total_steps_), memory_need(prepared_, world_.size()).c_str());
 }
 
 void TrainingRun::open_output() {
@@ -172,6 +160,10 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.strategy = options_.strategy;
   r.world_size = world_.size();
   r.dp = mesh_->extent(Axis::kData);
+  r.tp = mesh_->extent(Axis::kTensor);
+  r.pp = mesh_->extent(Axis::kPipeline);
+  r.offload = options_.offload;
+  r.pin_memory = options_.offload != "none" && options_.pin_memory;
   r.per_device_train_batch_size = options_.per_device_train_batch_size;
   r.gradient_accumulation_steps = options_.gradient_accumulation_steps;
   r.global_batch_size = train_loader_->global_batch_size();
@@ -201,7 +193,7 @@ double TrainingRun::epoch() const {
 
 TrainingRun::StepStart TrainingRun::now() const {
   const auto time = std::chrono::steady_clock::now().time_since_epoch();
-  return {std::chrono::duration<double>(time).count(), bytes_sent()};
+  return {std::chrono::duration<double>(time).count(), bytes_sent(*mesh_)};
 }
 
 void TrainingRun::train() {
@@ -235,8 +227,10 @@ void TrainingRun::on_step(const StepReport& report) {
   starts_.pop_front();
   const StepStart to = starts_.empty() ? now() : starts_.front();
   const DeviceMemory memory = device_memory(world_.device());
+  const bool counts = counts_for_its_data(*mesh_);
   const std::vector<int64_t> sums =
-      summed_over_ranks({report.samples, report.tokens, report.targets});
+      summed_over_ranks(counts ? std::vector{report.samples, report.tokens, report.targets}
+                               : std::vector<int64_t>(3, 0));
   if (!reports()) return;
   metrics::StepRecord r;
   r.step = report.step;
@@ -306,11 +300,10 @@ void TrainingRun::finish(int exit_code, const std::string& hash) {
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
   if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
   if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
-  info.extra = {{"parameter_bytes", memory_[0]},
-                {"gradient_bytes", memory_[1]},
-                {"optimizer_bytes", memory_[2]},
-                {"buffer_bytes", memory_[3]},
-                {"comm_bytes", bytes_sent()}};
+  info.extra = {{"parameter_bytes", memory_[0]},   {"gradient_bytes", memory_[1]},
+                {"optimizer_bytes", memory_[2]},   {"buffer_bytes", memory_[3]},
+                {"host_bytes", memory_[4]},        {"pinned_bytes", memory_[5]},
+                {"comm_bytes", bytes_sent(*mesh_)}};
   recorder_->finish(info);
   recorder_.reset();
   std::printf("results are in %s\n", options_.output_dir.c_str());

@@ -47,11 +47,9 @@ class TrainingRun {
   void record_failure(const std::exception& error);
 
   bool reports() const { return world_.rank() == 0; }
-  int64_t bytes_sent() const { return mesh_->axis(Axis::kData).bytes_sent(); }
   StepStart now() const;
   double epoch() const;
   metrics::RunStartRecord start_record() const;
-  ParallelConfig parallel_config() const;
   TrainerOptions trainer_options() const;
   std::vector<int64_t> summed_over_ranks(const std::vector<int64_t>& values);
   std::vector<int64_t> largest_over_ranks(const std::vector<int64_t>& values);
@@ -72,8 +70,9 @@ class TrainingRun {
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
   int64_t total_steps_ = 0, steps_ = 0;
   std::deque<StepStart> starts_;  // of the steps that are not reported yet
-  std::vector<int64_t> memory_;   // largest over ranks: parameters, gradients, optimizer, buffers
-  double peak_flops_ = 0;         // of one device; 0: unknown
+  // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
+  std::vector<int64_t> memory_;
+  double peak_flops_ = 0;  // of one device; 0: unknown
 };
 
 }  // namespace tessera::programs

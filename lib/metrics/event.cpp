@@ -69,6 +69,8 @@ Event to_event(const RunStartRecord& r) {
            {"dp", r.dp},
            {"tp", r.tp},
            {"pp", r.pp},
+           {"offload", r.offload},
+           {"pin_memory", r.pin_memory},
            {"per_device_train_batch_size", r.per_device_train_batch_size},
            {"gradient_accumulation_steps", r.gradient_accumulation_steps},
            {"global_batch_size", r.global_batch_size},
@@ -174,6 +176,8 @@ std::string experiment_name(const RunStartRecord& run) {
                             run.per_device_train_batch_size, "_sl", run.max_seq_length);
   if (run.tp > 1) name += concat("_tp", run.tp);
   if (run.pp > 1) name += concat("_pp", run.pp);
+  if (run.offload != "none") name += run.offload == "optimizer" ? "_off" : "_offp";
+  if (run.pin_memory) name += "_pin";
   return name;
 }
 

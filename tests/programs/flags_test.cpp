@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "examples/common/layout.h"
 #include "examples/common/options.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -171,10 +172,39 @@ TEST_CASE("training options are checked by value") {
   CHECK(contains(refused({"--per_device_train_batch_size", "0"}), "at least 1"));
   CHECK(contains(refused({"--learning_rate", "-1"}), "must not be negative"));
   CHECK(contains(refused({"--adam_beta2", "1"}), "[0, 1)"));
-  CHECK(contains(refused({"--pipeline_parallel", "2"}), "single, ddp, zero1, zero2 and zero3"));
-  CHECK(contains(refused({"--offload", "optimizer"}), "none"));
+  CHECK(contains(refused({"--pipeline_parallel", "0"}), "at least 1"));
+  CHECK(contains(refused({"--tensor_parallel", "70000"}), "too large"));
+  CHECK(contains(refused({"--pipeline_schedule", "1b1f"}), "nearest is 1f1b"));
+  CHECK(contains(refused({"--offload", "optimiser"}), "nearest is optimizer"));
   CHECK(contains(refused({"--train_slice", "5:5"}), "slice"));
   CHECK(contains(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
   CHECK(contains(refused({"--label_padding", "include"}), "--supervise all"));
   CHECK(contains(refused({"--train_ids", "x"}), "either --train_file or --train_ids"));
+}
+
+TEST_CASE("the strategy flags reach the library") {
+  FlagSet flags("prog", "");
+  TrainOptions options;
+  add_train_flags(flags, options, Task::kCausal);
+  flags.parse({"--strategy", "fsdp", "--dtype", "bf16", "--reduce_dtype", "fp32",
+               "--reshard_after_forward", "false", "--fsdp_unit_numel", "1000", "--shard_ranks",
+               "2", "--gradient_checkpointing", "--offload", "optimizer+params", "--pin_memory",
+               "false", "--pipeline_parallel", "2", "--pipeline_schedule", "interleaved",
+               "--pipeline_chunks", "3", "--tensor_parallel", "4", "--sequence_parallel"});
+  const ParallelConfig config = parallel_config(options);
+  CHECK(config.strategy == "fsdp");
+  CHECK(config.precision.parameter == at::kBFloat16);
+  CHECK(config.precision.reduce == at::kFloat);
+  CHECK_FALSE(config.precision.gradient.has_value());
+  CHECK_FALSE(config.reshard_after_forward);
+  CHECK(config.unit_numel == 1000);
+  CHECK(config.shard_ranks == 2);
+  CHECK(config.gradient_checkpointing);
+  CHECK(config.offload.what == Offload::kOptimizerAndParameters);
+  CHECK_FALSE(config.offload.pin_memory);
+  CHECK(config.pipeline.schedule == "interleaved");
+  CHECK(config.pipeline.chunks == 3);
+  CHECK(config.sequence_parallel);
+  const MeshExtents mesh = mesh_extents(options, 24);
+  CHECK((mesh.pipeline == 2 && mesh.data == 3 && mesh.tensor == 4));
 }

@@ -34,6 +34,8 @@ struct RunStartRecord {
   JsonText config{"{}"};
   std::string strategy;
   int64_t world_size = 1, dp = 1, tp = 1, pp = 1;
+  std::string offload = "none";  // none, optimizer, optimizer+params
+  bool pin_memory = false;       // of what is offloaded
   int64_t per_device_train_batch_size = 1, gradient_accumulation_steps = 1, global_batch_size = 1;
   int64_t max_seq_length = 0;
   std::string parameter_dtype, gradient_dtype, reduce_dtype, master_dtype, moment_dtype;
@@ -101,7 +103,7 @@ Event to_event(const ResourceRecord& record);
 Event to_event(const AnomalyRecord& record);
 
 // Short name of a configuration, e.g. "zs2_fp16_gpus4_bs8_sl512"; extended with _tp2, _pp2, _off
-// when they apply.
+// (optimizer) or _offp (parameters too), and _pin when they apply.
 std::string experiment_name(const RunStartRecord& run);
 
 // One line of JSON without the newline. Text that is not UTF-8 gets replacement characters;

@@ -56,6 +56,9 @@ TEST_CASE("experiment names follow the field's habit") {
   run.per_device_train_batch_size = 8;
   run.max_seq_length = 512;
   CHECK(experiment_name(run) == "zs2_fp16_gpus4_bs8_sl512");
-  run.tp = 2;
-  CHECK(experiment_name(run) == "zs2_fp16_gpus4_bs8_sl512_tp2");
+  run.tp = run.pp = 2;
+  CHECK(experiment_name(run) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2");
+  run.offload = "optimizer";
+  run.pin_memory = true;
+  CHECK(experiment_name(run) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2_off_pin");
 }

@@ -1,0 +1,139 @@
+#include "benchmarks/strategies/bench_options.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tessera/core/error.h"
+
+namespace tessera::bench {
+namespace {
+
+at::ScalarType dtype_of(const std::string& flag, const std::string& name) {
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  check(name == "fp32", ErrorCode::kInvalidArgument, "--", flag, " is ", name,
+        "; use fp32, bf16 or fp16");
+  return at::kFloat;
+}
+
+}  // namespace
+
+Options::Options()
+    : values_{{"model_config", "bloom-tiny"},
+              {"strategies", "single"},
+              {"micro_batches", "4"},
+              {"accumulation", "1"},
+              {"seq", "128"},
+              {"dtype", "fp32"},
+              {"gradient_dtype", ""},
+              {"reduce_dtype", ""},
+              {"steps", "10"},
+              {"warmup", "3"},
+              {"backend", "auto"},
+              {"overlap", "true"},
+              {"bucket_bytes", "26214400"},
+              {"prefetch", "1"},
+              {"reduce_at_boundary", "false"},
+              {"persistence_threshold", "100000"},
+              {"unit_numel", "0"},
+              {"reshard", "true"},
+              {"shard_ranks", "0"},
+              {"checkpointing", "false"},
+              {"offload", "none"},
+              {"pin_memory", "true"},
+              {"offload_threads", "0"},
+              {"pipeline", "1"},
+              {"schedule", "1f1b"},
+              {"chunks", "1"},
+              {"balance", "flops"},
+              {"tensor", "1"},
+              {"sequence_parallel", "false"},
+              {"clip", "1"}} {}
+
+void Options::parse(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    const bool known = flag.starts_with("--") && values_.contains(flag.substr(2));
+    if (!known || i + 1 == argc) {
+      std::string all;
+      for (const auto& [name, value] : values_) all += concat(" --", name, " (", value, ")");
+      fail(ErrorCode::kInvalidArgument, known ? "missing value of " : "unknown flag ", flag,
+           "; flags and defaults:", all);
+    }
+    values_[flag.substr(2)] = argv[++i];
+  }
+}
+
+int64_t Options::number(const std::string& key) const {
+  const std::string& value = text(key);
+  const bool digits = !value.empty() && value.size() < 18 &&
+                      std::all_of(value.begin(), value.end(), [](char c) { return isdigit(c); });
+  check(digits, ErrorCode::kInvalidArgument, "--", key, " is '", value, "'; expected an integer");
+  return std::stoll(value);
+}
+
+bool Options::flag(const std::string& key) const {
+  const std::string& value = text(key);
+  check(value == "true" || value == "false", ErrorCode::kInvalidArgument, "--", key, " is '", value,
+        "'; expected true or false");
+  return value == "true";
+}
+
+std::vector<std::string> Options::list(const std::string& key) const {
+  std::vector<std::string> items;
+  std::istringstream stream(text(key));
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+MeshExtents Options::mesh(int world_size) const {
+  const auto pipeline = static_cast<int>(number("pipeline"));
+  const auto tensor = static_cast<int>(number("tensor"));
+  return {pipeline, std::max(1, world_size / std::max(1, pipeline * tensor)), tensor};
+}
+
+ParallelConfig Options::parallel(const std::string& strategy) const {
+  const std::vector<std::string> offloads{"none", "optimizer", "optimizer+params"};
+  const auto offload = std::find(offloads.begin(), offloads.end(), text("offload"));
+  check(offload != offloads.end(), ErrorCode::kInvalidArgument, "--offload is ", text("offload"),
+        "; use none, optimizer or optimizer+params");
+  ParallelConfig config{.strategy = strategy,
+                        .bucket_bytes = number("bucket_bytes"),
+                        .overlap = flag("overlap"),
+                        .reduce_at_boundary = flag("reduce_at_boundary"),
+                        .persistence_threshold = number("persistence_threshold"),
+                        .prefetch_blocks = static_cast<int>(number("prefetch")),
+                        .unit_numel = number("unit_numel"),
+                        .reshard_after_forward = flag("reshard"),
+                        .shard_ranks = static_cast<int>(number("shard_ranks")),
+                        .gradient_checkpointing = flag("checkpointing"),
+                        .offload = {.what = static_cast<Offload>(offload - offloads.begin()),
+                                    .pin_memory = flag("pin_memory"),
+                                    .threads = static_cast<int>(number("offload_threads"))},
+                        .pipeline = {.schedule = text("schedule"),
+                                     .chunks = static_cast<int>(number("chunks")),
+                                     .balance = text("balance")},
+                        .sequence_parallel = flag("sequence_parallel")};
+  config.precision.parameter = dtype_of("dtype", text("dtype"));
+  for (const auto& [key, member] : {std::pair{"gradient_dtype", &config.precision.gradient},
+                                    std::pair{"reduce_dtype", &config.precision.reduce}}) {
+    if (!text(key).empty()) *member = dtype_of(key, text(key));
+  }
+  return config;
+}
+
+std::string Options::variant() const {
+  const Options defaults;
+  std::string all;
+  for (const auto& [key, value] : values_) {
+    const bool told_elsewhere = key == "model_config" || key == "strategies" ||
+                                key == "micro_batches" || key == "accumulation" || key == "seq" ||
+                                key == "dtype" || key == "steps" || key == "warmup" ||
+                                key == "backend" || key == "pipeline" || key == "tensor";
+    if (told_elsewhere || value == defaults.text(key)) continue;
+    all += concat(all.empty() ? "" : " ", key, "=", value);
+  }
+  return all;
+}
+
+}  // namespace tessera::bench

@@ -1,0 +1,209 @@
+#include "benchmarks/strategies/step_benchmark.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <sstream>
+#include <utility>
+
+#include "tessera/core/error.h"
+#include "tessera/models/bloom.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::bench {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t sent_over_all_axes(const DeviceMesh& mesh) {
+  return mesh.axis(Axis::kPipeline).bytes_sent() + mesh.axis(Axis::kData).bytes_sent() +
+         mesh.axis(Axis::kTensor).bytes_sent();
+}
+
+// One line of "key": value pairs.
+class JsonLine {
+ public:
+  JsonLine() {
+    line_.setf(std::ios::fixed);
+    line_.precision(2);
+  }
+  template <typename T>
+  JsonLine& add(const char* key, const T& value) {
+    line_ << (empty_ ? "" : ", ") << '"' << key << "\": ";
+    empty_ = false;
+    if constexpr (std::is_convertible_v<T, std::string>) {
+      line_ << '"' << value << '"';
+    } else {
+      line_ << value;
+    }
+    return *this;
+  }
+  std::string text() const { return "{" + line_.str() + "}"; }
+
+ private:
+  std::ostringstream line_;
+  bool empty_ = true;
+};
+
+}  // namespace
+
+std::vector<int64_t> StepBenchmark::Footprint::values() const {
+  return {peak_allocated,      peak_reserved,        held.parameter_bytes,
+          held.gradient_bytes, held.optimizer_bytes, held.buffer_bytes,
+          held.host_bytes,     held.pinned_bytes,    sent,
+          device_allocations};
+}
+
+// The same on all ranks that work on the same micro-batches.
+std::vector<MicroBatch> StepBenchmark::draw(const DeviceMesh& mesh, int64_t vocabulary,
+                                            int64_t step) const {
+  const int64_t sequence = options_.number("seq");
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(
+      block_seed(static_cast<uint64_t>(step), static_cast<size_t>(mesh.coordinate(Axis::kData))));
+  auto ids = [&] {
+    return at::randint(0, vocabulary, {micro_batch_, sequence}, generator, at::kLong)
+        .to(world_.device());
+  };
+  std::vector<MicroBatch> batches(static_cast<size_t>(options_.number("accumulation")));
+  for (MicroBatch& batch : batches) {
+    batch.input_ids = ids();
+    batch.labels = ids();
+    batch.sample_count = micro_batch_;
+    batch.token_count = batch.target_count = micro_batch_ * sequence;
+  }
+  return batches;
+}
+
+void StepBenchmark::run(benchmark::State& state) {
+  const at::Device device = world_.device();
+  DeviceMesh mesh(world_, options_.mesh(world_.size()));
+  const ParallelConfig config = options_.parallel(strategy_name_);
+  const BloomConfig bloom = BloomConfig::preset(options_.text("model_config"));
+  const ModelSpec model = make_bloom_causal(bloom);
+  auto strategy = make_strategy(config, mesh);
+  const double build_begin = now_s();
+  strategy->attach(model, {.device = device, .seed = 1}, make_adamw({.weight_decay = 0.01}));
+  build_s_ = now_s() - build_begin;
+
+  TrainerOptions trainer_options;
+  trainer_options.device = device;
+  trainer_options.max_grad_norm = static_cast<double>(options_.number("clip"));
+  trainer_options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-4};
+  trainer_options.loss_scaler.enabled = config.precision.parameter == at::kHalf;
+  Trainer trainer(*strategy, trainer_options);
+  auto step = [&](const std::vector<MicroBatch>& batches) {
+    bool given = false;
+    trainer.fit([&] { return std::exchange(given, true) ? std::vector<MicroBatch>{} : batches; },
+                [&](const StepReport& report) { loss_ = report.loss; });
+    synchronize();
+  };
+  int64_t steps = 0;
+  while (steps < options_.number("warmup")) step(draw(mesh, bloom.vocabulary, steps++));
+  const int64_t sent = sent_over_all_axes(mesh);
+  if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
+  const int64_t allocations = read_device().device_allocations;
+  world_.barrier();
+  for (auto _ : state) {
+    const std::vector<MicroBatch> batches = draw(mesh, bloom.vocabulary, steps++);
+    synchronize();
+    const double begin = now_s();
+    step(batches);
+    times_.push_back(now_s() - begin);
+    state.SetIterationTime(times_.back());
+  }
+  Footprint footprint = read_device();
+  footprint.held = strategy->memory();
+  footprint.device_allocations -= allocations;
+  footprint.sent = (sent_over_all_axes(mesh) - sent) / static_cast<int64_t>(times_.size());
+  state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
+  state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
+  print(model, mesh, strategy->parameter_count(), footprint);
+}
+
+StepBenchmark::Footprint StepBenchmark::read_device() const {
+  Footprint footprint;
+  if (!world_.device().is_cuda()) return footprint;
+  const auto stats = at::accelerator::getDeviceStats(world_.device().index());
+  footprint.peak_allocated = stats.allocated_bytes[0].peak;
+  footprint.peak_reserved = stats.reserved_bytes[0].peak;
+  footprint.device_allocations = stats.num_device_alloc;
+  return footprint;
+}
+
+std::vector<int64_t> StepBenchmark::over_ranks(std::vector<int64_t> values, bool largest) const {
+  at::Tensor reduced = at::tensor(values, at::kLong).to(world_.device());
+  world_.all_reduce(reduced, largest ? ReduceOp::kMax : ReduceOp::kMin).wait();
+  reduced = reduced.cpu();
+  std::copy_n(reduced.const_data_ptr<int64_t>(), values.size(), values.begin());
+  return values;
+}
+
+void StepBenchmark::synchronize() const {
+  if (world_.device().is_cuda()) at::accelerator::synchronizeDevice(world_.device().index());
+}
+
+double StepBenchmark::median() const {
+  std::vector<double> sorted = times_;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted[sorted.size() / 2];
+}
+
+// Tokens of the global batch over all ranks of all axes.
+double StepBenchmark::tokens_per_second_and_rank(const DeviceMesh& mesh) const {
+  const int64_t tokens = micro_batch_ * options_.number("seq") * options_.number("accumulation") *
+                         mesh.extent(Axis::kData);
+  return static_cast<double>(tokens) / median() / world_.size();
+}
+
+void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
+                          const Footprint& footprint) const {
+  const std::vector<int64_t> most = over_ranks(footprint.values(), /*largest=*/true);
+  const std::vector<int64_t> least = over_ranks(footprint.values(), /*largest=*/false);
+  if (world_.rank() != 0) return;
+  const int64_t sequence = options_.number("seq");
+  const double tokens_per_s = tokens_per_second_and_rank(mesh);
+  const auto [fastest, slowest] = std::minmax_element(times_.begin(), times_.end());
+  auto mib = [](int64_t bytes) { return bytes >> 20; };
+  JsonLine line;
+  line.add("model", model.name)
+      .add("mode", strategy_name_)
+      .add("mesh", concat(mesh.extent(Axis::kPipeline), "x", mesh.extent(Axis::kData), "x",
+                          mesh.extent(Axis::kTensor)))
+      .add("variant", options_.variant())
+      .add("mb", micro_batch_)
+      .add("seq", sequence)
+      .add("accum", options_.number("accumulation"))
+      .add("dtype", options_.text("dtype"))
+      .add("world", world_.size())
+      .add("params", parameters)
+      .add("step_ms", median() * 1e3)
+      .add("min_ms", *fastest * 1e3)
+      .add("max_ms", *slowest * 1e3)
+      .add("tok_s_gpu", tokens_per_s);
+  if (model.flops_per_token) {
+    line.add("tflops", model.flops_per_token(sequence) * tokens_per_s / 1e12);
+  }
+  line.add("peak_alloc_mib", mib(most[0]))
+      .add("peak_alloc_least_mib", mib(least[0]))
+      .add("peak_resv_mib", mib(most[1]))
+      .add("parameter_mib", mib(most[2]))
+      .add("gradient_mib", mib(most[3]))
+      .add("optimizer_mib", mib(most[4]))
+      .add("buffer_mib", mib(most[5]))
+      .add("host_mib", mib(most[6]))
+      .add("pinned_mib", mib(most[7]))
+      .add("comm_mib_per_step", mib(most[8]))
+      .add("device_allocations", most[9])
+      .add("build_s", build_s_)
+      .add("loss", loss_);
+  std::cout << "TESSERA " << line.text() << std::endl;
+}
+
+}  // namespace tessera::bench

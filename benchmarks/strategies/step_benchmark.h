@@ -1,0 +1,49 @@
+#pragma once
+// One configuration on one rank: builds, warms up, and runs one step per benchmark iteration.
+#include <benchmark/benchmark.h>
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/strategies/bench_options.h"
+#include "tessera/backends/strategy.h"
+
+namespace tessera::bench {
+
+// Collective: every rank makes the same ones and runs them in the same order.
+class StepBenchmark {
+ public:
+  StepBenchmark(Communicator& world, const Options& options, std::string strategy,
+                int64_t micro_batch)
+      : world_(world),
+        options_(options),
+        strategy_name_(std::move(strategy)),
+        micro_batch_(micro_batch) {}
+
+  void run(benchmark::State& state);
+
+ private:
+  // Of one rank; reported as the largest and the least over all of them.
+  struct Footprint {
+    std::vector<int64_t> values() const;
+    StrategyMemory held;
+    int64_t peak_allocated = 0, peak_reserved = 0, sent = 0, device_allocations = 0;
+  };
+  std::vector<MicroBatch> draw(const DeviceMesh& mesh, int64_t vocabulary, int64_t step) const;
+  Footprint read_device() const;
+  std::vector<int64_t> over_ranks(std::vector<int64_t> values, bool largest) const;
+  void synchronize() const;
+  double median() const;
+  double tokens_per_second_and_rank(const DeviceMesh& mesh) const;
+  void print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
+             const Footprint& footprint) const;
+
+  Communicator& world_;
+  const Options& options_;
+  std::string strategy_name_;
+  int64_t micro_batch_;
+  std::vector<double> times_;
+  double build_s_ = 0, loss_ = 0;
+};
+
+}  // namespace tessera::bench

@@ -1,0 +1,53 @@
+#include "examples/common/layout.h"
+
+#include <algorithm>
+
+#include "examples/common/prepare.h"
+
+namespace tessera::programs {
+
+std::vector<std::string> offload_names() { return {"none", "optimizer", "optimizer+params"}; }
+
+ParallelConfig parallel_config(const TrainOptions& o) {
+  const std::vector<std::string> offloads = offload_names();
+  const auto offload = std::find(offloads.begin(), offloads.end(), o.offload) - offloads.begin();
+  ParallelConfig config{.strategy = o.strategy,
+                        .bucket_bytes = o.bucket_bytes,
+                        .overlap = o.overlap,
+                        .reduce_at_boundary = o.reduce_at_boundary,
+                        .persistence_threshold = o.persistence_threshold,
+                        .prefetch_blocks = static_cast<int>(o.prefetch_blocks),
+                        .unit_numel = o.fsdp_unit_numel,
+                        .reshard_after_forward = o.reshard_after_forward,
+                        .shard_ranks = static_cast<int>(o.shard_ranks),
+                        .gradient_checkpointing = o.gradient_checkpointing,
+                        .offload = {.what = static_cast<Offload>(offload),
+                                    .pin_memory = o.pin_memory,
+                                    .threads = static_cast<int>(o.offload_threads)},
+                        .pipeline = {.schedule = o.pipeline_schedule,
+                                     .chunks = static_cast<int>(o.pipeline_chunks),
+                                     .balance = o.pipeline_balance},
+                        .sequence_parallel = o.sequence_parallel};
+  config.precision.parameter = scalar_type_of(o.dtype);
+  if (!o.gradient_dtype.empty()) config.precision.gradient = scalar_type_of(o.gradient_dtype);
+  if (!o.reduce_dtype.empty()) config.precision.reduce = scalar_type_of(o.reduce_dtype);
+  return config;
+}
+
+MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
+  const int64_t data = world_size / (o.pipeline_parallel * o.tensor_parallel);
+  return {.pipeline = static_cast<int>(o.pipeline_parallel),
+          .data = static_cast<int>(std::max<int64_t>(1, data)),
+          .tensor = static_cast<int>(o.tensor_parallel)};
+}
+
+int64_t bytes_sent(const DeviceMesh& mesh) {
+  return mesh.axis(Axis::kPipeline).bytes_sent() + mesh.axis(Axis::kData).bytes_sent() +
+         mesh.axis(Axis::kTensor).bytes_sent();
+}
+
+bool counts_for_its_data(const DeviceMesh& mesh) {
+  return mesh.coordinate(Axis::kPipeline) == 0 && mesh.coordinate(Axis::kTensor) == 0;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,25 @@
+#pragma once
+// What the flags of the strategy section mean to the library.
+#include <string>
+#include <vector>
+
+#include "examples/common/options.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/device_mesh.h"
+
+namespace tessera::programs {
+
+std::vector<std::string> offload_names();  // of --offload, in the order of Offload
+
+ParallelConfig parallel_config(const TrainOptions& options);
+
+// The data axis gets what the other two leave. DeviceMesh refuses what does not fit the world.
+MeshExtents mesh_extents(const TrainOptions& options, int world_size);
+
+// What this rank has sent over all axes.
+int64_t bytes_sent(const DeviceMesh& mesh);
+
+// Its micro-batches are counted here when several ranks work on the same ones.
+bool counts_for_its_data(const DeviceMesh& mesh);
+
+}  // namespace tessera::programs
