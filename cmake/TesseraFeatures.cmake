@@ -5,6 +5,8 @@ find_package(absl REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
+find_path(HWY_INCLUDE_DIR hwy/highway.h REQUIRED)
+find_library(HWY_LIBRARY hwy REQUIRED)
 
 set(TESSERA_HAS_CUDA OFF)
 set(TESSERA_HAS_NCCL OFF)

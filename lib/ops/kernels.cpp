@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/DeviceGuard.h>
 
+#include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
 #include "tessera/core/error.h"
 
@@ -125,6 +126,7 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars) {
   if (ranges.empty()) return;
+  if (ranges.front().parameter.is_cpu()) return cpu::adamw_update(ranges, options, scalars);
   TESSERA_DISPATCH(adamw_update, ranges.front().parameter, ranges, options, scalars);
 }
 
@@ -140,6 +142,7 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient,
 at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   check(!tensors.empty(), ErrorCode::kInvalidArgument,
         "square_sum: no tensor was given, so the device of the result is unknown.");
+  if (tensors.front().is_cpu()) return cpu::square_sum(tensors);
   return TESSERA_DISPATCH(square_sum, tensors.front(), tensors);
 }
 

@@ -10,27 +10,27 @@ namespace {
 
 class AdamW : public Optimizer {
  public:
-  AdamW(const AdamWConfig& config, std::vector<OptimizerRange> ranges)
-      : config_(config), ranges_(std::move(ranges)) {
+  AdamW(const AdamWConfig& config, const std::vector<OptimizerRange>& ranges) : config_(config) {
     int64_t total = 0;
-    for (const auto& range : ranges_) total += range.parameter.numel();
-    if (ranges_.empty()) {
+    for (const auto& range : ranges) total += range.parameter.numel();
+    if (ranges.empty()) {
       step_count_ = at::zeros({});
       return;
     }
-    const auto options = ranges_.front().parameter.options().requires_grad(false);
+    const auto options = ranges.front().parameter.options().requires_grad(false);
     step_count_ = at::zeros({}, options);
     moments_ = at::zeros({2, total}, options);
     int64_t offset = 0;
-    for (const auto& range : ranges_) {
+    for (const auto& range : ranges) {
       const int64_t numel = range.parameter.numel();
-      exp_avg_.push_back(moments_[0].narrow(0, offset, numel));
-      exp_avg_sq_.push_back(moments_[1].narrow(0, offset, numel));
+      updates_.push_back({range.parameter, range.gradient, moments_[0].narrow(0, offset, numel),
+                          moments_[1].narrow(0, offset, numel), range.low_precision,
+                          range.weight_decay ? config_.weight_decay : 0.0});
       offset += numel;
     }
   }
 
-  size_t range_count() const override { return ranges_.size(); }
+  size_t range_count() const override { return updates_.size(); }
 
   void begin_step(const StepScalars& scalars) override {
     at::NoGradGuard no_grad;
@@ -44,17 +44,12 @@ class AdamW : public Optimizer {
 
   void update(size_t first, size_t count) override {
     at::NoGradGuard no_grad;
-    for (size_t i = first; i < first + count; ++i) {
-      const OptimizerRange& range = ranges_[i];
-      ops::AdamWOptions options{config_.beta1, config_.beta2, config_.epsilon,
-                                range.weight_decay ? config_.weight_decay : 0.0};
-      ops::adamw_update(range.parameter, range.gradient, exp_avg_[i], exp_avg_sq_[i],
-                        range.low_precision, options, scalars_);
-    }
+    ops::adamw_update(std::span(updates_).subspan(first, count),
+                      {config_.beta1, config_.beta2, config_.epsilon}, scalars_);
   }
 
   std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const override {
-    return {{"exp_avg", exp_avg_[range]}, {"exp_avg_sq", exp_avg_sq_[range]}};
+    return {{"exp_avg", updates_[range].exp_avg}, {"exp_avg_sq", updates_[range].exp_avg_sq}};
   }
   at::Tensor step_count() const override { return step_count_; }
   int64_t state_bytes() const override {
@@ -63,9 +58,8 @@ class AdamW : public Optimizer {
 
  private:
   AdamWConfig config_;
-  std::vector<OptimizerRange> ranges_;
   at::Tensor moments_, step_count_;
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_;  // views of moments_
+  std::vector<ops::AdamWRange> updates_;  // by range; the moments are views of moments_
   ops::AdamWScalars scalars_;
 };
 
@@ -79,8 +73,8 @@ OptimizerFactory make_adamw(const AdamWConfig& config) {
         " must be positive");
   check(config.weight_decay >= 0, ErrorCode::kInvalidArgument, "AdamW: weight decay ",
         config.weight_decay, " must not be negative");
-  return [config](std::vector<OptimizerRange> ranges) -> std::unique_ptr<Optimizer> {
-    return std::make_unique<AdamW>(config, std::move(ranges));
+  return [config](const std::vector<OptimizerRange>& ranges) -> std::unique_ptr<Optimizer> {
+    return std::make_unique<AdamW>(config, ranges);
   };
 }
 

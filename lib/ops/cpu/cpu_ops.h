@@ -1,0 +1,15 @@
+#pragma once
+// Vectorised, threaded versions of the whole-buffer operations for tensors in host memory. They
+// fall back to the reference by themselves for dtypes and layouts they do not know.
+#include "tessera/ops/update.h"
+
+namespace tessera::ops::cpu {
+
+// Threads work on fixed chunks of this many elements; one chunk is done by the calling thread.
+inline constexpr int64_t kChunk = 1 << 15;
+
+void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
+                  const AdamWScalars& scalars);
+at::Tensor square_sum(std::span<const at::Tensor> tensors);
+
+}  // namespace tessera::ops::cpu

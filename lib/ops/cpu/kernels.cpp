@@ -1,0 +1,260 @@
+#include "lib/ops/cpu/kernels.h"
+
+#include <cstring>
+
+// AVX2, AVX-512 and what every machine has.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/ops/cpu/kernels.cpp"
+#include <hwy/foreach_target.h>
+// After it.
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::ops::cpu::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D32 = hn::ScalableTag<float>;
+using V = hn::Vec<D32>;
+constexpr D32 kFloats;
+constexpr hn::RebindToUnsigned<D32> kBits;
+constexpr hn::RebindToSigned<D32> kInts;
+constexpr hn::Rebind<uint16_t, D32> kHalves;
+
+struct Float {
+  using Element = float;
+  static V load(const Element* from) { return hn::LoadU(kFloats, from); }
+  static void store(V value, Element* to) { hn::StoreU(value, kFloats, to); }
+  static void stream(V value, Element* to) { hn::Stream(value, kFloats, to); }
+};
+
+template <typename Format>
+struct SixteenBits {
+  using Element = uint16_t;
+  static V load(const Element* from) {
+    return Format::widen(hn::PromoteTo(kBits, hn::LoadU(kHalves, from)));
+  }
+  static auto narrow(V value) {
+    return hn::DemoteTo(kHalves, hn::BitCast(kInts, Format::round(value)));
+  }
+  static void store(V value, Element* to) { hn::StoreU(narrow(value), kHalves, to); }
+  static void stream(V value, Element* to) {
+    if constexpr (hn::MaxLanes(kHalves) * sizeof(Element) >= 16) {
+      hn::Stream(narrow(value), kHalves, to);
+    } else {
+      store(value, to);
+    }
+  }
+};
+
+// Both directions work on the bits, so that rounding to nearest even, infinities, NaN and
+// subnormal numbers are the same on every machine.
+struct BFloat16Format {
+  static V widen(hn::Vec<decltype(kBits)> bits) {
+    return hn::BitCast(kFloats, hn::ShiftLeft<16>(bits));
+  }
+  static auto round(V value) {
+    const auto bits = hn::BitCast(kBits, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kBits, 1));
+    const auto rounded = hn::ShiftRight<16>(bits + odd + hn::Set(kBits, 0x7FFF));
+    return hn::IfThenElse(hn::RebindMask(kBits, hn::IsNaN(value)), hn::Set(kBits, 0x7FC0), rounded);
+  }
+};
+
+struct HalfFormat {
+  // The exponent is moved by a multiplication, which also makes subnormal numbers normal.
+  static V widen(hn::Vec<decltype(kBits)> bits) {
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kBits, 0x8000)));
+    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(kBits, 0x7FFF)));
+    const V scaled = hn::BitCast(kFloats, magnitude) * hn::Set(kFloats, 0x1p112F);
+    const auto special = magnitude > hn::Set(kBits, (0x7C00U << 13) - 1);
+    const auto value = hn::IfThenElse(special, hn::Or(magnitude, hn::Set(kBits, 0x7F800000)),
+                                      hn::BitCast(kBits, scaled));
+    return hn::BitCast(kFloats, hn::Or(value, sign));
+  }
+  // Adding the power of two whose last place is the half's last place makes the addition round.
+  static auto round(V value) {
+    const auto bits = hn::BitCast(kBits, value);
+    const auto magnitude = hn::And(bits, hn::Set(kBits, 0x7FFFFFFF));
+    const auto exponent = hn::And(magnitude, hn::Set(kBits, 0x7F800000));
+    const auto least = hn::Set(kBits, (127U - 14U) << 23);  // of the normal halves
+    const auto base = hn::Max(exponent, least) + hn::Set(kBits, 13U << 23);
+    const V sum = hn::BitCast(kFloats, magnitude) + hn::BitCast(kFloats, base);
+    // sum = 2^(e + 13) + m 2^(e - 10): its last ten bits are the half's, counted from exponent e.
+    const auto count = hn::BitCast(kBits, sum) - base;
+    const auto half = hn::ShiftRight<13>(base - hn::Set(kBits, (13U + 113U) << 23)) + count;
+    const auto finite = hn::Min(half, hn::Set(kBits, 0x7C00));
+    const auto overflow = magnitude > hn::Set(kBits, 0x477FFFFF);  // from 65536 on
+    const auto nan = magnitude > hn::Set(kBits, 0x7F800000);
+    auto result = hn::IfThenElse(overflow, hn::Set(kBits, 0x7C00), finite);
+    result = hn::IfThenElse(nan, hn::Set(kBits, 0x7E00), result);
+    return hn::Or(result, hn::ShiftRight<16>(hn::And(bits, hn::Set(kBits, 0x80000000))));
+  }
+};
+
+using BFloat16 = SixteenBits<BFloat16Format>;
+using Half = SixteenBits<HalfFormat>;
+
+struct None {
+  using Element = char;
+  static void store(V, Element*) {}
+  static void stream(V, Element*) {}
+};
+
+template <typename G, typename L>
+struct Arrays {
+  float *parameter, *exp_avg, *exp_avg_sq;
+  const typename G::Element* gradient;
+  typename L::Element* low;
+};
+
+// count is a multiple of the vector length.
+template <bool kStream, typename G, typename L>
+void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
+  const V scale = hn::Set(kFloats, c.gradient_scale), keep = hn::Set(kFloats, c.keep),
+          rate1 = hn::Set(kFloats, c.one_minus_beta1), beta2 = hn::Set(kFloats, c.beta2),
+          rate2 = hn::Set(kFloats, c.one_minus_beta2), root = hn::Set(kFloats, c.inverse_root),
+          epsilon = hn::Set(kFloats, c.epsilon), step = hn::Set(kFloats, c.step_size);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  for (int64_t i = 0; i < count; i += lanes) {
+    const V g = G::load(a.gradient + i) * scale;
+    const V m0 = Float::load(a.exp_avg + i);
+    const V m = m0 + rate1 * (g - m0);
+    const V v = Float::load(a.exp_avg_sq + i) * beta2 + g * g * rate2;
+    const V direction = m / (hn::Sqrt(v) * root + epsilon);
+    const V p = Float::load(a.parameter + i) * keep - direction * step;
+    Float::store(m, a.exp_avg + i);
+    Float::store(v, a.exp_avg_sq + i);
+    Float::store(p, a.parameter + i);
+    if constexpr (kStream) {
+      L::stream(p, a.low + i);
+    } else {
+      L::store(p, a.low + i);
+    }
+  }
+}
+
+template <typename T>
+void copy(T* to, const T* from, int64_t count) {
+  std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+}
+
+template <typename G, typename L>
+void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c) {
+  using Low = typename L::Element;
+  const Arrays<G, L> a{raw.parameter, raw.exp_avg, raw.exp_avg_sq,
+                       static_cast<const typename G::Element*>(raw.gradient),
+                       static_cast<Low*>(raw.low_precision)};
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+  const int64_t whole = count / lanes * lanes;
+  const auto vector_bytes = static_cast<uintptr_t>(lanes) * sizeof(Low);
+  if (reinterpret_cast<uintptr_t>(a.low) % vector_bytes == 0) {
+    update<true>(a, whole, c);
+    hwy::FlushStream();
+  } else {
+    update<false>(a, whole, c);
+  }
+  const int64_t rest = count - whole;
+  if (rest == 0) return;
+  // The rest in a vector of its own, so that an element's bits do not depend on its place.
+  constexpr size_t kMost = hn::MaxLanes(kFloats);
+  HWY_ALIGN float p[kMost] = {}, m[kMost] = {}, v[kMost] = {};
+  HWY_ALIGN typename G::Element g[kMost] = {};
+  HWY_ALIGN Low low[kMost] = {};
+  copy(p, a.parameter + whole, rest);
+  copy(m, a.exp_avg + whole, rest);
+  copy(v, a.exp_avg_sq + whole, rest);
+  copy(g, a.gradient + whole, rest);
+  update<false, G, L>({p, m, v, g, low}, lanes, c);
+  copy(a.parameter + whole, p, rest);
+  copy(a.exp_avg + whole, m, rest);
+  copy(a.exp_avg_sq + whole, v, rest);
+  if (a.low != nullptr) copy(a.low + whole, low, rest);
+}
+
+template <typename G>
+void adamw_low(const AdamWArrays& a, int64_t count, Type low, const AdamWConstants& c) {
+  switch (low) {
+    case Type::kBFloat16:
+      return adamw_typed<G, BFloat16>(a, count, c);
+    case Type::kHalf:
+      return adamw_typed<G, Half>(a, count, c);
+    case Type::kFloat:
+      return adamw_typed<G, Float>(a, count, c);
+    case Type::kNone:
+      return adamw_typed<G, None>(a, count, c);
+  }
+}
+
+void adamw_target(const AdamWArrays& a, int64_t count, Type gradient, Type low,
+                  const AdamWConstants& c) {
+  switch (gradient) {
+    case Type::kBFloat16:
+      return adamw_low<BFloat16>(a, count, low, c);
+    case Type::kHalf:
+      return adamw_low<Half>(a, count, low, c);
+    default:
+      return adamw_low<Float>(a, count, low, c);
+  }
+}
+
+// Sixteen partial sums whatever the vector length.
+template <typename T>
+double square_sum_typed(const void* data, int64_t count) {
+  constexpr int64_t kParts = 16;
+  const auto* in = static_cast<const typename T::Element*>(data);
+  HWY_ALIGN double sums[kParts] = {};
+  HWY_ALIGN float values[kParts];
+  HWY_ALIGN typename T::Element rest[kParts] = {};
+  for (int64_t i = 0; i < count; i += kParts) {
+    const typename T::Element* from = in + i;
+    if (count - i < kParts) {
+      copy(rest, from, count - i);
+      from = rest;
+    }
+    const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
+    for (int64_t j = 0; j < kParts; j += lanes) Float::store(T::load(from + j), values + j);
+    for (int64_t j = 0; j < kParts; ++j) {
+      const double value = values[j];
+      sums[j] += value * value;
+    }
+  }
+  double sum = 0;
+  for (double part : sums) sum += part;
+  return sum;
+}
+
+double square_sum_target(const void* data, int64_t count, Type type) {
+  switch (type) {
+    case Type::kBFloat16:
+      return square_sum_typed<BFloat16>(data, count);
+    case Type::kHalf:
+      return square_sum_typed<Half>(data, count);
+    default:
+      return square_sum_typed<Float>(data, count);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::ops::cpu {
+
+HWY_EXPORT(adamw_target);
+HWY_EXPORT(square_sum_target);
+
+void adamw(const AdamWArrays& arrays, int64_t count, Type gradient, Type low_precision,
+           const AdamWConstants& constants) {
+  HWY_DYNAMIC_DISPATCH(adamw_target)(arrays, count, gradient, low_precision, constants);
+}
+
+double square_sum(const void* data, int64_t count, Type type) {
+  return HWY_DYNAMIC_DISPATCH(square_sum_target)(data, count, type);
+}
+
+}  // namespace tessera::ops::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,35 @@
+#pragma once
+// The host's versions of the whole-buffer operations on raw arrays, for one thread: the widest
+// vectors of the machine, chosen at run time. No contraction into fused multiply-adds, so that
+// every instruction set gives the same bits.
+#include <cstdint>
+
+namespace tessera::ops::cpu {
+
+enum class Type { kNone, kFloat, kBFloat16, kHalf };
+
+// What is the same for every element of an AdamW update.
+struct AdamWConstants {
+  float gradient_scale;
+  float keep;  // 1 - learning rate * weight decay
+  float one_minus_beta1, beta2, one_minus_beta2;
+  float inverse_root;  // 1 / sqrt(1 - beta2^t)
+  float epsilon;
+  float step_size;  // learning rate / (1 - beta1^t)
+};
+
+// Arrays of equal length, at any address. low_precision is written with streaming stores where its
+// alignment allows; it is null for Type::kNone.
+struct AdamWArrays {
+  float *parameter, *exp_avg, *exp_avg_sq;
+  const void* gradient;
+  void* low_precision;
+};
+
+void adamw(const AdamWArrays& arrays, int64_t count, Type gradient, Type low_precision,
+           const AdamWConstants& constants);
+
+// Formed in fp64 in a fixed order.
+double square_sum(const void* data, int64_t count, Type type);
+
+}  // namespace tessera::ops::cpu
