@@ -5,6 +5,7 @@
 
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
+#include "lib/ops/reference.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
@@ -121,6 +122,16 @@ at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss) {
   TESSERA_DISPATCH(cross_entropy_, logits, logits, labels, scale, row_loss);
+}
+
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
+                              const at::Tensor& statistics) {
+  reference::cross_entropy_statistics(logits, labels, statistics);
+}
+
+void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
+  reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
 }
 
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,

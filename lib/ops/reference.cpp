@@ -212,6 +212,26 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at
   logits.copy_(gradient);
 }
 
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
+                              const at::Tensor& statistics) {
+  const int64_t columns = logits.size(1);
+  const at::Tensor here = labels.ge(0).logical_and_(labels.lt(columns));
+  const at::Tensor target = logits.gather(1, labels.clamp(0, columns - 1).unsqueeze(1)).squeeze(1);
+  statistics[0].copy_(logits.to(wide(logits)).logsumexp(1));
+  statistics[1].copy_(target.masked_fill(here.logical_not(), 0.0));
+}
+
+void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
+  const int64_t columns = logits.size(1);
+  const at::Tensor here = labels.ge(0).logical_and_(labels.lt(columns)).unsqueeze(1);
+  at::Tensor gradient = (logits.to(wide(logits)) - log_sum_exp.unsqueeze(1)).exp_();
+  gradient.scatter_add_(1, labels.clamp(0, columns - 1).unsqueeze(1),
+                        here.to(gradient.scalar_type()).neg_());
+  gradient.mul_(scale).masked_fill_(labels.eq(kIgnoredLabel).unsqueeze(1), 0.0);
+  logits.copy_(gradient);
+}
+
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars) {
   const bool may_skip = scalars.skip.defined();

@@ -73,6 +73,9 @@ struct ModelSpec {
   std::vector<TiedParameter> tied;
   std::vector<SharedParameter> shared;
   bool has_loss = true;  // the last block returns the loss; false in parts without the model's end
+  // As many ranks as divide this number (e.g. of attention heads) can share every layer as
+  // BuildContext::tensor; 0: the blocks ignore it.
+  int64_t tensor_divisor = 0;
   // Floating-point operations of forward and backward for one token at this sequence length: 6P +
   // 6*layers*hidden*sequence (causal attention counted at half). Null when unknown.
   std::function<double(int64_t sequence_length)> flops_per_token;

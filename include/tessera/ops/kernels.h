@@ -91,5 +91,14 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight);
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss);
+// cross_entropy_ in two halves, for logits that are some columns of wider ones; a label outside
+// these columns marks a target elsewhere. statistics [2, rows] fp32 receives the rows' log-sum-exp
+// and the logit of the label (0 when elsewhere).
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
+                              const at::Tensor& statistics);
+// In place: logits -> (exp(logits - log_sum_exp) - onehot) * scale, 0 in rows labelled -100;
+// log_sum_exp [rows] fp32 is that of all columns.
+void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& log_sum_exp, const at::Tensor& scale);
 
 }  // namespace tessera::ops

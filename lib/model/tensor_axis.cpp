@@ -1,0 +1,94 @@
+// Who shares a layer, and how its parameters are cut.
+#include <ATen/ATen.h>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
+
+namespace tessera {
+namespace {
+
+// Of the dimension that is cut; the rank's size in one part.
+int64_t size_per_rank(const std::string& name, int64_t whole, const TensorCut& cut, int ranks) {
+  check(cut.padded || whole % (int64_t{cut.parts} * ranks) == 0, ErrorCode::kInvalidArgument,
+        "parameter ", name, ": ", cut.parts > 1 ? concat(cut.parts, " equal parts of ") : "",
+        "dimension ", cut.dim, " with ", whole, " elements cannot be shared by ", ranks,
+        " tensor-parallel ranks");
+  const int64_t size = (whole / cut.parts + ranks - 1) / ranks;
+  check(size * (ranks - 1) < whole, ErrorCode::kInvalidArgument, "parameter ", name, ": ", whole,
+        " elements of dimension ", cut.dim, " leave nothing for the last of ", ranks,
+        " tensor-parallel ranks; use fewer");
+  return size;
+}
+
+}  // namespace
+
+TensorAxis::TensorAxis(const BuildContext& context) {
+  if (context.tensor == nullptr || context.tensor->size() == 1) return;
+  comm_ = context.tensor;
+  rank_ = comm_->rank();
+  size_ = comm_->size();
+  sequence_parallel_ = context.sequence_parallel;
+}
+
+std::vector<int64_t> cut_shape(const std::string& name, at::IntArrayRef whole, const TensorCut& cut,
+                               const TensorAxis& axis) {
+  std::vector<int64_t> shape = whole.vec();
+  if (cut.dim >= 0 && axis.size() > 1) {
+    shape[cut.dim] = cut.parts * size_per_rank(name, whole[cut.dim], cut, axis.size());
+  }
+  return shape;
+}
+
+Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool weight_decay,
+                        const TensorCut& cut, const TensorAxis& axis) {
+  Parameter parameter{name, whole.detach(), weight_decay};
+  if (axis.size() > 1 && cut.dim < 0) parameter.copies = axis.size();
+  if (axis.size() > 1 && cut.dim >= 0) {
+    const int64_t full_size = whole.size(cut.dim);
+    parameter.shard = {cut.dim, cut.parts, full_size};
+    const int64_t size = size_per_rank(name, full_size, cut, axis.size());
+    const at::Tensor by_part = parameter.tensor.unflatten(cut.dim, {cut.parts, -1});
+    const int64_t first = axis.rank() * size;
+    const int64_t count = std::min(size, by_part.size(cut.dim + 1) - first);
+    const std::vector<int64_t> shape = cut_shape(name, whole.sizes(), cut, axis);
+    const at::Tensor mine = at::zeros(shape, whole.options());
+    mine.unflatten(cut.dim, {cut.parts, -1})
+        .narrow(cut.dim + 1, 0, count)
+        .copy_(by_part.narrow(cut.dim + 1, first, count));
+    parameter.tensor = mine;
+  }
+  parameter.tensor.set_requires_grad(true);
+  return parameter;
+}
+
+at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& shard) {
+  std::vector<at::Tensor> by_part;
+  for (const at::Tensor& part : parts) {
+    by_part.push_back(part.unflatten(shard.dim, {shard.parts, -1}));
+  }
+  return at::cat(by_part, shard.dim + 1)
+      .flatten(shard.dim, shard.dim + 1)
+      .narrow(shard.dim, 0, shard.full_size)
+      .contiguous();
+}
+
+std::string tensor_parallel_problem(const ModelSpec& model, int degree) {
+  if (degree == 1) return "";
+  if (model.tensor_divisor == 0) {
+    return concat("model ", model.name,
+                  " has no tensor-parallel layers; use a tensor axis of 1, or build its blocks "
+                  "from the layers of tessera/model/tensor_parallel.h and set "
+                  "ModelSpec::tensor_divisor");
+  }
+  if (model.tensor_divisor % degree == 0) return "";
+  std::string legal;
+  for (int64_t d = 2; d <= model.tensor_divisor; ++d) {
+    if (model.tensor_divisor % d == 0) legal += concat(legal.empty() ? "" : ", ", d);
+  }
+  return concat("model ", model.name, " cannot be shared by ", degree,
+                " tensor-parallel ranks; its layers divide over ",
+                legal.empty() ? "no number of ranks but 1" : legal);
+}
+
+}  // namespace tessera

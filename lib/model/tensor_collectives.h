@@ -1,0 +1,45 @@
+#pragma once
+// Collectives over a tensor axis without autograd, and what autograd functions share that call
+// them.
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/model/tensor_parallel.h"
+
+namespace tessera::detail {
+
+// A tensor that is complete after wait().
+struct Pending {
+  at::Tensor tensor;
+  Work work;
+  const at::Tensor& wait() {
+    work.wait();
+    return tensor;
+  }
+};
+
+// x as [rows, n], contiguous.
+at::Tensor as_rows(const at::Tensor& x);
+// In place.
+Pending start_all_reduce(const at::Tensor& x, const TensorAxis& axis);
+// Own [rows_per_rank, n] -> [rows, n].
+Pending start_gather_rows(const at::Tensor& own, int64_t rows, const TensorAxis& axis);
+// [rows, n] -> own [rows_per_rank, n] of the sum.
+Pending start_reduce_scatter_rows(const at::Tensor& all, const TensorAxis& axis);
+// Own [rows_per_rank, n] of all [rows, n], filled up with zeros.
+at::Tensor own_rows(const at::Tensor& all, const TensorAxis& axis);
+
+// An autograd function keeps its axis from forward to backward.
+void keep_axis(torch::autograd::AutogradContext* context, const TensorAxis& axis);
+TensorAxis kept_axis(torch::autograd::AutogradContext* context);
+
+// Where a parameter's gradient is added: its .grad() where a strategy has set one, else a new
+// tensor of zeros, which autograd receives.
+struct GradientSink {
+  explicit GradientSink(const at::Tensor& parameter);
+  at::Tensor target;        // undefined: none is wanted
+  at::Tensor for_autograd;  // undefined: target is .grad()
+};
+
+}  // namespace tessera::detail
