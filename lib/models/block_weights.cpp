@@ -12,35 +12,45 @@ namespace tessera {
 BlockWeights::BlockWeights(const BuildContext& context, size_t block_index,
                            NameFunction checkpoint_name)
     : context_(context),
+      axis_(context),
       seed_(block_seed(context.seed, block_index)),
       checkpoint_name_(std::move(checkpoint_name)) {}
 
-at::Tensor BlockWeights::normal(const std::string& name, at::IntArrayRef shape, double deviation) {
-  return add(name, pretrained() ? read(name, shape) : draw(shape, deviation));
+at::Tensor BlockWeights::normal(const std::string& name, at::IntArrayRef shape, double deviation,
+                                const TensorCut& cut) {
+  return add(name, pretrained() ? read(name, shape) : draw(shape, deviation), cut);
 }
 
 at::Tensor BlockWeights::optional_normal(const std::string& name, at::IntArrayRef shape,
                                          double deviation) {
   const bool stored = pretrained() && context_.source->has(checkpoint_name_(name));
-  return add(name, stored ? read(name, shape) : draw(shape, deviation));
+  return add(name, stored ? read(name, shape) : draw(shape, deviation), {});
 }
 
-at::Tensor BlockWeights::constant(const std::string& name, at::IntArrayRef shape, double value) {
-  return add(name, pretrained() ? read(name, shape) : at::full(shape, value));
+at::Tensor BlockWeights::constant(const std::string& name, at::IntArrayRef shape, double value,
+                                  const TensorCut& cut) {
+  return add(name, pretrained() ? read(name, shape) : at::full(shape, value), cut);
 }
 
-at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape) {
-  parameters_.push_back({name, tied_placeholder(shape), shape.size() >= 2});
-  return parameters_.back().tensor;
+at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
+                               const TensorCut& cut) {
+  Parameter parameter{name, tied_placeholder(cut_shape(name, shape, cut, axis_)),
+                      shape.size() >= 2};
+  if (axis_.size() > 1 && cut.dim >= 0) parameter.shard = {cut.dim, cut.parts, shape[cut.dim]};
+  if (cut.dim < 0) parameter.copies = axis_.size();
+  parameters_.push_back(parameter);
+  return parameter.tensor;
 }
 
-at::Tensor BlockWeights::add(const std::string& name, at::Tensor value) {
+at::Tensor BlockWeights::add(const std::string& name, const at::Tensor& whole,
+                             const TensorCut& cut) {
+  Parameter parameter = cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
   // Drawn tensors are made on the CPU, so that the device does not matter to their values; stored
   // ones travel in their own dtype.
-  value = value.to(context_.device).to(at::kFloat);
-  value.set_requires_grad(true);
-  parameters_.push_back({name, value, value.dim() >= 2});
-  return value;
+  parameter.tensor =
+      parameter.tensor.detach().to(context_.device).to(at::kFloat).set_requires_grad(true);
+  parameters_.push_back(std::move(parameter));
+  return parameters_.back().tensor;
 }
 
 at::Tensor BlockWeights::read(const std::string& name, at::IntArrayRef shape) const {

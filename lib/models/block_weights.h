@@ -1,11 +1,13 @@
 #pragma once
 // Makes a block's parameters one after the other: from the checkpoint when there is one, else drawn
-// from the block's seed.
+// from the block's seed. Every rank of a tensor axis makes the whole tensor and keeps its part, so
+// values do not depend on the axis.
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "tessera/model/model_spec.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 
@@ -15,21 +17,27 @@ class BlockWeights {
   // checkpoint_name maps this block's parameter names to the checkpoint's.
   BlockWeights(const BuildContext& context, size_t block_index, NameFunction checkpoint_name);
 
-  at::Tensor normal(const std::string& name, at::IntArrayRef shape, double deviation);
+  // Shapes are those of whole tensors; the result is the rank's part as cut says.
+  at::Tensor normal(const std::string& name, at::IntArrayRef shape, double deviation,
+                    const TensorCut& cut = {});
   // Drawn also when there is a checkpoint that lacks the name.
   at::Tensor optional_normal(const std::string& name, at::IntArrayRef shape, double deviation);
-  at::Tensor constant(const std::string& name, at::IntArrayRef shape, double value);
-  at::Tensor alias(const std::string& name, at::IntArrayRef shape);  // a tied placeholder
+  at::Tensor constant(const std::string& name, at::IntArrayRef shape, double value,
+                      const TensorCut& cut = {});
+  // A tied placeholder.
+  at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
+  const TensorAxis& axis() const { return axis_; }
 
   std::vector<Parameter> take() { return std::move(parameters_); }
 
  private:
-  at::Tensor add(const std::string& name, at::Tensor value);
+  at::Tensor add(const std::string& name, const at::Tensor& whole, const TensorCut& cut);
   bool pretrained() const { return context_.source != nullptr; }
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const;
   at::Tensor draw(at::IntArrayRef shape, double deviation);
 
   BuildContext context_;
+  TensorAxis axis_;
   uint64_t seed_;
   size_t draws_ = 0;
   NameFunction checkpoint_name_;

@@ -6,6 +6,7 @@
 
 #include "lib/models/block_weights.h"
 #include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
 #include "tessera/model/whole_model.h"
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
@@ -25,24 +26,31 @@ BlockWeights weights_of(const BuildContext& context, size_t index, const std::st
   });
 }
 
+// Tensor parallelism cuts tables by rows, attention by heads and the feed-forward by its inner
+// columns.
+constexpr TensorCut kVocabularyRows{.dim = 0, .padded = true};
+
 class EmbeddingBlock final : public Block {
  public:
   EmbeddingBlock(const BloomConfig& config, BlockWeights weights)
-      : epsilon_(config.layer_norm_epsilon) {
+      : axis_(weights.axis()), vocabulary_(config.vocabulary), epsilon_(config.layer_norm_epsilon) {
     const int64_t h = config.hidden;
-    table_ =
-        weights.normal("word_embeddings.weight", {config.vocabulary, h}, config.initializer_range);
+    table_ = weights.normal("word_embeddings.weight", {config.vocabulary, h},
+                            config.initializer_range, kVocabularyRows);
     norm_weight_ = weights.constant("word_embeddings_layernorm.weight", {h}, 1.0);
     norm_bias_ = weights.constant("word_embeddings_layernorm.bias", {h}, 0.0);
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
-    return ops::layer_norm(ops::embedding(micro_batch.input_ids, table_), norm_weight_, norm_bias_,
-                           epsilon_);
+    return ops::layer_norm(
+        vocab_parallel_embedding(micro_batch.input_ids, table_, vocabulary_, axis_),
+        for_own_tokens(norm_weight_, axis_), for_own_tokens(norm_bias_, axis_), epsilon_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
 
  private:
+  TensorAxis axis_;
+  int64_t vocabulary_;
   double epsilon_;
   at::Tensor table_, norm_weight_, norm_bias_;
   std::vector<Parameter> parameters_;
@@ -51,26 +59,30 @@ class EmbeddingBlock final : public Block {
 class BloomBlock final : public Block {
  public:
   BloomBlock(const BloomConfig& config, at::Device device, BlockWeights weights)
-      : epsilon_(config.layer_norm_epsilon),
-        residual_post_layernorm_(config.residual_post_layernorm),
-        slopes_(ops::alibi_slopes(config.heads).to(device)) {
+      : axis_(weights.axis()),
+        epsilon_(config.layer_norm_epsilon),
+        residual_post_layernorm_(config.residual_post_layernorm) {
+    const int64_t heads = config.heads / axis_.size();
+    slopes_ = ops::alibi_slopes(config.heads).narrow(0, axis_.rank() * heads, heads).to(device);
     const int64_t h = config.hidden;
     const double deviation = config.initializer_range;
     auto norm = [&](const std::string& name, at::Tensor& weight, at::Tensor& bias) {
       weight = weights.constant(name + ".weight", {h}, 1.0);
       bias = weights.constant(name + ".bias", {h}, 0.0);
     };
-    auto linear = [&](const std::string& name, int64_t out, int64_t in, at::Tensor& weight,
+    constexpr int kRows = 0, kColumns = 1;
+    auto linear = [&](const std::string& name, int64_t out, int64_t in, int dim, at::Tensor& weight,
                       at::Tensor& bias) {
-      weight = weights.normal(name + ".weight", {out, in}, deviation);
-      bias = weights.constant(name + ".bias", {out}, 0.0);
+      weight = weights.normal(name + ".weight", {out, in}, deviation, {.dim = dim});
+      const TensorCut with_rows{.dim = dim == kRows ? 0 : -1};
+      bias = weights.constant(name + ".bias", {out}, 0.0, with_rows);
     };
     norm("input_layernorm", w_.input_norm_weight, w_.input_norm_bias);
-    linear("self_attention.query_key_value", 3 * h, h, w_.qkv_weight, w_.qkv_bias);
-    linear("self_attention.dense", h, h, w_.dense_weight, w_.dense_bias);
+    linear("self_attention.query_key_value", 3 * h, h, kRows, w_.qkv_weight, w_.qkv_bias);
+    linear("self_attention.dense", h, h, kColumns, w_.dense_weight, w_.dense_bias);
     norm("post_attention_layernorm", w_.attention_norm_weight, w_.attention_norm_bias);
-    linear("mlp.dense_h_to_4h", 4 * h, h, w_.up_weight, w_.up_bias);
-    linear("mlp.dense_4h_to_h", h, 4 * h, w_.down_weight, w_.down_bias);
+    linear("mlp.dense_h_to_4h", 4 * h, h, kRows, w_.up_weight, w_.up_bias);
+    linear("mlp.dense_4h_to_h", h, 4 * h, kColumns, w_.down_weight, w_.down_bias);
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
@@ -78,11 +90,13 @@ class BloomBlock final : public Block {
     const auto version = mask.defined()     ? &bloom_block_padded
                          : hidden.is_cuda() ? &bloom_block_fused
                                             : &bloom_block_composed;
-    return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_);
+    return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
+                   micro_batch.input_ids.sizes(), axis_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
 
  private:
+  TensorAxis axis_;
   double epsilon_;
   bool residual_post_layernorm_;
   at::Tensor slopes_;
@@ -97,13 +111,20 @@ class BloomHeadBlock : public Head {
 
  protected:
   BloomHeadBlock(const BloomConfig& config, BlockWeights& weights)
-      : epsilon_(config.layer_norm_epsilon),
+      : axis_(weights.axis()),
+        epsilon_(config.layer_norm_epsilon),
         norm_weight_(weights.constant("ln_f.weight", {config.hidden}, 1.0)),
         norm_bias_(weights.constant("ln_f.bias", {config.hidden}, 0.0)) {}
-  at::Tensor norm(const at::Tensor& hidden) const {
+  // Of the rank's own tokens, or of tokens that every rank has.
+  at::Tensor norm_own(const at::Tensor& hidden) const {
+    return ops::layer_norm(hidden, for_own_tokens(norm_weight_, axis_),
+                           for_own_tokens(norm_bias_, axis_), epsilon_);
+  }
+  at::Tensor norm_whole(const at::Tensor& hidden) const {
     return ops::layer_norm(hidden, norm_weight_, norm_bias_, epsilon_);
   }
   std::vector<Parameter> parameters_;
+  TensorAxis axis_;
 
  private:
   double epsilon_;
@@ -113,20 +134,23 @@ class BloomHeadBlock : public Head {
 class CausalHead final : public BloomHeadBlock {
  public:
   CausalHead(const BloomConfig& config, const TensorSource* source, BlockWeights weights)
-      : BloomHeadBlock(config, weights) {
+      : BloomHeadBlock(config, weights), vocabulary_(config.vocabulary) {
     const std::vector<int64_t> shape = {config.vocabulary, config.hidden};
     if (config.tied_head && source != nullptr) check_tied(*source, shape);
-    weight_ = config.tied_head ? weights.alias("word_embeddings.weight", shape)
-                               : weights.normal("lm_head.weight", shape, config.initializer_range);
+    weight_ = config.tied_head ? weights.alias("word_embeddings.weight", shape, kVocabularyRows)
+                               : weights.normal("lm_head.weight", shape, config.initializer_range,
+                                                kVocabularyRows);
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    return ops::linear_cross_entropy(norm(hidden).flatten(0, -2), weight_,
-                                     micro_batch.labels.flatten(), micro_batch.loss_gradient)
+    return vocab_parallel_cross_entropy(norm_own(hidden), weight_, micro_batch.labels,
+                                        micro_batch.loss_gradient, vocabulary_, axis_)
         .reshape({1});
   }
-  at::Tensor logits(const at::Tensor& hidden, const MicroBatch&) override {
-    return ops::linear(norm(hidden), weight_, {});
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    const at::Tensor own =
+        column_parallel_linear(norm_own(hidden), weight_, {}, micro_batch.input_ids.sizes(), axis_);
+    return gather_columns(own, vocabulary_, axis_);
   }
 
  private:
@@ -139,6 +163,7 @@ class CausalHead final : public BloomHeadBlock {
           ", but config.json ties them; set \"tie_word_embeddings\": false to train both");
   }
 
+  int64_t vocabulary_;
   at::Tensor weight_;
 };
 
@@ -158,9 +183,11 @@ class ClassificationHead final : public BloomHeadBlock {
     return at::stack({loss, correct.to(at::kFloat)});
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    const at::Tensor last =
-        last_token(micro_batch).view({-1, 1, 1}).expand({-1, 1, hidden.size(2)});
-    return ops::linear(norm(hidden.gather(1, last).squeeze(1)), weight_, {});
+    const at::Tensor all = axis_.sequence_parallel()
+                               ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
+                               : hidden;
+    const at::Tensor last = last_token(micro_batch).view({-1, 1, 1}).expand({-1, 1, all.size(2)});
+    return ops::linear(norm_whole(all.gather(1, last).squeeze(1)), weight_, {});
   }
 
  private:
@@ -185,6 +212,7 @@ ModelSpec make_body(const BloomConfig& config) {
   config.validate();
   ModelSpec spec;
   spec.name = config.name;
+  spec.tensor_divisor = config.heads;
   spec.checkpoint_name = checkpoint_name;
   spec.blocks.push_back({"embedding", [config](const BuildContext& context) {
                            return std::make_unique<EmbeddingBlock>(

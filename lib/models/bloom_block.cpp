@@ -26,40 +26,47 @@ at::Tensor blind_context(const at::Tensor& qkv, int64_t heads, const at::Tensor&
 
 template <typename Attention>
 at::Tensor run_block(const at::Tensor& hidden, const BloomBlockWeights& w, double epsilon,
-                     bool residual_post_layernorm, const Attention& attention) {
-  const at::Tensor normed =
-      ops::layer_norm(hidden, w.input_norm_weight, w.input_norm_bias, epsilon);
-  const at::Tensor context = attention(ops::linear(normed, w.qkv_weight, w.qkv_bias));
+                     bool residual_post_layernorm, at::IntArrayRef tokens, const TensorAxis& axis,
+                     const Attention& attention) {
+  const auto norm = [&](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+    return ops::layer_norm(x, for_own_tokens(weight, axis), for_own_tokens(bias, axis), epsilon);
+  };
+  const at::Tensor normed = norm(hidden, w.input_norm_weight, w.input_norm_bias);
+  const at::Tensor context =
+      attention(column_parallel_linear(normed, w.qkv_weight, w.qkv_bias, tokens, axis));
   const at::Tensor attended = (residual_post_layernorm ? normed : hidden) +
-                              ops::linear(context, w.dense_weight, w.dense_bias);
+                              row_parallel_linear(context, w.dense_weight, w.dense_bias, axis);
 
-  const at::Tensor normed_again =
-      ops::layer_norm(attended, w.attention_norm_weight, w.attention_norm_bias, epsilon);
-  const at::Tensor inner = ops::gelu_tanh(ops::linear(normed_again, w.up_weight, w.up_bias));
+  const at::Tensor normed_again = norm(attended, w.attention_norm_weight, w.attention_norm_bias);
+  const at::Tensor inner =
+      ops::gelu_tanh(column_parallel_linear(normed_again, w.up_weight, w.up_bias, tokens, axis));
   return (residual_post_layernorm ? normed_again : attended) +
-         ops::linear(inner, w.down_weight, w.down_bias);
+         row_parallel_linear(inner, w.down_weight, w.down_bias, axis);
 }
 
 }  // namespace
 
 at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                double epsilon, bool residual_post_layernorm) {
-  return run_block(hidden, weights, epsilon, residual_post_layernorm, [&](const at::Tensor& qkv) {
-    return ops::alibi_attention(qkv, slopes, attention_mask);
-  });
+                                double epsilon, bool residual_post_layernorm,
+                                at::IntArrayRef tokens, const TensorAxis& axis) {
+  return run_block(
+      hidden, weights, epsilon, residual_post_layernorm, tokens, axis,
+      [&](const at::Tensor& qkv) { return ops::alibi_attention(qkv, slopes, attention_mask); });
 }
 
 at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
-                              double epsilon, bool residual_post_layernorm) {
+                              double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
+                              const TensorAxis& axis) {
   const at::Tensor& mask = attention_mask;
-  return run_block(hidden, weights, epsilon, residual_post_layernorm, [&](const at::Tensor& qkv) {
+  const auto attention = [&](const at::Tensor& qkv) {
     const at::Tensor context = ops::alibi_attention(qkv, slopes, mask);
     if (mask.is_cpu() && mask.select(1, 0).all().item<bool>()) return context;  // none is blind
     const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
     return context + blind_context(qkv, slopes.size(0), blind);
-  });
+  };
+  return run_block(hidden, weights, epsilon, residual_post_layernorm, tokens, axis, attention);
 }
 
 }  // namespace tessera

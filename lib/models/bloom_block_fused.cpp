@@ -156,7 +156,12 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
 
 at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
-                             double epsilon, bool residual_post_layernorm) {
+                             double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
+                             const TensorAxis& axis) {
+  if (axis.size() > 1) {
+    return bloom_block_composed(hidden, weights, slopes, attention_mask, epsilon,
+                                residual_post_layernorm, tokens, axis);
+  }
   const Settings settings{slopes, attention_mask, epsilon, residual_post_layernorm};
   const at::Tensor input = hidden.contiguous();
   if (!at::GradMode::is_enabled()) return run_forward(input, weights, settings, nullptr);

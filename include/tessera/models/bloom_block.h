@@ -3,9 +3,13 @@
 // signature.
 #include <ATen/core/Tensor.h>
 
+#include "tessera/model/tensor_parallel.h"
+
 namespace tessera {
 
-// The block's parameters in the order of the forward pass. h: hidden size.
+// The block's parameters in the order of the forward pass. h: hidden size. On a tensor axis of T
+// ranks a rank holds heads / T heads of query_key_value and its slice of the feed-forward: rows of
+// qkv_* and up_*, columns of dense_weight and down_weight divided by T.
 struct BloomBlockWeights {
   at::Tensor input_norm_weight, input_norm_bias;  // [h]
   at::Tensor qkv_weight, qkv_bias;                // [3h, h], [3h]; rows are [heads, 3, head_dim]
@@ -15,25 +19,30 @@ struct BloomBlockWeights {
   at::Tensor down_weight, down_bias;                      // [h, 4h], [h]
 };
 
-// hidden [batch, sequence, h] -> the same shape. slopes: fp32 [heads] on hidden's device.
+// hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
+// (tessera/model/tensor_parallel.h). tokens: {batch, sequence}, needed then. slopes: fp32 on
+// hidden's device, one for each of the rank's heads.
 // attention_mask: [batch, sequence] bool or undefined. residual_post_layernorm: the residual
 // branches start at the norms' outputs instead of their inputs. Composed from tessera::ops; works
 // on every device and dtype and is the reference for any faster version.
 at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                double epsilon, bool residual_post_layernorm);
+                                double epsilon, bool residual_post_layernorm,
+                                at::IntArrayRef tokens = {}, const TensorAxis& axis = {});
 
 // The same with a mask, which must be defined, as transformers computes it: a query that sees no
 // key (padding on the left) attends to all keys of its row alike, gradient included, where the
 // other versions give 0. The first real token may be the target of such a query.
 at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
-                              double epsilon, bool residual_post_layernorm);
+                              double epsilon, bool residual_post_layernorm,
+                              at::IntArrayRef tokens = {}, const TensorAxis& axis = {});
 
 // The same with a hand-scheduled backward that keeps only what it needs and adds weight gradients
 // to .grad() where that is defined (the Block contract); it hands autograd those of the others.
 at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
-                             double epsilon, bool residual_post_layernorm);
+                             double epsilon, bool residual_post_layernorm,
+                             at::IntArrayRef tokens = {}, const TensorAxis& axis = {});
 
 }  // namespace tessera
