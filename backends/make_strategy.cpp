@@ -5,6 +5,7 @@
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/parallel_config.h"
+#include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/zero/zero_stage1.h"
 #include "tessera/backends/zero/zero_stage2.h"
 #include "tessera/backends/zero/zero_stage3.h"
@@ -78,6 +79,10 @@ void validate(const Row& row, const ParallelConfig& config, const DeviceMesh& me
       " has no such choice");
   require(mesh.extent(Axis::kTensor) > 1 || !config.sequence_parallel,
           "sequence_parallel needs a tensor axis of more than one rank");
+  const int stages = mesh.extent(Axis::kPipeline);
+  require(stages > 1 || config.pipeline.chunks == 1, "pipeline.chunks is ", config.pipeline.chunks,
+          "; it needs a pipeline axis of more than one rank");
+  if (stages > 1) make_schedule(config.pipeline.schedule, stages, 1, config.pipeline.chunks);
 }
 
 }  // namespace
@@ -91,14 +96,13 @@ std::vector<std::string> strategy_names() {
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   const Row& row = row_of(config.strategy);
   validate(row, config, mesh);
-  check(mesh.extent(Axis::kPipeline) == 1, ErrorCode::kInvalidArgument, "pipeline extent ",
-        mesh.extent(Axis::kPipeline), ": this version has no pipeline parallelism");
   check(mesh.extent(Axis::kTensor) == 1, ErrorCode::kInvalidArgument, "tensor extent ",
         mesh.extent(Axis::kTensor), ": this version has no tensor parallelism");
   check(config.offload.what == Offload::kNone, ErrorCode::kInvalidArgument,
         "this version cannot offload");
   Sharding sharding = row.make(config, mesh.axis(Axis::kData));
-  return sharding;
+  if (mesh.extent(Axis::kPipeline) == 1) return sharding;
+  return std::make_unique<GPipe>(config, std::move(sharding), mesh.axis(Axis::kPipeline));
 }
 
 }  // namespace tessera

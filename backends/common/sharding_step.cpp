@@ -195,7 +195,9 @@ void ShardingStrategy::gradient_reduced(size_t unit) {
 void ShardingStrategy::sum_over_holders() {
   for (Work& work : replica_works_) work.wait();
   replica_works_.clear();
-  for (const auto& [unit, holders] : shared_units_) sum_owned(unit, *holders).wait();
+  std::vector<Work> works;  // all launched before any is waited for: holders differ by unit
+  for (const auto& [unit, holders] : shared_units_) works.push_back(sum_owned(unit, *holders));
+  for (Work& work : works) work.wait();
   if (replicas_ != nullptr) {
     for (size_t unit = 0; unit < units_.size(); ++unit) optimizer_->gradient_ready(unit);
   } else {

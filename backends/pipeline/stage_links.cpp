@@ -1,0 +1,134 @@
+#include "backends/pipeline/stage_links.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+using Kind = PipelineAction::Kind;
+
+constexpr int64_t kMostDims = 14;  // of an activation
+
+}  // namespace
+
+// [Note: messages between stages]
+// Messages of a pair of ranks are matched in the order of the calls, so receives are posted in the
+// order in which the peer sends, which every rank knows from the schedule; a message that comes
+// before its turn waits in its buffer. Sends are waited for only when a later message of the
+// receiver shows that they have arrived, or at the end of the step: no turn ever waits for a send.
+
+void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes) {
+  plan_ = &plan;
+  shapes_ = std::move(shapes);
+  posted_.assign(plan.arrivals.size(), 0);
+}
+
+StageLinks::FormKey StageLinks::key_of(const PipelineMessage& message) const {
+  return {message.boundary, shapes_[static_cast<size_t>(message.action.micro_batch)]};
+}
+
+StageLinks::Form StageLinks::receive_header(int source) {
+  at::Tensor header =
+      at::empty({kMostDims + 2}, at::TensorOptions(at::kLong).device(pipeline_.device()));
+  Work work = pipeline_.recv(header, source);
+  timer_.time([&] { work.wait(); });
+  header = header.cpu();
+  const int64_t* values = header.const_data_ptr<int64_t>();
+  return {{values + 2, values + 2 + values[1]}, static_cast<at::ScalarType>(values[0])};
+}
+
+void StageLinks::send_header(const Form& form, const StagePlan::Turn& from) {
+  const auto dims = static_cast<int64_t>(form.sizes.size());
+  check(dims <= kMostDims, ErrorCode::kInvalidArgument, "an activation of ", dims,
+        " dimensions crosses a pipeline boundary; at most ", kMostDims, " are supported");
+  std::vector<int64_t> values{static_cast<int64_t>(form.dtype), dims};
+  values.insert(values.end(), form.sizes.begin(), form.sizes.end());
+  values.resize(kMostDims + 2);
+  const at::Tensor header = at::tensor(values, at::kLong).to(pipeline_.device());
+  const int destination = from.output->destination;
+  sent_.push_back({destination, from.output_needed, pipeline_.send(header, destination)});
+}
+
+void StageLinks::post(int turn) {
+  for (int source = 0; source < plan_->stages; ++source) {
+    const auto& arrivals = plan_->arrivals[static_cast<size_t>(source)];
+    for (size_t& next = posted_[static_cast<size_t>(source)]; next < arrivals.size(); ++next) {
+      const StagePlan::Arrival& arrival = arrivals[next];
+      if (source == plan_->stage || arrival.due > turn + receives_ahead_) break;
+      const FormKey key = key_of(arrival.message);
+      if (!forms_.contains(key)) {
+        if (arrival.due > turn) break;  // only who needs it now may wait for the header
+        forms_[key] = receive_header(source);
+      }
+      const Form& form = forms_[key];
+      Received received{.source = source, .sent = arrival.sent};
+      if (arrival.message.action.kind == Kind::kForward || at::isFloatingType(form.dtype)) {
+        received.tensor =
+            at::empty(form.sizes, at::TensorOptions(form.dtype).device(pipeline_.device()));
+        received.work = pipeline_.recv(received.tensor, source);
+      }
+      received_[arrival.needed] = std::move(received);
+    }
+  }
+}
+
+at::Tensor StageLinks::receive(int turn) {
+  const auto found = received_.find(turn);
+  check(found != received_.end(), ErrorCode::kInternal, "nothing was received for turn ", turn);
+  Received received = std::move(found->second);
+  received_.erase(found);
+  timer_.time([&] { received.work.wait(); });
+  release_sent(received.source, received.sent);
+  return received.tensor;
+}
+
+// The destination has come to this turn: what it took before has arrived.
+void StageLinks::release_sent(int destination, int until) {
+  std::erase_if(sent_, [&](Sent& sent) {
+    const bool arrived = sent.destination == destination && sent.needed <= until;
+    if (arrived) sent.work.wait();
+    return arrived;
+  });
+}
+
+void StageLinks::send(int turn, const at::Tensor& tensor) {
+  const StagePlan::Turn& from = plan_->turns[static_cast<size_t>(turn)];
+  const PipelineMessage& message = *from.output;
+  const int destination = message.destination;
+  if (destination == plan_->stage) {
+    received_[from.output_needed] = {.tensor = tensor, .source = destination, .sent = turn};
+    return;
+  }
+  const FormKey key = key_of(message);
+  const auto known = forms_.find(key);
+  if (message.action.kind == Kind::kBackward) {
+    if (!at::isFloatingType(known->second.dtype)) return;
+    check(tensor.defined(), ErrorCode::kInvalidArgument, "the first block of part ",
+          message.boundary, " gave no gradient to its input; its output must depend on it");
+  }
+  const Form form{tensor.sizes().vec(), tensor.scalar_type()};
+  if (known == forms_.end()) {
+    send_header(form, from);
+    forms_[key] = form;
+  } else {
+    check(form.sizes == known->second.sizes && form.dtype == known->second.dtype,
+          ErrorCode::kInvalidArgument, form.dtype, " ", tensor.sizes(), " goes to part ",
+          message.boundary, " of the model, but with the same input shape it was ",
+          known->second.dtype, " ", at::IntArrayRef(known->second.sizes),
+          " before; between pipeline stages shapes must follow from the input's");
+  }
+  sent_.push_back(
+      {destination, from.output_needed, pipeline_.send(tensor.contiguous(), destination)});
+}
+
+void StageLinks::finish() {
+  for (Sent& sent : sent_) sent.work.wait();
+  sent_.clear();
+  plan_ = nullptr;
+}
+
+}  // namespace tessera

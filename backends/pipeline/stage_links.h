@@ -1,0 +1,67 @@
+#pragma once
+// Moves activations and their gradients between the stages of a pipeline.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <vector>
+
+#include "backends/pipeline/stage_plan.h"
+#include "backends/pipeline/wait_timer.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+// Owned by one GPipe. Order of calls: begin(), per turn post(), receive() when the turn has an
+// input, send() when it has an output, and finish() at the end. Both sides of a boundary know the
+// shape and dtype that cross it by the shape of the micro-batch's input; a header goes ahead once
+// for each.
+class StageLinks {
+ public:
+  // receives_ahead: how many turns before its use a message may be received.
+  StageLinks(Communicator& pipeline, WaitTimer& timer, int receives_ahead)
+      : pipeline_(pipeline), timer_(timer), receives_ahead_(receives_ahead) {}
+
+  // shapes: of every micro-batch's input, the same on all stages; plan lives until finish().
+  void begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes);
+  // Starts the receives of the turn and those that come soon; before the turn's compute, so that
+  // they overlap it.
+  void post(int turn);
+  // Undefined for the gradient of an activation that has none (of an integral dtype).
+  at::Tensor receive(int turn);
+  void send(int turn, const at::Tensor& tensor);
+  void finish();  // every message has left
+
+ private:
+  struct Form {
+    std::vector<int64_t> sizes;
+    at::ScalarType dtype = at::kFloat;
+  };
+  using FormKey = std::pair<int, std::vector<int64_t>>;  // boundary, shape of the input
+  struct Received {
+    at::Tensor tensor;
+    Work work;
+    int source = 0, sent = 0;
+  };
+  struct Sent {
+    int destination = 0, needed = 0;
+    Work work;
+  };
+  FormKey key_of(const PipelineMessage& message) const;
+  Form receive_header(int source);
+  void send_header(const Form& form, const StagePlan::Turn& from);
+  void release_sent(int destination, int until);
+
+  Communicator& pipeline_;
+  WaitTimer& timer_;
+  const int receives_ahead_;
+  std::map<FormKey, Form> forms_;
+
+  // of the step under way
+  const StagePlan* plan_ = nullptr;
+  std::vector<std::vector<int64_t>> shapes_;
+  std::vector<size_t> posted_;        // by source: how many of its messages
+  std::map<int, Received> received_;  // by turn
+  std::vector<Sent> sent_;
+};
+
+}  // namespace tessera

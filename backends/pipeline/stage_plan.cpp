@@ -1,0 +1,46 @@
+#include "backends/pipeline/stage_plan.h"
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+int turn_of(const PipelineSchedule& schedule, int stage, const PipelineAction& action) {
+  const auto& actions = schedule.stages[static_cast<size_t>(stage)];
+  const auto found = std::find(actions.begin(), actions.end(), action);
+  check(found != actions.end(), ErrorCode::kInternal, "stage ", stage, " has no ",
+        to_string(action));
+  return static_cast<int>(found - actions.begin());
+}
+
+}  // namespace
+
+StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
+  StagePlan plan{.stage = stage, .stages = schedule.stage_count()};
+  for (const auto& action : schedule.stages.at(static_cast<size_t>(stage))) {
+    StagePlan::Turn turn{action, input_of(schedule, stage, action),
+                         output_of(schedule, stage, action)};
+    if (turn.output) {
+      turn.output_needed = turn_of(schedule, turn.output->destination, turn.output->action);
+    }
+    plan.turns.push_back(std::move(turn));
+  }
+  for (int source = 0; source < plan.stages; ++source) {
+    auto& arrivals = plan.arrivals.emplace_back();
+    const auto& actions = schedule.stages[static_cast<size_t>(source)];
+    for (size_t sent = 0; sent < actions.size(); ++sent) {
+      const auto message = output_of(schedule, source, actions[sent]);
+      if (!message || message->destination != stage) continue;
+      const int needed = turn_of(schedule, stage, message->action);
+      arrivals.push_back({*message, static_cast<int>(sent), needed, needed});
+    }
+    for (size_t i = arrivals.size(); i-- > 1;) {
+      arrivals[i - 1].due = std::min(arrivals[i - 1].due, arrivals[i].due);
+    }
+  }
+  return plan;
+}
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+#pragma once
+// What one stage does in a step, derived from the schedule of all stages.
+#include <optional>
+#include <vector>
+
+#include "tessera/backends/pipeline/schedule.h"
+
+namespace tessera {
+
+// A turn is the index of an action in its stage's list.
+struct StagePlan {
+  struct Turn {
+    PipelineAction action;
+    std::optional<PipelineMessage> input, output;
+    int output_needed = 0;  // the destination's turn that takes the output
+  };
+  struct Arrival {
+    PipelineMessage message;
+    int sent = 0;    // the source's turn that makes it
+    int needed = 0;  // my turn that takes it
+    // The earliest turn that takes it or a later message of the same source: messages of a pair are
+    // received in the order in which they are sent.
+    int due = 0;
+  };
+  int stage = 0, stages = 1;
+  std::vector<Turn> turns;
+  std::vector<std::vector<Arrival>> arrivals;  // by source, in the order sent
+};
+
+StagePlan plan_stage(const PipelineSchedule& schedule, int stage);
+
+}  // namespace tessera

@@ -1,0 +1,95 @@
+#pragma once
+// The model cut into stages, one a rank of the pipeline axis, through which micro-batches flow.
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/backends/pipeline/partition.h"
+#include "tessera/backends/pipeline/schedule.h"
+#include "tessera/backends/sharding_strategy.h"
+
+namespace tessera {
+
+class StageLinks;
+class WaitTimer;
+struct StagePlan;
+
+// Of one forward_backward(), until every stage has ended it.
+struct PipelineTimes {
+  double total_s = 0;
+  double waited_s = 0;  // this rank had nothing to do: to compare with the schedule's bubble
+  double idle_share() const { return total_s > 0 ? waited_s / total_s : 0; }
+};
+
+// Runs a schedule (gpipe, 1f1b or interleaved) over a sharding strategy that holds this rank's
+// blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the pipeline
+// axis must be given the same micro-batches. Blocks of other stages are never built, except that
+// the holder of an alias builds the owner's block once for its initial values: a tied parameter
+// lives on every stage that uses it, and its gradient is summed between them.
+class GPipe : public Strategy {
+ public:
+  GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
+        Communicator& pipeline);
+  ~GPipe() override;
+  std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
+
+  void attach(const ModelSpec& model, const BuildContext& context,
+              const OptimizerFactory& optimizer) override;
+  void set_loss_scale(const at::Tensor& scale) override { inner_->set_loss_scale(scale); }
+  // Results are the same on all stages.
+  StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
+  StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
+  at::Tensor grad_norm_squared() override;
+  void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
+  void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
+    inner_->optimizer_step(learning_rate, skip);
+  }
+  void visit_parameters(const ParameterVisitor& visitor) override;
+  void visit_gradients(const ParameterVisitor& visitor) override;
+  StrategyMemory memory() const override { return inner_->memory(); }
+  int64_t parameter_count() const override { return parameter_count_; }
+
+  // After attach(): the parts of the model in order; part p is on stage p % stages.
+  const std::vector<ModelPart>& parts() const { return parts_; }
+  // Costs a small collective a step while it is on. Collective: the same on all ranks.
+  void measure_times(bool on);
+  // Of the latest step that was measured; waits for it.
+  PipelineTimes times() const;
+
+ private:
+  using TensorName = std::pair<std::string, std::string>;  // block, parameter
+
+  ModelSpec own_blocks(const ModelSpec& model);
+  void share_tied_parameters(const ModelSpec& model, ModelSpec& mine);
+  int stage_of_block(size_t block) const;
+  size_t part_of_block(size_t block) const;
+  const StagePlan& plan(size_t micro_batches, bool with_gradients);
+  StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  void share_result(StepResult& result);
+  void visit(const std::function<void(const ParameterVisitor&)>& visit_own,
+             const ParameterVisitor& visitor);
+
+  const ParallelConfig config_;
+  Communicator& pipeline_;
+  std::vector<ModelPart> parts_;
+  std::vector<std::pair<size_t, size_t>> chunks_;       // this rank's blocks: first, count
+  std::map<std::string, size_t> block_index_;           // in the whole model
+  std::vector<std::unique_ptr<Communicator>> holders_;  // of tied parameters; outlive inner_
+  std::set<TensorName> aliases_;  // on this rank, of owners on other stages: they are not visited
+  int64_t alias_numel_ = 0;
+  int64_t parameter_count_ = 0;
+  std::unique_ptr<ShardingStrategy> inner_;
+  std::unique_ptr<WaitTimer> timer_;
+  std::unique_ptr<StageLinks> links_;
+  std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
+  int64_t counters_ = -1;  // how many counters the loss block gives; known after the first result
+};
+
+}  // namespace tessera
