@@ -22,6 +22,7 @@ ALLOWED = {
     "models": {"models", "model", "ops", "checkpoint", "core"},
     "backends": LEVEL | {"backends"},
     "train": LEVEL | {"backends", "data", "metrics", "train"},
+    "testing": LEVEL | {"backends", "testing"},
 }
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 MAX_LINES = 400

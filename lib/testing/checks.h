@@ -1,0 +1,39 @@
+#pragma once
+// The checks of the conformance suite that compare with one rank, and what all checks report to.
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/testing/player.h"
+
+namespace tessera::testing {
+
+// Each text once, whichever ranks say it.
+class Findings {
+ public:
+  void expect(bool condition, const std::string& text) {
+    if (!condition && seen_.insert(text).second) texts_.push_back(text);
+  }
+  // difference: "" when there is none.
+  void add(const std::string& what, const std::string& difference) {
+    expect(difference.empty(), what + ": " + difference);
+  }
+  void take(const std::vector<Outcome>& outcomes) {
+    for (const Outcome& outcome : outcomes) {
+      for (const std::string& text : outcome.findings) expect(false, text);
+    }
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  std::set<std::string> seen_;
+  std::vector<std::string> texts_;
+};
+
+using Check = void (*)(const Subject&, Findings&);
+
+void check_trajectory(const Subject& subject, Findings& findings);
+void check_exact_gradients(const Subject& subject, Findings& findings);
+void check_accumulation(const Subject& subject, Findings& findings);
+
+}  // namespace tessera::testing

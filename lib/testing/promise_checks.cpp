@@ -1,0 +1,93 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "lib/testing/checks.h"
+#include "tessera/core/error.h"
+
+namespace tessera::testing {
+namespace {
+
+// Gradients far below the whole are rounding noise; they are measured against it.
+constexpr double kLeastShare = 0.05;
+
+void compare(const std::string& what, const Outcome& actual, const Outcome& expected,
+             const Subject& subject, Findings& findings) {
+  const double tolerance = subject.options.tolerance;
+  findings.add("loss " + what, difference(actual.loss, expected.loss, tolerance));
+  findings.add("parameters " + what, difference(actual.parameters, expected.parameters, tolerance));
+  if (subject.options.promise != Promise::kExact) return;
+  findings.add("gradient norm " + what, difference(actual.norm, expected.norm, tolerance));
+  const double whole = expected.norm.empty() ? 0 : expected.norm.back();
+  findings.add("gradients " + what,
+               difference(actual.gradients, expected.gradients, tolerance, kLeastShare * whole));
+}
+
+}  // namespace
+
+// Several steps with an evaluation in between; in one of them the first rank has no target.
+void check_trajectory(const Subject& subject, Findings& findings) {
+  const Script script = [](Player& p) {
+    p.attach();
+    for (uint64_t step = 0; step < 4; ++step) {
+      std::vector<MicroBatch> batches = p.share(step);
+      if (step == 2 && p.plays_first_data_rank()) {
+        for (int m = 0; m < Player::kMicroBatches; ++m) {
+          batches[static_cast<size_t>(m)] = unsupervised(batches[static_cast<size_t>(m)]);
+        }
+      }
+      p.train(batches);
+      if (step == 1) p.evaluate(5);
+    }
+    p.read_parameters();
+    p.outcome().norm.clear();  // see check_exact_gradients
+  };
+  const Outcome expected = subject.play_reference(script);
+  for (const Outcome& outcome : subject.play(script)) {
+    compare("beside one rank", outcome, expected, subject, findings);
+    for (size_t i = 0; i < expected.counters.size(); ++i) {
+      findings.add("counters beside one rank",
+                   difference(outcome.counters[i], expected.counters[i], 0));
+    }
+  }
+}
+
+// Per step: norm, clipping by it, every parameter's gradient.
+void check_exact_gradients(const Subject& subject, Findings& findings) {
+  const Script script = [](Player& p) {
+    p.attach();
+    for (uint64_t step = 0; step < 3; ++step) {
+      p.forward_backward(p.share(step));
+      const at::Tensor norm = p.strategy().grad_norm_squared().sqrt();
+      p.outcome().norm.push_back(norm.item<double>());
+      p.strategy().scale_gradients((0.1 / norm).clamp_max(1).to(at::kFloat));
+      p.read_gradients();
+      p.strategy().optimizer_step(p.learning_rate());
+    }
+    p.read_parameters();
+  };
+  const Outcome expected = subject.play_reference(script);
+  for (const Outcome& outcome : subject.play(script)) {
+    compare("beside one rank", outcome, expected, subject, findings);
+  }
+}
+
+// Several micro-batches or one with all their rows.
+void check_accumulation(const Subject& subject, Findings& findings) {
+  auto script = [](bool joins) {
+    return [joins](Player& p) {
+      p.attach();
+      for (uint64_t step = 0; step < 3; ++step) {
+        const std::vector<MicroBatch> batches = p.share(step);
+        p.train(joins ? std::vector{joined(batches)} : batches);
+      }
+      p.read_gradients();
+      p.read_parameters();
+    };
+  };
+  const auto one = subject.play(script(true)), several = subject.play(script(false));
+  findings.take(several);
+  compare("of several micro-batches beside one", several.front(), one.front(), subject, findings);
+}
+
+}  // namespace tessera::testing

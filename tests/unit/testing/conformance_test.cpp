@@ -1,0 +1,67 @@
+// The shipped conformance suite over every strategy of the project, and over one from outside.
+#include "local_sgd.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/optim/sgd.h"
+#include "tessera/testing/strategy_conformance.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+std::string findings(const ParallelConfig& config, ConformanceOptions options) {
+  const StrategyFactory make = [&](const DeviceMesh& mesh) { return make_strategy(config, mesh); };
+  return to_text(check_conformance(make, options));
+}
+
+std::string local_sgd(int interval, int ranks, Promise promise, const OptimizerFactory& optimizer) {
+  const StrategyFactory make = [&](const DeviceMesh& mesh) {
+    return std::make_unique<LocalSgd>(ParallelConfig{}, mesh.axis(Axis::kData), interval);
+  };
+  return to_text(check_conformance(
+      make, {.mesh = {.data = ranks}, .promise = promise, .optimizer = optimizer}));
+}
+
+}  // namespace
+
+TEST_CASE("every strategy on the data axis is one") {
+  for (const auto& name : strategy_names()) {
+    for (int ranks : {1, 2, 3}) {
+      if (name == "single" && ranks > 1) continue;
+      INFO(name << " on " << ranks << " ranks");
+      CHECK(findings({.strategy = name, .persistence_threshold = 20}, {.mesh = {.data = ranks}}) ==
+            "");
+    }
+  }
+}
+
+TEST_CASE("what fsdp can be told keeps its promise") {
+  for (const ParallelConfig& config : std::vector<ParallelConfig>{
+           {.strategy = "fsdp", .unit_numel = 300, .gradient_checkpointing = true},
+           {.strategy = "fsdp", .reshard_after_forward = false},
+           {.strategy = "fsdp", .shard_ranks = 2}}) {
+    CHECK(findings(config, {.mesh = {.data = 4}}) == "");
+  }
+}
+
+TEST_CASE("16-bit strategies keep the contract") {
+  for (const auto& name : {"ddp", "zero2", "zero3", "fsdp"}) {
+    ParallelConfig config{.strategy = name};
+    config.precision.parameter = at::kBFloat16;
+    INFO(name);
+    CHECK(findings(config, {.promise = Promise::kContract}) == "");
+  }
+}
+
+TEST_CASE("local SGD is a strategy, and data parallelism where it says so") {
+  for (int ranks : {1, 2, 3}) {
+    INFO(ranks << " ranks");
+    CHECK(local_sgd(1, ranks, Promise::kTrajectory, make_sgd({})) == "");
+    CHECK(local_sgd(3, ranks, Promise::kContract, make_adamw({})) == "");
+  }
+  using Catch::Matchers::Contains;
+  CHECK_THAT(local_sgd(2, 2, Promise::kTrajectory, make_sgd({})), Contains("trajectory"));
+  CHECK_THAT(local_sgd(1, 2, Promise::kTrajectory, make_adamw({})), Contains("trajectory"));
+  CHECK_THAT(local_sgd(1, 2, Promise::kExact, make_sgd({})), Contains("exact gradients"));
+}
