@@ -20,11 +20,20 @@ constexpr int64_t kMostDims = 14;  // of an activation
 // order in which the peer sends, which every rank knows from the schedule; a message that comes
 // before its turn waits in its buffer. Sends are waited for only when a later message of the
 // receiver shows that they have arrived, or at the end of the step: no turn ever waits for a send.
+//
+// A GPU loads kernels when they are first used and may wait for everything that runs to do so. A
+// receive that waits for a message which this stage's own next kernels cause would then never end,
+// so steps with input shapes that are new receive nothing ahead.
 
 void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes) {
   plan_ = &plan;
   shapes_ = std::move(shapes);
   posted_.assign(plan.arrivals.size(), 0);
+  ahead_ = receives_ahead_;
+  for (const auto& shape : shapes_) {
+    if (!seen_.contains(shape)) ahead_ = 0;
+  }
+  seen_.insert(shapes_.begin(), shapes_.end());
 }
 
 StageLinks::FormKey StageLinks::key_of(const PipelineMessage& message) const {
@@ -58,12 +67,9 @@ void StageLinks::post(int turn) {
     const auto& arrivals = plan_->arrivals[static_cast<size_t>(source)];
     for (size_t& next = posted_[static_cast<size_t>(source)]; next < arrivals.size(); ++next) {
       const StagePlan::Arrival& arrival = arrivals[next];
-      if (source == plan_->stage || arrival.due > turn + receives_ahead_) break;
+      if (source == plan_->stage || arrival.due > turn + ahead_) break;
       const FormKey key = key_of(arrival.message);
-      if (!forms_.contains(key)) {
-        if (arrival.due > turn) break;  // only who needs it now may wait for the header
-        forms_[key] = receive_header(source);
-      }
+      if (!forms_.contains(key)) forms_[key] = receive_header(source);
       const Form& form = forms_[key];
       Received received{.source = source, .sent = arrival.sent};
       if (arrival.message.action.kind == Kind::kForward || at::isFloatingType(form.dtype)) {

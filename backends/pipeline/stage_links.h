@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <set>
 #include <vector>
 
 #include "backends/pipeline/stage_plan.h"
@@ -55,10 +56,12 @@ class StageLinks {
   WaitTimer& timer_;
   const int receives_ahead_;
   std::map<FormKey, Form> forms_;
+  std::set<std::vector<int64_t>> seen_;  // shapes of inputs
 
   // of the step under way
   const StagePlan* plan_ = nullptr;
   std::vector<std::vector<int64_t>> shapes_;
+  int ahead_ = 0;
   std::vector<size_t> posted_;        // by source: how many of its messages
   std::map<int, Received> received_;  // by turn
   std::vector<Sent> sent_;

@@ -1,0 +1,367 @@
+// What a pipeline builds, refuses, shows, sends and holds; its numbers are in tests/parity.
+#include <ATen/ATen.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tessera/backends/data_parallel/ddp.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/counting_allocator.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+ParallelConfig pipeline_config(const std::string& schedule, int chunks = 1) {
+  ParallelConfig config{.strategy = "ddp"};
+  config.pipeline.schedule = schedule;
+  config.pipeline.chunks = chunks;
+  return config;
+}
+
+// One pipeline of all ranks.
+std::unique_ptr<Strategy> attach(Communicator& comm, DeviceMesh& mesh, const ParallelConfig& config,
+                                 const ModelSpec& model) {
+  auto strategy = make_strategy(config, mesh);
+  strategy->attach(model, {.seed = 3}, make_adamw({}));
+  return strategy;
+}
+
+// The message that every rank gets.
+std::string refusal(int stages, const ParallelConfig& config, const ModelSpec& model) {
+  std::mutex mutex;
+  std::set<std::string> messages;
+  test::run_ranks(stages, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {.pipeline = comm.size()});
+    const std::string message = test::require_error(
+        ErrorCode::kInvalidArgument, [&] { attach(comm, mesh, config, model); }, "attach");
+    const std::lock_guard lock(mutex);
+    messages.insert(message);
+  });
+  CHECK(messages.size() == 1);
+  return *messages.begin();
+}
+
+// A block without parameters.
+class FunctionBlock : public Block {
+ public:
+  using Function = std::function<at::Tensor(const at::Tensor&, const MicroBatch&)>;
+  explicit FunctionBlock(Function function) : function_(std::move(function)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    return function_(hidden, micro_batch);
+  }
+  std::vector<Parameter> parameters() override { return {}; }
+
+ private:
+  Function function_;
+};
+
+BlockBuilder function_block(const std::string& name, FunctionBlock::Function function) {
+  return {name, [=](const BuildContext&) { return std::make_unique<FunctionBlock>(function); }};
+}
+
+}  // namespace
+
+TEST_CASE("what a pipeline cannot do is refused with the reason, the same on every rank") {
+  const ModelSpec model = toy_language_model();  // 5 blocks
+  CHECK_THAT(refusal(6, pipeline_config("1f1b"), model),
+             Contains("5 blocks, too few for 6 pipeline stages"));
+  CHECK_THAT(refusal(2, pipeline_config("interleaved", 3), model), Contains("3 chunks"));
+  CHECK_THAT(refusal(2, pipeline_config("pipedream"), model), Contains("\"pipedream\" is unknown"));
+  CHECK_THAT(refusal(2, pipeline_config("gpipe", 2), model), Contains("one chunk a stage"));
+  CHECK_THAT(refusal(1, pipeline_config("interleaved", 2), model),
+             Contains("pipeline axis of more than one rank"));
+  ParallelConfig measured = pipeline_config("1f1b");
+  measured.pipeline.block_costs = {1, 2};
+  CHECK_THAT(refusal(2, measured, model), Contains("2 numbers") && Contains("5 blocks"));
+  ModelSpec wrong = model;
+  wrong.tied[0].owner_block = "embeding";
+  CHECK_THAT(refusal(2, pipeline_config("1f1b"), wrong),
+             Contains("embeding.weight does not exist"));
+  wrong = model;
+  wrong.has_loss = false;
+  CHECK_THAT(refusal(2, pipeline_config("1f1b"), wrong), Contains("has no loss"));
+  wrong = model;
+  wrong.blocks[3].name = wrong.blocks[1].name;
+  CHECK_THAT(refusal(2, pipeline_config("1f1b"), wrong), Contains("two blocks named"));
+}
+
+TEST_CASE("a rank builds its own blocks, and an alias's owner once more for its values") {
+  for (bool tied : {true, false}) {
+    std::mutex mutex;
+    std::map<int, std::multiset<std::string>> built;  // by rank
+    test::run_ranks(3, [&](Communicator& comm) {
+      ModelSpec model = toy_language_model({.tied = tied});
+      for (auto& block : model.blocks) {
+        block.build = [&, build = block.build, name = block.name](const BuildContext& context) {
+          const std::lock_guard lock(mutex);
+          built[comm.rank()].insert(name);
+          return build(context);
+        };
+      }
+      DeviceMesh mesh(comm, {.pipeline = 3});
+      auto strategy = attach(comm, mesh, pipeline_config("1f1b"), model);
+      test::require(strategy->name() == "ddp+1f1b", strategy->name());
+    });
+    CHECK(built[0] == std::multiset<std::string>{"embedding"});
+    CHECK(built[1] == std::multiset<std::string>{"layer.0", "layer.1"});
+    std::multiset<std::string> last{"layer.2", "head"};
+    if (tied) last.insert("embedding");
+    CHECK(built[2] == last);
+  }
+}
+
+TEST_CASE("every rank visits all parameters once, in the model's order, tied ones at their owner") {
+  const ModelSpec model = toy_language_model({.layers = 6});
+  std::vector<std::string> order;
+  std::map<std::string, at::Tensor> values;
+  int64_t count = 0;
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    auto strategy = attach(comm, mesh, {}, model);
+    count = strategy->parameter_count();
+    strategy->visit_parameters([&](const VisitedParameter& p) {
+      order.push_back(p.block + "." + p.name);
+      values[order.back()] = p.value.clone();
+    });
+  });
+  for (const auto& [stages, chunks] : {std::pair(2, 1), std::pair(3, 2), std::pair(2, 4)}) {
+    test::run_ranks(stages, [&, chunks = chunks](Communicator& comm) {
+      DeviceMesh mesh(comm, {.pipeline = comm.size()});
+      auto strategy =
+          attach(comm, mesh, pipeline_config(chunks == 1 ? "gpipe" : "interleaved", chunks), model);
+      test::require(strategy->parameter_count() == count, "parameter_count is ",
+                    strategy->parameter_count(), ", expected ", count);
+      std::vector<std::string> seen;
+      strategy->visit_parameters([&](const VisitedParameter& p) {
+        seen.push_back(p.block + "." + p.name);
+        test::require_bit_equal(p.value, values.at(seen.back()), seen.back());
+        test::require(p.shard.replicated(), "the shard's description travels");
+      });
+      test::require(seen == order, "the order of visits differs");
+    });
+  }
+}
+
+TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
+  const ToyConfig config;
+  const ModelSpec model = toy_language_model(config);
+  struct Outcome {
+    std::vector<double> losses, counters;
+    std::map<std::string, at::Tensor> gradients;
+  };
+  auto work = [&](Strategy& strategy, bool cut) {
+    Outcome outcome;
+    auto add = [&](const StepResult& result) {
+      outcome.losses.push_back(result.loss.item<double>());
+      outcome.losses.push_back(result.target_count.item<double>());
+      outcome.counters.push_back(result.counters[0].item<double>());
+    };
+    for (uint64_t step = 0; step < 3; ++step) {
+      const MicroBatch whole = toy_micro_batch(config, 11, 5, 40 + step);
+      std::vector<MicroBatch> batches;
+      int64_t first = 0;
+      for (int64_t rows : cut ? std::vector<int64_t>{3, 1, 5, 2} : std::vector<int64_t>{11}) {
+        batches.push_back(rows_of(whole, first, rows));
+        first += rows;
+      }
+      add(strategy.evaluate(batches));
+      add(strategy.forward_backward(batches));
+      strategy.optimizer_step(1e-2);
+      if (step == 1) add(strategy.evaluate(std::span(batches).first(1)));
+    }
+    strategy.visit_gradients([&](const VisitedParameter& p) {
+      outcome.gradients[p.block + "." + p.name] = p.value.clone();
+    });
+    return outcome;
+  };
+  Outcome expected;
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    expected = work(*attach(comm, mesh, {}, model), /*cut=*/true);
+    const Outcome uncut = work(*attach(comm, mesh, {}, model), /*cut=*/false);
+    test::require(std::abs(uncut.losses.back() - expected.losses.back()) < 1e-6, "the cut matters");
+  });
+  for (const auto& [schedule, chunks] :
+       {std::pair("gpipe", 1), std::pair("1f1b", 1), std::pair("interleaved", 2)}) {
+    for (const std::string sharding : {"ddp", "zero3"}) {
+      test::run_ranks(2, [&, schedule = schedule, chunks = chunks](Communicator& comm) {
+        DeviceMesh mesh(comm, {.pipeline = comm.size()});
+        ParallelConfig parallel = pipeline_config(schedule, chunks);
+        parallel.strategy = sharding;
+        auto strategy = attach(comm, mesh, parallel, model);
+        const Outcome outcome = work(*strategy, /*cut=*/true);
+        test::require(outcome.counters == expected.counters, "counters differ");
+        for (size_t i = 0; i < expected.losses.size(); ++i) {
+          test::require(std::abs(outcome.losses[i] - expected.losses[i]) < 1e-5, "result ", i,
+                        " is ", outcome.losses[i], ", expected ", expected.losses[i]);
+        }
+        for (const auto& [name, gradient] : expected.gradients) {
+          test::require(outcome.gradients.at(name).allclose(gradient, 1e-4, 1e-6), name);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("activations of any dtype cross a boundary, and only floating ones have gradients") {
+  ModelSpec model = toy_language_model({.layers = 1, .tied = false});
+  const BlockBuilder embedding = model.blocks.front();
+  model.blocks.front().build = [embedding](const BuildContext& context) {
+    // The embedding reads ids that another stage handed on.
+    auto built = std::shared_ptr<Block>(embedding.build(context));
+    struct FromHidden : Block {
+      std::shared_ptr<Block> block;
+      at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+        MicroBatch changed = micro_batch;
+        changed.input_ids = hidden;
+        return block->forward({}, changed);
+      }
+      std::vector<Parameter> parameters() override { return block->parameters(); }
+    };
+    auto block = std::make_unique<FromHidden>();
+    block->block = std::move(built);
+    return block;
+  };
+  model.blocks.insert(model.blocks.begin(), function_block("ids", [](const auto&, const auto& m) {
+                        return m.input_ids.flip(0);
+                      }));
+  double expected = 0;
+  auto loss_after_steps = [&](Strategy& strategy) {
+    const MicroBatch batch = toy_micro_batch({}, 4, 5, 9);
+    const std::vector<MicroBatch> batches{rows_of(batch, 0, 2), rows_of(batch, 2, 2)};
+    for (int step = 0; step < 3; ++step) {
+      strategy.forward_backward(batches);
+      strategy.optimizer_step(1e-2);
+    }
+    return strategy.evaluate(batches).loss.item<double>();
+  };
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    expected = loss_after_steps(*attach(comm, mesh, {}, model));
+  });
+  test::run_ranks(4, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {.pipeline = 4});
+    const double loss = loss_after_steps(*attach(comm, mesh, pipeline_config("1f1b"), model));
+    test::require(std::abs(loss - expected) < 1e-5, "loss ", loss, ", expected ", expected);
+  });
+}
+
+TEST_CASE("a shape that does not follow from the input's is refused") {
+  ModelSpec model = toy_language_model({.layers = 0, .tied = false});
+  auto narrowing = [calls = std::make_shared<int>(0)](const at::Tensor& hidden, const auto&) {
+    return hidden.narrow(1, 0, hidden.size(1) - (*calls)++);
+  };
+  model.blocks.insert(model.blocks.begin() + 1, function_block("narrow", narrowing));
+  const std::vector<MicroBatch> batches(2, toy_micro_batch({}, 2, 5, 1));
+  CHECK_THROWS_WITH(
+      test::run_ranks(3,
+                      [&](Communicator& comm) {
+                        DeviceMesh mesh(comm, {.pipeline = 3});
+                        attach(comm, mesh, pipeline_config("gpipe"), model)->evaluate(batches);
+                      }),
+      Contains("[2, 4, 12] goes to part 2") && Contains("[2, 5, 12] before"));
+}
+
+TEST_CASE("one rank may have all the chunks") {
+  const ModelSpec model = toy_language_model({.layers = 4});
+  const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    auto alone = attach(comm, mesh, {}, model);
+    const ParallelConfig config = pipeline_config("interleaved", 3);
+    GPipe chunked(config, std::make_unique<Ddp>(config, mesh.axis(Axis::kData)),
+                  mesh.axis(Axis::kPipeline));
+    chunked.attach(model, {.seed = 3}, make_adamw({}));
+    for (int step = 0; step < 3; ++step) {
+      const double a = alone->forward_backward(batches).loss.item<double>();
+      const double b = chunked.forward_backward(batches).loss.item<double>();
+      test::require(std::abs(a - b) < 1e-6, "loss ", b, ", expected ", a);
+      alone->optimizer_step(1e-2);
+      chunked.optimizer_step(1e-2);
+    }
+  });
+}
+
+TEST_CASE("bytes sent through a pipeline: an activation forth and its gradient back") {
+  const ToyConfig config{.hidden = 64};
+  const ModelSpec model = toy_language_model(config);
+  constexpr int64_t kRows = 4, kSequence = 8, kActivation = kRows * kSequence * 64 * 4;
+  for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("interleaved", 2)}) {
+    test::run_ranks(2, [&, schedule = schedule, chunks = chunks](Communicator& comm) {
+      DeviceMesh mesh(comm, {.pipeline = 2});
+      auto strategy = attach(comm, mesh, pipeline_config(schedule, chunks), model);
+      const std::vector<MicroBatch> batches(5, toy_micro_batch(config, kRows, kSequence, 1));
+      strategy->forward_backward(batches);
+      const int64_t before = mesh.axis(Axis::kPipeline).bytes_sent();
+      strategy->forward_backward(batches);
+      const int64_t sent = mesh.axis(Axis::kPipeline).bytes_sent() - before;
+      // Of the boundaries between parts each rank serves half, forth or back.
+      const int64_t boundaries = 2 * chunks - 1;
+      const int64_t result =
+          2 * 4;  // loss and counter; the sum of the tied gradient goes its own way
+      test::require(sent == boundaries * 5 * kActivation + result, "sent ", sent, " bytes");
+    });
+  }
+}
+
+TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe of all") {
+  const ToyConfig config{.vocabulary = 16, .hidden = 64, .layers = 6, .tied = false};
+  const ModelSpec model = toy_language_model(config);
+  constexpr int64_t kRows = 16, kSequence = 16, kMicroBatches = 12;
+  CountingAllocator counting;
+  std::map<std::string, std::vector<int64_t>> peaks;  // bytes above what the step began with
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    for (int64_t micro_batches : {int64_t{1}, kMicroBatches}) {
+      auto& peak = peaks[concat(schedule, micro_batches)];
+      peak.resize(4);
+      test::run_ranks(4, [&](Communicator& comm) {
+        DeviceMesh mesh(comm, {.pipeline = 4});
+        auto strategy = attach(comm, mesh, pipeline_config(schedule), model);
+        const std::vector<MicroBatch> batches(static_cast<size_t>(micro_batches),
+                                              toy_micro_batch(config, kRows, kSequence, 1));
+        strategy->forward_backward(batches);
+        const int64_t live = CountingAllocator::live_bytes();
+        CountingAllocator::reset_peak();
+        strategy->forward_backward(batches);
+        peak[static_cast<size_t>(comm.rank())] = CountingAllocator::peak_bytes() - live;
+      });
+    }
+  }
+  for (size_t stage = 0; stage < 3; ++stage) {
+    INFO("stage " << stage);
+    // What two layers keep of a micro-batch: in the norm's input, its output, up, gelu and the sum.
+    const double activation = 4.0 * kRows * kSequence * 64;
+    const double saved = static_cast<double>(peaks["gpipe1"][stage]);
+    const double all = static_cast<double>(peaks[concat("gpipe", kMicroBatches)][stage]);
+    const double flushed = static_cast<double>(peaks[concat("1f1b", kMicroBatches)][stage]);
+    CHECK(all >= 0.7 * kMicroBatches * saved);
+    CHECK(flushed <= 1.1 * static_cast<double>(4 - stage) * saved + 8 * activation);
+  }
+}
+
+TEST_CASE("the time that a rank waits is measured only when asked for") {
+  const ModelSpec model = toy_language_model();
+  test::run_ranks(2, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {.pipeline = 2});
+    auto strategy = attach(comm, mesh, pipeline_config("1f1b"), model);
+    auto& pipeline = dynamic_cast<GPipe&>(*strategy);
+    const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
+    strategy->forward_backward(batches);
+    test::require(pipeline.times().total_s == 0, "nothing was asked for");
+    pipeline.measure_times(true);
+    strategy->forward_backward(batches);
+    const PipelineTimes times = pipeline.times();
+    test::require(times.total_s > 0 && times.waited_s > 0 && times.waited_s < times.total_s,
+                  "waited ", times.waited_s, " s of ", times.total_s);
+  });
+}
