@@ -42,9 +42,65 @@ void forget_key_biases(ParityResult& result) {
   });
 }
 
+std::vector<ParityRow> data_rows(int ranks) {
+  std::vector<ParityRow> rows;
+  for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    for (int accumulation : {1, 2}) {
+      ParityRow row{.ranks = ranks, .accumulation = accumulation};
+      row.parallel.strategy = strategy;
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+// One pipeline of all ranks, and two stages on the ranks of a data axis.
+std::vector<ParityRow> pipeline_rows(int ranks) {
+  std::vector<ParityRow> rows;
+  auto add = [&](const std::string& strategy, int stages, int micro_batches,
+                 const std::string& schedule, int chunks = 1) {
+    if (ranks % stages != 0) return;
+    ParityRow row{.ranks = ranks, .accumulation = micro_batches, .pipeline = stages};
+    row.parallel.strategy = strategy;
+    row.parallel.pipeline.schedule = schedule;
+    row.parallel.pipeline.chunks = chunks;
+    rows.push_back(row);
+  };
+  add("single", ranks, 8, "1f1b");
+  add("ddp", ranks, 2, "gpipe");
+  for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
+    add(strategy, 2, 3, "1f1b");
+    add(strategy, 2, 4, "interleaved", 2);
+  }
+  return rows;
+}
+
+// The same on all ranks: whether the row agrees on each of them.
+bool run_row(Communicator& world, const std::string& model, const ParityRow& row,
+             const ParityWork& work, const ParityResult& expected) {
+  ParityResult actual = run_parity(world, row, work);
+  forget_key_biases(actual);
+  const bool fp32 = row.parallel.precision.parameter == at::kFloat;
+  const std::string text = difference(actual, expected, fp32 ? 1e-5 : 2e-2);
+  at::Tensor failed = at::tensor(text.empty() ? 0 : 1, at::kLong).to(world.device());
+  world.all_reduce(failed).wait();
+  const int64_t failures = failed.item<int64_t>();
+  if (world.rank() == 0) {
+    std::printf("%-4s %-5s %s over %s  loss %.6f -> %.6f  %lld bytes sent\n",
+                failures == 0 ? "PASS" : "FAIL", model.c_str(), row.name().c_str(),
+                world.transport().c_str(), actual.loss.front(), actual.loss.back(),
+                static_cast<long long>(actual.bytes_sent));
+    std::fflush(stdout);
+  }
+  if (!text.empty()) std::printf("     rank %d: %s\n", world.rank(), text.c_str());
+  return failures == 0;
+}
+
 bool run_table(Communicator& world) {
   bool all_equal = true;
   auto alone = world.split(world.rank(), 0);
+  std::vector<ParityRow> rows = data_rows(world.size());
+  for (const auto& row : pipeline_rows(world.size())) rows.push_back(row);
   for (const std::string model : {"toy", "bloom"}) {
     const ParityWork work = make_work(model);
     for (auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -53,30 +109,10 @@ bool run_table(Communicator& world) {
       single.parallel.precision.parameter = dtype;
       ParityResult expected = run_parity(*alone, single, work);
       forget_key_biases(expected);
-      for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
-        for (int accumulation : {1, 2}) {
-          ParityRow row;
-          row.ranks = world.size();
-          row.accumulation = accumulation;
-          row.parallel.strategy = strategy;
-          row.parallel.precision.parameter = dtype;
-          row.parallel.persistence_threshold = 100;
-          ParityResult actual = run_parity(world, row, work);
-          forget_key_biases(actual);
-          const std::string text = difference(actual, expected, dtype == at::kFloat ? 1e-5 : 2e-2);
-          at::Tensor failed = at::tensor(text.empty() ? 0 : 1, at::kLong).to(world.device());
-          world.all_reduce(failed).wait();
-          const int64_t failures = failed.item<int64_t>();
-          all_equal = all_equal && failures == 0;
-          if (world.rank() == 0) {
-            std::printf("%-4s %-5s %s over %s  loss %.6f -> %.6f  %lld bytes sent\n",
-                        failures == 0 ? "PASS" : "FAIL", model.c_str(), row.name().c_str(),
-                        world.transport().c_str(), actual.loss.front(), actual.loss.back(),
-                        static_cast<long long>(actual.bytes_sent));
-            std::fflush(stdout);
-          }
-          if (!text.empty()) std::printf("     rank %d: %s\n", world.rank(), text.c_str());
-        }
+      for (ParityRow row : rows) {
+        row.parallel.precision.parameter = dtype;
+        row.parallel.persistence_threshold = 100;
+        all_equal = run_row(world, model, row, work, expected) && all_equal;
       }
     }
   }
