@@ -10,6 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/simulator.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
@@ -124,7 +126,42 @@ void StepBenchmark::run(benchmark::State& state) {
   footprint.sent = (sent_over_all_axes(mesh) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
-  print(model, mesh, strategy->parameter_count(), footprint);
+  const Idle idle = measure_idle(*strategy, [&] { step(draw(mesh, bloom.vocabulary, steps++)); });
+  print(model, mesh, strategy->parameter_count(), footprint, idle);
+}
+
+StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy,
+                                                const std::function<void()>& step) const {
+  constexpr int kSteps = 3;
+  Idle idle;
+  auto* pipeline = dynamic_cast<GPipe*>(&strategy);
+  if (pipeline == nullptr) return idle;
+  idle.measured = true;
+  pipeline->measure_times(true);
+  double mine = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    step();
+    mine += pipeline->times().idle_share() / kSteps;
+  }
+  pipeline->measure_times(false);
+  at::Tensor sum = at::tensor({mine}, at::kDouble).to(world_.device());
+  at::Tensor most = sum.clone();
+  world_.all_reduce(sum).wait();
+  world_.all_reduce(most, ReduceOp::kMax).wait();
+  idle.mean = sum.item<double>() / world_.size();
+  idle.largest = most.item<double>();
+  const int stages = static_cast<int>(options_.number("pipeline"));
+  const int chunks = static_cast<int>(options_.number("chunks"));
+  const int micro_batches = static_cast<int>(options_.number("accumulation"));
+  SimulationOptions simulation;  // backward costs twice the forward
+  for (const ModelPart& part : pipeline->parts()) {
+    const double cost = part.cost > 0 ? part.cost : static_cast<double>(part.count);
+    simulation.costs.push_back({cost, 2 * cost});
+  }
+  const auto schedule = make_schedule(options_.text("schedule"), stages, micro_batches, chunks);
+  idle.bubble = simulate(schedule).bubble();
+  idle.bubble_of_parts = simulate(schedule, simulation).bubble();
+  return idle;
 }
 
 StepBenchmark::Footprint StepBenchmark::read_device() const {
@@ -163,7 +200,7 @@ double StepBenchmark::tokens_per_second_and_rank(const DeviceMesh& mesh) const {
 }
 
 void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
-                          const Footprint& footprint) const {
+                          const Footprint& footprint, const Idle& idle) const {
   const std::vector<int64_t> most = over_ranks(footprint.values(), /*largest=*/true);
   const std::vector<int64_t> least = over_ranks(footprint.values(), /*largest=*/false);
   if (world_.rank() != 0) return;
@@ -200,9 +237,15 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("host_mib", mib(most[6]))
       .add("pinned_mib", mib(most[7]))
       .add("comm_mib_per_step", mib(most[8]))
-      .add("device_allocations", most[9])
-      .add("build_s", build_s_)
-      .add("loss", loss_);
+      .add("device_allocations", most[9]);
+  if (idle.measured) {
+    line.add("schedule", options_.text("schedule"))
+        .add("idle_pct", 100 * idle.mean)
+        .add("idle_largest_pct", 100 * idle.largest)
+        .add("bubble_pct", 100 * idle.bubble)
+        .add("bubble_of_parts_pct", 100 * idle.bubble_of_parts);
+  }
+  line.add("build_s", build_s_).add("loss", loss_);
   std::cout << "TESSERA " << line.text() << std::endl;
 }
 

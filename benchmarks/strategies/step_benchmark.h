@@ -2,6 +2,7 @@
 // One configuration on one rank: builds, warms up, and runs one step per benchmark iteration.
 #include <benchmark/benchmark.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ class StepBenchmark {
     StrategyMemory held;
     int64_t peak_allocated = 0, peak_reserved = 0, sent = 0, device_allocations = 0;
   };
+  // Idle shares of a pipeline's ranks, in steps of their own: waiting times cost a collective.
+  struct Idle {
+    bool measured = false;
+    double mean = 0, largest = 0;            // over ranks
+    double bubble = 0, bubble_of_parts = 0;  // the schedule's: equal stages; costs of these parts
+  };
+  Idle measure_idle(Strategy& strategy, const std::function<void()>& step) const;
   std::vector<MicroBatch> draw(const DeviceMesh& mesh, int64_t vocabulary, int64_t step) const;
   Footprint read_device() const;
   std::vector<int64_t> over_ranks(std::vector<int64_t> values, bool largest) const;
@@ -36,7 +44,7 @@ class StepBenchmark {
   double median() const;
   double tokens_per_second_and_rank(const DeviceMesh& mesh) const;
   void print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
-             const Footprint& footprint) const;
+             const Footprint& footprint, const Idle& idle) const;
 
   Communicator& world_;
   const Options& options_;
