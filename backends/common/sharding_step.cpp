@@ -62,6 +62,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
                                          size_t block_count) const {
   MicroBatchRun run;
   run.micro_batch = micro_batches_.at(index);
+  run.micro_batch.training = with_gradients_;
   run.first_block = first_block;
   run.block_count = block_count;
   run.with_gradients = with_gradients_;

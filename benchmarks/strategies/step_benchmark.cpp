@@ -13,7 +13,7 @@
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/pipeline/simulator.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
 
@@ -87,8 +87,9 @@ void StepBenchmark::run(benchmark::State& state) {
   const at::Device device = world_.device();
   DeviceMesh mesh(world_, options_.mesh(world_.size()));
   const ParallelConfig config = options_.parallel(strategy_name_);
-  const BloomConfig bloom = BloomConfig::preset(options_.text("model_config"));
-  const ModelSpec model = make_bloom_causal(bloom);
+  const LanguageModel language_model = LanguageModel::preset(options_.text("model_config"));
+  const int64_t vocabulary = language_model.config().vocabulary;
+  const ModelSpec model = language_model.make_causal();
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
   strategy->attach(model, {.device = device, .seed = 1}, make_adamw({.weight_decay = 0.01}));
@@ -107,13 +108,13 @@ void StepBenchmark::run(benchmark::State& state) {
     synchronize();
   };
   int64_t steps = 0;
-  while (steps < options_.number("warmup")) step(draw(mesh, bloom.vocabulary, steps++));
+  while (steps < options_.number("warmup")) step(draw(mesh, vocabulary, steps++));
   const int64_t sent = sent_over_all_axes(mesh);
   if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
   const int64_t allocations = read_device().device_allocations;
   world_.barrier();
   for (auto _ : state) {
-    const std::vector<MicroBatch> batches = draw(mesh, bloom.vocabulary, steps++);
+    const std::vector<MicroBatch> batches = draw(mesh, vocabulary, steps++);
     synchronize();
     const double begin = now_s();
     step(batches);

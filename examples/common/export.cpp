@@ -26,7 +26,7 @@ std::string write_final(const Prepared& prepared, Strategy& strategy, bool write
     if (writer) writer->add(name_of ? name_of(p.block, p.name) : p.block + "." + p.name, host);
   });
   if (writer) {
-    writer->add_text("config.json", prepared.config.to_json(prepared.head(), dtype));
+    writer->add_text("config.json", prepared.language_model.to_json(prepared.head(), dtype));
     if (!prepared.tokenizer_directory.empty()) {
       for (const char* name :
            {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {

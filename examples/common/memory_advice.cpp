@@ -26,21 +26,20 @@ struct Need {
 // (CPU), one chunk of logits and its gradient.
 Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
   const double element = o.dtype == "fp32" ? 4 : 2;
-  TheoryInput input{
-      .strategy = o.strategy,
-      .ranks = ranks,
-      .accumulation = o.gradient_accumulation_steps,
-      .block_parameters = parameter_sizes(run.config, run.head(), run.train.num_labels),
-      .parameter_dtype = o.dtype,
-      .gradient_dtype = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype,
-      .reduce_dtype = o.reduce_dtype.empty() ? o.dtype : o.reduce_dtype,
-      .persistence_threshold = o.persistence_threshold};
+  TheoryInput input{.strategy = o.strategy,
+                    .ranks = ranks,
+                    .accumulation = o.gradient_accumulation_steps,
+                    .block_parameters = run.parameter_sizes(),
+                    .parameter_dtype = o.dtype,
+                    .gradient_dtype = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype,
+                    .reduce_dtype = o.reduce_dtype.empty() ? o.dtype : o.reduce_dtype,
+                    .persistence_threshold = o.persistence_threshold};
   const int64_t length =
       o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
   const auto tokens = static_cast<double>(o.per_device_train_batch_size * length);
-  const auto hidden = static_cast<double>(run.config.hidden * run.config.layers);
-  const auto scores = static_cast<double>(run.config.heads * run.config.layers * length);
-  const double chunk = std::min(tokens, 1024.0) * static_cast<double>(run.config.vocabulary);
+  const auto hidden = static_cast<double>(run.config().hidden * run.config().layers);
+  const auto scores = static_cast<double>(run.config().heads * run.config().layers * length);
+  const double chunk = std::min(tokens, 1024.0) * static_cast<double>(run.config().vocabulary);
   Need need{theory_of(input), tokens * (17 * hidden * element + scores * 4)};
   if (run.task == Task::kCausal) need.activations += 2 * chunk * 4;
   return need;

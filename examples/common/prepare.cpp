@@ -27,34 +27,33 @@ void prepare_tokenizer(Prepared& run) {
   run.tokenizer = Tokenizer::load(run.tokenizer_directory);
 }
 
-bool is_trial_preset(const BloomConfig& config) { return config.vocabulary < 250'000; }
-
 void prepare_config(Prepared& run) {
   const TrainOptions& o = run.options;
   if (!o.model.empty()) {
     check(fs::is_directory(o.model), ErrorCode::kDataLoss, "--model ", o.model,
           ": no such directory; expected one with config.json and model.safetensors");
-    run.config = BloomConfig::from_file(o.model + "/config.json");
+    run.language_model = LanguageModel::from_directory(o.model);
     run.weights = std::make_unique<HuggingFaceDirectory>(o.model);
   } else if (o.model_config.ends_with(".json")) {
-    run.config = BloomConfig::from_file(o.model_config);
+    run.language_model = LanguageModel::from_file(o.model_config);
   } else {
-    run.config = BloomConfig::preset(o.model_config);
-    if (run.tokenizer && is_trial_preset(run.config)) {
-      run.config.vocabulary = run.tokenizer->size();
-      run.config.bos_token = run.tokenizer->bos_id();
-      run.config.eos_token = run.tokenizer->eos_id();
-      run.config.pad_token = run.tokenizer->pad_id();
+    run.language_model = LanguageModel::preset(o.model_config);
+    LanguageModelConfig& config = run.language_model.config();
+    if (run.tokenizer && config.trial) {
+      config.vocabulary = run.tokenizer->size();
+      config.bos_token = run.tokenizer->bos_id();
+      config.eos_token = run.tokenizer->eos_id();
+      config.pad_token = run.tokenizer->pad_id();
       run.notices.push_back(concat(
-          o.model_config, " takes the tokenizer's vocabulary: ", run.config.vocabulary, " tokens"));
+          o.model_config, " takes the tokenizer's vocabulary: ", config.vocabulary, " tokens"));
     }
   }
-  run.config.validate();
-  for (const std::string& notice : run.config.notices) run.notices.push_back(notice);
+  run.language_model.validate();
+  for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
   if (run.tokenizer) {
-    check(run.tokenizer->size() <= run.config.vocabulary, ErrorCode::kInvalidArgument,
+    check(run.tokenizer->size() <= run.config().vocabulary, ErrorCode::kInvalidArgument,
           "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
-          " tokens, the model's vocabulary only ", run.config.vocabulary,
+          " tokens, the model's vocabulary only ", run.config().vocabulary,
           "; they do not belong together");
   }
 }
@@ -79,7 +78,7 @@ Dataset read_squad_file(Prepared& run, const std::string& path) {
 
 Dataset read_rows(const Prepared& run, const std::string& path, int64_t num_labels) {
   return read_token_rows(path, {.task = run.task,
-                                .vocab_size = run.config.vocabulary,
+                                .vocab_size = run.config().vocabulary,
                                 .num_labels = num_labels,
                                 .max_seq_length = run.options.max_seq_length});
 }
@@ -100,7 +99,7 @@ void prepare_causal(Prepared& run) {
 
 LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
   const int64_t wanted = run.options.num_labels;
-  if (!run.config.labels.empty() && run.weights) return LabelMap::from_names(run.config.labels);
+  if (!run.config().labels.empty() && run.weights) return LabelMap::from_names(run.config().labels);
   LabelMap found = LabelMap::from(texts);
   check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
         found.size(), " different labels, --num_labels says ", wanted);
@@ -116,7 +115,7 @@ void prepare_classification(Prepared& run) {
   const ColumnOptions columns{.text = o.text_column, .label = o.label_column};
   if (!o.train_ids.empty()) {
     const int64_t count =
-        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config.labels.size());
+        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config().labels.size());
     check(count > 0, ErrorCode::kInvalidArgument,
           "--train_ids needs --num_labels N for classification");
     check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
@@ -128,7 +127,7 @@ void prepare_classification(Prepared& run) {
     const LabelMap labels = label_map(run, texts);
     run.train = classification_examples(texts, labels, *run.tokenizer, o.max_seq_length);
     run.train.num_labels = labels.size();
-    run.config.labels = labels.names();
+    run.language_model.config().labels = labels.names();
     if (!o.validation_file.empty()) {
       run.validation = classification_examples(read_labelled_texts(o.validation_file, columns),
                                                labels, *run.tokenizer, o.max_seq_length);
@@ -158,10 +157,10 @@ DataLoaderOptions Prepared::loader_options(int64_t data_rank, int64_t data_size,
       .shuffle = training && o.shuffle,
       .seed = o.seed,
       .padding_side = o.padding_side == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
-      .pad_id = config.pad_token.value_or(tokenizer_pad.value_or(0)),
+      .pad_id = config().pad_token.value_or(tokenizer_pad.value_or(0)),
       .pad_to = o.pad_to_max_length ? o.max_seq_length : 0,
       .supervise_padding = o.label_padding == "include",
-      .always_attention_mask = task == Task::kClassification && !config.pad_token};
+      .always_attention_mask = task == Task::kClassification && !config().pad_token};
 }
 
 Prepared prepare(const TrainOptions& options, Task task) {
@@ -173,28 +172,19 @@ Prepared prepare(const TrainOptions& options, Task task) {
   prepare_config(run);
   task == Task::kCausal ? prepare_causal(run) : prepare_classification(run);
   check(run.train.size() > 0, ErrorCode::kDataLoss, run.train_path, ": no row to train on");
+  const int64_t positions = run.config().max_positions;
+  const int64_t wanted =
+      std::min(options.max_seq_length, std::max(run.train.longest(), run.validation.longest()));
+  check(
+      positions == 0 || (options.pad_to_max_length ? options.max_seq_length : wanted) <= positions,
+      ErrorCode::kInvalidArgument, "--max_seq_length ", options.max_seq_length, ": model ",
+      run.config().name, " has ", positions, " positions");
   if (!options.train_slice.empty()) {
     run.train = Slice::parse(options.train_slice).of(std::move(run.train));
   }
   run.dataset_sha256 = sha256_file_hex(run.train_path);
-  run.model = task == Task::kCausal ? make_bloom_causal(run.config)
-                                    : make_bloom_classifier(run.config, run.train.num_labels);
+  run.model = run.language_model.make(run.head(), run.train.num_labels);
   return run;
-}
-
-std::vector<std::vector<int64_t>> parameter_sizes(const BloomConfig& config, BloomHead head,
-                                                  int64_t num_labels) {
-  const int64_t h = config.hidden;
-  std::vector<std::vector<int64_t>> blocks{
-      {config.vocabulary * h, h, h}};  // embedding and its norm
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    blocks.push_back({h, h, 3 * h * h, 3 * h, h * h, h, h, h, 4 * h * h, 4 * h, 4 * h * h, h});
-  }
-  blocks.push_back({h, h});
-  if (head == BloomHead::kClassification) blocks.back().push_back(num_labels * h);
-  if (head == BloomHead::kCausal && !config.tied_head)
-    blocks.back().push_back(config.vocabulary * h);
-  return blocks;
 }
 
 }  // namespace tessera::programs

@@ -11,14 +11,14 @@
 #include "tessera/data/data_loader.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 
 namespace tessera::programs {
 
 struct Prepared {
   TrainOptions options;
   Task task = Task::kCausal;
-  BloomConfig config;
+  LanguageModel language_model;
   ModelSpec model;
   std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
   std::optional<Tokenizer> tokenizer;
@@ -27,20 +27,23 @@ struct Prepared {
   std::string train_path, dataset_sha256;
   std::vector<std::string> notices;  // what the user should know, one line each
 
-  BloomHead head() const {
-    return task == Task::kCausal ? BloomHead::kCausal : BloomHead::kClassification;
+  const LanguageModelConfig& config() const { return language_model.config(); }
+  ModelHead head() const {
+    return task == Task::kCausal ? ModelHead::kCausal : ModelHead::kClassification;
   }
-  int64_t parameter_count() const { return config.parameter_count(head(), train.num_labels); }
+  int64_t parameter_count() const {
+    return language_model.parameter_count(head(), train.num_labels);
+  }
+  // Elements of every parameter, block by block; tied ones once.
+  std::vector<std::vector<int64_t>> parameter_sizes() const {
+    return language_model.parameter_sizes(head(), train.num_labels);
+  }
   DataLoaderOptions loader_options(int64_t data_rank, int64_t data_size, bool training) const;
 };
 
 // Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)
 // or Error(kDataLoss) with flag or file, place and remedy.
 Prepared prepare(const TrainOptions& options, Task task);
-
-// Number of elements of every parameter, block by block; tied ones once.
-std::vector<std::vector<int64_t>> parameter_sizes(const BloomConfig& config, BloomHead head,
-                                                  int64_t num_labels);
 
 at::ScalarType scalar_type_of(const std::string& dtype);  // "fp32", "bf16", "fp16"
 

@@ -60,6 +60,7 @@ at::Tensor BlockWeights::read(const std::string& name, at::IntArrayRef shape) co
 // Pieces have generators of their own: a large table is drawn by all threads, and its values do not
 // depend on how many there are.
 at::Tensor BlockWeights::draw(at::IntArrayRef shape, double deviation) {
+  if (context_.device.is_meta()) return at::empty(shape, at::dtype(at::kFloat).device(at::kMeta));
   constexpr int64_t kPiece = int64_t{1} << 20;
   const at::Tensor result = at::empty(shape, at::kFloat), flat = result.view(-1);
   const uint64_t seed = block_seed(seed_, draws_++);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/models/block_weights.h"
+#include "lib/models/costs.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/model/whole_model.h"
@@ -229,15 +230,6 @@ ModelSpec make_body(const BloomConfig& config) {
   return spec;
 }
 
-// 6 operations for each weight of a matrix a token meets, plus the two attention products, causal:
-// half of 12 * layers * hidden * sequence.
-std::function<double(int64_t)> flops_per_token(const BloomConfig& config, int64_t parameters) {
-  return [=, layers = config.layers, hidden = config.hidden](int64_t sequence_length) {
-    return 6.0 * static_cast<double>(parameters) +
-           6.0 * static_cast<double>(layers * hidden * sequence_length);
-  };
-}
-
 }  // namespace
 
 ModelSpec make_bloom_causal(const BloomConfig& config) {
@@ -250,9 +242,7 @@ ModelSpec make_bloom_causal(const BloomConfig& config) {
   if (config.tied_head) {
     spec.tied.push_back({"embedding", "word_embeddings.weight", "head", "word_embeddings.weight"});
   }
-  BloomConfig tied = config;
-  tied.tied_head = true;  // looking a token up costs nothing: one table counts, the head's
-  spec.flops_per_token = flops_per_token(config, tied.parameter_count(BloomHead::kCausal));
+  fill_costs(spec, config.hidden);
   return spec;
 }
 
@@ -265,9 +255,7 @@ ModelSpec make_bloom_classifier(const BloomConfig& config, int64_t num_labels) {
                            return std::make_unique<ClassificationHead>(
                                config, num_labels, weights_of(context, index, "head"));
                          }});
-  spec.flops_per_token =
-      flops_per_token(config, config.parameter_count(BloomHead::kClassification, num_labels) -
-                                  config.vocabulary * config.hidden);
+  fill_costs(spec, config.hidden);
   return spec;
 }
 

@@ -30,6 +30,9 @@ struct MicroBatch {
   // one micro-batch: whatever a block draws at random, it draws from this and its own index.
   // Strategies set it.
   uint64_t seed = 0;
+  // Set by strategies in steps, not in evaluations: dropout is on, also where a forward pass runs
+  // without gradients because backward will run it again.
+  bool training = false;
 
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
 };

@@ -4,31 +4,21 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/model/model_spec.h"
+#include "tessera/models/language_model_config.h"
 
 namespace tessera {
 
 class Json;
 
-enum class BloomHead { kCausal, kClassification };
-
-struct BloomConfig {
-  std::string name = "bloom";
-  int64_t vocabulary = 250'880;
-  int64_t hidden = 64;
-  int64_t layers = 2;
-  int64_t heads = 8;
+struct BloomConfig : LanguageModelConfig {
   double layer_norm_epsilon = 1e-5;
-  double initializer_range = 0.02;
   bool residual_post_layernorm = false;  // apply_residual_connection_post_layernorm
-  bool tied_head = true;                 // tie_word_embeddings
-  std::optional<int64_t> bos_token = 1, eos_token = 2, pad_token = 3;
-  std::vector<std::string> labels;   // names of the classes; empty when the file has none
-  std::vector<std::string> notices;  // what a program should tell its user once
+
+  BloomConfig();
 
   // A configuration with random weights in mind: bloom-560m, bloom-1b7, bloom-3b, bloom-7b1 as
   // published, and bloom-tiny, bloom-mini, bloom-small for trials. Throws Error(kInvalidArgument)
@@ -43,9 +33,9 @@ struct BloomConfig {
   // Throws Error(kInvalidArgument) when the sizes do not make a model; all other members rely on
   // it.
   void validate() const;
-  int64_t parameter_count(BloomHead head, int64_t num_labels = 0) const;  // tied parameters once
+  int64_t parameter_count(ModelHead head, int64_t num_labels = 0) const;  // tied parameters once
   // config.json for transformers; dtype is that of the weights beside it.
-  std::string to_json(BloomHead head, at::ScalarType dtype = at::kFloat) const;
+  std::string to_json(ModelHead head, at::ScalarType dtype = at::kFloat) const;
 };
 
 // Blocks "transformer.word_embeddings + norm", "h.0" ... and the head with its loss:

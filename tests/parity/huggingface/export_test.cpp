@@ -40,8 +40,8 @@ double train_and_export(const std::string& strategy_name, const Fixture& fixture
       if (writer) writer->add(fixture.model.checkpoint_name(p.block, p.name), p.value);
     });
     if (!writer) return;
-    const BloomHead head =
-        fixture.config.labels.empty() ? BloomHead::kCausal : BloomHead::kClassification;
+    const ModelHead head =
+        fixture.config.labels.empty() ? ModelHead::kCausal : ModelHead::kClassification;
     writer->add_text("config.json", fixture.config.to_json(head));
     writer->commit();
     loss = result.loss.item<double>();

@@ -85,7 +85,7 @@ TEST_CASE("a model written in 16 bits and in shards gives the logits of its roun
   HuggingFaceWriter writer(folder.path("final"),
                            {.dtype = at::kBFloat16, .max_shard_bytes = 20'000});
   for (const auto& parameter : model.parameters()) writer.add(parameter.name, parameter.tensor);
-  writer.add_text("config.json", fixture.config.to_json(BloomHead::kCausal, at::kBFloat16));
+  writer.add_text("config.json", fixture.config.to_json(ModelHead::kCausal, at::kBFloat16));
   writer.commit();
   const at::Tensor from_files = logits_of(folder.path("final"), batch);
   const at::NoGradGuard no_grad;

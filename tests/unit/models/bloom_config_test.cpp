@@ -38,7 +38,7 @@ void check_refused(const std::string& text, const std::string& expected) {
 
 TEST_CASE("the presets have the published parameter counts") {
   auto count = [](const char* name) {
-    return BloomConfig::preset(name).parameter_count(BloomHead::kCausal);
+    return BloomConfig::preset(name).parameter_count(ModelHead::kCausal);
   };
   CHECK(count("bloom-560m") == 559'214'592);
   CHECK(count("bloom-1b7") == 1'722'408'960);
@@ -127,7 +127,7 @@ TEST_CASE("a written configuration reads back") {
   config.pad_token = std::nullopt;
   config.residual_post_layernorm = true;
   config.layer_norm_epsilon = 3e-6;
-  const auto back = parse(config.to_json(BloomHead::kClassification, at::kBFloat16));
+  const auto back = parse(config.to_json(ModelHead::kClassification, at::kBFloat16));
   CHECK(back.labels == config.labels);
   CHECK(back.hidden == 48);
   CHECK(back.heads == 6);
@@ -136,6 +136,6 @@ TEST_CASE("a written configuration reads back") {
   CHECK(back.residual_post_layernorm);
   CHECK(back.layer_norm_epsilon == 3e-6);
   CHECK_FALSE(back.pad_token.has_value());
-  CHECK(parse(config.to_json(BloomHead::kCausal)).labels.empty());
-  CHECK_THROWS_AS(parse(kHub).to_json(BloomHead::kClassification), Error);
+  CHECK(parse(config.to_json(ModelHead::kCausal)).labels.empty());
+  CHECK_THROWS_AS(parse(kHub).to_json(ModelHead::kClassification), Error);
 }

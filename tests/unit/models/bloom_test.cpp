@@ -57,7 +57,7 @@ TEST_CASE("BLOOM's blocks have the names of transformers, and norms and biases d
     count += p.tensor.numel();
   }
   CHECK(decay.size() == 5 + 2 * 12);
-  CHECK(count == tiny().parameter_count(BloomHead::kCausal));
+  CHECK(count == tiny().parameter_count(ModelHead::kCausal));
   CHECK(decay.at("transformer.word_embeddings.weight"));
   CHECK_FALSE(decay.at("transformer.word_embeddings_layernorm.weight"));
   CHECK(decay.at("transformer.h.1.self_attention.query_key_value.weight"));

@@ -1,0 +1,48 @@
+#include "lib/models/costs.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+// Shapes without memory.
+std::vector<Parameter> parameters_of(const BlockBuilder& builder) {
+  return builder.build({.device = at::kMeta})->parameters();
+}
+
+}  // namespace
+
+void fill_costs(ModelSpec& spec, int64_t attention_width) {
+  double met = 0;  // elements that a token meets
+  for (size_t i = 0; i < spec.blocks.size(); ++i) {
+    BlockCost& cost = spec.blocks[i].cost;
+    for (const Parameter& parameter : parameters_of(spec.blocks[i])) {
+      const int64_t numel = parameter.tensor.numel();
+      cost.parameters += numel;
+      const bool matrix = parameter.tensor.dim() >= 2;
+      if (matrix && i > 0) cost.flops_per_token += 6.0 * static_cast<double>(numel);
+      if (!matrix || i > 0) met += static_cast<double>(numel);
+    }
+  }
+  const auto width = static_cast<double>(attention_width) *
+                     static_cast<double>(spec.blocks.size() - 2);  // over all layers
+  spec.flops_per_token = [=](int64_t sequence_length) {
+    return 6.0 * met + 6.0 * width * static_cast<double>(sequence_length);
+  };
+}
+
+std::vector<std::vector<int64_t>> parameter_sizes(const ModelSpec& spec) {
+  std::vector<std::vector<int64_t>> sizes;
+  for (const BlockBuilder& builder : spec.blocks) {
+    sizes.emplace_back();
+    for (const Parameter& parameter : parameters_of(builder)) {
+      const bool alias = std::ranges::any_of(spec.tied, [&](const TiedParameter& tie) {
+        return tie.alias_block == builder.name && tie.alias_parameter == parameter.name;
+      });
+      if (!alias) sizes.back().push_back(parameter.tensor.numel());
+    }
+  }
+  return sizes;
+}
+
+}  // namespace tessera
