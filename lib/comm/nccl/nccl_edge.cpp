@@ -1,5 +1,6 @@
 #include "lib/comm/nccl/nccl_edge.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -69,6 +70,14 @@ void Edge::connect() {
     }
     auto handle = std::make_shared<Handle>(id, role_ == Role::kSender ? 0 : 1, 2, job_->signal);
     job_->watch->add(handle);
+    // NCCL's first message builds the connection and waits for the peer: it must not do so where
+    // the host is to go on.
+    const at::Tensor token = at::zeros({1}, at::TensorOptions(at::kByte).device(device_));
+    at::cuda::CUDAEvent ready;
+    ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
+    ready.block(stream_);
+    transmit(*handle, token);
+    stream_.synchronize();
     std::lock_guard lock(mutex_);
     handle_ = std::move(handle);
     for (const auto& transfer : queue_) launch(*transfer);
@@ -82,17 +91,19 @@ void Edge::connect() {
   changed_.notify_all();
 }
 
+void Edge::transmit(Handle& handle, const at::Tensor& tensor) const {
+  const auto type = nccl_type(tensor.scalar_type());
+  handle.call(role_ == Role::kSender ? "ncclSend" : "ncclRecv", [&](ncclComm_t comm) {
+    return role_ == Role::kSender
+               ? ncclSend(tensor.const_data_ptr(), tensor.numel(), type, 1, comm, stream_)
+               : ncclRecv(tensor.data_ptr(), tensor.numel(), type, 0, comm, stream_);
+  });
+}
+
 void Edge::launch(Transfer& transfer) {
   const at::Tensor& tensor = transfer.kept_.tensors().front();
   transfer.before_.block(stream_);
-  if (tensor.numel() > 0) {
-    const auto type = nccl_type(tensor.scalar_type());
-    handle_->call(role_ == Role::kSender ? "ncclSend" : "ncclRecv", [&](ncclComm_t comm) {
-      return role_ == Role::kSender
-                 ? ncclSend(tensor.const_data_ptr(), tensor.numel(), type, 1, comm, stream_)
-                 : ncclRecv(tensor.data_ptr(), tensor.numel(), type, 0, comm, stream_);
-    });
-  }
+  if (tensor.numel() > 0) transmit(*handle_, tensor);
   transfer.after_->record(stream_);
   if (transfer.watched_ != nullptr) transfer.watched_->recorded = true;
   transfer.launched_ = true;

@@ -36,6 +36,7 @@ class Edge : public std::enable_shared_from_this<Edge> {
 
   void connect();
   void launch(Transfer& transfer);
+  void transmit(Handle& handle, const at::Tensor& tensor) const;
 
   const std::string key_;
   const Role role_;
