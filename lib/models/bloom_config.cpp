@@ -84,11 +84,7 @@ BloomConfig BloomConfig::from_json(const Json& json) {
     config.notices.push_back(concat(json.origin(), ": ", key, " is ", probability,
                                     "; training runs without dropout, as if it were 0"));
   }
-  try {
-    config.validate();
-  } catch (const Error& error) {
-    json.fail(error.what());
-  }
+  config_json::validate(json, config);
   return config;
 }
 

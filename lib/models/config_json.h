@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/models/language_model_config.h"
 
@@ -26,6 +27,16 @@ double probability(const Json& json, std::string_view name, double fallback);
 void read_common(const Json& json, std::string_view model_type, LanguageModelConfig& config);
 // Refuses, with key and byte, a key whose value is not the only one that has been built.
 void require(const Json& json, std::string_view name, bool value);
+
+// config.validate(), as an error of the file.
+template <typename Config>
+void validate(const Json& json, const Config& config) {
+  try {
+    config.validate();
+  } catch (const Error& error) {
+    json.fail(error.what());
+  }
+}
 
 // Everything transformers needs beside the architecture's own keys: begins the object; then `end`
 // writes tokens, labels, initializer_range and dtype, and ends it.

@@ -28,12 +28,21 @@ constexpr Architecture describe(const char* model_type) {
           &Config::preset_names};
 }
 
-constexpr Architecture kArchitectures[] = {describe<BloomConfig>("bloom")};
+constexpr Architecture kArchitectures[] = {
+    describe<BloomConfig>("bloom"), describe<Gpt2Config>("gpt2"), describe<LlamaConfig>("llama")};
 static_assert(std::size(kArchitectures) == std::variant_size_v<LanguageModel::Config>);
 
 ModelSpec causal(const BloomConfig& config) { return make_bloom_causal(config); }
 ModelSpec classifier(const BloomConfig& config, int64_t num_labels) {
   return make_bloom_classifier(config, num_labels);
+}
+ModelSpec causal(const Gpt2Config& config) { return make_gpt2_causal(config); }
+ModelSpec classifier(const Gpt2Config& config, int64_t num_labels) {
+  return make_gpt2_classifier(config, num_labels);
+}
+ModelSpec causal(const LlamaConfig& config) { return make_llama_causal(config); }
+ModelSpec classifier(const LlamaConfig& config, int64_t num_labels) {
+  return make_llama_classifier(config, num_labels);
 }
 
 std::string joined(const std::vector<std::string>& names) {

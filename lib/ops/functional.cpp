@@ -36,6 +36,66 @@ class LayerNorm : public Function<LayerNorm> {
   }
 };
 
+class RmsNorm : public Function<RmsNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            double epsilon) {
+    const at::Tensor wide = widened(x);
+    const at::Tensor rstd = (wide.square().mean(-1, true) + epsilon).rsqrt_();
+    context->save_for_backward({x, weight, rstd});
+    return (wide * rstd).mul_(weight).to(x.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const at::Tensor dy = widened(gradients[0]);
+    const at::Tensor normal = widened(x) * rstd;
+    const at::Tensor dweight = (dy * normal).flatten(0, -2).sum(0).to(weight.scalar_type());
+    at::Tensor dx = dy * weight;
+    dx = dx.sub(normal * (dx * normal).mean(-1, true)).mul_(rstd);
+    return {dx.to(x.scalar_type()), dweight, {}};
+  }
+
+ private:
+  static at::Tensor widened(const at::Tensor& x) {
+    return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  }
+};
+
+// The same with ATen's fused kernels.
+class FusedRmsNorm : public Function<FusedRmsNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            double epsilon) {
+    auto [output, rstd] = at::_fused_rms_norm(x, weight.sizes(), weight, epsilon);
+    context->save_for_backward({x, weight, rstd});
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    auto [dx, dweight] = at::_fused_rms_norm_backward(
+        gradients[0].contiguous(), saved[0], saved[1].sizes(), saved[2], saved[1], {true, true});
+    return {dx, dweight, {}};
+  }
+};
+
+class SwiGlu : public Function<SwiGlu> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
+                            const at::Tensor& up) {
+    context->save_for_backward({gate, up});
+    return at::silu(gate).mul_(up);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &gate = saved[0], &up = saved[1], &dy = gradients[0];
+    return {at::silu_backward(dy * up, gate), at::silu(gate).mul_(dy)};
+  }
+};
+
 class GeluTanh : public Function<GeluTanh> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
@@ -94,12 +154,34 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
 }
 
+at::Tensor linear_in_out(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::Tensor rows = x.flatten(0, -2);
+  const at::Tensor y = bias.defined() ? at::addmm(bias, rows, weight) : at::mm(rows, weight);
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(1);
+  return y.view(shape);
+}
+
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       double epsilon) {
   check(weight.dim() == 1 && weight.sizes() == bias.sizes() && x.size(-1) == weight.numel(),
         ErrorCode::kInvalidArgument, "layer_norm: x has ", x.size(-1), " columns, weight shape ",
         weight.sizes(), ", bias shape ", bias.sizes(), "; all must agree.");
   return LayerNorm::apply(x, weight, bias, epsilon);
+}
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  check(weight.dim() == 1 && x.size(-1) == weight.numel(), ErrorCode::kInvalidArgument,
+        "rms_norm: x has ", x.size(-1), " columns, weight shape ", weight.sizes(),
+        "; both must agree.");
+  return x.is_cuda() ? FusedRmsNorm::apply(x.contiguous(), weight, epsilon)
+                     : RmsNorm::apply(x, weight, epsilon);
+}
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  check(gate.sizes() == up.sizes(), ErrorCode::kInvalidArgument, "swiglu: gate has shape ",
+        gate.sizes(), ", up ", up.sizes(), "; both must agree.");
+  return SwiGlu::apply(gate, up);
 }
 
 at::Tensor gelu_tanh(const at::Tensor& x) { return GeluTanh::apply(x); }

@@ -9,7 +9,9 @@
 
 #include "tessera/model/model_spec.h"
 #include "tessera/models/bloom.h"
+#include "tessera/models/gpt2.h"
 #include "tessera/models/language_model_config.h"
+#include "tessera/models/llama.h"
 
 namespace tessera {
 
@@ -19,7 +21,7 @@ class Json;
 // copies are independent.
 class LanguageModel {
  public:
-  using Config = std::variant<BloomConfig>;
+  using Config = std::variant<BloomConfig, Gpt2Config, LlamaConfig>;
 
   LanguageModel() = default;
   LanguageModel(Config config) : config_(std::move(config)) {}  // NOLINT: a configuration is one

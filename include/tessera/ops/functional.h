@@ -12,12 +12,26 @@ namespace tessera::ops {
 // y = x W^T + b.  x [..., in], weight [out, in], bias [out] or undefined -> [..., out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
+// y = x W + b, as GPT-2 stores it: weight [in, out].
+at::Tensor linear_in_out(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
 // Over the last dimension, statistics in fp32. x [..., n], weight [n], bias [n].
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       double epsilon);
 
+// x / sqrt(mean(x^2) + epsilon) * weight over the last dimension, in fp32 and rounded once (Zhang,
+// Sennrich 2019). x [..., n], weight [n].
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+
 // 0.5 x (1 + tanh(0.79788456 x (1 + 0.044715 x^2))), as BLOOM and GPT-2 use it.
 at::Tensor gelu_tanh(const at::Tensor& x);
+
+// silu(gate) * up (Shazeer 2020), both of one shape; keeps only its inputs for backward.
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+
+// Zeroes elements with this probability and divides the others by its complement. What is drawn
+// depends on shape, seed and kind of device alone, so that a block that runs again draws the same.
+at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed);
 
 // Slopes of ALiBi for a head count (Press et al. 2022): fp32 [heads] on the CPU.
 at::Tensor alibi_slopes(int64_t heads);

@@ -40,9 +40,7 @@ double train_and_export(const std::string& strategy_name, const Fixture& fixture
       if (writer) writer->add(fixture.model.checkpoint_name(p.block, p.name), p.value);
     });
     if (!writer) return;
-    const ModelHead head =
-        fixture.config.labels.empty() ? ModelHead::kCausal : ModelHead::kClassification;
-    writer->add_text("config.json", fixture.config.to_json(head));
+    writer->add_text("config.json", fixture.language_model.to_json(fixture.head));
     writer->commit();
     loss = result.loss.item<double>();
   });
@@ -52,7 +50,8 @@ double train_and_export(const std::string& strategy_name, const Fixture& fixture
 }  // namespace
 
 TEST_CASE("a model exported by any strategy evaluates as it did in training") {
-  for (const std::string name : {"causal", "classification"}) {
+  for (const std::string name :
+       {"causal", "classification", "gpt2", "gpt2_classification", "llama", "llama_tied"}) {
     const Fixture fixture = load_fixture(name);
     const MicroBatch held_back = fixture_batches(fixture)[2];
     for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3"}) {

@@ -15,10 +15,10 @@ Fixture load_fixture(const std::string& name) { return load_fixture_at(fixture_p
 Fixture load_fixture_at(const std::string& directory) {
   Fixture fixture;
   fixture.directory = directory;
-  fixture.config = BloomConfig::from_file(fixture.directory + "/config.json");
-  const auto labels = static_cast<int64_t>(fixture.config.labels.size());
-  fixture.model = labels > 0 ? make_bloom_classifier(fixture.config, labels)
-                             : make_bloom_causal(fixture.config);
+  fixture.language_model = LanguageModel::from_directory(directory);
+  const auto labels = static_cast<int64_t>(fixture.config().labels.size());
+  fixture.head = labels > 0 ? ModelHead::kClassification : ModelHead::kCausal;
+  fixture.model = fixture.language_model.make(fixture.head, labels);
   return fixture;
 }
 

@@ -5,16 +5,23 @@
 
 #include "tessera/core/json.h"
 #include "tessera/core/micro_batch.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 
 namespace tessera::testing {
+
+// Those with training numbers.
+constexpr const char* kFixtures[] = {
+    "causal", "classification",       "gpt2",      "gpt2_classification",
+    "llama",  "llama_classification", "llama_tied"};
 
 std::string fixture_path(const std::string& name);
 
 struct Fixture {
   std::string directory;
-  BloomConfig config;
-  ModelSpec model;  // with the head of its architecture
+  LanguageModel language_model;
+  ModelHead head;   // of "architectures"
+  ModelSpec model;  // with that head
+  const LanguageModelConfig& config() const { return language_model.config(); }
 };
 Fixture load_fixture(const std::string& name);
 Fixture load_fixture_at(const std::string& directory);

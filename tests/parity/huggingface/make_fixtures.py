@@ -1,4 +1,4 @@
-"""Makes the fixtures of this folder with transformers and torch: tiny BLOOM directories and the numbers they must give.
+"""Makes the fixtures of this folder with transformers and torch: tiny BLOOM, GPT-2 and Llama directories and the numbers they must give.
 
 Usage: make_fixtures.py OUTPUT_DIRECTORY. Made with transformers 5.23, torch 2.11, safetensors 0.8; the suite reads only the results.
 """
@@ -11,7 +11,8 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, BloomConfig, BloomForCausalLM,
-                          BloomForSequenceClassification, get_linear_schedule_with_warmup)
+                          BloomForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig,
+                          LlamaForCausalLM, LlamaForSequenceClassification, get_linear_schedule_with_warmup)
 from transformers.trainer_pt_utils import get_parameter_names
 
 PAD = 3
@@ -80,6 +81,8 @@ def without_key_bias(name, value, heads):
     """The key bias has no influence on the model: its gradient is rounding noise, which Adam turns into full steps."""
     if name.endswith("query_key_value.bias"):
         return value.reshape(heads, 3, -1)[:, [0, 2]].flatten()
+    if name.endswith("c_attn.bias"):
+        return value.reshape(3, -1)[[0, 2]].flatten()
     return value.flatten()
 
 
@@ -109,7 +112,7 @@ def train(model, batches, max_grad_norm):
         rates.append(schedule.get_last_lr()[0])
         optimizer.step()
         schedule.step()
-    heads = model.config.n_head
+    heads = model.config.num_attention_heads
     final = {name: fingerprint(name, before[name], p.detach(), heads) for name, p in named.items()}
     return {"loss": losses, "grad_norm": norms, "learning_rate": rates, "decay": sorted(decaying), "final": final}
 
@@ -122,14 +125,15 @@ def write_json(path, value):
     path.write_text(json.dumps(value, indent=None, separators=(",", ":")) + "\n")
 
 
-def write_training(directory, model, batches, max_grad_norm):
-    """batches.safetensors, expected.safetensors (logits of the first batch before training) and expected.json beside the model."""
+def write_training(directory, model, batches, max_grad_norm, rows=ROWS):
+    """batches.safetensors, expected.safetensors (logits of the first rows of the first batch before training) and expected.json beside
+    the model."""
     stacked = {key: torch.stack([b[key] for b in batches]).to(torch.int16) for key in batches[0]}
     save_file(stacked, directory / "batches.safetensors")
     model.eval()
     with torch.no_grad():
         logits = model(input_ids=batches[0]["input_ids"], attention_mask=batches[0]["attention_mask"]).logits
-    save_file({"logits": logits.contiguous()}, directory / "expected.safetensors")
+    save_file({"logits": logits[:rows].contiguous()}, directory / "expected.safetensors")
     expected = train(model, batches, max_grad_norm) | {"training": TRAINING | {"max_grad_norm": max_grad_norm}}
     with torch.no_grad():
         predicted = model(input_ids=batches[0]["input_ids"], attention_mask=batches[0]["attention_mask"]).logits.argmax(-1)
@@ -159,6 +163,36 @@ def make_classification(root):
     randomise(model, generator)
     model.save_pretrained(root / "classification")
     write_training(root / "classification", model, [classification_batch(generator, 61, 4) for _ in range(STEPS)], max_grad_norm=3.5)
+
+
+LABELS = {0: "World", 1: "Sports", 2: "Business", 3: "Sci/Tech"}
+GPT2 = {"vocab_size": 61, "n_embd": 24, "n_head": 4, "n_positions": 16, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+LLAMA = {"vocab_size": 61, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,
+         "max_position_embeddings": 128, "pad_token_id": PAD}
+ROPE_LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 32}
+
+
+def make_others(root):
+    """GPT-2 and Llama; dropout off, for nobody else draws torch's random numbers."""
+    rope_linear = {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}
+    models = {
+        "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2, n_layer=2, scale_attn_by_inverse_layer_idx=True), 1.65),
+        "gpt2_classification": (GPT2ForSequenceClassification, GPT2Config(**GPT2, n_layer=1, n_inner=40, id2label=LABELS), 3.0),
+        "llama": (LlamaForCausalLM, LlamaConfig(**LLAMA, num_hidden_layers=2, head_dim=8, rope_parameters=ROPE_LLAMA3), 1.95),
+        "llama_tied": (LlamaForCausalLM, LlamaConfig(**LLAMA, num_hidden_layers=1, tie_word_embeddings=True, attention_bias=True,
+                                                     mlp_bias=True, rms_norm_eps=1e-5), 1.6),
+        "llama_classification": (LlamaForSequenceClassification,
+                                 LlamaConfig(**LLAMA, num_hidden_layers=1, rope_parameters=rope_linear, id2label=LABELS), 4.6)}
+    for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
+        generator = torch.Generator().manual_seed(seed)
+        model = make(config)
+        randomise(model, generator)
+        model.save_pretrained(root / name)
+        batches = [classification_batch(generator, 61, 4) if config.id2label == LABELS else causal_batch(generator, 61, step)
+                   for step in range(STEPS)]
+        write_training(root / name, model, batches, max_grad_norm, rows=4)
 
 
 def rename(path, change):
@@ -200,13 +234,14 @@ def make_variants(root):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    for name in ("causal", "classification", "variants"):
+    for name in ("causal", "classification", "variants", "gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification"):
         shutil.rmtree(root / name, ignore_errors=True)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     make_causal(root)
     make_classification(root)
     make_variants(root)
+    make_others(root)
     AutoModelForSequenceClassification.from_pretrained(root / "classification")
     for extra in root.rglob("generation_config.json"):
         extra.unlink()

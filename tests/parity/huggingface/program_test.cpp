@@ -78,7 +78,8 @@ void check_program(const std::string& program, const std::string& name, const La
 
   const HuggingFaceDirectory final(folder.path("out/final"));
   for (const auto& [weight, value] : expected.at("final").members()) {
-    if (weight.ends_with("query_key_value.bias")) continue;  // its key part is rounding noise
+    // The key's part of these biases is rounding noise.
+    if (weight.ends_with("query_key_value.bias") || weight.ends_with("c_attn.bias")) continue;
     const SafetensorsEntry* entry = final.files()[0].find(weight);
     REQUIRE(entry != nullptr);
     const double actual = final.read(weight, entry->shape).norm().item<double>();
@@ -91,9 +92,13 @@ void check_program(const std::string& program, const std::string& name, const La
 TEST_CASE("tessera-finetune-squad trains as transformers does") {
   check_program(TESSERA_FINETUNE_SQUAD, "causal", {"single", 1, 6, 2});
   check_program(TESSERA_FINETUNE_SQUAD, "causal", {"zero3", 3, 2, 2});
+  check_program(TESSERA_FINETUNE_SQUAD, "gpt2", {"fsdp", 2, 3, 2});
+  check_program(TESSERA_FINETUNE_SQUAD, "llama", {"zero2", 2, 2, 3});
 }
 
 TEST_CASE("tessera-finetune-classification trains as transformers does") {
   check_program(TESSERA_FINETUNE_CLASSIFICATION, "classification", {"single", 1, 6, 2});
   check_program(TESSERA_FINETUNE_CLASSIFICATION, "classification", {"ddp", 4, 3, 1});
+  check_program(TESSERA_FINETUNE_CLASSIFICATION, "gpt2_classification", {"zero1", 2, 6, 1});
+  check_program(TESSERA_FINETUNE_CLASSIFICATION, "llama_classification", {"zero3", 2, 6, 1});
 }

@@ -18,6 +18,40 @@ TEST_CASE("linear agrees with its formula") {
       [](const Tensors& t) { return at::matmul(t[0], t[1].t()); }, 1e-6);
 }
 
+TEST_CASE("linear with a weight stored [in, out] agrees with its formula") {
+  at::manual_seed(1);
+  check_gradients(
+      {at::randn({2, 3, 5}), at::randn({5, 7}), at::randn({7})},
+      [](const Tensors& t) { return ops::linear_in_out(t[0], t[1], t[2]); },
+      [](const Tensors& t) { return at::matmul(t[0], t[1]) + t[2]; }, 1e-6);
+  check_gradients(
+      {at::randn({3, 5}), at::randn({5, 7})},
+      [](const Tensors& t) { return ops::linear_in_out(t[0], t[1], {}); },
+      [](const Tensors& t) { return at::matmul(t[0], t[1]); }, 1e-6);
+}
+
+TEST_CASE("RMS norm agrees with its formula, in fp32") {
+  at::manual_seed(12);
+  const auto formula = [](const Tensors& t) {
+    return t[0] / (t[0].square().mean(-1, true) + 1e-3).sqrt() * t[1];
+  };
+  const auto operation = [](const Tensors& t) { return ops::rms_norm(t[0], t[1], 1e-3); };
+  const Tensors inputs{at::randn({2, 5, 37}) * 0.2, at::randn({37})};
+  check_gradients(inputs, operation, formula, 2e-6);
+  check_gradients({inputs[0].to(at::kBFloat16), inputs[1].to(at::kBFloat16)}, operation, formula,
+                  1e-2);
+  CHECK_THROWS_AS(ops::rms_norm(at::ones({2, 3}), at::ones({4}), 1e-5), Error);
+}
+
+TEST_CASE("swiglu agrees with its formula") {
+  at::manual_seed(13);
+  check_gradients(
+      {at::randn({4, 9}) * 2, at::randn({4, 9})},
+      [](const Tensors& t) { return ops::swiglu(t[0], t[1]); },
+      [](const Tensors& t) { return t[0] * t[0].sigmoid() * t[1]; }, 1e-6);
+  CHECK_THROWS_AS(ops::swiglu(at::ones({2, 3}), at::ones({2, 4})), Error);
+}
+
 TEST_CASE("layer norm agrees with its formula, statistics in fp32") {
   at::manual_seed(2);
   const auto formula = [](const Tensors& t) {

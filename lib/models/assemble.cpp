@@ -1,0 +1,187 @@
+#include "lib/models/assemble.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "lib/models/costs.h"
+#include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
+#include "tessera/model/whole_model.h"
+#include "tessera/ops/functional.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kEmbedding = "embedding";
+constexpr const char* kHead = "head";
+
+BlockWeights weights_of(const DecoderParts& parts, const BuildContext& context, size_t index,
+                        const std::string& block) {
+  return BlockWeights(context, index,
+                      [name = parts.checkpoint_name, block](const std::string& parameter) {
+                        return name(block, parameter);
+                      });
+}
+
+class HeadBlock : public Head {
+ public:
+  std::vector<Parameter> parameters() override { return parameters_; }
+
+ protected:
+  HeadBlock(const DecoderParts& parts, BlockWeights& weights)
+      : axis_(weights.axis()), rms_norm_(parts.rms_norm), epsilon_(parts.epsilon) {
+    norm_weight_ = weights.constant(parts.final_norm + ".weight", {parts.config.hidden}, 1.0);
+    if (rms_norm_) return;
+    norm_bias_ = weights.constant(parts.final_norm + ".bias", {parts.config.hidden}, 0.0);
+  }
+  // Of the rank's own tokens, or of tokens that every rank has.
+  at::Tensor norm_own(const at::Tensor& hidden) const {
+    return norm(hidden, for_own_tokens(norm_weight_, axis_),
+                rms_norm_ ? norm_bias_ : for_own_tokens(norm_bias_, axis_));
+  }
+  at::Tensor norm_whole(const at::Tensor& hidden) const {
+    return norm(hidden, norm_weight_, norm_bias_);
+  }
+
+  TensorAxis axis_;
+  at::Tensor weight_;
+  std::vector<Parameter> parameters_;
+
+ private:
+  at::Tensor norm(const at::Tensor& hidden, const at::Tensor& weight,
+                  const at::Tensor& bias) const {
+    return rms_norm_ ? ops::rms_norm(hidden, weight, epsilon_)
+                     : ops::layer_norm(hidden, weight, bias, epsilon_);
+  }
+
+  bool rms_norm_;
+  double epsilon_;
+  at::Tensor norm_weight_, norm_bias_;
+};
+
+class CausalHead final : public HeadBlock {
+ public:
+  CausalHead(const DecoderParts& parts, const TensorSource* source, BlockWeights weights)
+      : HeadBlock(parts, weights), vocabulary_(parts.config.vocabulary) {
+    const LanguageModelConfig& config = parts.config;
+    const std::vector<int64_t> shape = {config.vocabulary, config.hidden};
+    if (config.tied_head && source != nullptr) {
+      check_tied(*source, parts.checkpoint_name(kEmbedding, parts.table), shape);
+    }
+    weight_ = config.tied_head ? weights.alias(parts.table, shape, kVocabularyRows)
+                               : weights.normal("lm_head.weight", shape, config.initializer_range,
+                                                kVocabularyRows);
+    parameters_ = weights.take();
+  }
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    return vocab_parallel_cross_entropy(norm_own(hidden), weight_, micro_batch.labels,
+                                        micro_batch.loss_gradient, vocabulary_, axis_)
+        .reshape({1});
+  }
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    const at::Tensor own =
+        column_parallel_linear(norm_own(hidden), weight_, {}, micro_batch.input_ids.sizes(), axis_);
+    return gather_columns(own, vocabulary_, axis_);
+  }
+
+ private:
+  // Some directories store the tied head once more; a different one would be lost silently.
+  static void check_tied(const TensorSource& source, const std::string& table,
+                         at::IntArrayRef shape) {
+    if (!source.has("lm_head.weight")) return;
+    check(at::equal(source.read("lm_head.weight", shape), source.read(table, shape)),
+          ErrorCode::kDataLoss, "lm_head.weight differs from ", table,
+          ", but config.json ties them; set \"tie_word_embeddings\": false to train both");
+  }
+
+  int64_t vocabulary_;
+};
+
+class ClassificationHead final : public HeadBlock {
+ public:
+  ClassificationHead(const DecoderParts& parts, int64_t num_labels, BlockWeights weights)
+      : HeadBlock(parts, weights), pad_token_(parts.config.pad_token) {
+    weight_ = weights.optional_normal("score.weight", {num_labels, parts.config.hidden},
+                                      parts.config.initializer_range);
+    parameters_ = weights.take();
+  }
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    const at::Tensor scores = logits(hidden, micro_batch).to(at::kFloat);
+    const at::Tensor loss = at::nll_loss(scores.log_softmax(-1), micro_batch.labels, {},
+                                         at::Reduction::Sum, kIgnoredLabel);
+    const at::Tensor correct = scores.detach().argmax(-1).eq(micro_batch.labels).sum();
+    return at::stack({loss, correct.to(at::kFloat)});
+  }
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    const at::Tensor all = axis_.sequence_parallel()
+                               ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
+                               : hidden;
+    const at::Tensor last = last_token(micro_batch).view({-1, 1, 1}).expand({-1, 1, all.size(2)});
+    return ops::linear(norm_whole(all.gather(1, last).squeeze(1)), weight_, {});
+  }
+
+ private:
+  // [batch] int64; 0 in a row of nothing but padding, as in transformers.
+  at::Tensor last_token(const MicroBatch& micro_batch) const {
+    const at::Tensor& ids = micro_batch.input_ids;
+    const at::Tensor positions = at::arange(ids.size(1), ids.options());
+    if (pad_token_) return (positions * ids.ne(*pad_token_)).argmax(-1);
+    if (micro_batch.attention_mask.defined()) {
+      return (positions * micro_batch.attention_mask).argmax(-1);
+    }
+    return at::full({ids.size(0)}, ids.size(1) - 1, ids.options());
+  }
+
+  std::optional<int64_t> pad_token_;
+};
+
+// Everything below the head.
+ModelSpec assemble_body(const DecoderParts& parts) {
+  ModelSpec spec;
+  spec.name = parts.config.name;
+  spec.tensor_divisor = parts.tensor_divisor;
+  spec.checkpoint_name = parts.checkpoint_name;
+  spec.blocks.push_back({kEmbedding, [parts](const BuildContext& context) {
+                           return parts.embedding(context,
+                                                  weights_of(parts, context, 0, kEmbedding));
+                         }});
+  for (int64_t i = 0; i < parts.config.layers; ++i) {
+    const std::string name = parts.layer_prefix + std::to_string(i);
+    const size_t index = spec.blocks.size();
+    spec.blocks.push_back({name, [parts, name, index](const BuildContext& context) {
+                             return parts.layer(context, weights_of(parts, context, index, name),
+                                                index);
+                           }});
+  }
+  return spec;
+}
+
+}  // namespace
+
+ModelSpec assemble_causal(const DecoderParts& parts) {
+  ModelSpec spec = assemble_body(parts);
+  const size_t index = spec.blocks.size();
+  spec.blocks.push_back({kHead, [parts, index](const BuildContext& context) {
+                           return std::make_unique<CausalHead>(
+                               parts, context.source, weights_of(parts, context, index, kHead));
+                         }});
+  if (parts.config.tied_head) spec.tied.push_back({kEmbedding, parts.table, kHead, parts.table});
+  fill_costs(spec, parts.attention_width);
+  return spec;
+}
+
+ModelSpec assemble_classifier(const DecoderParts& parts, int64_t num_labels) {
+  check(num_labels >= 2, ErrorCode::kInvalidArgument, "model ", parts.config.name,
+        ": a classifier needs at least 2 labels, not ", num_labels);
+  ModelSpec spec = assemble_body(parts);
+  const size_t index = spec.blocks.size();
+  spec.blocks.push_back({kHead, [parts, index, num_labels](const BuildContext& context) {
+                           return std::make_unique<ClassificationHead>(
+                               parts, num_labels, weights_of(parts, context, index, kHead));
+                         }});
+  fill_costs(spec, parts.attention_width);
+  return spec;
+}
+
+}  // namespace tessera

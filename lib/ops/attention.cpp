@@ -1,0 +1,138 @@
+#include "tessera/ops/attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "lib/ops/random.h"
+#include "tessera/core/error.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+class Rotary : public Function<Rotary> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin) {
+    context->save_for_backward({cos, sin});
+    return turned(x, cos, sin);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    return {turned(gradients[0], saved[0], saved[1].neg()), {}, {}};
+  }
+
+ private:
+  static at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+    const int64_t half = x.size(3) / 2;
+    const at::Tensor first = x.narrow(3, 0, half), second = x.narrow(3, half, half);
+    const at::Tensor c = cos.unsqueeze(1), s = sin.unsqueeze(1);  // [sequence, 1, d/2]
+    const at::Tensor result = at::empty_like(x, at::MemoryFormat::Contiguous);
+    result.narrow(3, 0, half).copy_(first * c - second * s);
+    result.narrow(3, half, half).copy_(second * c + first * s);
+    return result;
+  }
+};
+
+// [batch, 1, sequence, sequence]: the keys a query may see. A query that would see none (blind)
+// sees itself, so that no kernel divides by zero; the caller clears it.
+at::Tensor visible_keys(const at::Tensor& mask, at::Tensor& blind) {
+  const int64_t n = mask.size(1);
+  const at::Tensor causal = at::ones({n, n}, mask.options()).tril_();
+  blind = mask.cumsum(1).eq(0);
+  const at::Tensor self = at::eye(n, mask.options()).logical_and(blind.unsqueeze(2));
+  return mask.unsqueeze(1).logical_and(causal).logical_or_(self).unsqueeze(1);
+}
+
+// q, k, v [batch, heads, sequence, d]; visible as above or undefined.
+at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const at::Tensor& visible, const CausalAttentionOptions& options) {
+  const int64_t batch = q.size(0), heads = q.size(1), n = q.size(2);
+  const at::Tensor seen =
+      visible.defined() ? visible : at::ones({n, n}, q.options().dtype(at::kBool)).tril_();
+  const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor scores = (at::matmul(q, k.transpose(2, 3)) * options.scale).to(wide);
+  const at::Tensor probability =
+      scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()).softmax(3);
+  std::vector<at::Tensor> factors;
+  for (int64_t head = 0; head < heads; ++head) {
+    const uint64_t seed = mixed_seed(options.seed, options.first_head + head);
+    factors.push_back(dropout_factors({batch, n, n}, wide, options.dropout, seed));
+  }
+  return at::matmul((probability * at::stack(factors, 1)).to(q.scalar_type()), v);
+}
+
+}  // namespace
+
+at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_factor,
+                              const std::optional<Llama3Scaling>& scaling) {
+  check(head_dim > 0 && head_dim % 2 == 0 && theta > 0 && linear_factor > 0,
+        ErrorCode::kInvalidArgument, "rotary_frequencies: head dimension ", head_dim, ", theta ",
+        theta, ", factor ", linear_factor, "; expected an even dimension and positive numbers.");
+  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat) / head_dim;
+  at::Tensor frequencies = 1.0 / at::pow(at::Scalar(theta), exponent) / linear_factor;
+  if (!scaling) return frequencies;
+  const at::Tensor turns = frequencies * (static_cast<double>(scaling->original_positions) /
+                                          (2 * std::numbers::pi));  // over the original context
+  const double low = scaling->low_frequency_factor, high = scaling->high_frequency_factor;
+  const at::Tensor share = ((turns - low) / (high - low)).clamp(0, 1);
+  return frequencies * share + frequencies / scaling->factor * (1 - share);
+}
+
+RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t sequence) {
+  const at::Tensor angles = at::outer(at::arange(sequence, frequencies.options()), frequencies);
+  return {angles.cos(), angles.sin()};
+}
+
+at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables) {
+  check(x.dim() == 4 && x.size(1) == tables.cos.size(0) && x.size(3) == 2 * tables.cos.size(1),
+        ErrorCode::kInvalidArgument, "rotary: x has shape ", x.sizes(), ", the tables ",
+        tables.cos.sizes(), "; expected [batch, sequence, heads, d] and [sequence, d/2].");
+  return Rotary::apply(x, tables.cos, tables.sin);
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& attention_mask,
+                            const CausalAttentionOptions& options) {
+  check(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() && q.size(0) == k.size(0) &&
+            q.size(1) == k.size(1) && q.size(3) == k.size(3) && q.size(2) % k.size(2) == 0,
+        ErrorCode::kInvalidArgument, "causal_attention: q has shape ", q.sizes(), ", k ", k.sizes(),
+        ", v ", v.sizes(), "; the number of query heads must be a multiple of the key heads'.");
+  check(!attention_mask.defined() || attention_mask.sizes() == q.sizes().slice(0, 2),
+        ErrorCode::kInvalidArgument, "causal_attention: the mask must have the shape ",
+        q.sizes().slice(0, 2), " of [batch, sequence].");
+  const int64_t groups = q.size(2) / k.size(2);
+  // Only the 16-bit kernels read a key head for several query heads.
+  const bool expand = groups > 1 && (q.is_cpu() || q.scalar_type() == at::kFloat ||
+                                     attention_mask.defined() || options.dropout > 0);
+  const auto key_heads = [&](const at::Tensor& x) {
+    return (expand ? x.repeat_interleave(groups, 2) : x).transpose(1, 2);
+  };
+  const at::Tensor query = q.transpose(1, 2), key = key_heads(k), value = key_heads(v);
+  at::Tensor blind, visible;
+  if (attention_mask.defined()) visible = visible_keys(attention_mask, blind);
+  at::Tensor context;
+  if (options.dropout > 0 && q.is_cpu()) {
+    context = attend_with_dropout(query, key, value, visible, options);
+  } else {
+    std::optional<SeededDevice> seeded;
+    if (options.dropout > 0) {
+      seeded.emplace(q.device(), mixed_seed(options.seed, options.first_head));
+    }
+    context = at::scaled_dot_product_attention(
+        query, key, value, visible.defined() ? std::optional(visible) : std::nullopt,
+        options.dropout, /*is_causal=*/!visible.defined(), options.scale,
+        /*enable_gqa=*/groups > 1 && !expand);
+  }
+  context = context.transpose(1, 2).flatten(2);
+  return blind.defined() ? context.masked_fill(blind.unsqueeze(2), 0.0) : context;
+}
+
+}  // namespace tessera::ops

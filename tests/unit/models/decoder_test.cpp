@@ -1,0 +1,167 @@
+// GPT-2 and Llama as models; their numbers are compared with transformers' in
+// tests/parity/huggingface.
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "tessera/core/error.h"
+#include "tessera/model/whole_model.h"
+#include "tessera/models/language_model.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+LanguageModel tiny(const std::string& preset) {
+  LanguageModel model = LanguageModel::preset(preset);
+  model.config().vocabulary = 50;
+  return model;
+}
+
+MicroBatch batch_of(const at::Tensor& ids) {
+  MicroBatch batch;
+  batch.input_ids = ids;
+  batch.labels = (ids + 1).remainder(50);
+  batch.target_count = ids.numel();
+  return batch;
+}
+
+MicroBatch some_batch() { return batch_of(at::arange(14).reshape({2, 7}).remainder(50)); }
+
+std::map<std::string, at::Tensor> weights_of(const WholeModel& model) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& p : model.parameters()) tensors[p.name] = p.tensor;
+  return tensors;
+}
+
+double deviation(const at::Tensor& x) { return x.std().item<double>(); }
+
+// Loss and gradients of one run, in one tensor.
+at::Tensor run(WholeModel& model, MicroBatch batch, bool training, uint64_t seed) {
+  batch.training = training;
+  batch.seed = seed;
+  const at::Tensor loss = model.forward(batch);
+  loss[0].backward();
+  std::vector<at::Tensor> all{loss.detach().flatten()};
+  for (const auto& p : model.parameters()) {
+    all.push_back(p.tensor.grad().flatten().clone());
+    p.tensor.mutable_grad().zero_();
+  }
+  return at::cat(all);
+}
+
+Gpt2Config gpt2_with_dropout() {
+  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
+  config.vocabulary = 50;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.2;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("parameters have transformers' names and layouts") {
+  const WholeModel gpt2(tiny("gpt2-tiny").make_causal(), {.seed = 3});
+  auto weights = weights_of(gpt2);
+  CHECK(weights.size() == 2 + 2 * 12 + 2);
+  CHECK(weights.at("transformer.wpe.weight").sizes() == at::IntArrayRef({1024, 64}));
+  CHECK(weights.at("transformer.h.1.attn.c_attn.weight").sizes() == at::IntArrayRef({64, 192}));
+  CHECK(weights.at("transformer.h.0.mlp.c_proj.weight").sizes() == at::IntArrayRef({256, 64}));
+  CHECK(weights.contains("transformer.ln_f.bias"));
+  // Projections back into the residual stream start narrower: sqrt(2 * 2 layers).
+  CHECK(deviation(weights.at("transformer.h.0.mlp.c_fc.weight")) == Approx(0.02).epsilon(0.05));
+  CHECK(deviation(weights.at("transformer.h.0.mlp.c_proj.weight")) == Approx(0.01).epsilon(0.05));
+
+  const WholeModel llama(tiny("llama-mini").make_causal(), {.seed = 3});
+  weights = weights_of(llama);
+  CHECK(weights.size() == 1 + 4 * 9 + 2);
+  CHECK(weights.at("model.layers.3.self_attn.k_proj.weight").sizes() == at::IntArrayRef({32, 96}));
+  CHECK(weights.at("model.layers.0.mlp.down_proj.weight").sizes() == at::IntArrayRef({96, 256}));
+  CHECK(weights.contains("model.norm.weight"));
+  CHECK(weights.contains("lm_head.weight"));
+}
+
+TEST_CASE("an untrained causal model is undecided; padding at the end changes nothing") {
+  const at::NoGradGuard no_grad;
+  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
+    INFO(name);
+    WholeModel model(tiny(name).make_causal(), {.seed = 3});
+    CHECK(model.forward(some_batch()).item<double>() / 14 == Approx(std::log(50)).epsilon(0.05));
+    const at::Tensor ids = at::arange(5, 10).reshape({1, 5});
+    const at::Tensor expected = model.logits(batch_of(ids));
+    MicroBatch right = batch_of(at::constant_pad_nd(ids, {0, 3}, 3));
+    CHECK(at::allclose(model.logits(right).slice(1, 0, 5), expected, 1e-4, 1e-6));
+    right.attention_mask = right.input_ids.ne(3);
+    CHECK(at::allclose(model.logits(right).slice(1, 0, 5), expected, 1e-4, 1e-6));
+    MicroBatch left = batch_of(at::constant_pad_nd(ids, {3, 0}, 3));
+    left.attention_mask = left.input_ids.ne(3);
+    // Columns are positions: only distances count for rotary ones.
+    CHECK(at::allclose(model.logits(left).slice(1, 3), expected, 1e-4, 1e-6) ==
+          (name == "llama-tiny"));
+  }
+}
+
+TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not padding") {
+  const at::NoGradGuard no_grad;
+  for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
+    INFO(name);
+    WholeModel model(tiny(name).make_classifier(4), {.seed = 3});
+    const at::Tensor ids = at::tensor({7, 3, 8, 9, 3, 7, 8, 9, 5, 6}, at::kLong).reshape({2, 5});
+    const at::Tensor pooled = model.logits(batch_of(ids));
+    CHECK(pooled.sizes() == at::IntArrayRef({2, 4}));
+    CHECK(at::allclose(pooled[0], model.logits(batch_of(ids.slice(0, 0, 1).slice(1, 0, 4)))[0],
+                       1e-4, 1e-6));
+    CHECK(at::allclose(pooled[1], model.logits(batch_of(ids.slice(0, 1)))[0], 1e-4, 1e-6));
+    CHECK_THROWS_AS(tiny(name).make_classifier(1), Error);
+  }
+}
+
+TEST_CASE("dropout is on in training alone and drawn from the micro-batch's seed") {
+  const Gpt2Config config = gpt2_with_dropout();
+  WholeModel model(make_gpt2_causal(config), {.seed = 3});
+  const MicroBatch batch = some_batch();
+  const at::Tensor off = run(model, batch, false, 1);
+  CHECK(at::equal(off, run(model, batch, false, 2)));
+  const at::Tensor on = run(model, batch, true, 1);
+  CHECK(at::equal(on, run(model, batch, true, 1)));
+  CHECK_FALSE(at::allclose(on, run(model, batch, true, 2)));
+  CHECK_FALSE(at::allclose(on, off));
+  for (double Gpt2Config::*place : {&Gpt2Config::embedding_dropout, &Gpt2Config::attention_dropout,
+                                    &Gpt2Config::residual_dropout}) {
+    Gpt2Config less = config;
+    less.*place = 0;
+    WholeModel other(make_gpt2_causal(less), {.seed = 3});
+    CHECK_FALSE(at::allclose(on, run(other, batch, true, 1)));
+  }
+  LanguageModel llama = LanguageModel::preset("llama-tiny");
+  LlamaConfig with = std::get<LlamaConfig>(llama.architecture());
+  with.attention_dropout = 0.3;
+  WholeModel dropping(make_llama_causal(with), {.seed = 3});
+  CHECK_FALSE(at::allclose(run(dropping, batch, true, 1), run(dropping, batch, false, 1)));
+  CHECK(at::equal(run(dropping, batch, true, 1), run(dropping, batch, true, 1)));
+}
+
+TEST_CASE("GPT-2 refuses a sequence longer than its positions") {
+  Gpt2Config config = gpt2_with_dropout();
+  config.max_positions = 6;
+  WholeModel model(make_gpt2_causal(config), {.seed = 3});
+  try {
+    model.forward(some_batch());
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInvalidArgument);
+    CHECK_THAT(error.what(),
+               Catch::Matchers::Contains("7 tokens") && Catch::Matchers::Contains("6 positions"));
+  }
+}
+
+TEST_CASE("in Llama a looked-up pad token is not trained") {
+  const LanguageModel llama = tiny("llama-mini");  // its head is not tied
+  WholeModel model(llama.make_causal(), {.seed = 3});
+  MicroBatch batch = some_batch();
+  REQUIRE(batch.input_ids.eq(3).any().item<bool>());
+  model.forward(batch)[0].backward();
+  const at::Tensor gradient = weights_of(model).at("model.embed_tokens.weight").grad();
+  CHECK(gradient[3].eq(0).all().item<bool>());
+  CHECK(gradient[4].ne(0).all().item<bool>());
+}

@@ -1,0 +1,107 @@
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+#include "tessera/models/llama.h"
+#include "tests/unit/models/config_text.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// As the Hub has Llama 3.2, with small sizes.
+constexpr const char* kHub = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 80, "eos_token_id": [81, 82], "head_dim": 16,
+  "hidden_act": "silu", "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 100,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 6, "num_hidden_layers": 2, "num_key_value_heads": 2, "pretraining_tp": 1,
+  "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+  "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 99})";
+
+LlamaConfig parse(const std::string& text) {
+  return LlamaConfig::from_json(Json::parse(text, {}, "config.json"));
+}
+void check_refused(const std::string& text, const std::string& expected) {
+  check_config_refused([&] { parse(text); }, expected);
+}
+std::string with(const std::string& addition) {
+  return replaced(kHub, "\"head_dim\"", addition + ", \"head_dim\"");
+}
+
+}  // namespace
+
+TEST_CASE("the Llama presets have the published parameter counts") {
+  const auto count = [](const char* name) {
+    return LlamaConfig::preset(name).parameter_count(ModelHead::kCausal);
+  };
+  CHECK(count("llama-3.2-1b") == 1'235'814'400);
+  CHECK(count("llama-3.2-3b") == 3'212'749'824);
+  CHECK(count("llama-3.1-8b") == 8'030'261'248);
+}
+
+TEST_CASE("Llama's config.json is read as older and newer transformers write it") {
+  const LlamaConfig hub = parse(kHub);
+  CHECK(hub.key_heads == 2);
+  CHECK(hub.head_dim == 16);
+  CHECK(hub.inner == 100);
+  CHECK(hub.tied_head);
+  CHECK(hub.eos_token == 81);
+  CHECK(hub.rope_theta == 500'000);
+  CHECK(hub.rms_norm_epsilon == 1e-5);
+  REQUIRE(hub.rope_llama3.has_value());
+  CHECK(hub.rope_llama3->factor == 32);
+  CHECK(hub.rope_llama3->original_positions == 8192);
+  CHECK(hub.max_positions == 0);  // rotary positions have no end
+
+  const LlamaConfig saved = parse(R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 48,
+    "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "attention_bias": true, "mlp_bias": true, "pad_token_id": -1,
+    "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 77.0}})");
+  CHECK(saved.key_heads == 6);
+  CHECK(saved.head_dim == 8);
+  CHECK(saved.attention_bias);
+  CHECK(saved.mlp_bias);
+  CHECK_FALSE(saved.tied_head);
+  CHECK_FALSE(saved.pad_token.has_value());
+  CHECK(saved.rope_theta == 77);
+  CHECK(saved.rope_linear_factor == 2);
+  CHECK(saved.rms_norm_epsilon == 1e-6);
+  const LlamaConfig plain = parse(replaced(replaced(kHub, "llama3", "default"), "500000.0", "7.5"));
+  CHECK_FALSE(plain.rope_llama3.has_value());
+  CHECK(plain.rope_theta == 7.5);
+}
+
+TEST_CASE("Llama: what would change the model and is not built is refused with its place") {
+  check_refused(replaced(kHub, "silu", "gelu"), "hidden_act: only \"silu\"");
+  check_refused(replaced(kHub, "llama3", "yarn"), "rotary scaling \"yarn\" is not supported");
+  check_refused(replaced(kHub, "\"low_freq_factor\": 1.0,", ""), "low_freq_factor");
+  check_refused(replaced(kHub, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 9.0"),
+                "low_freq_factor below");
+  check_refused(with(R"("sliding_window": 128)"), "sliding_window");
+  check_refused(with(R"("partial_rotary_factor": 0.5)"), "rotated as a whole");
+  check_refused(replaced(kHub, "_heads\": 2", "_heads\": 4"), "not a multiple of 4 key");
+  check_refused(replaced(kHub, "\"head_dim\": 16", "\"head_dim\": 15"), "must be even");
+  check_refused(replaced(replaced(kHub, "\"head_dim\": 16,", ""), "heads\": 6", "heads\": 10"),
+                "does not divide hidden_size 48");
+  check_refused(replaced(kHub, "\"intermediate_size\": 100,", ""), "intermediate_size");
+}
+
+TEST_CASE("Llama's config.json is read back as it was written") {
+  LlamaConfig config = parse(with(R"("pad_token_id": 7)"));
+  config.labels = {"no", "yes"};
+  config.attention_bias = true;
+  for (const double linear : {1.0, 2.0}) {
+    config.rope_linear_factor = linear;
+    if (linear != 1) config.rope_llama3.reset();
+    const LlamaConfig back = parse(config.to_json(ModelHead::kClassification, at::kBFloat16));
+    CHECK(back.labels == config.labels);
+    CHECK(back.head_dim == 16);
+    CHECK(back.key_heads == 2);
+    CHECK(back.positions == 131'072);
+    CHECK(back.attention_bias);
+    CHECK(back.rope_theta == config.rope_theta);
+    CHECK(back.rope_linear_factor == linear);
+    CHECK(back.rope_llama3.has_value() == config.rope_llama3.has_value());
+    CHECK(back.parameter_count(ModelHead::kCausal) == config.parameter_count(ModelHead::kCausal));
+  }
+}
