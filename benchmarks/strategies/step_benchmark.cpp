@@ -127,7 +127,7 @@ void StepBenchmark::run(benchmark::State& state) {
   footprint.sent = (sent_over_all_axes(mesh) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
-  const Idle idle = measure_idle(*strategy, [&] { step(draw(mesh, bloom.vocabulary, steps++)); });
+  const Idle idle = measure_idle(*strategy, [&] { step(draw(mesh, vocabulary, steps++)); });
   print(model, mesh, strategy->parameter_count(), footprint, idle);
 }
 
