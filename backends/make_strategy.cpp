@@ -6,6 +6,7 @@
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/backends/zero/zero_stage1.h"
 #include "tessera/backends/zero/zero_stage2.h"
 #include "tessera/backends/zero/zero_stage3.h"
@@ -96,13 +97,19 @@ std::vector<std::string> strategy_names() {
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   const Row& row = row_of(config.strategy);
   validate(row, config, mesh);
-  check(mesh.extent(Axis::kTensor) == 1, ErrorCode::kInvalidArgument, "tensor extent ",
-        mesh.extent(Axis::kTensor), ": this version has no tensor parallelism");
   check(config.offload.what == Offload::kNone, ErrorCode::kInvalidArgument,
         "this version cannot offload");
   Sharding sharding = row.make(config, mesh.axis(Axis::kData));
-  if (mesh.extent(Axis::kPipeline) == 1) return sharding;
-  return std::make_unique<GPipe>(config, std::move(sharding), mesh.axis(Axis::kPipeline));
+  std::unique_ptr<Strategy> strategy;
+  if (mesh.extent(Axis::kPipeline) > 1) {
+    strategy = std::make_unique<GPipe>(config, std::move(sharding), mesh.axis(Axis::kPipeline));
+  } else {
+    strategy = std::move(sharding);
+  }
+  if (mesh.extent(Axis::kTensor) == 1) return strategy;
+  return std::make_unique<TensorParallel>(
+      std::move(strategy), mesh.axis(Axis::kTensor),
+      TensorParallelOptions{.sequence_parallel = config.sequence_parallel});
 }
 
 }  // namespace tessera

@@ -71,7 +71,7 @@ void adopt_alias(BlockBuilder& builder, const BlockBuilder& owner, const TiedPar
     shared.weight_decay = source.weight_decay;
     shared.shard = source.shard;
     shared.copies = source.copies * holders;
-    on_built(shared.tensor.numel());
+    on_built(shared.shard.whole_numel(shared.tensor.sizes()));
     return std::make_unique<SharingBlock>(std::move(built), std::move(shared));
   };
 }

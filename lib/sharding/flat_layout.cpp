@@ -61,7 +61,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
 
 int64_t FlatLayout::parameter_numel() const {
   int64_t sum = 0;
-  for (const auto& entry : entries_) sum += entry.range.numel;
+  for (const auto& entry : entries_) sum += entry.shard.whole_numel(entry.shape);
   return sum;
 }
 

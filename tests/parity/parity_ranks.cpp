@@ -20,8 +20,8 @@ ParityWork make_work(const std::string& model) {
   if (model == "bloom") {
     BloomConfig bloom;
     bloom.vocabulary = config.vocabulary = 67;
-    bloom.hidden = 48;
-    bloom.heads = 6;
+    bloom.hidden = 96;
+    bloom.heads = 12;
     bloom.layers = 3;
     work.model = make_bloom_causal(bloom);
   } else {
@@ -75,6 +75,27 @@ std::vector<ParityRow> pipeline_rows(int ranks) {
   return rows;
 }
 
+// All ranks, or two of them with the rest on the data axis, or with two stages.
+std::vector<ParityRow> tensor_rows(int ranks) {
+  std::vector<ParityRow> rows;
+  auto add = [&](const std::string& strategy, int stages, int tensor, bool sequence_parallel) {
+    if (ranks % (stages * tensor) != 0) return;
+    ParityRow row{.ranks = ranks, .accumulation = 2, .pipeline = stages, .tensor = tensor};
+    row.parallel.strategy = strategy;
+    row.parallel.sequence_parallel = sequence_parallel;
+    rows.push_back(row);
+  };
+  for (bool sequence_parallel : {false, true}) {
+    add("single", 1, ranks, sequence_parallel);
+    if (ranks == 2) continue;
+    for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+      add(strategy, 1, 2, sequence_parallel);
+    }
+    add("zero1", 2, 2, sequence_parallel);
+  }
+  return rows;
+}
+
 // The same on all ranks: whether the row agrees on each of them.
 bool run_row(Communicator& world, const std::string& model, const ParityRow& row,
              const ParityWork& work, const ParityResult& expected) {
@@ -99,9 +120,12 @@ bool run_row(Communicator& world, const std::string& model, const ParityRow& row
 bool run_table(Communicator& world) {
   bool all_equal = true;
   auto alone = world.split(world.rank(), 0);
-  std::vector<ParityRow> rows = data_rows(world.size());
-  for (const auto& row : pipeline_rows(world.size())) rows.push_back(row);
   for (const std::string model : {"toy", "bloom"}) {
+    std::vector<ParityRow> rows = data_rows(world.size());
+    for (const auto& row : pipeline_rows(world.size())) rows.push_back(row);
+    if (model == "bloom") {  // the toy has no tensor-parallel layers
+      for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
+    }
     const ParityWork work = make_work(model);
     for (auto dtype : {at::kFloat, at::kBFloat16}) {
       ParityRow single;

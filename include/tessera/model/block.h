@@ -1,6 +1,7 @@
 #pragma once
 // The smallest unit a strategy moves: a piece of a model with parameters and a forward function.
 #include <ATen/core/Tensor.h>
+#include <c10/util/accumulate.h>
 
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ struct TensorShard {
   int64_t full_size = 0;  // of the dimension in the whole parameter, without padding
 
   bool replicated() const { return dim < 0; }
+  // Elements of the whole parameter, given the shape of the local tensor.
+  int64_t whole_numel(at::IntArrayRef local) const {
+    const int64_t numel = c10::multiply_integers(local);
+    return replicated() || numel == 0 ? numel : numel / local[dim] * full_size;
+  }
 };
 
 // A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its

@@ -57,7 +57,8 @@ class FlatLayout {
   int shards() const { return shards_; }
   int64_t numel() const { return numel_; }                  // with padding
   int64_t shard_numel() const { return numel_ / shards_; }  // what one rank owns
-  int64_t parameter_numel() const;                          // without padding
+  // Of whole parameters (TensorShard), without padding.
+  int64_t parameter_numel() const;
   const std::vector<FlatEntry>& entries() const { return entries_; }
   const std::vector<FlatRange>& segments() const { return segments_; }
   // Segments from here on hold the small parameters that stay in full on every rank; equals numel()

@@ -1,0 +1,54 @@
+#pragma once
+// Tensor parallelism (Shoeybi et al. 2019) around any other strategy.
+#include <memory>
+#include <string>
+
+#include "tessera/backends/strategy.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+struct TensorParallelOptions {
+  bool sequence_parallel = false;  // norms and residuals on the rank's own tokens only
+};
+
+// The blocks build themselves for the tensor axis (BuildContext::tensor) and sum activations inside
+// forward and backward; the inner strategy keeps the rank's part of the model like any other.
+// Around it remain the sums and gathers that see the whole model. All ranks of the axis get the
+// same micro-batches and return the same results.
+class TensorParallel final : public Strategy {
+ public:
+  TensorParallel(std::unique_ptr<Strategy> inner, Communicator& tensor,
+                 const TensorParallelOptions& options = {});
+  std::string name() const override;
+
+  // Throws Error(kInvalidArgument) when the ranks cannot share the model (tensor_parallel_problem),
+  // or a block builds a parameter that is neither cut nor marked as held by all ranks.
+  void attach(const ModelSpec& model, const BuildContext& context,
+              const OptimizerFactory& optimizer) override;
+  void set_loss_scale(const at::Tensor& scale) override { inner_->set_loss_scale(scale); }
+  StepResult forward_backward(std::span<const MicroBatch> micro_batches) override {
+    return inner_->forward_backward(micro_batches);
+  }
+  StepResult evaluate(std::span<const MicroBatch> micro_batches) override {
+    return inner_->evaluate(micro_batches);
+  }
+  at::Tensor grad_norm_squared() override;
+  void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
+  void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
+    inner_->optimizer_step(learning_rate, skip);
+  }
+  void visit_parameters(const ParameterVisitor& visitor) override;
+  void visit_gradients(const ParameterVisitor& visitor) override;
+  StrategyMemory memory() const override { return inner_->memory(); }
+  int64_t parameter_count() const override { return inner_->parameter_count(); }
+
+ private:
+  ParameterVisitor gathering(const ParameterVisitor& visitor);
+
+  std::unique_ptr<Strategy> inner_;
+  Communicator& tensor_;
+  TensorParallelOptions options_;
+};
+
+}  // namespace tessera

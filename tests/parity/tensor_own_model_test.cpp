@@ -1,0 +1,143 @@
+// A user's own model on a tensor axis, made of the public layers: docs/extending.md shows it.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "tessera/model/tensor_parallel.h"
+#include "tests/parity/parity.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr int64_t kVocabulary = 29, kHidden = 12;
+
+// Every rank draws whole weights from the block's seed; the layers keep their parts.
+class Draw {
+ public:
+  Draw(const BuildContext& context, size_t block)
+      : generator_(at::make_generator<at::CPUGeneratorImpl>(block_seed(context.seed, block))) {}
+  at::Tensor operator()(at::IntArrayRef shape) {
+    return at::randn(shape, generator_, at::kFloat) * 0.3;
+  }
+
+ private:
+  at::Generator generator_;
+};
+
+class Embedding : public Block {
+ public:
+  explicit Embedding(const BuildContext& context)
+      : table_(context, "table", Draw(context, 0)({kVocabulary, kHidden})) {}
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+    return table_.forward(batch.input_ids);
+  }
+  std::vector<Parameter> parameters() override { return table_.parameters(); }
+
+ private:
+  VocabParallelEmbedding table_;
+};
+
+class FeedForward : public Block {
+ public:
+  FeedForward(const BuildContext& context, size_t index)
+      : FeedForward(context, Draw(context, index)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    const at::Tensor scaled = hidden * for_own_tokens(scale_.tensor, axis_);
+    return hidden + down_.forward(up_.forward(scaled, batch.input_ids.sizes()).relu());
+  }
+  std::vector<Parameter> parameters() override {
+    std::vector<Parameter> all{scale_};
+    for (const auto* layer : {&up_.parameters(), &down_.parameters()}) {
+      all.insert(all.end(), layer->begin(), layer->end());
+    }
+    return all;
+  }
+
+ private:
+  FeedForward(const BuildContext& context, Draw draw)
+      : axis_(context),
+        scale_(cut_parameter("scale", draw({kHidden}) + 1, false, {}, axis_)),
+        up_(context, "up", draw({4 * kHidden, kHidden}), draw({4 * kHidden})),
+        down_(context, "down", draw({kHidden, 4 * kHidden}), draw({kHidden})) {}
+
+  TensorAxis axis_;
+  Parameter scale_;
+  ColumnParallelLinear up_;
+  RowParallelLinear down_;
+};
+
+class Loss : public Block {
+ public:
+  explicit Loss(const BuildContext& context)
+      : axis_(context),
+        weight_(cut_parameter("weight", Draw(context, 9)({kVocabulary, kHidden}), true,
+                              {.dim = 0, .padded = true}, axis_)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    return vocab_parallel_cross_entropy(hidden, weight_.tensor, batch.labels, batch.loss_gradient,
+                                        kVocabulary, axis_, /*chunk_rows=*/5)
+        .reshape({1});
+  }
+  std::vector<Parameter> parameters() override { return {weight_}; }
+
+ private:
+  TensorAxis axis_;
+  Parameter weight_;
+};
+
+ModelSpec own_model() {
+  ModelSpec model;
+  model.name = "own";
+  model.tensor_divisor = 4 * kHidden;
+  model.blocks.push_back({"embedding", [](const BuildContext& context) {
+                            return std::make_unique<Embedding>(context);
+                          }});
+  for (size_t i = 1; i <= 2; ++i) {
+    model.blocks.push_back({"layer." + std::to_string(i), [i](const BuildContext& context) {
+                              return std::make_unique<FeedForward>(context, i);
+                            }});
+  }
+  model.blocks.push_back(
+      {"loss", [](const BuildContext& context) { return std::make_unique<Loss>(context); }});
+  return model;
+}
+
+std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
+  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
+  test::run_ranks(row.ranks, [&](Communicator& comm) {
+    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
+  });
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("a model made of the public layers keeps its numbers on every tensor axis") {
+  ParityWork work;
+  work.model = own_model();
+  for (uint64_t step = 0; step < 4; ++step) {
+    work.global_batches.push_back(toy_micro_batch({.vocabulary = kVocabulary}, 4, 3, 40 + step));
+  }
+  work.trainer.max_grad_norm = 0.5;
+  work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 1, .total_steps = 8};
+  const ParityResult expected = run_row({}, work).front();
+  CHECK(expected.clip.front() < 1.0);
+  CHECK(expected.loss.back() < expected.loss.front());
+  for (const std::string strategy : {"ddp", "zero2", "zero3"}) {
+    for (int tensor : {2, 3, 4}) {
+      for (bool sequence_parallel : {false, true}) {
+        ParityRow row{.ranks = tensor == 4 ? 4 : 2 * tensor, .tensor = tensor};
+        row.parallel.strategy = strategy;
+        row.parallel.persistence_threshold = 20;
+        row.parallel.sequence_parallel = sequence_parallel;
+        INFO(row.name());
+        for (const auto& result : run_row(row, work)) {
+          CHECK(difference(result, expected, 1e-5) == "");
+        }
+      }
+    }
+  }
+}

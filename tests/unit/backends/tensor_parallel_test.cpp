@@ -1,0 +1,118 @@
+// What TensorParallel refuses, counts and holds; its numbers are in tests/parity/tensor_test.cpp.
+#include "tessera/backends/tensor/tensor_parallel.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/models/bloom.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+BloomConfig bloom() {
+  BloomConfig config;
+  config.name = "bloom-test";
+  config.vocabulary = 67;
+  config.hidden = 48;
+  config.heads = 6;
+  config.layers = 2;
+  return config;
+}
+
+using Look = std::function<void(Communicator&, Strategy&)>;
+
+void attach(const MeshExtents& extents, const ModelSpec& model, const Look& look,
+            ParallelConfig config = {.strategy = "zero1"}) {
+  test::run_ranks(extents.pipeline * extents.data * extents.tensor, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, extents);
+    auto strategy = make_strategy(config, mesh);
+    strategy->attach(model, {}, make_adamw({}));
+    look(comm, *strategy);
+  });
+}
+
+std::string refusal(int tensor, const ModelSpec& model) {
+  try {
+    attach({.tensor = tensor}, model, [](Communicator&, Strategy&) {});
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("degrees and models that do not fit are refused by name") {
+  const ModelSpec model = make_bloom_causal(bloom());
+  CHECK_THAT(refusal(4, model),
+             Contains("model bloom-test cannot be shared by 4") && Contains("divide over 2, 3, 6"));
+  CHECK(refusal(3, model) == "no error");
+  CHECK_THAT(refusal(2, toy_language_model()), Contains("model toy has no tensor-parallel layers"));
+  ModelSpec claims = toy_language_model();  // that its blocks know the axis
+  claims.tensor_divisor = 2;
+  CHECK_THAT(refusal(2, claims),
+             Contains("model toy: parameter embedding.weight is neither cut nor marked"));
+  BloomConfig few = bloom();
+  few.vocabulary = 9;  // 2 rows each for five ranks, none for the last
+  CHECK_THAT(refusal(6, make_bloom_causal(few)),
+             Contains("word_embeddings.weight") && Contains("leave nothing for the last of 6"));
+}
+
+TEST_CASE("the whole model is counted and visited, whatever the layout") {
+  const BloomConfig config = bloom();
+  const ModelSpec model = make_bloom_causal(config);
+  const int64_t count = config.parameter_count(BloomHead::kCausal);
+  std::map<std::string, at::Tensor> expected;
+  attach({}, model, [&](Communicator&, Strategy& strategy) {
+    CHECK(strategy.parameter_count() == count);
+    strategy.visit_parameters(
+        [&](const VisitedParameter& p) { expected[p.block + "." + p.name] = p.value.clone(); });
+  });
+  for (const MeshExtents extents :
+       {MeshExtents{.tensor = 3}, {.data = 2, .tensor = 2}, {.pipeline = 2, .tensor = 2}}) {
+    attach(extents, model, [&](Communicator&, Strategy& strategy) {
+      test::require(strategy.parameter_count() == count, "counted ", strategy.parameter_count());
+      std::map<std::string, at::Tensor> seen;
+      strategy.visit_parameters([&](const VisitedParameter& p) {
+        test::require(p.shard.replicated(), p.name, " is visited in parts");
+        test::require(seen.emplace(p.block + "." + p.name, p.value.clone()).second, "twice");
+      });
+      test::require(seen.size() == expected.size(), seen.size(), " parameters");
+      for (const auto& [name, value] : expected) {
+        test::require_bit_equal(seen.at(name), value, name);
+      }
+    });
+  }
+}
+
+TEST_CASE("a rank holds its part: parameters, gradients and optimizer state shrink") {
+  const BloomConfig config = bloom();
+  const ModelSpec model = make_bloom_causal(config);
+  // What every rank keeps in full: norms and the biases after row-parallel layers.
+  const int64_t replicated = 4 * config.hidden + config.layers * 6 * config.hidden;
+  const int64_t count = config.parameter_count(BloomHead::kCausal);
+  for (int tensor : {2, 3}) {
+    const int64_t padded_rows = (67 + tensor - 1) / tensor * tensor - 67;
+    const int64_t own = replicated + (count - replicated + padded_rows * config.hidden) / tensor;
+    const int64_t alignment = 64 * 16 * (config.layers + 3);  // entries and units, at the most
+    attach({.tensor = tensor}, model,
+           [&](Communicator&, Strategy& strategy) {
+             const StrategyMemory memory = strategy.memory();
+             for (int64_t bytes : {memory.parameter_bytes, memory.gradient_bytes}) {
+               test::require(bytes >= 4 * own && bytes <= 4 * (own + alignment), bytes,
+                             " bytes for ", own, " elements");
+             }
+             test::require(memory.optimizer_bytes >= 8 * own, "moments");
+           },
+           {.strategy = "ddp"});
+  }
+}
