@@ -24,6 +24,8 @@ struct CudaOps {
   decltype(&reference::embedding_backward) embedding_backward;
   decltype(&reference::logits_forward) logits_forward;
   decltype(&reference::cross_entropy_) cross_entropy_;
+  decltype(&reference::cross_entropy_statistics) cross_entropy_statistics;
+  decltype(&reference::cross_entropy_gradient_) cross_entropy_gradient_;
   decltype(&reference::adamw_update) adamw_update;
   decltype(&reference::square_sum) square_sum;
 };

@@ -5,7 +5,6 @@
 
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
-#include "lib/ops/reference.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
@@ -126,12 +125,12 @@ void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at
 
 void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
                               const at::Tensor& statistics) {
-  reference::cross_entropy_statistics(logits, labels, statistics);
+  TESSERA_DISPATCH(cross_entropy_statistics, logits, logits, labels, statistics);
 }
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& log_sum_exp, const at::Tensor& scale) {
-  reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
+  TESSERA_DISPATCH(cross_entropy_gradient_, logits, logits, labels, log_sum_exp, scale);
 }
 
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,

@@ -41,6 +41,40 @@ void check_kernel(int64_t rows, int64_t vocabulary, at::ScalarType type) {
   CHECK(logits[0].eq(0).all().item<bool>());
 }
 
+// Two halves of the columns, as two tensor-parallel ranks hold them, against the whole.
+void check_halves(int64_t rows, int64_t vocabulary, at::ScalarType type) {
+  INFO("rows " << rows << " vocabulary " << vocabulary << " type " << at::toString(type));
+  const at::Tensor labels = labels_of(rows, vocabulary), scale = at::full({}, 0.125F, kOnGpu);
+  const at::Tensor whole = (at::randn({rows, vocabulary}, kOnGpu) * 4).to(type);
+  const at::Tensor expected = whole.to(at::kDouble),
+                   expected_loss = at::empty({rows}, kOnGpu.dtype(at::kDouble));
+  ops::reference::cross_entropy_(expected, labels, scale, expected_loss);
+  const int64_t half = vocabulary / 2;
+  std::vector<at::Tensor> logits, own_labels, statistics;
+  for (int part : {0, 1}) {
+    const int64_t stride = (half + 63) / 64 * 64;
+    logits.push_back(at::full({rows, stride}, NAN, kOnGpu.dtype(type)).narrow(1, 0, half));
+    logits.back().copy_(whole.narrow(1, part * half, half));
+    const at::Tensor own = labels - part * half;
+    own_labels.push_back(own.masked_fill(own.lt(0).logical_or(own.ge(half)), half)
+                             .masked_fill(labels.eq(-100), -100));
+    statistics.push_back(at::full({2, rows}, NAN, kOnGpu));
+    ops::cross_entropy_statistics(logits.back(), own_labels.back(), statistics.back());
+  }
+  const at::Tensor log_sum_exp = at::stack({statistics[0][0], statistics[1][0]}).logsumexp(0);
+  const at::Tensor loss =
+      (log_sum_exp - statistics[0][1] - statistics[1][1]).masked_fill(labels.eq(-100), 0.0);
+  CHECK(relative_error(loss, expected_loss) < 1e-6);
+  for (int part : {0, 1}) {
+    ops::cross_entropy_gradient_(logits[part], own_labels[part], log_sum_exp, scale);
+    CHECK(relative_error(logits[part], expected.narrow(1, part * half, half)) <
+          (type == at::kBFloat16 ? 3e-3
+           : type == at::kHalf   ? 1e-3
+                                 : 2e-6));
+    CHECK(logits[part][0].eq(0).all().item<bool>());
+  }
+}
+
 void check_head(int64_t rows, int64_t n, int64_t vocabulary, at::ScalarType type, int64_t chunk) {
   INFO("rows " << rows << " n " << n << " vocabulary " << vocabulary << " type "
                << at::toString(type) << " chunk " << chunk);
@@ -70,6 +104,14 @@ TEST_CASE("the cross-entropy kernel on the GPU") {
   at::manual_seed(41);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const int64_t vocabulary : {17, 1000, 50257, 250880}) check_kernel(37, vocabulary, type);
+  }
+}
+
+TEST_CASE("the kernels of a vocabulary cut over ranks") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(43);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const int64_t vocabulary : {34, 1000, 50258, 250880}) check_halves(37, vocabulary, type);
   }
 }
 

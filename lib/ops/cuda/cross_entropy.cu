@@ -145,56 +145,76 @@ __device__ void leave_cluster() {
 #endif
 }
 
-template <typename T, int kCluster, int kThreads, int kMinBlocks>
-__global__ void __launch_bounds__(kThreads, kMinBlocks)
-    cross_entropy_kernel(T* logits, int64_t stride, const int64_t* labels,
-                         const float* scale_pointer, float* row_loss, int vocabulary) {
-  __shared__ Statistics warps[kThreads / 32], block;
-  const int64_t index = blockIdx.x / kCluster, label = labels[index];
+// What becomes of a row: loss, and gradient where there is a scale; or one half of that for logits
+// that are some columns of wider ones.
+enum class Mode { kWhole, kStatistics, kGradient };
+
+struct Rows {
+  int64_t stride;
+  const int64_t* labels;
+  int vocabulary;
+  const float* scale;        // may be null in kWhole
+  const float* log_sum_exp;  // kGradient
+  float* first;              // kWhole: loss; kStatistics: log-sum-exp
+  float* second;             // kStatistics: the label's logit
+};
+
+template <typename T, int kCluster, int kThreads, int kMinBlocks, Mode kMode>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* logits, Rows in) {
+  const int64_t index = blockIdx.x / kCluster, label = in.labels[index];
   const int rank = blockIdx.x % kCluster;
-  const int pieces = (vocabulary + kWidth<T> - 1) / kWidth<T>;
+  const bool writes = rank == 0 && threadIdx.x == 0;
+  const int pieces = (in.vocabulary + kWidth<T> - 1) / kWidth<T>;
   const int share = (pieces + kCluster - 1) / kCluster;
-  T* start = logits + index * stride;
-  const Row<T> row{reinterpret_cast<uint4*>(start), vocabulary, min(rank * share, pieces),
+  T* start = logits + index * in.stride;
+  const Row<T> row{reinterpret_cast<uint4*>(start), in.vocabulary, min(rank * share, pieces),
                    min((rank + 1) * share, pieces)};
   if (label == kIgnored) {  // the same for the whole cluster
-    if (scale_pointer) {
+    if (in.scale) {
       for (int at = row.first + threadIdx.x; at < row.last; at += kThreads) {
         __stcs(row.data + at, make_uint4(0, 0, 0, 0));
       }
     }
-    if (rank == 0 && threadIdx.x == 0) row_loss[index] = 0;
+    if (kMode != Mode::kGradient && writes) in.first[index] = 0;
+    if (kMode == Mode::kStatistics && writes) in.second[index] = 0;
     return;
   }
-  const bool known = label >= 0 && label < vocabulary;
-  // Read before any block of the cluster can have overwritten it.
-  const float target = known ? to_float(start[label]) : NAN;
-  const Statistics mine = first_pass<T, kThreads>(row);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    Statistics all = threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : Statistics{};
+  const bool known = label >= 0 && label < in.vocabulary;
+  if constexpr (kMode == Mode::kGradient) {
+    second_pass<T, kThreads>(row, in.log_sum_exp[index] * kLog2E, *in.scale, known ? label : -1);
+  } else {
+    __shared__ Statistics warps[kThreads / 32], block;
+    // Read before any block of the cluster can have overwritten it.
+    const float target = known ? to_float(start[label]) : kMode == Mode::kWhole ? NAN : 0;
+    const Statistics mine = first_pass<T, kThreads>(row);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      Statistics all = threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : Statistics{};
 #pragma unroll
-    for (int offset = kThreads / 64; offset > 0; offset >>= 1) {
-      const float maximum = __shfl_xor_sync(0xffffffffU, all.maximum, offset);
-      all.merge(maximum, __shfl_xor_sync(0xffffffffU, all.sum, offset));
+      for (int offset = kThreads / 64; offset > 0; offset >>= 1) {
+        const float maximum = __shfl_xor_sync(0xffffffffU, all.maximum, offset);
+        all.merge(maximum, __shfl_xor_sync(0xffffffffU, all.sum, offset));
+      }
+      if (threadIdx.x == 0) block = all;
     }
-    if (threadIdx.x == 0) block = all;
+    const Statistics whole = merge_cluster<kCluster>(&block);
+    const float log_sum = whole.maximum + log2f(whole.sum);
+    if constexpr (kMode == Mode::kWhole) {
+      if (writes) in.first[index] = log_sum / kLog2E - target;
+      if (in.scale) {
+        second_pass<T, kThreads>(row, log_sum, known ? *in.scale : NAN, known ? label : 0);
+      }
+    } else if (writes) {
+      in.first[index] = log_sum / kLog2E;
+      in.second[index] = target;
+    }
+    leave_cluster<kCluster>();
   }
-  const Statistics whole = merge_cluster<kCluster>(&block);
-  const float log_sum = whole.maximum + log2f(whole.sum);
-  if (rank == 0 && threadIdx.x == 0) row_loss[index] = log_sum / kLog2E - target;
-  if (scale_pointer) {
-    second_pass<T, kThreads>(row, log_sum, known ? *scale_pointer : NAN, known ? label : 0);
-  }
-  leave_cluster<kCluster>();
 }
 
-}  // namespace
-
-void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
-                   const float* scale, float* row_loss, int64_t rows, int vocabulary,
-                   cudaStream_t stream) {
+template <Mode kMode>
+void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStream_t stream) {
   static const bool clusters = [] {
     int device = 0, major = 0;
     cudaGetDevice(&device);
@@ -213,15 +233,37 @@ void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* label
       attribute.val.clusterDim = {unsigned(cluster), 1, 1};
       configuration.attrs = &attribute;
       configuration.numAttrs = cluster > 1 ? 1 : 0;
-      cudaLaunchKernelEx(&configuration, kernel, static_cast<T*>(logits), stride, labels, scale,
-                         row_loss, vocabulary);
+      cudaLaunchKernelEx(&configuration, kernel, static_cast<T*>(logits), in);
     };
-    if (clusters && vocabulary >= 16384) {
-      launch(cross_entropy_kernel<T, 8, 256, 4>, 8, 256);  // the fastest of 12 sizes on an H200
+    if (clusters && in.vocabulary >= 16384) {
+      launch(cross_entropy_kernel<T, 8, 256, 4, kMode>, 8, 256);  // fastest of 12 on an H200
     } else {
-      launch(cross_entropy_kernel<T, 1, 512, 2>, 1, 512);
+      launch(cross_entropy_kernel<T, 1, 512, 2, kMode>, 1, 512);
     }
   });
+}
+
+}  // namespace
+
+void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
+                   const float* scale, float* row_loss, int64_t rows, int vocabulary,
+                   cudaStream_t stream) {
+  const Rows in{stride, labels, vocabulary, scale, nullptr, row_loss, nullptr};
+  launch_rows<Mode::kWhole>(type, logits, in, rows, stream);
+}
+
+void cross_entropy_statistics(Type type, const void* logits, int64_t stride, const int64_t* labels,
+                              float* statistics, int64_t rows, int vocabulary,
+                              cudaStream_t stream) {
+  const Rows in{stride, labels, vocabulary, nullptr, nullptr, statistics, statistics + rows};
+  launch_rows<Mode::kStatistics>(type, const_cast<void*>(logits), in, rows, stream);
+}
+
+void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
+                            const float* log_sum_exp, const float* scale, int64_t rows,
+                            int vocabulary, cudaStream_t stream) {
+  const Rows in{stride, labels, vocabulary, scale, log_sum_exp, nullptr, nullptr};
+  launch_rows<Mode::kGradient>(type, logits, in, rows, stream);
 }
 
 }  // namespace tessera::ops::cuda

@@ -22,6 +22,8 @@ const CudaOps* cuda_ops() {
       .embedding_backward = &cuda::embedding_backward,
       .logits_forward = &cuda::logits_forward,
       .cross_entropy_ = &cuda::cross_entropy_,
+      .cross_entropy_statistics = &cuda::cross_entropy_statistics,
+      .cross_entropy_gradient_ = &cuda::cross_entropy_gradient_,
       .adamw_update = &cuda::adamw_update,
       .square_sum = &cuda::square_sum,
   };

@@ -126,22 +126,49 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   return dx;
 }
 
-void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
-                    const at::Tensor& row_loss) {
+namespace {
+// What the kernels take: rows of wide pieces, int64 labels.
+bool takes_rows(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale) {
   const int64_t bytes = logits.element_size();
   const int64_t padded = (logits.size(1) * bytes + 15) / 16 * 16;
-  const bool simple = (is_16_bit(logits) || logits.scalar_type() == at::kFloat) &&
-                      logits.stride(1) == 1 && is_aligned(logits) &&
-                      logits.stride(0) * bytes % 16 == 0 && logits.stride(0) * bytes >= padded &&
-                      labels.scalar_type() == at::kLong && labels.is_contiguous() &&
-                      (!scale.defined() || scale.scalar_type() == at::kFloat);
-  if (!simple || logits.size(0) == 0) {
+  return (is_16_bit(logits) || logits.scalar_type() == at::kFloat) && logits.size(0) > 0 &&
+         logits.stride(1) == 1 && is_aligned(logits) && logits.stride(0) * bytes % 16 == 0 &&
+         logits.stride(0) * bytes >= padded && labels.scalar_type() == at::kLong &&
+         labels.is_contiguous() && (!scale.defined() || scale.scalar_type() == at::kFloat);
+}
+}  // namespace
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
+                    const at::Tensor& row_loss) {
+  if (!takes_rows(logits, labels, scale)) {
     return reference::cross_entropy_(logits, labels, scale, row_loss);
   }
   cross_entropy(type_of(logits), logits.data_ptr(), logits.stride(0), labels.data_ptr<int64_t>(),
                 static_cast<const float*>(data_or_null(scale)), floats(row_loss), logits.size(0),
                 int(logits.size(1)), stream());
   check_launch("cross_entropy");
+}
+
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
+                              const at::Tensor& statistics) {
+  if (!takes_rows(logits, labels, {}) || !statistics.is_contiguous()) {
+    return reference::cross_entropy_statistics(logits, labels, statistics);
+  }
+  cross_entropy_statistics(type_of(logits), logits.data_ptr(), logits.stride(0),
+                           labels.data_ptr<int64_t>(), floats(statistics), logits.size(0),
+                           int(logits.size(1)), stream());
+  check_launch("cross_entropy_statistics");
+}
+
+void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
+  if (!takes_rows(logits, labels, scale) || !log_sum_exp.is_contiguous()) {
+    return reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
+  }
+  cross_entropy_gradient(type_of(logits), logits.data_ptr(), logits.stride(0),
+                         labels.data_ptr<int64_t>(), floats(log_sum_exp), floats(scale),
+                         logits.size(0), int(logits.size(1)), stream());
+  check_launch("cross_entropy_gradient");
 }
 
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,

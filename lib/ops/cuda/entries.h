@@ -37,6 +37,10 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight);
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss);
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
+                              const at::Tensor& statistics);
+void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& log_sum_exp, const at::Tensor& scale);
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars);
 at::Tensor square_sum(std::span<const at::Tensor> tensors);

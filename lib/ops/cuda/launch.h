@@ -57,6 +57,12 @@ void add_column_sums(Type type, const ColumnItems& items, cudaStream_t stream);
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
                    const float* scale, float* row_loss, int64_t rows, int vocabulary,
                    cudaStream_t stream);
+// statistics: [2, rows].
+void cross_entropy_statistics(Type type, const void* logits, int64_t stride, const int64_t* labels,
+                              float* statistics, int64_t rows, int vocabulary, cudaStream_t stream);
+void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
+                            const float* log_sum_exp, const float* scale, int64_t rows,
+                            int vocabulary, cudaStream_t stream);
 
 // sorted_ids ascending, order[i] the row of gradient that sorted_ids[i] came from.
 void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
