@@ -42,6 +42,7 @@ ncclComm_t set_up(const char* what, const AbortSignal& signal,
   while (!state->changed.wait_for(lock, kInterval, [&] { return state->done; })) {
     signal.throw_if_raised();
   }
+  if (state->result != ncclSuccess) signal.throw_if_raised();  // the abort is the reason
   check(state->result == ncclSuccess, ErrorCode::kUnavailable, what,
         " failed: ", text_of(state->result, nullptr));
   return state->comm;
