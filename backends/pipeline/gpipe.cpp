@@ -62,6 +62,8 @@ StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradi
       if (output) links_->send(turn, std::exchange(run.hidden, {}));
       if (with_gradients) in_flight.emplace(key, std::move(run));
     } else {
+      check(in_flight.contains(key), ErrorCode::kInternal, to_string(action),
+            " comes before its forward");
       MicroBatchRun run = std::move(in_flight.extract(key).mapped());
       if (input) run.gradient = links_->receive(turn);
       inner_->backward(run);

@@ -1,6 +1,7 @@
 // What a pipeline builds, refuses, shows, sends and holds; its numbers are in tests/parity.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -8,6 +9,7 @@
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/measure.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
@@ -347,6 +349,42 @@ TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe 
     CHECK(all >= 0.7 * kMicroBatches * saved);
     CHECK(flushed <= 1.1 * static_cast<double>(4 - stage) * saved + 8 * activation);
   }
+}
+
+TEST_CASE("measured costs of blocks: the same on all ranks, blocks of one kind measured once") {
+  ModelSpec model = toy_language_model({.vocabulary = 64, .hidden = 32, .layers = 4});
+  for (const auto& block : {"layer.0", "layer.1", "layer.2", "layer.3"}) {
+    const auto found = std::find_if(model.blocks.begin(), model.blocks.end(),
+                                    [&](const auto& builder) { return builder.name == block; });
+    found->cost = {.parameters = 4 * 32 * 32, .flops_per_token = 1};
+  }
+  std::mutex mutex;
+  std::map<std::string, int> built;
+  std::set<std::vector<double>> results;
+  test::run_ranks(2, [&](Communicator& comm) {
+    ModelSpec counted = model;
+    for (auto& block : counted.blocks) {
+      block.build = [&, build = block.build, name = block.name](const BuildContext& context) {
+        const std::lock_guard lock(mutex);
+        ++built[name];
+        return build(context);
+      };
+    }
+    auto costs = measure_block_costs(counted, {}, at::kBFloat16,
+                                     toy_micro_batch({.vocabulary = 64}, 8, 16, 1), comm);
+    DeviceMesh mesh(comm, {.pipeline = 2});
+    ParallelConfig config = pipeline_config("1f1b");
+    config.pipeline.block_costs = costs;
+    attach(comm, mesh, config, model)->forward_backward({{toy_micro_batch({}, 2, 5, 1)}});
+    const std::lock_guard lock(mutex);
+    results.insert(std::move(costs));
+  });
+  CHECK(built == std::map<std::string, int>{{"embedding", 2}, {"layer.0", 2}, {"head", 2}});
+  REQUIRE(results.size() == 1);
+  const std::vector<double>& costs = *results.begin();
+  REQUIRE(costs.size() == 6);
+  for (double cost : costs) CHECK(cost > 0);
+  for (size_t layer = 2; layer <= 4; ++layer) CHECK(costs[layer] == costs[1]);
 }
 
 TEST_CASE("the time that a rank waits is measured only when asked for") {

@@ -1,0 +1,92 @@
+#include "tessera/backends/pipeline/measure.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "tessera/core/device.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kRuns = 4;  // the first ones warm up; the fastest counts
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Measured {
+  BlockCost cost;
+  std::vector<int64_t> input;  // shape; empty for the first block
+  at::Tensor output;
+  double seconds = 0;
+
+  bool same_work(const BlockCost& other, at::IntArrayRef other_input) const {
+    return cost.parameters > 0 && cost.parameters == other.parameters &&
+           cost.flops_per_token == other.flops_per_token && other_input == at::IntArrayRef(input);
+  }
+};
+
+Measured measure(Block& block, const at::Tensor& hidden, const MicroBatch& micro_batch,
+                 at::Device device) {
+  Measured measured;
+  for (int i = 0; i < kRuns; ++i) {
+    synchronize_device(device);
+    const double begin = now_s();
+    at::Tensor input;
+    if (hidden.defined()) {
+      input = hidden.detach();
+      input.set_requires_grad(at::isFloatingType(input.scalar_type()));
+    }
+    const at::Tensor output = block.forward(input, micro_batch);
+    if (output.requires_grad()) torch::autograd::backward({output}, {at::ones_like(output)});
+    synchronize_device(device);
+    const double seconds = now_s() - begin;
+    measured.seconds = i == 0 ? seconds : std::min(measured.seconds, seconds);
+    measured.output = output.detach();
+  }
+  return measured;
+}
+
+}  // namespace
+
+std::vector<double> measure_block_costs(const ModelSpec& model, const BuildContext& context,
+                                        at::ScalarType dtype, const MicroBatch& micro_batch,
+                                        Communicator& comm) {
+  check(model.block_count() > 0, ErrorCode::kInvalidArgument, "model ", model.name,
+        " has no blocks");
+  MicroBatch batch = micro_batch.to(context.device);
+  batch.training = true;
+  batch.loss_gradient = at::ones({}, at::TensorOptions(at::kFloat).device(context.device));
+  std::vector<Measured> known;
+  std::vector<double> seconds;
+  at::Tensor hidden;
+  for (const auto& builder : model.blocks) {
+    const auto input = hidden.defined() ? hidden.sizes().vec() : std::vector<int64_t>{};
+    auto found = std::find_if(known.begin(), known.end(), [&](const Measured& measured) {
+      return measured.same_work(builder.cost, input);
+    });
+    if (found == known.end()) {
+      auto block = builder.build(context);
+      for (auto& parameter : block->parameters()) {
+        parameter.tensor.set_data(parameter.tensor.detach().to(context.device, dtype).contiguous());
+        parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+      }
+      known.push_back(measure(*block, hidden, batch, context.device));
+      found = std::prev(known.end());
+      found->cost = builder.cost;
+      found->input = input;
+    }
+    seconds.push_back(found->seconds);
+    hidden = found->output;
+  }
+  at::Tensor mean = at::tensor(seconds, at::kDouble).to(comm.device()) / comm.size();
+  comm.all_reduce(mean).wait();
+  mean = mean.cpu();
+  return {mean.const_data_ptr<double>(), mean.const_data_ptr<double>() + mean.numel()};
+}
+
+}  // namespace tessera
