@@ -45,6 +45,18 @@ TEST_CASE("what fsdp can be told keeps its promise") {
   }
 }
 
+TEST_CASE("pipelines keep the promise of what they wrap") {
+  for (const PipelineConfig& pipeline : std::vector<PipelineConfig>{
+           {.schedule = "gpipe"}, {.schedule = "1f1b"}, {.schedule = "interleaved", .chunks = 2}}) {
+    for (const auto& name : {"ddp", "zero3"}) {
+      INFO(pipeline.schedule << " over " << name);
+      const ParallelConfig config{
+          .strategy = name, .persistence_threshold = 20, .pipeline = pipeline};
+      CHECK(findings(config, {.mesh = {.pipeline = 2, .data = 2}}) == "");
+    }
+  }
+}
+
 TEST_CASE("16-bit strategies keep the contract") {
   for (const auto& name : {"ddp", "zero2", "zero3", "fsdp"}) {
     ParallelConfig config{.strategy = name};
