@@ -1,0 +1,141 @@
+// The BLOOM block on a tensor axis, composed and hand-scheduled, against the whole block.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "tessera/model/tensor_parallel.h"
+#include "tessera/models/bloom_block.h"
+#include "tessera/ops/functional.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using tessera::test::require;
+using Tensors = std::vector<at::Tensor>;
+
+namespace {
+
+constexpr int64_t kHidden = 24, kHeads = 6, kBatch = 2, kSequence = 5;
+using Version = decltype(&bloom_block_fused);
+
+// In the order of BloomBlockWeights, and how each is cut.
+Tensors draw_weights() {
+  const auto matrix = [](int64_t out, int64_t in) {
+    return at::randn({out, in}) / std::sqrt(double(in));
+  };
+  const auto vector = [](int64_t n, double centre) { return centre + 0.3 * at::randn({n}); };
+  const int64_t h = kHidden;
+  return {vector(h, 1),     vector(h, 0),     matrix(3 * h, h), vector(3 * h, 0),
+          matrix(h, h),     vector(h, 0),     vector(h, 1),     vector(h, 0),
+          matrix(4 * h, h), vector(4 * h, 0), matrix(h, 4 * h), vector(h, 0)};
+}
+constexpr int kDims[] = {-1, -1, 0, 0, 1, -1, -1, -1, 0, 0, 1, -1};
+
+BloomBlockWeights named(const Tensors& w) {
+  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11]};
+}
+
+at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(true); }
+
+void require_close(const at::Tensor& a, const at::Tensor& b, double tolerance,
+                   const std::string& what) {
+  require(a.defined() && a.sizes() == b.sizes(), what, " has another shape than ", b.sizes());
+  const double error = (a - b).norm().item<double>(), norm = b.norm().item<double>();
+  require(error <= tolerance * norm, what, " differs by ", error / norm);
+}
+
+struct Case {
+  at::Tensor mask;
+  bool post = false, sequence_parallel = false, defined = false;
+};
+
+struct Whole {
+  Tensors weights = draw_weights(), gradients;
+  at::Tensor hidden = at::randn({kBatch, kSequence, kHidden});
+  at::Tensor gradient = at::randn({kBatch, kSequence, kHidden}), output, hidden_gradient;
+};
+
+Whole run_whole(const Case& test) {
+  Whole whole;
+  Tensors weights;
+  for (const auto& w : whole.weights) weights.push_back(leaf(w));
+  const at::Tensor hidden = leaf(whole.hidden);
+  const at::Tensor output = bloom_block_composed(hidden, named(weights), ops::alibi_slopes(kHeads),
+                                                 test.mask, 1e-5, test.post);
+  torch::autograd::backward({output}, {whole.gradient});
+  whole.output = output.detach();
+  whole.hidden_gradient = hidden.grad();
+  for (const auto& w : weights) whole.gradients.push_back(w.grad());
+  return whole;
+}
+
+void run_part(Communicator& comm, Version version, const Case& test, const Whole& whole) {
+  const BuildContext context{.tensor = &comm, .sequence_parallel = test.sequence_parallel};
+  const TensorAxis axis(context);
+  const int64_t heads = kHeads / axis.size();
+  const at::Tensor slopes =
+      ops::alibi_slopes(kHeads).narrow(0, axis.rank() * heads, heads).contiguous();
+  std::vector<Parameter> parameters;
+  Tensors weights;
+  for (size_t i = 0; i < whole.weights.size(); ++i) {
+    parameters.push_back(
+        cut_parameter("w", whole.weights[i].clone(), true, {.dim = kDims[i]}, axis));
+    weights.push_back(parameters.back().tensor);
+    if (test.defined) weights.back().mutable_grad() = at::full_like(weights.back(), 0.5);
+  }
+  const auto own = [&](const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    return test.sequence_parallel ? own_tokens(x, axis) : x;
+  };
+  const at::Tensor hidden = leaf(own(whole.hidden));
+  const at::Tensor output = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
+                                    {kBatch, kSequence}, axis);
+  const at::Tensor real = own(at::ones({kBatch, kSequence, 1}));  // filling holds biases
+  require_close(output.detach() * real, own(whole.output), 1e-5, "output");
+  torch::autograd::backward({output}, {own(whole.gradient)});
+  require_close(hidden.grad(), own(whole.hidden_gradient), 2e-5, "gradient of hidden");
+  for (size_t i = 0; i < weights.size(); ++i) {
+    at::Tensor gradient = test.defined ? weights[i].grad() - 0.5 : weights[i].grad();
+    if (!parameters[i].shard.replicated()) {
+      std::vector<int64_t> shape = gradient.sizes().vec();
+      shape.insert(shape.begin(), axis.size());
+      const at::Tensor all = at::empty(shape);
+      comm.all_gather(all, gradient.contiguous()).wait();
+      gradient = join_parts(all.unbind(0), parameters[i].shard);
+    }
+    require_close(gradient, whole.gradients[i], 2e-5, "gradient of weight " + std::to_string(i));
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor evaluated = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
+                                       {kBatch, kSequence}, axis);
+  require_close(evaluated, output.detach(), 1e-6, "output without gradients");
+}
+
+}  // namespace
+
+TEST_CASE("the BLOOM block shared by ranks equals the whole one") {
+  at::manual_seed(5);
+  at::Tensor mask = at::ones({kBatch, kSequence}, at::kBool);
+  mask[1].narrow(0, 3, 2).fill_(false);
+  for (const at::Tensor& m : {at::Tensor(), mask}) {
+    for (bool post : {false, true}) {
+      Case test{m, post};
+      const Whole whole = run_whole(test);
+      for (bool sequence_parallel : {false, true}) {
+        for (bool defined : {false, true}) {
+          test.sequence_parallel = sequence_parallel;
+          test.defined = defined;
+          for (int ranks : {2, 3}) {
+            for (Version version : {&bloom_block_composed, &bloom_block_fused}) {
+              INFO("ranks " << ranks << " sequence parallel " << sequence_parallel << " post "
+                            << post << " fused " << (version == &bloom_block_fused));
+              CHECK_NOTHROW(test::run_ranks(
+                  ranks, [&](Communicator& comm) { run_part(comm, version, test, whole); }));
+            }
+          }
+        }
+      }
+    }
+  }
+}
