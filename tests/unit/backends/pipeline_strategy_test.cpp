@@ -1,7 +1,6 @@
-// What a pipeline builds, refuses, shows, sends and holds; its numbers are in tests/parity.
+// What a pipeline builds, refuses and shows; its numbers are in tests/parity.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -9,10 +8,8 @@
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
-#include "tessera/backends/pipeline/measure.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
-#include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
@@ -31,7 +28,7 @@ ParallelConfig pipeline_config(const std::string& schedule, int chunks = 1) {
 }
 
 // One pipeline of all ranks.
-std::unique_ptr<Strategy> attach(Communicator& comm, DeviceMesh& mesh, const ParallelConfig& config,
+std::unique_ptr<Strategy> attach(const DeviceMesh& mesh, const ParallelConfig& config,
                                  const ModelSpec& model) {
   auto strategy = make_strategy(config, mesh);
   strategy->attach(model, {.seed = 3}, make_adamw({}));
@@ -45,7 +42,7 @@ std::string refusal(int stages, const ParallelConfig& config, const ModelSpec& m
   test::run_ranks(stages, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {.pipeline = comm.size()});
     const std::string message = test::require_error(
-        ErrorCode::kInvalidArgument, [&] { attach(comm, mesh, config, model); }, "attach");
+        ErrorCode::kInvalidArgument, [&] { attach(mesh, config, model); }, "attach");
     const std::lock_guard lock(mutex);
     messages.insert(message);
   });
@@ -111,7 +108,7 @@ TEST_CASE("a rank builds its own blocks, and an alias's owner once more for its 
         };
       }
       DeviceMesh mesh(comm, {.pipeline = 3});
-      auto strategy = attach(comm, mesh, pipeline_config("1f1b"), model);
+      auto strategy = attach(mesh, pipeline_config("1f1b"), model);
       test::require(strategy->name() == "ddp+1f1b", strategy->name());
     });
     CHECK(built[0] == std::multiset<std::string>{"embedding"});
@@ -129,7 +126,7 @@ TEST_CASE("every rank visits all parameters once, in the model's order, tied one
   int64_t count = 0;
   test::run_ranks(1, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {});
-    auto strategy = attach(comm, mesh, {}, model);
+    auto strategy = attach(mesh, {}, model);
     count = strategy->parameter_count();
     strategy->visit_parameters([&](const VisitedParameter& p) {
       order.push_back(p.block + "." + p.name);
@@ -140,7 +137,7 @@ TEST_CASE("every rank visits all parameters once, in the model's order, tied one
     test::run_ranks(stages, [&, chunks = chunks](Communicator& comm) {
       DeviceMesh mesh(comm, {.pipeline = comm.size()});
       auto strategy =
-          attach(comm, mesh, pipeline_config(chunks == 1 ? "gpipe" : "interleaved", chunks), model);
+          attach(mesh, pipeline_config(chunks == 1 ? "gpipe" : "interleaved", chunks), model);
       test::require(strategy->parameter_count() == count, "parameter_count is ",
                     strategy->parameter_count(), ", expected ", count);
       std::vector<std::string> seen;
@@ -189,8 +186,8 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
   Outcome expected;
   test::run_ranks(1, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {});
-    expected = work(*attach(comm, mesh, {}, model), /*cut=*/true);
-    const Outcome uncut = work(*attach(comm, mesh, {}, model), /*cut=*/false);
+    expected = work(*attach(mesh, {}, model), /*cut=*/true);
+    const Outcome uncut = work(*attach(mesh, {}, model), /*cut=*/false);
     test::require(std::abs(uncut.losses.back() - expected.losses.back()) < 1e-6, "the cut matters");
   });
   for (const auto& [schedule, chunks] :
@@ -200,7 +197,7 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
         DeviceMesh mesh(comm, {.pipeline = comm.size()});
         ParallelConfig parallel = pipeline_config(schedule, chunks);
         parallel.strategy = sharding;
-        auto strategy = attach(comm, mesh, parallel, model);
+        auto strategy = attach(mesh, parallel, model);
         const Outcome outcome = work(*strategy, /*cut=*/true);
         test::require(outcome.counters == expected.counters, "counters differ");
         for (size_t i = 0; i < expected.losses.size(); ++i) {
@@ -249,11 +246,11 @@ TEST_CASE("activations of any dtype cross a boundary, and only floating ones hav
   };
   test::run_ranks(1, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {});
-    expected = loss_after_steps(*attach(comm, mesh, {}, model));
+    expected = loss_after_steps(*attach(mesh, {}, model));
   });
   test::run_ranks(4, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {.pipeline = 4});
-    const double loss = loss_after_steps(*attach(comm, mesh, pipeline_config("1f1b"), model));
+    const double loss = loss_after_steps(*attach(mesh, pipeline_config("1f1b"), model));
     test::require(std::abs(loss - expected) < 1e-5, "loss ", loss, ", expected ", expected);
   });
 }
@@ -269,7 +266,7 @@ TEST_CASE("a shape that does not follow from the input's is refused") {
       test::run_ranks(3,
                       [&](Communicator& comm) {
                         DeviceMesh mesh(comm, {.pipeline = 3});
-                        attach(comm, mesh, pipeline_config("gpipe"), model)->evaluate(batches);
+                        attach(mesh, pipeline_config("gpipe"), model)->evaluate(batches);
                       }),
       Contains("[2, 4, 12] goes to part 2") && Contains("[2, 5, 12] before"));
 }
@@ -279,7 +276,7 @@ TEST_CASE("one rank may have all the chunks") {
   const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
   test::run_ranks(1, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {});
-    auto alone = attach(comm, mesh, {}, model);
+    auto alone = attach(mesh, {}, model);
     const ParallelConfig config = pipeline_config("interleaved", 3);
     GPipe chunked(config, std::make_unique<Ddp>(config, mesh.axis(Axis::kData)),
                   mesh.axis(Axis::kPipeline));
@@ -291,115 +288,5 @@ TEST_CASE("one rank may have all the chunks") {
       alone->optimizer_step(1e-2);
       chunked.optimizer_step(1e-2);
     }
-  });
-}
-
-TEST_CASE("bytes sent through a pipeline: an activation forth and its gradient back") {
-  const ToyConfig config{.hidden = 64};
-  const ModelSpec model = toy_language_model(config);
-  constexpr int64_t kRows = 4, kSequence = 8, kActivation = kRows * kSequence * 64 * 4;
-  for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("interleaved", 2)}) {
-    test::run_ranks(2, [&, schedule = schedule, chunks = chunks](Communicator& comm) {
-      DeviceMesh mesh(comm, {.pipeline = 2});
-      auto strategy = attach(comm, mesh, pipeline_config(schedule, chunks), model);
-      const std::vector<MicroBatch> batches(5, toy_micro_batch(config, kRows, kSequence, 1));
-      strategy->forward_backward(batches);
-      const int64_t before = mesh.axis(Axis::kPipeline).bytes_sent();
-      strategy->forward_backward(batches);
-      const int64_t sent = mesh.axis(Axis::kPipeline).bytes_sent() - before;
-      // Of the boundaries between parts each rank serves half, forth or back.
-      const int64_t boundaries = 2 * chunks - 1;
-      const int64_t result =
-          2 * 4;  // loss and counter; the sum of the tied gradient goes its own way
-      test::require(sent == boundaries * 5 * kActivation + result, "sent ", sent, " bytes");
-    });
-  }
-}
-
-TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe of all") {
-  const ToyConfig config{.vocabulary = 16, .hidden = 64, .layers = 6, .tied = false};
-  const ModelSpec model = toy_language_model(config);
-  constexpr int64_t kRows = 16, kSequence = 16, kMicroBatches = 12;
-  CountingAllocator counting;
-  std::map<std::string, std::vector<int64_t>> peaks;  // bytes above what the step began with
-  for (const std::string schedule : {"gpipe", "1f1b"}) {
-    for (int64_t micro_batches : {int64_t{1}, kMicroBatches}) {
-      auto& peak = peaks[concat(schedule, micro_batches)];
-      peak.resize(4);
-      test::run_ranks(4, [&](Communicator& comm) {
-        DeviceMesh mesh(comm, {.pipeline = 4});
-        auto strategy = attach(comm, mesh, pipeline_config(schedule), model);
-        const std::vector<MicroBatch> batches(static_cast<size_t>(micro_batches),
-                                              toy_micro_batch(config, kRows, kSequence, 1));
-        strategy->forward_backward(batches);
-        const int64_t live = CountingAllocator::live_bytes();
-        CountingAllocator::reset_peak();
-        strategy->forward_backward(batches);
-        peak[static_cast<size_t>(comm.rank())] = CountingAllocator::peak_bytes() - live;
-      });
-    }
-  }
-  for (size_t stage = 0; stage < 3; ++stage) {
-    INFO("stage " << stage);
-    // What two layers keep of a micro-batch: in the norm's input, its output, up, gelu and the sum.
-    const double activation = 4.0 * kRows * kSequence * 64;
-    const double saved = static_cast<double>(peaks["gpipe1"][stage]);
-    const double all = static_cast<double>(peaks[concat("gpipe", kMicroBatches)][stage]);
-    const double flushed = static_cast<double>(peaks[concat("1f1b", kMicroBatches)][stage]);
-    CHECK(all >= 0.7 * kMicroBatches * saved);
-    CHECK(flushed <= 1.1 * static_cast<double>(4 - stage) * saved + 8 * activation);
-  }
-}
-
-TEST_CASE("measured costs of blocks: the same on all ranks, blocks of one kind measured once") {
-  ModelSpec model = toy_language_model({.vocabulary = 64, .hidden = 32, .layers = 4});
-  for (const auto& block : {"layer.0", "layer.1", "layer.2", "layer.3"}) {
-    const auto found = std::find_if(model.blocks.begin(), model.blocks.end(),
-                                    [&](const auto& builder) { return builder.name == block; });
-    found->cost = {.parameters = 4 * 32 * 32, .flops_per_token = 1};
-  }
-  std::mutex mutex;
-  std::map<std::string, int> built;
-  std::set<std::vector<double>> results;
-  test::run_ranks(2, [&](Communicator& comm) {
-    ModelSpec counted = model;
-    for (auto& block : counted.blocks) {
-      block.build = [&, build = block.build, name = block.name](const BuildContext& context) {
-        const std::lock_guard lock(mutex);
-        ++built[name];
-        return build(context);
-      };
-    }
-    auto costs = measure_block_costs(counted, {}, at::kBFloat16,
-                                     toy_micro_batch({.vocabulary = 64}, 8, 16, 1), comm);
-    DeviceMesh mesh(comm, {.pipeline = 2});
-    ParallelConfig config = pipeline_config("1f1b");
-    config.pipeline.block_costs = costs;
-    attach(comm, mesh, config, model)->forward_backward({{toy_micro_batch({}, 2, 5, 1)}});
-    const std::lock_guard lock(mutex);
-    results.insert(std::move(costs));
-  });
-  CHECK(built == std::map<std::string, int>{{"embedding", 2}, {"layer.0", 2}, {"head", 2}});
-  REQUIRE(results.size() == 1);
-  const std::vector<double>& costs = *results.begin();
-  REQUIRE(costs.size() == 6);
-  for (double cost : costs) CHECK(cost > 0);
-  for (size_t layer = 2; layer <= 4; ++layer) CHECK(costs[layer] == costs[1]);
-}
-
-TEST_CASE("the time that a rank waits is measured only when asked for") {
-  const ModelSpec model = toy_language_model();
-  test::run_ranks(2, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = 2});
-    auto strategy = attach(comm, mesh, pipeline_config("1f1b"), model);
-    auto& pipeline = dynamic_cast<GPipe&>(*strategy);
-    const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
-    strategy->forward_backward(batches);
-    test::require(pipeline.times().total_s == 0, "nothing was asked for");
-    pipeline.measure_times(true);
-    strategy->forward_backward(batches);
-    const PipelineTimes times = pipeline.times();
-    test::require(times.total_s > 0 && times.waited_s > 0 && times.waited_s < times.total_s,
-                  "waited ", times.waited_s, " s of ", times.total_s);
   });
 }
