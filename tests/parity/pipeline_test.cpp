@@ -13,11 +13,12 @@ using namespace tessera::testing;
 
 namespace {
 
-ParityWork work_on(const ModelSpec& model, const ToyConfig& data, int64_t rows = 24) {
+ParityWork work_on(const ModelSpec& model, const ToyConfig& data, int64_t rows = 24,
+                   int64_t sequence = 5) {
   ParityWork work;
   work.model = model;
   for (uint64_t step = 0; step < 3; ++step) {
-    work.global_batches.push_back(toy_micro_batch(data, rows, 5, 100 + step));
+    work.global_batches.push_back(toy_micro_batch(data, rows, sequence, 100 + step));
   }
   work.trainer.max_grad_norm = 0.5;
   work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 2, .total_steps = 8};
@@ -173,6 +174,22 @@ TEST_CASE("bloom through a pipeline, tied over the first and last stage or not")
       check_row(make_row(strategy, 4, 1, 8), work, expected);
       check_row(make_row(strategy, 2, 2, 3, "gpipe"), work, expected);
       check_row(make_row(strategy, 2, 2, 4, "interleaved", 2), work, expected);
+    }
+  }
+}
+
+TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices between stages") {
+  const ParityWork work = work_on(make_bloom_causal(bloom_config(true)), {.vocabulary = 67}, 24, 6);
+  const ParityResult expected = reference(work);
+  for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
+    for (bool sequence_parallel : {false, true}) {
+      for (ParityRow row : {make_row(strategy, 3, 1, 4, "gpipe"), make_row(strategy, 4, 1, 2),
+                            make_row(strategy, 2, 2, 4, "interleaved", 2)}) {
+        row.tensor = 2;
+        row.ranks *= 2;
+        row.parallel.sequence_parallel = sequence_parallel;
+        check_row(row, work, expected);
+      }
     }
   }
 }
