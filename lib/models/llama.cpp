@@ -31,8 +31,9 @@ class EmbeddingBlock final : public Block {
     const at::Tensor& ids = micro_batch.input_ids;
     const at::Tensor hidden = vocab_parallel_embedding(ids, table_, vocabulary_, axis_);
     if (!pad_token_) return hidden;
-    const at::Tensor real = ids.ne(*pad_token_).unsqueeze(2).to(hidden.scalar_type());
-    return at::where(own_tokens(real, axis_).ne(0), hidden, hidden.detach());
+    at::Tensor real = ids.ne(*pad_token_).unsqueeze(2);
+    if (axis_.sequence_parallel()) real = own_tokens(real.to(hidden.scalar_type()), axis_).ne(0);
+    return at::where(real, hidden, hidden.detach());
   }
   std::vector<Parameter> parameters() override { return parameters_; }
 

@@ -16,7 +16,7 @@ namespace {
 
 // Every step has 12 rows: all at once, down to one row a micro-batch. Where there are three
 // micro-batches, blocks run again in backward.
-std::vector<ParityRow> rows_for(bool all) {
+std::vector<ParityRow> rows_for(int tensor, bool all) {
   std::vector<ParityRow> rows;
   auto add = [&](const std::string& strategy, const ParityRow& shape) {
     rows.push_back(shape);
@@ -26,14 +26,28 @@ std::vector<ParityRow> rows_for(bool all) {
   add("single", {});
   add("zero3", {.ranks = 3});
   add("fsdp", {.ranks = 4, .accumulation = 3});
+  add("single", {.ranks = 2, .accumulation = 4, .pipeline = 2});
+  add("single", {.ranks = tensor, .tensor = tensor});
+  rows.back().parallel.sequence_parallel = true;
   if (!all) return rows;
   add("single", {.accumulation = 3});
   add("single", {.accumulation = 12});
-  for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3"}) {
+  for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
     add(strategy, {.ranks = 2, .accumulation = 6});
+  }
+  for (const std::string strategy : {"ddp", "zero1", "zero3"}) {
     add(strategy, {.ranks = 4, .accumulation = 3});
   }
-  add("fsdp", {.ranks = 2, .accumulation = 6});
+  add("single", {.ranks = 3, .accumulation = 12, .pipeline = 3});
+  add("zero1", {.ranks = 4, .accumulation = 3, .pipeline = 2});
+  add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
+  rows.back().parallel.pipeline.schedule = "gpipe";
+  add("single", {.ranks = tensor, .accumulation = 3, .tensor = tensor});
+  for (const std::string strategy : {"zero1", "zero3", "fsdp"}) {
+    add(strategy, {.ranks = 2 * tensor, .accumulation = 2, .tensor = tensor});
+  }
+  add("zero2", {.ranks = 4 * tensor, .accumulation = 3, .pipeline = 2, .tensor = tensor});
+  rows.back().parallel.sequence_parallel = true;
   return rows;
 }
 
@@ -111,7 +125,8 @@ void check_fixture(const std::string& name, bool all_rows) {
                            .warmup_steps = training.at("warmup_steps").as_int64(),
                            .total_steps = steps};
   Worst worst;
-  const std::vector<ParityRow> rows = rows_for(all_rows);
+  const std::vector<ParityRow> rows =
+      rows_for(fixture.model.tensor_divisor % 2 == 0 ? 2 : 3, all_rows);
   for (const ParityRow& row : rows) {
     INFO(name << " " << row.name());
     test::run_ranks(row.ranks, [&](Communicator& comm) {
@@ -127,17 +142,17 @@ void check_fixture(const std::string& name, bool all_rows) {
 
 }  // namespace
 
-TEST_CASE("BLOOM trains as in transformers under every strategy, 1-4 ranks, ragged") {
+TEST_CASE("BLOOM trains as in transformers under every strategy, 1-12 ranks, ragged") {
   check_fixture("causal", /*all_rows=*/true);
   check_fixture("classification", /*all_rows=*/false);
 }
 
-TEST_CASE("GPT-2 trains as in transformers under every strategy, 1-4 ranks, ragged") {
+TEST_CASE("GPT-2 trains as in transformers under every strategy, 1-12 ranks, ragged") {
   check_fixture("gpt2", /*all_rows=*/true);
   check_fixture("gpt2_classification", /*all_rows=*/false);
 }
 
-TEST_CASE("Llama trains as in transformers under every strategy, 1-4 ranks, ragged") {
+TEST_CASE("Llama trains as in transformers under every strategy, 1-12 ranks, ragged") {
   check_fixture("llama", /*all_rows=*/true);
   check_fixture("llama_tied", /*all_rows=*/false);
   check_fixture("llama_classification", /*all_rows=*/false);
