@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/pipeline/stage_links.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/core/error.h"
 
@@ -109,6 +110,7 @@ void GPipe::attach(const ModelSpec& model, const BuildContext& context,
   ModelSpec mine = own_blocks(model);
   share_tied_parameters(model, mine);
   inner_->attach(mine, context, optimizer);
+  links_->connect(/*wraps_around=*/config_.pipeline.chunks > 1);
   at::Tensor count = at::full({1}, inner_->parameter_count() - alias_numel_,
                               at::TensorOptions(at::kLong).device(pipeline_.device()));
   pipeline_.all_reduce(count).wait();

@@ -23,7 +23,25 @@ constexpr int64_t kMostDims = 14;  // of an activation
 //
 // A GPU loads kernels when they are first used and may wait for everything that runs to do so. A
 // receive that waits for a message which this stage's own next kernels cause would then never end,
-// so steps with input shapes that are new receive nothing ahead.
+// so steps with input shapes that are new receive nothing ahead. A transport that connects two
+// ranks at their first message waits in the same way: connect() has that behind it.
+
+void StageLinks::connect(bool wraps_around) {
+  const int stages = pipeline_.size(), me = pipeline_.rank();
+  auto message = [&](int from, int to) {
+    if (me != from && me != to) return;
+    at::Tensor token = at::zeros({1}, at::TensorOptions(at::kLong).device(pipeline_.device()));
+    Work work = me == from ? pipeline_.send(token, to) : pipeline_.recv(token, from);
+    work.wait();
+    token.cpu();  // the host waits, too
+  };
+  for (int stage = 0; stage < stages; ++stage) {
+    const int next = (stage + 1) % stages;
+    if (next == stage || (next == 0 && !wraps_around)) continue;
+    message(stage, next);
+    message(next, stage);
+  }
+}
 
 void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes) {
   plan_ = &plan;

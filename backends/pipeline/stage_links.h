@@ -22,6 +22,8 @@ class StageLinks {
   StageLinks(Communicator& pipeline, WaitTimer& timer, int receives_ahead)
       : pipeline_(pipeline), timer_(timer), receives_ahead_(receives_ahead) {}
 
+  // Collective, once, before the first step: a message over every link there will be, waited for.
+  void connect(bool wraps_around);
   // shapes: of every micro-batch's input, the same on all stages; plan lives until finish().
   void begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes);
   // Starts the receives of the turn and those that come soon; before the turn's compute, so that
