@@ -4,6 +4,7 @@
 
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
+#include "tessera/backends/offload/cpu_offload.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
@@ -78,6 +79,10 @@ void validate(const Row& row, const ParallelConfig& config, const DeviceMesh& me
       fsdp || (config.unit_numel == 0 && config.reshard_after_forward && config.shard_ranks == 0),
       "unit_numel, reshard_after_forward and shard_ranks belong to fsdp; strategy ", row.name,
       " has no such choice");
+  require(config.shard_ranks != 1 || ranks == 1 ||
+              config.offload.what != Offload::kOptimizerAndParameters,
+          "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "
+          "parameters on the device; offload only the optimizer");
   require(mesh.extent(Axis::kTensor) > 1 || !config.sequence_parallel,
           "sequence_parallel needs a tensor axis of more than one rank");
   const int stages = mesh.extent(Axis::kPipeline);
@@ -97,9 +102,10 @@ std::vector<std::string> strategy_names() {
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   const Row& row = row_of(config.strategy);
   validate(row, config, mesh);
-  check(config.offload.what == Offload::kNone, ErrorCode::kInvalidArgument,
-        "this version cannot offload");
   Sharding sharding = row.make(config, mesh.axis(Axis::kData));
+  if (config.offload.what != Offload::kNone) {
+    sharding->place_optimizer(make_cpu_offload(config, mesh.world()));
+  }
   std::unique_ptr<Strategy> strategy;
   if (mesh.extent(Axis::kPipeline) > 1) {
     strategy = std::make_unique<GPipe>(config, std::move(sharding), mesh.axis(Axis::kPipeline));

@@ -27,6 +27,20 @@ void validate(const ModelSpec& model, const PrecisionConfig& precision) {
   }
 }
 
+// By the blocks' own account; an alias of a tied parameter counts at most like its owner.
+int64_t expected_numel(const ModelSpec& model) {
+  auto cost = [&](const std::string& name) {
+    for (const auto& block : model.blocks) {
+      if (block.name == name) return block.cost.parameters;
+    }
+    return int64_t{0};
+  };
+  int64_t sum = 0;
+  for (const auto& block : model.blocks) sum += block.cost.parameters;
+  for (const auto& tie : model.tied) sum -= std::min(cost(tie.owner_block), cost(tie.alias_block));
+  return std::max<int64_t>(sum, 0);
+}
+
 }  // namespace
 
 // Parameters of consecutive blocks that will be gathered, reduced and updated together.
@@ -66,7 +80,8 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
   // Handles stay valid while units_ grows: the stores refer to the vector, not to its elements.
   parameters_ = make_parameters();
   const UnitOptimizerContext optimizer_context{units_, shards_->rank(), config_.precision.parameter,
-                                               data_.device()};
+                                               data_.device(),
+                                               expected_numel(model) / shards_->size()};
   optimizer_ = placement_ ? placement_(optimizer_context)
                           : std::make_unique<DeviceOptimizer>(optimizer_context);
   Aliases aliases;

@@ -25,7 +25,10 @@ void ShardingStrategy::prefetch_after(size_t block, size_t end, int direction) {
     if (units_of_block_[next] == *seen) continue;  // several blocks in one unit
     seen = &units_of_block_[next];
     --left;
-    for (size_t unit : *seen) parameters_->prefetch(unit);
+    for (size_t unit : *seen) {
+      optimizer_->complete(unit);
+      parameters_->prefetch(unit);
+    }
   }
 }
 

@@ -126,6 +126,10 @@ StrategyMemory ShardingStrategy::memory() const {
   memory.parameter_bytes = parameters_->persistent_bytes();
   memory.gradient_bytes = gradients_->persistent_bytes();
   memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes();
+  memory.host_bytes = parameters_->host_bytes();
+  if (config_.offload.pin_memory && !data_.device().is_cpu()) {
+    memory.pinned_bytes = memory.host_bytes;
+  }
   optimizer_->add_memory(memory);
   return memory;
 }

@@ -20,8 +20,8 @@ ShardingStrategy::Cut Fsdp::cut() const {
 }
 
 std::unique_ptr<ParameterStore> Fsdp::make_parameters() {
-  if (cut().shards == 1) return ShardingStrategy::make_parameters();
   StoreOptions options = store_options(config().precision.parameter);
+  if (cut().shards == 1 && !options.host_shards) return ShardingStrategy::make_parameters();
   options.keep_gathered = !config().reshard_after_forward;
   return std::make_unique<GatheredParameters>(units(), shards(), options);
 }

@@ -6,6 +6,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "tessera/core/error.h"
 
@@ -63,6 +64,27 @@ void Marker::synchronize() const {
 }
 
 bool Marker::done() const { return event_ == nullptr || event_->query(); }
+
+void StreamTimer::mark(c10::Stream stream, Point& point) {
+  if (stream.device().is_cpu()) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    point.host_s = std::chrono::duration<double>(now).count();
+    return;
+  }
+  if (point.event == nullptr) {
+    point.event =
+        std::make_unique<c10::Event>(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT);
+  }
+  point.event->record(stream);
+}
+
+double StreamTimer::seconds() const {
+  if (begin_.event != nullptr && end_.event != nullptr) {
+    end_.event->synchronize();
+    return begin_.event->elapsedTime(*end_.event) / 1e3;
+  }
+  return begin_.host_s < 0 || end_.host_s < 0 ? 0 : end_.host_s - begin_.host_s;
+}
 
 MemoryUse memory_use(at::Device device) {
   const auto stats = allocator_of(device).getDeviceStats(device.index());

@@ -1,6 +1,7 @@
 // Builds with CUDA.
 #include <cuda_runtime_api.h>
 
+#include "lib/core/pinning.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
@@ -14,5 +15,14 @@ std::string device_name(at::Device device) {
         ": ", cudaGetErrorString(result));
   return properties.name;
 }
+
+std::string pin_pages(void* data, size_t bytes) {
+  const cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
+  if (result == cudaSuccess) return "";
+  cudaGetLastError();  // it is reported here
+  return cudaGetErrorString(result);
+}
+
+void unpin_pages(void* data) { cudaHostUnregister(data); }
 
 }  // namespace tessera

@@ -24,8 +24,7 @@ class AdamW : public Optimizer {
     for (const auto& range : ranges) {
       const int64_t numel = range.parameter.numel();
       updates_.push_back({range.parameter, range.gradient, moments_[0].narrow(0, offset, numel),
-                          moments_[1].narrow(0, offset, numel), range.low_precision,
-                          range.weight_decay ? config_.weight_decay : 0.0});
+                          moments_[1].narrow(0, offset, numel), range.low_precision, decay(range)});
       offset += numel;
     }
   }
@@ -44,10 +43,20 @@ class AdamW : public Optimizer {
 
   void update(size_t first, size_t count) override {
     at::NoGradGuard no_grad;
-    ops::adamw_update(std::span(updates_).subspan(first, count),
-                      {config_.beta1, config_.beta2, config_.epsilon}, scalars_);
+    ops::adamw_update(std::span(updates_).subspan(first, count), options(), scalars_);
   }
 
+  void update(std::span<const ExternalRange> ranges) const override {
+    at::NoGradGuard no_grad;
+    std::vector<ops::AdamWRange> updates;
+    for (const auto& [range, state] : ranges) {
+      updates.push_back(
+          {range.parameter, range.gradient, state[0], state[1], range.low_precision, decay(range)});
+    }
+    ops::adamw_update(updates, options(), scalars_);
+  }
+
+  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const override {
     return {{"exp_avg", updates_[range].exp_avg}, {"exp_avg_sq", updates_[range].exp_avg_sq}};
   }
@@ -57,6 +66,11 @@ class AdamW : public Optimizer {
   }
 
  private:
+  ops::AdamWOptions options() const { return {config_.beta1, config_.beta2, config_.epsilon}; }
+  double decay(const OptimizerRange& range) const {
+    return range.weight_decay ? config_.weight_decay : 0.0;
+  }
+
   AdamWConfig config_;
   at::Tensor moments_, step_count_;
   std::vector<ops::AdamWRange> updates_;  // by range; the moments are views of moments_

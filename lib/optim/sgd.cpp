@@ -28,28 +28,21 @@ class Sgd : public Optimizer {
   }
 
   void update(size_t first, size_t count) override {
-    at::NoGradGuard no_grad;
-    const at::Tensor keep = scalars_.skip.ne(0);
     for (size_t i = first; i < first + count; ++i) {
-      const OptimizerRange& range = ranges_[i];
-      at::Tensor direction = range.gradient.to(at::kFloat);
-      if (scalars_.gradient_scale.defined()) direction = direction * scalars_.gradient_scale;
-      if (range.weight_decay && config_.weight_decay != 0) {
-        direction = direction + range.parameter * config_.weight_decay;
-      }
-      if (config_.momentum != 0) {
-        // torch.optim.SGD starts the buffer with the first gradient; from zeros the recurrence
-        // gives the same.
-        const at::Tensor momentum = momentum_[i] * config_.momentum + direction;
-        momentum_[i].copy_(at::where(keep, momentum_[i], momentum));
-        direction = config_.nesterov ? direction + momentum * config_.momentum : momentum;
-      }
-      const at::Tensor updated = range.parameter - direction * scalars_.learning_rate;
-      range.parameter.copy_(at::where(keep, range.parameter, updated));
-      if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
+      update_range(ranges_[i], config_.momentum != 0 ? momentum_[i] : at::Tensor());
     }
   }
 
+  void update(std::span<const ExternalRange> ranges) const override {
+    for (const auto& [range, state] : ranges) {
+      update_range(range, config_.momentum != 0 ? state[0] : at::Tensor());
+    }
+  }
+
+  std::vector<std::string> state_names() const override {
+    if (config_.momentum == 0) return {};
+    return {"momentum"};
+  }
   std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const override {
     if (momentum_.empty()) return {};
     return {{"momentum", momentum_[range]}};
@@ -62,6 +55,26 @@ class Sgd : public Optimizer {
   }
 
  private:
+  void update_range(const OptimizerRange& range, const at::Tensor& buffer) const {
+    at::NoGradGuard no_grad;
+    const at::Tensor keep = scalars_.skip.ne(0);
+    at::Tensor direction = range.gradient.to(at::kFloat);
+    if (scalars_.gradient_scale.defined()) direction = direction * scalars_.gradient_scale;
+    if (range.weight_decay && config_.weight_decay != 0) {
+      direction = direction + range.parameter * config_.weight_decay;
+    }
+    if (buffer.defined()) {
+      // torch.optim.SGD starts the buffer with the first gradient; from zeros the recurrence gives
+      // the same.
+      const at::Tensor momentum = buffer * config_.momentum + direction;
+      buffer.copy_(at::where(keep, buffer, momentum));
+      direction = config_.nesterov ? direction + momentum * config_.momentum : momentum;
+    }
+    const at::Tensor updated = range.parameter - direction * scalars_.learning_rate;
+    range.parameter.copy_(at::where(keep, range.parameter, updated));
+    if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
+  }
+
   SgdConfig config_;
   std::vector<OptimizerRange> ranges_;
   std::vector<at::Tensor> momentum_;

@@ -6,7 +6,11 @@ namespace tessera {
 
 FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                              StoreOptions options)
-    : units_(units), comm_(comm), options_(options), uses_left_(units.size()) {
+    : units_(units),
+      comm_(comm),
+      options_(options),
+      uses_left_(units.size()),
+      begun_(units.size()) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
   for (const auto& unit : units_) {
     flats_.push_back(at::zeros({unit.layout.numel()}, tensor_options));
@@ -16,9 +20,16 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
 
 void FullGradients::begin_step() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    flats_[unit].zero_();
     uses_left_[unit] = units_[unit].uses;
+    begun_[unit] = false;
   }
+}
+
+// Not in begin_step(): an offloaded update may read the last step's gradient until then.
+void FullGradients::before_backward(size_t unit) {
+  if (begun_[unit]) return;
+  begun_[unit] = true;
+  flats_[unit].zero_();
 }
 
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/core/error.h"
+#include "tessera/core/host_memory.h"
 #include "tessera/sharding/parameter_store.h"
 
 namespace tessera {
@@ -18,15 +19,25 @@ namespace tessera {
 
 GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                                        StoreOptions options)
-    : units_(units), comm_(comm), options_(options) {}
+    : units_(units), comm_(comm), options_(options) {
+  if (options_.host_shards) from_host_ = side_stream(comm_.device());
+}
+
+bool GatheredParameters::pinned() const { return options_.pin_memory && !comm_.device().is_cpu(); }
 
 void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   const FlatLayout& layout = units_[unit].layout;
   states_.resize(unit + 1);
   State& state = states_[unit];
   const int64_t begin = layout.resident_begin();
-  state.shard = at::empty({begin / layout.shards()}, full_fp32.options().dtype(options_.dtype));
-  state.resident = at::empty({layout.numel() - begin}, state.shard.options());
+  const auto tensor_options = full_fp32.options().dtype(options_.dtype);
+  if (options_.host_shards) {
+    HostThreads caller(1, {});
+    state.shard = host_zeros(begin / layout.shards(), options_.dtype, pinned(), caller);
+  } else {
+    state.shard = at::empty({begin / layout.shards()}, tensor_options);
+  }
+  state.resident = at::empty({layout.numel() - begin}, tensor_options);
   state.resident.copy_(full_fp32.narrow(0, begin, layout.numel() - begin));
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= begin) break;
@@ -41,7 +52,7 @@ void GatheredParameters::finalize() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     numel.push_back(units_[unit].layout.resident_begin());
     exclusive.push_back(options_.keep_gathered || units_[unit].handles.front().size() > 1);
-    tensor_options = states_[unit].shard.options();
+    tensor_options = states_[unit].resident.options();
   }
   slots_ =
       std::make_unique<BufferSlots>(numel, exclusive, options_.prefetch_blocks + 1, tensor_options);
@@ -63,26 +74,56 @@ void GatheredParameters::gather(size_t unit) {
     check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
           " were asked for while ", units_[static_cast<size_t>(holder)].name,
           " still uses their buffer");
-    previous.gather.wait();  // a prefetch that nobody used
+    wait_for_gather(previous);  // a prefetch that nobody used
     previous.residency = Residency::kSharded;
   }
   holder = static_cast<int64_t>(unit);
-  Group group(comm_);
+  {
+    std::optional<StreamScope> scope;
+    if (options_.host_shards) scope.emplace(fetch(unit));
+    Group group(comm_);
+    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+      if (layout.segments()[segment].offset >= layout.resident_begin()) break;
+      comm_.all_gather(slice_of(slots_->buffer(unit), layout.segments()[segment]),
+                       options_.host_shards ? own_place(unit, segment) : owned(unit, segment));
+    }
+    state.gather = group.end();
+  }
+  state.residency = Residency::kGathering;
+  if (!options_.overlap) wait_for_gather(state);
+}
+
+// Host shards go to their places in the slot on a stream of their own, from which the gather in
+// place then starts; as any gather, after the compute that read the slot before.
+c10::Stream GatheredParameters::fetch(size_t unit) {
+  const FlatLayout& layout = units_[unit].layout;
+  const c10::Stream stream = from_host_.value();
+  Marker slot_free;
+  slot_free.record(comm_.device());
+  slot_free.block(stream);
+  const StreamScope scope(stream);
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= layout.resident_begin()) break;
-    comm_.all_gather(slice_of(slots_->buffer(unit), layout.segments()[segment]),
-                     owned(unit, segment));
+    own_place(unit, segment).copy_(owned(unit, segment), /*non_blocking=*/true);
   }
-  state.gather = group.end();
-  state.residency = Residency::kGathering;
-  if (!options_.overlap) state.gather.wait();
+  states_[unit].fetched.record(stream);
+  return stream;
+}
+
+at::Tensor GatheredParameters::own_place(size_t unit, size_t segment) const {
+  return slice_of(slots_->buffer(unit), units_[unit].layout.owned(segment, comm_.rank()));
+}
+
+void GatheredParameters::wait_for_gather(State& state) {
+  state.fetched.block(comm_.device());
+  state.gather.wait();
 }
 
 void GatheredParameters::acquire(size_t unit) {
   State& state = states_[unit];
   state.resident_gather.wait();
   if (state.residency == Residency::kSharded) gather(unit);
-  state.gather.wait();
+  wait_for_gather(state);
   state.residency = Residency::kUnsharded;
   ++state.acquired;
 }
@@ -132,11 +173,24 @@ void GatheredParameters::publish(size_t unit) {
   if (!options_.overlap) state.resident_gather.wait();
 }
 
+bool GatheredParameters::owned_on_host(size_t unit, size_t segment) const {
+  const FlatLayout& layout = units_[unit].layout;
+  return options_.host_shards && layout.segments()[segment].offset < layout.resident_begin();
+}
+
 int64_t GatheredParameters::persistent_bytes() const {
   int64_t sum = 0;
   for (const auto& state : states_) {
-    sum += static_cast<int64_t>(state.shard.nbytes() + state.resident.nbytes());
+    sum += static_cast<int64_t>(state.resident.nbytes());
+    if (!options_.host_shards) sum += static_cast<int64_t>(state.shard.nbytes());
   }
+  return sum;
+}
+
+int64_t GatheredParameters::host_bytes() const {
+  int64_t sum = 0;
+  if (!options_.host_shards) return sum;
+  for (const auto& state : states_) sum += static_cast<int64_t>(state.shard.nbytes());
   return sum;
 }
 

@@ -31,7 +31,8 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
   DeviceMesh mesh(comm, {row.pipeline, row.data(), row.tensor});
   auto strategy = make_strategy(row.parallel, mesh);
   strategy->attach(work.model, {.device = comm.device(), .seed = work.seed, .source = work.source},
-                   make_adamw({.weight_decay = work.weight_decay}));
+                   work.optimizer ? work.optimizer
+                                  : make_adamw({.weight_decay = work.weight_decay}));
   TrainerOptions options = work.trainer;
   options.device = comm.device();
   Trainer trainer(*strategy, options);

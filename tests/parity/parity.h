@@ -19,6 +19,7 @@ struct ParityWork {
       global_batches;  // one per step; rows divide by every row's data ranks * accumulation
   TrainerOptions trainer;
   double weight_decay = 0.1;
+  OptimizerFactory optimizer;  // AdamW with that weight decay unless given
   uint64_t seed = 7;
   const TensorSource* source = nullptr;  // pretrained weights
 };

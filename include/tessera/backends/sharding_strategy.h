@@ -55,6 +55,7 @@ class ShardingStrategy : public Strategy {
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
   StrategyMemory memory() const override;
+  OffloadReport offload_report() override { return optimizer_->report(); }
   int64_t parameter_count() const override;
 
   // The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:

@@ -33,6 +33,15 @@ struct StrategyMemory {
   int64_t pinned_bytes = 0;
 };
 
+// How the last offloaded step went; zeros when nothing is offloaded.
+struct OffloadReport {
+  int64_t bytes_to_host = 0, bytes_to_device = 0;             // over the link, this rank, a step
+  double to_host_bytes_per_s = 0, to_device_bytes_per_s = 0;  // while something was being copied
+  double update_elements_per_s = 0;  // of the optimizer on the host's cores
+  double step_s = 0;  // from the step's scalars being known to the last unit's update
+  double hidden = 0;  // share of step_s that computation did not wait for
+};
+
 // A parameter in full on its way to a visitor; valid during the call.
 struct VisitedParameter {
   const std::string& block;
@@ -79,6 +88,8 @@ class Strategy {
   virtual void visit_gradients(const ParameterVisitor& visitor) = 0;
 
   virtual StrategyMemory memory() const = 0;
+  // Finishes the step under way first.
+  virtual OffloadReport offload_report() { return {}; }
   virtual int64_t parameter_count() const = 0;  // of the whole model; tied parameters once
 };
 

@@ -20,6 +20,7 @@ struct UnitOptimizerContext {
   int shard_rank = 0;  // which shard of every layout this rank owns
   at::ScalarType parameter_dtype = at::kFloat;
   at::Device device = at::kCPU;
+  int64_t expected_numel = 0;  // about what this rank will own; 0 when the model does not say
 };
 
 // Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
@@ -44,6 +45,8 @@ class UnitOptimizer {
   // fp32 values of the owned part of a segment, on any device.
   virtual at::Tensor master(size_t unit, size_t segment) const = 0;
   virtual void add_memory(StrategyMemory& memory) const = 0;
+  // Finishes the step under way first.
+  virtual OffloadReport report() { return {}; }
 };
 
 using UnitOptimizerFactory =

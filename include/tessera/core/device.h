@@ -52,6 +52,23 @@ class Marker {
   std::unique_ptr<c10::Event> event_;
 };
 
+// Seconds between two points on a stream of a GPU, or on the host's clock for the CPU; read late.
+class StreamTimer {
+ public:
+  void start(c10::Stream stream) { mark(stream, begin_); }
+  void stop(c10::Stream stream) { mark(stream, end_); }
+  // Waits for the second point; 0 unless both were set.
+  double seconds() const;
+
+ private:
+  struct Point {
+    std::unique_ptr<c10::Event> event;
+    double host_s = -1;
+  };
+  static void mark(c10::Stream stream, Point& point);
+  Point begin_, end_;
+};
+
 // Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts
 // requests for device memory that the cache could not serve (on the CPU: all allocations).
 struct MemoryUse {

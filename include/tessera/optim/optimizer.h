@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,12 @@ struct StepScalars {
   at::Tensor skip;            // non-zero: change nothing, not even the step count
 };
 
+// A range whose state its owner keeps, for example in another memory.
+struct ExternalRange {
+  OptimizerRange range;
+  std::vector<at::Tensor> state;  // fp32, as Optimizer::state_names() lists them
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -37,12 +44,19 @@ class Optimizer {
   virtual void begin_step(const StepScalars& scalars) = 0;
   // Updates ranges [first, first + count).
   virtual void update(size_t first, size_t count) = 0;
+  // The same update for ranges that are none of this optimizer's own. Several threads may call it
+  // at once for disjoint ranges.
+  virtual void update(std::span<const ExternalRange> ranges) const = 0;
+  // Of the tensors that update() keeps for every element, in the order of state(); they start as
+  // zeros.
+  virtual std::vector<std::string> state_names() const = 0;
   // State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), aligned with the range.
   virtual std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const = 0;
   virtual at::Tensor step_count() const = 0;  // fp32 device scalar
   virtual int64_t state_bytes() const = 0;
 };
 
+// The optimizer's scalars live where the first range does; a range may be empty.
 using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<OptimizerRange>)>;
 
 }  // namespace tessera

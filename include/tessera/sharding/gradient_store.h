@@ -70,7 +70,7 @@ class FullGradients : public GradientStore {
  public:
   FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
   void begin_step() override;
-  void before_backward(size_t) override {}
+  void before_backward(size_t unit) override;
   void after_backward(size_t unit, bool last_micro_batch) override;
   void finish() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
@@ -85,6 +85,7 @@ class FullGradients : public GradientStore {
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
   std::vector<int> uses_left_;
+  std::vector<bool> begun_;     // in this step
   std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
   int64_t bucket_bytes_ = 0;
   struct Bucket {

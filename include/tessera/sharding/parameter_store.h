@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/core/device.h"
 #include "tessera/sharding/buffer_slots.h"
 #include "tessera/sharding/unit.h"
 
@@ -43,11 +45,14 @@ class ParameterStore {
 
   // The part of a segment that this rank updates, in compute dtype; its address never changes.
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
+  // Whether owned() is host memory though the device is a GPU (offloaded parameters).
+  virtual bool owned_on_host(size_t, size_t) const { return false; }
   // The owned parts were updated: makes the change visible to every rank before the next acquire().
   virtual void publish(size_t unit) = 0;
 
   virtual int64_t persistent_bytes() const = 0;
   virtual int64_t buffer_bytes() const = 0;
+  virtual int64_t host_bytes() const { return 0; }
 };
 
 // Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
@@ -90,6 +95,8 @@ class GatheredParameters : public ParameterStore {
   void publish(size_t unit) override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return slots_ == nullptr ? 0 : slots_->bytes(); }
+  bool owned_on_host(size_t unit, size_t segment) const override;
+  int64_t host_bytes() const override;
 
  private:
   enum class Residency { kSharded, kGathering, kUnsharded };
@@ -99,12 +106,18 @@ class GatheredParameters : public ParameterStore {
     Residency residency = Residency::kSharded;
     int acquired = 0;
     Work gather, resident_gather;
+    Marker fetched;  // host shards: the own part is in its place
   };
   void gather(size_t unit);
+  c10::Stream fetch(size_t unit);
+  at::Tensor own_place(size_t unit, size_t segment) const;
+  void wait_for_gather(State& state);
+  bool pinned() const;
 
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
   StoreOptions options_;
+  std::optional<c10::Stream> from_host_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
   std::vector<int64_t> holder_;  // by slot: the unit whose values it holds, -1 none

@@ -1,8 +1,12 @@
 // Builds without CUDA.
+#include "lib/core/pinning.h"
 #include "tessera/core/device.h"
 
 namespace tessera {
 
 std::string device_name(at::Device) { return "CPU"; }
+
+std::string pin_pages(void*, size_t) { return "this build has no CUDA"; }
+void unpin_pages(void*) {}
 
 }  // namespace tessera

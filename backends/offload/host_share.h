@@ -1,0 +1,22 @@
+#pragma once
+// Which part of its host a rank may use.
+#include <cstdint>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+struct HostShare {
+  int64_t host = 0;        // the same on all ranks of one host, different between hosts
+  std::vector<int> cores;  // this rank's alone where there are enough
+};
+
+// Collective. Ranks of a host that may run on the same cores divide them.
+HostShare find_host_share(Communicator& world);
+
+// Collective: every rank says what it is about to allocate in host memory; throws
+// Error(kResourceExhausted) on all of them, naming the host's numbers, unless each host has enough.
+void require_host_memory(Communicator& world, int64_t host, int64_t bytes, const char* what);
+
+}  // namespace tessera

@@ -1,0 +1,253 @@
+#include "backends/offload/host_step.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "tessera/core/error.h"
+#include "tessera/core/trace.h"
+
+namespace tessera {
+namespace {
+
+// Elements a thread updates at a time: LibTorch and the host's AdamW stay on the calling thread.
+constexpr int64_t kChunk = 1 << 15;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+at::Tensor part(const at::Tensor& whole, const FlatRange& range) {
+  return whole.defined() ? slice_of(whole, range) : whole;
+}
+
+}  // namespace
+
+// 16-bit values go back through the buffer that their gradient came in.
+std::vector<at::ScalarType> HostStep::staging_types(const Unit& unit) const {
+  const at::ScalarType gradient = unit.pieces.front().gradient.scalar_type();
+  const bool returns = std::any_of(unit.pieces.begin(), unit.pieces.end(),
+                                   [](const Piece& piece) { return !piece.target_on_host; });
+  if (is_16_bit() && returns && c10::elementSize(gradient) != 2) {
+    return {gradient, context_.parameter_dtype};
+  }
+  return {gradient};
+}
+
+at::Tensor HostStep::low_precision(const Unit& unit) const {
+  if (!is_16_bit()) return {};
+  return unit.staging.back().element_size() == 2
+             ? unit.staging.back().view(context_.parameter_dtype)
+             : at::Tensor();
+}
+
+void HostStep::start() {
+  to_host_ = side_stream(context_.device);
+  to_device_ = side_stream(context_.device);
+  traffic_.resize(units_.size());
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Traffic& traffic = traffic_[u];
+    traffic.first_chunk.push_back(0);
+    for (const Piece& piece : units_[u].pieces) {
+      traffic.bytes_to_host += static_cast<int64_t>(piece.gradient.nbytes());
+      if (!piece.target_on_host) {
+        traffic.bytes_to_device += static_cast<int64_t>(piece.target.nbytes());
+      }
+      traffic.first_chunk.push_back(traffic.first_chunk.back() +
+                                    (piece.range.numel + kChunk - 1) / kChunk);
+    }
+  }
+  worker_ = std::thread([this] { work(); });
+}
+
+HostStep::~HostStep() {
+  if (!worker_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+}
+
+void HostStep::gradient_ready(size_t unit) {
+  const TraceRange range("offload gradient");
+  at::NoGradGuard no_grad;
+  Traffic& traffic = traffic_[unit];
+  Marker ready;
+  ready.record(context_.device);
+  ready.block(*to_host_);
+  const StreamScope scope(*to_host_);
+  traffic.to_host.start(*to_host_);
+  for (const Piece& piece : units_[unit].pieces) {
+    slice_of(units_[unit].staging.front(), piece.range)
+        .copy_(piece.gradient, /*non_blocking=*/true);
+  }
+  traffic.to_host.stop(*to_host_);
+  traffic.gradient.record(*to_host_);
+  traffic.fresh = true;
+}
+
+void HostStep::step(const StepScalars& scalars) {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    complete(unit);
+    if (!traffic_[unit].fresh) gradient_ready(unit);  // a second step on the same gradient
+    traffic_[unit].fresh = false;
+  }
+  const at::Tensor one = at::ones({}, scalars.learning_rate.options());
+  const at::Tensor none = at::zeros({}, scalars.learning_rate.options());
+  LateValues values({scalars.learning_rate,
+                     scalars.gradient_scale.defined() ? scalars.gradient_scale : one,
+                     scalars.skip.defined() ? scalars.skip : none});
+  step_begin_.record(context_.device);
+  for (Traffic& traffic : traffic_) traffic.pending = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+    scalars_ = std::move(values);
+    done_ = 0;
+  }
+  changed_.notify_all();
+}
+
+void HostStep::complete(size_t unit) {
+  Traffic& traffic = traffic_[unit];
+  if (!traffic.pending) return;
+  const TraceRange range("offload wait");
+  traffic.stall.start(current_stream(context_.device));
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ > unit || error_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  traffic.gradient.block(context_.device);
+  traffic.parameters.block(context_.device);
+  traffic.stall.stop(current_stream(context_.device));
+  traffic.pending = false;
+  parameters_->publish(unit);
+}
+
+void HostStep::work() {
+  bind_this_thread(cores_);
+  set_current_device(context_.device);
+  at::NoGradGuard no_grad;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || scalars_; });
+      if (!scalars_) return;
+    }
+    try {
+      run_step();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+      changed_.notify_all();
+      return;
+    }
+  }
+}
+
+void HostStep::run_step() {
+  const std::vector<double> values = scalars_->read();
+  const double begin = now_s();
+  const auto scalar = [](double value) { return at::full({}, value, at::kFloat); };
+  optimizer_->begin_step({scalar(values[0]), scalar(values[1]), scalar(values[2])});
+  const bool skip = values[2] != 0;  // staging then holds no new values
+  double update_s = 0;
+  if (!skip) step_begin_.block(*to_device_);
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!skip) {
+      traffic_[unit].gradient.synchronize();
+      const double from = now_s();
+      update(unit);
+      update_s += now_s() - from;
+      send(unit);
+    }
+    const std::lock_guard lock(mutex_);
+    if (unit + 1 == units_.size()) {
+      scalars_.reset();
+      step_s_ = now_s() - begin;
+      update_s_ = update_s;
+    }
+    done_ = unit + 1;
+    changed_.notify_all();
+  }
+}
+
+void HostStep::update(size_t unit) {
+  const TraceRange range("offload update");
+  threads_.run(traffic_[unit].first_chunk.back(),
+               [&](int64_t chunk) { update_chunk(unit, chunk); });
+}
+
+void HostStep::update_chunk(size_t index, int64_t chunk) {
+  const auto& first_chunk = traffic_[index].first_chunk;
+  const auto after = std::upper_bound(first_chunk.begin(), first_chunk.end(), chunk);
+  const auto p = static_cast<size_t>(after - first_chunk.begin()) - 1;
+  const Unit& unit = units_[index];
+  const Piece& piece = unit.pieces[p];
+  const int64_t first = (chunk - first_chunk[p]) * kChunk;
+  const FlatRange in_piece{first, std::min(kChunk, piece.range.numel - first)};
+  const FlatRange range{piece.range.offset + first, in_piece.numel};
+  ExternalRange update;
+  const at::Tensor target = slice_of(piece.target, in_piece);
+  update.range.parameter = unit.master.defined() ? slice_of(unit.master, range) : target;
+  update.range.gradient = slice_of(unit.staging.front(), range);
+  if (is_16_bit()) {
+    update.range.low_precision = piece.target_on_host ? target : part(low_precision(unit), range);
+  }
+  update.range.weight_decay = piece.weight_decay;
+  for (const at::Tensor& state : unit.state) update.state.push_back(slice_of(state, range));
+  optimizer_->update({&update, 1});
+  if (piece.target_on_host && !is_16_bit() && unit.master.defined()) {
+    at::Tensor(target).copy_(update.range.parameter);
+  }
+}
+
+void HostStep::send(size_t index) {
+  const Unit& unit = units_[index];
+  Traffic& traffic = traffic_[index];
+  const at::Tensor source = is_16_bit() ? low_precision(unit) : unit.master;
+  const StreamScope scope(*to_device_);
+  if (traffic.bytes_to_device > 0) {
+    traffic.to_device.start(*to_device_);
+    for (const Piece& piece : unit.pieces) {
+      if (piece.target_on_host) continue;
+      at::Tensor(piece.target).copy_(slice_of(source, piece.range), /*non_blocking=*/true);
+    }
+    traffic.to_device.stop(*to_device_);
+  }
+  traffic.parameters.record(*to_device_);
+}
+
+OffloadReport HostStep::report() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  OffloadReport report;
+  double to_host_s = 0, to_device_s = 0, stall_s = 0;
+  int64_t bytes_to_host = 0, bytes_to_device = 0, numel = 0;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const Traffic& traffic = traffic_[u];
+    to_host_s += traffic.to_host.seconds();
+    to_device_s += traffic.to_device.seconds();
+    stall_s += traffic.stall.seconds();
+    bytes_to_host += traffic.bytes_to_host;
+    bytes_to_device += traffic.bytes_to_device;
+    numel += units_[u].whole.numel;
+  }
+  const std::lock_guard lock(mutex_);
+  const auto rate = [](double amount, double seconds) {
+    return seconds > 0 ? amount / seconds : 0;
+  };
+  report.bytes_to_host = bytes_to_host;
+  report.bytes_to_device = bytes_to_device;
+  report.to_host_bytes_per_s = rate(double(bytes_to_host), to_host_s);
+  report.to_device_bytes_per_s = rate(double(bytes_to_device), to_device_s);
+  report.update_elements_per_s = rate(double(numel), update_s_);
+  report.step_s = step_s_;
+  report.hidden = step_s_ > 0 ? std::max(0.0, 1 - stall_s / step_s_) : 0;
+  return report;
+}
+
+}  // namespace tessera

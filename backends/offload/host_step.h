@@ -1,0 +1,71 @@
+#pragma once
+// The optimizer's step on the host's cores.
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "backends/offload/host_home.h"
+#include "tessera/core/late_values.h"
+
+namespace tessera {
+
+// [Note: one offloaded step]
+// Gradients leave the device on a side stream as they are reduced, during backward. step() records
+// where the compute stream is, starts the copy of the step's scalars and wakes the worker, which
+// reads them, updates unit after unit in the order of forward on all host threads, and sends each
+// unit's new values to the device on another side stream. complete() waits on the host until that
+// copy is enqueued, and on the compute stream until it is done; then it publishes the unit. The
+// update of later units so overlaps the next step's data loading and forward of earlier ones.
+//
+// A unit's gradient on the device may be overwritten after its complete(), a unit's staging buffer
+// after its copy to the device, for which complete() made the compute stream wait: gradient_ready()
+// makes the copying stream wait for the compute stream.
+class HostStep : public HostHome {
+ public:
+  using HostHome::HostHome;
+  ~HostStep() override;
+  void gradient_ready(size_t unit) override;
+  void step(const StepScalars& scalars) override;
+  void complete(size_t unit) override;
+  OffloadReport report() override;
+
+ protected:
+  // fp32 parameters on the device need a copy here; those on the host are updated in place.
+  bool keeps_fp32_masters(bool all_targets_on_host) const override { return !all_targets_on_host; }
+  at::Device update_device() const override { return at::kCPU; }
+  std::vector<at::ScalarType> staging_types(const Unit& unit) const override;
+  void start() override;
+
+ private:
+  struct Traffic {
+    Marker gradient, parameters;  // ends of the copies
+    StreamTimer to_host, to_device, stall;
+    int64_t bytes_to_host = 0, bytes_to_device = 0;
+    std::vector<int64_t> first_chunk;  // by piece, and their number at the end
+    bool pending = false;              // stepped and not yet completed
+    bool fresh = false;                // staging holds the gradient
+  };
+  void work();
+  void run_step();
+  void update(size_t unit);
+  void update_chunk(size_t unit, int64_t chunk);
+  void send(size_t unit);
+  at::Tensor low_precision(const Unit& unit) const;
+
+  std::optional<c10::Stream> to_host_, to_device_;
+  std::vector<Traffic> traffic_;
+  Marker step_begin_;  // on the compute stream
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<LateValues> scalars_;  // of the step to do
+  size_t done_ = 0;                    // units of the step whose values are on their way
+  bool stop_ = false;
+  std::exception_ptr error_;
+  double step_s_ = 0, update_s_ = 0;  // of the last step
+  std::thread worker_;
+};
+
+}  // namespace tessera

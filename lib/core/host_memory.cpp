@@ -1,0 +1,116 @@
+#include "tessera/core/host_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "lib/core/pinning.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+std::optional<int64_t> number_in(const std::string& path) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  if (!(file >> value)) return std::nullopt;  // "max", or no such file
+  return value;
+}
+
+int64_t system_available() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key, unit; file >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && file >> kib) return kib * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+// What a control group still allows; page cache counts as used there but is given back.
+int64_t group_available(const std::string& limit_path, const std::string& usage_path,
+                        const std::string& stat_path) {
+  const auto limit = number_in(limit_path), usage = number_in(usage_path);
+  if (!limit || !usage) return std::numeric_limits<int64_t>::max();
+  int64_t cache = 0;
+  std::ifstream stat(stat_path);
+  for (std::string key; stat >> key;) {
+    int64_t value = 0;
+    if (!(stat >> value)) break;
+    if (key == "inactive_file") cache = value;
+  }
+  return std::max<int64_t>(0, *limit - *usage + cache);
+}
+
+// The folder of this process's group below /sys/fs/cgroup, and its parents up to the root.
+int64_t control_group_available() {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool unified = line.rfind("0::", 0) == 0;
+    const size_t memory = line.find(":memory:");
+    if (!unified && memory == std::string::npos) continue;
+    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    std::string path = unified ? line.substr(3) : line.substr(memory + 8);
+    const char* limit = unified ? "/memory.max" : "/memory.limit_in_bytes";
+    const char* usage = unified ? "/memory.current" : "/memory.usage_in_bytes";
+    for (;;) {
+      const std::string folder = root + (path == "/" ? "" : path);
+      least =
+          std::min(least, group_available(folder + limit, folder + usage, folder + "/memory.stat"));
+      if (path.empty() || path == "/") break;
+      path.resize(path.rfind('/'));
+    }
+  }
+  return least;
+}
+
+void touch(void* data, size_t bytes, HostThreads& threads) {
+  constexpr size_t kPart = size_t{4} << 20;
+  threads.run(static_cast<int64_t>((bytes + kPart - 1) / kPart), [&](int64_t part) {
+    const size_t first = static_cast<size_t>(part) * kPart;
+    std::memset(static_cast<char*>(data) + first, 0, std::min(kPart, bytes - first));
+  });
+}
+
+}  // namespace
+
+int64_t available_host_memory() { return std::min(system_available(), control_group_available()); }
+
+at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThreads& threads) {
+  const auto options = at::TensorOptions().dtype(dtype).device(at::kCPU);
+  const size_t bytes = static_cast<size_t>(numel) * c10::elementSize(dtype);
+  if (!pinned || bytes == 0) {
+    at::Tensor tensor = at::empty({numel}, options);
+    touch(tensor.data_ptr(), bytes, threads);
+    return tensor;
+  }
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  check(data != MAP_FAILED, ErrorCode::kResourceExhausted, "the system refuses ", bytes,
+        " bytes of host memory");
+  madvise(data, bytes, MADV_HUGEPAGE);
+  touch(data, bytes, threads);
+  const std::string refusal = pin_pages(data, bytes);
+  if (!refusal.empty()) {
+    munmap(data, bytes);
+    fail(ErrorCode::kResourceExhausted, "cannot page-lock ", bytes,
+         " bytes of host memory: ", refusal,
+         ". Raise the limit (ulimit -l), or turn pinned memory off (pin_memory)");
+  }
+  return at::from_blob(
+      data, {numel},
+      [bytes](void* pages) {
+        unpin_pages(pages);
+        munmap(pages, bytes);
+      },
+      options);
+}
+
+}  // namespace tessera

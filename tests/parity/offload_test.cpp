@@ -1,0 +1,152 @@
+// Offloading is invisible in the numbers: every row has the bits of the same row with everything on
+// the device.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tessera/optim/sgd.h"
+#include "tests/parity/parity.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+ParityWork toy_work(const ToyConfig& config = {}, int64_t rows = 24) {
+  ParityWork work;
+  work.model = toy_language_model(config);
+  for (uint64_t step = 0; step < 4; ++step) {
+    work.global_batches.push_back(toy_micro_batch(config, rows, 5, 100 + step));
+  }
+  work.trainer.max_grad_norm = 0.5;
+  work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 2, .total_steps = 8};
+  return work;
+}
+
+std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
+  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
+  test::run_ranks(row.ranks, [&](Communicator& comm) {
+    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
+  });
+  return results;
+}
+
+// NaN equals NaN: what a skipped step reports.
+bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.eq(b).logical_or(a.isnan().logical_and(b.isnan())).all().item<bool>();
+}
+
+// Empty, or what differs in its bits.
+std::string bit_difference(const ParityResult& actual, const ParityResult& expected) {
+  for (size_t i = 0; i < expected.loss.size(); ++i) {
+    if (!same(actual.loss[i], expected.loss[i]) ||
+        !same(actual.grad_norm[i], expected.grad_norm[i]) ||
+        !same(actual.clip[i], expected.clip[i])) {
+      return concat("step ", i + 1, ": loss ", actual.loss[i], ", norm ", actual.grad_norm[i],
+                    ", clip ", actual.clip[i], "; expected ", expected.loss[i], ", ",
+                    expected.grad_norm[i], ", ", expected.clip[i]);
+    }
+  }
+  for (const auto& [name, value] : expected.parameters) {
+    if (!same(actual.parameters.at(name), value)) return "parameter " + name;
+    if (!same(actual.gradients.at(name), expected.gradients.at(name))) return "gradient " + name;
+  }
+  if (actual.eval_loss != expected.eval_loss) return "evaluation after the last step";
+  return actual.loss.size() == expected.loss.size() ? "" : "number of steps";
+}
+
+// Every way of offloading that the strategy allows.
+void check_offloaded(ParityRow row, const ParityWork& work, std::vector<bool> pins = {true}) {
+  row.parallel.persistence_threshold = 20;
+  const auto expected = run_row(row, work);
+  const bool keeps_shards = row.parallel.strategy == "zero3" || row.parallel.strategy == "fsdp";
+  for (const Offload what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
+    if (what == Offload::kOptimizerAndParameters && !keeps_shards) continue;
+    for (const bool pin : pins) {
+      row.parallel.offload = {.what = what, .pin_memory = pin, .threads = 2};
+      INFO(row.name());
+      const auto actual = run_row(row, work);
+      for (size_t rank = 0; rank < actual.size(); ++rank) {
+        CHECK(bit_difference(actual[rank], expected[rank]) == "");
+        CHECK(actual[rank].memory.host_bytes > 0);
+        CHECK(actual[rank].memory.optimizer_bytes == 0);
+      }
+    }
+  }
+}
+
+const std::vector<std::string> kStrategies = {"single", "zero1", "zero2", "zero3", "fsdp"};
+
+bool legal(const std::string& strategy, int ranks) { return strategy != "single" || ranks == 1; }
+
+}  // namespace
+
+TEST_CASE("fp32: strategies x ranks x accumulation x what is offloaded") {
+  const ParityWork work = toy_work();
+  for (const auto& strategy : kStrategies) {
+    for (const int ranks : {1, 2, 4}) {
+      for (const int accumulation : {1, 2}) {
+        if (!legal(strategy, ranks)) continue;
+        ParityRow row{.ranks = ranks, .accumulation = accumulation};
+        row.parallel.strategy = strategy;
+        check_offloaded(row, work, {true, false});
+      }
+    }
+  }
+}
+
+TEST_CASE("16 bits with masters on the host, fp32 gradients, skipped steps") {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    ParityWork work = toy_work();
+    // Overflows at first: the first steps are skipped.
+    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1 << 22};
+    for (const auto& strategy : kStrategies) {
+      for (const bool fp32_gradients : {false, true}) {
+        ParityRow row{.ranks = strategy == "single" ? 1 : 2};
+        row.parallel.strategy = strategy;
+        row.parallel.precision.parameter = dtype;
+        if (fp32_gradients) row.parallel.precision.gradient = at::kFloat;
+        check_offloaded(row, work);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "units of many chunks, without overlap, recomputed, kept gathered, hybrid, without clip") {
+  // The embedding has 102,400 elements, three chunks of the host's threads.
+  ParityWork work = toy_work({.vocabulary = 640, .hidden = 160, .layers = 2}, 8);
+  work.global_batches.resize(3);
+  work.trainer.max_grad_norm = 0;
+  for (const auto& strategy : kStrategies) {
+    for (const int variant : {0, 1, 2, 3}) {
+      ParityRow row{.ranks = strategy == "single" ? 1 : 4};
+      row.parallel.strategy = strategy;
+      row.parallel.precision.parameter = variant == 0 ? at::kFloat : at::kBFloat16;
+      row.parallel.overlap = variant != 1;
+      row.parallel.gradient_checkpointing = variant == 2;
+      if (variant == 3) {
+        if (strategy != "fsdp") continue;
+        row.parallel.reshard_after_forward = false;
+        row.parallel.shard_ranks = 2;
+        row.parallel.unit_numel = 60'000;
+      }
+      check_offloaded(row, work);
+    }
+  }
+}
+
+TEST_CASE("stochastic gradient descent with momentum steps on the host as well") {
+  ParityWork work = toy_work();
+  work.optimizer = make_sgd({.momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+  for (const std::string strategy : {"single", "zero2", "fsdp"}) {
+    ParityRow row{.ranks = strategy == "single" ? 1 : 2};
+    row.parallel.strategy = strategy;
+    row.parallel.precision.parameter = at::kBFloat16;
+    check_offloaded(row, work);
+  }
+}

@@ -1,0 +1,233 @@
+// What offloading promises besides its numbers (tests/parity/offload_test.cpp): memory, refusals,
+// errors of its threads, and that a step under way is finished before anybody looks.
+#include <ATen/ATen.h>
+
+#include "backends/offload/host_share.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/counting_allocator.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+const ToyConfig kConfig{.vocabulary = 512, .hidden = 256, .layers = 6};
+constexpr double kLayer = 4.0 * 256 * 256, kEmbedding = 2.0 * 256 * 256;
+constexpr double kParameters = 6 * kLayer + kEmbedding;
+
+ParallelConfig offloaded(const std::string& strategy, at::ScalarType dtype,
+                         Offload what = Offload::kOptimizer) {
+  ParallelConfig config{.strategy = strategy};
+  config.precision.parameter = dtype;
+  config.persistence_threshold = 1000;
+  config.offload = {.what = what, .threads = 2};
+  return config;
+}
+
+struct Attached {
+  DeviceMesh mesh;
+  std::unique_ptr<Strategy> strategy;
+  Strategy* operator->() const { return strategy.get(); }
+  Strategy& operator*() const { return *strategy; }
+};
+
+Attached attached(Communicator& comm, const ParallelConfig& config,
+                  const OptimizerFactory& optimizer = make_adamw({}),
+                  const ToyConfig& model = kConfig) {
+  Attached result{DeviceMesh(comm, {.data = comm.size()}), nullptr};
+  result.strategy = make_strategy(config, result.mesh);
+  result->attach(toy_language_model(model), {}, optimizer);
+  return result;
+}
+
+std::vector<MicroBatch> batch_of(const ToyConfig& config, uint64_t seed = 1) {
+  return {toy_micro_batch(config, 2, 3, seed)};
+}
+
+std::map<std::string, at::Tensor> parameters_of(Strategy& strategy) {
+  std::map<std::string, at::Tensor> all;
+  strategy.visit_parameters(
+      [&](const VisitedParameter& p) { all[p.block + "." + p.name] = p.value.clone(); });
+  return all;
+}
+
+void require_close(const std::string& what, double actual, double expected) {
+  test::require(std::abs(actual - expected) <= 0.05 * expected, what, " is ", actual,
+                " bytes, the formula says ", expected);
+}
+
+std::string refusal(int ranks, const ParallelConfig& config) {
+  try {
+    test::run_ranks(ranks, [&](Communicator& comm) { attached(comm, config); });
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+// Throws in the n-th update.
+class Failing : public Optimizer {
+ public:
+  size_t range_count() const override { return 0; }
+  void begin_step(const StepScalars&) override { ++steps_; }
+  void update(size_t, size_t) override { update(std::span<const ExternalRange>()); }
+  void update(std::span<const ExternalRange>) const override {
+    check(steps_ < 2, ErrorCode::kDataLoss, "planted failure");
+  }
+  std::vector<std::string> state_names() const override { return {"a"}; }
+  std::vector<std::pair<std::string, at::Tensor>> state(size_t) const override { return {}; }
+  at::Tensor step_count() const override { return {}; }
+  int64_t state_bytes() const override { return 0; }
+
+ private:
+  int steps_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("offloaded memory follows the formula, by the strategy's and the allocator's account") {
+  CountingAllocator counting;
+  for (const int ranks : {1, 2, 4}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      for (const std::string name : {"zero1", "zero2", "zero3", "zero3+params"}) {
+        INFO(name << " on " << ranks << " ranks in " << dtype);
+        test::run_ranks(ranks, [&](Communicator& comm) {
+          const bool params = name == "zero3+params";
+          const std::string strategy = name.substr(0, 5);
+          const int64_t begin = CountingAllocator::live_bytes();
+          const auto attached_strategy = attached(
+              comm, offloaded(strategy, dtype,
+                              params ? Offload::kOptimizerAndParameters : Offload::kOptimizer));
+          const double n = comm.size(), e = dtype == at::kFloat ? 4 : 2;
+          // Masters, two moments and the gradient; 16-bit values return through the gradient's
+          // buffer, and fp32 parameters in host memory are their own masters but for the small
+          // resident ones' units.
+          const double host = kParameters / n * (12 + e) + (params ? kParameters / n * e : 0);
+          const double parameters = params ? 0 : kParameters * e / (strategy == "zero3" ? n : 1);
+          const double gradients = kParameters * e / (strategy == "zero1" ? 1 : n);
+          const double in_flight = (2 * kLayer + kEmbedding) * e;
+          const double buffers = strategy == "zero3"   ? 2 * in_flight
+                                 : strategy == "zero2" ? in_flight
+                                                       : 0;
+          for (int step = 0; step < 2; ++step) {
+            attached_strategy->forward_backward(batch_of(kConfig));
+            attached_strategy->grad_norm_squared();
+            attached_strategy->optimizer_step(1e-3);
+          }
+          attached_strategy->offload_report();
+          const double live = double(CountingAllocator::live_bytes() - begin);
+          const StrategyMemory memory = attached_strategy->memory();
+          require_close("host_bytes", double(memory.host_bytes),
+                        host - (params && dtype == at::kFloat ? kEmbedding / n * 4 : 0));
+          test::require(memory.pinned_bytes == 0, "nothing is pinned without a GPU");
+          test::require(memory.optimizer_bytes == 0, "no optimizer state on the device");
+          if (params) {
+            test::require(double(memory.parameter_bytes) < 0.02 * kParameters * e,
+                          "only small parameters stay on the device: ", memory.parameter_bytes);
+          } else {
+            require_close("parameter_bytes", double(memory.parameter_bytes), parameters);
+          }
+          require_close("gradient_bytes", double(memory.gradient_bytes), gradients);
+          if (buffers > 0) require_close("buffer_bytes", double(memory.buffer_bytes), buffers);
+          require_close("allocated", live,
+                        double(memory.host_bytes) + parameters + gradients + buffers);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("whoever looks after a step sees it finished") {
+  const ToyConfig model;
+  for (const auto& [name, what] : {std::pair("zero1", Offload::kOptimizer),
+                                   {"zero3", Offload::kOptimizerAndParameters},
+                                   {"fsdp", Offload::kOptimizer}}) {
+    test::run_ranks(2, [&, strategy_name = std::string(name), what = what](Communicator& comm) {
+      ParallelConfig device = offloaded(strategy_name, at::kBFloat16, Offload::kNone);
+      const auto a =
+          attached(comm, offloaded(strategy_name, at::kBFloat16, what), make_adamw({}), model);
+      const auto b = attached(comm, device, make_adamw({}), model);
+      for (uint64_t step = 0; step < 4; ++step) {
+        at::Tensor norms[2], losses[2];
+        size_t i = 0;
+        for (Strategy* strategy : {&*a, &*b}) {
+          strategy->forward_backward(batch_of(model, step));
+          norms[i] = strategy->grad_norm_squared();
+          // The clip factor of this step, not of the one before.
+          strategy->scale_gradients(at::full({}, 1.0 / double(step + 1)));
+          // The third step is skipped.
+          strategy->optimizer_step(0.01, at::full({}, step == 2 ? 1.0F : 0.0F));
+          if (step == 3) strategy->optimizer_step(0.01);  // two in a row
+          if (step % 2 == 1) losses[i] = strategy->evaluate(batch_of(model, 77)).loss;
+          ++i;
+        }
+        test::require_bit_equal(norms[0], norms[1], "norm");
+        if (losses[0].defined()) test::require_bit_equal(losses[0], losses[1], "evaluation");
+        const auto mine = parameters_of(*a), other = parameters_of(*b);
+        for (const auto& [parameter, value] : other) {
+          test::require_bit_equal(mine.at(parameter), value, parameter);
+        }
+      }
+      const OffloadReport report = a->offload_report();
+      test::require(
+          report.bytes_to_host > 0 && report.step_s > 0 && report.hidden >= 0 && report.hidden <= 1,
+          "the report has figures");
+      test::require(b->offload_report().step_s == 0, "nothing is reported without offloading");
+      a->forward_backward(batch_of(model));
+      a->optimizer_step(0.01);  // and destroyed while it may still run
+    });
+  }
+}
+
+TEST_CASE("an error of the host's threads reaches the rank with its type") {
+  const ToyConfig model;
+  test::run_ranks(2, [&](Communicator& comm) {
+    const auto factory = [](const std::vector<OptimizerRange>&) -> std::unique_ptr<Optimizer> {
+      return std::make_unique<Failing>();
+    };
+    const auto strategy = attached(comm, offloaded("zero1", at::kBFloat16), factory, model);
+    strategy->forward_backward(batch_of(model));
+    strategy->optimizer_step(0.1);
+    strategy->forward_backward(batch_of(model));
+    strategy->optimizer_step(0.1);
+    const std::string message = test::require_error(
+        ErrorCode::kDataLoss, [&] { strategy->evaluate(batch_of(model)); }, "evaluate");
+    test::require(message.find("planted") != std::string::npos, message);
+    test::require_error(
+        ErrorCode::kDataLoss, [&] { strategy->optimizer_step(0.1); }, "the next step");
+  });
+}
+
+TEST_CASE("too little host memory is an error on every rank before anything is allocated") {
+  test::run_ranks(3, [](Communicator& comm) {
+    const HostShare share = find_host_share(comm);
+    test::require(!share.cores.empty(), "every rank has a core");
+    require_host_memory(comm, share.host, 1000, "nothing much");
+    const int64_t wanted = comm.rank() == 1 ? int64_t{1} << 55 : 10;
+    const std::string message = test::require_error(
+        ErrorCode::kResourceExhausted,
+        [&] { require_host_memory(comm, share.host, wanted, "a test"); }, "one greedy rank");
+    test::require(message.find("36028797018963988") != std::string::npos, message);
+  });
+}
+
+TEST_CASE("what cannot be offloaded is refused by name") {
+  using Catch::Matchers::Contains;
+  for (const std::string name : {"single", "zero1", "zero2"}) {
+    CHECK_THAT(refusal(1, offloaded(name, at::kFloat, Offload::kOptimizerAndParameters)),
+               Contains(name) && Contains("zero3 or fsdp"));
+  }
+  CHECK_THAT(refusal(2, offloaded("ddp", at::kFloat)), Contains("ddp") && Contains("zero1"));
+  ParallelConfig config = offloaded("fsdp", at::kFloat, Offload::kOptimizerAndParameters);
+  config.shard_ranks = 1;
+  CHECK_THAT(refusal(2, config), Contains("shard_ranks 1"));
+  config = offloaded("zero1", at::kFloat);
+  config.offload.threads = -1;
+  CHECK_THAT(refusal(2, config), Contains("threads is -1"));
+}
