@@ -11,8 +11,6 @@ namespace tessera {
 namespace {
 
 int thread_count(const OffloadConfig& config, const HostShare& share) {
-  check(config.threads >= 0, ErrorCode::kInvalidArgument, "offload threads is ", config.threads,
-        "; it must not be negative");
   if (config.threads > 0) return config.threads;
   return std::max(1, static_cast<int>(share.cores.size()));
 }

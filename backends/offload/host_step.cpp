@@ -69,6 +69,10 @@ HostStep::~HostStep() {
   }
   changed_.notify_all();
   worker_.join();
+  for (const Traffic& traffic : traffic_) {  // nothing is copied from or to freed memory
+    traffic.gradient.synchronize();
+    traffic.parameters.synchronize();
+  }
 }
 
 void HostStep::gradient_ready(size_t unit) {

@@ -23,6 +23,10 @@ GatheredParameters::GatheredParameters(const std::vector<ParameterUnit>& units, 
   if (options_.host_shards) from_host_ = side_stream(comm_.device());
 }
 
+GatheredParameters::~GatheredParameters() {
+  for (const State& state : states_) state.fetched.synchronize();  // it reads host memory
+}
+
 bool GatheredParameters::pinned() const { return options_.pin_memory && !comm_.device().is_cpu(); }
 
 void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {

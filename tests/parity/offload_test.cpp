@@ -60,15 +60,21 @@ std::string bit_difference(const ParityResult& actual, const ParityResult& expec
 }
 
 // Every way of offloading that the strategy allows.
-void check_offloaded(ParityRow row, const ParityWork& work, std::vector<bool> pins = {true}) {
+void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel = 100,
+                     bool pageable = false) {
+  std::vector<std::pair<OffloadStep, bool>> ways{{OffloadStep::kHost, true},
+                                                 {OffloadStep::kDevice, true}};
+  if (pageable) ways.insert(ways.end(), {{OffloadStep::kHost, false}, {OffloadStep::kAuto, false}});
   row.parallel.persistence_threshold = 20;
   const auto expected = run_row(row, work);
   const bool keeps_shards = row.parallel.strategy == "zero3" || row.parallel.strategy == "fsdp";
   for (const Offload what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
     if (what == Offload::kOptimizerAndParameters && !keeps_shards) continue;
-    for (const bool pin : pins) {
-      row.parallel.offload = {.what = what, .pin_memory = pin, .threads = 2};
-      INFO(row.name());
+    for (const auto& [step, pin] : ways) {
+      // Chunks that end inside and at the ends of parameters, more of them than the ring has slots.
+      row.parallel.offload = {
+          .what = what, .step = step, .pin_memory = pin, .threads = 2, .chunk_numel = chunk_numel};
+      INFO(row.name() << (step == OffloadStep::kHost ? " host" : " device") << " step");
       const auto actual = run_row(row, work);
       for (size_t rank = 0; rank < actual.size(); ++rank) {
         CHECK(bit_difference(actual[rank], expected[rank]) == "");
@@ -93,7 +99,7 @@ TEST_CASE("fp32: strategies x ranks x accumulation x what is offloaded") {
         if (!legal(strategy, ranks)) continue;
         ParityRow row{.ranks = ranks, .accumulation = accumulation};
         row.parallel.strategy = strategy;
-        check_offloaded(row, work, {true, false});
+        check_offloaded(row, work, 64, /*pageable=*/true);
       }
     }
   }
@@ -135,7 +141,7 @@ TEST_CASE(
         row.parallel.shard_ranks = 2;
         row.parallel.unit_numel = 60'000;
       }
-      check_offloaded(row, work);
+      check_offloaded(row, work, 10'000);
     }
   }
 }

@@ -22,10 +22,16 @@ struct PrecisionConfig {
 
 enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 
+// Where the optimizer's update of offloaded state runs: on the host's cores, or on the device
+// through which the state streams. kAuto: where the device is a GPU, there.
+enum class OffloadStep { kAuto, kHost, kDevice };
+
 struct OffloadConfig {
   Offload what = Offload::kNone;
+  OffloadStep step = OffloadStep::kAuto;
   bool pin_memory = true;  // page-locked host memory: asynchronous copies at full link speed
   int threads = 0;         // of the host's optimizer step; 0: this rank's share of the cores
+  int64_t chunk_numel = 16 << 20;  // step on the device: elements that stream together
 };
 
 struct PipelineConfig {

@@ -86,6 +86,7 @@ class GatheredParameters : public ParameterStore {
  public:
   GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                      StoreOptions options);
+  ~GatheredParameters() override;
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void finalize() override;
   void acquire(size_t unit) override;

@@ -41,6 +41,7 @@ class TensorParallel final : public Strategy {
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
   StrategyMemory memory() const override { return inner_->memory(); }
+  OffloadReport offload_report() override { return inner_->offload_report(); }
   int64_t parameter_count() const override { return inner_->parameter_count(); }
 
  private:

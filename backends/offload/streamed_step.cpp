@@ -1,0 +1,229 @@
+#include "backends/offload/streamed_step.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tessera/core/trace.h"
+
+namespace tessera {
+namespace {
+
+// The part of a piece that lies in the range; empty when there is none.
+FlatRange overlap(const Piece& piece, const FlatRange& range) {
+  const int64_t begin = std::max(piece.range.offset, range.offset);
+  const int64_t end = std::min(piece.range.offset + piece.range.numel, range.offset + range.numel);
+  return {begin, std::max<int64_t>(0, end - begin)};
+}
+
+template <typename Fn>
+void for_pieces(const std::vector<Piece>& pieces, const FlatRange& range, const Fn& fn) {
+  for (const Piece& piece : pieces) {
+    const FlatRange common = overlap(piece, range);
+    if (common.numel > 0) fn(piece, common);
+  }
+}
+
+void start_copy(const at::Tensor& to, const at::Tensor& from) {
+  at::Tensor(to).copy_(from, /*non_blocking=*/true);
+}
+
+}  // namespace
+
+// Whether the piece's parameter comes and goes with its chunk.
+bool StreamedStep::streams(const Unit& unit, const Piece& piece) const {
+  return unit.master.defined() || piece.target_on_host;
+}
+
+void StreamedStep::start() {
+  const int64_t most = config_.offload.chunk_numel;
+  load_stream_ = side_stream(context_.device);
+  update_stream_ = side_stream(context_.device);
+  store_stream_ = side_stream(context_.device);
+  progress_.resize(units_.size());
+  bool masters = false, low_precision = false;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    for (int64_t offset = 0; offset < units_[u].whole.numel; offset += most) {
+      const int64_t numel = std::min(most, units_[u].whole.numel - offset);
+      chunks_.push_back({u, {offset, numel}, offset + numel == units_[u].whole.numel});
+    }
+    for (const Piece& piece : units_[u].pieces) {
+      masters = masters || streams(units_[u], piece);
+      low_precision = low_precision || (is_16_bit() && piece.target_on_host);
+    }
+  }
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(context_.device);
+  const int64_t numel = std::min(most, largest_unit());
+  for (Slot& slot : slots_) {
+    if (masters) slot.master = at::empty({numel}, options);
+    if (low_precision) {
+      slot.low_precision = at::empty({numel}, options.dtype(context_.parameter_dtype));
+    }
+    for (size_t i = 0; i < units_.front().state.size(); ++i) {
+      slot.state.push_back(at::empty({numel}, options));
+    }
+  }
+}
+
+StreamedStep::~StreamedStep() { stored_.synchronize(); }
+
+void StreamedStep::step(const StepScalars& scalars) {
+  const TraceRange range("offload step");
+  at::NoGradGuard no_grad;
+  for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  Marker begin;
+  begin.record(context_.device);
+  begin.block(*update_stream_);
+  stored_.block(*load_stream_);
+  {
+    const StreamScope scope(*update_stream_);
+    step_timer_.start(*update_stream_);
+    optimizer_->begin_step(scalars);
+  }
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    Slot& slot = slots_[c % slots_.size()];
+    load(chunk, slot);
+    update(chunk, slot);
+    store(chunk, slot);
+    if (!chunk.last) continue;
+    Progress& progress = progress_[chunk.unit];
+    const bool comes_back =
+        std::any_of(units_[chunk.unit].pieces.begin(), units_[chunk.unit].pieces.end(),
+                    [](const Piece& piece) { return piece.target_on_host; });
+    progress.ready.record(comes_back ? *store_stream_ : *update_stream_);
+    progress.pending = true;
+  }
+  step_timer_.stop(*update_stream_);
+  stored_.record(*store_stream_);
+}
+
+void StreamedStep::load(Chunk& chunk, Slot& slot) {
+  slot.stored.block(*load_stream_);
+  const StreamScope scope(*load_stream_);
+  chunk.load.start(*load_stream_);
+  const Unit& unit = units_[chunk.unit];
+  const FlatRange in_slot{0, chunk.range.numel};
+  if (unit.master.defined()) {
+    start_copy(slice_of(slot.master, in_slot), slice_of(unit.master, chunk.range));
+  } else {
+    for_pieces(unit.pieces, chunk.range, [&](const Piece& piece, const FlatRange& common) {
+      if (!piece.target_on_host) return;
+      start_copy(slice_of(slot.master, common, chunk.range.offset),
+                 slice_of(piece.target, common, piece.range.offset));
+    });
+  }
+  for (size_t i = 0; i < unit.state.size(); ++i) {
+    start_copy(slice_of(slot.state[i], in_slot), slice_of(unit.state[i], chunk.range));
+  }
+  chunk.load.stop(*load_stream_);
+  slot.loaded.record(*load_stream_);
+}
+
+void StreamedStep::update(const Chunk& chunk, const Slot& slot) {
+  slot.loaded.block(*update_stream_);
+  const StreamScope scope(*update_stream_);
+  const Unit& unit = units_[chunk.unit];
+  std::vector<ExternalRange> ranges;
+  for_pieces(unit.pieces, chunk.range, [&](const Piece& piece, const FlatRange& common) {
+    ExternalRange update;
+    const at::Tensor target = slice_of(piece.target, common, piece.range.offset);
+    update.range.parameter =
+        streams(unit, piece) ? slice_of(slot.master, common, chunk.range.offset) : target;
+    update.range.gradient = slice_of(piece.gradient, common, piece.range.offset);
+    if (is_16_bit() && !piece.target_on_host) update.range.low_precision = target;
+    update.range.weight_decay = piece.weight_decay;
+    for (const at::Tensor& state : slot.state) {
+      update.state.push_back(slice_of(state, common, chunk.range.offset));
+    }
+    ranges.push_back(std::move(update));
+  });
+  optimizer_->update(ranges);
+  // Of what a skipped step left alone, too: the slot holds no 16-bit values of this chunk yet.
+  if (slot.low_precision.defined()) {
+    const FlatRange in_slot{0, chunk.range.numel};
+    slice_of(slot.low_precision, in_slot).copy_(slice_of(slot.master, in_slot));
+  }
+}
+
+void StreamedStep::store(Chunk& chunk, Slot& slot) {
+  slot.updated.record(*update_stream_);
+  slot.updated.block(*store_stream_);
+  const StreamScope scope(*store_stream_);
+  chunk.store.start(*store_stream_);
+  const Unit& unit = units_[chunk.unit];
+  const FlatRange in_slot{0, chunk.range.numel};
+  if (unit.master.defined()) {
+    start_copy(slice_of(unit.master, chunk.range), slice_of(slot.master, in_slot));
+  }
+  for_pieces(unit.pieces, chunk.range, [&](const Piece& piece, const FlatRange& common) {
+    if (!piece.target_on_host) return;
+    start_copy(
+        slice_of(piece.target, common, piece.range.offset),
+        slice_of(is_16_bit() ? slot.low_precision : slot.master, common, chunk.range.offset));
+  });
+  for (size_t i = 0; i < unit.state.size(); ++i) {
+    start_copy(slice_of(unit.state[i], chunk.range), slice_of(slot.state[i], in_slot));
+  }
+  chunk.store.stop(*store_stream_);
+  slot.stored.record(*store_stream_);
+}
+
+void StreamedStep::complete(size_t unit) {
+  Progress& progress = progress_[unit];
+  if (!progress.pending) return;
+  progress.pending = false;
+  progress.stall.start(current_stream(context_.device));
+  progress.ready.block(context_.device);
+  progress.stall.stop(current_stream(context_.device));
+  parameters_->publish(unit);
+}
+
+at::Tensor StreamedStep::master(size_t unit, size_t segment) const {
+  stored_.synchronize();
+  return HostHome::master(unit, segment);
+}
+
+void StreamedStep::add_memory(StrategyMemory& memory) const {
+  HostHome::add_memory(memory);
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) memory.buffer_bytes += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (const Slot& slot : slots_) {
+    add(slot.master);
+    add(slot.low_precision);
+    for (const at::Tensor& state : slot.state) add(state);
+  }
+}
+
+int64_t StreamedStep::bytes_of_copies(const Chunk& chunk, bool to_device) const {
+  const Unit& unit = units_[chunk.unit];
+  int64_t bytes = 4 * chunk.range.numel *
+                  (static_cast<int64_t>(unit.state.size()) + (unit.master.defined() ? 1 : 0));
+  for_pieces(unit.pieces, chunk.range, [&](const Piece& piece, const FlatRange& common) {
+    if (!piece.target_on_host || (to_device && unit.master.defined())) return;
+    bytes += common.numel * static_cast<int64_t>(piece.target.element_size());
+  });
+  return bytes;
+}
+
+OffloadReport StreamedStep::report() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  OffloadReport report;
+  double load_s = 0, store_s = 0, stall_s = 0;
+  for (const Chunk& chunk : chunks_) {
+    report.bytes_to_device += bytes_of_copies(chunk, /*to_device=*/true);
+    report.bytes_to_host += bytes_of_copies(chunk, /*to_device=*/false);
+    load_s += chunk.load.seconds();
+    store_s += chunk.store.seconds();
+  }
+  for (const Progress& progress : progress_) stall_s += progress.stall.seconds();
+  const auto rate = [](int64_t bytes, double s) { return s > 0 ? double(bytes) / s : 0; };
+  report.to_device_bytes_per_s = rate(report.bytes_to_device, load_s);
+  report.to_host_bytes_per_s = rate(report.bytes_to_host, store_s);
+  report.step_s = step_timer_.seconds();
+  report.hidden = report.step_s > 0 ? std::clamp(1 - stall_s / report.step_s, 0.0, 1.0) : 0;
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,66 @@
+#pragma once
+// The optimizer's step on the device, with state that lives in host memory and streams through it.
+#include <array>
+#include <optional>
+
+#include "backends/offload/host_home.h"
+
+namespace tessera {
+
+// [Note: streamed step]
+// Masters and state of a few million elements at a time go into one slot of a ring on the device,
+// are updated there by the ordinary kernels, and go back, on one stream each: copies in both
+// directions and updates of three neighbouring chunks overlap. Gradients and 16-bit parameters stay
+// on the device. step() only issues; complete() makes the compute stream wait for the unit's update
+// (or, for parameters that live in host memory, for their way back). The host's copies of masters
+// are behind until the storing stream has ended: master() and the destructor wait for it.
+class StreamedStep : public HostHome {
+ public:
+  using HostHome::HostHome;
+  ~StreamedStep() override;
+  void gradient_ready(size_t) override {}
+  void step(const StepScalars& scalars) override;
+  void complete(size_t unit) override;
+  at::Tensor master(size_t unit, size_t segment) const override;
+  void add_memory(StrategyMemory& memory) const override;
+  OffloadReport report() override;
+
+ protected:
+  // fp32 parameters are updated where they are, or stream to and from their place on the host.
+  bool keeps_fp32_masters(bool) const override { return false; }
+  at::Device update_device() const override { return context_.device; }
+  std::vector<at::ScalarType> staging_types(const Unit&) const override { return {}; }
+  void start() override;
+
+ private:
+  struct Slot {
+    at::Tensor master, low_precision;  // undefined where nothing needs them
+    std::vector<at::Tensor> state;
+    Marker loaded, updated, stored;
+  };
+  struct Chunk {
+    size_t unit = 0;
+    FlatRange range;  // in the unit's compact shard
+    bool last = false;
+    StreamTimer load, store;
+  };
+  struct Progress {
+    Marker ready;
+    StreamTimer stall;
+    bool pending = false;  // stepped and not yet completed
+  };
+  void load(Chunk& chunk, Slot& slot);
+  void update(const Chunk& chunk, const Slot& slot);
+  void store(Chunk& chunk, Slot& slot);
+  bool streams(const Unit& unit, const Piece& piece) const;
+  int64_t bytes_of_copies(const Chunk& chunk, bool to_device) const;
+
+  std::optional<c10::Stream> load_stream_, update_stream_, store_stream_;
+  std::array<Slot, 3> slots_;
+  std::vector<Chunk> chunks_;
+  std::vector<Progress> progress_;
+  Marker stored_;  // everything of the last step
+  StreamTimer step_timer_;
+};
+
+}  // namespace tessera
