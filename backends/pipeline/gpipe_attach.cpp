@@ -94,7 +94,7 @@ void GPipe::attach(const ModelSpec& model, const BuildContext& context,
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no loss; a pipeline needs the whole model");
-  parts_ = partition(model, config_.pipeline, pipeline_.size());
+  parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);
   for (size_t i = 0; i < model.block_count(); ++i) {
     check(block_index_.emplace(model.blocks[i].name, i).second, ErrorCode::kInvalidArgument,
           "model ", model.name, " has two blocks named \"", model.blocks[i].name,

@@ -65,31 +65,36 @@ std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t part
   return best_split(costs, parts, square, std::plus<>()).counts;
 }
 
-std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config) {
-  std::vector<double> costs;
-  if (!config.block_costs.empty()) {
-    costs = config.block_costs;
-    check(costs.size() == model.block_count(), ErrorCode::kInvalidArgument, "pipeline.block_costs ",
-          "has ", costs.size(), " numbers, model ", model.name, " has ", model.block_count(),
-          " blocks");
+std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
+                                bool recompute) {
+  std::vector<double> costs = config.block_costs;
+  if (!costs.empty()) {
+    check(costs.size() == model.block_count(), ErrorCode::kInvalidArgument,
+          "pipeline.block_costs has ", costs.size(), " numbers, model ", model.name, " has ",
+          model.block_count(), " blocks");
     const bool valid = std::all_of(costs.begin(), costs.end(),
                                    [](double cost) { return std::isfinite(cost) && cost >= 0; });
     check(valid, ErrorCode::kInvalidArgument,
           "pipeline.block_costs must be finite and not negative");
+  } else if (config.balance == "flops") {
+    for (const auto& block : model.blocks) costs.push_back(block.cost.flops_per_token);
+  } else {
+    check(config.balance == "parameters", ErrorCode::kInvalidArgument, "pipeline.balance is \"",
+          config.balance, "\"; use flops or parameters, or give measured block_costs");
+    for (const auto& block : model.blocks) {
+      costs.push_back(static_cast<double>(block.cost.parameters));
+    }
     return costs;
   }
-  check(config.balance == "flops" || config.balance == "parameters", ErrorCode::kInvalidArgument,
-        "pipeline.balance \"", config.balance,
-        "\" is unknown; use flops or parameters, or give block_costs");
-  for (const auto& block : model.blocks) {
-    costs.push_back(config.balance == "flops" ? block.cost.flops_per_token
-                                              : static_cast<double>(block.cost.parameters));
+  if (recompute) {
+    for (size_t i = 0; i + 1 < costs.size(); ++i) costs[i] *= 4.0 / 3;
   }
   return costs;
 }
 
-std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages) {
-  const std::vector<double> costs = block_costs(model, config);
+std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages,
+                                 bool recompute) {
+  const std::vector<double> costs = block_costs(model, config, recompute);
   const size_t parts = static_cast<size_t>(stages) * static_cast<size_t>(config.chunks);
   check(parts <= costs.size(), ErrorCode::kInvalidArgument, "model ", model.name, " has ",
         costs.size(), " blocks, too few for ", stages, " pipeline stages of ", config.chunks,

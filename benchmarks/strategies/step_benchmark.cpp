@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
@@ -86,10 +87,19 @@ std::vector<MicroBatch> StepBenchmark::draw(const DeviceMesh& mesh, int64_t voca
 void StepBenchmark::run(benchmark::State& state) {
   const at::Device device = world_.device();
   DeviceMesh mesh(world_, options_.mesh(world_.size()));
-  const ParallelConfig config = options_.parallel(strategy_name_);
+  ParallelConfig config = options_.parallel(strategy_name_);
   const LanguageModel language_model = LanguageModel::preset(options_.text("model_config"));
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
+  if (config.pipeline.balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
+    config.pipeline.block_costs = measure_block_costs(
+        model,
+        {.device = device,
+         .seed = 1,
+         .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
+         .sequence_parallel = config.sequence_parallel},
+        config.precision.parameter, draw(mesh, vocabulary, 0).front(), world_);
+  }
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
   strategy->attach(model, {.device = device, .seed = 1}, make_adamw({.weight_decay = 0.01}));

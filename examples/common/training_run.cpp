@@ -10,6 +10,7 @@
 #include "examples/common/layout.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/output.h"
+#include "tessera/backends/pipeline/measure.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/metrics/statistics.h"
@@ -26,6 +27,20 @@ std::vector<int64_t> unpacked(const std::string& bytes) {
   std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
   std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<char*>(values.data()));
   return values;
+}
+
+// With --pipeline_balance measured: what each block takes for a micro-batch of the training data.
+void measure_balance(const Prepared& prepared, const DeviceMesh& mesh, ParallelConfig& config) {
+  Communicator& data = mesh.axis(Axis::kData);
+  DataLoader loader(prepared.train,
+                    prepared.loader_options(data.rank(), data.size(), /*training=*/true));
+  const BuildContext context{
+      .device = data.device(),
+      .seed = prepared.options.seed,
+      .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
+      .sequence_parallel = config.sequence_parallel};
+  config.pipeline.block_costs = measure_block_costs(
+      prepared.model, context, config.precision.parameter, loader.next().front(), mesh.world());
 }
 
 }  // namespace
@@ -96,7 +111,13 @@ void TrainingRun::plan() {
                      ? options_.max_steps
                      : static_cast<int64_t>(
                            std::ceil(options_.num_train_epochs * static_cast<double>(per_epoch)));
-  strategy_ = make_strategy(parallel_config(options_), *mesh_);
+  ParallelConfig config = parallel_config(options_);
+  strategy_ = make_strategy(config, *mesh_);
+  if (options_.pipeline_balance == "measured" && mesh_->extent(Axis::kPipeline) > 1 &&
+      !options_.dry_run) {
+    measure_balance(prepared_, *mesh_, config);
+    strategy_ = make_strategy(config, *mesh_);
+  }
 }
 
 void TrainingRun::build() {

@@ -100,6 +100,8 @@ TEST_CASE("the big embedding and head get fewer layers beside them") {
   CHECK(counts_of(model, {}, 2) == std::vector<size_t>{23, 3});
   CHECK(counts_of(model, {}, 4) == std::vector<size_t>{9, 8, 8, 1});
   CHECK(counts_of(model, {.balance = "parameters"}, 4) == std::vector<size_t>{1, 12, 12, 1});
+  // Recomputation: 32 layers' worth of layers beside 20.4 of the head.
+  CHECK(partition(model, {}, 2, /*recompute=*/true).front().count == 21);
   PipelineConfig measured;
   measured.block_costs = std::vector<double>(26, 1);
   CHECK(counts_of(model, measured, 4) == std::vector<size_t>{6, 6, 7, 7});
@@ -116,7 +118,8 @@ TEST_CASE("unknown costs fall back to equal counts, and what cannot be is refuse
                     Contains("7 blocks, too few for 3 pipeline stages of 3 chunks") &&
                         Contains("at most 2 stages"));
   CHECK_THROWS_WITH(partition(model, {}, 8), Contains("7 blocks, too few for 8 pipeline stages"));
-  CHECK_THROWS_WITH(partition(model, {.balance = "weight"}, 2), Contains("\"weight\" is unknown"));
+  CHECK_THROWS_WITH(partition(model, {.balance = "weight"}, 2),
+                    Contains("\"weight\"; use flops or parameters"));
   PipelineConfig measured;
   measured.block_costs = {1, 2};
   CHECK_THROWS_WITH(partition(model, measured, 2), Contains("2 numbers") && Contains("7 blocks"));

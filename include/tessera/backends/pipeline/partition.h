@@ -16,8 +16,10 @@ namespace tessera {
 std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t parts);
 
 // The cost of every block: config.block_costs when given, else what config.balance names ("flops",
-// "parameters"). Throws Error(kInvalidArgument) for other names and for costs that do not fit.
-std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config);
+// "parameters"). Recomputation makes time and flops of all blocks but the loss 4/3 of what they
+// are. Throws Error(kInvalidArgument) for other names and for costs that do not fit the model.
+std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
+                                bool recompute = false);
 
 // Contiguous blocks: [first, first + count) of the model.
 struct ModelPart {
@@ -26,6 +28,7 @@ struct ModelPart {
 };
 // The stages * chunks parts in the model's order; part p lies on stage p % stages. Throws
 // Error(kInvalidArgument) with both numbers when there are more parts than blocks.
-std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages);
+std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages,
+                                 bool recompute = false);
 
 }  // namespace tessera
