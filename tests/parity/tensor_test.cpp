@@ -2,9 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/models/bloom.h"
-#include "tests/parity/parity.h"
-#include "tests/support/ranks.hpp"
-#include "tests/support/test.hpp"
+#include "tests/parity/tensor_rows.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -49,49 +47,7 @@ ParityWork classification_work() {
   return work;
 }
 
-// A key's bias has no gradient in exact arithmetic, so Adam turns rounding noise into steps there.
-void forget_key_biases(ParityResult& result) {
-  std::erase_if(result.parameters, [](const auto& item) {
-    return item.first.find("query_key_value.bias") != std::string::npos;
-  });
-}
-
-std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
-  test::run_ranks(row.ranks, [&](Communicator& comm) {
-    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
-  });
-  for (auto& result : results) forget_key_biases(result);
-  return results;
-}
-
-ParityResult reference(const ParityWork& work, at::ScalarType dtype = at::kFloat) {
-  ParityRow row;
-  row.parallel.precision.parameter = dtype;
-  const ParityResult result = run_row(row, work).front();
-  CHECK(result.clip.front() < 1.0);  // clipping must be active to be tested
-  return result;
-}
-
-void check_row(const ParityRow& row, const ParityWork& work, const ParityResult& expected,
-               double tolerance) {
-  INFO(row.name());
-  const auto results = run_row(row, work);
-  for (const auto& result : results) {
-    CHECK(difference(result, expected, tolerance) == "");
-    CHECK(result.loss == results.front().loss);
-    CHECK(result.grad_norm == results.front().grad_norm);
-  }
-}
-
 const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
-
-ParityRow tensor_row(const std::string& strategy, int data, int tensor) {
-  ParityRow row{.ranks = data * tensor, .tensor = tensor};
-  row.parallel.strategy = strategy;
-  row.parallel.persistence_threshold = 100;
-  return row;
-}
 
 }  // namespace
 

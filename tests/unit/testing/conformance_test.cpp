@@ -1,9 +1,11 @@
 // The shipped conformance suite over every strategy of the project, and over one from outside.
 #include "local_sgd.h"
 #include "tessera/backends/parallel_config.h"
+#include "tessera/models/bloom.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/testing/strategy_conformance.h"
 #include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -53,6 +55,27 @@ TEST_CASE("pipelines keep the promise of what they wrap") {
       const ParallelConfig config{
           .strategy = name, .persistence_threshold = 20, .pipeline = pipeline};
       CHECK(findings(config, {.mesh = {.pipeline = 2, .data = 2}}) == "");
+    }
+  }
+}
+
+TEST_CASE("tensor parallelism keeps the promise of what it wraps") {
+  BloomConfig bloom;
+  bloom.vocabulary = 31;
+  bloom.hidden = 24;
+  bloom.heads = 6;
+  bloom.initializer_range = 0.1;
+  const ConformanceWork work{make_bloom_causal(bloom), [](int64_t rows, uint64_t seed) {
+                               return toy_micro_batch({.vocabulary = 31}, rows, 5, seed);
+                             }};
+  for (const auto& name : {"ddp", "zero3"}) {
+    for (bool sequence_parallel : {false, true}) {
+      INFO(name << (sequence_parallel ? " sequence-parallel" : ""));
+      const ParallelConfig config{
+          .strategy = name, .persistence_threshold = 20, .sequence_parallel = sequence_parallel};
+      CHECK(findings(config,
+                     {.mesh = {.data = 2, .tensor = 2}, .work = work, .optimizer = make_sgd({})}) ==
+            "");
     }
   }
 }

@@ -1,0 +1,80 @@
+// GPT-2 and Llama on tensor axes.
+#include "tessera/models/gpt2.h"
+#include "tessera/models/llama.h"
+#include "tests/parity/tensor_rows.h"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr int64_t kVocabulary = 53, kSequence = 6;
+
+ParityWork work_of(ModelSpec model) {
+  ParityWork work;
+  work.model = std::move(model);
+  for (uint64_t step = 0; step < 3; ++step) {
+    work.global_batches.push_back(
+        toy_micro_batch({.vocabulary = kVocabulary}, 8, kSequence, 900 + step));
+  }
+  work.trainer.max_grad_norm = 0.5;
+  work.trainer.schedule = {.peak = 2e-3, .warmup_steps = 1, .total_steps = 8};
+  return work;
+}
+
+Gpt2Config gpt2(double dropout) {
+  Gpt2Config config;
+  config.name = "gpt2-test";
+  config.vocabulary = kVocabulary;
+  config.hidden = 32;
+  config.heads = 4;
+  config.inner = 64;
+  config.max_positions = 16;
+  config.initializer_range = 0.1;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
+  return config;
+}
+
+LlamaConfig llama() {
+  LlamaConfig config;
+  config.name = "llama-test";
+  config.vocabulary = kVocabulary;
+  config.hidden = 32;
+  config.heads = 8;
+  config.key_heads = 4;
+  config.head_dim = 4;
+  config.inner = 64;
+  config.initializer_range = 0.1;
+  return config;
+}
+
+void check_rows(const ParityWork& work, const std::vector<std::pair<int, int>>& extents) {
+  const ParityResult expected = reference(work);
+  for (const std::string strategy : {"ddp", "zero3"}) {
+    for (const auto& [data, tensor] : extents) {
+      for (bool sequence_parallel : {false, true}) {
+        ParityRow row = tensor_row(strategy, data, tensor);
+        row.parallel.sequence_parallel = sequence_parallel;
+        row.parallel.gradient_checkpointing = strategy == "zero3";
+        check_row(row, work, expected, 1e-5);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("GPT-2: queries, keys and values one after the other, cut alike") {
+  check_rows(work_of(make_gpt2_causal(gpt2(0.0))), {{2, 2}, {1, 4}});
+  CHECK(make_gpt2_causal(gpt2(0.0)).tensor_divisor == 4);
+}
+
+TEST_CASE("GPT-2: the same elements are dropped on every tensor axis") {
+  check_rows(work_of(make_gpt2_causal(gpt2(0.2))), {{1, 2}, {1, 4}});
+}
+
+TEST_CASE("Llama: grouped queries stay with their keys") {
+  check_rows(work_of(make_llama_causal(llama())), {{2, 2}, {1, 4}});
+  CHECK(make_llama_causal(llama()).tensor_divisor == 4);  // key heads
+}
