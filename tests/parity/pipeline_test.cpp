@@ -239,6 +239,22 @@ TEST_CASE("pipeline with recomputation, units, hybrid groups and the reduction b
   }
 }
 
+TEST_CASE("stages whose optimizer, and parameters, live in host memory") {
+  const ParityWork work = toy_work(/*tied=*/true);
+  const ParityResult expected = reference(work);
+  for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
+    for (auto what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
+      const bool whole = strategy == "zero1" || strategy == "zero2";
+      if (whole && what == Offload::kOptimizerAndParameters) continue;
+      ParityRow row = make_row(strategy, 2, 2, 3);
+      row.parallel.offload = {.what = what, .pin_memory = false};
+      check_row(row, work, expected);
+      row.parallel.pipeline = {.schedule = "interleaved", .chunks = 2};
+      check_row(row, work, expected);
+    }
+  }
+}
+
 TEST_CASE("pipeline in 16 bit, with loss scaling in fp16") {
   ParityWork work = toy_work(/*tied=*/true);
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
