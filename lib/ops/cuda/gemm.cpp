@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
 #include <cublasLt.h>
 
 #include <array>
@@ -19,6 +20,14 @@
 
 namespace tessera::ops::cuda {
 namespace {
+
+// cuBLAS wants a current context, and a thread of the autograd engine has none before its first
+// kernel.
+cublasLtHandle_t blas_handle() {
+  thread_local const cudaError_t context = cudaFree(nullptr);
+  C10_CUDA_CHECK(context);
+  return at::cuda::getCurrentCUDABlasLtHandle();
+}
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr int kCandidates = 12;
@@ -106,7 +115,7 @@ class Plan {
     candidates_.resize(kCandidates);
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        at::cuda::getCurrentCUDABlasLtHandle(), operation_.value, a_.value, b_.value, d_.value,
+        blas_handle(), operation_.value, a_.value, b_.value, d_.value,
         d_.value, preference.value, kCandidates, candidates_.data(), &found);
     check_cublas(status, "asking for an algorithm", g);
     check(found > 0, ErrorCode::kInternal, "cuBLASLt offers no algorithm for m ", g.m, ", n ", g.n,
@@ -157,7 +166,7 @@ class Plan {
                                void* workspace, cudaStream_t stream) {
     const float one = 1;
     set_pointers(g);
-    return cublasLtMatmul(at::cuda::getCurrentCUDABlasLtHandle(), operation_.value, &one, g.a,
+    return cublasLtMatmul(blas_handle(), operation_.value, &one, g.a,
                           a_.value, g.b, b_.value, &g.beta, g.c ? g.c : g.d, d_.value, g.d,
                           d_.value, &candidate.algo, workspace, kWorkspaceBytes, stream);
   }
