@@ -1,6 +1,7 @@
 // Parity of tensor-parallel layouts with one rank, alone and around every sharding strategy.
 #include <ATen/ATen.h>
 
+#include "tessera/model/whole_model.h"
 #include "tessera/models/bloom.h"
 #include "tests/parity/tensor_rows.h"
 #include "tests/support/toy_models.h"
@@ -146,6 +147,25 @@ TEST_CASE("classification: loss, correct predictions and gradients") {
         row.parallel.sequence_parallel = sequence_parallel;
         row.accumulation = tensor == 2 ? 2 : 1;
         check_row(row, work, expected, 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("logits of a model shared by ranks are those of the whole one") {
+  const MicroBatch batch = toy_micro_batch({.vocabulary = kVocabulary}, 2, kSequence, 5);
+  for (const ModelSpec& model : {make_bloom_causal(bloom()), make_bloom_classifier(bloom(), 3)}) {
+    const at::Tensor expected = WholeModel(model, {.seed = 3}).logits(batch).detach();
+    for (int ranks : {2, 3, 4}) {
+      for (bool sequence_parallel : {false, true}) {
+        test::run_ranks(ranks, [&](Communicator& comm) {
+          const at::NoGradGuard no_grad;
+          WholeModel shared(model,
+                            {.seed = 3, .tensor = &comm, .sequence_parallel = sequence_parallel});
+          const at::Tensor logits = shared.logits(batch);
+          test::require(logits.sizes() == expected.sizes(), "shape ", logits.sizes());
+          test::require(at::allclose(logits, expected, 1e-4, 1e-5), ranks, " ranks differ");
+        });
       }
     }
   }

@@ -64,19 +64,18 @@ TEST_CASE("tensor parallelism keeps the promise of what it wraps") {
   bloom.vocabulary = 31;
   bloom.hidden = 24;
   bloom.heads = 6;
+  bloom.layers = 1;
   bloom.initializer_range = 0.1;
   const ConformanceWork work{make_bloom_causal(bloom), [](int64_t rows, uint64_t seed) {
                                return toy_micro_batch({.vocabulary = 31}, rows, 5, seed);
                              }};
-  for (const auto& name : {"ddp", "zero3"}) {
-    for (bool sequence_parallel : {false, true}) {
-      INFO(name << (sequence_parallel ? " sequence-parallel" : ""));
-      const ParallelConfig config{
-          .strategy = name, .persistence_threshold = 20, .sequence_parallel = sequence_parallel};
-      CHECK(findings(config,
-                     {.mesh = {.data = 2, .tensor = 2}, .work = work, .optimizer = make_sgd({})}) ==
-            "");
-    }
+  for (const ParallelConfig& config : std::vector<ParallelConfig>{
+           {.strategy = "ddp"},
+           {.strategy = "zero3", .persistence_threshold = 20, .sequence_parallel = true}}) {
+    INFO(config.strategy);
+    CHECK(findings(config,
+                   {.mesh = {.data = 2, .tensor = 2}, .work = work, .optimizer = make_sgd({})}) ==
+          "");
   }
 }
 
