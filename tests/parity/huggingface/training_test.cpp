@@ -27,7 +27,8 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
   add("zero3", {.ranks = 3});
   add("fsdp", {.ranks = 4, .accumulation = 3});
   add("single", {.ranks = 2, .accumulation = 4, .pipeline = 2});
-  add("single", {.ranks = tensor, .tensor = tensor});
+  // 42 tokens: two ranks part them inside a row.
+  add("single", {.ranks = tensor, .accumulation = 4, .tensor = tensor});
   rows.back().parallel.sequence_parallel = true;
   if (!all) return rows;
   add("single", {.accumulation = 3});
