@@ -39,7 +39,7 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
   for (const std::string strategy : {"ddp", "zero1", "zero3"}) {
     add(strategy, {.ranks = 4, .accumulation = 3});
   }
-  add("single", {.ranks = 3, .accumulation = 12, .pipeline = 3});
+  add("single", {.ranks = 3, .accumulation = 6, .pipeline = 3});
   add("zero1", {.ranks = 4, .accumulation = 3, .pipeline = 2});
   add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
   rows.back().parallel.pipeline.schedule = "gpipe";
