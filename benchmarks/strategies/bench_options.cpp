@@ -40,6 +40,7 @@ Options::Options()
               {"shard_ranks", "0"},
               {"checkpointing", "false"},
               {"offload", "none"},
+              {"offload_step", "auto"},
               {"pin_memory", "true"},
               {"offload_threads", "0"},
               {"pipeline", "1"},
@@ -48,7 +49,8 @@ Options::Options()
               {"balance", "flops"},
               {"tensor", "1"},
               {"sequence_parallel", "false"},
-              {"clip", "1"}} {}
+              {"clip", "1"},
+              {"sync", "true"}} {}
 
 void Options::parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
@@ -97,6 +99,10 @@ ParallelConfig Options::parallel(const std::string& strategy) const {
   const auto offload = std::find(offloads.begin(), offloads.end(), text("offload"));
   check(offload != offloads.end(), ErrorCode::kInvalidArgument, "--offload is ", text("offload"),
         "; use none, optimizer or optimizer+params");
+  const std::vector<std::string> places{"auto", "host", "device"};
+  const auto place = std::find(places.begin(), places.end(), text("offload_step"));
+  check(place != places.end(), ErrorCode::kInvalidArgument, "--offload_step is ",
+        text("offload_step"), "; use auto, host or device");
   ParallelConfig config{.strategy = strategy,
                         .bucket_bytes = number("bucket_bytes"),
                         .overlap = flag("overlap"),
@@ -108,6 +114,7 @@ ParallelConfig Options::parallel(const std::string& strategy) const {
                         .shard_ranks = static_cast<int>(number("shard_ranks")),
                         .gradient_checkpointing = flag("checkpointing"),
                         .offload = {.what = static_cast<Offload>(offload - offloads.begin()),
+                                    .step = static_cast<OffloadStep>(place - places.begin()),
                                     .pin_memory = flag("pin_memory"),
                                     .threads = static_cast<int>(number("offload_threads"))},
                         .pipeline = {.schedule = text("schedule"),

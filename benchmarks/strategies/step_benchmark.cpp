@@ -115,7 +115,7 @@ void StepBenchmark::run(benchmark::State& state) {
     bool given = false;
     trainer.fit([&] { return std::exchange(given, true) ? std::vector<MicroBatch>{} : batches; },
                 [&](const StepReport& report) { loss_ = report.loss; });
-    synchronize();
+    if (options_.flag("sync")) synchronize();
   };
   int64_t steps = 0;
   while (steps < options_.number("warmup")) step(draw(mesh, vocabulary, steps++));
@@ -125,7 +125,7 @@ void StepBenchmark::run(benchmark::State& state) {
   world_.barrier();
   for (auto _ : state) {
     const std::vector<MicroBatch> batches = draw(mesh, vocabulary, steps++);
-    synchronize();
+    if (options_.flag("sync")) synchronize();
     const double begin = now_s();
     step(batches);
     times_.push_back(now_s() - begin);
@@ -133,6 +133,7 @@ void StepBenchmark::run(benchmark::State& state) {
   }
   Footprint footprint = read_device();
   footprint.held = strategy->memory();
+  offload_ = strategy->offload_report();
   footprint.device_allocations -= allocations;
   footprint.sent = (sent_over_all_axes(mesh) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
@@ -255,6 +256,13 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
         .add("idle_largest_pct", 100 * idle.largest)
         .add("bubble_pct", 100 * idle.bubble)
         .add("bubble_of_parts_pct", 100 * idle.bubble_of_parts);
+  }
+  if (offload_.step_s > 0) {
+    line.add("to_host_gb_s", offload_.to_host_bytes_per_s / 1e9)
+        .add("to_device_gb_s", offload_.to_device_bytes_per_s / 1e9)
+        .add("host_update_elements_s", offload_.update_elements_per_s)
+        .add("offload_step_ms", offload_.step_s * 1e3)
+        .add("offload_hidden_pct", 100 * offload_.hidden);
   }
   line.add("build_s", build_s_).add("loss", loss_);
   std::cout << "TESSERA " << line.text() << std::endl;

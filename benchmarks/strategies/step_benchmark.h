@@ -52,6 +52,7 @@ class StepBenchmark {
   int64_t micro_batch_;
   std::vector<double> times_;
   double build_s_ = 0, loss_ = 0;
+  OffloadReport offload_;
 };
 
 }  // namespace tessera::bench

@@ -11,6 +11,8 @@ std::vector<std::string> offload_names() { return {"none", "optimizer", "optimiz
 ParallelConfig parallel_config(const TrainOptions& o) {
   const std::vector<std::string> offloads = offload_names();
   const auto offload = std::find(offloads.begin(), offloads.end(), o.offload) - offloads.begin();
+  const std::vector<std::string> places{"auto", "host", "device"};  // in the order of OffloadStep
+  const auto place = std::find(places.begin(), places.end(), o.offload_step) - places.begin();
   ParallelConfig config{.strategy = o.strategy,
                         .bucket_bytes = o.bucket_bytes,
                         .overlap = o.overlap,
@@ -22,6 +24,7 @@ ParallelConfig parallel_config(const TrainOptions& o) {
                         .shard_ranks = static_cast<int>(o.shard_ranks),
                         .gradient_checkpointing = o.gradient_checkpointing,
                         .offload = {.what = static_cast<Offload>(offload),
+                                    .step = static_cast<OffloadStep>(place),
                                     .pin_memory = o.pin_memory,
                                     .threads = static_cast<int>(o.offload_threads)},
                         .pipeline = {.schedule = o.pipeline_schedule,

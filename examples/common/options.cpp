@@ -94,6 +94,9 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep only the inputs of blocks, and run each again in backward");
   flags.add("offload", &o.offload, "state in host memory", offload_names());
+  flags.add("offload_step", &o.offload_step,
+            "offload: where the optimizer's update runs; auto: on a GPU where there is one",
+            {"auto", "host", "device"});
   flags.add("pin_memory", &o.pin_memory, "offload: page-locked host memory");
   flags.add("offload_threads", &o.offload_threads,
             "offload: of the optimizer step on the host; 0: this rank's share of the cores");

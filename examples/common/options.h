@@ -33,7 +33,7 @@ struct TrainOptions {
   bool overlap = true, reduce_at_boundary = false, tf32 = false;
   bool reshard_after_forward = true, gradient_checkpointing = false;
   int64_t fsdp_unit_numel = 0, shard_ranks = 0;
-  std::string offload = "none";
+  std::string offload = "none", offload_step = "auto";
   bool pin_memory = true;
   int64_t offload_threads = 0;
   int64_t pipeline_parallel = 1, pipeline_chunks = 1, tensor_parallel = 1;

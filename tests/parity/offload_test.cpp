@@ -2,8 +2,10 @@
 // the device.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "tessera/models/bloom.h"
 #include "tessera/optim/sgd.h"
 #include "tests/parity/parity.h"
 #include "tests/support/ranks.hpp"
@@ -74,7 +76,7 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
       // Chunks that end inside and at the ends of parameters, more of them than the ring has slots.
       row.parallel.offload = {
           .what = what, .step = step, .pin_memory = pin, .threads = 2, .chunk_numel = chunk_numel};
-      INFO(row.name() << (step == OffloadStep::kHost ? " host" : " device") << " step");
+      INFO(row.name());
       const auto actual = run_row(row, work);
       for (size_t rank = 0; rank < actual.size(); ++rank) {
         CHECK(bit_difference(actual[rank], expected[rank]) == "");
@@ -85,6 +87,7 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
   }
 }
 
+constexpr double kOverflowingScale = 1 << 18;
 const std::vector<std::string> kStrategies = {"single", "zero1", "zero2", "zero3", "fsdp"};
 
 bool legal(const std::string& strategy, int ranks) { return strategy != "single" || ranks == 1; }
@@ -109,7 +112,13 @@ TEST_CASE("16 bits with masters on the host, fp32 gradients, skipped steps") {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     ParityWork work = toy_work();
     // Overflows at first: the first steps are skipped.
-    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1 << 22};
+    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = kOverflowingScale};
+    ParityRow device;
+    device.parallel.precision.parameter = dtype;
+    const ParityResult single = run_row(device, work).front();
+    const auto skipped = std::count_if(single.grad_norm.begin(), single.grad_norm.end(),
+                                       [](double norm) { return !std::isfinite(norm); });
+    CHECK((dtype == at::kHalf ? skipped == 2 : skipped == 0));
     for (const auto& strategy : kStrategies) {
       for (const bool fp32_gradients : {false, true}) {
         ParityRow row{.ranks = strategy == "single" ? 1 : 2};
@@ -143,6 +152,31 @@ TEST_CASE(
       }
       check_offloaded(row, work, 10'000);
     }
+  }
+}
+
+TEST_CASE("inside pipeline stages and on a tensor axis, clipped over all axes") {
+  const ParityWork toy = toy_work();
+  for (const std::string strategy : {"zero1", "zero3"}) {
+    for (const int data : {1, 2}) {
+      ParityRow row{.ranks = 2 * data, .accumulation = 4, .pipeline = 2};
+      row.parallel.strategy = strategy;
+      row.parallel.precision.parameter = at::kBFloat16;
+      check_offloaded(row, toy);
+    }
+  }
+  BloomConfig bloom;
+  bloom.vocabulary = 67;
+  bloom.hidden = 48;
+  bloom.heads = 6;
+  bloom.layers = 2;
+  ParityWork work = toy_work({.vocabulary = 67}, 8);
+  work.model = make_bloom_causal(bloom);
+  for (const auto& [pipeline, data] : {std::pair(1, 2), {2, 1}}) {
+    ParityRow row{.ranks = 4, .accumulation = 2, .pipeline = pipeline, .tensor = 2};
+    row.parallel.strategy = data == 2 ? "fsdp" : "zero2";
+    row.parallel.sequence_parallel = data == 2;
+    check_offloaded(row, work);
   }
 }
 

@@ -13,11 +13,13 @@ namespace tessera::testing {
 
 std::string ParityRow::name() const {
   const char* offload[] = {"", " offload=optimizer", " offload=optimizer+params"};
+  const char* step[] = {"", " step=host", " step=device"};
   return concat(
       parallel.strategy, " ", pipeline, "x", data(), "x", tensor, " accumulation=", accumulation,
       " ", parallel.precision.parameter, pipeline > 1 ? " " + parallel.pipeline.schedule : "",
       parallel.sequence_parallel ? " sequence-parallel" : "",
       offload[static_cast<int>(parallel.offload.what)],
+      step[static_cast<int>(parallel.offload.step)],
       parallel.gradient_checkpointing ? " checkpointing" : "",
       parallel.unit_numel > 0 ? concat(" unit=", parallel.unit_numel) : "",
       parallel.reshard_after_forward ? "" : " no-reshard",
@@ -30,9 +32,9 @@ std::string ParityRow::name() const {
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work) {
   DeviceMesh mesh(comm, {row.pipeline, row.data(), row.tensor});
   auto strategy = make_strategy(row.parallel, mesh);
-  strategy->attach(work.model, {.device = comm.device(), .seed = work.seed, .source = work.source},
-                   work.optimizer ? work.optimizer
-                                  : make_adamw({.weight_decay = work.weight_decay}));
+  strategy->attach(
+      work.model, {.device = comm.device(), .seed = work.seed, .source = work.source},
+      work.optimizer ? work.optimizer : make_adamw({.weight_decay = work.weight_decay}));
   TrainerOptions options = work.trainer;
   options.device = comm.device();
   Trainer trainer(*strategy, options);

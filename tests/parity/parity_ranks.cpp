@@ -96,6 +96,27 @@ std::vector<ParityRow> tensor_rows(int ranks) {
   return rows;
 }
 
+// State in host memory, stepped there and on the device.
+std::vector<ParityRow> offload_rows(int ranks) {
+  std::vector<ParityRow> rows;
+  auto add = [&](const std::string& strategy, Offload what, int stages = 1, int tensor = 1) {
+    if (ranks % (stages * tensor) != 0) return;
+    for (auto step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+      ParityRow row{.ranks = ranks, .accumulation = 2, .pipeline = stages, .tensor = tensor};
+      row.parallel.strategy = strategy;
+      row.parallel.offload = {.what = what, .step = step, .threads = 1, .chunk_numel = 1000};
+      rows.push_back(row);
+    }
+  };
+  if (ranks == 1) add("single", Offload::kOptimizer);
+  add("zero1", Offload::kOptimizer);
+  add("zero2", Offload::kOptimizer);
+  add("zero3", Offload::kOptimizerAndParameters);
+  add("fsdp", Offload::kOptimizerAndParameters);
+  if (ranks > 1) add("zero2", Offload::kOptimizer, /*stages=*/2);
+  return rows;
+}
+
 // The same on all ranks: whether the row agrees on each of them.
 bool run_row(Communicator& world, const std::string& model, const ParityRow& row,
              const ParityWork& work, const ParityResult& expected) {
@@ -123,6 +144,7 @@ bool run_table(Communicator& world) {
   for (const std::string model : {"toy", "bloom"}) {
     std::vector<ParityRow> rows = data_rows(world.size());
     for (const auto& row : pipeline_rows(world.size())) rows.push_back(row);
+    for (const auto& row : offload_rows(world.size())) rows.push_back(row);
     if (model == "bloom") {  // the toy has no tensor-parallel layers
       for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
     }

@@ -188,7 +188,8 @@ TEST_CASE("the strategy flags reach the library") {
   add_train_flags(flags, options, Task::kCausal);
   flags.parse({"--strategy", "fsdp", "--dtype", "bf16", "--reduce_dtype", "fp32",
                "--reshard_after_forward", "false", "--fsdp_unit_numel", "1000", "--shard_ranks",
-               "2", "--gradient_checkpointing", "--offload", "optimizer+params", "--pin_memory",
+               "2", "--gradient_checkpointing", "--offload", "optimizer+params", "--offload_step",
+               "host", "--pin_memory",
                "false", "--pipeline_parallel", "2", "--pipeline_schedule", "interleaved",
                "--pipeline_chunks", "3", "--tensor_parallel", "4", "--sequence_parallel"});
   const ParallelConfig config = parallel_config(options);
@@ -201,6 +202,7 @@ TEST_CASE("the strategy flags reach the library") {
   CHECK(config.shard_ranks == 2);
   CHECK(config.gradient_checkpointing);
   CHECK(config.offload.what == Offload::kOptimizerAndParameters);
+  CHECK(config.offload.step == OffloadStep::kHost);
   CHECK_FALSE(config.offload.pin_memory);
   CHECK(config.pipeline.schedule == "interleaved");
   CHECK(config.pipeline.chunks == 3);
