@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -19,6 +20,15 @@ constexpr std::array kPresets = {
     Preset{"gpt2-large", 1280, 36, 20},  Preset{"gpt2-xl", 1600, 48, 25},
     Preset{"gpt2-tiny", 64, 2, 4, true}, Preset{"gpt2-mini", 96, 4, 6, true},
 };
+
+void notice_dropout(Gpt2Config& config) {
+  const double most =
+      std::max({config.embedding_dropout, config.attention_dropout, config.residual_dropout});
+  if (most == 0) return;
+  config.notices.push_back(concat("model ", config.name, " drops out up to ", most,
+                                  " in training: losses of layouts with ",
+                                  "other data ranks or micro-batches differ by what is drawn"));
+}
 
 }  // namespace
 
@@ -46,6 +56,7 @@ Gpt2Config Gpt2Config::preset(const std::string& name) {
       config.bos_token = 1, config.eos_token = 2, config.pad_token = 3;
       config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
     }
+    notice_dropout(config);
     return config;
   }
   fail(ErrorCode::kInvalidArgument, "unknown model configuration \"", name, "\"; known are ",
@@ -88,6 +99,7 @@ Gpt2Config Gpt2Config::from_json(const Json& json) {
   config.eos_token = token("eos_token_id", config.eos_token);
   config.pad_token = config_json::token(json, "pad_token_id");
   config_json::validate(json, config);
+  notice_dropout(config);
   return config;
 }
 

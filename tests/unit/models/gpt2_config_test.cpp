@@ -40,7 +40,9 @@ TEST_CASE("the GPT-2 presets have the published parameter counts") {
   CHECK(count("gpt2-large") == 774'030'080);
   CHECK(count("gpt2-xl") == 1'557'611'200);
   CHECK(Gpt2Config::preset("gpt2").attention_dropout == 0.1);
+  CHECK(Gpt2Config::preset("gpt2").notices.size() == 1);
   CHECK(Gpt2Config::preset("gpt2-tiny").attention_dropout == 0);
+  CHECK(Gpt2Config::preset("gpt2-tiny").notices.empty());
 }
 
 TEST_CASE("GPT-2's config.json is read in every spelling, with transformers' defaults") {
