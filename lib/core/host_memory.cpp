@@ -72,6 +72,15 @@ int64_t control_group_available() {
   return least;
 }
 
+// Huge pages inside the block: a step walks through all of it. Only a hint.
+void prefer_huge_pages(void* data, size_t bytes) {
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t last = (begin + bytes) / kHugePage * kHugePage;
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
 void touch(void* data, size_t bytes, HostThreads& threads) {
   constexpr size_t kPart = size_t{4} << 20;
   threads.run(static_cast<int64_t>((bytes + kPart - 1) / kPart), [&](int64_t part) {
@@ -89,13 +98,14 @@ at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThre
   const size_t bytes = static_cast<size_t>(numel) * c10::elementSize(dtype);
   if (!pinned || bytes == 0) {
     at::Tensor tensor = at::empty({numel}, options);
+    prefer_huge_pages(tensor.data_ptr(), bytes);
     touch(tensor.data_ptr(), bytes, threads);
     return tensor;
   }
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check(data != MAP_FAILED, ErrorCode::kResourceExhausted, "the system refuses ", bytes,
         " bytes of host memory");
-  madvise(data, bytes, MADV_HUGEPAGE);
+  prefer_huge_pages(data, bytes);
   touch(data, bytes, threads);
   const std::string refusal = pin_pages(data, bytes);
   if (!refusal.empty()) {

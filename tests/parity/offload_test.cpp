@@ -135,11 +135,11 @@ TEST_CASE(
     "units of many chunks, without overlap, recomputed, kept gathered, hybrid, without clip") {
   // The embedding has 102,400 elements, three chunks of the host's threads.
   ParityWork work = toy_work({.vocabulary = 640, .hidden = 160, .layers = 2}, 8);
-  work.global_batches.resize(3);
+  work.global_batches.resize(2);
   work.trainer.max_grad_norm = 0;
   for (const auto& strategy : kStrategies) {
     for (const int variant : {0, 1, 2, 3}) {
-      ParityRow row{.ranks = strategy == "single" ? 1 : 4};
+      ParityRow row{.ranks = strategy == "single" ? 1 : variant == 3 ? 4 : 2};
       row.parallel.strategy = strategy;
       row.parallel.precision.parameter = variant == 0 ? at::kFloat : at::kBFloat16;
       row.parallel.overlap = variant != 1;

@@ -85,6 +85,7 @@ std::vector<ParityRow> tensor_rows(int ranks) {
     row.parallel.sequence_parallel = sequence_parallel;
     rows.push_back(row);
   };
+  if (ranks == 1) return rows;
   for (bool sequence_parallel : {false, true}) {
     add("single", 1, ranks, sequence_parallel);
     if (ranks == 2) continue;
