@@ -14,6 +14,10 @@ Fsdp::Fsdp(const ParallelConfig& config, Communicator& data) : ShardingStrategy(
   set_hybrid(*group_, *replicas_);
 }
 
+int64_t Fsdp::extra_bytes_sent() const {
+  return group_ == nullptr ? 0 : group_->bytes_sent() + replicas_->bytes_sent();
+}
+
 ShardingStrategy::Cut Fsdp::cut() const {
   return {.shards = config().shard_ranks == 1 ? 1 : shards().size(),
           .unit_numel = config().unit_numel};

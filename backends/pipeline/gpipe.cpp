@@ -118,6 +118,14 @@ at::Tensor GPipe::grad_norm_squared() {
   return sum.squeeze(0);
 }
 
+int64_t GPipe::extra_bytes_sent() const {
+  int64_t sum = inner_->extra_bytes_sent();
+  for (const auto& holders : holders_) {
+    if (holders != nullptr) sum += holders->bytes_sent();
+  }
+  return sum;
+}
+
 void GPipe::measure_times(bool on) { timer_->enable(on); }
 
 PipelineTimes GPipe::times() const { return timer_->read(); }

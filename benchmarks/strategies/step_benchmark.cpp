@@ -25,9 +25,9 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int64_t sent_over_all_axes(const DeviceMesh& mesh) {
-  return mesh.axis(Axis::kPipeline).bytes_sent() + mesh.axis(Axis::kData).bytes_sent() +
-         mesh.axis(Axis::kTensor).bytes_sent();
+int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
+  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
+         mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
 }
 
 // One line of "key": value pairs.
@@ -119,7 +119,7 @@ void StepBenchmark::run(benchmark::State& state) {
   };
   int64_t steps = 0;
   while (steps < options_.number("warmup")) step(draw(mesh, vocabulary, steps++));
-  const int64_t sent = sent_over_all_axes(mesh);
+  const int64_t sent = bytes_sent(mesh, *strategy);
   if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
   const int64_t allocations = read_device().device_allocations;
   world_.barrier();
@@ -135,7 +135,7 @@ void StepBenchmark::run(benchmark::State& state) {
   footprint.held = strategy->memory();
   offload_ = strategy->offload_report();
   footprint.device_allocations -= allocations;
-  footprint.sent = (sent_over_all_axes(mesh) - sent) / static_cast<int64_t>(times_.size());
+  footprint.sent = (bytes_sent(mesh, *strategy) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
   const Idle idle = measure_idle(*strategy, [&] { step(draw(mesh, vocabulary, steps++)); });

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "examples/common/prepare.h"
+#include "tessera/optim/adamw.h"
 
 namespace tessera::programs {
 
@@ -44,9 +44,17 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
           .tensor = static_cast<int>(o.tensor_parallel)};
 }
 
-int64_t bytes_sent(const DeviceMesh& mesh) {
-  return mesh.axis(Axis::kPipeline).bytes_sent() + mesh.axis(Axis::kData).bytes_sent() +
-         mesh.axis(Axis::kTensor).bytes_sent();
+TheoryInput theory_input(const Prepared& run, const TrainOptions& o, int world_size) {
+  return {.parallel = parallel_config(o),
+          .mesh = mesh_extents(o, world_size),
+          .accumulation = o.gradient_accumulation_steps,
+          .model = run.model,
+          .moments = moments_of(make_adamw({}))};
+}
+
+int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
+  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
+         mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
 }
 
 bool counts_for_its_data(const DeviceMesh& mesh) {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "examples/common/options.h"
+#include "examples/common/prepare.h"
+#include "examples/common/theory.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 
@@ -16,8 +18,11 @@ ParallelConfig parallel_config(const TrainOptions& options);
 // The data axis gets what the other two leave. DeviceMesh refuses what does not fit the world.
 MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
-// What this rank has sent over all axes.
-int64_t bytes_sent(const DeviceMesh& mesh);
+// Without activations: their sizes are known when batches are.
+TheoryInput theory_input(const Prepared& run, const TrainOptions& options, int world_size);
+
+// What this rank has sent, over all axes and over what the strategy has made itself.
+int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);
 
 // Its micro-batches are counted here when several ranks work on the same ones.
 bool counts_for_its_data(const DeviceMesh& mesh);

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <new>
 
-#include "examples/common/theory.h"
+#include "examples/common/layout.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -16,41 +16,46 @@ namespace {
 struct Need {
   Theory state;
   double activations = 0;
-  double total() const {
-    return state.parameter_bytes + state.gradient_bytes + state.optimizer_bytes + activations;
-  }
+  double total() const { return state.device_bytes() + activations; }
 };
 
 // Activations: 17 elements of the hidden size per token and layer (Korthikanti et al. 2022,
 // equation 2 without the attention scores), fp32 attention probabilities where they are stored
-// (CPU), one chunk of logits and its gradient.
+// (CPU), one chunk of logits and its gradient. Recomputation keeps one element and one layer's 17.
+// A pipeline's first stage holds the micro-batches in flight of its share of the layers.
 Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
   const double element = o.dtype == "fp32" ? 4 : 2;
-  TheoryInput input{.strategy = o.strategy,
-                    .ranks = ranks,
-                    .accumulation = o.gradient_accumulation_steps,
-                    .block_parameters = run.parameter_sizes(),
-                    .parameter_dtype = o.dtype,
-                    .gradient_dtype = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype,
-                    .reduce_dtype = o.reduce_dtype.empty() ? o.dtype : o.reduce_dtype,
-                    .persistence_threshold = o.persistence_threshold};
   const int64_t length =
       o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
   const auto tokens = static_cast<double>(o.per_device_train_batch_size * length);
-  const auto hidden = static_cast<double>(run.config().hidden * run.config().layers);
-  const auto scores = static_cast<double>(run.config().heads * run.config().layers * length);
+  const auto layers = static_cast<double>(run.config().layers);
+  const auto tensor = static_cast<double>(o.tensor_parallel);
+  const auto stages = static_cast<double>(o.pipeline_parallel);
+  const double layer = tokens *
+                       (17 * static_cast<double>(run.config().hidden) * element +
+                        static_cast<double>(run.config().heads * length) * 4) /
+                       tensor;
+  const double kept = tokens * static_cast<double>(run.config().hidden) * element;
+  const auto micro_batches = static_cast<double>(o.gradient_accumulation_steps);
+  const double in_flight =
+      o.pipeline_schedule == "gpipe" ? micro_batches : std::min(micro_batches, stages);
+  const double all = o.gradient_checkpointing ? layers * kept / stages : layers * layer / stages;
+  Need need{largest_theory(theory_input(run, o, static_cast<int>(ranks))),
+            (stages > 1 ? in_flight : 1) * all + (o.gradient_checkpointing ? layer : 0)};
   const double chunk = std::min(tokens, 1024.0) * static_cast<double>(run.config().vocabulary);
-  Need need{theory_of(input), tokens * (17 * hidden * element + scores * 4)};
-  if (run.task == Task::kCausal) need.activations += 2 * chunk * 4;
+  if (run.task == Task::kCausal) need.activations += 2 * chunk / tensor * 4;
   return need;
 }
 
 std::string describe(const Need& need) {
-  return concat("One rank needs about ", mebibytes(need.total()), ": parameters ",
-                mebibytes(need.state.parameter_bytes), ", gradients ",
-                mebibytes(need.state.gradient_bytes), ", optimizer ",
-                mebibytes(need.state.optimizer_bytes), ", activations about ",
-                mebibytes(need.activations));
+  std::string text = concat("One rank needs about ", mebibytes(need.total()), ": parameters ",
+                            mebibytes(need.state.parameter_bytes), ", gradients ",
+                            mebibytes(need.state.gradient_bytes), ", optimizer ",
+                            mebibytes(need.state.optimizer_bytes), ", activations about ",
+                            mebibytes(need.activations));
+  if (need.state.buffer_bytes > 0) text += ", buffers " + mebibytes(need.state.buffer_bytes);
+  if (need.state.host_bytes > 0) text += "; on the host " + mebibytes(need.state.host_bytes);
+  return text;
 }
 
 }  // namespace
@@ -67,7 +72,7 @@ void check_host_memory(const Prepared& run, int64_t ranks, int64_t ranks_on_host
   available *= 1024;
   Need need = need_of(run, run.options, ranks);
   need.activations = 0;
-  const double wanted = need.total() * static_cast<double>(ranks_on_host);
+  const double wanted = (need.total() + need.state.host_bytes) * static_cast<double>(ranks_on_host);
   if (!in || wanted <= available) return;
   fail(ErrorCode::kResourceExhausted,
        memory_advice(run, ranks,

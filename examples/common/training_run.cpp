@@ -214,7 +214,7 @@ double TrainingRun::epoch() const {
 
 TrainingRun::StepStart TrainingRun::now() const {
   const auto time = std::chrono::steady_clock::now().time_since_epoch();
-  return {std::chrono::duration<double>(time).count(), bytes_sent(*mesh_)};
+  return {std::chrono::duration<double>(time).count(), bytes_sent(*mesh_, *strategy_)};
 }
 
 void TrainingRun::train() {
@@ -321,10 +321,13 @@ void TrainingRun::finish(int exit_code, const std::string& hash) {
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
   if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
   if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
-  info.extra = {{"parameter_bytes", memory_[0]},   {"gradient_bytes", memory_[1]},
-                {"optimizer_bytes", memory_[2]},   {"buffer_bytes", memory_[3]},
-                {"host_bytes", memory_[4]},        {"pinned_bytes", memory_[5]},
-                {"comm_bytes", bytes_sent(*mesh_)}};
+  info.extra = {{"parameter_bytes", memory_[0]},
+                {"gradient_bytes", memory_[1]},
+                {"optimizer_bytes", memory_[2]},
+                {"buffer_bytes", memory_[3]},
+                {"host_bytes", memory_[4]},
+                {"pinned_bytes", memory_[5]},
+                {"comm_bytes", bytes_sent(*mesh_, *strategy_)}};
   recorder_->finish(info);
   recorder_.reset();
   std::printf("results are in %s\n", options_.output_dir.c_str());

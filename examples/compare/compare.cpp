@@ -14,7 +14,7 @@
 #include "examples/common/prepare.h"
 #include "examples/compare/child.h"
 #include "examples/compare/comparison_table.h"
-#include "tessera/backends/parallel_config.h"
+#include "examples/compare/rows.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 
@@ -24,25 +24,20 @@ namespace {
 namespace fs = std::filesystem;
 
 struct CompareOptions {
-  std::string task = "squad", strategies = "ddp,zero1,zero2,zero3", rank_counts = "2,4";
+  std::string task = "squad", strategies = "ddp,zero1,zero2,zero3,fsdp", rank_counts = "2,4", rows;
   std::string launcher = "auto", output_dir;
   int64_t global_batch_size = 0;
   double tolerance = 0;
   bool overwrite_output_dir = false;
 };
 
-std::vector<std::string> items_of(const std::string& list) {
-  std::vector<std::string> items;
-  std::istringstream in(list);
-  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
-  return items;
-}
-
 void add_flags(FlagSet& flags, CompareOptions& o) {
   flags.section("Comparison (all other flags go to the fine-tuning program)");
   flags.add("task", &o.task, "which program runs", {"squad", "classification"});
   flags.add("strategies", &o.strategies, "the rows; single on one rank is always the reference");
   flags.add("rank_counts", &o.rank_counts, "each strategy runs on each of these numbers of ranks");
+  flags.add("rows", &o.rows,
+            "instead of the two: FILE with one row a line, its number of ranks and its flags");
   flags.add("global_batch_size", &o.global_batch_size,
             "rows of an optimizer step in every run; 0: the batch of the largest run");
   flags.add("launcher", &o.launcher, "auto: mpirun where it is found, else threads",
@@ -55,8 +50,8 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
 
 class Comparison {
  public:
-  // defect: name of a row whose learning rate is planted 1 % too high, to show that verdicts can
-  // fail; usually empty.
+  // arguments: of every row. defect: name of a row whose learning rate is planted 1 % too high, to
+  // show that verdicts can fail; usually empty.
   Comparison(const CompareOptions& options, Prepared prepared, std::vector<std::string> arguments,
              std::string defect)
       : options_(options),
@@ -78,7 +73,7 @@ class Comparison {
     return options_.tolerance > 0 ? options_.tolerance : default_tolerance(prepared_.options.dtype);
   }
   std::string folder_of(const ComparisonRow& row) const {
-    return options_.output_dir + "/" + row.name();
+    return options_.output_dir + "/" + row.name;
   }
 
   const CompareOptions& options_;
@@ -103,30 +98,14 @@ void Comparison::check_options() {
           "--output_dir ", options_.output_dir,
           " is not empty; choose another directory, or add --overwrite_output_dir");
   require(options_.tolerance >= 0, "--tolerance is ", options_.tolerance, "; it must be positive");
-  rows_.push_back({.strategy = "single", .is_reference = true});
-  const std::vector<std::string> known = strategy_names();
-  for (const std::string& strategy : items_of(options_.strategies)) {
-    require(std::find(known.begin(), known.end(), strategy) != known.end(), "--strategies: '",
-            strategy, "' is no strategy; the nearest is ", nearest_name(strategy, known));
-    if (strategy == "single") continue;
-    for (const std::string& count : items_of(options_.rank_counts)) {
-      const int ranks = std::atoi(count.c_str());
-      require(ranks >= 1 && ranks <= 256 && count == std::to_string(ranks), "--rank_counts: '",
-              count, "' is not a number of ranks from 1 to 256");
-      rows_.push_back({.strategy = strategy, .ranks = ranks});
-    }
-  }
-  const int64_t rows_per_rank = prepared_.options.per_device_train_batch_size;
-  int64_t global = options_.global_batch_size;
-  for (const auto& row : rows_) {
-    if (options_.global_batch_size == 0) global = std::max(global, rows_per_rank * row.ranks);
-  }
-  for (auto& row : rows_) {
-    row.accumulation = global / (rows_per_rank * row.ranks);
-    require(row.accumulation * rows_per_rank * row.ranks == global, "a global batch of ", global,
-            " rows cannot be cut into micro-batches of ", rows_per_rank, " on ", row.ranks,
-            " ranks; change --global_batch_size, --per_device_train_batch_size or --rank_counts");
-  }
+  rows_ = make_rows({.task = prepared_.task,
+                     .arguments = arguments_,
+                     .strategies = options_.strategies,
+                     .rank_counts = options_.rank_counts,
+                     .rows_file = options_.rows,
+                     .global_batch_size = options_.global_batch_size});
+  const bool known = std::ranges::any_of(rows_, [&](const auto& r) { return r.name == defect_; });
+  require(defect_.empty() || known, "TESSERA_COMPARE_DEFECT: no row is called ", defect_);
   // Every rank of every row gets the same number of cores, so that the rows compare.
   int64_t most_ranks = 1;
   for (const auto& row : rows_) most_ranks = std::max(most_ranks, row.ranks);
@@ -155,41 +134,35 @@ std::vector<std::string> Comparison::command_of(const ComparisonRow& row) const 
     command.push_back("--" + flag);
     command.push_back(value);
   };
-  add("strategy", row.strategy);
-  add("gradient_accumulation_steps", std::to_string(row.accumulation));
+  command.insert(command.end(), row.flags.begin(), row.flags.end());
   add("output_dir", folder_of(row));
   if (row.ranks > 1 && !uses_mpirun_) add("ranks", std::to_string(row.ranks));
   if (!defect_.empty()) {
     add("learning_rate",
-        concat(prepared_.options.learning_rate * (row.name() == defect_ ? 1.01 : 1)));
+        concat(prepared_.options.learning_rate * (row.name == defect_ ? 1.01 : 1)));
   }
   return command;
 }
 
+// After the run, which says how long its rows were.
 Theory Comparison::theory_of_row(const ComparisonRow& row) const {
-  const TrainOptions& o = prepared_.options;
-  const std::string gradient = o.gradient_dtype.empty() ? o.dtype : o.gradient_dtype;
-  return theory_of({.strategy = row.strategy,
-                    .ranks = row.ranks,
-                    .accumulation = row.accumulation,
-                    .block_parameters = prepared_.parameter_sizes(),
-                    .parameter_dtype = o.dtype,
-                    .gradient_dtype = gradient,
-                    .reduce_dtype = o.reduce_dtype.empty() ? gradient : o.reduce_dtype,
-                    .persistence_threshold = o.persistence_threshold,
-                    .reduce_at_boundary = o.reduce_at_boundary});
+  TheoryInput input = theory_input(prepared_, row.options, static_cast<int>(row.ranks));
+  input.tokens = static_cast<double>(row.run.tokens_per_step) /
+                 static_cast<double>(input.mesh.data * input.accumulation);
+  input.activation_elements = input.tokens * static_cast<double>(prepared_.config().hidden);
+  return largest_theory(input);
 }
 
 void Comparison::run_row(ComparisonRow& row) {
-  std::printf("%-8s on %lld rank(s) ... ", row.strategy.c_str(), static_cast<long long>(row.ranks));
+  std::printf("%-24s ... ", row.name.c_str());
   std::fflush(stdout);
-  const std::string log = options_.output_dir + "/logs/" + row.name() + ".log";
+  const std::string log = options_.output_dir + "/logs/" + row.name + ".log";
   const ChildResult child = run_child(command_of(row), log, environment_);
   row.exit_code = child.exit_code;
   row.wall_s = child.wall_s;
-  row.theory = theory_of_row(row);
   if (child.exit_code == 0) {
     row.run = read_run(folder_of(row));
+    row.theory = theory_of_row(row);
   } else {
     // 137: killed, which is how the kernel ends a process when memory runs out
     const bool memory =
@@ -222,7 +195,7 @@ int Comparison::run() {
   for (const ComparisonRow& row : rows_) {
     if (!row.failed()) continue;
     if (row.outcome == Outcome::kFailed) return row.exit_code;
-    std::printf("%s differs from the reference; worst parameter: %s\n", row.name().c_str(),
+    std::printf("%s differs from the reference; worst parameter: %s\n", row.name.c_str(),
                 row.parity.worst_parameter.c_str());
     code = exit_code(ErrorCode::kNumerics);
   }

@@ -27,9 +27,10 @@ std::string text_of(const char* pattern, const std::optional<double>& value) {
 }
 
 std::vector<std::string> cells_of(const ComparisonRow& row) {
-  std::vector<std::string> cells{row.strategy, std::to_string(row.ranks)};
+  const MeshExtents mesh = row.mesh();
+  std::vector<std::string> cells{row.name, concat(mesh.pipeline, "x", mesh.data, "x", mesh.tensor)};
   if (row.outcome != Outcome::kFinished) {
-    cells.insert(cells.end(), 9, "-");
+    cells.insert(cells.end(), 10, "-");
   } else {
     const RunResult& run = row.run;
     cells.push_back(run.losses.empty() ? "-" : format("%.4f", run.losses.front()));
@@ -38,6 +39,7 @@ std::vector<std::string> cells_of(const ComparisonRow& row) {
     cells.push_back(mebibyte_pair(run.parameter_bytes, row.theory.parameter_bytes));
     cells.push_back(mebibyte_pair(run.gradient_bytes, row.theory.gradient_bytes));
     cells.push_back(mebibyte_pair(run.optimizer_bytes, row.theory.optimizer_bytes));
+    cells.push_back(mebibyte_pair(run.host_bytes, row.theory.host_bytes));
     cells.push_back(mebibyte_pair(run.comm_bytes_per_step, row.theory.comm_bytes_per_step));
     const std::optional<int64_t>& peak =
         run.gpu_peak_bytes ? run.gpu_peak_bytes : run.cpu_peak_bytes;
@@ -52,8 +54,6 @@ std::vector<std::string> cells_of(const ComparisonRow& row) {
 }
 
 }  // namespace
-
-std::string ComparisonRow::name() const { return concat(strategy, "-", ranks); }
 
 bool ComparisonRow::failed() const {
   return outcome == Outcome::kFailed || (judged && !parity.pass);
@@ -70,8 +70,8 @@ std::string ComparisonRow::verdict() const {
 
 std::string comparison_text(const std::vector<ComparisonRow>& rows, double tolerance) {
   std::vector<std::vector<std::string>> table{
-      {"strategy", "ranks", "first loss", "final loss", "tokens/s", "parameters", "gradients",
-       "optimizer", "sent per step", "peak", "loss, norm, parameters", "verdict"}};
+      {"row", "mesh", "first loss", "final loss", "tokens/s", "parameters", "gradients",
+       "optimizer", "on the host", "sent per step", "peak", "loss, norm, parameters", "verdict"}};
   for (const ComparisonRow& row : rows) table.push_back(cells_of(row));
   std::vector<size_t> widths(table[0].size(), 0);
   for (const auto& line : table) {
@@ -86,8 +86,8 @@ std::string comparison_text(const std::vector<ComparisonRow>& rows, double toler
     text += line.back() + "\n";
   }
   text += concat(
-      "MiB per rank, measured / formula (docs/strategies.md). sent per step: what rank 0 hands to "
-      "the wire. peak: allocated on the GPU, or\n"
+      "MiB of the largest rank, measured / formula (docs/strategies.md). mesh: pipeline x data x "
+      "tensor ranks. sent per step: what rank 0 hands to the wire. peak: allocated on the GPU, or\n"
       "resident in all ranks' processes together. The three differences are the largest relative "
       "ones to the reference; PASS: all within ",
       tolerance, ".\n");
@@ -103,9 +103,13 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
     const bool compared = ran && row.judged && row.parity.mismatch.empty();
     auto when = [](bool condition, Value value) { return condition ? value : Value(); };
     const metrics::Fields fields{
-        {"strategy", row.strategy},
+        {"row", row.name},
+        {"strategy", row.options.strategy},
         {"world_size", row.ranks},
-        {"gradient_accumulation_steps", row.accumulation},
+        {"pp", static_cast<int64_t>(row.mesh().pipeline)},
+        {"dp", static_cast<int64_t>(row.mesh().data)},
+        {"tp", static_cast<int64_t>(row.mesh().tensor)},
+        {"gradient_accumulation_steps", row.options.gradient_accumulation_steps},
         {"train_loss_final", optional(row.run.train_loss_final)},
         {"eval_loss", optional(row.run.eval_loss)},
         {"tokens_per_second_median", optional(row.run.tokens_per_second)},
@@ -115,6 +119,11 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
         {"gradient_formula_bytes", row.theory.gradient_bytes},
         {"optimizer_bytes", optional(row.run.optimizer_bytes)},
         {"optimizer_formula_bytes", row.theory.optimizer_bytes},
+        {"buffer_bytes", optional(row.run.buffer_bytes)},
+        {"buffer_formula_bytes", row.theory.buffer_bytes},
+        {"host_bytes", optional(row.run.host_bytes)},
+        {"host_formula_bytes", row.theory.host_bytes},
+        {"pinned_bytes", optional(row.run.pinned_bytes)},
         {"comm_bytes_per_step", optional(row.run.comm_bytes_per_step)},
         {"comm_formula_bytes_per_step", row.theory.comm_bytes_per_step},
         {"gpu_mem_allocated_peak_bytes", optional(row.run.gpu_peak_bytes)},

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/common/theory.h"
+#include "examples/common/layout.h"
 #include "examples/compare/parity.h"
 
 namespace tessera::programs {
@@ -11,8 +11,10 @@ namespace tessera::programs {
 enum class Outcome { kFinished, kOutOfMemory, kFailed };
 
 struct ComparisonRow {
-  std::string strategy;
-  int64_t ranks = 1, accumulation = 1;
+  int64_t ranks = 1;
+  std::vector<std::string> flags;  // of the fine-tuning program, besides those of all rows
+  TrainOptions options;            // with them
+  std::string name;                // of its folder, e.g. "zero2-4-pp2"
   Outcome outcome = Outcome::kFinished;
   int exit_code = 0;
   std::string message;  // why it did not finish
@@ -22,7 +24,7 @@ struct ComparisonRow {
   Parity parity;
   bool is_reference = false, judged = false;  // judged: parity holds a verdict
 
-  std::string name() const;     // e.g. "zero2-4"
+  MeshExtents mesh() const { return mesh_extents(options, static_cast<int>(ranks)); }
   std::string verdict() const;  // reference, PASS, FAIL ..., or what happened instead
   bool failed() const;
 };

@@ -20,6 +20,12 @@ std::optional<int64_t> integer(const Json& event, const char* key) {
   return value ? std::optional(value->as_int64()) : std::nullopt;
 }
 
+int64_t median(std::vector<int64_t>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 void read_start(const Json& event, RunResult& run) {
   run.device = event.at("device").as_string();
   run.parameter_dtype = event.at("parameter_dtype").as_string();
@@ -38,6 +44,9 @@ void read_end(const Json& event, RunResult& run) {
   run.parameter_bytes = integer(event, "parameter_bytes");
   run.gradient_bytes = integer(event, "gradient_bytes");
   run.optimizer_bytes = integer(event, "optimizer_bytes");
+  run.buffer_bytes = integer(event, "buffer_bytes");
+  run.host_bytes = integer(event, "host_bytes");
+  run.pinned_bytes = integer(event, "pinned_bytes");
   run.gpu_peak_bytes = integer(event, "gpu_mem_allocated_peak_bytes");
   run.cpu_peak_bytes = integer(event, "cpu_rss_tree_peak_bytes");
 }
@@ -50,7 +59,7 @@ RunResult read_run(const std::string& directory) {
   check(in.good(), ErrorCode::kDataLoss, path, ": cannot be read; did the run write its metrics?");
   RunResult run;
   run.directory = directory;
-  std::vector<int64_t> comm_bytes;
+  std::vector<int64_t> comm_bytes, tokens;
   bool ended = false;
   for (std::string line; std::getline(in, line);) {
     const Json event = Json::parse(line, {}, path);
@@ -58,6 +67,7 @@ RunResult read_run(const std::string& directory) {
     if (name == "run_start") read_start(event, run);
     if (name == "eval") run.eval_loss = number(event, "eval_loss");
     if (name == "step") {
+      tokens.push_back(event.at("tokens").as_int64());
       run.losses.push_back(event.get("loss", std::nan("")));
       run.grad_norms.push_back(event.get("grad_norm", std::nan("")));
       if (const auto bytes = integer(event, "comm_bytes")) comm_bytes.push_back(*bytes);
@@ -68,11 +78,8 @@ RunResult read_run(const std::string& directory) {
     }
   }
   check(ended, ErrorCode::kDataLoss, path, ": the run has not ended; its log says why");
-  if (!comm_bytes.empty()) {
-    std::nth_element(comm_bytes.begin(), comm_bytes.begin() + comm_bytes.size() / 2,
-                     comm_bytes.end());
-    run.comm_bytes_per_step = comm_bytes[comm_bytes.size() / 2];
-  }
+  if (!comm_bytes.empty()) run.comm_bytes_per_step = median(comm_bytes);
+  if (!tokens.empty()) run.tokens_per_step = median(tokens);
   return run;
 }
 

@@ -1,19 +1,52 @@
 #include "examples/common/theory.h"
 
+#include <ATen/ATen.h>
+
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/sgd.h"
 #include "tests/support/test.hpp"
 
+using namespace tessera;
 using namespace tessera::programs;
+
+namespace {
+
+class Weights : public Block {
+ public:
+  Weights(const std::vector<int64_t>& sizes, at::Device device) {
+    for (int64_t numel : sizes) {
+      const std::string name = "p" + std::to_string(parameters_.size());
+      parameters_.push_back({name, at::empty({numel}, device).set_requires_grad(true)});
+    }
+  }
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override { return hidden; }
+  std::vector<Parameter> parameters() override { return parameters_; }
+
+ private:
+  std::vector<Parameter> parameters_;
+};
+
+// Blocks with parameters of these sizes.
+ModelSpec model_of(const std::vector<std::vector<int64_t>>& blocks) {
+  ModelSpec model;
+  for (const auto& sizes : blocks) {
+    model.blocks.push_back({"b" + std::to_string(model.blocks.size()),
+                            [sizes](const BuildContext& context) -> std::unique_ptr<Block> {
+                              return std::make_unique<Weights>(sizes, context.device);
+                            }});
+  }
+  return model;
+}
+
+}  // namespace
 
 TEST_CASE("the formulas give the published figures") {
   // Rajbhandari et al. 2020, figure 1: 7.5e9 parameters, 16-bit training, 64 ranks:
   // 120, 31.4, 16.6, 1.9 GB.
-  TheoryInput input{.ranks = 64,
-                    .block_parameters = {{7'500'000'000}},
-                    .parameter_dtype = "bf16",
-                    .gradient_dtype = "bf16",
-                    .reduce_dtype = "bf16"};
+  TheoryInput input{.mesh = {.data = 64}, .model = model_of({{7'500'000'000}})};
+  input.parallel.precision.parameter = at::kBFloat16;
   auto gigabytes = [&](const char* strategy) {
-    input.strategy = strategy;
+    input.parallel.strategy = strategy;
     const Theory theory = theory_of(input);
     return (theory.parameter_bytes + theory.gradient_bytes + theory.optimizer_bytes) / 1e9;
   };
@@ -21,26 +54,66 @@ TEST_CASE("the formulas give the published figures") {
   CHECK(gigabytes("zero1") == Approx(31.4).epsilon(1e-2));
   CHECK(gigabytes("zero2") == Approx(16.6).epsilon(1e-2));
   CHECK(gigabytes("zero3") == Approx(1.9).epsilon(2e-2));
+  CHECK(gigabytes("fsdp") == Approx(1.9).epsilon(2e-2));
 }
 
 TEST_CASE("communication grows with the micro-batches where gradients are sharded") {
-  TheoryInput input{
-      .strategy = "ddp", .ranks = 4, .accumulation = 3, .block_parameters = {{1'000'000, 1000}}};
+  TheoryInput input{.parallel = {.strategy = "ddp"},
+                    .mesh = {.data = 4},
+                    .accumulation = 3,
+                    .model = model_of({{1'000'000, 1000}})};
+  auto sent = [&](const char* strategy) {
+    input.parallel.strategy = strategy;
+    return theory_of(input).comm_bytes_per_step;
+  };
   const double parameters = 1'001'000, ring = 0.75;
-  CHECK(theory_of(input).comm_bytes_per_step == Approx(8 * parameters * ring));
-  input.strategy = "zero1";
-  CHECK(theory_of(input).comm_bytes_per_step == Approx(8 * parameters * ring));
-  input.strategy = "zero2";
-  CHECK(theory_of(input).comm_bytes_per_step == Approx((3 * 4 + 4) * parameters * ring));
-  input.reduce_at_boundary = true;
-  CHECK(theory_of(input).comm_bytes_per_step == Approx(8 * parameters * ring));
-  input.strategy = "zero3";  // one block: gathered once a step
-  CHECK(theory_of(input).comm_bytes_per_step ==
-        Approx((3 * 4 * parameters + 4 * 1'000'000 + 4 * 1000) * ring));
-  input.block_parameters.assign(5, {1'000'000, 1000});  // five: two of each pass are still there
-  CHECK(theory_of(input).comm_bytes_per_step ==
+  CHECK(sent("ddp") == Approx(8 * parameters * ring));
+  CHECK(sent("zero1") == Approx(8 * parameters * ring));
+  CHECK(sent("zero2") == Approx((3 * 4 + 4) * parameters * ring));
+  // One block: gathered once a step.
+  CHECK(sent("zero3") == Approx((3 * 4 * parameters + 4 * 1'000'000 + 4 * 1000) * ring));
+  CHECK(sent("fsdp") == Approx((3 * 4 + 4) * parameters * ring));
+  input.parallel.reduce_at_boundary = true;
+  CHECK(sent("zero2") == Approx(8 * parameters * ring));
+  // Five: the last two of each pass are still there in the next one, but for the loss block, which
+  // runs both ways at once.
+  input.parallel.reduce_at_boundary = false;
+  input.model = model_of(std::vector<std::vector<int64_t>>(5, {1'000'000, 1000}));
+  CHECK(sent("zero3") ==
         Approx((3 * 4 * 5 * parameters + 4 * 1'000'000 * (5 + 5 * 3) + 4 * 5 * 1000) * ring));
-  input.strategy = "single";
-  input.ranks = 1;
-  CHECK(theory_of(input).comm_bytes_per_step == 0);
+  input.parallel.reshard_after_forward = false;
+  CHECK(sent("fsdp") == Approx((3 * 4 * 5 + 4 * 5) * parameters * ring));
+  input.mesh.data = 1;
+  CHECK(sent("single") == 0);
+}
+
+TEST_CASE("hybrid shards are those of the group, and are summed over the replicas") {
+  TheoryInput input{.parallel = {.strategy = "fsdp", .shard_ranks = 2},
+                    .mesh = {.data = 8},
+                    .model = model_of({{1'000'000}})};
+  const Theory theory = theory_of(input);
+  CHECK(theory.parameter_bytes == Approx(4e6 / 2));
+  CHECK(theory.optimizer_bytes == Approx(8e6 / 2));
+  CHECK(theory.comm_bytes_per_step == Approx(8e6 * 1 / 2 + 8e6 / 2 * 3 / 4));
+}
+
+TEST_CASE("a stage holds its blocks and sends their outputs") {
+  TheoryInput input{.parallel = {.strategy = "ddp"},
+                    .mesh = {.pipeline = 2},
+                    .accumulation = 4,
+                    .model = model_of({{1000}, {1000}, {1000}, {3000}}),
+                    .activation_elements = 100};
+  input.parallel.pipeline.balance = "parameters";
+  input.parallel.pipeline.block_costs = {1, 1, 1, 3};
+  CHECK(theory_of(input, 0).parameter_bytes == Approx(12'000));
+  CHECK(theory_of(input, 1).parameter_bytes == Approx(12'000));
+  CHECK(theory_of(input, 0).comm_bytes_per_step == Approx(4 * 100 * 4));
+  input.parallel.pipeline.block_costs = {1, 1, 1, 1};
+  CHECK(largest_theory(input).parameter_bytes == Approx(16'000));
+}
+
+TEST_CASE("what an optimizer keeps is asked of it") {
+  CHECK(moments_of(make_adamw({})) == 2);
+  CHECK(moments_of(make_sgd({})) == 0);
+  CHECK(moments_of(make_sgd({.momentum = 0.9})) == 1);
 }

@@ -90,6 +90,8 @@ class Strategy {
   virtual StrategyMemory memory() const = 0;
   // Finishes the step under way first.
   virtual OffloadReport offload_report() { return {}; }
+  // By this rank over communicators of the strategy's own; those of the mesh count for themselves.
+  virtual int64_t extra_bytes_sent() const { return 0; }
   virtual int64_t parameter_count() const = 0;  // of the whole model; tied parameters once
 };
 

@@ -13,6 +13,7 @@ class Fsdp : public ShardingStrategy {
   // Collective when shard_ranks asks for groups.
   Fsdp(const ParallelConfig& config, Communicator& data);
   std::string name() const override { return "fsdp"; }
+  int64_t extra_bytes_sent() const override;
 
  protected:
   Cut cut() const override;

@@ -55,6 +55,7 @@ class GPipe : public Strategy {
   void visit_gradients(const ParameterVisitor& visitor) override;
   StrategyMemory memory() const override { return inner_->memory(); }
   OffloadReport offload_report() override { return inner_->offload_report(); }
+  int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override { return parameter_count_; }
 
   // After attach(): the parts of the model in order; part p is on stage p % stages.

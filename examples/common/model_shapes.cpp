@@ -1,0 +1,60 @@
+#include "examples/common/model_shapes.h"
+
+#include "tessera/comm/communicator.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+// The first rank of an axis, for builders that only ask for rank and size.
+class NoCommunication : public Communicator {
+ public:
+  explicit NoCommunication(int size) : size_(size) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  at::Device device() const override { return at::kMeta; }
+  std::string transport() const override { return "none"; }
+  Work all_reduce(const at::Tensor&, ReduceOp) override { refuse(); }
+  Work all_gather(const at::Tensor&, const at::Tensor&) override { refuse(); }
+  Work reduce_scatter(const at::Tensor&, const at::Tensor&, ReduceOp) override { refuse(); }
+  Work broadcast(const at::Tensor&, int) override { refuse(); }
+  Work send(const at::Tensor&, int) override { refuse(); }
+  Work recv(const at::Tensor&, int) override { refuse(); }
+  void barrier() override { refuse(); }
+  void begin_group() override { refuse(); }
+  Work end_group() override { refuse(); }
+  std::unique_ptr<Communicator> split(int, int) override { refuse(); }
+  void abort(const std::string&) override {}
+  int64_t bytes_sent() const override { return 0; }
+
+ private:
+  [[noreturn]] static void refuse() {
+    fail(ErrorCode::kInternal, "a block communicates while it is built");
+  }
+  int size_;
+};
+
+}  // namespace
+
+std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks) {
+  NoCommunication axis(tensor_ranks);
+  const BuildContext context{.device = at::kMeta, .tensor = tensor_ranks > 1 ? &axis : nullptr};
+  std::vector<std::vector<ParameterShape>> shapes;
+  for (const BlockBuilder& builder : model.blocks) {
+    shapes.emplace_back();
+    for (const Parameter& parameter : builder.build(context)->parameters()) {
+      ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor.numel()};
+      for (const TiedParameter& tie : model.tied) {
+        const std::string owner = tie.owner_block + "." + tie.owner_parameter;
+        if (shape.owner == owner || shape.owner == tie.alias_block + "." + tie.alias_parameter) {
+          shape.owner = owner;
+          shape.tied = true;
+        }
+      }
+      shapes.back().push_back(shape);
+    }
+  }
+  return shapes;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,20 @@
+#pragma once
+// The sizes of a model's parameters as one rank of a tensor axis builds them, without memory.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/model/model_spec.h"
+
+namespace tessera::programs {
+
+struct ParameterShape {
+  std::string owner;  // "block.parameter" of the tensor it is; its own name unless it is tied
+  int64_t numel = 0;
+  bool tied = false;  // owner or alias of a tied pair
+};
+
+// Block by block, aliases included. Builds every block on the meta device.
+std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks = 1);
+
+}  // namespace tessera::programs

@@ -1,0 +1,123 @@
+#include "tests/unit/backends/layouts.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/core/error.h"
+#include "tessera/models/bloom.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/counting_allocator.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8;
+
+ModelSpec small_bloom() {
+  BloomConfig config;
+  config.vocabulary = 512;
+  config.hidden = kHidden;
+  config.layers = 5;
+  config.heads = 4;
+  return make_bloom_causal(config);
+}
+
+MicroBatch batch() {
+  MicroBatch batch;
+  batch.input_ids = at::arange(kRows * kSequence).view({kRows, kSequence});
+  batch.labels = batch.input_ids + 1;
+  batch.sample_count = kRows;
+  batch.token_count = batch.target_count = kRows * kSequence;
+  return batch;
+}
+
+int64_t sent(const DeviceMesh& mesh, const Strategy& strategy) {
+  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
+         mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
+}
+
+}  // namespace
+
+std::string Layout::name() const {
+  const char* offload[] = {"", " optimizer offloaded", " parameters offloaded"};
+  return concat(parallel.strategy, " ", mesh.pipeline, "x", mesh.data, "x", mesh.tensor, " ",
+                parallel.precision.parameter, " accumulation ", accumulation,
+                mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+                parallel.sequence_parallel ? " sequence parallel" : "",
+                parallel.gradient_checkpointing ? " checkpointing" : "",
+                parallel.reshard_after_forward ? "" : " no reshard",
+                parallel.unit_numel > 0 ? " larger units" : "",
+                parallel.shard_ranks > 0 ? concat(" shard ranks ", parallel.shard_ranks) : "",
+                parallel.reduce_at_boundary ? " at the boundary" : "",
+                parallel.overlap ? "" : " no overlap",
+                offload[static_cast<int>(parallel.offload.what)]);
+}
+
+programs::TheoryInput Layout::theory_input() const {
+  return {.parallel = parallel,
+          .mesh = mesh,
+          .accumulation = accumulation,
+          .model = small_bloom(),
+          .moments = programs::moments_of(make_adamw({})),
+          .activation_elements = kRows * kSequence * kHidden,
+          .tokens = kRows * kSequence};
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation = 1) {
+    config.persistence_threshold = 1000;
+    all.push_back({config, mesh, accumulation});
+  };
+  const std::vector<std::string> names{"ddp", "zero1", "zero2", "zero3", "fsdp"};
+  for (const std::string& name : names) {
+    for (int ranks : {1, 2, 4}) {
+      ParallelConfig config{.strategy = name};
+      add(config, {.data = ranks}, ranks == 2 ? 3 : 1);
+      config.precision.parameter = at::kBFloat16;
+      add(config, {.data = ranks});
+    }
+    add({.strategy = name, .overlap = false, .gradient_checkpointing = true}, {.data = 2});
+  }
+  add({.strategy = "zero2", .reduce_at_boundary = true}, {.data = 2}, 3);
+  add({.strategy = "zero3", .prefetch_blocks = 2}, {.data = 2}, 2);
+  add({.strategy = "fsdp", .reduce_at_boundary = true}, {.data = 2}, 3);
+  add({.strategy = "fsdp", .reshard_after_forward = false}, {.data = 2}, 2);
+  add({.strategy = "fsdp", .unit_numel = 300'000}, {.data = 2});
+  add({.strategy = "fsdp", .shard_ranks = 1}, {.data = 2});
+  add({.strategy = "fsdp", .shard_ranks = 2}, {.data = 4}, 2);
+  for (const std::string& name : names) {
+    for (const char* schedule : {"1f1b", "gpipe", "interleaved"}) {
+      ParallelConfig config{.strategy = name};
+      config.pipeline = {.schedule = schedule, .chunks = *schedule == 'i' ? 2 : 1};
+      add(config, {.pipeline = 2, .data = name == "ddp" ? 1 : 2}, 4);
+    }
+  }
+  add({.strategy = "ddp"}, {.pipeline = 3}, 2);
+  return all;
+}
+
+Measured measure(Communicator& world, const Layout& layout) {
+  const int64_t begin = CountingAllocator::live_bytes();
+  CountingAllocator::reset_peak();
+  DeviceMesh mesh(world, layout.mesh);
+  auto strategy = make_strategy(layout.parallel, mesh);
+  strategy->attach(small_bloom(), {}, make_adamw({}));
+  Measured measured;
+  measured.live_after_attach = CountingAllocator::live_bytes() - begin;
+  measured.peak_of_attach = CountingAllocator::peak_bytes() - begin;
+  {
+    const std::vector<MicroBatch> batches(static_cast<size_t>(layout.accumulation), batch());
+    for (int step = 0; step < 2; ++step) {
+      measured.sent_in_a_step = -sent(mesh, *strategy);
+      strategy->forward_backward(batches);
+      strategy->grad_norm_squared();
+      strategy->optimizer_step(1e-3);
+      measured.sent_in_a_step += sent(mesh, *strategy);
+    }
+  }
+  measured.live_after_step = CountingAllocator::live_bytes() - begin;
+  measured.reported = strategy->memory();
+  return measured;
+}
+
+}  // namespace tessera::testing

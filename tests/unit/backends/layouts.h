@@ -1,0 +1,36 @@
+#pragma once
+// Ways to spread one model over ranks, and what was measured on each of them.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "examples/common/theory.h"
+#include "tessera/backends/strategy.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera::testing {
+
+struct Layout {
+  ParallelConfig parallel;
+  MeshExtents mesh;
+  int accumulation = 1;
+
+  int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
+  std::string name() const;
+  programs::TheoryInput theory_input() const;
+};
+
+// Every strategy alone, and the legal combinations.
+std::vector<Layout> layouts();
+
+struct Measured {
+  StrategyMemory reported;
+  // What the allocator counted for this rank.
+  int64_t live_after_attach = 0, peak_of_attach = 0, live_after_step = 0;
+  int64_t sent_in_a_step = 0;  // over all axes, in the second step and what it leaves to the third
+};
+
+// A small BLOOM, attached and trained for two steps.
+Measured measure(Communicator& world, const Layout& layout);
+
+}  // namespace tessera::testing
