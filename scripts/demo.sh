@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The main job on real input: a small BLOOM fine-tuned on the SQuAD-format sample, as one process and under every
-# strategy on 2 and 4 ranks, with the proof that all computed the same thing. Fails when a verdict does.
+# strategy and combination of examples/compare/demo_rows.txt on 1 to 8 ranks, with the proof that all computed the same
+# thing; then a strategy from outside the library. Fails when a verdict does.
 # Arguments win over examples/compare/demo.json, for example: scripts/demo.sh --max_steps 50
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,25 +9,30 @@ scripts/setup.sh
 source .deps/env.sh
 cmake --preset "$TESSERA_PRESET" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" >.deps/configure.log ||
   { cat .deps/configure.log; exit 1; }
-cmake --build --preset "$TESSERA_PRESET" -j "$TESSERA_JOBS" --target tessera-compare tessera-finetune-squad
+cmake --build --preset "$TESSERA_PRESET" -j "$TESSERA_JOBS" --target tessera-compare tessera-finetune-squad \
+  custom_strategy
 
 output=runs/demo-$(date +%Y%m%d-%H%M%S)
-compare() {  # folder, ranks, more arguments
-  local folder=$1 ranks=$2
-  shift 2
-  "build/$TESSERA_PRESET/bin/tessera-compare" --output_dir "$output/$folder" --rank_counts "$ranks" \
-    --strategies ddp,zero1,zero2,zero3 --global_batch_size 8 --config examples/compare/demo.json "$@"
+bin=build/$TESSERA_PRESET/bin
+compare() {  # folder, more arguments
+  local folder=$1
+  shift
+  "$bin/tessera-compare" --output_dir "$output/$folder" --global_batch_size 8 --config examples/compare/demo.json "$@"
 }
 status=0
-echo "== CPU ranks"
-CUDA_VISIBLE_DEVICES='' compare cpu 2,4 "$@" || status=$?
+echo "== CPU: ranks are threads"
+CUDA_VISIBLE_DEVICES='' compare cpu --rows examples/compare/demo_rows.txt --launcher threads "$@" || status=$?
+echo "== CPU: ranks are processes of mpirun"
+CUDA_VISIBLE_DEVICES='' compare mpi --strategies zero2,fsdp --rank_counts 2 "$@" || status=$?
+echo "== Local SGD, a strategy from outside the library (examples/custom_strategy)"
+CUDA_VISIBLE_DEVICES='' "$bin/custom_strategy" || status=$?
 if [[ $TESSERA_PRESET == cuda ]]; then
   gpus=$(nvidia-smi -L | wc -l)
   counts=1
   ((gpus < 2)) || counts=2
   ((gpus < 4)) || counts=2,4
   echo "== GPU ranks, NCCL"
-  compare gpu "$counts" "$@" || status=$?
+  compare gpu --strategies ddp,zero1,zero2,zero3,fsdp --rank_counts "$counts" "$@" || status=$?
 fi
 echo "everything is in $output; the trained model of each run is in <run>/final"
 exit $status

@@ -13,6 +13,7 @@
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"
+#include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
@@ -146,7 +147,8 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy,
                                                 const std::function<void()>& step) const {
   constexpr int kSteps = 3;
   Idle idle;
-  auto* pipeline = dynamic_cast<GPipe*>(&strategy);
+  auto* tensor = dynamic_cast<TensorParallel*>(&strategy);
+  auto* pipeline = dynamic_cast<GPipe*>(tensor == nullptr ? &strategy : &tensor->inner());
   if (pipeline == nullptr) return idle;
   idle.measured = true;
   pipeline->measure_times(true);

@@ -44,6 +44,7 @@ std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, in
     shapes.emplace_back();
     for (const Parameter& parameter : builder.build(context)->parameters()) {
       ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor.numel()};
+      shape.whole = parameter.shard.replicated();
       for (const TiedParameter& tie : model.tied) {
         const std::string owner = tie.owner_block + "." + tie.owner_parameter;
         if (shape.owner == owner || shape.owner == tie.alias_block + "." + tie.alias_parameter) {

@@ -12,6 +12,7 @@ struct ParameterShape {
   std::string owner;  // "block.parameter" of the tensor it is; its own name unless it is tied
   int64_t numel = 0;
   bool tied = false;  // owner or alias of a tied pair
+  bool whole = true;  // every tensor rank holds all of it
 };
 
 // Block by block, aliases included. Builds every block on the meta device.

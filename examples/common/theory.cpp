@@ -24,9 +24,9 @@ struct Unit {
 struct Stage {
   std::vector<Unit> units;
   std::vector<std::vector<size_t>> units_of_block;
-  std::vector<size_t> layers, heads, embeddings;  // block visits of a step: forward only
-  std::vector<size_t> visits;                     // units in the order in which they are needed
-  int64_t messages = 0;                           // activations and their gradients handed on
+  std::vector<size_t> visits;  // units in the order in which they are needed
+  int64_t messages = 0;        // activations and their gradients handed on
+  double whole = 0;            // elements that every tensor rank holds
   int64_t forwards_of_layers = 0, forwards_of_embedding = 0, forwards_of_head = 0;
 
   double sum(double Unit::*part) const {
@@ -55,14 +55,15 @@ int shard_ranks(const TheoryInput& input) {
 
 bool gathers(const TheoryInput& input) {
   const std::string& name = input.parallel.strategy;
-  return name == "zero3" || (name == "fsdp" && shard_ranks(input) > 1);
+  const bool to_host = input.parallel.offload.what == Offload::kOptimizerAndParameters;
+  return name == "zero3" || (name == "fsdp" && (shard_ranks(input) > 1 || to_host));
 }
 
 bool shards_gradients(const TheoryInput& input) {
   const bool boundary = input.parallel.reduce_at_boundary;
   const std::string& name = input.parallel.strategy;
   return name == "zero3" || (name == "zero2" && !boundary) ||
-         (name == "fsdp" && gathers(input) && !boundary);
+         (name == "fsdp" && shard_ranks(input) > 1 && !boundary);
 }
 
 // Units as docs/strategies.md has them: tied parameters alone, other parameters of a block
@@ -91,6 +92,7 @@ void make_units(const TheoryInput& input, const std::vector<size_t>& blocks, Sta
   for (size_t i = 0; i < blocks.size(); ++i) {
     for (const ParameterShape& p : shapes[blocks[i]]) {
       const auto numel = static_cast<double>(p.numel);
+      if (p.whole) stage.whole += numel;
       double Unit::*part = p.numel < threshold ? &Unit::small : &Unit::large;
       if (!p.tied) {
         open.*part += numel;
@@ -194,6 +196,24 @@ double gathered_elements(const Stage& stage, const Slots& slots) {
   return elements;
 }
 
+// Masters, moments and staging in host memory, and the shards of parameters where asked.
+void move_to_host(const TheoryInput& input, const Stage& stage, int shards, Theory& theory) {
+  const Offload what = input.parallel.offload.what;
+  if (what == Offload::kNone) return;
+  const Dtypes d(input.parallel.precision);
+  const bool is_16_bit = d.parameter < 4, parameters_too = what != Offload::kOptimizer;
+  theory.optimizer_bytes = 0;
+  if (parameters_too) theory.parameter_bytes = d.parameter * stage.sum(&Unit::small);
+  for (const Unit& unit : stage.units) {
+    const bool targets_on_host = parameters_too && unit.small == 0;
+    double element = 4.0 * input.moments + d.gradient;
+    if (is_16_bit || !targets_on_host) element += 4;  // master weights
+    if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
+    theory.host_bytes += element * unit.numel() / shards;
+    if (parameters_too) theory.host_bytes += d.parameter * unit.large / shards;
+  }
+}
+
 void add_traffic(const TheoryInput& input, const Stage& stage, double gathered, Theory& theory) {
   const Dtypes d(input.parallel.precision);
   const std::string& name = input.parallel.strategy;
@@ -225,6 +245,10 @@ void add_traffic(const TheoryInput& input, const Stage& stage, double gathered, 
   const double backward_layers = input.parallel.gradient_checkpointing ? layers / 2 : layers;
   const double sums = 2 * layers + 2 * backward_layers + embeddings + heads;
   sent += 2 * ring(tensor) * (sums * element + heads * 3 * 4 * input.tokens);
+  if (split) {  // inputs of layers gathered again for their weights' gradients; norms' gradients
+    sent += ring(tensor) * 2 * backward_layers * element;
+    sent += 2 * ring(tensor) * static_cast<double>(input.accumulation) * d.gradient * stage.whole;
+  }
 }
 
 }  // namespace
@@ -258,6 +282,7 @@ Theory theory_of(const TheoryInput& input, int index) {
         false);
     theory.buffer_bytes += d.gradient * slots.elements;
   }
+  move_to_host(input, stage, name == "single" || name == "ddp" ? 1 : shards, theory);
   add_traffic(input, stage, gathered, theory);
   return theory;
 }

@@ -106,6 +106,17 @@ for number, (program, base, changes, code, pieces) in enumerate(CASES):
 
 # What only several ranks can get wrong.
 refused(launch(SQUAD, flags(squad, {"strategy": "single", "ranks": 2})), USAGE, ["single"], "single on 2 ranks")
+for changes, pieces in [
+    ({"ranks": 6, "pipeline_parallel": 4}, ["pipeline 4 x data 1 x tensor 1", "world size"]),
+    ({"ranks": 5, "pipeline_parallel": 5}, ["5", "4 blocks"]),
+    ({"ranks": 3, "tensor_parallel": 3}, ["3", "heads"]),
+    ({"ranks": 2, "sequence_parallel": True}, ["sequence_parallel", "tensor axis"]),
+    ({"ranks": 2, "offload": "optimizer"}, ["ddp", "zero1"]),
+    ({"ranks": 2, "strategy": "zero2", "offload": "optimizer+params"}, ["zero2", "zero3"]),
+    ({"ranks": 2, "strategy": "zero1", "shard_ranks": 2}, ["shard_ranks", "fsdp"]),
+    ({"ranks": 2, "pipeline_parallel": 2, "pipeline_chunks": 2}, ["chunks", "1f1b"]),
+]:
+    refused(launch(SQUAD, flags(squad, {"strategy": "ddp", **changes})), USAGE, pieces, f"{changes}")
 refused(launch(SQUAD, flags(squad, {"ranks": 2, "backend": "mpi"})), USAGE, ["--ranks"], "threads over MPI")
 if MPIRUN:
     parallel = {**squad, "strategy": "ddp"}

@@ -57,15 +57,27 @@ base = base[:position] + base[position + 2:]
 launch(SQUAD, [*base, "--output_dir", str(reference), "--per_device_train_batch_size", "4"])
 expected = read_events(check, reference)
 check.that(steps_of(expected, "loss")[0] < steps_of(events, "loss")[0], "training goes on from final/")
-for name, extra, ranks in [("threads", ["--ranks", "2"], 0), ("mpi", [], 2)]:
-    if ranks and not MPIRUN:
+for name, extra, ranks, mpi, mesh, suffix in [
+    ("threads", ["--strategy", "zero3"], 2, False, (1, 2, 1), ""),
+    ("mpi", ["--strategy", "zero3"], 2, True, (1, 2, 1), ""),
+    ("fsdp", ["--strategy", "fsdp", "--shard_ranks", "2", "--gradient_checkpointing"], 4, False, (1, 4, 1), ""),
+    ("pipeline", ["--strategy", "zero1", "--pipeline_parallel", "2"], 2, False, (2, 1, 1), "_pp2"),
+    ("two axes", ["--strategy", "ddp", "--pipeline_parallel", "2", "--tensor_parallel", "2"], 4, True, (2, 1, 2), "_tp2_pp2"),
+    ("three axes", ["--strategy", "zero2", "--pipeline_parallel", "2", "--tensor_parallel", "2", "--offload", "optimizer"],
+     8, False, (2, 2, 2), "_tp2_pp2_off_pin"),
+]:
+    if mpi and not MPIRUN:
         continue
     out = folder / name
+    launcher = [] if mpi else ["--ranks", str(ranks)]
     result = launch(SQUAD, [*base, "--output_dir", str(out), "--per_device_train_batch_size", "1",
-                            "--gradient_accumulation_steps", "2", "--strategy", "zero3", *extra], mpi_ranks=ranks)
-    check.that(result.code == 0, f"zero3 on 2 ranks, {name}", result)
+                            "--gradient_accumulation_steps", str(4 // mesh[1]), *extra, *launcher],
+                    mpi_ranks=ranks if mpi else 0)
+    check.that(result.code == 0, f"{name}: {extra} on {ranks} ranks", result)
     events = read_events(check, out)
-    check.that(events[0]["world_size"] == 2 and events[0]["global_batch_size"] == 4, f"{name}: batch fields")
+    check.that(events[0]["world_size"] == ranks and events[0]["global_batch_size"] == 4, f"{name}: batch fields")
+    check.that(tuple(events[0][axis] for axis in ("pp", "dp", "tp")) == mesh, f"{name}: the mesh is reported")
+    check.that(events[0]["exp"].endswith("_sl96" + suffix), f"{name}: {events[0]['exp']} names the layout")
     check.that(steps_of(events, "samples") == [4] * 6, f"{name}: samples of all ranks")
     check.that(all(bytes_sent > 0 for bytes_sent in steps_of(events, "comm_bytes")), f"{name}: traffic is counted")
     for key in ("loss", "grad_norm"):

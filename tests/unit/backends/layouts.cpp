@@ -93,6 +93,14 @@ std::vector<Layout> layouts() {
     }
   }
   add({.strategy = "ddp"}, {.pipeline = 3}, 2);
+  for (const std::string& name : names) {
+    add({.strategy = name}, {.data = 2, .tensor = 2}, 2);
+    add({.strategy = name, .sequence_parallel = true}, {.data = 1, .tensor = 2});
+    add({.strategy = name, .gradient_checkpointing = true}, {.pipeline = 2, .data = 2, .tensor = 2},
+        2);
+  }
+  add({.strategy = "zero1", .gradient_checkpointing = true, .sequence_parallel = true},
+      {.data = 1, .tensor = 4}, 2);
   return all;
 }
 

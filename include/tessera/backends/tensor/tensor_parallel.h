@@ -42,7 +42,9 @@ class TensorParallel final : public Strategy {
   void visit_gradients(const ParameterVisitor& visitor) override;
   StrategyMemory memory() const override { return inner_->memory(); }
   OffloadReport offload_report() override { return inner_->offload_report(); }
+  int64_t extra_bytes_sent() const override { return inner_->extra_bytes_sent(); }
   int64_t parameter_count() const override { return inner_->parameter_count(); }
+  Strategy& inner() { return *inner_; }
 
  private:
   ParameterVisitor gathering(const ParameterVisitor& visitor);
