@@ -45,7 +45,9 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
 }
 
 TheoryInput theory_input(const Prepared& run, const TrainOptions& o, int world_size) {
-  return {.parallel = parallel_config(o),
+  ParallelConfig parallel = parallel_config(o);
+  if (o.pipeline_balance == "measured") parallel.pipeline.balance = "flops";  // the nearest guess
+  return {.parallel = parallel,
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.gradient_accumulation_steps,
           .model = run.model,

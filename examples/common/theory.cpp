@@ -145,7 +145,8 @@ void play(const TheoryInput& input, int index, const std::vector<ModelPart>& par
 Stage make_stage(const TheoryInput& input, int index) {
   std::vector<ModelPart> parts{{0, input.model.block_count(), 0}};
   if (input.mesh.pipeline > 1) {
-    parts = partition(input.model, input.parallel.pipeline, input.mesh.pipeline);
+    parts = partition(input.model, input.parallel.pipeline, input.mesh.pipeline,
+                      input.parallel.gradient_checkpointing);
   }
   std::vector<size_t> blocks;
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -196,22 +197,36 @@ double gathered_elements(const Stage& stage, const Slots& slots) {
   return elements;
 }
 
-// Masters, moments and staging in host memory, and the shards of parameters where asked.
+// Masters, moments and staging in host memory, and the shards of parameters where asked. A step on
+// the device needs no staging but three chunks of what streams through it, and keeps fp32
+// parameters where they are.
 void move_to_host(const TheoryInput& input, const Stage& stage, int shards, Theory& theory) {
-  const Offload what = input.parallel.offload.what;
-  if (what == Offload::kNone) return;
+  const OffloadConfig& offload = input.parallel.offload;
+  if (offload.what == Offload::kNone) return;
   const Dtypes d(input.parallel.precision);
-  const bool is_16_bit = d.parameter < 4, parameters_too = what != Offload::kOptimizer;
+  const bool is_16_bit = d.parameter < 4, parameters_too = offload.what != Offload::kOptimizer;
+  const bool streams =
+      offload.step == OffloadStep::kDevice || (offload.step == OffloadStep::kAuto && input.on_gpu);
   theory.optimizer_bytes = 0;
   if (parameters_too) theory.parameter_bytes = d.parameter * stage.sum(&Unit::small);
+  double largest = 0;
   for (const Unit& unit : stage.units) {
     const bool targets_on_host = parameters_too && unit.small == 0;
-    double element = 4.0 * input.moments + d.gradient;
-    if (is_16_bit || !targets_on_host) element += 4;  // master weights
-    if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
+    const bool master = is_16_bit || (!streams && !targets_on_host);
+    double element = 4.0 * (input.moments + (master ? 1 : 0));
+    if (!streams) {
+      element += d.gradient;
+      if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
+    }
     theory.host_bytes += element * unit.numel() / shards;
     if (parameters_too) theory.host_bytes += d.parameter * unit.large / shards;
+    largest = std::max(largest, unit.numel() / shards);
   }
+  if (!streams) return;
+  const double chunk = std::min(largest, static_cast<double>(offload.chunk_numel));
+  const double slot = 4.0 * (input.moments + (is_16_bit || parameters_too ? 1 : 0)) +
+                      (is_16_bit && parameters_too ? d.parameter : 0);
+  theory.buffer_bytes += 3 * chunk * slot;
 }
 
 void add_traffic(const TheoryInput& input, const Stage& stage, double gathered, Theory& theory) {

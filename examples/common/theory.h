@@ -15,6 +15,7 @@ struct TheoryInput {
   MeshExtents mesh;
   int64_t accumulation = 1;  // micro-batches a step
   ModelSpec model;
+  bool on_gpu = false;
   int moments = 2;  // fp32 numbers that the optimizer keeps for every parameter
   // Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;

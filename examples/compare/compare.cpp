@@ -147,6 +147,7 @@ std::vector<std::string> Comparison::command_of(const ComparisonRow& row) const 
 // After the run, which says how long its rows were.
 Theory Comparison::theory_of_row(const ComparisonRow& row) const {
   TheoryInput input = theory_input(prepared_, row.options, static_cast<int>(row.ranks));
+  input.on_gpu = !row.run.device.starts_with("cpu");
   input.tokens = static_cast<double>(row.run.tokens_per_step) /
                  static_cast<double>(input.mesh.data * input.accumulation);
   input.activation_elements = input.tokens * static_cast<double>(prepared_.config().hidden);

@@ -99,6 +99,26 @@ std::vector<Layout> layouts() {
     add({.strategy = name, .gradient_checkpointing = true}, {.pipeline = 2, .data = 2, .tensor = 2},
         2);
   }
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const std::string& name : names) {
+      ParallelConfig config{.strategy = name == "ddp" ? "single" : name,
+                            .offload = {.what = Offload::kOptimizer}};
+      config.precision.parameter = dtype;
+      add(config, {.data = 1});
+      if (name == "ddp") continue;
+      add(config, {.data = 2});
+      config.offload.what = Offload::kOptimizerAndParameters;
+      if (name == "zero3" || name == "fsdp") add(config, {.data = dtype == at::kFloat ? 1 : 2});
+    }
+  }
+  ParallelConfig streamed{.strategy = "zero3",
+                          .offload = {.what = Offload::kOptimizer, .step = OffloadStep::kDevice}};
+  add(streamed, {.data = 2});
+  streamed.precision.parameter = at::kBFloat16;
+  streamed.offload.what = Offload::kOptimizerAndParameters;
+  add(streamed, {.data = 2});
+  add({.strategy = "zero2", .offload = {.what = Offload::kOptimizer}}, {.pipeline = 2, .data = 2},
+      2);
   add({.strategy = "zero1", .gradient_checkpointing = true, .sequence_parallel = true},
       {.data = 1, .tensor = 4}, 2);
   return all;
