@@ -28,7 +28,9 @@ double worst(const std::vector<double>& values, const std::vector<double>& refer
   return largest;
 }
 
+// BLOOM stores queries, keys and values head by head, GPT-2 one after the other.
 at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads) {
+  if (name.ends_with("attn.c_attn.bias")) return value.view({3, -1}).index({at::tensor({0, 2})});
   if (heads == 0 || !name.ends_with("query_key_value.bias")) return value;
   return value.view({heads, 3, -1}).index({at::indexing::Slice(), at::tensor({0, 2})});
 }
