@@ -2,6 +2,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera::programs {
 namespace {
@@ -37,6 +38,8 @@ class NoCommunication : public Communicator {
 }  // namespace
 
 std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks) {
+  const std::string problem = tensor_parallel_problem(model, tensor_ranks);
+  check(problem.empty(), ErrorCode::kInvalidArgument, problem);
   NoCommunication axis(tensor_ranks);
   const BuildContext context{.device = at::kMeta, .tensor = tensor_ranks > 1 ? &axis : nullptr};
   std::vector<std::vector<ParameterShape>> shapes;

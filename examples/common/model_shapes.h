@@ -15,7 +15,8 @@ struct ParameterShape {
   bool whole = true;  // every tensor rank holds all of it
 };
 
-// Block by block, aliases included. Builds every block on the meta device.
+// Block by block, aliases included. Builds every block on the meta device. Throws
+// Error(kInvalidArgument) when the ranks cannot share the model.
 std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks = 1);
 
 }  // namespace tessera::programs

@@ -252,14 +252,14 @@ void add_traffic(const TheoryInput& input, const Stage& stage, double gathered, 
   const int tensor = input.mesh.tensor;
   const bool split = input.parallel.sequence_parallel;
   sent += static_cast<double>(stage.messages) * element / (split ? tensor : 1);
-  // Two sums of activations a layer and direction, one for the embedding and the head's input, and
-  // three fp32 numbers a row for the loss.
+  // Two sums of activations a layer and direction, one for the embedding and the head's input; the
+  // loss gathers two fp32 numbers a row.
   const auto layers = static_cast<double>(stage.forwards_of_layers);
   const auto embeddings = static_cast<double>(stage.forwards_of_embedding);
   const auto heads = static_cast<double>(stage.forwards_of_head);
   const double backward_layers = input.parallel.gradient_checkpointing ? layers / 2 : layers;
   const double sums = 2 * layers + 2 * backward_layers + embeddings + heads;
-  sent += 2 * ring(tensor) * (sums * element + heads * 3 * 4 * input.tokens);
+  sent += 2 * ring(tensor) * sums * element + heads * (tensor - 1) * 2 * 4 * input.tokens;
   if (split) {  // inputs of layers gathered again for their weights' gradients; norms' gradients
     sent += ring(tensor) * 2 * backward_layers * element;
     sent += 2 * ring(tensor) * static_cast<double>(input.accumulation) * d.gradient * stage.whole;

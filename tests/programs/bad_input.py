@@ -109,7 +109,7 @@ refused(launch(SQUAD, flags(squad, {"strategy": "single", "ranks": 2})), USAGE, 
 for changes, pieces in [
     ({"ranks": 6, "pipeline_parallel": 4}, ["pipeline 4 x data 1 x tensor 1", "world size"]),
     ({"ranks": 5, "pipeline_parallel": 5}, ["5", "4 blocks"]),
-    ({"ranks": 3, "tensor_parallel": 3}, ["3", "heads"]),
+    ({"ranks": 3, "tensor_parallel": 3}, ["3 tensor-parallel ranks", "2, 4"]),
     ({"ranks": 2, "sequence_parallel": True}, ["sequence_parallel", "tensor axis"]),
     ({"ranks": 2, "offload": "optimizer"}, ["ddp", "zero1"]),
     ({"ranks": 2, "strategy": "zero2", "offload": "optimizer+params"}, ["zero2", "zero3"]),
