@@ -1,4 +1,5 @@
-// The parity table with processes as ranks, over MPI or NCCL:  mpirun -n 4 parity_ranks [transport]
+// The parity table with processes as ranks, over MPI or NCCL:
+//   mpirun -n 4 parity_ranks [transport [PART OF A ROW'S NAME]]
 // Every row is compared with one rank of the same device that sees the whole global batch; prints a
 // line a row, exits 1 when one differs.
 #include <ATen/ATen.h>
@@ -139,7 +140,7 @@ bool run_row(Communicator& world, const std::string& model, const ParityRow& row
   return failures == 0;
 }
 
-bool run_table(Communicator& world) {
+bool run_table(Communicator& world, const std::string& only) {
   bool all_equal = true;
   auto alone = world.split(world.rank(), 0);
   for (const std::string model : {"toy", "bloom"}) {
@@ -159,6 +160,7 @@ bool run_table(Communicator& world) {
       for (ParityRow row : rows) {
         row.parallel.precision.parameter = dtype;
         row.parallel.persistence_threshold = 100;
+        if ((model + " " + row.name()).find(only) == std::string::npos) continue;
         all_equal = run_row(world, model, row, work, expected) && all_equal;
       }
     }
@@ -174,7 +176,7 @@ int main(int argc, char** argv) {
   bool passed = false;
   const int code = run_job({.transport = argc > 1 ? argv[1] : "auto"},
                            [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
-                             passed = testing::run_table(world);
+                             passed = testing::run_table(world, argc > 2 ? argv[2] : "");
                            });
   return code != 0 ? code : passed ? 0 : 1;
 }
