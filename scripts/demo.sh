@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job on real input: a small BLOOM fine-tuned on the SQuAD-format sample, as one process and under every
 # strategy and combination of examples/compare/demo_rows.txt on 1 to 8 ranks, with the proof that all computed the same
-# thing; then a strategy from outside the library. Fails when a verdict does.
+# thing; GPT-2 and Llama on two of them; and a strategy from outside the library. Fails when a verdict does.
 # Arguments win over examples/compare/demo.json, for example: scripts/demo.sh --max_steps 50
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,6 +22,11 @@ compare() {  # folder, more arguments
 status=0
 echo "== CPU: ranks are threads"
 CUDA_VISIBLE_DEVICES='' compare cpu --rows examples/compare/demo_rows.txt --launcher threads "$@" || status=$?
+for model in gpt2-mini llama-mini; do
+  echo "== CPU: $model"
+  CUDA_VISIBLE_DEVICES='' compare "$model" --rows examples/compare/demo_models.txt --launcher threads "$@" \
+    --model_config "$model" || status=$?
+done
 echo "== CPU: ranks are processes of mpirun"
 CUDA_VISIBLE_DEVICES='' compare mpi --strategies zero2,fsdp --rank_counts 2 "$@" || status=$?
 echo "== Local SGD, a strategy from outside the library (examples/custom_strategy)"
