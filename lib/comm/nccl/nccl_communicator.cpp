@@ -69,6 +69,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (std::uncaught_exceptions() > 0)
     job_->abort(concat("rank ", rank(), " of ", name_, " failed"));
   for (const auto& [direction, edge] : edges_) edge->finish();
+  handle_->close();
 }
 
 Work NcclCommunicator::submit(Collective collective) {

@@ -91,6 +91,11 @@ void Edge::connect() {
   changed_.notify_all();
 }
 
+void Edge::finish() {
+  thread_.join();
+  if (handle_ != nullptr) handle_->close();
+}
+
 void Edge::transmit(Handle& handle, const at::Tensor& tensor) const {
   const auto type = nccl_type(tensor.scalar_type());
   handle.call(role_ == Role::kSender ? "ncclSend" : "ncclRecv", [&](ncclComm_t comm) {

@@ -28,8 +28,9 @@ class Edge : public std::enable_shared_from_this<Edge> {
   Edge(std::string key, Role role, at::Device device, std::shared_ptr<const Job> job);
 
   Work transfer(const at::Tensor& tensor);
-  // Ends the connecting thread; no transfer may follow.
-  void finish() { thread_.join(); }
+  // Ends the connecting thread and the connection; no transfer may follow. Edges that two ranks
+  // share are finished in the same order on both.
+  void finish();
 
  private:
   class Transfer;

@@ -63,18 +63,19 @@ Handle::Handle(Handle& parent, int color, int key) : signal_(parent.signal_) {
                  [=](ncclComm_t* comm) { return ncclCommSplit(whole, color, key, comm, nullptr); });
 }
 
-Handle::~Handle() {
-  if (aborted_) return;
-  if (signal_->raised()) {
-    abort();
-  } else {
-    ncclCommDestroy(comm_);
-  }
+Handle::~Handle() { close(); }
+
+void Handle::close() {
+  if (aborted_ || closed_) return;
+  if (signal_->raised()) return abort();
+  const std::lock_guard lock(mutex_);
+  if (!aborted_ && !closed_.exchange(true)) ncclCommDestroy(comm_);
 }
 
 void Handle::require_alive() const {
   signal_->throw_if_raised();
-  check(!aborted_, ErrorCode::kUnavailable, "the NCCL communicator was aborted");
+  check(!aborted_ && !closed_, ErrorCode::kUnavailable, "the NCCL communicator was ",
+        aborted_ ? "aborted" : "closed");
 }
 
 void Handle::check_result(ncclResult_t result, const char* what) const {
@@ -86,12 +87,12 @@ void Handle::check_result(ncclResult_t result, const char* what) const {
 void Handle::abort() {
   // A call that hangs is ended by the abort itself: then it is not waited for.
   const std::unique_lock lock(mutex_, std::chrono::seconds(2));
-  if (!aborted_.exchange(true)) ncclCommAbort(comm_);
+  if (!closed_ && !aborted_.exchange(true)) ncclCommAbort(comm_);
 }
 
 std::string Handle::asynchronous_error() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || aborted_) return "";
+  if (!lock.owns_lock() || aborted_ || closed_) return "";
   ncclResult_t state = ncclSuccess;
   const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
   if (result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) return "";

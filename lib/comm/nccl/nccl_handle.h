@@ -40,6 +40,10 @@ class Handle {
     check_result(fn(comm_), what);
   }
 
+  // The owner's last call. NCCL's ranks wait for each other in it, and it waits for what runs on
+  // the device: it must come where the owner's other calls come, never on the watching thread.
+  void close();
+
   // For the watching thread.
   void abort();
   std::string asynchronous_error();  // empty: none
@@ -50,7 +54,7 @@ class Handle {
 
   std::timed_mutex mutex_;
   ncclComm_t comm_ = nullptr;
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool> aborted_{false}, closed_{false};
   const std::shared_ptr<const AbortSignal> signal_;
 };
 

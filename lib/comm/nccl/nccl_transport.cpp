@@ -45,8 +45,8 @@ void refuse_shared_gpus(ControlChannel& control, int device) {
   }
 }
 
-// [Note: device queues] Streams share the device's hardware queues, eight unless told otherwise, and
-// what comes behind a receive that waits for its message in such a queue waits too. A rank of a
+// [Note: device queues] Streams share the device's hardware queues, eight unless told otherwise,
+// and what comes behind a receive that waits for its message in such a queue waits too. A rank of a
 // pipeline has more streams than that. Read when the process first touches CUDA; a user's own value
 // stays.
 void ask_for_all_device_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
