@@ -87,7 +87,7 @@ class CsvFile {
 
 constexpr std::array kResultColumns{
     // clang-format off
-    "run_id", "time_unix_s", "exp", "strategy", "world_size", "dp", "tp", "pp",
+    "run_id", "time_unix_s", "exp", "strategy", "world_size", "dp", "tp", "pp", "offload", "pin_memory",
     "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
     "max_seq_length", "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
     "moment_dtype", "model", "num_parameters", "dataset", "dataset_sha256", "num_train_samples",
