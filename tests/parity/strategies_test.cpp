@@ -96,7 +96,7 @@ TEST_CASE("fsdp: units, resharding, hybrid groups and the reduction boundary cha
       for (int variant = 0; variant < 8; ++variant) {
         ParityRow row{.ranks = 4, .accumulation = accumulation};
         row.parallel.strategy = "fsdp";
-        row.parallel.unit_numel = variant == 0 ? 600 : variant == 1 ? 1 << 30 : 0;
+        row.parallel.unit_numel = variant == 0 || variant == 6 ? 600 : variant == 1 ? 1 << 30 : 0;
         row.parallel.reshard_after_forward = variant != 2 && variant != 3;
         row.parallel.shard_ranks = variant == 3 || variant == 4 ? 2 : variant == 5 ? 1 : 0;
         row.parallel.reduce_at_boundary = variant == 4 || variant == 6;
