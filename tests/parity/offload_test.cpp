@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/sgd.h"
 #include "tests/parity/parity.h"
-#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -26,14 +26,6 @@ ParityWork toy_work(const ToyConfig& config = {}, int64_t rows = 24) {
   work.trainer.max_grad_norm = 0.5;
   work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 2, .total_steps = 8};
   return work;
-}
-
-std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
-  test::run_ranks(row.ranks, [&](Communicator& comm) {
-    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
-  });
-  return results;
 }
 
 // NaN equals NaN: what a skipped step reports.
@@ -68,7 +60,7 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
                                                  {OffloadStep::kDevice, true}};
   if (pageable) ways.insert(ways.end(), {{OffloadStep::kHost, false}, {OffloadStep::kAuto, false}});
   row.parallel.persistence_threshold = 20;
-  const auto expected = run_row(row, work);
+  const auto expected = run_on_threads(row, work);
   const bool keeps_shards = row.parallel.strategy == "zero3" || row.parallel.strategy == "fsdp";
   for (const Offload what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
     if (what == Offload::kOptimizerAndParameters && !keeps_shards) continue;
@@ -77,7 +69,7 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
       row.parallel.offload = {
           .what = what, .step = step, .pin_memory = pin, .threads = 2, .chunk_numel = chunk_numel};
       INFO(row.name());
-      const auto actual = run_row(row, work);
+      const auto actual = run_on_threads(row, work);
       for (size_t rank = 0; rank < actual.size(); ++rank) {
         CHECK(bit_difference(actual[rank], expected[rank]) == "");
         CHECK(actual[rank].memory.host_bytes > 0);
@@ -115,7 +107,7 @@ TEST_CASE("16 bits with masters on the host, fp32 gradients, skipped steps") {
     work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = kOverflowingScale};
     ParityRow device;
     device.parallel.precision.parameter = dtype;
-    const ParityResult single = run_row(device, work).front();
+    const ParityResult single = run_on_threads(device, work).front();
     const auto skipped = std::count_if(single.grad_norm.begin(), single.grad_norm.end(),
                                        [](double norm) { return !std::isfinite(norm); });
     CHECK((dtype == at::kHalf ? skipped == 2 : skipped == 0));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/comm/device_mesh.h"
+#include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/toy_models.h"
@@ -81,6 +82,14 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
     result.parameters[p.block + "." + p.name] = p.value.to(at::kCPU).clone();
   });
   return result;
+}
+
+std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork& work) {
+  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
+  run_local_ranks(row.ranks, [&](Communicator& comm) {
+    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
+  });
+  return results;
 }
 
 namespace {

@@ -46,6 +46,9 @@ struct ParityResult {
 // What rank comm.rank() sees.
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work);
 
+// What every rank sees, with threads as ranks.
+std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork& work);
+
 // Empty when all losses, norms, evaluation, gradients and parameters agree within tolerance
 // (relative; tensors by the norm of the difference over the norm), else what differs first, with
 // both values.

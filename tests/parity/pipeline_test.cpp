@@ -2,9 +2,9 @@
 // that sees the whole global batch at once.
 #include <ATen/ATen.h>
 
+#include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tests/parity/parity.h"
-#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -82,10 +82,7 @@ void forget_key_biases(ParityResult& result) {
 }
 
 std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
-  test::run_ranks(row.ranks, [&](Communicator& comm) {
-    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
-  });
+  std::vector<ParityResult> results = run_on_threads(row, work);
   for (auto& result : results) forget_key_biases(result);
   return results;
 }

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "tests/parity/parity.h"
-#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -24,25 +23,17 @@ ParityWork toy_work(bool tied) {
   return work;
 }
 
-std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
-  test::run_ranks(row.ranks, [&](Communicator& comm) {
-    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
-  });
-  return results;
-}
-
 ParityResult reference(const ParityWork& work, at::ScalarType dtype = at::kFloat) {
   ParityRow row;
   row.parallel.strategy = "single";
   row.parallel.precision.parameter = dtype;
-  return run_row(row, work).front();
+  return run_on_threads(row, work).front();
 }
 
 void check_row(const ParityRow& row, const ParityWork& work, const ParityResult& expected,
                double tolerance) {
   INFO(row.name());
-  for (const auto& result : run_row(row, work)) {
+  for (const auto& result : run_on_threads(row, work)) {
     CHECK(difference(result, expected, tolerance) == "");
   }
 }
@@ -159,7 +150,7 @@ TEST_CASE("a micro-batch or a rank without any target contributes nothing") {
   }
   ParityRow row{.ranks = 2};
   row.parallel.strategy = "zero3";
-  for (const auto& result : run_row(row, work)) {
+  for (const auto& result : run_on_threads(row, work)) {
     for (double loss : result.loss) CHECK(loss == 0);
     for (double norm : result.grad_norm) CHECK(norm == 0);
   }
@@ -170,7 +161,7 @@ TEST_CASE("every rank ends with the same bits") {
   for (const auto& strategy : kStrategies) {
     ParityRow row{.ranks = 4};
     row.parallel.strategy = strategy;
-    const auto results = run_row(row, work);
+    const auto results = run_on_threads(row, work);
     for (const auto& result : results) {
       CHECK(result.loss == results.front().loss);
       for (const auto& [name, value] : result.parameters) {
