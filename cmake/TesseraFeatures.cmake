@@ -1,5 +1,5 @@
-# Finds the optional parts (CUDA, NCCL, cuDNN frontend, MPI) and says at configure time what was found.
-# Sets TESSERA_HAS_CUDA, TESSERA_HAS_NCCL, TESSERA_HAS_CUDNN_FRONTEND, TESSERA_HAS_MPI.
+# Finds the optional parts (CUDA, NCCL, cuDNN frontend, MPI, hwloc) and says at configure time what was found.
+# Sets TESSERA_HAS_CUDA, TESSERA_HAS_NCCL, TESSERA_HAS_CUDNN_FRONTEND, TESSERA_HAS_MPI, TESSERA_HAS_HWLOC.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -7,6 +7,12 @@ find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 find_path(HWY_INCLUDE_DIR hwy/highway.h REQUIRED)
 find_library(HWY_LIBRARY hwy REQUIRED)
+find_path(HWLOC_INCLUDE_DIR hwloc.h)
+find_library(HWLOC_LIBRARY hwloc)
+set(TESSERA_HAS_HWLOC OFF)
+if(HWLOC_INCLUDE_DIR AND HWLOC_LIBRARY)
+  set(TESSERA_HAS_HWLOC ON)
+endif()
 
 set(TESSERA_HAS_CUDA OFF)
 set(TESSERA_HAS_NCCL OFF)
@@ -60,7 +66,7 @@ endif()
 function(tessera_report_features)
   message(STATUS "tessera ${PROJECT_VERSION}")
   message(STATUS "  LibTorch        ${TESSERA_TORCH_VERSION} in ${TESSERA_TORCH_FOUND_ROOT}")
-  foreach(_feature MPI CUDA NCCL CUDNN_FRONTEND)
+  foreach(_feature MPI CUDA NCCL CUDNN_FRONTEND HWLOC)
     message(STATUS "  ${_feature}: ${TESSERA_HAS_${_feature}}")
   endforeach()
 endfunction()

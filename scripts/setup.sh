@@ -14,6 +14,7 @@ wanted=(
   g++ g++  cmake cmake  ninja-build ninja  python3-venv python3  openmpi-bin mpirun
   libopenmpi-dev mpi.h  libabsl-dev absl/strings/string_view.h  catch2 catch2  libbenchmark-dev benchmark/benchmark.h
   nlohmann-json3-dev nlohmann/json.hpp  libxxhash-dev xxhash.h  libhwy-dev hwy/highway.h
+  libhwloc-dev hwloc.h
 )
 present() {  # package, probe
   if command -v dpkg-query >/dev/null; then

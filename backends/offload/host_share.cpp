@@ -48,7 +48,7 @@ int64_t host_identity() {
 }  // namespace
 
 HostShare find_host_share(Communicator& world) {
-  HostShare share{host_identity(), allowed_cores()};
+  HostShare share{host_identity(), cores_near(world.device())};
   const auto cores_hash = static_cast<int64_t>(
       xxh3_64(share.cores.data(), share.cores.size() * sizeof(share.cores.front())));
   const std::array<int64_t, 2> mine{share.host, cores_hash};

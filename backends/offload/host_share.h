@@ -12,7 +12,7 @@ struct HostShare {
   std::vector<int> cores;  // this rank's alone where there are enough
 };
 
-// Collective. Ranks of a host that may run on the same cores divide them.
+// Collective. Ranks of a host that may run on the same cores near their GPUs divide them.
 HostShare find_host_share(Communicator& world);
 
 // Collective: every rank says what it is about to allocate in host memory; throws

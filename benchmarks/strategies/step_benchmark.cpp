@@ -59,10 +59,17 @@ class JsonLine {
 }  // namespace
 
 std::vector<int64_t> StepBenchmark::Footprint::values() const {
-  return {peak_allocated,      peak_reserved,        held.parameter_bytes,
-          held.gradient_bytes, held.optimizer_bytes, held.buffer_bytes,
-          held.host_bytes,     held.pinned_bytes,    sent,
-          device_allocations};
+  return {peak_allocated,
+          peak_reserved,
+          held.parameter_bytes,
+          held.gradient_bytes,
+          held.optimizer_bytes,
+          held.buffer_bytes,
+          held.host_bytes,
+          held.pinned_bytes,
+          sent,
+          device_allocations,
+          allocated};
 }
 
 // The same on all ranks that work on the same micro-batches.
@@ -182,6 +189,7 @@ StepBenchmark::Footprint StepBenchmark::read_device() const {
   Footprint footprint;
   if (!world_.device().is_cuda()) return footprint;
   const auto stats = at::accelerator::getDeviceStats(world_.device().index());
+  footprint.allocated = stats.allocated_bytes[0].current;
   footprint.peak_allocated = stats.allocated_bytes[0].peak;
   footprint.peak_reserved = stats.reserved_bytes[0].peak;
   footprint.device_allocations = stats.num_device_alloc;
@@ -244,6 +252,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
   line.add("peak_alloc_mib", mib(most[0]))
       .add("peak_alloc_least_mib", mib(least[0]))
       .add("peak_resv_mib", mib(most[1]))
+      .add("between_steps_mib", mib(most[10]))
       .add("parameter_mib", mib(most[2]))
       .add("gradient_mib", mib(most[3]))
       .add("optimizer_mib", mib(most[4]))

@@ -29,6 +29,7 @@ class StepBenchmark {
     std::vector<int64_t> values() const;
     StrategyMemory held;
     int64_t peak_allocated = 0, peak_reserved = 0, sent = 0, device_allocations = 0;
+    int64_t allocated = 0;  // after the last step: what stays between steps
   };
   // Idle shares of a pipeline's ranks, in steps of their own: waiting times cost a collective.
   struct Idle {

@@ -1,6 +1,7 @@
 // Builds with CUDA.
 #include <cuda_runtime_api.h>
 
+#include "lib/core/host_topology.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -14,6 +15,13 @@ std::string device_name(at::Device device) {
   check(result == cudaSuccess, ErrorCode::kUnavailable, "GPU ", static_cast<int>(device.index()),
         ": ", cudaGetErrorString(result));
   return properties.name;
+}
+
+std::string pci_address(int gpu) {
+  char text[32] = {};
+  if (cudaDeviceGetPCIBusId(text, sizeof(text), gpu) == cudaSuccess) return text;
+  cudaGetLastError();  // unknown is an answer
+  return "";
 }
 
 std::string pin_pages(void* data, size_t bytes) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "lib/core/host_topology.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/error.h"
 
@@ -81,7 +82,9 @@ void prefer_huge_pages(void* data, size_t bytes) {
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
+// Pages that the threads touch first, on the NUMA node of their cores.
 void touch(void* data, size_t bytes, HostThreads& threads) {
+  place_memory(data, bytes, threads.cores());
   constexpr size_t kPart = size_t{4} << 20;
   threads.run(static_cast<int64_t>((bytes + kPart - 1) / kPart), [&](int64_t part) {
     const size_t first = static_cast<size_t>(part) * kPart;

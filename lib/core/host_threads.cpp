@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/core/host_topology.h"
+
 namespace tessera {
 
 std::vector<int> allowed_cores() {
@@ -16,6 +18,10 @@ std::vector<int> allowed_cores() {
     if (CPU_ISSET(core, &set)) cores.push_back(core);
   }
   return cores;
+}
+
+std::vector<int> cores_near(at::Device device) {
+  return cores_near_pci(device.is_cpu() ? "" : pci_address(device.index()), allowed_cores());
 }
 
 std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int count) {
@@ -33,10 +39,8 @@ void bind_this_thread(const std::vector<int>& cores) {
   sched_setaffinity(0, sizeof(set), &set);
 }
 
-HostThreads::HostThreads(int threads, std::vector<int> cores) {
-  for (int i = 1; i < threads; ++i) {
-    threads_.emplace_back([this, cores] { work(cores); });
-  }
+HostThreads::HostThreads(int threads, std::vector<int> cores) : cores_(std::move(cores)) {
+  for (int i = 1; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
 HostThreads::~HostThreads() {
@@ -82,8 +86,8 @@ void HostThreads::take_part() {
   }
 }
 
-void HostThreads::work(const std::vector<int>& cores) {
-  bind_this_thread(cores);
+void HostThreads::work() {
+  bind_this_thread(cores_);
   uint64_t done = 0;
   std::unique_lock lock(mutex_);
   for (;;) {

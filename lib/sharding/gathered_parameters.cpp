@@ -36,7 +36,7 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
   const int64_t begin = layout.resident_begin();
   const auto tensor_options = full_fp32.options().dtype(options_.dtype);
   if (options_.host_shards) {
-    HostThreads caller(1, {});
+    HostThreads caller(1, cores_near(comm_.device()));
     state.shard = host_zeros(begin / layout.shards(), options_.dtype, pinned(), caller);
   } else {
     state.shard = at::empty({begin / layout.shards()}, tensor_options);

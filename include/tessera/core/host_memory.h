@@ -14,9 +14,10 @@ namespace tessera {
 // where a control group says so.
 int64_t available_host_memory();
 
-// A 1-D tensor of zeros in host memory, touched first by the given threads. pinned: page-locked for
-// transfers to and from GPUs, exactly this many bytes (LibTorch's own pinned memory rounds up to a
-// power of two). Throws Error(kResourceExhausted) when the system refuses.
+// A 1-D tensor of zeros in host memory, touched first by the given threads and near their cores.
+// pinned: page-locked for transfers to and from GPUs, exactly this many bytes (LibTorch's own
+// pinned memory rounds up to a power of two). Throws Error(kResourceExhausted) when the system
+// refuses.
 at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThreads& threads);
 
 }  // namespace tessera

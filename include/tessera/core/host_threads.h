@@ -1,5 +1,7 @@
 #pragma once
 // Threads for work on host memory, bound to the cores that belong to this rank.
+#include <c10/core/Device.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -12,6 +14,9 @@ namespace tessera {
 
 // Processors that the calling thread may run on, in increasing order.
 std::vector<int> allowed_cores();
+// Those of them on the device's NUMA node, neighbours side by side; all of them where that is
+// unknown, or for the CPU.
+std::vector<int> cores_near(at::Device device);
 // The index-th of `count` equal parts of the cores, at least one.
 std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int count);
 // Memory that the thread touches first then comes from these cores' part of the machine. Does
@@ -27,15 +32,17 @@ class HostThreads {
   HostThreads(const HostThreads&) = delete;
   HostThreads& operator=(const HostThreads&) = delete;
 
+  const std::vector<int>& cores() const { return cores_; }
   int size() const { return static_cast<int>(threads_.size()) + 1; }
   // fn(i) for every i below count, in any order on any thread. Returns when all are done; throws
   // what the first failing call threw, after which further calls are left out.
   void run(int64_t count, const std::function<void(int64_t)>& fn);
 
  private:
-  void work(const std::vector<int>& cores);
+  void work();
   void take_part();
 
+  const std::vector<int> cores_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable started_, finished_;

@@ -10,6 +10,7 @@
 #include "tessera/comm/launch.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_threads.h"
 #include "tessera/core/log.h"
 
 namespace tessera {
@@ -119,6 +120,14 @@ int run_threads(int ranks, const JobFunction& fn) {
   return 0;
 }
 
+// A GPU's rank has threads beside its main one: messages, data, launches.
+void warn_about_one_core(const Communicator& world) {
+  if (world.rank() != 0 || !world.device().is_cuda() || allowed_cores().size() > 1) return;
+  log(LogLevel::kWarning,
+      "this rank may run on one core only, which slows everything that the GPU waits for; give "
+      "mpirun --bind-to none (or numa): for one or two ranks it binds each to a core");
+}
+
 int run_process(const JobOptions& options, const JobFunction& fn) {
   const auto bootstrap = make_bootstrap();
   if (bootstrap->size() > 1) set_log_rank(bootstrap->rank());
@@ -126,6 +135,7 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
   std::unique_ptr<Communicator> world;
   try {
     world = bootstrap->connect(options.transport);
+    warn_about_one_core(*world);
     if (options.debug_collectives) world = check_collectives(std::move(world));
     fn(*world, bootstrap->launch(), *bootstrap);
   } catch (...) {
