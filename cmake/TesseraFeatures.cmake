@@ -2,6 +2,7 @@
 # Sets TESSERA_HAS_CUDA, TESSERA_HAS_NCCL, TESSERA_HAS_CUDNN_FRONTEND, TESSERA_HAS_MPI, TESSERA_HAS_HWLOC.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(nlohmann_json REQUIRED)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)

@@ -20,6 +20,13 @@ function(_tessera_settings name)
   endif()
 endfunction()
 
+# tessera_openmp(file...): at::parallel_for is a header's loop; without OpenMP's flags it stays on one thread. The library that is linked
+# is the one whose threads LibTorch uses.
+function(tessera_openmp)
+  set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${OpenMP_CXX_FLAGS})
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
 # tessera_library(name SOURCES a.cpp ... LINK targets...): a static library of the project.
 function(tessera_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})

@@ -1,10 +1,29 @@
 #include "tessera/backends/offload/cpu_offload.h"
 
 #include "backends/offload/host_step.h"
+#include "backends/offload/step_choice.h"
 #include "backends/offload/streamed_step.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
+namespace {
+
+bool on_device(const OffloadConfig& offload, const UnitOptimizerContext& context,
+               Communicator& world, const HostShare& share) {
+  if (offload.step != OffloadStep::kAuto) return offload.step == OffloadStep::kDevice;
+  if (context.device.is_cpu()) return false;
+  const StepCosts costs = measure_step_costs(context, offload, world, share);
+  const bool streams = costs.device < costs.host;
+  if (world.rank() == 0) {
+    log(LogLevel::kInfo, "offload: the update runs on ", streams ? "the GPU" : "the host's cores",
+        "; ns a parameter: ", costs.host * 1e9, " there (", thread_count(offload, share),
+        " threads), ", costs.device * 1e9, " for state over the link");
+  }
+  return streams;
+}
+
+}  // namespace
 
 UnitOptimizerFactory make_cpu_offload(const ParallelConfig& config, Communicator& world) {
   check(config.offload.threads >= 0, ErrorCode::kInvalidArgument, "offload threads is ",
@@ -14,8 +33,7 @@ UnitOptimizerFactory make_cpu_offload(const ParallelConfig& config, Communicator
   const HostShare share = find_host_share(world);
   return [config, share,
           &world](const UnitOptimizerContext& context) -> std::unique_ptr<UnitOptimizer> {
-    const OffloadStep step = config.offload.step;
-    if (step == OffloadStep::kDevice || (step == OffloadStep::kAuto && !context.device.is_cpu())) {
+    if (on_device(config.offload, context, world, share)) {
       return std::make_unique<StreamedStep>(context, config, world, share);
     }
     return std::make_unique<HostStep>(context, config, world, share);

@@ -8,15 +8,6 @@
 #include "tessera/core/host_memory.h"
 
 namespace tessera {
-namespace {
-
-int thread_count(const OffloadConfig& config, const HostShare& share) {
-  if (config.threads > 0) return config.threads;
-  return std::max(1, static_cast<int>(share.cores.size()));
-}
-
-}  // namespace
-
 HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& config,
                    Communicator& world, const HostShare& share)
     : context_(context),

@@ -63,6 +63,10 @@ HostShare find_host_share(Communicator& world) {
   return share;
 }
 
+int thread_count(const OffloadConfig& config, const HostShare& share) {
+  return config.threads > 0 ? config.threads : std::max(1, static_cast<int>(share.cores.size()));
+}
+
 void require_host_memory(Communicator& world, int64_t host, int64_t bytes, const char* what) {
   const auto all = exchange<3>(world, {host, bytes, available_host_memory()});
   for (size_t rank = 0; rank < all.size(); ++rank) {  // hosts in the order of their first ranks

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera {
@@ -14,6 +15,9 @@ struct HostShare {
 
 // Collective. Ranks of a host that may run on the same cores near their GPUs divide them.
 HostShare find_host_share(Communicator& world);
+
+// Threads of the host's step: what the user asks for, or one a core.
+int thread_count(const OffloadConfig& config, const HostShare& share);
 
 // Collective: every rank says what it is about to allocate in host memory; throws
 // Error(kResourceExhausted) on all of them, naming the host's numbers, unless each host has enough.

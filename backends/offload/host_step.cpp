@@ -83,12 +83,13 @@ void HostStep::gradient_ready(size_t unit) {
   ready.record(context_.device);
   ready.block(*to_host_);
   const StreamScope scope(*to_host_);
-  traffic.to_host.start(*to_host_);
+  StreamTimer& timer = times_of(unit, steps_).to_host;
+  timer.start(*to_host_);
   for (const Piece& piece : units_[unit].pieces) {
     slice_of(units_[unit].staging.front(), piece.range)
         .copy_(piece.gradient, /*non_blocking=*/true);
   }
-  traffic.to_host.stop(*to_host_);
+  timer.stop(*to_host_);
   traffic.gradient.record(*to_host_);
   traffic.fresh = true;
 }
@@ -111,6 +112,7 @@ void HostStep::step(const StepScalars& scalars) {
     if (error_) std::rethrow_exception(error_);
     scalars_ = std::move(values);
     done_ = 0;
+    ++steps_;
   }
   changed_.notify_all();
 }
@@ -119,7 +121,8 @@ void HostStep::complete(size_t unit) {
   Traffic& traffic = traffic_[unit];
   if (!traffic.pending) return;
   const TraceRange range("offload wait");
-  traffic.stall.start(current_stream(context_.device));
+  StreamTimer& stall = times_of(unit, steps_ - 1).stall;
+  stall.start(current_stream(context_.device));
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ > unit || error_; });
@@ -127,7 +130,7 @@ void HostStep::complete(size_t unit) {
   }
   traffic.gradient.block(context_.device);
   traffic.parameters.block(context_.device);
-  traffic.stall.stop(current_stream(context_.device));
+  stall.stop(current_stream(context_.device));
   traffic.pending = false;
   parameters_->publish(unit);
 }
@@ -172,8 +175,9 @@ void HostStep::run_step() {
     const std::lock_guard lock(mutex_);
     if (unit + 1 == units_.size()) {
       scalars_.reset();
-      step_s_ = now_s() - begin;
-      update_s_ = update_s;
+      const auto slot = static_cast<size_t>((steps_ - 1) % 2);
+      step_s_[slot] = now_s() - begin;
+      update_s_[slot] = update_s;
     }
     done_ = unit + 1;
     changed_.notify_all();
@@ -216,28 +220,34 @@ void HostStep::send(size_t index) {
   const at::Tensor source = is_16_bit() ? low_precision(unit) : unit.master;
   const StreamScope scope(*to_device_);
   if (traffic.bytes_to_device > 0) {
-    traffic.to_device.start(*to_device_);
+    StreamTimer& timer = times_of(index, steps_ - 1).to_device;
+    timer.start(*to_device_);
     for (const Piece& piece : unit.pieces) {
       if (piece.target_on_host) continue;
       at::Tensor(piece.target).copy_(slice_of(source, piece.range), /*non_blocking=*/true);
     }
-    traffic.to_device.stop(*to_device_);
+    timer.stop(*to_device_);
   }
   traffic.parameters.record(*to_device_);
 }
 
 OffloadReport HostStep::report() {
-  for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  const bool under_way = traffic_.front().pending;
+  if (under_way && steps_ == 1) {
+    for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  }
+  const int64_t step = steps_ - (under_way && steps_ > 1 ? 2 : 1);
   OffloadReport report;
+  if (step < 0) return report;
   double to_host_s = 0, to_device_s = 0, stall_s = 0;
   int64_t bytes_to_host = 0, bytes_to_device = 0, numel = 0;
   for (size_t u = 0; u < units_.size(); ++u) {
-    const Traffic& traffic = traffic_[u];
-    to_host_s += traffic.to_host.seconds();
-    to_device_s += traffic.to_device.seconds();
-    stall_s += traffic.stall.seconds();
-    bytes_to_host += traffic.bytes_to_host;
-    bytes_to_device += traffic.bytes_to_device;
+    const Times& times = times_of(u, step);
+    to_host_s += times.to_host.seconds();
+    to_device_s += times.to_device.seconds();
+    stall_s += times.stall.seconds();
+    bytes_to_host += traffic_[u].bytes_to_host;
+    bytes_to_device += traffic_[u].bytes_to_device;
     numel += units_[u].whole.numel;
   }
   const std::lock_guard lock(mutex_);
@@ -248,9 +258,10 @@ OffloadReport HostStep::report() {
   report.bytes_to_device = bytes_to_device;
   report.to_host_bytes_per_s = rate(double(bytes_to_host), to_host_s);
   report.to_device_bytes_per_s = rate(double(bytes_to_device), to_device_s);
-  report.update_elements_per_s = rate(double(numel), update_s_);
-  report.step_s = step_s_;
-  report.hidden = step_s_ > 0 ? std::max(0.0, 1 - stall_s / step_s_) : 0;
+  const auto slot = static_cast<size_t>(step % 2);
+  report.update_elements_per_s = rate(double(numel), update_s_[slot]);
+  report.step_s = step_s_[slot];
+  report.hidden = report.step_s > 0 ? std::clamp(1 - stall_s / report.step_s, 0.0, 1.0) : 0;
   return report;
 }
 

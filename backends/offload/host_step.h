@@ -1,5 +1,6 @@
 #pragma once
 // The optimizer's step on the host's cores.
+#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -39,9 +40,12 @@ class HostStep : public HostHome {
   void start() override;
 
  private:
+  struct Times {
+    StreamTimer to_host, to_device, stall;
+  };
   struct Traffic {
     Marker gradient, parameters;  // ends of the copies
-    StreamTimer to_host, to_device, stall;
+    std::array<Times, 2> times;   // of the latest two steps
     int64_t bytes_to_host = 0, bytes_to_device = 0;
     std::vector<int64_t> first_chunk;  // by piece, and their number at the end
     bool pending = false;              // stepped and not yet completed
@@ -53,6 +57,9 @@ class HostStep : public HostHome {
   void update_chunk(size_t unit, int64_t chunk);
   void send(size_t unit);
   at::Tensor low_precision(const Unit& unit) const;
+  Times& times_of(size_t unit, int64_t step) {
+    return traffic_[unit].times[static_cast<size_t>(step % 2)];
+  }
 
   std::optional<c10::Stream> to_host_, to_device_;
   std::vector<Traffic> traffic_;
@@ -64,7 +71,8 @@ class HostStep : public HostHome {
   size_t done_ = 0;                    // units of the step whose values are on their way
   bool stop_ = false;
   std::exception_ptr error_;
-  double step_s_ = 0, update_s_ = 0;  // of the last step
+  int64_t steps_ = 0;  // begun
+  std::array<double, 2> step_s_{}, update_s_{};
   std::thread worker_;
 };
 

@@ -71,13 +71,14 @@ void StreamedStep::step(const StepScalars& scalars) {
   const TraceRange range("offload step");
   at::NoGradGuard no_grad;
   for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  ++steps_;
   Marker begin;
   begin.record(context_.device);
   begin.block(*update_stream_);
   stored_.block(*load_stream_);
   {
     const StreamScope scope(*update_stream_);
-    step_timer_.start(*update_stream_);
+    step_timer_[turn()].start(*update_stream_);
     optimizer_->begin_step(scalars);
   }
   for (size_t c = 0; c < chunks_.size(); ++c) {
@@ -94,14 +95,14 @@ void StreamedStep::step(const StepScalars& scalars) {
     progress.ready.record(comes_back ? *store_stream_ : *update_stream_);
     progress.pending = true;
   }
-  step_timer_.stop(*update_stream_);
+  step_timer_[turn()].stop(*update_stream_);
   stored_.record(*store_stream_);
 }
 
 void StreamedStep::load(Chunk& chunk, Slot& slot) {
   slot.stored.block(*load_stream_);
   const StreamScope scope(*load_stream_);
-  chunk.load.start(*load_stream_);
+  chunk.load[turn()].start(*load_stream_);
   const Unit& unit = units_[chunk.unit];
   const FlatRange in_slot{0, chunk.range.numel};
   if (unit.master.defined()) {
@@ -116,7 +117,7 @@ void StreamedStep::load(Chunk& chunk, Slot& slot) {
   for (size_t i = 0; i < unit.state.size(); ++i) {
     start_copy(slice_of(slot.state[i], in_slot), slice_of(unit.state[i], chunk.range));
   }
-  chunk.load.stop(*load_stream_);
+  chunk.load[turn()].stop(*load_stream_);
   slot.loaded.record(*load_stream_);
 }
 
@@ -150,7 +151,7 @@ void StreamedStep::store(Chunk& chunk, Slot& slot) {
   slot.updated.record(*update_stream_);
   slot.updated.block(*store_stream_);
   const StreamScope scope(*store_stream_);
-  chunk.store.start(*store_stream_);
+  chunk.store[turn()].start(*store_stream_);
   const Unit& unit = units_[chunk.unit];
   const FlatRange in_slot{0, chunk.range.numel};
   if (unit.master.defined()) {
@@ -165,7 +166,7 @@ void StreamedStep::store(Chunk& chunk, Slot& slot) {
   for (size_t i = 0; i < unit.state.size(); ++i) {
     start_copy(slice_of(unit.state[i], chunk.range), slice_of(slot.state[i], in_slot));
   }
-  chunk.store.stop(*store_stream_);
+  chunk.store[turn()].stop(*store_stream_);
   slot.stored.record(*store_stream_);
 }
 
@@ -173,9 +174,10 @@ void StreamedStep::complete(size_t unit) {
   Progress& progress = progress_[unit];
   if (!progress.pending) return;
   progress.pending = false;
-  progress.stall.start(current_stream(context_.device));
+  StreamTimer& stall = progress.stall[turn()];
+  stall.start(current_stream(context_.device));
   progress.ready.block(context_.device);
-  progress.stall.stop(current_stream(context_.device));
+  stall.stop(current_stream(context_.device));
   parameters_->publish(unit);
 }
 
@@ -208,20 +210,24 @@ int64_t StreamedStep::bytes_of_copies(const Chunk& chunk, bool to_device) const 
 }
 
 OffloadReport StreamedStep::report() {
-  for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  const bool under_way = progress_.front().pending;
+  if (under_way && steps_ == 1) {
+    for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
+  }
+  const size_t step = under_way && steps_ > 1 ? 1 - turn() : turn();
   OffloadReport report;
   double load_s = 0, store_s = 0, stall_s = 0;
   for (const Chunk& chunk : chunks_) {
     report.bytes_to_device += bytes_of_copies(chunk, /*to_device=*/true);
     report.bytes_to_host += bytes_of_copies(chunk, /*to_device=*/false);
-    load_s += chunk.load.seconds();
-    store_s += chunk.store.seconds();
+    load_s += chunk.load[step].seconds();
+    store_s += chunk.store[step].seconds();
   }
-  for (const Progress& progress : progress_) stall_s += progress.stall.seconds();
+  for (const Progress& progress : progress_) stall_s += progress.stall[step].seconds();
   const auto rate = [](int64_t bytes, double s) { return s > 0 ? double(bytes) / s : 0; };
   report.to_device_bytes_per_s = rate(report.bytes_to_device, load_s);
   report.to_host_bytes_per_s = rate(report.bytes_to_host, store_s);
-  report.step_s = step_timer_.seconds();
+  report.step_s = step_timer_[step].seconds();
   report.hidden = report.step_s > 0 ? std::clamp(1 - stall_s / report.step_s, 0.0, 1.0) : 0;
   return report;
 }

@@ -42,16 +42,18 @@ class StreamedStep : public HostHome {
     size_t unit = 0;
     FlatRange range;  // in the unit's compact shard
     bool last = false;
-    StreamTimer load, store;
+    std::array<StreamTimer, 2> load, store;  // of the latest two steps
   };
   struct Progress {
     Marker ready;
-    StreamTimer stall;
+    std::array<StreamTimer, 2> stall;
     bool pending = false;  // stepped and not yet completed
   };
   void load(Chunk& chunk, Slot& slot);
   void update(const Chunk& chunk, const Slot& slot);
   void store(Chunk& chunk, Slot& slot);
+  // Where the times of the step under way, or else of the last one, are.
+  size_t turn() const { return static_cast<size_t>((steps_ + 1) % 2); }
   bool streams(const Unit& unit, const Piece& piece) const;
   int64_t bytes_of_copies(const Chunk& chunk, bool to_device) const;
 
@@ -59,8 +61,9 @@ class StreamedStep : public HostHome {
   std::array<Slot, 3> slots_;
   std::vector<Chunk> chunks_;
   std::vector<Progress> progress_;
-  Marker stored_;  // everything of the last step
-  StreamTimer step_timer_;
+  Marker stored_;      // everything of the last step
+  int64_t steps_ = 0;  // begun
+  std::array<StreamTimer, 2> step_timer_;
 };
 
 }  // namespace tessera

@@ -95,7 +95,7 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
             "keep only the inputs of blocks, and run each again in backward");
   flags.add("offload", &o.offload, "state in host memory", offload_names());
   flags.add("offload_step", &o.offload_step,
-            "offload: where the optimizer's update runs; auto: on a GPU where there is one",
+            "offload: where the optimizer's update runs; auto: measured at start",
             {"auto", "host", "device"});
   flags.add("pin_memory", &o.pin_memory, "offload: page-locked host memory");
   flags.add("offload_threads", &o.offload_threads,

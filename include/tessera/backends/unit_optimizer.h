@@ -45,7 +45,7 @@ class UnitOptimizer {
   // fp32 values of the owned part of a segment, on any device.
   virtual at::Tensor master(size_t unit, size_t segment) const = 0;
   virtual void add_memory(StrategyMemory& memory) const = 0;
-  // Finishes the step under way first.
+  // Of the latest step whose updates were used, or of the only one, which is then finished first.
   virtual OffloadReport report() { return {}; }
 };
 

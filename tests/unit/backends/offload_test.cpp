@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "backends/offload/host_share.h"
+#include "backends/offload/step_choice.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
@@ -205,6 +206,43 @@ TEST_CASE("whoever looks after a step sees it finished") {
       a->optimizer_step(0.01);  // and destroyed while it may still run
     });
   }
+}
+
+TEST_CASE("the report is of the latest step that was used, and of a first step when it is done") {
+  test::run_ranks(2, [](Communicator& comm) {
+    for (const auto step_on : {OffloadStep::kHost, OffloadStep::kDevice}) {
+      const auto strategy =
+          attached(comm, offloaded("zero3", at::kBFloat16, Offload::kOptimizer, step_on));
+      test::require(strategy->offload_report().step_s == 0, "nothing before the first step");
+      const auto step = [&] {
+        strategy->forward_backward(batch_of(kConfig));
+        strategy->optimizer_step(0.01);
+        return strategy->offload_report();
+      };
+      const OffloadReport first = step(), second = step();  // the second is still under way
+      test::require(first.step_s > 0, "the first step took time");
+      test::require(second.bytes_to_host == first.bytes_to_host, "bytes a step");
+      strategy->evaluate(batch_of(kConfig));
+      const OffloadReport used = strategy->offload_report();
+      test::require(used.step_s > 0 && used.step_s != first.step_s, "the second step's own time");
+      test::require(used.hidden >= 0 && used.hidden <= 1, "a share");
+    }
+  });
+}
+
+TEST_CASE("where the update runs is decided by costs that all ranks agree on") {
+  test::run_ranks(3, [](Communicator& comm) {
+    const std::vector<ParameterUnit> units;
+    const UnitOptimizerContext context{
+        .units = units, .parameter_dtype = at::kBFloat16, .expected_numel = 100'000};
+    const StepCosts costs =
+        measure_step_costs(context, {.threads = 1}, comm, find_host_share(comm));
+    test::require(costs.host > 1e-12 && costs.host < 1e-3, "seconds an element: ", costs.host);
+    test::require(costs.device == 0, "the CPU has no link");
+    const at::Tensor most = at::full({}, costs.host, at::kDouble);
+    comm.all_reduce(most, ReduceOp::kMax).wait();
+    test::require(most.item<double>() == costs.host, "the slowest rank's everywhere");
+  });
 }
 
 TEST_CASE("an error of the host's threads reaches the rank with its type") {
