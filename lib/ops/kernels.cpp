@@ -140,15 +140,6 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   TESSERA_DISPATCH(adamw_update, ranges.front().parameter, ranges, options, scalars);
 }
 
-void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient,
-                  const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
-                  const at::Tensor& low_precision, const AdamWOptions& options,
-                  const AdamWScalars& scalars) {
-  const AdamWRange range{parameter,  gradient,      exp_avg,
-                         exp_avg_sq, low_precision, options.weight_decay};
-  adamw_update({&range, 1}, options, scalars);
-}
-
 at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   check(!tensors.empty(), ErrorCode::kInvalidArgument,
         "square_sum: no tensor was given, so the device of the result is unknown.");

@@ -9,7 +9,6 @@ namespace tessera::ops {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
-  double weight_decay = 0.0;  // decoupled (Loshchilov, Hutter 2019): p -= lr * weight_decay * p
 };
 
 // Device scalars of the step, fp32 with one element; skip and gradient_scale may be undefined (0
@@ -18,21 +17,16 @@ struct AdamWScalars {
   at::Tensor learning_rate, step_count, gradient_scale, skip;
 };
 
-// One AdamW update of 1-D ranges, in place. parameter, exp_avg, exp_avg_sq fp32; gradient any float
-// dtype, multiplied by gradient_scale; low_precision (or undefined) receives the updated parameter
-// rounded to its 16-bit dtype. step_count is t, counted from 1 and already advanced for this step.
-void adamw_update(const at::Tensor& parameter, const at::Tensor& gradient,
-                  const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
-                  const at::Tensor& low_precision, const AdamWOptions& options,
-                  const AdamWScalars& scalars);
-
-// One range with its own weight decay.
+// A 1-D range with its own weight decay, decoupled (Loshchilov, Hutter 2019): p -= lr *
+// weight_decay * p. parameter, exp_avg, exp_avg_sq fp32; gradient any float dtype; low_precision
+// (or undefined) receives the updated parameter rounded to its 16-bit dtype.
 struct AdamWRange {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low_precision;
   double weight_decay = 0.0;
 };
 
-// The same for many ranges at once (few launches on CUDA); options.weight_decay is not used.
+// One AdamW update of all ranges, in place (few launches on CUDA). Gradients are multiplied by
+// gradient_scale; step_count is t, counted from 1 and already advanced for this step.
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars);
 

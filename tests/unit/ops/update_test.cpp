@@ -18,14 +18,15 @@ struct State {
 
 // Algorithm 2 of Loshchilov and Hutter (2019) with a constant schedule, element by element in fp64.
 void plain_adamw(std::vector<double>& p, std::vector<double>& m, std::vector<double>& v,
-                 const at::Tensor& gradient, double lr, int t, const ops::AdamWOptions& o) {
+                 const at::Tensor& gradient, double lr, double decay, int t,
+                 const ops::AdamWOptions& o) {
   for (size_t i = 0; i < p.size(); ++i) {
     const double g = gradient[int64_t(i)].item<double>();
     m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
     v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
     const double mean = m[i] / (1 - std::pow(o.beta1, t)),
                  variance = v[i] / (1 - std::pow(o.beta2, t));
-    p[i] -= lr * (mean / (std::sqrt(variance) + o.epsilon) + o.weight_decay * p[i]);
+    p[i] -= lr * (mean / (std::sqrt(variance) + o.epsilon) + decay * p[i]);
   }
 }
 
@@ -40,17 +41,17 @@ TEST_CASE("AdamW follows the paper's algorithm over several steps") {
   at::manual_seed(11);
   State s;
   const at::Tensor low = at::zeros({37}, at::kBFloat16);
-  const ops::AdamWOptions options{
-      .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = 0.1};
+  const ops::AdamWOptions options{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-6};
   auto p = values(s.parameter), m = values(s.exp_avg), v = values(s.exp_avg_sq);
   for (int t = 1; t <= 5; ++t) {
     const at::Tensor gradient = at::randn({37}).to(at::kBFloat16);
-    ops::adamw_update(s.parameter, gradient, s.exp_avg, s.exp_avg_sq, low, options,
+    const ops::AdamWRange range{s.parameter, gradient, s.exp_avg, s.exp_avg_sq, low, 0.1};
+    ops::adamw_update({&range, 1}, options,
                       {.learning_rate = scalar(0.01F),
                        .step_count = scalar(float(t)),
                        .gradient_scale = scalar(0.5F),
                        .skip = scalar(0)});
-    plain_adamw(p, m, v, gradient.to(at::kFloat) * 0.5, 0.01, t, options);
+    plain_adamw(p, m, v, gradient.to(at::kFloat) * 0.5, 0.01, 0.1, t, options);
   }
   CHECK(relative_error(s.parameter, at::tensor(p, at::kDouble)) < 1e-6);
   CHECK(relative_error(s.exp_avg, at::tensor(m, at::kDouble)) < 1e-6);
@@ -63,7 +64,8 @@ TEST_CASE("a skipped AdamW step changes nothing, not even through NaN") {
   State s;
   const at::Tensor before = s.parameter.clone();
   const at::Tensor nan = at::full({37}, std::numeric_limits<float>::quiet_NaN());
-  ops::adamw_update(s.parameter, nan, s.exp_avg, s.exp_avg_sq, {}, {},
+  const ops::AdamWRange range{s.parameter, nan, s.exp_avg, s.exp_avg_sq, {}};
+  ops::adamw_update({&range, 1}, {},
                     {.learning_rate = scalar(0.1F),
                      .step_count = scalar(1),
                      .gradient_scale = {},
@@ -86,8 +88,9 @@ TEST_CASE("AdamW over many ranges is AdamW over each") {
     };
     ranges.push_back(
         {cut(a.parameter), cut(gradient), cut(a.exp_avg), cut(a.exp_avg_sq), {}, decay});
-    ops::adamw_update(cut(b.parameter), cut(gradient), cut(b.exp_avg), cut(b.exp_avg_sq), {},
-                      {.weight_decay = decay}, scalars);
+    const ops::AdamWRange alone{
+        cut(b.parameter), cut(gradient), cut(b.exp_avg), cut(b.exp_avg_sq), {}, decay};
+    ops::adamw_update({&alone, 1}, {}, scalars);
   }
   ops::adamw_update(ranges, {}, scalars);
   CHECK(a.parameter.equal(b.parameter));
