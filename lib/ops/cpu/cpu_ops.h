@@ -8,8 +8,7 @@ namespace tessera::ops::cpu {
 // Threads work on fixed chunks of this many elements; one chunk is done by the calling thread.
 inline constexpr int64_t kChunk = 1 << 15;
 
-void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
-                  const AdamWScalars& scalars);
-at::Tensor square_sum(std::span<const at::Tensor> tensors);
+decltype(ops::adamw_update) adamw_update;
+decltype(ops::square_sum) square_sum;
 
 }  // namespace tessera::ops::cpu

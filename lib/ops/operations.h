@@ -1,0 +1,31 @@
+#pragma once
+// The operations that exist in several versions, each with the signature of its public declaration.
+// To add one: declare it in a header of tessera/ops, name it here, define it in
+// lib/ops/reference.cpp and lib/ops/cuda, and call TESSERA_DISPATCH for it in lib/ops/kernels.cpp.
+#include "tessera/ops/kernels.h"
+#include "tessera/ops/update.h"
+
+#define TESSERA_FOR_EACH_OPERATION(X) \
+  X(add_column_sums)                  \
+  X(linear_forward)                   \
+  X(linear_backward_input_out)        \
+  X(linear_backward_weight)           \
+  X(linear_backward_bias)             \
+  X(linear_gelu_forward)              \
+  X(gelu_tanh_forward)                \
+  X(gelu_tanh_backward)               \
+  X(gelu_tanh_backward_)              \
+  X(layer_norm_forward)               \
+  X(layer_norm_backward)              \
+  X(alibi_attention_forward)          \
+  X(alibi_attention_backward)         \
+  X(embedding_backward)               \
+  X(logits_forward)                   \
+  X(cross_entropy_)                   \
+  X(cross_entropy_statistics)         \
+  X(cross_entropy_gradient_)          \
+  X(adamw_update)                     \
+  X(square_sum)
+
+// A function of the current namespace with the signature of the public one.
+#define TESSERA_DECLARE_OPERATION(name) decltype(::tessera::ops::name) name;
