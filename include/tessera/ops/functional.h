@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace tessera::ops {
 
@@ -63,5 +64,14 @@ at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight);
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                 const at::Tensor& labels, const at::Tensor& loss_gradient = {},
                                 int64_t chunk_rows = 1024);
+
+// Writes the losses of rows [first, first + logits.size(0)) to row_loss (fp32) and turns their
+// logits into gradients times scale in place; scale undefined: only the losses are wanted.
+using LossOfLogits = std::function<void(const at::Tensor& logits, int64_t first,
+                                        const at::Tensor& scale, const at::Tensor& row_loss)>;
+// linear_cross_entropy with any loss of the logits.
+at::Tensor linear_loss(const at::Tensor& hidden, const at::Tensor& weight,
+                       const at::Tensor& loss_gradient, int64_t chunk_rows,
+                       const LossOfLogits& loss);
 
 }  // namespace tessera::ops
