@@ -18,14 +18,7 @@ using namespace tessera::testing;
 namespace {
 
 ParityWork toy_work(const ToyConfig& config = {}, int64_t rows = 24) {
-  ParityWork work;
-  work.model = toy_language_model(config);
-  for (uint64_t step = 0; step < 4; ++step) {
-    work.global_batches.push_back(toy_micro_batch(config, rows, 5, 100 + step));
-  }
-  work.trainer.max_grad_norm = 0.5;
-  work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 2, .total_steps = 8};
-  return work;
+  return token_work(toy_language_model(config), {.vocabulary = config.vocabulary, .rows = rows});
 }
 
 // NaN equals NaN: what a skipped step reports.

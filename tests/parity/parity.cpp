@@ -30,6 +30,17 @@ std::string ParityRow::name() const {
       " prefetch=", parallel.prefetch_blocks);
 }
 
+ParityWork token_work(ModelSpec model, const TokenBatches& batches) {
+  ParityWork work{.model = std::move(model)};
+  for (int step = 0; step < batches.steps; ++step) {
+    work.global_batches.push_back(toy_micro_batch({.vocabulary = batches.vocabulary}, batches.rows,
+                                                  batches.sequence, batches.first_seed + step));
+  }
+  work.trainer.max_grad_norm = 0.5;
+  work.trainer.schedule = {.peak = 2e-3, .warmup_steps = 1, .total_steps = 8};
+  return work;
+}
+
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work) {
   DeviceMesh mesh(comm, {row.pipeline, row.data(), row.tensor});
   auto strategy = make_strategy(row.parallel, mesh);
@@ -90,6 +101,13 @@ std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork&
     results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
   });
   return results;
+}
+
+ParityResult without_key_biases(ParityResult result) {
+  std::erase_if(result.parameters, [](const auto& item) {
+    return item.first.ends_with("query_key_value.bias") || item.first.ends_with("c_attn.bias");
+  });
+  return result;
 }
 
 namespace {

@@ -24,6 +24,16 @@ struct ParityWork {
   const TensorSource* source = nullptr;  // pretrained weights
 };
 
+// Global batches of random tokens; batch i has the seed first_seed + i.
+struct TokenBatches {
+  int64_t vocabulary = 31;
+  int64_t rows = 24, sequence = 5;
+  int steps = 4;
+  uint64_t first_seed = 100;
+};
+// model on these, with a warm-up and clipping that is active.
+ParityWork token_work(ModelSpec model, const TokenBatches& batches);
+
 struct ParityRow {
   ParallelConfig parallel;
   int ranks = 1;  // pipeline x data x tensor
@@ -48,6 +58,10 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
 
 // What every rank sees, with threads as ranks.
 std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork& work);
+
+// A key's bias has no gradient in exact arithmetic, so Adam turns rounding noise into steps there:
+// leaves out the parameters of BLOOM and GPT-2 that hold one.
+ParityResult without_key_biases(ParityResult result);
 
 // Empty when all losses, norms, evaluation, gradients and parameters agree within tolerance
 // (relative; tensors by the norm of the difference over the norm), else what differs first, with

@@ -1,27 +1,15 @@
 // GPT-2 and Llama on tensor axes.
 #include "tessera/models/gpt2.h"
 #include "tessera/models/llama.h"
-#include "tests/parity/tensor_rows.h"
-#include "tests/support/toy_models.h"
+#include "tests/parity/rows.h"
 
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
 
-constexpr int64_t kVocabulary = 53, kSequence = 6;
-
-ParityWork work_of(ModelSpec model) {
-  ParityWork work;
-  work.model = std::move(model);
-  for (uint64_t step = 0; step < 3; ++step) {
-    work.global_batches.push_back(
-        toy_micro_batch({.vocabulary = kVocabulary}, 8, kSequence, 900 + step));
-  }
-  work.trainer.max_grad_norm = 0.5;
-  work.trainer.schedule = {.peak = 2e-3, .warmup_steps = 1, .total_steps = 8};
-  return work;
-}
+constexpr int64_t kVocabulary = 53;
+const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = 6, .steps = 3};
 
 Gpt2Config gpt2(double dropout) {
   Gpt2Config config;
@@ -49,7 +37,8 @@ LlamaConfig llama() {
   return config;
 }
 
-void check_rows(const ParityWork& work, const std::vector<std::pair<int, int>>& extents) {
+void check_rows(const ModelSpec& model, const std::vector<std::pair<int, int>>& extents) {
+  const ParityWork work = token_work(model, kBatches);
   const ParityResult expected = reference(work);
   for (const std::string strategy : {"ddp", "zero3"}) {
     for (const auto& [data, tensor] : extents) {
@@ -66,15 +55,15 @@ void check_rows(const ParityWork& work, const std::vector<std::pair<int, int>>& 
 }  // namespace
 
 TEST_CASE("GPT-2: queries, keys and values one after the other, cut alike") {
-  check_rows(work_of(make_gpt2_causal(gpt2(0.0))), {{2, 2}, {1, 4}});
+  check_rows(make_gpt2_causal(gpt2(0.0)), {{2, 2}, {1, 4}});
   CHECK(make_gpt2_causal(gpt2(0.0)).tensor_divisor == 4);
 }
 
 TEST_CASE("GPT-2: the same elements are dropped on every tensor axis") {
-  check_rows(work_of(make_gpt2_causal(gpt2(0.2))), {{1, 2}, {1, 4}});
+  check_rows(make_gpt2_causal(gpt2(0.2)), {{1, 2}, {1, 4}});
 }
 
 TEST_CASE("Llama: grouped queries stay with their keys") {
-  check_rows(work_of(make_llama_causal(llama())), {{2, 2}, {1, 4}});
+  check_rows(make_llama_causal(llama()), {{2, 2}, {1, 4}});
   CHECK(make_llama_causal(llama()).tensor_divisor == 4);  // key heads
 }

@@ -3,7 +3,8 @@
 
 #include "tessera/model/whole_model.h"
 #include "tessera/models/bloom.h"
-#include "tests/parity/tensor_rows.h"
+#include "tests/parity/rows.h"
+#include "tests/support/ranks.hpp"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 67;  // does not divide by 2, 3 or 4
 constexpr int64_t kSequence = 7;
+const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = kSequence};
 
 BloomConfig bloom(bool tied = true) {
   BloomConfig config;
@@ -26,20 +28,8 @@ BloomConfig bloom(bool tied = true) {
   return config;
 }
 
-ParityWork work_of(ModelSpec model) {
-  ParityWork work;
-  work.model = std::move(model);
-  for (uint64_t step = 0; step < 4; ++step) {
-    work.global_batches.push_back(
-        toy_micro_batch({.vocabulary = kVocabulary}, 8, kSequence, 700 + step));
-  }
-  work.trainer.max_grad_norm = 0.5;
-  work.trainer.schedule = {.peak = 2e-3, .warmup_steps = 1, .total_steps = 8};
-  return work;
-}
-
 ParityWork classification_work() {
-  ParityWork work = work_of(make_bloom_classifier(bloom(), 3));
+  ParityWork work = token_work(make_bloom_classifier(bloom(), 3), kBatches);
   for (auto& batch : work.global_batches) {
     batch.labels = batch.input_ids.select(1, 0).remainder(3);
     batch.input_ids.narrow(0, 0, 3).narrow(1, 4, 3).fill_(3);  // padding
@@ -54,7 +44,7 @@ const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", 
 
 TEST_CASE("fp32: tensor x data ranks x strategies, with and without sequence parallelism") {
   for (bool tied : {true, false}) {
-    const ParityWork work = work_of(make_bloom_causal(bloom(tied)));
+    const ParityWork work = token_work(make_bloom_causal(bloom(tied)), kBatches);
     const ParityResult expected = reference(work);
     for (const auto& strategy : tied ? kStrategies : std::vector<std::string>{"zero3"}) {
       for (const auto& [data, tensor] : {std::pair(1, 3), {1, 4}, {2, 2}}) {
@@ -70,7 +60,7 @@ TEST_CASE("fp32: tensor x data ranks x strategies, with and without sequence par
 }
 
 TEST_CASE("gradient checkpointing sums activations again, to the same numbers") {
-  const ParityWork work = work_of(make_bloom_causal(bloom()));
+  const ParityWork work = token_work(make_bloom_causal(bloom()), kBatches);
   const ParityResult expected = reference(work);
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
     for (bool sequence_parallel : {false, true}) {
@@ -85,7 +75,7 @@ TEST_CASE("gradient checkpointing sums activations again, to the same numbers") 
 
 TEST_CASE("pipeline x data x tensor, tied tables cut over both outer axes") {
   for (bool tied : {true, false}) {
-    const ParityWork work = work_of(make_bloom_causal(bloom(tied)));
+    const ParityWork work = token_work(make_bloom_causal(bloom(tied)), kBatches);
     const ParityResult expected = reference(work);
     for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {
       for (bool sequence_parallel : {false, true}) {
@@ -101,7 +91,7 @@ TEST_CASE("pipeline x data x tensor, tied tables cut over both outer axes") {
 }
 
 TEST_CASE("bf16, and fp16 with a loss scale, stay close to the 16-bit single run") {
-  ParityWork work = work_of(make_bloom_causal(bloom()));
+  ParityWork work = token_work(make_bloom_causal(bloom()), kBatches);
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
     work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
     const ParityResult expected = reference(work, dtype);
@@ -122,7 +112,7 @@ TEST_CASE("padding on the left, and a residual after the norms") {
   config.residual_post_layernorm = true;
   for (bool post : {false, true}) {
     config.residual_post_layernorm = post;
-    ParityWork work = work_of(make_bloom_causal(config));
+    ParityWork work = token_work(make_bloom_causal(config), kBatches);
     for (auto& batch : work.global_batches) {
       batch.attention_mask = at::ones({8, kSequence}, at::kBool);
       batch.attention_mask.narrow(0, 2, 3).narrow(1, 0, 3).fill_(false);

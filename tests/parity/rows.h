@@ -1,29 +1,18 @@
 #pragma once
-// Rows of the parity table on in-process ranks, for tests of tensor parallelism.
+// Rows of the parity table with threads as ranks, for tests.
 #include <ATen/ATen.h>
 
 #include <string>
 #include <vector>
 
 #include "tests/parity/parity.h"
-#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
 namespace tessera::testing {
 
-// A key's bias has no gradient in exact arithmetic, so Adam turns rounding noise into steps there.
-inline void forget_key_biases(ParityResult& result) {
-  std::erase_if(result.parameters, [](const auto& item) {
-    return item.first.ends_with("query_key_value.bias") || item.first.ends_with("c_attn.bias");
-  });
-}
-
 inline std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
-  test::run_ranks(row.ranks, [&](Communicator& comm) {
-    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
-  });
-  for (auto& result : results) forget_key_biases(result);
+  std::vector<ParityResult> results = run_on_threads(row, work);
+  for (auto& result : results) result = without_key_biases(std::move(result));
   return results;
 }
 
