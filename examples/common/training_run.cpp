@@ -1,7 +1,6 @@
 #include "examples/common/training_run.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 
@@ -11,6 +10,7 @@
 #include "examples/common/memory_advice.h"
 #include "examples/common/output.h"
 #include "tessera/backends/pipeline/measure.h"
+#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/metrics/statistics.h"
@@ -213,8 +213,7 @@ double TrainingRun::epoch() const {
 }
 
 TrainingRun::StepStart TrainingRun::now() const {
-  const auto time = std::chrono::steady_clock::now().time_since_epoch();
-  return {std::chrono::duration<double>(time).count(), bytes_sent(*mesh_, *strategy_)};
+  return {now_s(), bytes_sent(*mesh_, *strategy_)};
 }
 
 void TrainingRun::train() {

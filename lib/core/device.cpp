@@ -6,8 +6,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -67,8 +67,7 @@ bool Marker::done() const { return event_ == nullptr || event_->query(); }
 
 void StreamTimer::mark(c10::Stream stream, Point& point) {
   if (stream.device().is_cpu()) {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    point.host_s = std::chrono::duration<double>(now).count();
+    point.host_s = now_s();
     return;
   }
   if (point.event == nullptr) {

@@ -2,18 +2,14 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
 #include <optional>
 
+#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
 
 namespace tessera {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& micro_batches, at::Device device) {
   std::vector<MicroBatch> moved;
