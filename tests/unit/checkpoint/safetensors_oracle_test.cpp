@@ -8,6 +8,7 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
+#include "tests/support/mutate.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -86,20 +87,11 @@ TEST_CASE("no bytes make the reader crash, or accept a tensor outside the file")
   std::ifstream cases(TESSERA_TEST_DATA "/mutations.txt");
   std::vector<std::string> corpus;
   for (std::string line; std::getline(cases, line);) corpus.push_back(from_hex(line.substr(7)));
-  std::mt19937 random(5);
-  const auto pick = [&](size_t count) { return static_cast<size_t>(random()) % count; };
+  const std::string_view alphabet = "{}[]:,\"\\0123456789-eE.u";
+  std::mt19937_64 random(5);
   int accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
-    std::string file = corpus[pick(corpus.size())];
-    for (size_t changes = pick(4) + 1; changes > 0 && !file.empty(); --changes) {
-      const size_t at = pick(file.size());
-      if (pick(3) == 0)
-        file.erase(at, pick(5));
-      else if (pick(2) == 0)
-        file.insert(at, corpus[pick(corpus.size())].substr(0, pick(40)));
-      else
-        file[at] = "{}[]:,\"\\0123456789-eE.u"[pick(23)];
-    }
+    const std::string file = mutated(corpus[random() % corpus.size()], alphabet, random);
     try {
       const auto size = static_cast<int64_t>(file.size());
       const int64_t length = safetensors_header_length(file.substr(0, 8), size, "x");

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "tests/support/messages.hpp"
+#include "tests/support/mutate.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
@@ -169,24 +170,7 @@ TEST_CASE(
   std::mt19937_64 random(7);
   size_t accepted = 0;
   for (int round = 0; round < 30000; ++round) {
-    std::string text = seed_text;
-    for (uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
-      const size_t at = random() % text.size();
-      switch (random() % 4) {
-        case 0:
-          text[at] = alphabet[random() % alphabet.size()];
-          break;
-        case 1:
-          text.insert(at, 1, alphabet[random() % alphabet.size()]);
-          break;
-        case 2:
-          text.erase(at, 1 + random() % 4);
-          break;
-        case 3:
-          text.insert(at, text.substr(random() % text.size(), random() % 12));
-          break;
-      }
-    }
+    const std::string text = mutated(seed_text, alphabet, random);
     try {
       const Json json = parse(text, {.max_depth = 8});
       const std::string written = json.dump();

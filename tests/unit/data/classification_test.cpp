@@ -5,6 +5,7 @@
 
 #include "lib/data/delimited.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/mutate.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/data/sample_paths.hpp"
@@ -165,21 +166,7 @@ TEST_CASE("mutated tables are read or end in a tessera::Error") {
   std::mt19937_64 random(3);
   size_t accepted = 0;
   for (int round = 0; round < 3000; ++round) {
-    std::string text = seed;
-    for (uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
-      const size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = alphabet[random() % alphabet.size()];
-          break;
-        case 1:
-          text.insert(at, 1, alphabet[random() % alphabet.size()]);
-          break;
-        case 2:
-          text.erase(at, 1 + random() % 3);
-          break;
-      }
-    }
+    const std::string text = mutated(seed, alphabet, random);
     try {
       LabelMap::from(read_labelled_texts(dir.write(round % 2 ? "t.csv" : "t.tsv", text)));
       ++accepted;

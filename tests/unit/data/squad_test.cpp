@@ -5,6 +5,7 @@
 
 #include "tessera/core/file.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/mutate.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/data/sample_paths.hpp"
@@ -147,24 +148,11 @@ TEST_CASE("mutated SQuAD files are read or end in a tessera::Error") {
   const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
   const std::string seed = one_question(
       R"({"id": "1", "question": "Q?", "is_impossible": false, "answers": [{"text": "née Rhône", "answer_start": 10}]})");
+  const std::string alphabet("{}[]\",:\\u019-.t \x80\xc3\xff");
   std::mt19937_64 random(5);
   size_t read = 0;
   for (int round = 0; round < 3000; ++round) {
-    std::string text = seed;
-    for (uint64_t edits = 1 + random() % 2; edits > 0; --edits) {
-      const size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, 1 + random() % 6);
-          break;
-        case 2:
-          text.insert(at, text.substr(random() % text.size(), random() % 20));
-          break;
-      }
-    }
+    const std::string text = mutated(seed, alphabet, random);
     try {
       squad_examples(read_squad(dir.write("s.json", text)), tokenizer, {.max_seq_length = 40});
       ++read;

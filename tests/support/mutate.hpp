@@ -1,0 +1,34 @@
+#pragma once
+// Damaged inputs, for readers that must refuse them in good order.
+#include <cstdint>
+#include <random>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// text after one to three edits: a character replaced by one of alphabet or inserted, a few
+// characters erased, a piece of the text copied to another place.
+inline std::string mutated(std::string text, std::string_view alphabet, std::mt19937_64& random) {
+  for (uint64_t edits = 1 + random() % 3; edits > 0 && !text.empty(); --edits) {
+    const size_t at = random() % text.size();
+    const char drawn = alphabet[random() % alphabet.size()];
+    switch (random() % 4) {
+      case 0:
+        text[at] = drawn;
+        break;
+      case 1:
+        text.insert(at, 1, drawn);
+        break;
+      case 2:
+        text.erase(at, 1 + random() % 6);
+        break;
+      case 3:
+        text.insert(at, text.substr(random() % text.size(), random() % 20));
+        break;
+    }
+  }
+  return text;
+}
+
+}  // namespace tessera
