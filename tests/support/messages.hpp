@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tessera/core/error.h"
+#include "tests/support/test.hpp"
 
 namespace tessera {
 
@@ -16,6 +17,19 @@ std::string error_of(Call&& call) {
     return error.what();
   }
   return "no error";
+}
+
+// The same, for an Error that must have this code.
+template <typename Call>
+std::string error_of(ErrorCode code, Call&& call) {
+  return error_of([&] {
+    try {
+      call();
+    } catch (const Error& error) {
+      CHECK(error.code() == code);
+      throw;
+    }
+  });
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
@@ -15,18 +16,13 @@ using namespace tessera::testing;
 namespace {
 
 std::string refusal(int ranks, const ParallelConfig& config, const ModelSpec& model) {
-  std::string message;
-  try {
+  return error_of(ErrorCode::kInvalidArgument, [&] {
     test::run_ranks(ranks, [&](Communicator& comm) {
       DeviceMesh mesh(comm, {.data = comm.size()});
       auto strategy = make_strategy(config, mesh);
       strategy->attach(model, {}, make_adamw({}));
     });
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kInvalidArgument);
-    message = error.what();
-  }
-  return message;
+  });
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
@@ -45,13 +46,8 @@ void attach(const MeshExtents& extents, const ModelSpec& model, const Look& look
 }
 
 std::string refusal(int tensor, const ModelSpec& model) {
-  try {
-    attach({.tensor = tensor}, model, [](Communicator&, Strategy&) {});
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "no error";
+  return error_of(ErrorCode::kInvalidArgument,
+                  [&] { attach({.tensor = tensor}, model, [](Communicator&, Strategy&) {}); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
@@ -13,18 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string message_of(const std::function<void()>& action, ErrorCode code = ErrorCode::kDataLoss) {
-  try {
-    action();
-  } catch (const Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  return "no error";
-}
-
 std::string open_message(const std::string& directory) {
-  return message_of([&] { HuggingFaceDirectory opened(directory); });
+  return error_of(ErrorCode::kDataLoss, [&] { HuggingFaceDirectory opened(directory); });
 }
 
 // Two shards, "a" in the first and "b" in the second, and an index with this weight_map.
@@ -62,15 +53,17 @@ TEST_CASE("16-bit weights are read in their own dtype") {
   const HuggingFaceDirectory directory(folder.path(""));
   CHECK(directory.read("a", {2}).scalar_type() == at::kBFloat16);
   CHECK(directory.read("b", {2}).scalar_type() == at::kHalf);
-  CHECK_THAT(message_of([&] { directory.read("c", {2}); }), Contains("floating-point"));
+  CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { directory.read("c", {2}); }),
+             Contains("floating-point"));
 }
 
 TEST_CASE("missing weights and other shapes are named with file and byte") {
   const TempDir folder;
   save_safetensors(folder.path("model.safetensors"), {{"a", at::ones({2, 3})}});
   const HuggingFaceDirectory directory(folder.path(""));
-  CHECK_THAT(message_of([&] { directory.read("b", {1}); }), Contains("\"b\" is missing"));
-  const std::string message = message_of([&] { directory.read("a", {3, 2}); });
+  CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { directory.read("b", {1}); }),
+             Contains("\"b\" is missing"));
+  const std::string message = error_of(ErrorCode::kDataLoss, [&] { directory.read("a", {3, 2}); });
   CHECK_THAT(message, Contains("shape [2, 3]"));
   CHECK_THAT(message, Contains("[3, 2]"));
   CHECK_THAT(message, Contains("model.safetensors: byte "));
@@ -209,14 +202,14 @@ TEST_CASE("nothing is overwritten and nothing half-written stays") {
   const TempDir folder;
   fs::create_directory(folder.path("final"));
   folder.write("final/keep", "x");
-  CHECK_THAT(message_of([&] { HuggingFaceWriter writer(folder.path("final")); },
-                        ErrorCode::kInvalidArgument),
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
+                      [&] { HuggingFaceWriter writer(folder.path("final")); }),
              Contains("already exists"));
   CHECK(fs::exists(folder.path("final/keep")));
   {
     HuggingFaceWriter writer(folder.path("other"));
     writer.add("a", at::ones({2}));
-    CHECK_THAT(message_of([&] { writer.add("a", at::ones({2})); }, ErrorCode::kInvalidArgument),
+    CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { writer.add("a", at::ones({2})); }),
                Contains("twice"));
     CHECK(fs::exists(folder.path("other.tmp")));
   }

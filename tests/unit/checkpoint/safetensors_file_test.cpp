@@ -6,25 +6,13 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 #include "tests/unit/checkpoint/safetensors_bytes.h"
 
 using namespace tessera;
 using Catch::Matchers::Contains;
-
-namespace {
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 TEST_CASE("tensors of every dtype come back as they were written") {
   const TempDir folder;
@@ -74,8 +62,7 @@ TEST_CASE("an unfinished file is not valid") {
     SafetensorsWriter writer(folder.path("x"));
     writer.add("a", at::ones({4}));
   }
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("x")); }),
-             Contains("length is zero"));
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("x")); }), Contains("length is zero"));
 }
 
 TEST_CASE("NaN values are legal and counted") {
@@ -97,7 +84,7 @@ TEST_CASE("a file that shrinks after it was opened is an error, not a fault") {
   save_safetensors(folder.path("x"), {{"a", at::ones({1000})}});
   const SafetensorsFile file(folder.path("x"));
   std::filesystem::resize_file(folder.path("x"), file.find("a")->begin + 400);
-  const std::string message = message_of([&] { file.read("a"); });
+  const std::string message = error_of([&] { file.read("a"); });
   CHECK_THAT(message, Contains("byte " + std::to_string(file.find("a")->begin + 400)));
   CHECK_THAT(message, Contains("shrunk"));
   CHECK_THAT(message, Contains("\"a\""));
@@ -105,15 +92,15 @@ TEST_CASE("a file that shrinks after it was opened is an error, not a fault") {
 
 TEST_CASE("missing files, folders, pipes and tensors are named") {
   const TempDir folder;
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("absent")); }), Contains("absent"));
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("")); }), Contains("not a regular"));
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("absent")); }), Contains("absent"));
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("")); }), Contains("not a regular"));
   REQUIRE(::mkfifo((folder.path("pipe")).c_str(), 0600) == 0);
-  CHECK_THAT(message_of([&] { SafetensorsFile file(folder.path("pipe")); }),
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("pipe")); }),
              Contains("not a regular"));
   save_safetensors(folder.path("x"), {{"a", at::ones({1})}});
   const SafetensorsFile file(folder.path("x"));
-  CHECK_THAT(message_of([&] { file.read("b"); }), Contains("has no tensor \"b\""));
-  CHECK_THAT(message_of([&] { SafetensorsWriter writer(folder.path("no/such/folder")); }),
+  CHECK_THAT(error_of([&] { file.read("b"); }), Contains("has no tensor \"b\""));
+  CHECK_THAT(error_of([&] { SafetensorsWriter writer(folder.path("no/such/folder")); }),
              Contains("cannot be created"));
 }
 

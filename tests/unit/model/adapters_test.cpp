@@ -10,6 +10,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/model/whole_model.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -46,16 +47,6 @@ struct NamedSource : TensorSource {
   }
   mutable std::vector<std::string> names;
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 
@@ -150,7 +141,7 @@ TEST_CASE("weights come from the source under the names of the module") {
 
 TEST_CASE("buffers, frozen parameters and empty models are refused by name") {
   const auto with_buffer = from_sequential(nn::Sequential(nn::BatchNorm1d(3)), squared_error);
-  CHECK_THAT(message_of([&] { with_buffer.blocks[0].build({}); }),
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { with_buffer.blocks[0].build({}); }),
              Catch::Matchers::Contains("running_mean"));
   const auto frozen = from_module(
       [] {
@@ -159,7 +150,9 @@ TEST_CASE("buffers, frozen parameters and empty models are refused by name") {
         return net;
       },
       squared_error);
-  CHECK_THAT(message_of([&] { frozen.blocks[0].build({}); }), Catch::Matchers::Contains("up.bias"));
-  CHECK_THAT(message_of([&] { from_sequential(nn::Sequential(), squared_error); }),
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { frozen.blocks[0].build({}); }),
+             Catch::Matchers::Contains("up.bias"));
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
+                      [&] { from_sequential(nn::Sequential(), squared_error); }),
              Catch::Matchers::Contains("no modules"));
 }

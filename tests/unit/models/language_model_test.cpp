@@ -4,24 +4,10 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-
-namespace {
-
-std::string refusal(const std::function<void()>& action, ErrorCode code) {
-  try {
-    action();
-  } catch (const Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  FAIL("accepted");
-  return "";
-}
-
-}  // namespace
 
 TEST_CASE("every preset makes a model whose sizes come from the shapes of its blocks") {
   for (const std::string& name : LanguageModel::preset_names()) {
@@ -67,11 +53,11 @@ TEST_CASE("costs count every matrix that a token meets, the tied head's included
 
 TEST_CASE("a model type or preset that is unknown is refused with what is known") {
   const Json json = Json::parse(R"({"model_type": "mamba", "vocab_size": 9})", {}, "config.json");
-  const std::string type = refusal([&] { LanguageModel::from_json(json); }, ErrorCode::kDataLoss);
+  const std::string type = error_of(ErrorCode::kDataLoss, [&] { LanguageModel::from_json(json); });
   CHECK_THAT(type, Catch::Matchers::Contains("\"mamba\"") && Catch::Matchers::Contains("bloom"));
   CHECK_THAT(type, Catch::Matchers::Contains("config.json"));
   const std::string preset =
-      refusal([] { LanguageModel::preset("gpt5"); }, ErrorCode::kInvalidArgument);
+      error_of(ErrorCode::kInvalidArgument, [] { LanguageModel::preset("gpt5"); });
   CHECK_THAT(preset, Catch::Matchers::Contains("bloom-7b1"));
   CHECK(LanguageModel::preset("bloom-7b").config().name == "bloom-7b1");
 }
