@@ -1,13 +1,10 @@
 #include "examples/common/program.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <thread>
 
 #include "examples/common/flags.h"
 #include "examples/common/memory_advice.h"
@@ -27,13 +24,6 @@ bool speaks_first() {
   } catch (const Error&) {
     return true;
   }
-}
-
-// Ranks of a node share its cores evenly unless the user has said otherwise.
-void share_cores(int local_size) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  at::set_num_threads(std::max(1, cores / std::max(1, local_size)));
 }
 
 void set_numerics(const TrainOptions& options) {
@@ -88,7 +78,6 @@ int run_finetune(Task task, const std::string& name, const std::string& summary,
                   .transport = options.backend},
                  [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                    if (problem) std::rethrow_exception(problem);
-                   share_cores(launch.local_size);
                    TrainingRun(prepared, flags, arguments, world, launch, control).execute();
                  });
 }

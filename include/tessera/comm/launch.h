@@ -19,7 +19,8 @@ struct JobOptions {
 using JobFunction =
     std::function<void(Communicator& world, const LaunchInfo& launch, ControlChannel& control)>;
 
-// Connects the ranks and runs fn on each. When fn throws on a rank, every communicator of the job
+// Connects the ranks and runs fn on each; LibTorch's threads are the host's cores over its ranks
+// unless OMP_NUM_THREADS is set. When fn throws on a rank, every communicator of the job
 // is aborted so that nobody waits for ever, each distinct error is logged once ("ranks 1-7: same")
 // and the exit code of its root cause is returned on every rank; peers' errors that follow from it
 // do not count. LibTorch's and the allocator's out-of-memory errors give exit code 3, other foreign

@@ -1,6 +1,9 @@
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <new>
@@ -120,6 +123,14 @@ int run_threads(int ranks, const JobFunction& fn) {
   return 0;
 }
 
+// Ranks of a host share its cores unless the user has said otherwise or bound them closer.
+void share_cores(int local_size) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const auto allowed = static_cast<int>(allowed_cores().size());
+  at::set_num_threads(std::max(1, std::min(allowed, online / std::max(1, local_size))));
+}
+
 // A GPU's rank has threads beside its main one: messages, data, launches.
 void warn_about_one_core(const Communicator& world) {
   if (world.rank() != 0 || !world.device().is_cuda() || allowed_cores().size() > 1) return;
@@ -136,6 +147,7 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
   try {
     world = bootstrap->connect(options.transport);
     warn_about_one_core(*world);
+    share_cores(bootstrap->launch().local_size);
     if (options.debug_collectives) world = check_collectives(std::move(world));
     fn(*world, bootstrap->launch(), *bootstrap);
   } catch (...) {
