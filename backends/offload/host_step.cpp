@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/core/trace.h"
 
@@ -13,10 +13,6 @@ namespace {
 
 // Elements a thread updates at a time: LibTorch and the host's AdamW stay on the calling thread.
 constexpr int64_t kChunk = 1 << 15;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 at::Tensor part(const at::Tensor& whole, const FlatRange& range) {
   return whole.defined() ? slice_of(whole, range) : whole;

@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
+#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/host_memory.h"
 #include "tessera/ops/update.h"
@@ -22,9 +22,9 @@ constexpr int64_t kLinkBytes = int64_t{64} << 20;
 template <typename Fn>
 double seconds_of(const Fn& fn) {
   fn();
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = now_s();
   fn();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return now_s() - begin;
 }
 
 double update_seconds(int64_t numel, at::ScalarType dtype, HostThreads& threads) {

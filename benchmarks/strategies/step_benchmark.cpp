@@ -5,7 +5,6 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <sstream>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
+#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
@@ -21,10 +21,6 @@
 
 namespace tessera::bench {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
   return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
