@@ -45,7 +45,7 @@ class JsonLine {
     }
     return *this;
   }
-  std::string text() const { return "{" + line_.str() + "}"; }
+  std::string text() const { return concat("{", line_.str(), "}"); }
 
  private:
   std::ostringstream line_;
