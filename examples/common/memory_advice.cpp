@@ -8,6 +8,7 @@
 #include <new>
 
 #include "examples/common/layout.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -127,6 +128,22 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   shorter.max_seq_length =
       std::max<int64_t>(1, std::min(o.max_seq_length, run.train.longest()) / 2);
   add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
+  if (!o.gradient_checkpointing) {
+    TrainOptions changed = o;
+    changed.gradient_checkpointing = true;
+    add("--gradient_checkpointing", changed, ranks);
+  }
+  if (run.config().heads % (2 * o.tensor_parallel) == 0) {
+    TrainOptions changed = o;
+    changed.tensor_parallel *= 2;
+    add(concat("--tensor_parallel ", changed.tensor_parallel, " on ", 2 * ranks, " ranks"), changed,
+        2 * ranks);
+  }
+  if (o.offload == "none" && o.strategy != "ddp" && gpu_count() > 0) {
+    TrainOptions changed = o;
+    changed.offload = "optimizer";
+    add("--offload optimizer", changed, ranks);
+  }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
   std::string text =
