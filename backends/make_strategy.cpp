@@ -88,7 +88,15 @@ void validate(const Row& row, const ParallelConfig& config, const DeviceMesh& me
   const int stages = mesh.extent(Axis::kPipeline);
   require(stages > 1 || config.pipeline.chunks == 1, "pipeline.chunks is ", config.pipeline.chunks,
           "; it needs a pipeline axis of more than one rank");
-  if (stages > 1) make_schedule(config.pipeline.schedule, stages, 1, config.pipeline.chunks);
+  const bool shared = config.pipeline.shared_vocabulary;
+  require(stages > 1 || !shared,
+          "pipeline.shared_vocabulary needs a pipeline axis of more than one rank");
+  require(mesh.extent(Axis::kTensor) == 1 || !shared,
+          "pipeline.shared_vocabulary on a tensor axis of ", mesh.extent(Axis::kTensor),
+          " ranks: that axis cuts the vocabulary already");
+  if (stages > 1) {
+    make_schedule(config.pipeline.schedule, stages, 1, config.pipeline.chunks, shared);
+  }
 }
 
 }  // namespace

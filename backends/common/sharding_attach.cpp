@@ -102,6 +102,8 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
 void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const BuildContext& context,
                                  UnitInMaking& open, Aliases& aliases) {
   const std::string& block_name = model.blocks[index].name;
+  const bool apart = model.blocks[index].apart;
+  if (apart) close_unit(open);
   blocks_.push_back(model.blocks[index].build(context));
   units_of_block_.emplace_back();
   for (auto& parameter : blocks_.back()->parameters()) {
@@ -131,7 +133,7 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
       open.add(block_name, index, std::move(parameter));
     }
   }
-  if (open.numel >= cut().unit_numel) close_unit(open);
+  if (apart || open.numel >= cut().unit_numel) close_unit(open);
 }
 
 void ShardingStrategy::close_unit(UnitInMaking& making) {

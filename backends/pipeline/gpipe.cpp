@@ -11,9 +11,28 @@
 namespace tessera {
 namespace {
 
+using Kind = PipelineAction::Kind;
+
 constexpr int kReceivesAhead = 2;  // turns: one message a direction in steady state
 
+// Removes it; the type's default when there is none.
+template <typename Map>
+typename Map::mapped_type take(Map& map, const typename Map::key_type& key) {
+  auto node = map.extract(key);
+  return node.empty() ? typename Map::mapped_type() : std::move(node.mapped());
+}
+
 }  // namespace
+
+// What is under way in a step.
+struct GPipe::Step {
+  bool with_gradients = true;
+  std::map<std::pair<int, int>, MicroBatchRun> in_flight;  // by chunk and micro-batch
+  // With a shared vocabulary, by micro-batch: the embedding's runs, and what waits between this
+  // stage's own blocks and a pass of all stages.
+  std::map<int, MicroBatchRun> embedded;
+  std::map<int, at::Tensor> hidden, gradients;
+};
 
 GPipe::GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
              Communicator& pipeline)
@@ -22,7 +41,8 @@ GPipe::GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inn
       inner_(std::move(inner)),
       timer_(std::make_unique<WaitTimer>(pipeline.device())),
       links_(std::make_unique<StageLinks>(pipeline, *timer_, config.overlap ? kReceivesAhead : 0)) {
-  make_schedule(config.pipeline.schedule, pipeline.size(), 1, config.pipeline.chunks);
+  make_schedule(config.pipeline.schedule, pipeline.size(), 1, config.pipeline.chunks,
+                config.pipeline.shared_vocabulary);
 }
 
 GPipe::~GPipe() = default;
@@ -32,7 +52,7 @@ const StagePlan& GPipe::plan(size_t micro_batches, bool with_gradients) {
   if (plan == nullptr) {
     const PipelineSchedule schedule =
         make_schedule(config_.pipeline.schedule, pipeline_.size(), static_cast<int>(micro_batches),
-                      config_.pipeline.chunks);
+                      config_.pipeline.chunks, config_.pipeline.shared_vocabulary);
     plan = std::make_unique<StagePlan>(
         plan_stage(with_gradients ? schedule : forwards_of(schedule), pipeline_.rank()));
   }
@@ -48,32 +68,81 @@ StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradi
     shapes.back().push_back(with_gradients);
   }
   links_->begin(plan, std::move(shapes));
-  std::map<std::pair<int, int>, MicroBatchRun> in_flight;  // by chunk and micro-batch
-  for (size_t t = 0; t < plan.turns.size(); ++t) {
-    const int turn = static_cast<int>(t);
-    const auto& [action, input, output, output_needed] = plan.turns[t];
-    const std::pair key{action.chunk, action.micro_batch};
-    links_->post(turn);
-    if (action.kind == PipelineAction::Kind::kForward) {
-      const auto [first, count] = chunks_[static_cast<size_t>(action.chunk)];
-      MicroBatchRun run = inner_->make_run(static_cast<size_t>(action.micro_batch), first, count);
-      if (input) run.hidden = links_->receive(turn);
-      inner_->forward(run);
-      if (output) links_->send(turn, std::exchange(run.hidden, {}));
-      if (with_gradients) in_flight.emplace(key, std::move(run));
+  Step step{.with_gradients = with_gradients};
+  for (size_t turn = 0; turn < plan.turns.size(); ++turn) {
+    links_->post(static_cast<int>(turn));
+    const PipelineAction& action = plan.turns[turn].action;
+    if (action.of_all_stages()) {
+      run_shared(action, step);
     } else {
-      check(in_flight.contains(key), ErrorCode::kInternal, to_string(action),
-            " comes before its forward");
-      MicroBatchRun run = std::move(in_flight.extract(key).mapped());
-      if (input) run.gradient = links_->receive(turn);
-      inner_->backward(run);
-      if (output) links_->send(turn, run.gradient);
+      run_own(static_cast<int>(turn), plan, step);
     }
   }
   StepResult result = inner_->finish();
   links_->finish();
   share_result(result);
   return result;
+}
+
+// Forward or backward of this stage's blocks.
+void GPipe::run_own(int turn, const StagePlan& plan, Step& step) {
+  const auto& [action, input, output, output_needed] = plan.turns[static_cast<size_t>(turn)];
+  const int m = action.micro_batch;
+  const std::pair key{action.chunk, m};
+  if (action.kind == Kind::kForward) {
+    const auto [first, count] = chunks_[static_cast<size_t>(action.chunk)];
+    MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), first, count);
+    run.hidden = input ? links_->receive(turn) : take(step.hidden, m);
+    inner_->forward(run);
+    at::Tensor hidden = std::exchange(run.hidden, {});
+    if (output) {
+      links_->send(turn, hidden);
+    } else {
+      step.hidden[m] = hidden;  // for the head; undefined behind the loss
+    }
+    if (step.with_gradients) step.in_flight.emplace(key, std::move(run));
+    return;
+  }
+  check(step.in_flight.contains(key), ErrorCode::kInternal, to_string(action),
+        " comes before its forward");
+  MicroBatchRun run = take(step.in_flight, key);
+  if (input) {
+    run.gradient = links_->receive(turn);
+  } else if (everyone_ != nullptr) {
+    run.gradient = take(step.gradients, m);
+  }
+  inner_->backward(run);
+  if (output) {
+    links_->send(turn, run.gradient);
+  } else {
+    step.gradients[m] = run.gradient;  // for the embedding
+  }
+}
+
+// A pass of all stages over the first or the last block.
+void GPipe::run_shared(const PipelineAction& action, Step& step) {
+  const int m = action.micro_batch, me = pipeline_.rank(), last = pipeline_.size() - 1;
+  if (timer_->enabled()) {
+    at::Tensor token = at::zeros({1}, at::TensorOptions(at::kFloat).device(pipeline_.device()));
+    timer_->time([&] { everyone_->all_reduce(token).wait(); });
+  }
+  if (action.kind == Kind::kEmbed) {
+    MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), 0, 1);
+    inner_->forward(run);
+    const at::Tensor hidden = std::exchange(run.hidden, {});
+    if (me == 0) step.hidden[m] = hidden;
+    if (step.with_gradients) step.embedded.emplace(m, std::move(run));
+  } else if (action.kind == Kind::kHead) {
+    MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), inner_->block_count() - 1, 1);
+    const int boundary = static_cast<int>(parts_.size());
+    run.hidden = links_->share(m, boundary, last, take(step.hidden, m));
+    inner_->forward(run);
+    if (me == last) step.gradients[m] = run.gradient;
+  } else {
+    MicroBatchRun run = take(step.embedded, m);
+    run.gradient = links_->share(m, 0, 0, take(step.gradients, m));
+    inner_->backward(run);
+  }
 }
 
 // The last stage has the loss; the target count is known everywhere.
@@ -123,6 +192,7 @@ int64_t GPipe::extra_bytes_sent() const {
   for (const auto& holders : holders_) {
     if (holders != nullptr) sum += holders->bytes_sent();
   }
+  if (everyone_ != nullptr) sum += everyone_->bytes_sent();
   return sum;
 }
 

@@ -7,6 +7,7 @@
 #include "backends/pipeline/stage_links.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 namespace {
@@ -79,6 +80,10 @@ void adopt_alias(BlockBuilder& builder, const BlockBuilder& owner, const TiedPar
 
 }  // namespace
 
+bool GPipe::is_shared(size_t block) const {
+  return everyone_ != nullptr && (block == 0 || block + 1 == block_index_.size());
+}
+
 size_t GPipe::part_of_block(size_t block) const {
   size_t part = 0;
   while (block >= parts_[part].first + parts_[part].count) ++part;
@@ -108,10 +113,11 @@ void GPipe::attach(const ModelSpec& model, const BuildContext& context,
     }
   }
   ModelSpec mine = own_blocks(model);
+  if (config_.pipeline.shared_vocabulary) share_ends(model, mine);
   share_tied_parameters(model, mine);
   inner_->attach(mine, context, optimizer);
-  links_->connect(/*wraps_around=*/config_.pipeline.chunks > 1);
-  at::Tensor count = at::full({1}, inner_->parameter_count() - alias_numel_,
+  links_->connect(/*wraps_around=*/config_.pipeline.chunks > 1, everyone_.get());
+  at::Tensor count = at::full({1}, inner_->parameter_count() - counted_elsewhere_,
                               at::TensorOptions(at::kLong).device(pipeline_.device()));
   pipeline_.all_reduce(count).wait();
   parameter_count_ = count.item<int64_t>();
@@ -119,17 +125,50 @@ void GPipe::attach(const ModelSpec& model, const BuildContext& context,
 
 ModelSpec GPipe::own_blocks(const ModelSpec& model) {
   std::vector<size_t> indices;
+  const bool with_ends = config_.pipeline.shared_vocabulary;
+  if (with_ends) indices.push_back(0);
   for (size_t part = static_cast<size_t>(pipeline_.rank()); part < parts_.size();
        part += static_cast<size_t>(pipeline_.size())) {
     chunks_.emplace_back(indices.size(), parts_[part].count);
     for (size_t i = 0; i < parts_[part].count; ++i) indices.push_back(parts_[part].first + i);
   }
+  if (with_ends) indices.push_back(model.block_count() - 1);
   return model.subset(indices);
+}
+
+// The first and the last block become this stage's part of them.
+void GPipe::share_ends(const ModelSpec& model, ModelSpec& mine) {
+  const size_t last = model.block_count() - 1;
+  for (const auto& tie : model.tied) {
+    auto is_end = [&](const std::string& block) { return block_index_.at(block) % last == 0; };
+    check(is_end(tie.owner_block) == is_end(tie.alias_block), ErrorCode::kInvalidArgument,
+          "tied parameter ", tie.owner_block, ".", tie.owner_parameter, " and ", tie.alias_block,
+          ".", tie.alias_parameter, ": all stages share one block, but not the other");
+  }
+  everyone_ = pipeline_.split(0, pipeline_.rank());
+  for (BlockBuilder* builder : {&mine.blocks.front(), &mine.blocks.back()}) {
+    *builder = shared_by(*everyone_, std::move(*builder));
+    builder->apart = true;
+    builder->cost.parameters /= pipeline_.size();
+    if (pipeline_.rank() == 0) continue;  // which counts them
+    builder->build = [this, tied = model.tied, name = builder->name,
+                      build = builder->build](const BuildContext& context) {
+      auto block = build(context);
+      for (const Parameter& parameter : block->parameters()) {
+        const bool alias = std::any_of(tied.begin(), tied.end(), [&](const TiedParameter& tie) {
+          return tie.alias_block == name && tie.alias_parameter == parameter.name;
+        });
+        if (!alias) counted_elsewhere_ += parameter.shard.whole_numel(parameter.tensor.sizes());
+      }
+      return block;
+    };
+  }
 }
 
 void GPipe::share_tied_parameters(const ModelSpec& model, ModelSpec& mine) {
   std::map<TensorName, std::vector<const TiedParameter*>> by_owner;
   for (const auto& tie : model.tied) {
+    if (is_shared(block_index_.at(tie.owner_block))) continue;  // every stage has both
     by_owner[{tie.owner_block, tie.owner_parameter}].push_back(&tie);
   }
   auto builder_of = [](auto& spec, const std::string& name) -> auto& {
@@ -162,7 +201,7 @@ void GPipe::share_tied_parameters(const ModelSpec& model, ModelSpec& mine) {
       mine.shared.push_back({owner.first, owner.second, holders_.back().get()});
     } else {
       adopt_alias(builder_of(mine, first->alias_block), builder_of(model, owner.first), *first,
-                  count, [this](int64_t numel) { alias_numel_ += numel; });
+                  count, [this](int64_t numel) { counted_elsewhere_ += numel; });
       mine.shared.push_back({first->alias_block, first->alias_parameter, holders_.back().get()});
       aliases_.insert({first->alias_block, first->alias_parameter});
     }

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 namespace {
@@ -67,7 +68,7 @@ class Stream {
 }  // namespace
 
 // While this rank's own visit runs, parts of other stages are let in where they belong: a part's
-// parameters, one by one, then an empty description.
+// parameters, one by one, then an empty description. All stages come to a shared block at once.
 void GPipe::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
                   const ParameterVisitor& visitor) {
   const at::NoGradGuard no_grad;
@@ -92,7 +93,14 @@ void GPipe::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
   };
   visit_own([&](const VisitedParameter& parameter) {
     if (aliases_.contains({parameter.block, parameter.name})) return;
-    advance_to(std::max(next, part_of_block(block_index_.at(parameter.block))));
+    const size_t block = block_index_.at(parameter.block);
+    if (is_shared(block)) {
+      if (block > 0) advance_to(parts_.size());
+      if (parameter.shard.replicated()) return visitor(parameter);
+      const at::Tensor whole = gather_parts(parameter.value, parameter.shard, *everyone_);
+      return visitor({parameter.block, parameter.name, whole, TensorShard{}});
+    }
+    advance_to(std::max(next, part_of_block(block)));
     stream.send(describe(parameter));
     stream.broadcast(parameter.value.contiguous(), pipeline_.rank());
     visitor(parameter);

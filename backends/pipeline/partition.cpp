@@ -94,19 +94,28 @@ std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& co
 
 std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages,
                                  bool recompute) {
-  const std::vector<double> costs = block_costs(model, config, recompute);
+  std::vector<double> costs = block_costs(model, config, recompute);
+  size_t first = 0;
+  if (config.shared_vocabulary) {
+    check(model.shareable_ends && costs.size() > 2, ErrorCode::kInvalidArgument, "model ",
+          model.name,
+          " has no embedding and head that all pipeline stages can share "
+          "(ModelSpec::shareable_ends); leave them on the first and the last stage");
+    costs = std::vector<double>(costs.begin() + 1, costs.end() - 1);
+    first = 1;
+  }
   const size_t parts = static_cast<size_t>(stages) * static_cast<size_t>(config.chunks);
   check(parts <= costs.size(), ErrorCode::kInvalidArgument, "model ", model.name, " has ",
-        costs.size(), " blocks, too few for ", stages, " pipeline stages of ", config.chunks,
-        config.chunks == 1 ? " chunk" : " chunks", "; use at most ",
-        costs.size() / static_cast<size_t>(config.chunks), " stages");
+        costs.size(), first > 0 ? " blocks between its ends" : " blocks", ", too few for ", stages,
+        " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks",
+        "; use at most ", costs.size() / static_cast<size_t>(config.chunks), " stages");
   std::vector<ModelPart> result;
-  size_t first = 0;
+  auto begin = costs.begin();
   for (size_t count : balanced_split(costs, parts)) {
-    const auto begin = costs.begin() + static_cast<ptrdiff_t>(first);
     const auto end = begin + static_cast<ptrdiff_t>(count);
     result.push_back({first, count, std::accumulate(begin, end, 0.0)});
     first += count;
+    begin = end;
   }
   return result;
 }

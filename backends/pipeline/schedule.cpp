@@ -70,8 +70,9 @@ int step_of(const PipelineAction& action) { return action.kind == Kind::kForward
 }  // namespace
 
 std::string to_string(const PipelineAction& action) {
-  return concat(action.kind == Kind::kForward ? "forward" : "backward", " of micro-batch ",
-                action.micro_batch, " in chunk ", action.chunk);
+  const char* names[] = {"forward", "backward", "embedding", "head", "embedding's backward"};
+  return concat(names[static_cast<int>(action.kind)], " of micro-batch ", action.micro_batch,
+                " in chunk ", action.chunk);
 }
 
 PipelineSchedule gpipe(int stages, int micro_batches) {
@@ -108,8 +109,11 @@ PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chun
   return schedule;
 }
 
-PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks) {
+PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks,
+                               bool shared_vocabulary) {
   if (name == "interleaved") {
+    check(!shared_vocabulary, ErrorCode::kInvalidArgument, "pipeline schedule interleaved has no ",
+          "order for a vocabulary that all stages share; use gpipe or 1f1b");
     check(chunks >= 2, ErrorCode::kInvalidArgument, "pipeline schedule interleaved needs at least ",
           "2 chunks a stage, not ", chunks, "; set chunks, or use 1f1b");
     return interleaved_one_f_one_b(stages, micro_batches, chunks);
@@ -118,13 +122,19 @@ PipelineSchedule make_schedule(const std::string& name, int stages, int micro_ba
         name, "\" is unknown; use one of gpipe, 1f1b, interleaved");
   check(chunks == 1, ErrorCode::kInvalidArgument, "pipeline schedule ", name, " has one chunk a ",
         "stage, not ", chunks, "; set chunks to 1, or use interleaved");
-  return name == "gpipe" ? gpipe(stages, micro_batches) : one_f_one_b(stages, micro_batches);
+  if (name == "gpipe") {
+    return shared_vocabulary ? shared_gpipe(stages, micro_batches) : gpipe(stages, micro_batches);
+  }
+  return shared_vocabulary ? shared_one_f_one_b(stages, micro_batches)
+                           : one_f_one_b(stages, micro_batches);
 }
 
 PipelineSchedule forwards_of(const PipelineSchedule& schedule) {
   PipelineSchedule forwards = schedule;
   for (auto& actions : forwards.stages) {
-    std::erase_if(actions, [](const auto& action) { return action.kind == Kind::kBackward; });
+    std::erase_if(actions, [](const auto& action) {
+      return action.kind == Kind::kBackward || action.kind == Kind::kEmbedBackward;
+    });
   }
   return forwards;
 }
@@ -135,6 +145,7 @@ double bubble_share(int stages, int micro_batches, int chunks) {
 
 std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,
                                         const PipelineAction& action) {
+  if (action.of_all_stages()) return std::nullopt;
   const int part = schedule.part(stage, action), source = part - step_of(action);
   if (source < 0 || source >= schedule.part_count()) return std::nullopt;
   return message(schedule, source, part, action);
@@ -142,6 +153,7 @@ std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int st
 
 std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
                                          const PipelineAction& action) {
+  if (action.of_all_stages()) return std::nullopt;
   const int part = schedule.part(stage, action), destination = part + step_of(action);
   if (destination < 0 || destination >= schedule.part_count()) return std::nullopt;
   return message(schedule, part, destination, action);

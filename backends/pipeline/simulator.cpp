@@ -3,13 +3,34 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
+#include "backends/pipeline/stage_plan.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
 using Kind = PipelineAction::Kind;
+
+// What must precede an action on the same stage.
+std::optional<Kind> predecessor(const PipelineSchedule& schedule, int stage, Kind kind) {
+  const bool shared = schedule.shared_vocabulary;
+  const bool first = stage == 0, last = stage + 1 == schedule.stage_count();
+  switch (kind) {
+    case Kind::kEmbed:
+      return std::nullopt;
+    case Kind::kForward:
+      return shared && first ? std::optional(Kind::kEmbed) : std::nullopt;
+    case Kind::kHead:
+      return last ? std::optional(Kind::kForward) : std::nullopt;
+    case Kind::kBackward:
+      return shared && last ? Kind::kHead : Kind::kForward;
+    case Kind::kEmbedBackward:
+      return first ? Kind::kBackward : Kind::kEmbed;
+  }
+  return std::nullopt;
+}
 
 // What one stage does on its own: every micro-batch of every chunk once forth, once back, in order.
 int check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards) {
@@ -22,10 +43,12 @@ int check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards
     check(action.micro_batch == next, ErrorCode::kInvalidArgument, "stage ", stage, ": ",
           to_string(action), " where micro-batch ", next, " is next");
     ++next;
-    const bool forward = action.kind == Kind::kForward;
-    check(forward || next <= done[{Kind::kForward, action.chunk}], ErrorCode::kInvalidArgument,
-          "stage ", stage, ": ", to_string(action), " comes before its forward");
-    in_flight += forward ? 1 : -1;
+    const auto before = predecessor(schedule, stage, action.kind);
+    check(!before || next <= done[{before.value_or(action.kind), action.chunk}],
+          ErrorCode::kInvalidArgument, "stage ", stage, ": ", to_string(action),
+          " comes before its ",
+          to_string({before.value_or(action.kind), action.micro_batch, action.chunk}));
+    in_flight += action.kind == Kind::kForward ? 1 : action.kind == Kind::kBackward ? -1 : 0;
     most = std::max(most, in_flight);
   }
   for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
@@ -34,7 +57,31 @@ int check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards
           ErrorCode::kInvalidArgument, "stage ", stage, ", chunk ", chunk, ": ", forwards,
           " forwards and ", backwards, " backwards of ", schedule.micro_batches, " micro-batches");
   }
+  const int passes = schedule.shared_vocabulary ? schedule.micro_batches : 0;
+  for (Kind kind : {Kind::kEmbed, Kind::kHead, Kind::kEmbedBackward}) {
+    const int expected = kind == Kind::kEmbedBackward && !with_backwards ? 0 : passes;
+    check(done[{kind, 0}] == expected, ErrorCode::kInvalidArgument, "stage ", stage, ": ",
+          done[{kind, 0}], " passes of all stages where ", expected, " are expected, the last ",
+          to_string({kind, done[{kind, 0}] - 1}));
+  }
   return most;
+}
+
+// Passes of all stages in the same order everywhere.
+void check_passes(const PipelineSchedule& schedule) {
+  auto passes_of = [&](int stage) {
+    auto actions = schedule.stages[static_cast<size_t>(stage)];
+    std::erase_if(actions, [](const auto& action) { return !action.of_all_stages(); });
+    return actions;
+  };
+  const auto expected = passes_of(0);
+  for (int s = 1; s < schedule.stage_count(); ++s) {
+    const auto passes = passes_of(s);
+    for (size_t i = 0; i < passes.size(); ++i) {
+      check(passes[i] == expected.at(i), ErrorCode::kInvalidArgument, "stage ", s, " runs the ",
+            to_string(passes[i]), " where stage 0 runs the ", to_string(expected[i]));
+    }
+  }
 }
 
 class Player {
@@ -74,27 +121,12 @@ class Player {
     double end = 0, busy = 0;
   };
 
-  // A receive is posted with the earliest action whose look-ahead reaches it or a later message of
-  // the same sender: messages of a pair are received in the order in which they are sent.
   void post_receives() {
-    const int stages = schedule_.stage_count();
-    for (int to = 0; to < stages; ++to) {
-      std::map<Key, int> turn_of;
-      const auto& actions = schedule_.stages[static_cast<size_t>(to)];
-      for (size_t turn = 0; turn < actions.size(); ++turn) {
-        const auto input = input_of(schedule_, to, actions[turn]);
-        if (input) turn_of[key_of(*input)] = static_cast<int>(turn);
-      }
-      for (int from = 0; from < stages; ++from) {
-        int posted = static_cast<int>(actions.size());
-        const auto messages = messages_between(schedule_, from, to);
-        for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
-          const auto turn = turn_of.find(key_of(*message));
-          check(turn != turn_of.end(), ErrorCode::kInvalidArgument, "stage ", from,
-                " sends to stage ", to, " for its ", to_string(message->action),
-                ", which does not take place");
-          posted = std::min(posted, std::max(0, turn->second - options_.receives_ahead));
-          posted_[key_of(*message)] = posted;
+    for (int to = 0; to < schedule_.stage_count(); ++to) {
+      for (const auto& arrivals : plan_stage(schedule_, to).arrivals) {
+        for (const auto& arrival : arrivals) {
+          posted_[key_of(arrival.message)] =
+              std::max(arrival.open, arrival.due - options_.receives_ahead);
         }
       }
     }
@@ -116,8 +148,30 @@ class Player {
     const auto& actions = schedule_.stages[static_cast<size_t>(s)];
     if (stage.turn == actions.size()) return false;
     const PipelineAction& action = actions[stage.turn];
+    if (action.of_all_stages()) return meet(action);
     if (!stage.sending && !compute(stage, s, action)) return false;
     return send(stage, s, action);
+  }
+
+  // A pass of all stages, once every one of them has come to it.
+  bool meet(const PipelineAction& action) {
+    double begin = 0;
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      const auto& actions = schedule_.stages[s];
+      const size_t turn = stages_[s].turn;
+      if (turn == actions.size() || !(actions[turn] == action)) return false;
+      begin = std::max(begin, stages_[s].begun.back());
+    }
+    const double cost = action.kind == Kind::kEmbed  ? options_.embed
+                        : action.kind == Kind::kHead ? options_.head
+                                                     : options_.embed_backward;
+    for (Stage& stage : stages_) {
+      stage.end = begin + cost;
+      stage.busy += cost;
+      ++stage.turn;
+      stage.begun.push_back(stage.end);
+    }
+    return true;
   }
 
   bool compute(Stage& stage, int s, const PipelineAction& action) {
@@ -192,6 +246,7 @@ Simulation simulate(const PipelineSchedule& schedule, const SimulationOptions& o
   for (int s = 0; s < schedule.stage_count(); ++s) {
     most_in_flight.push_back(check_stage(schedule, s, with_backwards));
   }
+  check_passes(schedule);
   Simulation result = Player(schedule, options).play();
   result.most_in_flight = std::move(most_in_flight);
   return result;

@@ -24,9 +24,11 @@ constexpr int64_t kMostDims = 14;  // of an activation
 // A GPU loads kernels when they are first used and may wait for everything that runs to do so. A
 // receive that waits for a message which this stage's own next kernels cause would then never end,
 // so steps with input shapes that are new receive nothing ahead. A transport that connects two
-// ranks at their first message waits in the same way: connect() has that behind it.
+// ranks at their first message waits in the same way: connect() has that behind it. For the same
+// reason no message or receive is pending in a pass of all stages (StagePlan::Arrival): each of
+// them waits for all others.
 
-void StageLinks::connect(bool wraps_around) {
+void StageLinks::connect(bool wraps_around, Communicator* all) {
   const int stages = pipeline_.size(), me = pipeline_.rank();
   auto message = [&](int from, int to) {
     if (me != from && me != to) return;
@@ -40,6 +42,16 @@ void StageLinks::connect(bool wraps_around) {
     if (next == stage || (next == 0 && !wraps_around)) continue;
     message(stage, next);
     message(next, stage);
+  }
+  all_ = all;
+  if (all_ == nullptr) return;
+  for (int64_t numel : {1, 1 << 20}) {  // transports choose their ways by size
+    at::Tensor token = at::zeros({numel}, at::TensorOptions(at::kFloat).device(all_->device()));
+    all_->broadcast(token, 0).wait();
+    all_->broadcast(token, stages - 1).wait();
+    all_->all_reduce(token).wait();
+    all_->all_gather(at::empty({stages * numel}, token.options()), token).wait();
+    token.cpu();
   }
 }
 
@@ -58,26 +70,33 @@ StageLinks::FormKey StageLinks::key_of(const PipelineMessage& message) const {
   return {message.boundary, shapes_[static_cast<size_t>(message.action.micro_batch)]};
 }
 
-StageLinks::Form StageLinks::receive_header(int source) {
-  at::Tensor header =
-      at::empty({kMostDims + 2}, at::TensorOptions(at::kLong).device(pipeline_.device()));
-  Work work = pipeline_.recv(header, source);
-  timer_.time([&] { work.wait(); });
-  header = header.cpu();
-  const int64_t* values = header.const_data_ptr<int64_t>();
-  return {{values + 2, values + 2 + values[1]}, static_cast<at::ScalarType>(values[0])};
+at::Tensor StageLinks::empty_header() const {
+  return at::empty({kMostDims + 2}, at::TensorOptions(at::kLong).device(pipeline_.device()));
 }
 
-void StageLinks::send_header(const Form& form, const StagePlan::Turn& from) {
+at::Tensor StageLinks::header_of(const Form& form, int boundary) const {
   const auto dims = static_cast<int64_t>(form.sizes.size());
   check(dims <= kMostDims, ErrorCode::kInvalidArgument, "an activation of ", dims,
-        " dimensions crosses a pipeline boundary; at most ", kMostDims, " are supported");
+        " dimensions goes to part ", boundary, " of the model; at most ", kMostDims,
+        " are supported");
   std::vector<int64_t> values{static_cast<int64_t>(form.dtype), dims};
   values.insert(values.end(), form.sizes.begin(), form.sizes.end());
   values.resize(kMostDims + 2);
-  const at::Tensor header = at::tensor(values, at::kLong).to(pipeline_.device());
-  const int destination = from.output->destination;
-  sent_.push_back({destination, from.output_needed, pipeline_.send(header, destination)});
+  return at::tensor(values, at::kLong).to(pipeline_.device());
+}
+
+StageLinks::Form StageLinks::read_header(const at::Tensor& header) {
+  const at::Tensor on_host = header.cpu();
+  const int64_t* values = on_host.const_data_ptr<int64_t>();
+  return {{values + 2, values + 2 + values[1]}, static_cast<at::ScalarType>(values[0])};
+}
+
+void StageLinks::check_known(const at::Tensor& tensor, const Form& known, int boundary) {
+  check(tensor.sizes() == at::IntArrayRef(known.sizes) && tensor.scalar_type() == known.dtype,
+        ErrorCode::kInvalidArgument, tensor.scalar_type(), " ", tensor.sizes(), " goes to part ",
+        boundary, " of the model, but with the same input shape it was ", known.dtype, " ",
+        at::IntArrayRef(known.sizes),
+        " before; between pipeline stages shapes must follow from the input's");
 }
 
 void StageLinks::post(int turn) {
@@ -85,9 +104,14 @@ void StageLinks::post(int turn) {
     const auto& arrivals = plan_->arrivals[static_cast<size_t>(source)];
     for (size_t& next = posted_[static_cast<size_t>(source)]; next < arrivals.size(); ++next) {
       const StagePlan::Arrival& arrival = arrivals[next];
-      if (source == plan_->stage || arrival.due > turn + ahead_) break;
+      if (source == plan_->stage || arrival.due > turn + ahead_ || arrival.open > turn) break;
       const FormKey key = key_of(arrival.message);
-      if (!forms_.contains(key)) forms_[key] = receive_header(source);
+      if (!forms_.contains(key)) {
+        const at::Tensor header = empty_header();
+        Work work = pipeline_.recv(header, source);
+        timer_.time([&] { work.wait(); });
+        forms_[key] = read_header(header);
+      }
       const Form& form = forms_[key];
       Received received{.source = source, .sent = arrival.sent};
       if (arrival.message.action.kind == Kind::kForward || at::isFloatingType(form.dtype)) {
@@ -134,19 +158,40 @@ void StageLinks::send(int turn, const at::Tensor& tensor) {
     check(tensor.defined(), ErrorCode::kInvalidArgument, "the first block of part ",
           message.boundary, " gave no gradient to its input; its output must depend on it");
   }
-  const Form form{tensor.sizes().vec(), tensor.scalar_type()};
   if (known == forms_.end()) {
-    send_header(form, from);
-    forms_[key] = form;
+    forms_[key] = {tensor.sizes().vec(), tensor.scalar_type()};
+    const at::Tensor header = header_of(forms_[key], message.boundary);
+    sent_.push_back({destination, from.output_needed, pipeline_.send(header, destination)});
   } else {
-    check(form.sizes == known->second.sizes && form.dtype == known->second.dtype,
-          ErrorCode::kInvalidArgument, form.dtype, " ", tensor.sizes(), " goes to part ",
-          message.boundary, " of the model, but with the same input shape it was ",
-          known->second.dtype, " ", at::IntArrayRef(known->second.sizes),
-          " before; between pipeline stages shapes must follow from the input's");
+    check_known(tensor, known->second, message.boundary);
   }
   sent_.push_back(
       {destination, from.output_needed, pipeline_.send(tensor.contiguous(), destination)});
+}
+
+at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::Tensor& tensor) {
+  const FormKey key{boundary, shapes_[static_cast<size_t>(micro_batch)]};
+  const bool mine = all_->rank() == root;
+  check(!mine || tensor.defined(), ErrorCode::kInvalidArgument,
+        "the first block behind the embedding gave no gradient to its input; its output must "
+        "depend on it");
+  const auto known = forms_.find(key);
+  if (known == forms_.end()) {
+    Form form;
+    if (mine) form = {tensor.sizes().vec(), tensor.scalar_type()};
+    const at::Tensor header = mine ? header_of(form, boundary) : empty_header();
+    all_->broadcast(header, root).wait();
+    forms_[key] = read_header(header);
+  } else if (mine) {
+    check_known(tensor, known->second, boundary);
+  }
+  const Form& form = forms_[key];
+  const at::Tensor shared =
+      mine ? tensor.contiguous()
+           : at::empty(form.sizes, at::TensorOptions(form.dtype).device(all_->device()));
+  Work work = all_->broadcast(shared, root);
+  timer_.time([&] { work.wait(); });
+  return shared;
 }
 
 void StageLinks::finish() {

@@ -13,9 +13,9 @@
 namespace tessera {
 
 // Owned by one GPipe. Order of calls: begin(), per turn post(), receive() when the turn has an
-// input, send() when it has an output, and finish() at the end. Both sides of a boundary know the
-// shape and dtype that cross it by the shape of the micro-batch's input; a header goes ahead once
-// for each.
+// input, send() when it has an output, and finish() at the end; share() in passes of all stages.
+// Both sides of a boundary know the shape and dtype that cross it by the shape of the micro-batch's
+// input; a header goes ahead once for each.
 class StageLinks {
  public:
   // receives_ahead: how many turns before its use a message may be received.
@@ -23,7 +23,8 @@ class StageLinks {
       : pipeline_(pipeline), timer_(timer), receives_ahead_(receives_ahead) {}
 
   // Collective, once, before the first step: a message over every link there will be, waited for.
-  void connect(bool wraps_around);
+  // all: the stages once more, for share() and what else they do together; null: nothing.
+  void connect(bool wraps_around, Communicator* all);
   // shapes: of every micro-batch's input, the same on all stages; plan lives until finish().
   void begin(const StagePlan& plan, std::vector<std::vector<int64_t>> shapes);
   // Starts the receives of the turn and those that come soon; before the turn's compute, so that
@@ -32,6 +33,9 @@ class StageLinks {
   // Undefined for the gradient of an activation that has none (of an integral dtype).
   at::Tensor receive(int turn);
   void send(int turn, const at::Tensor& tensor);
+  // The root stage's tensor of this micro-batch on every stage: what crosses the boundary before
+  // the first part (a gradient) or behind the last one.
+  at::Tensor share(int micro_batch, int boundary, int root, const at::Tensor& tensor);
   void finish();  // every message has left
 
  private:
@@ -50,11 +54,14 @@ class StageLinks {
     Work work;
   };
   FormKey key_of(const PipelineMessage& message) const;
-  Form receive_header(int source);
-  void send_header(const Form& form, const StagePlan::Turn& from);
+  at::Tensor header_of(const Form& form, int boundary) const;
+  at::Tensor empty_header() const;
+  static Form read_header(const at::Tensor& header);
+  static void check_known(const at::Tensor& tensor, const Form& known, int boundary);
   void release_sent(int destination, int until);
 
   Communicator& pipeline_;
+  Communicator* all_ = nullptr;
   WaitTimer& timer_;
   const int receives_ahead_;
   std::map<FormKey, Form> forms_;

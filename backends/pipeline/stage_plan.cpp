@@ -30,11 +30,18 @@ StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
   for (int source = 0; source < plan.stages; ++source) {
     auto& arrivals = plan.arrivals.emplace_back();
     const auto& actions = schedule.stages[static_cast<size_t>(source)];
+    int open = 0;
     for (size_t sent = 0; sent < actions.size(); ++sent) {
+      if (actions[sent].of_all_stages()) open = turn_of(schedule, stage, actions[sent]) + 1;
       const auto message = output_of(schedule, source, actions[sent]);
       if (!message || message->destination != stage) continue;
       const int needed = turn_of(schedule, stage, message->action);
-      arrivals.push_back({*message, static_cast<int>(sent), needed, needed});
+      const auto pass =
+          std::find_if(actions.begin() + static_cast<ptrdiff_t>(sent), actions.end(),
+                       [](const PipelineAction& action) { return action.of_all_stages(); });
+      const int due =
+          pass == actions.end() ? needed : std::min(needed, turn_of(schedule, stage, *pass));
+      arrivals.push_back({*message, static_cast<int>(sent), needed, due, open});
     }
     for (size_t i = arrivals.size(); i-- > 1;) {
       arrivals[i - 1].due = std::min(arrivals[i - 1].due, arrivals[i].due);

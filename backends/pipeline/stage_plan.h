@@ -18,9 +18,11 @@ struct StagePlan {
     PipelineMessage message;
     int sent = 0;    // the source's turn that makes it
     int needed = 0;  // my turn that takes it
-    // The earliest turn that takes it or a later message of the same source: messages of a pair are
-    // received in the order in which they are sent.
-    int due = 0;
+    // The earliest turn that takes it or a later message of the same source, because messages of a
+    // pair are received in the order in which they are sent; or that of the source's next pass of
+    // all stages. For the same reason its receive begins no earlier than `open`, behind the
+    // source's pass before: no message is under way while all stages wait for each other.
+    int due = 0, open = 0;
   };
   int stage = 0, stages = 1;
   std::vector<Turn> turns;

@@ -47,6 +47,7 @@ Options::Options()
               {"schedule", "1f1b"},
               {"chunks", "1"},
               {"balance", "flops"},
+              {"pipeline_vocabulary", "stage"},
               {"tensor", "1"},
               {"sequence_parallel", "false"},
               {"clip", "1"},
@@ -103,6 +104,9 @@ ParallelConfig Options::parallel(const std::string& strategy) const {
   const auto place = std::find(places.begin(), places.end(), text("offload_step"));
   check(place != places.end(), ErrorCode::kInvalidArgument, "--offload_step is ",
         text("offload_step"), "; use auto, host or device");
+  const bool shared = text("pipeline_vocabulary") == "shared";
+  check(shared || text("pipeline_vocabulary") == "stage", ErrorCode::kInvalidArgument,
+        "--pipeline_vocabulary is ", text("pipeline_vocabulary"), "; use stage or shared");
   ParallelConfig config{.strategy = strategy,
                         .bucket_bytes = number("bucket_bytes"),
                         .overlap = flag("overlap"),
@@ -119,6 +123,7 @@ ParallelConfig Options::parallel(const std::string& strategy) const {
                                     .threads = static_cast<int>(number("offload_threads"))},
                         .pipeline = {.schedule = text("schedule"),
                                      .chunks = static_cast<int>(number("chunks")),
+                                     .shared_vocabulary = shared,
                                      .balance = text("balance")},
                         .sequence_parallel = flag("sequence_parallel")};
   config.precision.parameter = dtype_of("dtype", text("dtype"));

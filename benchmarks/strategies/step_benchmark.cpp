@@ -142,11 +142,13 @@ void StepBenchmark::run(benchmark::State& state) {
   footprint.sent = (bytes_sent(mesh, *strategy) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
-  const Idle idle = measure_idle(*strategy, [&] { step(draw(mesh, vocabulary, steps++)); });
+  const Idle idle =
+      measure_idle(*strategy, model, config, [&] { step(draw(mesh, vocabulary, steps++)); });
   print(model, mesh, strategy->parameter_count(), footprint, idle);
 }
 
-StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy,
+StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelSpec& model,
+                                                const ParallelConfig& config,
                                                 const std::function<void()>& step) const {
   constexpr int kSteps = 3;
   Idle idle;
@@ -175,7 +177,15 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy,
     const double cost = part.cost > 0 ? part.cost : static_cast<double>(part.count);
     simulation.costs.push_back({cost, 2 * cost});
   }
-  const auto schedule = make_schedule(options_.text("schedule"), stages, micro_batches, chunks);
+  const bool shared = options_.text("pipeline_vocabulary") == "shared";
+  if (shared) {
+    const auto costs = block_costs(model, config.pipeline, config.gradient_checkpointing);
+    simulation.embed = costs.front() / stages;
+    simulation.head = 3 * costs.back() / stages;
+    simulation.embed_backward = 2 * costs.front() / stages;
+  }
+  const auto schedule =
+      make_schedule(options_.text("schedule"), stages, micro_batches, chunks, shared);
   idle.bubble = simulate(schedule).bubble();
   idle.bubble_of_parts = simulate(schedule, simulation).bubble();
   return idle;

@@ -37,7 +37,8 @@ class StepBenchmark {
     double mean = 0, largest = 0;            // over ranks
     double bubble = 0, bubble_of_parts = 0;  // the schedule's: equal stages; costs of these parts
   };
-  Idle measure_idle(Strategy& strategy, const std::function<void()>& step) const;
+  Idle measure_idle(Strategy& strategy, const ModelSpec& model, const ParallelConfig& config,
+                    const std::function<void()>& step) const;
   std::vector<MicroBatch> draw(const DeviceMesh& mesh, int64_t vocabulary, int64_t step) const;
   Footprint read_device() const;
   std::vector<int64_t> over_ranks(std::vector<int64_t> values, bool largest) const;

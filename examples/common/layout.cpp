@@ -29,6 +29,7 @@ ParallelConfig parallel_config(const TrainOptions& o) {
                                     .threads = static_cast<int>(o.offload_threads)},
                         .pipeline = {.schedule = o.pipeline_schedule,
                                      .chunks = static_cast<int>(o.pipeline_chunks),
+                                     .shared_vocabulary = o.pipeline_vocabulary == "shared",
                                      .balance = o.pipeline_balance},
                         .sequence_parallel = o.sequence_parallel};
   config.precision.parameter = scalar_type_of(o.dtype);

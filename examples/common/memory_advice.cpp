@@ -23,7 +23,8 @@ struct Need {
 // Activations: 17 elements of the hidden size per token and layer (Korthikanti et al. 2022,
 // equation 2 without the attention scores), fp32 attention probabilities where they are stored
 // (CPU), one chunk of logits and its gradient. Recomputation keeps one element and one layer's 17.
-// A pipeline's first stage holds the micro-batches in flight of its share of the layers.
+// A pipeline's first stage holds the micro-batches in flight of its share of the layers; with a
+// shared vocabulary more of them, and a part of the logits.
 Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
   const double element = o.dtype == "fp32" ? 4 : 2;
   const int64_t length =
@@ -38,13 +39,15 @@ Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
                        tensor;
   const double kept = tokens * static_cast<double>(run.config().hidden) * element;
   const auto micro_batches = static_cast<double>(o.gradient_accumulation_steps);
+  const bool shared = o.pipeline_vocabulary == "shared";
+  const double most = stages + (shared ? std::ceil((stages - 1) / 2) : 0);
   const double in_flight =
-      o.pipeline_schedule == "gpipe" ? micro_batches : std::min(micro_batches, stages);
+      o.pipeline_schedule == "gpipe" ? micro_batches : std::min(micro_batches, most);
   const double all = o.gradient_checkpointing ? layers * kept / stages : layers * layer / stages;
   Need need{largest_theory(theory_input(run, o, static_cast<int>(ranks))),
             (stages > 1 ? in_flight : 1) * all + (o.gradient_checkpointing ? layer : 0)};
   const double chunk = std::min(tokens, 1024.0) * static_cast<double>(run.config().vocabulary);
-  if (run.task == Task::kCausal) need.activations += 2 * chunk / tensor * 4;
+  if (run.task == Task::kCausal) need.activations += 2 * chunk / (shared ? stages : tensor) * 4;
   return need;
 }
 

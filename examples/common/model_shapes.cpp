@@ -37,14 +37,17 @@ class NoCommunication : public Communicator {
 
 }  // namespace
 
-std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks) {
+std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks,
+                                                      int end_ranks) {
   const std::string problem = tensor_parallel_problem(model, tensor_ranks);
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
-  NoCommunication axis(tensor_ranks);
-  const BuildContext context{.device = at::kMeta, .tensor = tensor_ranks > 1 ? &axis : nullptr};
+  NoCommunication layers(tensor_ranks), ends(end_ranks);
   std::vector<std::vector<ParameterShape>> shapes;
   for (const BlockBuilder& builder : model.blocks) {
     shapes.emplace_back();
+    const bool is_end = &builder == &model.blocks.front() || &builder == &model.blocks.back();
+    NoCommunication& axis = is_end && end_ranks > 1 ? ends : layers;
+    const BuildContext context{.device = at::kMeta, .tensor = axis.size() > 1 ? &axis : nullptr};
     for (const Parameter& parameter : builder.build(context)->parameters()) {
       ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor.numel()};
       shape.whole = parameter.shard.replicated();

@@ -16,7 +16,9 @@ struct ParameterShape {
 };
 
 // Block by block, aliases included. Builds every block on the meta device. Throws
-// Error(kInvalidArgument) when the ranks cannot share the model.
-std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks = 1);
+// Error(kInvalidArgument) when the ranks cannot share the model. end_ranks: a pipeline's stages
+// that share the first and the last block.
+std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks = 1,
+                                                      int end_ranks = 1);
 
 }  // namespace tessera::programs

@@ -107,6 +107,9 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("pipeline_chunks", &o.pipeline_chunks, "interleaved: parts of the model on each rank");
   flags.add("pipeline_balance", &o.pipeline_balance, "what stages share out evenly",
             {"flops", "parameters", "measured"});
+  flags.add("pipeline_vocabulary", &o.pipeline_vocabulary,
+            "embedding and head: on the first and the last stage, or cut over all (gpipe, 1f1b)",
+            {"stage", "shared"});
   flags.add("tensor_parallel", &o.tensor_parallel, "ranks that share every layer");
   flags.add("sequence_parallel", &o.sequence_parallel,
             "tensor parallel: norms and residuals hold a part of the sequence");

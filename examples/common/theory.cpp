@@ -28,6 +28,7 @@ struct Stage {
   int64_t messages = 0;        // activations and their gradients handed on
   double whole = 0;            // elements that every tensor rank holds
   int64_t forwards_of_layers = 0, forwards_of_embedding = 0, forwards_of_head = 0;
+  int64_t broadcasts = 0;  // activations and gradients that one stage gives to all
 
   double sum(double Unit::*part) const {
     double total = 0;
@@ -47,6 +48,11 @@ struct Dtypes {
         gradient(bytes_of(p.gradient.value_or(p.parameter))),
         reduce(bytes_of(p.reduce.value_or(p.gradient.value_or(p.parameter)))) {}
 };
+
+// Ranks that share embedding and head.
+int end_ranks(const TheoryInput& input) {
+  return input.parallel.pipeline.shared_vocabulary ? input.mesh.pipeline : input.mesh.tensor;
+}
 
 int shard_ranks(const TheoryInput& input) {
   const int chosen = input.parallel.shard_ranks;
@@ -69,7 +75,7 @@ bool shards_gradients(const TheoryInput& input) {
 // Units as docs/strategies.md has them: tied parameters alone, other parameters of a block
 // together, consecutive small blocks too where fsdp is told so.
 void make_units(const TheoryInput& input, const std::vector<size_t>& blocks, Stage& stage) {
-  const auto shapes = model_shapes(input.model, input.mesh.tensor);
+  const auto shapes = model_shapes(input.model, input.mesh.tensor, end_ranks(input));
   const bool zero3 = input.parallel.strategy == "zero3";
   const auto threshold = zero3 ? input.parallel.persistence_threshold : 0;
   std::set<std::string> here, elsewhere;
@@ -79,6 +85,7 @@ void make_units(const TheoryInput& input, const std::vector<size_t>& blocks, Sta
       if (p.tied) (mine ? here : elsewhere).insert(p.owner);
     }
   }
+  const bool shared = input.parallel.pipeline.shared_vocabulary;
   std::map<std::string, size_t> tied_units;
   Unit open;
   std::vector<size_t> users;
@@ -110,7 +117,8 @@ void make_units(const TheoryInput& input, const std::vector<size_t>& blocks, Sta
       stage.units_of_block[i].push_back(known->second);
     }
     const auto wanted = static_cast<double>(input.parallel.unit_numel);
-    if (open.numel() >= wanted || i + 1 == blocks.size()) close();
+    const bool ends_part = shared && (i == 0 || i + 2 == blocks.size());
+    if (open.numel() >= wanted || ends_part || i + 1 == blocks.size()) close();
   }
 }
 
@@ -120,19 +128,32 @@ void play(const TheoryInput& input, int index, const std::vector<ModelPart>& par
   const PipelineConfig& pipeline = input.parallel.pipeline;
   const auto micro_batches = static_cast<int>(input.accumulation);
   PipelineSchedule schedule =
-      input.mesh.pipeline > 1
-          ? make_schedule(pipeline.schedule, input.mesh.pipeline, micro_batches, pipeline.chunks)
-          : one_f_one_b(1, micro_batches);
+      input.mesh.pipeline > 1 ? make_schedule(pipeline.schedule, input.mesh.pipeline, micro_batches,
+                                              pipeline.chunks, pipeline.shared_vocabulary)
+                              : one_f_one_b(1, micro_batches);
   const size_t last = input.model.block_count() - 1;
+  auto visit = [&](size_t block) {
+    const auto place = static_cast<size_t>(std::ranges::find(blocks, block) - blocks.begin());
+    for (size_t unit : stage.units_of_block[place]) stage.visits.push_back(unit);
+  };
   for (const PipelineAction& action : schedule.stages[static_cast<size_t>(index)]) {
+    if (action.of_all_stages()) {
+      const bool head = action.kind == PipelineAction::Kind::kHead;
+      const bool back = action.kind == PipelineAction::Kind::kEmbedBackward;
+      visit(head ? last : 0);
+      stage.broadcasts += head || back ? 1 : 0;
+      stage.forwards_of_head += head ? 1 : 0;
+      const bool again = back && input.parallel.gradient_checkpointing;
+      stage.forwards_of_embedding += (!head && !back) || again ? 1 : 0;
+      continue;
+    }
     const ModelPart& part = parts[static_cast<size_t>(schedule.part(index, action))];
     const bool forward = action.kind == PipelineAction::Kind::kForward;
     stage.messages += output_of(schedule, index, action).has_value() ? 1 : 0;
     for (size_t i = 0; i < part.count; ++i) {
       const size_t block = forward ? part.first + i : part.first + part.count - 1 - i;
       if (!forward && block == last) continue;  // the loss runs both ways at once
-      const auto place = static_cast<size_t>(std::ranges::find(blocks, block) - blocks.begin());
-      for (size_t unit : stage.units_of_block[place]) stage.visits.push_back(unit);
+      visit(block);
       const bool again = !forward && input.parallel.gradient_checkpointing;
       if (!forward && !again) continue;
       ++(block == 0      ? stage.forwards_of_embedding
@@ -148,11 +169,14 @@ Stage make_stage(const TheoryInput& input, int index) {
     parts = partition(input.model, input.parallel.pipeline, input.mesh.pipeline,
                       input.parallel.gradient_checkpointing);
   }
+  const bool shared = input.parallel.pipeline.shared_vocabulary;
   std::vector<size_t> blocks;
+  if (shared) blocks.push_back(0);
   for (size_t p = 0; p < parts.size(); ++p) {
     if (p % static_cast<size_t>(input.mesh.pipeline) != static_cast<size_t>(index)) continue;
     for (size_t i = 0; i < parts[p].count; ++i) blocks.push_back(parts[p].first + i);
   }
+  if (shared) blocks.push_back(input.model.block_count() - 1);
   Stage stage;
   make_units(input, blocks, stage);
   play(input, index, parts, blocks, stage);
@@ -253,13 +277,17 @@ void add_traffic(const TheoryInput& input, const Stage& stage, double gathered, 
   const bool split = input.parallel.sequence_parallel;
   sent += static_cast<double>(stage.messages) * element / (split ? tensor : 1);
   // Two sums of activations a layer and direction, one for the embedding and the head's input; the
-  // loss gathers two fp32 numbers a row.
+  // loss gathers two fp32 numbers a row. Stages that share the ends take the head's input from one
+  // of them, and the gradient of the embedding's output.
   const auto layers = static_cast<double>(stage.forwards_of_layers);
   const auto embeddings = static_cast<double>(stage.forwards_of_embedding);
   const auto heads = static_cast<double>(stage.forwards_of_head);
   const double backward_layers = input.parallel.gradient_checkpointing ? layers / 2 : layers;
-  const double sums = 2 * layers + 2 * backward_layers + embeddings + heads;
-  sent += 2 * ring(tensor) * sums * element + heads * (tensor - 1) * 2 * 4 * input.tokens;
+  const int ends = end_ranks(input);
+  sent += 2 * ring(tensor) * (2 * layers + 2 * backward_layers) * element;
+  sent +=
+      2 * ring(ends) * (embeddings + heads) * element + heads * (ends - 1) * 2 * 4 * input.tokens;
+  sent += static_cast<double>(stage.broadcasts) * element;
   if (split) {  // inputs of layers gathered again for their weights' gradients; norms' gradients
     sent += ring(tensor) * 2 * backward_layers * element;
     sent += 2 * ring(tensor) * static_cast<double>(input.accumulation) * d.gradient * stage.whole;

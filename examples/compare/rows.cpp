@@ -37,6 +37,7 @@ std::string name_of(const TrainOptions& o, int64_t ranks) {
   if (o.tensor_parallel > 1) name += concat("-tp", o.tensor_parallel);
   if (o.sequence_parallel) name += "-sp";
   if (o.pipeline_parallel > 1) name += concat("-pp", o.pipeline_parallel, "-", o.pipeline_schedule);
+  if (o.pipeline_vocabulary == "shared") name += "-shared";
   if (o.shard_ranks > 0) name += concat("-shard", o.shard_ranks);
   if (!o.reshard_after_forward) name += "-keep";
   if (o.fsdp_unit_numel > 0) name += "-units";

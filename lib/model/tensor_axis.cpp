@@ -73,6 +73,33 @@ at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& s
       .contiguous();
 }
 
+BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_parallel) {
+  builder.build = [&axis, sequence_parallel, name = builder.name,
+                   build = builder.build](const BuildContext& context) {
+    BuildContext shared = context;
+    shared.tensor = &axis;
+    shared.sequence_parallel = sequence_parallel;
+    auto block = build(shared);
+    for (const auto& parameter : block->parameters()) {
+      check(!parameter.shard.replicated() || parameter.copies % axis.size() == 0,
+            ErrorCode::kInvalidArgument, "parameter ", name, ".", parameter.name,
+            " is neither cut nor marked as held by all ", axis.size(),
+            " ranks that share its block; make it with cut_parameter()");
+    }
+    return block;
+  };
+  return builder;
+}
+
+at::Tensor gather_parts(const at::Tensor& part, const TensorShard& shard, Communicator& axis) {
+  std::vector<int64_t> shape = part.sizes().vec();
+  shape.insert(shape.begin(), axis.size());
+  const at::Tensor all = at::empty(shape, part.options());
+  axis.all_gather(all, part.contiguous()).wait();
+  const bool rows = shard.dim == 0 && shard.parts == 1;  // they lie in order already
+  return rows ? all.flatten(0, 1).narrow(0, 0, shard.full_size) : join_parts(all.unbind(0), shard);
+}
+
 std::string tensor_parallel_problem(const ModelSpec& model, int degree) {
   if (degree == 1) return "";
   if (model.tensor_divisor == 0) {

@@ -141,6 +141,7 @@ ModelSpec assemble_body(const DecoderParts& parts) {
   ModelSpec spec;
   spec.name = parts.config.name;
   spec.tensor_divisor = parts.tensor_divisor;
+  spec.shareable_ends = true;
   spec.checkpoint_name = parts.checkpoint_name;
   spec.blocks.push_back({kEmbedding, [parts](const BuildContext& context) {
                            return parts.embedding(context,

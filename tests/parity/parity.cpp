@@ -18,6 +18,7 @@ std::string ParityRow::name() const {
   return concat(
       parallel.strategy, " ", pipeline, "x", data(), "x", tensor, " accumulation=", accumulation,
       " ", parallel.precision.parameter, pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+      parallel.pipeline.shared_vocabulary ? " shared-vocabulary" : "",
       parallel.sequence_parallel ? " sequence-parallel" : "",
       offload[static_cast<int>(parallel.offload.what)],
       step[static_cast<int>(parallel.offload.step)],

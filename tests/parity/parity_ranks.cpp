@@ -20,7 +20,7 @@ ParityWork make_work(const std::string& model) {
   bloom.vocabulary = 67;
   bloom.hidden = 96;
   bloom.heads = 12;
-  bloom.layers = 3;
+  bloom.layers = 4;
   const ToyConfig toy;
   ParityWork work =
       token_work(model == "toy" ? toy_language_model(toy) : make_bloom_causal(bloom),
@@ -58,6 +58,29 @@ std::vector<ParityRow> pipeline_rows(int ranks) {
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
     add(strategy, 2, 3, "1f1b");
     add(strategy, 2, 4, "interleaved", 2);
+  }
+  return rows;
+}
+
+// Stages that share embedding and head: a pipeline of all ranks, and of two on a data axis.
+std::vector<ParityRow> vocabulary_rows(int ranks) {
+  std::vector<ParityRow> rows;
+  auto add = [&](const std::string& strategy, int stages, int micro_batches,
+                 const std::string& schedule) {
+    if (ranks % stages != 0) return;
+    ParityRow row{.ranks = ranks, .accumulation = micro_batches, .pipeline = stages};
+    row.parallel.strategy = strategy;
+    row.parallel.pipeline = {.schedule = schedule, .shared_vocabulary = true};
+    row.parallel.gradient_checkpointing = strategy == "zero3";
+    rows.push_back(row);
+  };
+  if (ranks == 1) return rows;
+  for (const std::string schedule : {"1f1b", "gpipe"}) {
+    add("ddp", ranks, 8, schedule);
+    add("zero1", ranks, 2, schedule);
+    for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+      if (ranks > 2) add(strategy, 2, 3, schedule);
+    }
   }
   return rows;
 }
@@ -110,7 +133,7 @@ bool run_row(Communicator& world, const std::string& model, const ParityRow& row
              const ParityWork& work, const ParityResult& expected) {
   const ParityResult actual = without_key_biases(run_parity(world, row, work));
   const bool fp32 = row.parallel.precision.parameter == at::kFloat;
-  const std::string text = difference(actual, expected, fp32 ? 1e-5 : 2e-2);
+  const std::string text = difference(actual, expected, fp32 ? 1e-5 : 4e-2);
   at::Tensor failed = at::tensor(text.empty() ? 0 : 1, at::kLong).to(world.device());
   world.all_reduce(failed).wait();
   const int64_t failures = failed.item<int64_t>();
@@ -134,6 +157,7 @@ bool run_table(Communicator& world, const std::string& only) {
     for (const auto& row : offload_rows(world.size())) rows.push_back(row);
     if (model == "bloom") {  // the toy has no tensor-parallel layers
       for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
+      for (const auto& row : vocabulary_rows(world.size())) rows.push_back(row);
     }
     const ParityWork work = make_work(model);
     for (auto dtype : {at::kFloat, at::kBFloat16}) {

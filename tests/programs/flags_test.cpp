@@ -183,6 +183,7 @@ TEST_CASE("the strategy flags reach the library") {
                "host", "--pin_memory",
                "false", "--pipeline_parallel", "2", "--pipeline_schedule", "interleaved",
                "--pipeline_chunks", "3", "--tensor_parallel", "4", "--sequence_parallel"});
+  flags.parse({"--pipeline_vocabulary", "shared"});
   const ParallelConfig config = parallel_config(options);
   CHECK(config.strategy == "fsdp");
   CHECK(config.precision.parameter == at::kBFloat16);
@@ -197,6 +198,7 @@ TEST_CASE("the strategy flags reach the library") {
   CHECK_FALSE(config.offload.pin_memory);
   CHECK(config.pipeline.schedule == "interleaved");
   CHECK(config.pipeline.chunks == 3);
+  CHECK(config.pipeline.shared_vocabulary);
   CHECK(config.sequence_parallel);
   const MeshExtents mesh = mesh_extents(options, 24);
   CHECK((mesh.pipeline == 2 && mesh.data == 3 && mesh.tensor == 4));

@@ -38,6 +38,9 @@ struct OffloadConfig {
 struct PipelineConfig {
   std::string schedule = "1f1b";  // gpipe, 1f1b, interleaved
   int chunks = 1;                 // interleaved: pieces of the model on each rank
+  // Embedding and head, with their tables, are cut over all stages, which run them together; else
+  // they lie on the first and the last stage. gpipe and 1f1b.
+  bool shared_vocabulary = false;
   // What stages are balanced by: "flops", "parameters", or measured costs, one per block.
   std::string balance = "flops";
   std::vector<double> block_costs;

@@ -58,6 +58,7 @@ struct BlockBuilder {
   // storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
   BlockCost cost = {};
+  bool apart = false;  // strategies never put its parameters in one unit with those of other blocks
 };
 
 // A parameter that other pipeline stages hold too: strategies keep it in a unit of its own, so that
@@ -76,6 +77,9 @@ struct ModelSpec {
   // As many ranks as divide this number (e.g. of attention heads) can share every layer as
   // BuildContext::tensor; 0: the blocks ignore it.
   int64_t tensor_divisor = 0;
+  // The first and the last block can be built for a tensor axis of their own, whatever is between
+  // them, and take and return whole tensors: all stages of a pipeline can share them.
+  bool shareable_ends = false;
   // Floating-point operations of forward and backward for one token at this sequence length: 6P +
   // 6*layers*hidden*sequence (causal attention counted at half). Null when unknown.
   std::function<double(int64_t sequence_length)> flops_per_token;

@@ -49,6 +49,12 @@ struct TensorCut {
 // with the name when the dimension does not divide, or when a rank's part would be all padding.
 Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool weight_decay,
                         const TensorCut& cut, const TensorAxis& axis);
+// The builder of a block that the ranks of axis share. Building throws Error(kInvalidArgument) when
+// the block makes a parameter that is neither cut nor marked as held by all of them: norms would
+// count it twice.
+BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_parallel = false);
+// The whole of a parameter of which every rank of axis has its part (collective).
+at::Tensor gather_parts(const at::Tensor& part, const TensorShard& shard, Communicator& axis);
 // The shape of the rank's part.
 std::vector<int64_t> cut_shape(const std::string& name, at::IntArrayRef whole, const TensorCut& cut,
                                const TensorAxis& axis);

@@ -43,6 +43,8 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
   add("zero1", {.ranks = 4, .accumulation = 3, .pipeline = 2});
   add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
   rows.back().parallel.pipeline.schedule = "gpipe";
+  add("zero3", {.ranks = 4, .accumulation = 2, .pipeline = 2});
+  rows.back().parallel.pipeline.shared_vocabulary = true;
   add("single", {.ranks = tensor, .accumulation = 3, .tensor = tensor});
   for (const std::string strategy : {"zero1", "zero3", "fsdp"}) {
     add(strategy, {.ranks = 2 * tensor, .accumulation = 2, .tensor = tensor});

@@ -42,6 +42,7 @@ std::string Layout::name() const {
   return concat(parallel.strategy, " ", mesh.pipeline, "x", mesh.data, "x", mesh.tensor, " ",
                 parallel.precision.parameter, " accumulation ", accumulation,
                 mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+                parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
                 parallel.sequence_parallel ? " sequence parallel" : "",
                 parallel.gradient_checkpointing ? " checkpointing" : "",
                 parallel.reshard_after_forward ? "" : " no reshard",
@@ -93,6 +94,15 @@ std::vector<Layout> layouts() {
     }
   }
   add({.strategy = "ddp"}, {.pipeline = 3}, 2);
+  for (const std::string& name : names) {
+    ParallelConfig config{.strategy = name};
+    config.pipeline = {.schedule = name == "zero2" ? "gpipe" : "1f1b", .shared_vocabulary = true};
+    add(config, {.pipeline = 2, .data = name == "ddp" ? 1 : 2}, 4);
+    config.precision.parameter = at::kBFloat16;
+    config.gradient_checkpointing = true;
+    config.unit_numel = name == "fsdp" ? 300'000 : 0;
+    add(config, {.pipeline = 4, .data = name == "ddp" ? 2 : 1}, 3);
+  }
   for (const std::string& name : names) {
     add({.strategy = name}, {.data = 2, .tensor = 2}, 2);
     add({.strategy = name, .sequence_parallel = true}, {.data = 1, .tensor = 2});

@@ -107,6 +107,21 @@ TEST_CASE("the big embedding and head get fewer layers beside them") {
   CHECK(counts_of(model, measured, 4) == std::vector<size_t>{6, 6, 7, 7});
 }
 
+TEST_CASE("ends that all stages share leave even layers") {
+  std::vector<BlockCost> costs(26, {12, 72});
+  costs.front() = {245, 0};
+  costs.back() = {245, 1470};
+  ModelSpec model = model_of(costs);
+  model.shareable_ends = true;
+  std::vector<size_t> counts;
+  for (const auto& part : partition(model, {.shared_vocabulary = true}, 4)) {
+    CHECK(part.first == 1 + 6 * counts.size());
+    CHECK(part.cost == 6 * 72);
+    counts.push_back(part.count);
+  }
+  CHECK(counts == std::vector<size_t>{6, 6, 6, 6});
+}
+
 TEST_CASE("unknown costs fall back to equal counts, and what cannot be is refused with numbers") {
   const ModelSpec model = model_of(std::vector<BlockCost>(7));
   auto sorted = counts_of(model, {}, 3);

@@ -60,8 +60,7 @@ TEST_CASE("degrees and models that do not fit are refused by name") {
   CHECK_THAT(refusal(2, toy_language_model()), Contains("model toy has no tensor-parallel layers"));
   ModelSpec claims = toy_language_model();  // that its blocks know the axis
   claims.tensor_divisor = 2;
-  CHECK_THAT(refusal(2, claims),
-             Contains("model toy: parameter embedding.weight is neither cut nor marked"));
+  CHECK_THAT(refusal(2, claims), Contains("parameter embedding.weight is neither cut nor marked"));
   BloomConfig few = bloom();
   few.vocabulary = 9;  // 2 rows each for five ranks, none for the last
   CHECK_THAT(refusal(6, make_bloom_causal(few)),

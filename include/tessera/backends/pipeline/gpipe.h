@@ -32,7 +32,9 @@ struct PipelineTimes {
 // blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the pipeline
 // axis must be given the same micro-batches. Blocks of other stages are never built, except that
 // the holder of an alias builds the owner's block once for its initial values: a tied parameter
-// lives on every stage that uses it, and its gradient is summed between them.
+// lives on every stage that uses it, and its gradient is summed between them. With a shared
+// vocabulary (Yeung et al. 2024) every stage builds its part of the first and the last block beside
+// its own blocks: its rows of the tables.
 class GPipe : public Strategy {
  public:
   GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
@@ -59,6 +61,7 @@ class GPipe : public Strategy {
   int64_t parameter_count() const override { return parameter_count_; }
 
   // After attach(): the parts of the model in order; part p is on stage p % stages.
+  // With a shared vocabulary they leave out the first and the last block.
   const std::vector<ModelPart>& parts() const { return parts_; }
   // Costs a small collective a step while it is on. Collective: the same on all ranks.
   void measure_times(bool on);
@@ -68,12 +71,18 @@ class GPipe : public Strategy {
  private:
   using TensorName = std::pair<std::string, std::string>;  // block, parameter
 
+  struct Step;
+
   ModelSpec own_blocks(const ModelSpec& model);
+  void share_ends(const ModelSpec& model, ModelSpec& mine);
+  bool is_shared(size_t block) const;
   void share_tied_parameters(const ModelSpec& model, ModelSpec& mine);
   int stage_of_block(size_t block) const;
   size_t part_of_block(size_t block) const;
   const StagePlan& plan(size_t micro_batches, bool with_gradients);
   StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  void run_own(int turn, const StagePlan& plan, Step& step);
+  void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);
   void visit(const std::function<void(const ParameterVisitor&)>& visit_own,
              const ParameterVisitor& visitor);
@@ -85,7 +94,8 @@ class GPipe : public Strategy {
   std::map<std::string, size_t> block_index_;           // in the whole model
   std::vector<std::unique_ptr<Communicator>> holders_;  // of tied parameters; outlive inner_
   std::set<TensorName> aliases_;  // on this rank, of owners on other stages: they are not visited
-  int64_t alias_numel_ = 0;
+  std::unique_ptr<Communicator> everyone_;  // of a shared vocabulary: the stages; outlives inner_
+  int64_t counted_elsewhere_ = 0;           // elements on this rank that another one counts
   int64_t parameter_count_ = 0;
   std::unique_ptr<ShardingStrategy> inner_;
   std::unique_ptr<WaitTimer> timer_;

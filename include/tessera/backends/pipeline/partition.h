@@ -26,8 +26,10 @@ struct ModelPart {
   size_t first = 0, count = 0;
   double cost = 0;
 };
-// The stages * chunks parts in the model's order; part p lies on stage p % stages. Throws
-// Error(kInvalidArgument) with both numbers when there are more parts than blocks.
+// The stages * chunks parts in the model's order; part p lies on stage p % stages. With a shared
+// vocabulary they are parts of what is between the first and the last block, whose costs all stages
+// bear alike. Throws Error(kInvalidArgument) with both numbers when there are more parts than
+// blocks, and when the model's ends cannot be shared.
 std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages,
                                  bool recompute = false);
 

@@ -9,11 +9,14 @@ namespace tessera {
 // One micro-batch through one chunk of a stage's blocks. The model is cut into stages * chunks
 // parts; part p lies on stage p % stages as its chunk p / stages.
 struct PipelineAction {
-  enum class Kind { kForward, kBackward };
+  // With a shared vocabulary the first and the last block lie on no stage but on all of them:
+  // embedding, head (loss, both ways) and the embedding's backward are passes of all stages at once.
+  enum class Kind { kForward, kBackward, kEmbed, kHead, kEmbedBackward };
   Kind kind = Kind::kForward;
   int micro_batch = 0;
   int chunk = 0;
 
+  bool of_all_stages() const { return kind != Kind::kForward && kind != Kind::kBackward; }
   bool operator==(const PipelineAction&) const = default;
 };
 std::string to_string(const PipelineAction& action);  // "forward of micro-batch 3 in chunk 1"
@@ -21,8 +24,9 @@ std::string to_string(const PipelineAction& action);  // "forward of micro-batch
 struct PipelineSchedule {
   int micro_batches = 0;
   int chunks = 1;
+  bool shared_vocabulary = false;
   // By stage: its actions in order. Within one chunk micro-batches come in increasing order, both
-  // ways.
+  // ways, and passes of all stages come in the same order on all of them.
   std::vector<std::vector<PipelineAction>> stages;
 
   int stage_count() const { return static_cast<int>(stages.size()); }
@@ -46,11 +50,19 @@ PipelineSchedule one_f_one_b(int stages, int micro_batches);
 // fewer micro-batches than stages form one group, all of whose forwards precede its backwards.
 PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chunks);
 
-// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names and for chunks
-// that the schedule does not have.
-PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks);
+// The same two with a vocabulary that all stages share (Yeung et al. 2024, in lockstep): between two
+// passes of the head every stage runs at most one forward and one backward, and no stage waits but
+// for the pipeline to fill and to drain: the bubble is that of the blocks alone. Under 1f1b the
+// stage d before the last holds at most d + 1 + ceil(d / 2) micro-batches.
+PipelineSchedule shared_gpipe(int stages, int micro_batches);
+PipelineSchedule shared_one_f_one_b(int stages, int micro_batches);
 
-// The forwards alone, in the same order: an evaluation.
+// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names, for chunks that
+// the schedule does not have, and for interleaved with a shared vocabulary.
+PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks,
+                               bool shared_vocabulary = false);
+
+// What an evaluation needs, in the same order.
 PipelineSchedule forwards_of(const PipelineSchedule& schedule);
 
 // Idle share of a step whose stages all cost the same and whose messages cost nothing:
@@ -66,10 +78,10 @@ struct PipelineMessage {
 
   bool operator==(const PipelineMessage&) const = default;
 };
-// Nothing for the first part's forward and the last part's backward.
+// Nothing for the first part's forward, the last part's backward and passes of all stages.
 std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,
                                         const PipelineAction& action);
-// Nothing for the last part's forward and the first part's backward.
+// Nothing for the last part's forward, the first part's backward and passes of all stages.
 std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
                                          const PipelineAction& action);
 

@@ -14,6 +14,8 @@ struct SimulationOptions {
     double forward = 1, backward = 2;
   };
   std::vector<Cost> costs;
+  // Of one pass of all stages with a shared vocabulary, on each of them.
+  double embed = 0, head = 0, embed_backward = 0;
   double transfer = 0;  // from a message's departure to its arrival; no stage works for it
   // A sender goes on only when its message has been received; else sends are buffered.
   bool blocking_sends = false;
@@ -32,6 +34,7 @@ struct Simulation {
 // Throws Error(kInvalidArgument) naming stage and action when
 // - a micro-batch does not pass every part forth and back exactly once, or runs back before it ran
 //   forth, or micro-batches overtake each other in a part,
+// - passes of all stages differ in order between stages, or come before what they work on,
 // - no stage can go on (the message lists what each waits for).
 // A schedule without any backward is an evaluation: only its way forth is checked.
 Simulation simulate(const PipelineSchedule& schedule, const SimulationOptions& options = {});

@@ -1,0 +1,217 @@
+// Pipelines whose stages share embedding and head.
+#include "tessera/models/bloom.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/models/llama.h"
+#include "tests/parity/rows.h"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr int64_t kVocabulary = 67;  // no number of stages divides it
+
+template <typename Config>
+Config small(Config config, int64_t layers) {
+  config.vocabulary = kVocabulary;
+  config.hidden = 32;
+  config.heads = 4;
+  config.layers = layers;
+  config.initializer_range = 0.1;
+  return config;
+}
+
+ModelSpec bloom(bool tied, int64_t layers = 4) {
+  BloomConfig config = small(BloomConfig{}, layers);
+  config.tied_head = tied;
+  return make_bloom_causal(config);
+}
+
+Gpt2Config gpt2(double dropout) {
+  Gpt2Config config = small(Gpt2Config{}, 3);
+  config.inner = 64;
+  config.max_positions = 16;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
+  return config;
+}
+
+LlamaConfig llama() {
+  LlamaConfig config = small(LlamaConfig{}, 3);
+  config.key_heads = 2;
+  config.head_dim = 8;
+  config.inner = 64;
+  return config;
+}
+
+ParityWork work_of(ModelSpec model, int64_t rows = 24, int64_t sequence = 4) {
+  return token_work(std::move(model), {.vocabulary = kVocabulary,
+                                       .rows = rows,
+                                       .sequence = sequence,
+                                       .steps = 3,
+                                       .first_seed = 500});
+}
+
+ParityRow make_row(const std::string& strategy, int stages, int data, int micro_batches,
+                   const std::string& schedule = "1f1b") {
+  ParityRow row{.ranks = stages * data, .accumulation = micro_batches, .pipeline = stages};
+  row.parallel.strategy = strategy;
+  row.parallel.persistence_threshold = 100;
+  row.parallel.pipeline = {.schedule = schedule, .shared_vocabulary = true};
+  return row;
+}
+
+constexpr double kTolerance = 1e-5;
+const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
+const std::vector<std::string> kSchedules = {"gpipe", "1f1b"};
+
+}  // namespace
+
+TEST_CASE("stages that share the vocabulary reproduce the single run, with tied tables and not") {
+  for (bool tied : {true, false}) {
+    const ParityWork work = work_of(bloom(tied));
+    const ParityResult expected = reference(work);
+    for (const auto& schedule : kSchedules) {
+      for (const auto& strategy : kStrategies) {
+        if (!tied && strategy != "ddp" && strategy != "zero3") continue;
+        for (int stages : {2, 3, 4}) {
+          const int data = tied && strategy != "zero2" ? 2 : 1;
+          const int micro_batches = stages == 2 ? 6 : stages == 3 ? 4 : 2;
+          check_row(make_row(strategy, stages, data, micro_batches, schedule), work, expected,
+                    kTolerance);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a shared vocabulary with any number of micro-batches") {
+  const ParityWork even = work_of(bloom(true)), odd = work_of(bloom(true), 35, 3);
+  const ParityResult of_even = reference(even), of_odd = reference(odd);
+  for (const auto& schedule : kSchedules) {
+    for (int stages : {2, 3, 4}) {
+      for (int micro_batches = 1; micro_batches <= 8; ++micro_batches) {
+        const bool divides = 24 % micro_batches == 0;
+        check_row(make_row("single", stages, 1, micro_batches, schedule), divides ? even : odd,
+                  divides ? of_even : of_odd, kTolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("a shared vocabulary of GPT-2, with dropout, and of Llama") {
+  for (const ModelSpec& model : {make_gpt2_causal(gpt2(0.0)), make_llama_causal(llama())}) {
+    const ParityWork work = work_of(model);
+    const ParityResult expected = reference(work);
+    check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);
+    check_row(make_row("zero3", 2, 2, 3, "gpipe"), work, expected, kTolerance);
+  }
+  // What is dropped depends on the micro-batch: as many of them in the reference.
+  const ParityWork work = work_of(make_gpt2_causal(gpt2(0.2)));
+  ParityRow alone{.accumulation = 4};
+  const ParityResult expected = run_row(alone, work).front();
+  for (const auto& schedule : kSchedules) {
+    ParityRow row = make_row("fsdp", 3, 1, 4, schedule);
+    check_row(row, work, expected, kTolerance);
+    row.parallel.gradient_checkpointing = true;
+    check_row(row, work, expected, kTolerance);
+  }
+}
+
+TEST_CASE("a classifier's embedding is shared, its small head is run by every stage") {
+  BloomConfig config = small(BloomConfig{}, 4);
+  ParityWork work = work_of(make_bloom_classifier(config, 3));
+  for (size_t i = 0; i < work.global_batches.size(); ++i) {
+    MicroBatch& batch = work.global_batches[i];
+    batch.labels = at::arange(static_cast<int64_t>(i), batch.input_ids.size(0) + i).remainder(3);
+    batch = rows_of(batch, 0, batch.input_ids.size(0));
+  }
+  const ParityResult expected = reference(work);
+  REQUIRE(expected.counters.size() == 1);
+  check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);
+  check_row(make_row("zero3", 2, 2, 3, "gpipe"), work, expected, kTolerance);
+}
+
+TEST_CASE("a shared vocabulary with recomputation, units, hybrid groups and without overlap") {
+  const ParityWork work = work_of(bloom(true, 5));
+  const ParityResult expected = reference(work);
+  for (const auto& schedule : kSchedules) {
+    for (const auto& strategy : kStrategies) {
+      ParityRow row = make_row(strategy, 2, 2, 3, schedule);
+      row.parallel.gradient_checkpointing = true;
+      check_row(row, work, expected, kTolerance);
+      row.parallel.gradient_checkpointing = false;
+      row.parallel.overlap = false;
+      check_row(row, work, expected, kTolerance);
+      row.parallel.overlap = true;
+      row.parallel.bucket_bytes = 1;
+      row.parallel.prefetch_blocks = 3;
+      row.parallel.reduce_at_boundary = true;
+      check_row(row, work, expected, kTolerance);
+    }
+    for (int variant = 0; variant < 4; ++variant) {
+      ParityRow row = make_row("fsdp", 2, variant == 3 ? 4 : 2, 3, schedule);
+      row.parallel.unit_numel = variant == 0 ? 1 << 30 : variant == 1 ? 20'000 : 0;
+      row.parallel.reshard_after_forward = variant != 2;
+      if (variant == 3) row.parallel.shard_ranks = 2;
+      check_row(row, work, expected, kTolerance);
+    }
+  }
+}
+
+TEST_CASE("a shared vocabulary whose state lives in host memory") {
+  const ParityWork work = work_of(bloom(true));
+  const ParityResult expected = reference(work);
+  for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
+    for (auto what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
+      const bool whole = strategy == "zero1" || strategy == "zero2";
+      if (whole && what == Offload::kOptimizerAndParameters) continue;
+      for (auto step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+        ParityRow row = make_row(strategy, 2, 2, 3);
+        row.parallel.offload = {.what = what, .step = step, .pin_memory = false};
+        check_row(row, work, expected, kTolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("a shared vocabulary in 16 bit, with loss scaling in fp16") {
+  ParityWork work = work_of(bloom(true));
+  for (auto dtype : {at::kBFloat16, at::kHalf}) {
+    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
+    const ParityResult expected = reference(work, dtype);
+    for (const auto& strategy : kStrategies) {
+      const std::string schedule = strategy == "zero1" || strategy == "fsdp" ? "gpipe" : "1f1b";
+      ParityRow row = make_row(strategy, 3, 2, 3, schedule);
+      row.parallel.precision.parameter = dtype;
+      check_row(row, work, expected, dtype == at::kHalf ? 5e-3 : 3e-2);
+      row.parallel.precision.gradient = at::kFloat;
+      check_row(row, work, expected, dtype == at::kHalf ? 5e-3 : 3e-2);
+    }
+  }
+}
+
+TEST_CASE("a shared vocabulary and micro-batches without any target") {
+  ParityWork work = work_of(bloom(true));
+  for (auto& batch : work.global_batches) {
+    batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // the first micro-batches
+    batch = rows_of(batch, 0, batch.input_ids.size(0));
+  }
+  const ParityResult expected = reference(work);
+  for (const auto& schedule : kSchedules) {
+    check_row(make_row("zero1", 2, 2, 6, schedule), work, expected, kTolerance);
+    check_row(make_row("fsdp", 4, 1, 6, schedule), work, expected, kTolerance);
+  }
+}
+
+TEST_CASE("every stage of a shared vocabulary ends with the same bits") {
+  const ParityWork work = work_of(bloom(true));
+  for (const auto& strategy : kStrategies) {
+    const auto results = run_row(make_row(strategy, 3, 2, 4), work);
+    for (const auto& result : results) {
+      for (const auto& [name, value] : result.parameters) {
+        CHECK(value.equal(results.front().parameters.at(name)));
+      }
+    }
+  }
+}
