@@ -45,9 +45,9 @@ bool parse_bool(const std::string& text, bool& value) {
   return true;
 }
 
-std::string joined(const std::vector<std::string>& items) {
+std::string joined(const std::vector<std::string>& items, const char* between = ", ") {
   std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  for (const std::string& item : items) text += concat(text.empty() ? "" : between, item);
   return text;
 }
 
@@ -237,9 +237,7 @@ std::string FlagSet::help() const {
     section = flag.section;
     std::string left = "  --" + flag.name;
     if (!flag.choices.empty()) {
-      left += " " + joined(flag.choices);
-      std::string::size_type comma = 0;
-      while ((comma = left.find(", ")) != std::string::npos) left.replace(comma, 2, "|");
+      left += concat(" ", joined(flag.choices, "|"));
     }
     left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
     text += left + flag.help;

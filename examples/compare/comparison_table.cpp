@@ -138,8 +138,8 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
         {"message", row.message}};
     std::string header, values;
     for (size_t i = 0; i < fields.size(); ++i) {
-      header += (i == 0 ? "" : ",") + fields[i].first;
-      values += (i == 0 ? "" : ",") + metrics::to_csv(fields[i].second);
+      header += concat(i == 0 ? "" : ",", fields[i].first);
+      values += concat(i == 0 ? "" : ",", metrics::to_csv(fields[i].second));
     }
     text += (text.empty() ? header + "\n" : "") + values + "\n";
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/test.hpp"
@@ -15,7 +16,7 @@ class Weights : public Block {
  public:
   Weights(const std::vector<int64_t>& sizes, at::Device device) {
     for (int64_t numel : sizes) {
-      const std::string name = "p" + std::to_string(parameters_.size());
+      const std::string name = concat("p", parameters_.size());
       parameters_.push_back({name, at::empty({numel}, device).set_requires_grad(true)});
     }
   }
@@ -30,7 +31,7 @@ class Weights : public Block {
 ModelSpec model_of(const std::vector<std::vector<int64_t>>& blocks) {
   ModelSpec model;
   for (const auto& sizes : blocks) {
-    model.blocks.push_back({"b" + std::to_string(model.blocks.size()),
+    model.blocks.push_back({concat("b", model.blocks.size()),
                             [sizes](const BuildContext& context) -> std::unique_ptr<Block> {
                               return std::make_unique<Weights>(sizes, context.device);
                             }});
