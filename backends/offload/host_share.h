@@ -16,6 +16,8 @@ struct HostShare {
 // Collective. Ranks of a host that may run on the same cores near their GPUs divide them.
 HostShare find_host_share(Communicator& world);
 
+// Elements a thread updates at a time: LibTorch and the host's AdamW stay on the calling thread.
+inline constexpr int64_t kHostChunk = int64_t{1} << 15;
 // Threads of the host's step: what the user asks for, or one a core.
 int thread_count(const OffloadConfig& config, const HostShare& share);
 

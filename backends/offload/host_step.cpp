@@ -11,9 +11,6 @@
 namespace tessera {
 namespace {
 
-// Elements a thread updates at a time: LibTorch and the host's AdamW stay on the calling thread.
-constexpr int64_t kChunk = 1 << 15;
-
 at::Tensor part(const at::Tensor& whole, const FlatRange& range) {
   return whole.defined() ? slice_of(whole, range) : whole;
 }
@@ -51,7 +48,7 @@ void HostStep::start() {
         traffic.bytes_to_device += static_cast<int64_t>(piece.target.nbytes());
       }
       traffic.first_chunk.push_back(traffic.first_chunk.back() +
-                                    (piece.range.numel + kChunk - 1) / kChunk);
+                                    (piece.range.numel + kHostChunk - 1) / kHostChunk);
     }
   }
   worker_ = std::thread([this] { work(); });
@@ -192,8 +189,8 @@ void HostStep::update_chunk(size_t index, int64_t chunk) {
   const auto p = static_cast<size_t>(after - first_chunk.begin()) - 1;
   const Unit& unit = units_[index];
   const Piece& piece = unit.pieces[p];
-  const int64_t first = (chunk - first_chunk[p]) * kChunk;
-  const FlatRange in_piece{first, std::min(kChunk, piece.range.numel - first)};
+  const int64_t first = (chunk - first_chunk[p]) * kHostChunk;
+  const FlatRange in_piece{first, std::min(kHostChunk, piece.range.numel - first)};
   const FlatRange range{piece.range.offset + first, in_piece.numel};
   ExternalRange update;
   const at::Tensor target = slice_of(piece.target, in_piece);

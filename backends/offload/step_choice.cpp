@@ -28,7 +28,6 @@ double seconds_of(const Fn& fn) {
 }
 
 double update_seconds(int64_t numel, at::ScalarType dtype, HostThreads& threads) {
-  constexpr int64_t kChunk = int64_t{1} << 15;  // AdamW stays on the calling thread
   std::vector<at::Tensor> fp32;
   for (int i = 0; i < 3; ++i) fp32.push_back(host_zeros(numel, at::kFloat, false, threads));
   const at::Tensor gradient = host_zeros(numel, dtype, false, threads);
@@ -36,7 +35,7 @@ double update_seconds(int64_t numel, at::ScalarType dtype, HostThreads& threads)
   const ops::AdamWScalars scalars{.learning_rate = at::zeros({}, at::kFloat),
                                   .step_count = at::ones({}, at::kFloat)};
   const auto update = [&](int64_t chunk) {
-    const FlatRange range{chunk * kChunk, std::min(kChunk, numel - chunk * kChunk)};
+    const FlatRange range{chunk * kHostChunk, std::min(kHostChunk, numel - chunk * kHostChunk)};
     const auto part = [&](const at::Tensor& whole) {
       return whole.defined() ? slice_of(whole, range) : whole;
     };
@@ -44,7 +43,7 @@ double update_seconds(int64_t numel, at::ScalarType dtype, HostThreads& threads)
                                   part(low_precision)};
     ops::adamw_update({&part_of, 1}, {}, scalars);
   };
-  return seconds_of([&] { threads.run((numel + kChunk - 1) / kChunk, update); });
+  return seconds_of([&] { threads.run((numel + kHostChunk - 1) / kHostChunk, update); });
 }
 
 // Both ways at once, as when state streams.

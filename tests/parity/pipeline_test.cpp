@@ -4,8 +4,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
-#include "tests/parity/parity.h"
-#include "tests/support/test.hpp"
+#include "tests/parity/rows.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -13,21 +12,9 @@ using namespace tessera::testing;
 
 namespace {
 
-ParityWork work_on(const ModelSpec& model, const ToyConfig& data, int64_t rows = 24,
-                   int64_t sequence = 5) {
-  ParityWork work;
-  work.model = model;
-  for (uint64_t step = 0; step < 3; ++step) {
-    work.global_batches.push_back(toy_micro_batch(data, rows, sequence, 100 + step));
-  }
-  work.trainer.max_grad_norm = 0.5;
-  work.trainer.schedule = {.peak = 3e-3, .warmup_steps = 2, .total_steps = 8};
-  return work;
-}
-
 ParityWork toy_work(bool tied, int64_t layers = 3, int64_t rows = 24) {
-  const ToyConfig config{.layers = layers, .tied = tied};
-  return work_on(toy_language_model(config), config, rows);
+  return token_work(toy_language_model({.layers = layers, .tied = tied}),
+                    {.rows = rows, .steps = 3});
 }
 
 BloomConfig bloom_config(bool tied) {
@@ -72,34 +59,6 @@ ModelSpec mixer_model(const ToyConfig& config) {
   }
   model.tied.push_back({"mixer.1", "weight", "mixer.2", "weight"});
   return model;
-}
-
-// A key's bias has no gradient in exact arithmetic: Adam turns rounding noise into steps there.
-void forget_key_biases(ParityResult& result) {
-  std::erase_if(result.parameters, [](const auto& item) {
-    return item.first.find("query_key_value.bias") != std::string::npos;
-  });
-}
-
-std::vector<ParityResult> run_row(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results = run_on_threads(row, work);
-  for (auto& result : results) forget_key_biases(result);
-  return results;
-}
-
-ParityResult reference(const ParityWork& work, at::ScalarType dtype = at::kFloat) {
-  ParityRow row;
-  row.parallel.strategy = "single";
-  row.parallel.precision.parameter = dtype;
-  return run_row(row, work).front();
-}
-
-void check_row(const ParityRow& row, const ParityWork& work, const ParityResult& expected,
-               double tolerance = 1e-5) {
-  INFO(row.name());
-  for (const auto& result : run_row(row, work)) {
-    CHECK(difference(result, expected, tolerance) == "");
-  }
 }
 
 ParityRow make_row(const std::string& strategy, int stages, int data, int micro_batches,
@@ -151,7 +110,7 @@ TEST_CASE("interleaved 1f1b reproduces the single run, also where groups are une
 
 TEST_CASE("parameters tied over any stages, several on one") {
   const ToyConfig config;
-  const ParityWork work = work_on(mixer_model(config), config);
+  const ParityWork work = token_work(mixer_model(config), {.steps = 3});
   const ParityResult expected = reference(work);
   for (const auto& strategy : kStrategies) {
     for (int stages : {2, 3, 4, 8}) {
@@ -165,7 +124,8 @@ TEST_CASE("parameters tied over any stages, several on one") {
 
 TEST_CASE("bloom through a pipeline, tied over the first and last stage or not") {
   for (bool tied : {true, false}) {
-    const ParityWork work = work_on(make_bloom_causal(bloom_config(tied)), {.vocabulary = 67});
+    const ParityWork work =
+        token_work(make_bloom_causal(bloom_config(tied)), {.vocabulary = 67, .steps = 3});
     const ParityResult expected = reference(work);
     for (const auto& strategy : kStrategies) {
       check_row(make_row(strategy, 4, 1, 8), work, expected);
@@ -176,7 +136,8 @@ TEST_CASE("bloom through a pipeline, tied over the first and last stage or not")
 }
 
 TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices between stages") {
-  const ParityWork work = work_on(make_bloom_causal(bloom_config(true)), {.vocabulary = 67}, 24, 6);
+  const ParityWork work = token_work(make_bloom_causal(bloom_config(true)),
+                                     {.vocabulary = 67, .sequence = 6, .steps = 3});
   const ParityResult expected = reference(work);
   for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
     for (bool sequence_parallel : {false, true}) {
@@ -192,12 +153,8 @@ TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices
 }
 
 TEST_CASE("a classifier's counters reach every stage") {
-  ParityWork work = work_on(make_bloom_classifier(bloom_config(true), 3), {.vocabulary = 67});
-  for (size_t i = 0; i < work.global_batches.size(); ++i) {
-    MicroBatch& batch = work.global_batches[i];
-    batch.labels = at::arange(static_cast<int64_t>(i), batch.input_ids.size(0) + i).remainder(3);
-    batch = rows_of(batch, 0, batch.input_ids.size(0));
-  }
+  const ParityWork work = with_classes(
+      token_work(make_bloom_classifier(bloom_config(true), 3), {.vocabulary = 67, .steps = 3}), 3);
   const ParityResult expected = reference(work);
   REQUIRE(expected.counters.size() == 1);
   CHECK(expected.counters[0] > 0);

@@ -7,6 +7,7 @@
 
 #include "tests/parity/parity.h"
 #include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
 
 namespace tessera::testing {
 
@@ -27,7 +28,7 @@ inline ParityResult reference(const ParityWork& work, at::ScalarType dtype = at:
 
 // Every rank agrees with the reference, and with the others to the bit where all report the same.
 inline void check_row(const ParityRow& row, const ParityWork& work, const ParityResult& expected,
-                      double tolerance) {
+                      double tolerance = 1e-5) {
   INFO(row.name());
   const auto results = run_row(row, work);
   for (const auto& result : results) {
@@ -35,6 +36,17 @@ inline void check_row(const ParityRow& row, const ParityWork& work, const Parity
     CHECK(result.loss == results.front().loss);
     CHECK(result.grad_norm == results.front().grad_norm);
   }
+}
+
+// Labels for a classifier in place of tokens: every class in every batch.
+inline ParityWork with_classes(ParityWork work, int64_t classes) {
+  for (size_t i = 0; i < work.global_batches.size(); ++i) {
+    MicroBatch& batch = work.global_batches[i];
+    const int64_t rows = batch.input_ids.size(0), first = static_cast<int64_t>(i);
+    batch.labels = at::arange(first, first + rows).remainder(classes);
+    batch = rows_of(batch, 0, rows);
+  }
+  return work;
 }
 
 inline ParityRow tensor_row(const std::string& strategy, int data, int tensor) {

@@ -6,35 +6,16 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/pipeline/measure.h"
-#include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
+#include "tests/unit/backends/pipelines.h"
 
 using namespace tessera;
 using namespace tessera::testing;
-
-namespace {
-
-ParallelConfig pipeline_config(const std::string& schedule, int chunks = 1) {
-  ParallelConfig config{.strategy = "ddp"};
-  config.pipeline.schedule = schedule;
-  config.pipeline.chunks = chunks;
-  return config;
-}
-
-std::unique_ptr<Strategy> attach(const DeviceMesh& mesh, const ParallelConfig& config,
-                                 const ModelSpec& model) {
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(model, {.seed = 3}, make_adamw({}));
-  return strategy;
-}
-
-}  // namespace
 
 TEST_CASE("bytes sent through a pipeline: an activation forth and its gradient back") {
   const ToyConfig config{.hidden = 64};

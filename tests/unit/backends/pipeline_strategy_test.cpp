@@ -6,49 +6,18 @@
 #include <set>
 
 #include "tessera/backends/data_parallel/ddp.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/core/error.h"
-#include "tessera/optim/adamw.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
+#include "tests/unit/backends/pipelines.h"
 
 using namespace tessera;
 using namespace tessera::testing;
 using Catch::Matchers::Contains;
 
 namespace {
-
-ParallelConfig pipeline_config(const std::string& schedule, int chunks = 1) {
-  ParallelConfig config{.strategy = "ddp"};
-  config.pipeline.schedule = schedule;
-  config.pipeline.chunks = chunks;
-  return config;
-}
-
-// One pipeline of all ranks.
-std::unique_ptr<Strategy> attach(const DeviceMesh& mesh, const ParallelConfig& config,
-                                 const ModelSpec& model) {
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(model, {.seed = 3}, make_adamw({}));
-  return strategy;
-}
-
-// The message that every rank gets.
-std::string refusal(int stages, const ParallelConfig& config, const ModelSpec& model) {
-  std::mutex mutex;
-  std::set<std::string> messages;
-  test::run_ranks(stages, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = comm.size()});
-    const std::string message = test::require_error(
-        ErrorCode::kInvalidArgument, [&] { attach(mesh, config, model); }, "attach");
-    const std::lock_guard lock(mutex);
-    messages.insert(message);
-  });
-  CHECK(messages.size() == 1);
-  return *messages.begin();
-}
 
 // A block without parameters.
 class FunctionBlock : public Block {
@@ -72,26 +41,31 @@ BlockBuilder function_block(const std::string& name, FunctionBlock::Function fun
 
 TEST_CASE("what a pipeline cannot do is refused with the reason, the same on every rank") {
   const ModelSpec model = toy_language_model();  // 5 blocks
-  CHECK_THAT(refusal(6, pipeline_config("1f1b"), model),
+  CHECK_THAT(refusal({.pipeline = 6}, pipeline_config("1f1b"), model),
              Contains("5 blocks, too few for 6 pipeline stages"));
-  CHECK_THAT(refusal(2, pipeline_config("interleaved", 3), model), Contains("3 chunks"));
-  CHECK_THAT(refusal(2, pipeline_config("pipedream"), model), Contains("\"pipedream\" is unknown"));
-  CHECK_THAT(refusal(2, pipeline_config("gpipe", 2), model), Contains("one chunk a stage"));
-  CHECK_THAT(refusal(1, pipeline_config("interleaved", 2), model),
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("interleaved", 3), model),
+             Contains("3 chunks"));
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("pipedream"), model),
+             Contains("\"pipedream\" is unknown"));
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("gpipe", 2), model),
+             Contains("one chunk a stage"));
+  CHECK_THAT(refusal({.pipeline = 1}, pipeline_config("interleaved", 2), model),
              Contains("pipeline axis of more than one rank"));
   ParallelConfig measured = pipeline_config("1f1b");
   measured.pipeline.block_costs = {1, 2};
-  CHECK_THAT(refusal(2, measured, model), Contains("2 numbers") && Contains("5 blocks"));
+  CHECK_THAT(refusal({.pipeline = 2}, measured, model),
+             Contains("2 numbers") && Contains("5 blocks"));
   ModelSpec wrong = model;
   wrong.tied[0].owner_block = "embeding";
-  CHECK_THAT(refusal(2, pipeline_config("1f1b"), wrong),
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong),
              Contains("embeding.weight does not exist"));
   wrong = model;
   wrong.has_loss = false;
-  CHECK_THAT(refusal(2, pipeline_config("1f1b"), wrong), Contains("has no loss"));
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong), Contains("has no loss"));
   wrong = model;
   wrong.blocks[3].name = wrong.blocks[1].name;
-  CHECK_THAT(refusal(2, pipeline_config("1f1b"), wrong), Contains("two blocks named"));
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong),
+             Contains("two blocks named"));
 }
 
 TEST_CASE("a rank builds its own blocks, and an alias's owner once more for its values") {

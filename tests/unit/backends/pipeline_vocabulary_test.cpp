@@ -6,14 +6,13 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/backends/parallel_config.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
-#include "tessera/optim/adamw.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
+#include "tests/unit/backends/pipelines.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -38,29 +37,6 @@ ParallelConfig shared_config(const std::string& strategy = "ddp",
   ParallelConfig config{.strategy = strategy};
   config.pipeline = {.schedule = schedule, .shared_vocabulary = true};
   return config;
-}
-
-std::unique_ptr<Strategy> attach(const DeviceMesh& mesh, const ParallelConfig& config,
-                                 const ModelSpec& model) {
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(model, {.seed = 3}, make_adamw({}));
-  return strategy;
-}
-
-// The message that every rank gets.
-std::string refusal(const MeshExtents& extents, const ParallelConfig& config,
-                    const ModelSpec& model) {
-  std::mutex mutex;
-  std::set<std::string> messages;
-  test::run_ranks(extents.pipeline * extents.data * extents.tensor, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, extents);
-    const std::string message = test::require_error(
-        ErrorCode::kInvalidArgument, [&] { attach(mesh, config, model); }, "attach");
-    const std::lock_guard lock(mutex);
-    messages.insert(message);
-  });
-  CHECK(messages.size() == 1);
-  return *messages.begin();
 }
 
 MicroBatch batch(int64_t rows, int64_t sequence, uint64_t seed) {
