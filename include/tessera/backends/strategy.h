@@ -18,6 +18,8 @@ namespace tessera {
 struct StepResult {
   at::Tensor loss;          // fp32 scalar: loss sum / target count (0 when nothing was supervised)
   at::Tensor target_count;  // fp32 scalar
+  // fp32 scalars: rows and positions, as the micro-batches say (MicroBatch).
+  at::Tensor sample_count, token_count;
   // fp32 [k-1]: the last block's further elements, summed; empty when it has none.
   at::Tensor counters;
 };
@@ -86,6 +88,9 @@ class Strategy {
   virtual void visit_parameters(const ParameterVisitor& visitor) = 0;
   // This rank's gradient of every parameter in full (gathered), for tests.
   virtual void visit_gradients(const ParameterVisitor& visitor) = 0;
+
+  // The buffers of every block, the same on every rank; floating ones as they are.
+  virtual void visit_buffers(const ParameterVisitor&) {}
 
   virtual StrategyMemory memory() const = 0;
   // Finishes the step under way first.

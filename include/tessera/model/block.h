@@ -38,6 +38,15 @@ struct Parameter {
   int copies = 1;
 };
 
+// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.
+struct Buffer {
+  std::string name;  // unique inside the block, also among its parameters
+  at::Tensor tensor;
+  // Blocks may change it in forward (running statistics) when a data rank is named whose values
+  // are the model's; -1: constant, and equal on all ranks.
+  int data_rank = -1;
+};
+
 // Blocks of a model run in order; each takes the previous one's output. The last block returns a
 // 1-D fp32 tensor whose element 0 is the SUM of the loss over the micro-batch's supervised targets;
 // further elements are counters summed over batches (element 1: correct predictions, when the block
@@ -55,7 +64,10 @@ class Block {
   // hidden: the previous block's output; for the first block undefined (it reads
   // micro_batch.input_ids).
   virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
-  virtual std::vector<Parameter> parameters() = 0;  // always the same handles in the same order
+  // Always the same handles in the same order. One whose tensor needs no gradient is frozen.
+  virtual std::vector<Parameter> parameters() = 0;
+  // On the rank's device, kept whole on every rank that has the block.
+  virtual std::vector<Buffer> buffers() { return {}; }
 };
 
 }  // namespace tessera

@@ -59,6 +59,9 @@ struct BlockBuilder {
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
   BlockCost cost = {};
   bool apart = false;  // strategies never put its parameters in one unit with those of other blocks
+  // The weights come from the user's program: every data rank takes the first one's. Else they must
+  // be equal already.
+  bool from_first_rank = false;
 };
 
 // A parameter that other pipeline stages hold too: strategies keep it in a unit of its own, so that
