@@ -45,7 +45,7 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
           .tensor = static_cast<int>(o.tensor_parallel)};
 }
 
-TheoryInput theory_input(const Prepared& run, const TrainOptions& o, int world_size) {
+LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
   ParallelConfig parallel = parallel_config(o);
   if (o.pipeline_balance == "measured") parallel.pipeline.balance = "flops";  // the nearest guess
   return {.parallel = parallel,

@@ -5,9 +5,9 @@
 
 #include "examples/common/options.h"
 #include "examples/common/prepare.h"
-#include "examples/common/theory.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
+#include "tessera/plan/layout_cost.h"
 
 namespace tessera::programs {
 
@@ -19,7 +19,7 @@ ParallelConfig parallel_config(const TrainOptions& options);
 MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
 // Without activations: their sizes are known when batches are.
-TheoryInput theory_input(const Prepared& run, const TrainOptions& options, int world_size);
+LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int world_size);
 
 // What this rank has sent, over all axes and over what the strategy has made itself.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);

@@ -3,52 +3,35 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <new>
 
 #include "examples/common/layout.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/plan/activations.h"
 
 namespace tessera::programs {
 namespace {
 
 struct Need {
-  Theory state;
+  LayoutCost state;
   double activations = 0;
   double total() const { return state.device_bytes() + activations; }
 };
 
-// Activations: 17 elements of the hidden size per token and layer (Korthikanti et al. 2022,
-// equation 2 without the attention scores), fp32 attention probabilities where they are stored
-// (CPU), one chunk of logits and its gradient. Recomputation keeps one element and one layer's 17.
-// A pipeline's first stage holds the micro-batches in flight of its share of the layers; with a
-// shared vocabulary more of them, and a part of the logits.
 Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
-  const double element = o.dtype == "fp32" ? 4 : 2;
-  const int64_t length =
-      o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
-  const auto tokens = static_cast<double>(o.per_device_train_batch_size * length);
-  const auto layers = static_cast<double>(run.config().layers);
-  const auto tensor = static_cast<double>(o.tensor_parallel);
-  const auto stages = static_cast<double>(o.pipeline_parallel);
-  const double layer = tokens *
-                       (17 * static_cast<double>(run.config().hidden) * element +
-                        static_cast<double>(run.config().heads * length) * 4) /
-                       tensor;
-  const double kept = tokens * static_cast<double>(run.config().hidden) * element;
-  const auto micro_batches = static_cast<double>(o.gradient_accumulation_steps);
-  const bool shared = o.pipeline_vocabulary == "shared";
-  const double most = stages + (shared ? std::ceil((stages - 1) / 2) : 0);
-  const double in_flight =
-      o.pipeline_schedule == "gpipe" ? micro_batches : std::min(micro_batches, most);
-  const double all = o.gradient_checkpointing ? layers * kept / stages : layers * layer / stages;
-  Need need{largest_theory(theory_input(run, o, static_cast<int>(ranks))),
-            (stages > 1 ? in_flight : 1) * all + (o.gradient_checkpointing ? layer : 0)};
-  const double chunk = std::min(tokens, 1024.0) * static_cast<double>(run.config().vocabulary);
-  if (run.task == Task::kCausal) need.activations += 2 * chunk / (shared ? stages : tensor) * 4;
-  return need;
+  const LayoutPlan plan = layout_plan(run, o, static_cast<int>(ranks));
+  const auto& config = run.config();
+  const ActivationShape shape{.layers = config.layers,
+                              .hidden = config.hidden,
+                              .heads = config.heads,
+                              .rows = o.per_device_train_batch_size,
+                              .length = o.pad_to_max_length
+                                            ? o.max_seq_length
+                                            : std::min(o.max_seq_length, run.train.longest()),
+                              .vocabulary = run.task == Task::kCausal ? config.vocabulary : 0};
+  return {largest_layout_cost(plan), activation_bytes(plan, shape)};
 }
 
 std::string describe(const Need& need) {

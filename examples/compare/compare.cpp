@@ -68,7 +68,7 @@ class Comparison {
   void check_options();
   void run_row(ComparisonRow& row);
   std::vector<std::string> command_of(const ComparisonRow& row) const;
-  Theory theory_of_row(const ComparisonRow& row) const;
+  LayoutCost formula_of(const ComparisonRow& row) const;
   double tolerance() const {
     return options_.tolerance > 0 ? options_.tolerance : default_tolerance(prepared_.options.dtype);
   }
@@ -145,13 +145,13 @@ std::vector<std::string> Comparison::command_of(const ComparisonRow& row) const 
 }
 
 // After the run, which says how long its rows were.
-Theory Comparison::theory_of_row(const ComparisonRow& row) const {
-  TheoryInput input = theory_input(prepared_, row.options, static_cast<int>(row.ranks));
-  input.on_gpu = !row.run.device.starts_with("cpu");
-  input.tokens = static_cast<double>(row.run.tokens_per_step) /
-                 static_cast<double>(input.mesh.data * input.accumulation);
-  input.activation_elements = input.tokens * static_cast<double>(prepared_.config().hidden);
-  return largest_theory(input);
+LayoutCost Comparison::formula_of(const ComparisonRow& row) const {
+  LayoutPlan plan = layout_plan(prepared_, row.options, static_cast<int>(row.ranks));
+  plan.on_gpu = !row.run.device.starts_with("cpu");
+  plan.tokens = static_cast<double>(row.run.tokens_per_step) /
+                static_cast<double>(plan.mesh.data * plan.accumulation);
+  plan.activation_elements = plan.tokens * static_cast<double>(prepared_.config().hidden);
+  return largest_layout_cost(plan);
 }
 
 void Comparison::run_row(ComparisonRow& row) {
@@ -163,7 +163,7 @@ void Comparison::run_row(ComparisonRow& row) {
   row.wall_s = child.wall_s;
   if (child.exit_code == 0) {
     row.run = read_run(folder_of(row));
-    row.theory = theory_of_row(row);
+    row.formula = formula_of(row);
   } else {
     // 137: killed, which is how the kernel ends a process when memory runs out
     const bool memory =

@@ -36,11 +36,11 @@ std::vector<std::string> cells_of(const ComparisonRow& row) {
     cells.push_back(run.losses.empty() ? "-" : format("%.4f", run.losses.front()));
     cells.push_back(text_of("%.6f", run.train_loss_final));
     cells.push_back(text_of("%.0f", run.tokens_per_second));
-    cells.push_back(mebibyte_pair(run.parameter_bytes, row.theory.parameter_bytes));
-    cells.push_back(mebibyte_pair(run.gradient_bytes, row.theory.gradient_bytes));
-    cells.push_back(mebibyte_pair(run.optimizer_bytes, row.theory.optimizer_bytes));
-    cells.push_back(mebibyte_pair(run.host_bytes, row.theory.host_bytes));
-    cells.push_back(mebibyte_pair(run.comm_bytes_per_step, row.theory.comm_bytes_per_step));
+    cells.push_back(mebibyte_pair(run.parameter_bytes, row.formula.parameter_bytes));
+    cells.push_back(mebibyte_pair(run.gradient_bytes, row.formula.gradient_bytes));
+    cells.push_back(mebibyte_pair(run.optimizer_bytes, row.formula.optimizer_bytes));
+    cells.push_back(mebibyte_pair(run.host_bytes, row.formula.host_bytes));
+    cells.push_back(mebibyte_pair(run.comm_bytes_per_step, row.formula.comm_bytes_per_step));
     const std::optional<int64_t>& peak =
         run.gpu_peak_bytes ? run.gpu_peak_bytes : run.cpu_peak_bytes;
     cells.push_back(peak ? format("%.0f", static_cast<double>(*peak) / 1048576) : "-");
@@ -114,18 +114,18 @@ std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
         {"eval_loss", optional(row.run.eval_loss)},
         {"tokens_per_second_median", optional(row.run.tokens_per_second)},
         {"parameter_bytes", optional(row.run.parameter_bytes)},
-        {"parameter_formula_bytes", row.theory.parameter_bytes},
+        {"parameter_formula_bytes", row.formula.parameter_bytes},
         {"gradient_bytes", optional(row.run.gradient_bytes)},
-        {"gradient_formula_bytes", row.theory.gradient_bytes},
+        {"gradient_formula_bytes", row.formula.gradient_bytes},
         {"optimizer_bytes", optional(row.run.optimizer_bytes)},
-        {"optimizer_formula_bytes", row.theory.optimizer_bytes},
+        {"optimizer_formula_bytes", row.formula.optimizer_bytes},
         {"buffer_bytes", optional(row.run.buffer_bytes)},
-        {"buffer_formula_bytes", row.theory.buffer_bytes},
+        {"buffer_formula_bytes", row.formula.buffer_bytes},
         {"host_bytes", optional(row.run.host_bytes)},
-        {"host_formula_bytes", row.theory.host_bytes},
+        {"host_formula_bytes", row.formula.host_bytes},
         {"pinned_bytes", optional(row.run.pinned_bytes)},
         {"comm_bytes_per_step", optional(row.run.comm_bytes_per_step)},
-        {"comm_formula_bytes_per_step", row.theory.comm_bytes_per_step},
+        {"comm_formula_bytes_per_step", row.formula.comm_bytes_per_step},
         {"gpu_mem_allocated_peak_bytes", optional(row.run.gpu_peak_bytes)},
         {"cpu_rss_tree_peak_bytes", optional(row.run.cpu_peak_bytes)},
         {"loss_difference_ratio", when(compared, row.parity.loss)},

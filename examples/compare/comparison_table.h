@@ -20,7 +20,7 @@ struct ComparisonRow {
   std::string message;  // why it did not finish
   double wall_s = 0;
   RunResult run;
-  Theory theory;
+  LayoutCost formula;
   Parity parity;
   bool is_reference = false, judged = false;  // judged: parity holds a verdict
 

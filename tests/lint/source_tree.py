@@ -8,7 +8,7 @@ import sys
 
 LEVEL = {"sharding", "model", "optim", "checkpoint", "ops", "comm", "core"}
 # Folder -> folders it may include. Nothing may include anything to its left:
-# examples, benchmarks, tests -> train -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
+# examples, benchmarks, tests -> train, plan -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
 ALLOWED = {
     "core": {"core"},
     "comm": {"comm", "core"},
@@ -22,6 +22,7 @@ ALLOWED = {
     "models": {"models", "model", "ops", "checkpoint", "core"},
     "backends": LEVEL | {"backends"},
     "train": LEVEL | {"backends", "data", "metrics", "train"},
+    "plan": LEVEL | {"backends", "plan"},
     "testing": LEVEL | {"backends", "testing"},
 }
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}

@@ -3,6 +3,7 @@
 #include <tessera/comm/local.h>
 #include <tessera/models/bloom.h>
 #include <tessera/optim/adamw.h>
+#include <tessera/plan/layout_cost.h>
 #include <tessera/train/trainer.h>
 
 #include <ATen/ATen.h>
@@ -17,7 +18,12 @@ int main() {
     auto strategy = make_strategy({.strategy = "zero2"}, mesh);
     BloomConfig config = BloomConfig::preset("bloom-tiny");
     config.vocabulary = 100;
-    strategy->attach(make_bloom_causal(config), {.seed = 1}, make_adamw({}));
+    const ModelSpec model = make_bloom_causal(config);
+    strategy->attach(model, {.seed = 1}, make_adamw({}));
+    if (world.rank() == 0) {
+      const LayoutPlan plan{.parallel = {.strategy = "zero2"}, .mesh = {.data = 2}, .model = model};
+      std::printf("%.0f bytes by formula\n", layout_cost(plan).device_bytes());
+    }
     TrainerOptions options;
     options.max_steps = 5;
     options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-2};

@@ -1,10 +1,10 @@
-#include "examples/common/model_shapes.h"
+#include "tessera/plan/model_shapes.h"
 
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
-namespace tessera::programs {
+namespace tessera {
 namespace {
 
 // The first rank of an axis, for builders that only ask for rank and size.
@@ -64,4 +64,4 @@ std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, in
   return shapes;
 }
 
-}  // namespace tessera::programs
+}  // namespace tessera

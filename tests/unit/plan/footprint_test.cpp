@@ -3,7 +3,7 @@
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
-#include "tests/unit/backends/layouts.h"
+#include "tests/unit/plan/layouts.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -21,18 +21,19 @@ void require_close(const std::string& what, double actual, double expected) {
 void check_rank(Communicator& world, const Layout& layout) {
   const Measured measured = measure(world, layout);
   const int stage = world.rank() / (layout.mesh.data * layout.mesh.tensor);
-  const programs::Theory theory = theory_of(layout.theory_input(), stage);
+  const LayoutCost formula = layout_cost(layout.plan(), stage);
   const StrategyMemory& memory = measured.reported;
   const std::string at = concat(" of rank ", world.rank());
-  require_close("parameter_bytes" + at, double(memory.parameter_bytes), theory.parameter_bytes);
-  require_close("gradient_bytes" + at, double(memory.gradient_bytes), theory.gradient_bytes);
-  require_close("optimizer_bytes" + at, double(memory.optimizer_bytes), theory.optimizer_bytes);
-  require_close("buffer_bytes" + at, double(memory.buffer_bytes), theory.buffer_bytes);
-  require_close("host_bytes" + at, double(memory.host_bytes), theory.host_bytes);
-  const double held = theory.device_bytes() + theory.host_bytes;  // one memory on the CPU
+  require_close("parameter_bytes" + at, double(memory.parameter_bytes), formula.parameter_bytes);
+  require_close("gradient_bytes" + at, double(memory.gradient_bytes), formula.gradient_bytes);
+  require_close("optimizer_bytes" + at, double(memory.optimizer_bytes), formula.optimizer_bytes);
+  require_close("buffer_bytes" + at, double(memory.buffer_bytes), formula.buffer_bytes);
+  require_close("host_bytes" + at, double(memory.host_bytes), formula.host_bytes);
+  const double held = formula.device_bytes() + formula.host_bytes;  // one memory on the CPU
   require_close("allocated after attach" + at, double(measured.live_after_attach), held);
   require_close("allocated after a step" + at, double(measured.live_after_step), held);
-  require_close("sent in a step" + at, double(measured.sent_in_a_step), theory.comm_bytes_per_step);
+  require_close("sent in a step" + at, double(measured.sent_in_a_step),
+                formula.comm_bytes_per_step);
 }
 
 }  // namespace

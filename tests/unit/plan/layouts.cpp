@@ -1,4 +1,4 @@
-#include "tests/unit/backends/layouts.h"
+#include "tests/unit/plan/layouts.h"
 
 #include <ATen/ATen.h>
 
@@ -53,12 +53,12 @@ std::string Layout::name() const {
                 offload[static_cast<int>(parallel.offload.what)]);
 }
 
-programs::TheoryInput Layout::theory_input() const {
+LayoutPlan Layout::plan() const {
   return {.parallel = parallel,
           .mesh = mesh,
           .accumulation = accumulation,
           .model = small_bloom(),
-          .moments = programs::moments_of(make_adamw({})),
+          .moments = moments_of(make_adamw({})),
           .activation_elements = kRows * kSequence * kHidden,
           .tokens = kRows * kSequence};
 }

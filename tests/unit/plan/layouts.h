@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/common/theory.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/plan/layout_cost.h"
 
 namespace tessera::testing {
 
@@ -17,7 +17,7 @@ struct Layout {
 
   int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
   std::string name() const;
-  programs::TheoryInput theory_input() const;
+  LayoutPlan plan() const;
 };
 
 // Every strategy alone, and the legal combinations.

@@ -1,4 +1,4 @@
-#include "examples/common/theory.h"
+#include "tessera/plan/layout_cost.h"
 
 #include <ATen/ATen.h>
 
@@ -8,7 +8,6 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using namespace tessera::programs;
 
 namespace {
 
@@ -44,12 +43,12 @@ ModelSpec model_of(const std::vector<std::vector<int64_t>>& blocks) {
 TEST_CASE("the formulas give the published figures") {
   // Rajbhandari et al. 2020, figure 1: 7.5e9 parameters, 16-bit training, 64 ranks:
   // 120, 31.4, 16.6, 1.9 GB.
-  TheoryInput input{.mesh = {.data = 64}, .model = model_of({{7'500'000'000}})};
-  input.parallel.precision.parameter = at::kBFloat16;
+  LayoutPlan plan{.mesh = {.data = 64}, .model = model_of({{7'500'000'000}})};
+  plan.parallel.precision.parameter = at::kBFloat16;
   auto gigabytes = [&](const char* strategy) {
-    input.parallel.strategy = strategy;
-    const Theory theory = theory_of(input);
-    return (theory.parameter_bytes + theory.gradient_bytes + theory.optimizer_bytes) / 1e9;
+    plan.parallel.strategy = strategy;
+    const LayoutCost cost = layout_cost(plan);
+    return (cost.parameter_bytes + cost.gradient_bytes + cost.optimizer_bytes) / 1e9;
   };
   CHECK(gigabytes("ddp") == Approx(120));
   CHECK(gigabytes("zero1") == Approx(31.4).epsilon(1e-2));
@@ -59,13 +58,13 @@ TEST_CASE("the formulas give the published figures") {
 }
 
 TEST_CASE("communication grows with the micro-batches where gradients are sharded") {
-  TheoryInput input{.parallel = {.strategy = "ddp"},
-                    .mesh = {.data = 4},
-                    .accumulation = 3,
-                    .model = model_of({{1'000'000, 1000}})};
+  LayoutPlan plan{.parallel = {.strategy = "ddp"},
+                  .mesh = {.data = 4},
+                  .accumulation = 3,
+                  .model = model_of({{1'000'000, 1000}})};
   auto sent = [&](const char* strategy) {
-    input.parallel.strategy = strategy;
-    return theory_of(input).comm_bytes_per_step;
+    plan.parallel.strategy = strategy;
+    return layout_cost(plan).comm_bytes_per_step;
   };
   const double parameters = 1'001'000, ring = 0.75;
   CHECK(sent("ddp") == Approx(8 * parameters * ring));
@@ -74,43 +73,43 @@ TEST_CASE("communication grows with the micro-batches where gradients are sharde
   // One block: gathered once a step.
   CHECK(sent("zero3") == Approx((3 * 4 * parameters + 4 * 1'000'000 + 4 * 1000) * ring));
   CHECK(sent("fsdp") == Approx((3 * 4 + 4) * parameters * ring));
-  input.parallel.reduce_at_boundary = true;
+  plan.parallel.reduce_at_boundary = true;
   CHECK(sent("zero2") == Approx(8 * parameters * ring));
   // Five: the last two of each pass are still there in the next one, but for the loss block, which
   // runs both ways at once.
-  input.parallel.reduce_at_boundary = false;
-  input.model = model_of(std::vector<std::vector<int64_t>>(5, {1'000'000, 1000}));
+  plan.parallel.reduce_at_boundary = false;
+  plan.model = model_of(std::vector<std::vector<int64_t>>(5, {1'000'000, 1000}));
   CHECK(sent("zero3") ==
         Approx((3 * 4 * 5 * parameters + 4 * 1'000'000 * (5 + 5 * 3) + 4 * 5 * 1000) * ring));
-  input.parallel.reshard_after_forward = false;
+  plan.parallel.reshard_after_forward = false;
   CHECK(sent("fsdp") == Approx((3 * 4 * 5 + 4 * 5) * parameters * ring));
-  input.mesh.data = 1;
+  plan.mesh.data = 1;
   CHECK(sent("single") == 0);
 }
 
 TEST_CASE("hybrid shards are those of the group, and are summed over the replicas") {
-  TheoryInput input{.parallel = {.strategy = "fsdp", .shard_ranks = 2},
-                    .mesh = {.data = 8},
-                    .model = model_of({{1'000'000}})};
-  const Theory theory = theory_of(input);
-  CHECK(theory.parameter_bytes == Approx(4e6 / 2));
-  CHECK(theory.optimizer_bytes == Approx(8e6 / 2));
-  CHECK(theory.comm_bytes_per_step == Approx(8e6 * 1 / 2 + 8e6 / 2 * 3 / 4));
+  LayoutPlan plan{.parallel = {.strategy = "fsdp", .shard_ranks = 2},
+                  .mesh = {.data = 8},
+                  .model = model_of({{1'000'000}})};
+  const LayoutCost cost = layout_cost(plan);
+  CHECK(cost.parameter_bytes == Approx(4e6 / 2));
+  CHECK(cost.optimizer_bytes == Approx(8e6 / 2));
+  CHECK(cost.comm_bytes_per_step == Approx(8e6 * 1 / 2 + 8e6 / 2 * 3 / 4));
 }
 
 TEST_CASE("a stage holds its blocks and sends their outputs") {
-  TheoryInput input{.parallel = {.strategy = "ddp"},
-                    .mesh = {.pipeline = 2},
-                    .accumulation = 4,
-                    .model = model_of({{1000}, {1000}, {1000}, {3000}}),
-                    .activation_elements = 100};
-  input.parallel.pipeline.balance = "parameters";
-  input.parallel.pipeline.block_costs = {1, 1, 1, 3};
-  CHECK(theory_of(input, 0).parameter_bytes == Approx(12'000));
-  CHECK(theory_of(input, 1).parameter_bytes == Approx(12'000));
-  CHECK(theory_of(input, 0).comm_bytes_per_step == Approx(4 * 100 * 4));
-  input.parallel.pipeline.block_costs = {1, 1, 1, 1};
-  CHECK(largest_theory(input).parameter_bytes == Approx(16'000));
+  LayoutPlan plan{.parallel = {.strategy = "ddp"},
+                  .mesh = {.pipeline = 2},
+                  .accumulation = 4,
+                  .model = model_of({{1000}, {1000}, {1000}, {3000}}),
+                  .activation_elements = 100};
+  plan.parallel.pipeline.balance = "parameters";
+  plan.parallel.pipeline.block_costs = {1, 1, 1, 3};
+  CHECK(layout_cost(plan, 0).parameter_bytes == Approx(12'000));
+  CHECK(layout_cost(plan, 1).parameter_bytes == Approx(12'000));
+  CHECK(layout_cost(plan, 0).comm_bytes_per_step == Approx(4 * 100 * 4));
+  plan.parallel.pipeline.block_costs = {1, 1, 1, 1};
+  CHECK(largest_layout_cost(plan).parameter_bytes == Approx(16'000));
 }
 
 TEST_CASE("what an optimizer keeps is asked of it") {

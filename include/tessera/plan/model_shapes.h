@@ -6,7 +6,7 @@
 
 #include "tessera/model/model_spec.h"
 
-namespace tessera::programs {
+namespace tessera {
 
 struct ParameterShape {
   std::string owner;  // "block.parameter" of the tensor it is; its own name unless it is tied
@@ -21,4 +21,4 @@ struct ParameterShape {
 std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks = 1,
                                                       int end_ranks = 1);
 
-}  // namespace tessera::programs
+}  // namespace tessera

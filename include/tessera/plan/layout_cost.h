@@ -1,16 +1,17 @@
 #pragma once
-// What a strategy should hold and send per rank: the formulas of docs/strategies.md.
+// What a layout should hold and send per rank, from shapes alone: the formulas of
+// docs/strategies.md.
 #include <cstdint>
-#include <vector>
 
-#include "examples/common/model_shapes.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
+#include "tessera/model/model_spec.h"
 #include "tessera/optim/optimizer.h"
 
-namespace tessera::programs {
+namespace tessera {
 
-struct TheoryInput {
+// A model and a way to spread it over ranks.
+struct LayoutPlan {
   ParallelConfig parallel;
   MeshExtents mesh;
   int64_t accumulation = 1;  // micro-batches a step
@@ -21,7 +22,8 @@ struct TheoryInput {
   double activation_elements = 0, tokens = 0;
 };
 
-struct Theory {
+// Of one rank; the categories are those of StrategyMemory.
+struct LayoutCost {
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;
   double comm_bytes_per_step = 0;  // sent by one rank over all axes, in the ring model
@@ -31,12 +33,13 @@ struct Theory {
   }
 };
 
-// Of a rank of this pipeline stage.
-Theory theory_of(const TheoryInput& input, int stage = 0);
+// Of a rank of this pipeline stage. Throws Error(kInvalidArgument) for a model that the mesh cannot
+// share or cut.
+LayoutCost layout_cost(const LayoutPlan& plan, int stage = 0);
 // Category by category the largest of all stages; comm_bytes_per_step is the first stage's.
-Theory largest_theory(const TheoryInput& input);
+LayoutCost largest_layout_cost(const LayoutPlan& plan);
 
 // How many fp32 numbers an optimizer keeps for every parameter.
 int moments_of(const OptimizerFactory& optimizer);
 
-}  // namespace tessera::programs
+}  // namespace tessera

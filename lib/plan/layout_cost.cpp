@@ -1,0 +1,67 @@
+#include "tessera/plan/layout_cost.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "lib/plan/offload.h"
+#include "lib/plan/rules.h"
+#include "lib/plan/slots.h"
+#include "lib/plan/stage.h"
+#include "lib/plan/traffic.h"
+
+namespace tessera {
+
+LayoutCost layout_cost(const LayoutPlan& plan, int index) {
+  const Stage stage = make_stage(plan, index);
+  const Dtypes d(plan.parallel.precision);
+  const std::string& name = plan.parallel.strategy;
+  const int shards = shard_ranks(plan);
+  const double numel = stage.numel(), small = stage.sum(&Unit::small);
+  const bool master = plan.parallel.precision.parameter != at::kFloat;
+  LayoutCost cost;
+  cost.parameter_bytes = d.parameter * numel;
+  cost.gradient_bytes = d.gradient * numel;
+  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * numel;
+  if (name != "single" && name != "ddp") cost.optimizer_bytes /= shards;
+  double gathered = 0;
+  if (gathers(plan)) {
+    cost.parameter_bytes = d.parameter * (small + (numel - small) / shards);
+    const int depth = plan.parallel.overlap ? plan.parallel.prefetch_blocks + 1 : 1;
+    const Slots slots(
+        stage.units, [](const Unit& u) { return u.large; }, depth,
+        !plan.parallel.reshard_after_forward);
+    cost.buffer_bytes += d.parameter * slots.elements;
+    gathered = gathered_elements(stage, slots);
+  }
+  if (shards_gradients(plan)) {
+    cost.gradient_bytes /= shards;
+    const Slots slots(
+        stage.units, [](const Unit& u) { return u.numel(); }, plan.parallel.overlap ? 2 : 1, false);
+    cost.buffer_bytes += d.gradient * slots.elements;
+  }
+  move_to_host(plan, stage, name == "single" || name == "ddp" ? 1 : shards, cost);
+  add_traffic(plan, stage, gathered, cost);
+  return cost;
+}
+
+LayoutCost largest_layout_cost(const LayoutPlan& plan) {
+  LayoutCost largest = layout_cost(plan, 0);
+  for (int stage = 1; stage < plan.mesh.pipeline; ++stage) {
+    const LayoutCost other = layout_cost(plan, stage);
+    for (double LayoutCost::*bytes :
+         {&LayoutCost::parameter_bytes, &LayoutCost::gradient_bytes, &LayoutCost::optimizer_bytes,
+          &LayoutCost::buffer_bytes, &LayoutCost::host_bytes}) {
+      largest.*bytes = std::max(largest.*bytes, other.*bytes);
+    }
+  }
+  return largest;
+}
+
+int moments_of(const OptimizerFactory& optimizer) {
+  const at::Tensor parameter = at::zeros({1}), gradient = at::zeros({1});
+  return static_cast<int>(
+      optimizer({{.parameter = parameter, .gradient = gradient}})->state(0).size());
+}
+
+}  // namespace tessera

@@ -1,0 +1,38 @@
+#include "lib/plan/offload.h"
+
+#include <algorithm>
+
+#include "lib/plan/rules.h"
+
+namespace tessera {
+
+void move_to_host(const LayoutPlan& plan, const Stage& stage, int shards, LayoutCost& cost) {
+  const OffloadConfig& offload = plan.parallel.offload;
+  if (offload.what == Offload::kNone) return;
+  const Dtypes d(plan.parallel.precision);
+  const bool is_16_bit = d.parameter < 4, parameters_too = offload.what != Offload::kOptimizer;
+  const bool streams =
+      offload.step == OffloadStep::kDevice || (offload.step == OffloadStep::kAuto && plan.on_gpu);
+  cost.optimizer_bytes = 0;
+  if (parameters_too) cost.parameter_bytes = d.parameter * stage.sum(&Unit::small);
+  double largest = 0;
+  for (const Unit& unit : stage.units) {
+    const bool targets_on_host = parameters_too && unit.small == 0;
+    const bool master = is_16_bit || (!streams && !targets_on_host);
+    double element = 4.0 * (plan.moments + (master ? 1 : 0));
+    if (!streams) {
+      element += d.gradient;
+      if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
+    }
+    cost.host_bytes += element * unit.numel() / shards;
+    if (parameters_too) cost.host_bytes += d.parameter * unit.large / shards;
+    largest = std::max(largest, unit.numel() / shards);
+  }
+  if (!streams) return;
+  const double chunk = std::min(largest, static_cast<double>(offload.chunk_numel));
+  const double slot = 4.0 * (plan.moments + (is_16_bit || parameters_too ? 1 : 0)) +
+                      (is_16_bit && parameters_too ? d.parameter : 0);
+  cost.buffer_bytes += 3 * chunk * slot;
+}
+
+}  // namespace tessera

@@ -1,0 +1,23 @@
+#pragma once
+// What the names and options of a layout mean to its formulas.
+#include <c10/core/ScalarType.h>
+
+#include "tessera/plan/layout_cost.h"
+
+namespace tessera {
+
+// Bytes an element.
+struct Dtypes {
+  double parameter, gradient, reduce;
+  explicit Dtypes(const PrecisionConfig& precision);
+};
+
+// The share of a buffer that a rank of a ring sends in an all-gather or a reduce-scatter.
+inline double ring(int ranks) { return (ranks - 1.0) / ranks; }
+
+int end_ranks(const LayoutPlan& plan);          // that share embedding and head
+int shard_ranks(const LayoutPlan& plan);        // that share one copy of the rank's parameters
+bool gathers(const LayoutPlan& plan);           // parameters, before their use
+bool shards_gradients(const LayoutPlan& plan);  // in every micro-batch
+
+}  // namespace tessera

@@ -1,0 +1,9 @@
+#pragma once
+#include "lib/plan/stage.h"
+
+namespace tessera {
+
+// What one rank sends in a step, given the elements that it gathers.
+void add_traffic(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost);
+
+}  // namespace tessera
