@@ -21,11 +21,19 @@ double relative(double value, double reference) {
 }
 
 double worst(const std::vector<double>& values, const std::vector<double>& references) {
+  if (values.size() != references.size()) return INFINITY;
   double largest = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max(largest, relative(values[i], references[i]));
   }
   return largest;
+}
+
+// ||a - b|| / ||b||; infinite likewise.
+double relative(const at::Tensor& value, const at::Tensor& reference) {
+  const double distance = (value - reference).norm().item<double>();
+  if (!std::isfinite(distance)) return INFINITY;
+  return distance == 0 ? 0 : distance / std::max(reference.norm().item<double>(), 1e-30);
 }
 
 // BLOOM stores queries, keys and values head by head, GPT-2 one after the other.
@@ -46,10 +54,8 @@ void compare_parameters(const RunResult& run, const RunResult& reference, Parity
       const at::Tensor a = ours.read(entry.name, entry.shape), b = file.read(entry.name);
       const at::Tensor left = without_key_bias(entry.name, a, heads).to(at::kDouble);
       const at::Tensor right = without_key_bias(entry.name, b, heads).to(at::kDouble);
-      const double norm = right.norm().item<double>();
-      const double distance = (left - right).norm().item<double>();
-      const double difference = distance == 0 ? 0 : distance / std::max(norm, 1e-30);
-      if (!(difference < parity.parameters)) {  // also when it is NaN
+      const double difference = relative(left, right);
+      if (difference > parity.parameters || parity.worst_parameter.empty()) {
         parity.parameters = difference;
         parity.worst_parameter = entry.name;
       }
