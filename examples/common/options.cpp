@@ -6,6 +6,7 @@
 #include "examples/common/layout.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/lr_schedule.h"
 
 namespace tessera::programs {
@@ -74,9 +75,10 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("reduce_dtype", &o.reduce_dtype,
             "what collectives carry; --gradient_dtype unless given");
   flags.add("tf32", &o.tf32, "fp32 matrix products through TF32 on GPUs");
-  flags.add("initial_loss_scale", &o.initial_loss_scale, "fp16: first loss scale");
+  flags.add("initial_loss_scale", &o.initial_loss_scale,
+            "fp16: first loss scale, up to 2^63");
   flags.add("loss_scale_window", &o.loss_scale_window,
-            "fp16: finite steps before the scale doubles");
+            "fp16: finite steps before the scale doubles, up to 2^63");
   flags.add("bucket_bytes", &o.bucket_bytes,
             "gradients are reduced together in buckets of this size");
   flags.add("overlap", &o.overlap, "false: wait for every collective where it is launched");
@@ -198,8 +200,9 @@ void validate_options(const TrainOptions& o, Task task) {
   }
   require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
           "; it must be positive unless --max_steps is");
-  require(o.initial_loss_scale >= 1, "--initial_loss_scale is ", o.initial_loss_scale,
-          "; it must be at least 1");
+  require(o.initial_loss_scale >= 1 && o.initial_loss_scale <= kLargestLossScale,
+          "--initial_loss_scale is ", o.initial_loss_scale,
+          "; it must be at least 1 and at most 2^63, where growth ends");
   const std::pair<const char*, int64_t> counts[] = {
       {"pipeline_parallel", o.pipeline_parallel}, {"pipeline_chunks", o.pipeline_chunks},
       {"tensor_parallel", o.tensor_parallel},     {"shard_ranks", o.shard_ranks},

@@ -12,6 +12,12 @@ LossScaler::LossScaler(const LossScalerConfig& config, at::Device device) : conf
         ErrorCode::kInvalidArgument,
         "loss scaling: scales and factors must be positive, growth >= 1 "
         "and backoff <= 1");
+  check(config.min_scale <= config.initial_scale && config.initial_scale <= config.max_scale &&
+            config.max_scale <= kLargestLossScale,
+        ErrorCode::kInvalidArgument, "loss scaling: the first scale is ", config.initial_scale,
+        ", the bounds are ", config.min_scale, " and ", config.max_scale,
+        "; it must lie between them, and none may exceed 2^63, beyond which squared norms leave "
+        "fp32's range");
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   scale_ = at::full({}, config.enabled ? config.initial_scale : 1.0, options);
   good_steps_ = at::zeros({}, options);
@@ -24,8 +30,7 @@ void LossScaler::update(const at::Tensor& found_inf) {
   good_steps_.add_(1).masked_fill_(overflow, 0);
   const at::Tensor grow = good_steps_.ge(static_cast<double>(config_.growth_interval));
   const at::Tensor smaller = (scale_ * config_.backoff_factor).clamp_min(config_.min_scale);
-  // Growth stops below fp32's range; a scale beyond 2^24 never helps fp16.
-  const at::Tensor larger = (scale_ * config_.growth_factor).clamp_max(16777216.0);
+  const at::Tensor larger = (scale_ * config_.growth_factor).clamp_max(config_.max_scale);
   scale_.copy_(at::where(overflow, smaller, at::where(grow, larger, scale_)));
   good_steps_.masked_fill_(grow, 0);
 }

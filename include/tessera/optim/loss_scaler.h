@@ -6,6 +6,14 @@
 
 namespace tessera {
 
+// 2^63: the largest power of two whose square and the inverse of its square are normal fp32 numbers.
+// The scale multiplies a mean over all targets of the global batch: one target's gradient carries
+// scale / targets, which suits fp16 up to about 2^15, so what is useful grows with the batch (2^37
+// for 4M targets). Up to this bound the seed of backward (at most the scale), the inverse scale in
+// the update and the squared norm of scaled gradients (of a norm of 1 without the scale) stay in
+// fp32's range; what leaves it is an overflow like any other.
+inline constexpr double kLargestLossScale = 0x1p63;
+
 struct LossScalerConfig {
   bool enabled = false;          // false: the scale stays 1
   double initial_scale = 65536;  // 2^16
@@ -13,6 +21,7 @@ struct LossScalerConfig {
   double backoff_factor = 0.5;
   int64_t growth_interval = 1000;  // finite steps in a row before the scale grows
   double min_scale = 1;
+  double max_scale = kLargestLossScale;  // growth stops here; at most kLargestLossScale
 };
 
 // One per training run. Per step: read scale() for backward and unscaling, then update(), in this

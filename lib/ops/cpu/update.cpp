@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -111,6 +112,7 @@ at::Tensor square_sum(std::span<const at::Tensor> tensors) {
       });
   double sum = 0;
   for (double part : partial) sum += part;
+  if (sum > std::numeric_limits<float>::max()) sum = std::numeric_limits<double>::infinity();
   return at::full({}, sum, tensors.front().options().dtype(at::kFloat));
 }
 

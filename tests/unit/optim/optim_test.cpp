@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
@@ -138,4 +139,30 @@ TEST_CASE(
   LossScaler off({}, at::kCPU);
   off.update(scalar(1));
   CHECK(off.scale().item<double>() == 1);
+}
+
+TEST_CASE("the loss scale grows to its bound, where its square and inverse are normal in fp32") {
+  LossScaler scaler({.enabled = true, .initial_scale = 0x1p62, .growth_interval = 1}, at::kCPU);
+  for (int step = 0; step < 3; ++step) {
+    scaler.update(scalar(0));
+    CHECK(scaler.scale().item<double>() == kLargestLossScale);
+  }
+  const at::Tensor square = scaler.scale() * scaler.scale();
+  CHECK(std::isnormal(square.item<float>()));
+  CHECK(std::isnormal(square.reciprocal().item<float>()));
+  CHECK_FALSE((square * 4).isfinite().item<bool>());  // the next power of two's
+  scaler.update(scalar(1));
+  CHECK(scaler.scale().item<double>() == 0x1p62);
+
+  LossScaler own({.enabled = true, .initial_scale = 512, .growth_interval = 1, .max_scale = 1000},
+                 at::kCPU);
+  own.update(scalar(0));
+  CHECK(own.scale().item<double>() == 1000);
+
+  for (const LossScalerConfig& wrong :
+       {LossScalerConfig{.initial_scale = 2, .max_scale = 1},
+        LossScalerConfig{.initial_scale = 0.5}, LossScalerConfig{.max_scale = 0x1p64},
+        LossScalerConfig{.max_scale = std::numeric_limits<double>::quiet_NaN()}}) {
+    CHECK_THROWS_AS(LossScaler(wrong, at::kCPU), Error);
+  }
 }

@@ -47,10 +47,11 @@ struct Run {
 };
 
 // factors[k] multiplies the loss of step k on rank 0 only.
-Run train(Communicator& comm, const std::vector<double>& factors, const TrainerOptions& options) {
+Run train(Communicator& comm, const std::vector<double>& factors, const TrainerOptions& options,
+          at::ScalarType dtype = at::kFloat) {
   auto factor = std::make_shared<double>(1.0);
   DeviceMesh mesh(comm, {.data = comm.size()});
-  auto strategy = make_strategy({.strategy = "zero2"}, mesh);
+  auto strategy = make_strategy({.strategy = "zero2", .precision = {.parameter = dtype}}, mesh);
   strategy->attach(scaled_model(factor), {.seed = 3}, make_adamw({}));
   Trainer trainer(*strategy, options);
   size_t step = 0;
@@ -103,6 +104,48 @@ TEST_CASE(
   options.loss_scaler = {.enabled = true, .initial_scale = 1024};
   test::run_ranks(1, [&](Communicator& comm) { scaled = train(comm, {1}, options); });
   CHECK(scaled.reports[0].grad_norm == Approx(plain.reports[0].grad_norm).epsilon(1e-5));
+}
+
+// A factor of 2^-22 does to gradients what a mean over 4M targets does. Powers of two change no
+// digit, so a scale larger by as much must give the very gradients of the plain loss.
+TEST_CASE("fp16: the scale follows a loss of 4M targets to where no digit of the gradients is lost") {
+  TrainerOptions options;
+  options.loss_scaler = {.enabled = true, .initial_scale = 0x1p14, .growth_interval = 1000};
+  Run plain, small;
+  test::run_ranks(1, [&](Communicator& comm) { plain = train(comm, {1}, options, at::kHalf); });
+  options.loss_scaler = {.enabled = true, .initial_scale = 0x1p24, .growth_interval = 1};
+  options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 0};
+  test::run_ranks(1, [&](Communicator& comm) {
+    small = train(comm, std::vector<double>(13, 0x1p-22), options, at::kHalf);
+  });
+  for (size_t step = 0; step < small.reports.size(); ++step) {
+    CHECK_FALSE(small.reports[step].skipped);
+    CHECK(small.reports[step].loss_scale == std::exp2(24 + static_cast<double>(step)));
+  }
+  // Step k has a batch of its own: the first one again, at the far end's scale.
+  options.loss_scaler = {.enabled = true, .initial_scale = 0x1p36};
+  test::run_ranks(1, [&](Communicator& comm) { small = train(comm, {0x1p-22}, options, at::kHalf); });
+  CHECK(small.reports[0].grad_norm == plain.reports[0].grad_norm * 0x1p-22);
+}
+
+TEST_CASE("fp32: the largest loss scale changes no digit, and a norm it takes out of range skips") {
+  TrainerOptions options;
+  options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-2};
+  std::vector<Run> runs;
+  const std::vector<double> factors{1.0 / 64, 1.0 / 64, 1, 1.0 / 64};  // the third has a norm above 2
+  for (double scale : {1.0, kLargestLossScale}) {
+    options.loss_scaler = {.enabled = true, .initial_scale = scale};
+    test::run_ranks(1, [&](Communicator& comm) { runs.push_back(train(comm, factors, options)); });
+  }
+  for (size_t step = 0; step < 2; ++step) {
+    CHECK_FALSE(runs[1].reports[step].skipped);
+    CHECK(runs[1].reports[step].loss == runs[0].reports[step].loss);
+    CHECK(runs[1].reports[step].grad_norm == runs[0].reports[step].grad_norm);
+  }
+  CHECK(runs[0].reports[2].grad_norm > 2);
+  CHECK(runs[1].reports[2].skipped);
+  CHECK(runs[1].reports[3].loss_scale == kLargestLossScale / 2);
+  CHECK_FALSE(runs[1].reports[3].skipped);
 }
 
 TEST_CASE("training stops by name after too many skipped steps in a row") {
