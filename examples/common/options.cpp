@@ -75,8 +75,7 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("reduce_dtype", &o.reduce_dtype,
             "what collectives carry; --gradient_dtype unless given");
   flags.add("tf32", &o.tf32, "fp32 matrix products through TF32 on GPUs");
-  flags.add("initial_loss_scale", &o.initial_loss_scale,
-            "fp16: first loss scale, up to 2^63");
+  flags.add("initial_loss_scale", &o.initial_loss_scale, "fp16: first loss scale, up to 2^63");
   flags.add("loss_scale_window", &o.loss_scale_window,
             "fp16: finite steps before the scale doubles, up to 2^63");
   flags.add("bucket_bytes", &o.bucket_bytes,

@@ -6,12 +6,12 @@
 
 namespace tessera {
 
-// 2^63: the largest power of two whose square and the inverse of its square are normal fp32 numbers.
-// The scale multiplies a mean over all targets of the global batch: one target's gradient carries
-// scale / targets, which suits fp16 up to about 2^15, so what is useful grows with the batch (2^37
-// for 4M targets). Up to this bound the seed of backward (at most the scale), the inverse scale in
-// the update and the squared norm of scaled gradients (of a norm of 1 without the scale) stay in
-// fp32's range; what leaves it is an overflow like any other.
+// 2^63: the largest power of two whose square and the inverse of its square are normal fp32
+// numbers. The scale multiplies a mean over all targets of the global batch: one target's gradient
+// carries scale / targets, which suits fp16 up to about 2^15, so what is useful grows with the
+// batch (2^37 for 4M targets). Up to this bound the seed of backward (at most the scale), the
+// inverse scale in the update and the squared norm of scaled gradients (of a norm of 1 without the
+// scale) stay in fp32's range; what leaves it is an overflow like any other.
 inline constexpr double kLargestLossScale = 0x1p63;
 
 struct LossScalerConfig {

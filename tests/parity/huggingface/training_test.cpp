@@ -55,7 +55,7 @@ std::vector<ParityRow> rows_for(int tensor, bool all) {
 }
 
 struct Worst {
-  double loss = 0, grad_norm = 0, final_parameters = 0;
+  double loss = 0, grad_norm = 0, final_parameters = 0, evaluation = 0;
 };
 
 void require_close(double actual, double expected, double tolerance, const std::string& what,
@@ -93,6 +93,16 @@ void require_same_training(const ParityResult& result, const Fixture& fixture,
     require_close(result.loss[i], loss[i], 2e-5, concat("loss of step ", i + 1), worst.loss);
     require_close(result.grad_norm[i], norm[i], 2e-4, concat("gradient norm of step ", i + 1),
                   worst.grad_norm);
+  }
+  // Of the first batch by the trained model.
+  require_close(result.eval_loss, expected.at("eval_loss").as_double(), 2e-5, "evaluation loss",
+                worst.evaluation);
+  const auto correct = expected.find("eval_correct");
+  test::require(correct.has_value() == (fixture.head == ModelHead::kClassification),
+                "classifiers say how many rows are predicted correctly");
+  if (correct) {
+    test::require(!result.counters.empty() && result.counters[0] == correct->as_double(),
+                  "correct predictions, transformers has ", correct->as_double());
   }
   const auto final = expected.at("final").members();
   test::require(final.size() == result.parameters.size(), result.parameters.size(), " parameters");
@@ -140,7 +150,7 @@ void check_fixture(const std::string& name, bool all_rows) {
   std::cout << name << ": " << rows.size()
             << " layouts against transformers, worst relative difference: loss " << worst.loss
             << ", gradient norm " << worst.grad_norm << ", final parameters "
-            << worst.final_parameters << "\n";
+            << worst.final_parameters << ", evaluation " << worst.evaluation << "\n";
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ TEST_CASE(
 
 // A factor of 2^-22 does to gradients what a mean over 4M targets does. Powers of two change no
 // digit, so a scale larger by as much must give the very gradients of the plain loss.
-TEST_CASE("fp16: the scale follows a loss of 4M targets to where no digit of the gradients is lost") {
+TEST_CASE(
+    "fp16: the scale follows a loss of 4M targets to where no digit of the gradients is lost") {
   TrainerOptions options;
   options.loss_scaler = {.enabled = true, .initial_scale = 0x1p14, .growth_interval = 1000};
   Run plain, small;
@@ -124,7 +125,8 @@ TEST_CASE("fp16: the scale follows a loss of 4M targets to where no digit of the
   }
   // Step k has a batch of its own: the first one again, at the far end's scale.
   options.loss_scaler = {.enabled = true, .initial_scale = 0x1p36};
-  test::run_ranks(1, [&](Communicator& comm) { small = train(comm, {0x1p-22}, options, at::kHalf); });
+  test::run_ranks(1,
+                  [&](Communicator& comm) { small = train(comm, {0x1p-22}, options, at::kHalf); });
   CHECK(small.reports[0].grad_norm == plain.reports[0].grad_norm * 0x1p-22);
 }
 
@@ -132,7 +134,8 @@ TEST_CASE("fp32: the largest loss scale changes no digit, and a norm it takes ou
   TrainerOptions options;
   options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-2};
   std::vector<Run> runs;
-  const std::vector<double> factors{1.0 / 64, 1.0 / 64, 1, 1.0 / 64};  // the third has a norm above 2
+  const std::vector<double> factors{1.0 / 64, 1.0 / 64, 1,
+                                    1.0 / 64};  // the third has a norm above 2
   for (double scale : {1.0, kLargestLossScale}) {
     options.loss_scaler = {.enabled = true, .initial_scale = scale};
     test::run_ranks(1, [&](Communicator& comm) { runs.push_back(train(comm, factors, options)); });
