@@ -15,32 +15,28 @@ namespace tessera {
 LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   const Stage stage = make_stage(plan, index);
   const Dtypes d(plan.parallel.precision);
-  const std::string& name = plan.parallel.strategy;
-  const int shards = shard_ranks(plan);
-  const double numel = stage.numel(), small = stage.sum(&Unit::small);
+  const int shards = layout_shards(plan);
+  const double numel = stage.numel(), resident = stage.resident();
   const bool master = plan.parallel.precision.parameter != at::kFloat;
   LayoutCost cost;
   cost.parameter_bytes = d.parameter * numel;
   cost.gradient_bytes = d.gradient * numel;
-  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * numel;
-  if (name != "single" && name != "ddp") cost.optimizer_bytes /= shards;
+  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * numel / shards;
   double gathered = 0;
   if (gathers(plan)) {
-    cost.parameter_bytes = d.parameter * (small + (numel - small) / shards);
+    cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
     const int depth = plan.parallel.overlap ? plan.parallel.prefetch_blocks + 1 : 1;
-    const Slots slots(
-        stage.units, [](const Unit& u) { return u.large; }, depth,
-        !plan.parallel.reshard_after_forward);
-    cost.buffer_bytes += d.parameter * slots.elements;
+    const Slots slots(stage.units, &PlannedUnit::gathered, depth,
+                      !plan.parallel.reshard_after_forward);
+    cost.buffer_bytes += d.parameter * static_cast<double>(slots.elements);
     gathered = gathered_elements(stage, slots);
   }
   if (shards_gradients(plan)) {
     cost.gradient_bytes /= shards;
-    const Slots slots(
-        stage.units, [](const Unit& u) { return u.numel(); }, plan.parallel.overlap ? 2 : 1, false);
-    cost.buffer_bytes += d.gradient * slots.elements;
+    const Slots slots(stage.units, &PlannedUnit::numel, plan.parallel.overlap ? 2 : 1, false);
+    cost.buffer_bytes += d.gradient * static_cast<double>(slots.elements);
   }
-  move_to_host(plan, stage, name == "single" || name == "ddp" ? 1 : shards, cost);
+  move_to_host(plan, stage, cost);
   add_traffic(plan, stage, gathered, cost);
   return cost;
 }

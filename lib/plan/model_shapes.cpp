@@ -49,7 +49,7 @@ std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, in
     NoCommunication& axis = is_end && end_ranks > 1 ? ends : layers;
     const BuildContext context{.device = at::kMeta, .tensor = axis.size() > 1 ? &axis : nullptr};
     for (const Parameter& parameter : builder.build(context)->parameters()) {
-      ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor.numel()};
+      ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor};
       shape.whole = parameter.shard.replicated();
       for (const TiedParameter& tie : model.tied) {
         const std::string owner = tie.owner_block + "." + tie.owner_parameter;

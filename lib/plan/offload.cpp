@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-void move_to_host(const LayoutPlan& plan, const Stage& stage, int shards, LayoutCost& cost) {
+void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) {
   const OffloadConfig& offload = plan.parallel.offload;
   if (offload.what == Offload::kNone) return;
   const Dtypes d(plan.parallel.precision);
@@ -14,19 +14,22 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, int shards, Layout
   const bool streams =
       offload.step == OffloadStep::kDevice || (offload.step == OffloadStep::kAuto && plan.on_gpu);
   cost.optimizer_bytes = 0;
-  if (parameters_too) cost.parameter_bytes = d.parameter * stage.sum(&Unit::small);
+  if (parameters_too) cost.parameter_bytes = d.parameter * stage.resident();
   double largest = 0;
-  for (const Unit& unit : stage.units) {
-    const bool targets_on_host = parameters_too && unit.small == 0;
+  for (const PlannedUnit& unit : stage.units) {
+    const auto owned = static_cast<double>(unit.layout.shard_numel());
+    const bool targets_on_host = parameters_too && unit.resident() == 0;
     const bool master = is_16_bit || (!streams && !targets_on_host);
     double element = 4.0 * (plan.moments + (master ? 1 : 0));
     if (!streams) {
       element += d.gradient;
       if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
     }
-    cost.host_bytes += element * unit.numel() / shards;
-    if (parameters_too) cost.host_bytes += d.parameter * unit.large / shards;
-    largest = std::max(largest, unit.numel() / shards);
+    cost.host_bytes += element * owned;
+    if (parameters_too) {
+      cost.host_bytes += d.parameter * static_cast<double>(unit.gathered()) / unit.layout.shards();
+    }
+    largest = std::max(largest, owned);
   }
   if (!streams) return;
   const double chunk = std::min(largest, static_cast<double>(offload.chunk_numel));

@@ -23,6 +23,11 @@ int shard_ranks(const LayoutPlan& plan) {
   return plan.parallel.strategy == "fsdp" && chosen > 0 ? chosen : plan.mesh.data;
 }
 
+int layout_shards(const LayoutPlan& plan) {
+  const std::string& name = plan.parallel.strategy;
+  return name == "single" || name == "ddp" ? 1 : shard_ranks(plan);
+}
+
 bool gathers(const LayoutPlan& plan) {
   const std::string& name = plan.parallel.strategy;
   const bool to_host = plan.parallel.offload.what == Offload::kOptimizerAndParameters;

@@ -16,7 +16,8 @@ struct Dtypes {
 inline double ring(int ranks) { return (ranks - 1.0) / ranks; }
 
 int end_ranks(const LayoutPlan& plan);          // that share embedding and head
-int shard_ranks(const LayoutPlan& plan);        // that share one copy of the rank's parameters
+int shard_ranks(const LayoutPlan& plan);        // that share one copy of the parameters they have
+int layout_shards(const LayoutPlan& plan);      // that flat buffers are cut into
 bool gathers(const LayoutPlan& plan);           // parameters, before their use
 bool shards_gradients(const LayoutPlan& plan);  // in every micro-batch
 

@@ -4,13 +4,13 @@
 
 namespace tessera {
 
-Slots::Slots(const std::vector<Unit>& units, double (*size)(const Unit&), int depth,
+Slots::Slots(const std::vector<PlannedUnit>& units, int64_t (PlannedUnit::*size)() const, int depth,
              bool all_alone) {
-  std::map<double, std::vector<size_t>> classes;
-  std::map<double, size_t> users;
+  std::map<int64_t, std::vector<size_t>> classes;
+  std::map<int64_t, size_t> users;
   size_t count = 0;
-  for (const Unit& unit : units) {
-    const double numel = size(unit);
+  for (const PlannedUnit& unit : units) {
+    const int64_t numel = (unit.*size)();
     auto& slots = classes[numel];
     const bool alone = unit.tied_here || all_alone;
     if (alone || slots.size() < static_cast<size_t>(depth)) {
@@ -31,7 +31,7 @@ double gathered_elements(const Stage& stage, const Slots& slots) {
     const auto [held, fresh] = holder.emplace(slots.slot_of[unit], unit);
     if (!fresh && held->second == unit) continue;
     held->second = unit;
-    elements += stage.units[unit].large;
+    elements += static_cast<double>(stage.units[unit].gathered());
   }
   return elements;
 }

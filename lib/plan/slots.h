@@ -9,8 +9,9 @@ namespace tessera {
 // Units of one size take turns in `depth` buffers; tied units have their own.
 struct Slots {
   std::vector<size_t> slot_of;  // by unit
-  double elements = 0;
-  Slots(const std::vector<Unit>& units, double (*size)(const Unit&), int depth, bool all_alone);
+  int64_t elements = 0;
+  Slots(const std::vector<PlannedUnit>& units, int64_t (PlannedUnit::*size)() const, int depth,
+        bool all_alone);
 };
 
 // Elements gathered in a step: a unit is gathered when it is needed and another one has used its

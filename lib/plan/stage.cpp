@@ -7,7 +7,7 @@
 namespace tessera {
 
 void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPart>& parts,
-                   const std::vector<size_t>& blocks, Stage& stage) {
+                   const std::vector<StageBlock>& blocks, Stage& stage) {
   const PipelineConfig& pipeline = plan.parallel.pipeline;
   const auto micro_batches = static_cast<int>(plan.accumulation);
   PipelineSchedule schedule =
@@ -16,8 +16,9 @@ void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPar
                              : one_f_one_b(1, micro_batches);
   const size_t last = plan.model.block_count() - 1;
   auto visit = [&](size_t block) {
-    const auto place = static_cast<size_t>(std::ranges::find(blocks, block) - blocks.begin());
-    for (size_t unit : stage.units_of_block[place]) stage.visits.push_back(unit);
+    const auto place = std::ranges::find(blocks, block, &StageBlock::index) - blocks.begin();
+    for (size_t unit : stage.units_of_block[static_cast<size_t>(place)])
+      stage.visits.push_back(unit);
   };
   for (const PipelineAction& action : schedule.stages[static_cast<size_t>(index)]) {
     if (action.of_all_stages()) {
@@ -53,13 +54,15 @@ Stage make_stage(const LayoutPlan& plan, int index) {
                       plan.parallel.gradient_checkpointing);
   }
   const bool shared = plan.parallel.pipeline.shared_vocabulary;
-  std::vector<size_t> blocks;
-  if (shared) blocks.push_back(0);
+  std::vector<StageBlock> blocks;
+  if (shared) blocks.push_back({0, /*ends_part=*/true});
   for (size_t p = 0; p < parts.size(); ++p) {
     if (p % static_cast<size_t>(plan.mesh.pipeline) != static_cast<size_t>(index)) continue;
-    for (size_t i = 0; i < parts[p].count; ++i) blocks.push_back(parts[p].first + i);
+    for (size_t i = 0; i < parts[p].count; ++i) {
+      blocks.push_back({parts[p].first + i, i + 1 == parts[p].count});
+    }
   }
-  if (shared) blocks.push_back(plan.model.block_count() - 1);
+  if (shared) blocks.push_back({plan.model.block_count() - 1, true});
   Stage stage;
   make_units(plan, blocks, stage);
   play_schedule(plan, index, parts, blocks, stage);

@@ -6,22 +6,20 @@ namespace tessera {
 
 void add_traffic(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost) {
   const Dtypes d(plan.parallel.precision);
-  const std::string& name = plan.parallel.strategy;
   const double numel = stage.numel();
   const double reductions = shards_gradients(plan) ? static_cast<double>(plan.accumulation) : 1;
-  const int shards = shard_ranks(plan);
+  const int shards = layout_shards(plan);
   double& sent = cost.comm_bytes_per_step;
-  const bool everywhere = name == "single" || name == "ddp" || shards == 1;
-  if (everywhere) {
+  if (shards == 1) {
     sent += 2 * d.reduce * numel * ring(plan.mesh.data);
   } else {
     sent += reductions * d.reduce * numel * ring(shards);
-    const double published = gathers(plan) ? stage.sum(&Unit::small) : numel;
+    const double published = gathers(plan) ? stage.resident() : numel;
     sent += d.parameter * (published + gathered) * ring(shards);
     sent += 2 * d.reduce * numel / shards * ring(plan.mesh.data / shards);  // over the replicas
   }
-  for (const Unit& unit : stage.units) {  // two stages sum a tied gradient
-    if (unit.tied_away) sent += d.gradient * unit.numel() / (everywhere ? 1 : shards);
+  for (const PlannedUnit& unit : stage.units) {  // two stages sum a tied gradient
+    if (unit.tied_away) sent += d.gradient * static_cast<double>(unit.layout.shard_numel());
   }
   const double element = d.parameter * plan.activation_elements;
   const int tensor = plan.mesh.tensor;

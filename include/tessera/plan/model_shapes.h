@@ -1,6 +1,7 @@
 #pragma once
-// The sizes of a model's parameters as one rank of a tensor axis builds them, without memory.
-#include <cstdint>
+// A model's parameters as one rank of a tensor axis builds them, without memory.
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace tessera {
 
 struct ParameterShape {
   std::string owner;  // "block.parameter" of the tensor it is; its own name unless it is tied
-  int64_t numel = 0;
+  at::Tensor tensor;  // on the meta device
   bool tied = false;  // owner or alias of a tied pair
   bool whole = true;  // every tensor rank holds all of it
 };

@@ -61,26 +61,26 @@ TEST_CASE("communication grows with the micro-batches where gradients are sharde
   LayoutPlan plan{.parallel = {.strategy = "ddp"},
                   .mesh = {.data = 4},
                   .accumulation = 3,
-                  .model = model_of({{1'000'000, 1000}})};
+                  .model = model_of({{1'024'000, 1024}})};
   auto sent = [&](const char* strategy) {
     plan.parallel.strategy = strategy;
     return layout_cost(plan).comm_bytes_per_step;
   };
-  const double parameters = 1'001'000, ring = 0.75;
+  const double parameters = 1'025'024, ring = 0.75;
   CHECK(sent("ddp") == Approx(8 * parameters * ring));
   CHECK(sent("zero1") == Approx(8 * parameters * ring));
   CHECK(sent("zero2") == Approx((3 * 4 + 4) * parameters * ring));
   // One block: gathered once a step.
-  CHECK(sent("zero3") == Approx((3 * 4 * parameters + 4 * 1'000'000 + 4 * 1000) * ring));
+  CHECK(sent("zero3") == Approx((3 * 4 * parameters + 4 * 1'024'000 + 4 * 1024) * ring));
   CHECK(sent("fsdp") == Approx((3 * 4 + 4) * parameters * ring));
   plan.parallel.reduce_at_boundary = true;
   CHECK(sent("zero2") == Approx(8 * parameters * ring));
   // Five: the last two of each pass are still there in the next one, but for the loss block, which
   // runs both ways at once.
   plan.parallel.reduce_at_boundary = false;
-  plan.model = model_of(std::vector<std::vector<int64_t>>(5, {1'000'000, 1000}));
+  plan.model = model_of(std::vector<std::vector<int64_t>>(5, {1'024'000, 1024}));
   CHECK(sent("zero3") ==
-        Approx((3 * 4 * 5 * parameters + 4 * 1'000'000 * (5 + 5 * 3) + 4 * 5 * 1000) * ring));
+        Approx((3 * 4 * 5 * parameters + 4 * 1'024'000 * (5 + 5 * 3) + 4 * 5 * 1024) * ring));
   plan.parallel.reshard_after_forward = false;
   CHECK(sent("fsdp") == Approx((3 * 4 * 5 + 4 * 5) * parameters * ring));
   plan.mesh.data = 1;
@@ -90,26 +90,26 @@ TEST_CASE("communication grows with the micro-batches where gradients are sharde
 TEST_CASE("hybrid shards are those of the group, and are summed over the replicas") {
   LayoutPlan plan{.parallel = {.strategy = "fsdp", .shard_ranks = 2},
                   .mesh = {.data = 8},
-                  .model = model_of({{1'000'000}})};
+                  .model = model_of({{1'024'000}})};
   const LayoutCost cost = layout_cost(plan);
-  CHECK(cost.parameter_bytes == Approx(4e6 / 2));
-  CHECK(cost.optimizer_bytes == Approx(8e6 / 2));
-  CHECK(cost.comm_bytes_per_step == Approx(8e6 * 1 / 2 + 8e6 / 2 * 3 / 4));
+  CHECK(cost.parameter_bytes == Approx(4.096e6 / 2));
+  CHECK(cost.optimizer_bytes == Approx(8.192e6 / 2));
+  CHECK(cost.comm_bytes_per_step == Approx(8.192e6 * 1 / 2 + 8.192e6 / 2 * 3 / 4));
 }
 
 TEST_CASE("a stage holds its blocks and sends their outputs") {
   LayoutPlan plan{.parallel = {.strategy = "ddp"},
                   .mesh = {.pipeline = 2},
                   .accumulation = 4,
-                  .model = model_of({{1000}, {1000}, {1000}, {3000}}),
+                  .model = model_of({{1024}, {1024}, {1024}, {3072}}),
                   .activation_elements = 100};
   plan.parallel.pipeline.balance = "parameters";
   plan.parallel.pipeline.block_costs = {1, 1, 1, 3};
-  CHECK(layout_cost(plan, 0).parameter_bytes == Approx(12'000));
-  CHECK(layout_cost(plan, 1).parameter_bytes == Approx(12'000));
+  CHECK(layout_cost(plan, 0).parameter_bytes == Approx(4 * 3072));
+  CHECK(layout_cost(plan, 1).parameter_bytes == Approx(4 * 3072));
   CHECK(layout_cost(plan, 0).comm_bytes_per_step == Approx(4 * 100 * 4));
   plan.parallel.pipeline.block_costs = {1, 1, 1, 1};
-  CHECK(largest_layout_cost(plan).parameter_bytes == Approx(16'000));
+  CHECK(largest_layout_cost(plan).parameter_bytes == Approx(4 * 4096));
 }
 
 TEST_CASE("what an optimizer keeps is asked of it") {

@@ -6,20 +6,12 @@
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
+#include "tests/unit/plan/pile.h"
 
 namespace tessera::testing {
 namespace {
 
 constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8;
-
-ModelSpec small_bloom() {
-  BloomConfig config;
-  config.vocabulary = 512;
-  config.hidden = kHidden;
-  config.layers = 5;
-  config.heads = 4;
-  return make_bloom_causal(config);
-}
 
 MicroBatch batch() {
   MicroBatch batch;
@@ -37,27 +29,39 @@ int64_t sent(const DeviceMesh& mesh, const Strategy& strategy) {
 
 }  // namespace
 
+ModelSpec small_bloom() {
+  BloomConfig config;
+  config.vocabulary = 512;
+  config.hidden = kHidden;
+  config.layers = 5;
+  config.heads = 4;
+  return make_bloom_causal(config);
+}
+
 std::string Layout::name() const {
   const char* offload[] = {"", " optimizer offloaded", " parameters offloaded"};
-  return concat(parallel.strategy, " ", mesh.pipeline, "x", mesh.data, "x", mesh.tensor, " ",
-                parallel.precision.parameter, " accumulation ", accumulation,
-                mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
-                parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
-                parallel.sequence_parallel ? " sequence parallel" : "",
-                parallel.gradient_checkpointing ? " checkpointing" : "",
-                parallel.reshard_after_forward ? "" : " no reshard",
-                parallel.unit_numel > 0 ? " larger units" : "",
-                parallel.shard_ranks > 0 ? concat(" shard ranks ", parallel.shard_ranks) : "",
-                parallel.reduce_at_boundary ? " at the boundary" : "",
-                parallel.overlap ? "" : " no overlap",
-                offload[static_cast<int>(parallel.offload.what)]);
+  return concat(
+      parallel.strategy, " ", mesh.pipeline, "x", mesh.data, "x", mesh.tensor, " ",
+      parallel.precision.parameter, " accumulation ", accumulation,
+      mesh.pipeline > 1 ? " " + parallel.pipeline.schedule : "",
+      parallel.pipeline.shared_vocabulary ? " shared vocabulary" : "",
+      parallel.sequence_parallel ? " sequence parallel" : "",
+      parallel.gradient_checkpointing ? " checkpointing" : "",
+      parallel.reshard_after_forward ? "" : " no reshard",
+      parallel.unit_numel > 0 ? " larger units" : "",
+      parallel.shard_ranks > 0 ? concat(" shard ranks ", parallel.shard_ranks) : "",
+      parallel.reduce_at_boundary ? " at the boundary" : "", parallel.overlap ? "" : " no overlap",
+      offload[static_cast<int>(parallel.offload.what)],
+      parallel.precision.gradient ? concat(" gradients ", *parallel.precision.gradient) : "",
+      parallel.precision.reduce ? concat(" reduced in ", *parallel.precision.reduce) : "",
+      remark.empty() ? "" : " ", remark);
 }
 
 LayoutPlan Layout::plan() const {
   return {.parallel = parallel,
           .mesh = mesh,
           .accumulation = accumulation,
-          .model = small_bloom(),
+          .model = model,
           .moments = moments_of(make_adamw({})),
           .activation_elements = kRows * kSequence * kHidden,
           .tokens = kRows * kSequence};
@@ -67,7 +71,7 @@ std::vector<Layout> layouts() {
   std::vector<Layout> all;
   auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation = 1) {
     config.persistence_threshold = 1000;
-    all.push_back({config, mesh, accumulation});
+    all.push_back({config, mesh, accumulation, small_bloom()});
   };
   const std::vector<std::string> names{"ddp", "zero1", "zero2", "zero3", "fsdp"};
   for (const std::string& name : names) {
@@ -134,15 +138,54 @@ std::vector<Layout> layouts() {
   return all;
 }
 
+std::vector<Layout> memory_layouts() {
+  std::vector<Layout> all = layouts();
+  for (Layout& layout : all) layout.model = make_pile();
+  auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation,
+                 const PileConfig& pile = {}, const std::string& remark = "") {
+    config.persistence_threshold = 1000;
+    all.push_back({config, mesh, accumulation, make_pile(pile), remark});
+  };
+  const PileConfig uneven{.layers = {4096, 90'112, 0, 1024, 49'152, 0, 20'480}};
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    for (int ahead : {0, 1, 2}) {
+      add({.strategy = name, .prefetch_blocks = ahead}, {.data = 2}, 1, uneven, "uneven");
+    }
+    add({.strategy = name, .sequence_parallel = true}, {.data = 2, .tensor = 2}, 1, uneven,
+        "uneven");
+    ParallelConfig config{.strategy = name};
+    config.pipeline = {.schedule = "interleaved", .chunks = 2};
+    add(config, {.pipeline = 2, .data = 2}, 4, uneven, "uneven");
+  }
+  ParallelConfig hybrid{.strategy = "fsdp", .unit_numel = 60'000, .shard_ranks = 2};
+  add(hybrid, {.data = 4}, 2, uneven, "uneven");
+  hybrid.pipeline = {.schedule = "interleaved", .chunks = 2};
+  hybrid.shard_ranks = 0;
+  add(hybrid, {.pipeline = 2, .data = 2}, 4, uneven, "uneven");
+  for (const std::string name : {"zero1", "zero2", "zero3", "fsdp"}) {
+    ParallelConfig offloaded{.strategy = name, .offload = {.what = Offload::kOptimizer}};
+    offloaded.precision = {.parameter = at::kBFloat16, .gradient = at::kFloat};
+    add(offloaded, {.data = 2}, 2, uneven, "uneven");
+    offloaded.offload.step = OffloadStep::kDevice;
+    offloaded.offload.chunk_numel = 10'000;
+    add(offloaded, {.data = 2}, 2, uneven, "uneven");
+    if (name == "zero1" || name == "zero2") continue;
+    offloaded.offload.what = Offload::kOptimizerAndParameters;
+    add(offloaded, {.data = 2}, 2, uneven, "uneven");
+  }
+  return all;
+}
+
 Measured measure(Communicator& world, const Layout& layout) {
   const int64_t begin = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
   DeviceMesh mesh(world, layout.mesh);
   auto strategy = make_strategy(layout.parallel, mesh);
-  strategy->attach(small_bloom(), {}, make_adamw({}));
+  strategy->attach(layout.model, {}, make_adamw({}));
   Measured measured;
   measured.live_after_attach = CountingAllocator::live_bytes() - begin;
   measured.peak_of_attach = CountingAllocator::peak_bytes() - begin;
+  CountingAllocator::reset_peak();
   {
     const std::vector<MicroBatch> batches(static_cast<size_t>(layout.accumulation), batch());
     for (int step = 0; step < 2; ++step) {
@@ -153,6 +196,7 @@ Measured measure(Communicator& world, const Layout& layout) {
       measured.sent_in_a_step += sent(mesh, *strategy);
     }
   }
+  measured.peak_of_steps = CountingAllocator::peak_bytes() - begin;
   measured.live_after_step = CountingAllocator::live_bytes() - begin;
   measured.reported = strategy->memory();
   return measured;

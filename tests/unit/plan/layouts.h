@@ -14,23 +14,29 @@ struct Layout {
   ParallelConfig parallel;
   MeshExtents mesh;
   int accumulation = 1;
+  ModelSpec model;
+  std::string remark;  // of the model, for messages
 
   int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
   std::string name() const;
   LayoutPlan plan() const;
 };
 
-// Every strategy alone, and the legal combinations.
+ModelSpec small_bloom();
+
+// It under every strategy alone, and under the legal combinations.
 std::vector<Layout> layouts();
+// A pile (pile.h) under the same, and what else changes memory: blocks of all sizes.
+std::vector<Layout> memory_layouts();
 
 struct Measured {
   StrategyMemory reported;
   // What the allocator counted for this rank.
-  int64_t live_after_attach = 0, peak_of_attach = 0, live_after_step = 0;
+  int64_t live_after_attach = 0, peak_of_attach = 0, live_after_step = 0, peak_of_steps = 0;
   int64_t sent_in_a_step = 0;  // over all axes, in the second step and what it leaves to the third
 };
 
-// A small BLOOM, attached and trained for two steps.
+// The model, attached and trained for two steps.
 Measured measure(Communicator& world, const Layout& layout);
 
 }  // namespace tessera::testing
