@@ -58,24 +58,3 @@ function(tessera_program name)
   endif()
   _tessera_settings(${name})
 endfunction()
-
-# tessera_test(name SOURCES a.cpp ... LINK targets... [RANKS n] [LABELS l...] [TIMEOUT s]): a Catch2 program in ctest.
-# With RANKS it runs under mpirun.
-function(tessera_test name)
-  cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "SOURCES;LINK;LABELS;ARGS" ${ARGN})
-  tessera_program(${name} SOURCES ${arg_SOURCES} LINK ${arg_LINK} tessera_test_support)
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
-  endif()
-  if(arg_RANKS)
-    if(NOT TESSERA_HAS_MPI)
-      return()
-    endif()
-    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe
-                                  -n ${arg_RANKS} $<TARGET_FILE:${name}> ${arg_ARGS})
-  else()
-    add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
-  endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
-                       ENVIRONMENT "OMP_NUM_THREADS=1")
-endfunction()
