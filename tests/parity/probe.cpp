@@ -1,0 +1,83 @@
+#include "tests/parity/probe.h"
+
+#include "tessera/comm/device_mesh.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/ranks.hpp"
+
+namespace tessera::testing {
+namespace {
+
+// The loss is 0; its one parameter gets the gradient that micro_batch.input_ids names, as a
+// hand-written block gives it: added to .grad, times the loss gradient, of which the number of
+// targets is taken back.
+class Probe final : public Block {
+ public:
+  Probe(std::vector<at::Tensor> parts, double targets)
+      : parts_(std::move(parts)),
+        targets_(targets),
+        weight_(at::zeros({parts_.front().numel()}).set_requires_grad(true)) {}
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+    if (batch.loss_gradient.defined()) {
+      const auto index = static_cast<size_t>(batch.input_ids.item<int64_t>());
+      at::NoGradGuard no_grad;
+      at::Tensor(weight_.grad()).add_(parts_[index] * (targets_ * batch.loss_gradient));
+    }
+    return at::zeros({1});
+  }
+  std::vector<Parameter> parameters() override { return {{"weight", weight_}}; }
+
+ private:
+  std::vector<at::Tensor> parts_;
+  double targets_;
+  at::Tensor weight_;
+};
+
+}  // namespace
+
+std::vector<ProbeResult> run_probe(const ParallelConfig& config, const GradientParts& parts) {
+  const int ranks = static_cast<int>(parts.size());
+  const double targets = static_cast<double>(parts.size() * parts.front().size());
+  std::vector<ProbeResult> results(parts.size());
+  test::run_ranks(ranks, [&](Communicator& world) {
+    const auto rank = static_cast<size_t>(world.rank());
+    const auto log = std::make_shared<std::vector<test::WireRecord>>();
+    test::RecordingCommunicator comm(world.split(0, world.rank()), log);
+    DeviceMesh mesh(comm, {.data = ranks});
+    const auto strategy = make_strategy(config, mesh);
+    ModelSpec model;
+    model.name = "probe";
+    model.blocks.push_back({"probe", [&](const BuildContext&) -> std::unique_ptr<Block> {
+                              return std::make_unique<Probe>(parts[rank], targets);
+                            }});
+    strategy->attach(model, {}, make_adamw({}));
+    std::vector<MicroBatch> micro_batches;
+    for (size_t m = 0; m < parts[rank].size(); ++m) {
+      MicroBatch batch{.input_ids = at::tensor({static_cast<int64_t>(m)}, at::kLong)};
+      batch.sample_count = batch.token_count = batch.target_count = 1;
+      micro_batches.push_back(batch);
+    }
+    const auto sent = [&] {
+      return mesh.axis(Axis::kData).bytes_sent() + strategy->extra_bytes_sent();
+    };
+    const int64_t sent_before = sent();
+    log->clear();
+    strategy->forward_backward(micro_batches);
+    results[rank].wire = *log;
+    results[rank].bytes_sent = sent() - sent_before;
+    strategy->visit_gradients(
+        [&](const VisitedParameter& p) { results[rank].gradient = p.value.clone(); });
+  });
+  return results;
+}
+
+std::vector<test::WireRecord> gradient_reductions(const std::vector<test::WireRecord>& wire) {
+  std::vector<test::WireRecord> found;
+  for (const auto& record : wire) {
+    const bool reduces = record.operation == "all_reduce" || record.operation == "reduce_scatter";
+    const bool counts = record.values.scalar_type() == at::kDouble || record.values.numel() < 64;
+    if (reduces && !counts && record.values.is_floating_point()) found.push_back(record);
+  }
+  return found;
+}
+
+}  // namespace tessera::testing
