@@ -111,6 +111,7 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
   const Row& row = row_of(config.strategy);
   validate(row, config, mesh);
   Sharding sharding = row.make(config, mesh.axis(Axis::kData));
+  sharding->set_mesh(mesh);
   if (config.offload.what != Offload::kNone) {
     sharding->place_optimizer(make_cpu_offload(config, mesh.world()));
   }

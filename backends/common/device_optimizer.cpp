@@ -14,7 +14,7 @@ at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int s
 
 void DeviceOptimizer::adopt(size_t unit, const at::Tensor& full_fp32) {
   masters_.resize(unit + 1);
-  if (context_.parameter_dtype == at::kFloat) return;
+  if (context_.parameter_dtype == at::kFloat || context_.units[unit].frozen) return;
   masters_[unit] = compact_shard(context_.units[unit].layout, full_fp32, context_.shard_rank);
 }
 
@@ -25,7 +25,8 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
   for (size_t u = 0; u < context_.units.size(); ++u) {
     const size_t first = ranges.size();
     const FlatLayout& layout = context_.units[u].layout;
-    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    const size_t segments = context_.units[u].frozen ? 0 : layout.segments().size();
+    for (size_t segment = 0; segment < segments; ++segment) {
       const int64_t begin = layout.owned(segment, context_.shard_rank).offset;
       for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_rank)) {
         OptimizerRange range;
@@ -40,12 +41,18 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
     }
     ranges_.emplace_back(first, ranges.size() - first);
   }
+  if (ranges.empty()) {  // all is frozen here; the optimizer still needs to know its device
+    const at::Tensor nothing =
+        at::empty({0}, at::TensorOptions(at::kFloat).device(context_.device));
+    ranges.push_back({.parameter = nothing, .gradient = nothing});
+  }
   optimizer_ = factory(std::move(ranges));
 }
 
 void DeviceOptimizer::step(const StepScalars& scalars) {
   optimizer_->begin_step(scalars);
   for (size_t unit = 0; unit < ranges_.size(); ++unit) {
+    if (context_.units[unit].frozen) continue;
     optimizer_->update(ranges_[unit].first, ranges_[unit].second);
     parameters_->publish(unit);
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
 
@@ -41,6 +42,19 @@ int64_t expected_numel(const ModelSpec& model) {
   return std::max<int64_t>(sum, 0);
 }
 
+// The copy of a parameter whose owner is on another stage.
+void become_copy(Parameter& parameter, const std::string& block, const TiedParameter& tie) {
+  const Parameter& owner = *tie.copy;
+  check(parameter.tensor.sizes() == owner.tensor.sizes() &&
+            parameter.placement.shard == owner.placement.shard,
+        ErrorCode::kInvalidArgument, "tied parameters differ in shape: ", tie.owner_block, ".",
+        tie.owner_parameter, " ", owner.tensor.sizes(), " and ", block, ".", parameter.name, " ",
+        parameter.tensor.sizes());
+  parameter.tensor.set_data(owner.tensor.detach());
+  parameter.tensor.set_requires_grad(owner.tensor.requires_grad());
+  parameter.weight_decay = owner.weight_decay;
+}
+
 }  // namespace
 
 // Parameters of consecutive blocks that will be gathered, reduced and updated together.
@@ -49,7 +63,7 @@ struct ShardingStrategy::UnitInMaking {
   std::vector<size_t> users;        // block indices, each once
   std::vector<Parameter> parameters;
   int64_t numel = 0;
-  Communicator* holders = nullptr;
+  bool apart = false;
 
   void add(const std::string& block, size_t block_index, Parameter parameter) {
     if (users.empty() || users.back() != block_index) users.push_back(block_index);
@@ -59,14 +73,27 @@ struct ShardingStrategy::UnitInMaking {
   }
 };
 
-struct ShardingStrategy::Aliases {
+// The units of the turn under way, and the aliases met so far.
+struct ShardingStrategy::ModelInMaking {
   struct Alias {
     const TiedParameter* tie;
     size_t block_index;
     at::Tensor handle;
   };
-  std::vector<Alias> list;
+  UnitInMaking trained, frozen;
+  size_t turn = 0;
+  std::vector<Alias> aliases;
+  std::set<const TiedParameter*> ties_met;  // by the parameter that lies here
 };
+
+void ShardingStrategy::set_mesh(const DeviceMesh& mesh) {
+  check(blocks_.empty() && &mesh.axis(Axis::kData) == &data_, ErrorCode::kInternal, name(),
+        ": set_mesh() comes before attach(), with the mesh of the data axis");
+  world_ = &mesh.world();
+  sharers_ = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kTensor);
+  sharer_ = mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kTensor) +
+            mesh.coordinate(Axis::kTensor);
+}
 
 void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& context,
                               const OptimizerFactory& optimizer) {
@@ -76,7 +103,9 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
         ": the model's device is ", context.device, " but the ", data_.transport(),
         " communicator works on ", data_.device());
   at::NoGradGuard no_grad;
+  require_same_blocks(model, data_);
   has_loss_ = model.has_loss;
+  seed_ = context.seed;
   // Handles stay valid while units_ grows: the stores refer to the vector, not to its elements.
   parameters_ = make_parameters();
   const UnitOptimizerContext optimizer_context{units_, shards_->rank(), config_.precision.parameter,
@@ -84,59 +113,96 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
                                                expected_numel(model) / shards_->size()};
   optimizer_ = placement_ ? placement_(optimizer_context)
                           : std::make_unique<DeviceOptimizer>(optimizer_context);
-  Aliases aliases;
-  UnitInMaking open;
-  for (size_t i = 0; i < model.block_count(); ++i) add_block(model, i, context, open, aliases);
-  close_unit(open);
-  tie(aliases);
+  ModelInMaking making;
+  for (size_t i = 0; i < model.block_count(); ++i) add_block(model, i, context, making);
+  close_turn(making);
+  for (const TiedParameter& tie : model.tied) {
+    const bool of_owner = tie.holders != nullptr && tie.copy == nullptr;
+    check(making.ties_met.contains(&tie), ErrorCode::kInvalidArgument, "tied parameter ",
+          of_owner ? tie.owner_block : tie.alias_block, ".",
+          of_owner ? tie.owner_parameter : tie.alias_parameter, " does not exist in the model");
+  }
+  tie(making);
+  for (const std::vector<size_t>& units : units_of_block_) {
+    std::vector<size_t>& trained = trained_units_of_block_.emplace_back(units);
+    std::erase_if(trained, [&](size_t unit) { return units_[unit].frozen; });
+  }
   parameters_->finalize();
+  make_wire();
   gradients_ = make_gradients();
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(data_.device()));
   optimizer_->prepare(*parameters_, *gradients_, optimizer);
   if (placement_ || replicas_ != nullptr) {
     gradients_->on_reduced([this](size_t unit) { gradient_reduced(unit); });
   }
-  prepare_norm();
+  prepare_sums(model);
+  count_parameters();
 }
 
 void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const BuildContext& context,
-                                 UnitInMaking& open, Aliases& aliases) {
-  const std::string& block_name = model.blocks[index].name;
-  const bool apart = model.blocks[index].apart;
-  if (apart) close_unit(open);
-  blocks_.push_back(model.blocks[index].build(context));
+                                 ModelInMaking& making) {
+  const BlockBuilder& builder = model.blocks[index];
+  const std::string& block_name = builder.name;
+  blocks_.push_back(builder.build(context));
+  block_names_.push_back(block_name);
   units_of_block_.emplace_back();
-  for (auto& parameter : blocks_.back()->parameters()) {
-    auto is_alias = [&](const TiedParameter& tie) {
+  std::vector<Parameter> parameters = blocks_.back()->parameters();
+  agree_on_block(builder, parameters, blocks_.back()->buffers(), data_);
+  for (Parameter& parameter : parameters) {
+    auto owns = [&](const TiedParameter& tie) {
+      return tie.owner_block == block_name && tie.owner_parameter == parameter.name;
+    };
+    auto aliases = [&](const TiedParameter& tie) {
       return tie.alias_block == block_name && tie.alias_parameter == parameter.name;
     };
-    const auto alias = std::find_if(model.tied.begin(), model.tied.end(), is_alias);
+    const auto alias = std::find_if(model.tied.begin(), model.tied.end(), [&](const auto& tie) {
+      return tie.holders == nullptr && aliases(tie);
+    });
     if (alias != model.tied.end()) {
-      aliases.list.push_back({&*alias, index, parameter.tensor});
+      making.aliases.push_back({&*alias, index, parameter.tensor});
+      making.ties_met.insert(&*alias);
       continue;
+    }
+    bool apart = false;
+    for (const TiedParameter& tie : model.tied) {
+      apart = apart || owns(tie);
+      if (tie.holders == nullptr || !(tie.copy == nullptr ? owns(tie) : aliases(tie))) continue;
+      if (tie.copy != nullptr) {
+        become_copy(parameter, block_name, tie);
+        if (builder.from_first_rank) take_from_first_rank(parameter.tensor, data_);
+      }
+      auto& holders = parameter.placement.holders;
+      making.ties_met.insert(&tie);
+      const Holders held{tie.holders, /*partial=*/true};
+      if (std::find(holders.begin(), holders.end(), held) == holders.end()) {
+        holders.push_back(held);
+      }
+      apart = true;
     }
     check(parameter.tensor.is_leaf() && parameter.tensor.scalar_type() == at::kFloat,
           ErrorCode::kInvalidArgument, "parameter ", block_name, ".", parameter.name,
           " must be an fp32 leaf tensor");
-    const bool tied = std::any_of(model.tied.begin(), model.tied.end(), [&](const auto& tie) {
-      return tie.owner_block == block_name && tie.owner_parameter == parameter.name;
-    });
-    const auto shared = std::find_if(model.shared.begin(), model.shared.end(), [&](const auto& s) {
-      return s.block == block_name && s.parameter == parameter.name;
-    });
-    if (tied || shared != model.shared.end()) {  // used in several places: a unit of its own
-      UnitInMaking own;
-      own.holders = shared == model.shared.end() ? nullptr : shared->holders;
+    parameter.placement.frozen = !parameter.tensor.requires_grad();
+    if (apart) {  // used in several places: a unit of its own
+      UnitInMaking own{.apart = true};
       own.add(block_name, index, std::move(parameter));
-      close_unit(own);
+      close_unit(own, making.turn);
     } else {
+      UnitInMaking& open = parameter.placement.frozen ? making.frozen : making.trained;
       open.add(block_name, index, std::move(parameter));
     }
   }
-  if (apart || open.numel >= cut().unit_numel) close_unit(open);
+  const int64_t numel = making.trained.numel + making.frozen.numel;
+  if (builder.ends_unit || numel >= cut().unit_numel) close_turn(making);
 }
 
-void ShardingStrategy::close_unit(UnitInMaking& making) {
+void ShardingStrategy::close_turn(ModelInMaking& making) {
+  close_unit(making.trained, making.turn);
+  close_unit(making.frozen, making.turn);
+  ++making.turn;
+}
+
+void ShardingStrategy::close_unit(UnitInMaking& making, size_t turn) {
   if (making.parameters.empty()) return;
   const Cut how = cut();
   ParameterUnit unit;
@@ -144,6 +210,9 @@ void ShardingStrategy::close_unit(UnitInMaking& making) {
   unit.layout =
       FlatLayout(making.parameters, how.shards, how.granularity, how.persistence_threshold);
   unit.uses = static_cast<int>(making.users.size());
+  unit.frozen = making.parameters.front().placement.frozen;
+  unit.apart = making.apart;
+  unit.turn = turn;
   at::Tensor full = at::zeros({unit.layout.numel()},
                               making.parameters.front().tensor.options().requires_grad(false));
   for (const auto& entry : unit.layout.entries()) {
@@ -155,15 +224,14 @@ void ShardingStrategy::close_unit(UnitInMaking& making) {
   }
   const size_t u = units_.size();
   for (size_t block : making.users) units_of_block_[block].push_back(u);
-  if (making.holders != nullptr) shared_units_.emplace_back(u, making.holders);
   units_.push_back(std::move(unit));
   optimizer_->adopt(u, full);
   parameters_->adopt(u, full);
   making = {};
 }
 
-void ShardingStrategy::tie(const Aliases& aliases) {
-  for (const auto& [tied, block_index, handle] : aliases.list) {
+void ShardingStrategy::tie(const ModelInMaking& making) {
+  for (const auto& [tied, block_index, handle] : making.aliases) {
     bool found = false;
     for (size_t u = 0; u < units_.size() && !found; ++u) {
       const auto& entries = units_[u].layout.entries();
@@ -175,6 +243,7 @@ void ShardingStrategy::tie(const Aliases& aliases) {
               "tied parameters differ in shape: ", tied->owner_block, ".", tied->owner_parameter,
               " ", at::IntArrayRef(entries[e].shape), " and ", tied->alias_block, ".",
               tied->alias_parameter, " ", handle.sizes());
+        handle.set_requires_grad(!units_[u].frozen);
         units_[u].handles[e].push_back(handle);
         auto& users = units_of_block_[block_index];
         if (std::find(users.begin(), users.end(), u) == users.end()) {
@@ -189,22 +258,13 @@ void ShardingStrategy::tie(const Aliases& aliases) {
   }
 }
 
-void ShardingStrategy::prepare_norm() {
-  for (size_t u = 0; u < units_.size(); ++u) {
-    const FlatLayout& layout = units_[u].layout;
-    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      const at::Tensor owned = gradients_->owned(u, segment);
-      const int64_t begin = layout.owned(segment, shards_->rank()).offset;
-      int64_t first = begin;  // neighbouring runs with the same copies are one term
-      const auto runs = layout.owned_runs(segment, shards_->rank());
-      for (size_t i = 0; i < runs.size(); ++i) {
-        const int64_t end = runs[i].range.offset + runs[i].range.numel;
-        if (i + 1 < runs.size() && runs[i + 1].copies == runs[i].copies) continue;
-        norm_terms_[runs[i].copies].push_back(slice_of(owned, {first, end - first}, begin));
-        first = end;
-      }
-    }
-  }
+void ShardingStrategy::count_parameters() {
+  for (const auto& unit : units_) parameter_count_ += unit.layout.counted_numel();
+  if (sharers_ == 1) return;
+  const at::Tensor sum =
+      at::full({1}, parameter_count_, at::TensorOptions(at::kLong).device(data_.device()));
+  world_->all_reduce(sum).wait();
+  parameter_count_ = sum.item<int64_t>() / data_.size();
 }
 
 }  // namespace tessera

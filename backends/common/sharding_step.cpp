@@ -4,11 +4,24 @@
 
 #include <algorithm>
 
+#include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
 #include "tessera/core/trace.h"
 
 namespace tessera {
+namespace {
+
+void check_counts(const MicroBatch& batch) {
+  if (batch.target_count != 0 || !batch.labels.defined() || batch.labels.numel() == 0) return;
+  const bool supervised =
+      batch.labels.is_floating_point() || batch.labels.ne(kIgnoredLabel).any().item<bool>();
+  check(!supervised, ErrorCode::kInvalidArgument,
+        "a micro-batch has labels with targets, but target_count is 0, so that its loss would not "
+        "be divided; make it with make_micro_batch(), which counts");
+}
+
+}  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : units_of_block_[block]) {
@@ -22,7 +35,8 @@ void ShardingStrategy::prefetch_after(size_t block, size_t end, int direction) {
   const std::vector<size_t>* seen = &units_of_block_[block];
   int left = config_.prefetch_blocks;
   for (size_t next = block + direction; next != end && left > 0; next += direction) {
-    if (units_of_block_[next] == *seen) continue;  // several blocks in one unit
+    // Several blocks in one unit, and blocks without parameters, need no gather of their own.
+    if (units_of_block_[next] == *seen || units_of_block_[next].empty()) continue;
     seen = &units_of_block_[next];
     --left;
     for (size_t unit : *seen) {
@@ -43,15 +57,14 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
       with_gradients ? ": a step without micro-batches" : ": an evaluation without micro-batches");
   with_gradients_ = with_gradients;
   micro_batches_.assign(micro_batches.begin(), micro_batches.end());
-  const uint64_t step_seed = block_seed(steps_begun_, static_cast<size_t>(data_.rank()));
-  double local_targets = 0;
+  // By the micro-batch's place in the global batch: one rank that runs them all draws the same.
+  const uint64_t step_seed = block_seed(seed_, steps_begun_);
+  const size_t first = static_cast<size_t>(data_.rank()) * micro_batches_.size();
   for (size_t m = 0; m < micro_batches_.size(); ++m) {
-    micro_batches_[m].seed = block_seed(step_seed, m);
-    local_targets += static_cast<double>(micro_batches_[m].target_count);
+    check_counts(micro_batches_[m]);
+    micro_batches_[m].seed = block_seed(step_seed, first + m);
   }
-  targets_ =
-      at::full({1}, local_targets, at::TensorOptions().dtype(at::kDouble).device(data_.device()));
-  targets_work_ = data_.all_reduce(targets_);
+  exchange_counts();
   loss_gradient_.reset();
   sums_.reset();
   if (with_gradients) {
@@ -59,6 +72,51 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
     gradient_scale_.reset();
     gradients_->begin_step();
   }
+}
+
+// [Note: what ranks tell each other before a step]
+// One sum over the world: of targets, rows and positions, where one rank of each data coordinate
+// counts; and of two numbers that must cancel. All ranks must run equally many micro-batches: the
+// first contributes (n - 1) times a hash of how many, the others minus theirs. Ranks that share a
+// data coordinate must run the same ones: likewise, of their contents. The sums are modulo 2^64.
+void ShardingStrategy::exchange_counts() {
+  int64_t targets = 0, samples = 0, tokens = 0;
+  for (const MicroBatch& batch : micro_batches_) {
+    targets += batch.target_count;
+    samples += batch.sample_count;
+    tokens += batch.token_count;
+  }
+  const int64_t counts = sharer_ == 0 ? 1 : 0;
+  auto weight = [](int rank, int ranks) { return int64_t{rank == 0 ? ranks - 1 : -1}; };
+  const auto kind = static_cast<uint64_t>(micro_batches_.size()) * 2 + (with_gradients_ ? 1 : 0);
+  const auto work = static_cast<int64_t>(block_seed(kind, 0) >> 16);
+  counts_ = at::tensor({counts * targets, counts * samples, counts * tokens,
+                        weight(world_->rank(), world_->size()) * work, int64_t{0}},
+                       at::kLong)
+                .to(data_.device(), /*non_blocking=*/true);
+  if (sharers_ > 1) {
+    counts_[4].copy_(fingerprint(micro_batches_, data_.device()) * weight(sharer_, sharers_));
+  }
+  counts_work_ = world_->all_reduce(counts_);
+  agreement_.reset();
+  if (data_.device().is_cpu()) check_agreement();  // before ranks wait for each other in vain
+}
+
+void ShardingStrategy::check_agreement() {
+  counts_work_.wait();
+  if (!agreement_) agreement_.emplace(std::vector<at::Tensor>{counts_[3], counts_[4]});
+  const std::vector<double> differences = agreement_->read();
+  check(differences[0] == 0, ErrorCode::kInvalidArgument, name(),
+        ": ranks differ in how many micro-batches they run, or one trains while another evaluates; "
+        "this one was given ",
+        micro_batches_.size(), " to ", with_gradients_ ? "train on" : "evaluate",
+        ". Give every rank equally many, the last ones without targets where data runs out");
+  check(differences[1] == 0, ErrorCode::kInvalidArgument, name(),
+        ": ranks of one pipeline or tensor group were given different micro-batches (this rank's "
+        "first has ",
+        micro_batches_.front().target_count,
+        " targets); all ranks with the same place on the data "
+        "axis work on the same data");
 }
 
 MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
@@ -76,8 +134,9 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
 // d(objective)/d(loss sum), the same for every micro-batch of the step.
 at::Tensor ShardingStrategy::loss_gradient() {
   if (!loss_gradient_.defined()) {
-    targets_work_.wait();
-    loss_gradient_ = targets_.clamp_min(1).reciprocal().to(at::kFloat).squeeze(0);
+    counts_work_.wait();
+    if (!agreement_) agreement_.emplace(std::vector<at::Tensor>{counts_[3], counts_[4]});
+    loss_gradient_ = counts_[0].clamp_min(1).to(at::kDouble).reciprocal().to(at::kFloat);
     if (loss_scale_.defined()) loss_gradient_ = loss_gradient_ * loss_scale_;
   }
   return loss_gradient_;
@@ -89,7 +148,15 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
   const size_t end = run.first_block + run.block_count;
   run.blocks.resize(run.block_count);
   at::Tensor hidden = std::exchange(run.hidden, {});
+  bool is_trained = hidden.defined();  // something before: an earlier stage cannot be told
   for (size_t i = run.first_block; i < end; ++i) {
+    MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
+    if (run.with_gradients && hidden.defined()) {
+      block.input = hidden.detach();
+      block.input.set_requires_grad(is_trained && at::isFloatingType(hidden.scalar_type()));
+    }
+    is_trained = is_trained || !trained_units_of_block_[i].empty();
+    block.has_backward = run.with_gradients && is_trained;
     acquire_block(i);
     prefetch_after(i, end, +1);
     if (has_loss_ && i + 1 == blocks_.size()) {
@@ -108,11 +175,7 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
   const TraceRange range("block forward");
   if (!run.with_gradients) return blocks_[index]->forward(hidden, run.micro_batch);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
-  if (hidden.defined()) {
-    block.input = hidden.detach();
-    block.input.set_requires_grad(at::isFloatingType(block.input.scalar_type()));
-  }
-  if (config_.gradient_checkpointing) {
+  if (config_.gradient_checkpointing || !block.has_backward) {
     at::NoGradGuard no_grad;
     return blocks_[index]->forward(block.input, run.micro_batch);
   }
@@ -124,15 +187,12 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
 // once: its scores and its parameters are needed once, whatever the schedule.
 void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::Tensor& hidden) {
   const TraceRange range("loss");
-  const auto& units = units_of_block_[index];
-  at::Tensor input = hidden;
+  const auto& units = trained_units_of_block_[index];
+  const at::Tensor input =
+      run.with_gradients ? std::exchange(run.blocks[index - run.first_block].input, {}) : hidden;
   if (run.with_gradients) {
     for (size_t unit : units) gradients_->before_backward(unit);
     run.micro_batch.loss_gradient = loss_gradient();
-    if (hidden.defined()) {
-      input = hidden.detach();
-      input.set_requires_grad(at::isFloatingType(input.scalar_type()));
-    }
   }
   const at::Tensor output = blocks_[index]->forward(input, run.micro_batch);
   check(output.defined() && output.dim() <= 1 && output.numel() >= 1, ErrorCode::kInvalidArgument,
@@ -158,8 +218,9 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
   for (size_t i = std::min(run.first_block + run.block_count, loss); i-- > run.first_block;) {
     const TraceRange block_range("block backward");
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
+    if (!block.has_backward) break;  // nothing before it is trained either
     acquire_block(i);
-    for (size_t unit : units_of_block_[i]) gradients_->before_backward(unit);
+    for (size_t unit : trained_units_of_block_[i]) gradients_->before_backward(unit);
     prefetch_after(i, run.first_block - 1, -1);
     if (!block.output.defined()) block.output = blocks_[i]->forward(block.input, run.micro_batch);
     if (block.output.requires_grad()) {
@@ -170,43 +231,11 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     gradient = block.input.defined() ? block.input.grad() : at::Tensor();
     block = {};
     release_block(i);
-    for (size_t unit : units_of_block_[i]) gradients_->after_backward(unit, run.last_micro_batch);
+    for (size_t unit : trained_units_of_block_[i]) {
+      gradients_->after_backward(unit, run.last_micro_batch);
+    }
   }
   run.gradient = gradient;
-}
-
-Work ShardingStrategy::sum_owned(size_t unit, Communicator& comm) {
-  Group group(comm);
-  for (size_t segment = 0; segment < units_[unit].layout.segments().size(); ++segment) {
-    comm.all_reduce(gradients_->owned(unit, segment));
-  }
-  return group.end();
-}
-
-// The store has summed the unit's gradient of this step over the shards' ranks; other ranks may
-// hold parts of the sum.
-void ShardingStrategy::gradient_reduced(size_t unit) {
-  if (replicas_ != nullptr) {
-    replica_works_.push_back(sum_owned(unit, *replicas_));
-    if (!config_.overlap) replica_works_.back().wait();
-    return;
-  }
-  const bool shared = std::any_of(shared_units_.begin(), shared_units_.end(),
-                                  [&](const auto& item) { return item.first == unit; });
-  if (!shared) optimizer_->gradient_ready(unit);
-}
-
-void ShardingStrategy::sum_over_holders() {
-  for (Work& work : replica_works_) work.wait();
-  replica_works_.clear();
-  std::vector<Work> works;  // all launched before any is waited for: holders differ by unit
-  for (const auto& [unit, holders] : shared_units_) works.push_back(sum_owned(unit, *holders));
-  for (Work& work : works) work.wait();
-  if (replicas_ != nullptr) {
-    for (size_t unit = 0; unit < units_.size(); ++unit) optimizer_->gradient_ready(unit);
-  } else {
-    for (const auto& [unit, holders] : shared_units_) optimizer_->gradient_ready(unit);
-  }
 }
 
 StepResult ShardingStrategy::finish() {
@@ -215,14 +244,16 @@ StepResult ShardingStrategy::finish() {
   if (sums_.defined()) sums_work = data_.all_reduce(sums_);
   if (with_gradients_) {
     gradients_->finish();
-    sum_over_holders();
+    finish_sums();
   }
-  targets_work_.wait();
+  check_agreement();
   sums_work.wait();
   micro_batches_.clear();
-  StepResult result{.target_count = targets_[0].to(at::kFloat)};
+  StepResult result{.target_count = counts_[0].to(at::kFloat),
+                    .sample_count = counts_[1],
+                    .token_count = counts_[2]};
   if (sums_.defined()) {
-    result.loss = (sums_[0] / targets_[0].clamp_min(1)).to(at::kFloat);
+    result.loss = (sums_[0] / counts_[0].clamp_min(1)).to(at::kFloat);
     result.counters = sums_.narrow(0, 1, sums_.numel() - 1).to(at::kFloat);
   }
   return result;

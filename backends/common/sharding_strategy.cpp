@@ -4,12 +4,12 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/trace.h"
-#include "tessera/ops/update.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 
 ShardingStrategy::ShardingStrategy(const ParallelConfig& config, Communicator& data)
-    : config_(config), data_(data), shards_(&data) {}
+    : config_(config), data_(data), world_(&data), shards_(&data) {}
 
 ShardingStrategy::~ShardingStrategy() = default;
 
@@ -24,7 +24,7 @@ at::ScalarType ShardingStrategy::gradient_dtype() const {
 
 StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
   return {.dtype = dtype,
-          .reduce_dtype = config_.precision.reduce.value_or(gradient_dtype()),
+          .wire = wire_.get(),
           .overlap = config_.overlap,
           .bucket_bytes = config_.bucket_bytes,
           .prefetch_blocks = config_.overlap ? config_.prefetch_blocks : 0,
@@ -62,18 +62,6 @@ StepResult ShardingStrategy::evaluate(std::span<const MicroBatch> micro_batches)
   return finish();
 }
 
-at::Tensor ShardingStrategy::grad_norm_squared() {
-  const TraceRange range("grad_norm");
-  at::NoGradGuard no_grad;
-  at::Tensor sum = at::zeros({1}, learning_rate_.options());
-  for (const auto& [copies, terms] : norm_terms_) {
-    sum = sum + ops::square_sum(terms) / copies;
-  }
-  if (cut().shards > 1) shards_->all_reduce(sum).wait();
-  if (gradient_scale_.defined()) sum = sum * gradient_scale_ * gradient_scale_;
-  return sum.squeeze(0);
-}
-
 void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
   gradient_scale_ = gradient_scale_.defined() ? gradient_scale_ * factor : factor;
 }
@@ -90,14 +78,17 @@ void ShardingStrategy::complete_all_units() {
   for (size_t unit = 0; unit < units_.size(); ++unit) optimizer_->complete(unit);
 }
 
-void ShardingStrategy::visit(const std::function<at::Tensor(size_t, size_t)>& owned,
-                             const ParameterVisitor& visitor) {
+void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
   at::NoGradGuard no_grad;
   for (size_t u = 0; u < units_.size(); ++u) {
+    if (gradients && units_[u].frozen) continue;
     const FlatLayout& layout = units_[u].layout;
     at::Tensor full = at::empty({layout.numel()}, learning_rate_.options());
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      const at::Tensor part = owned(u, segment).to(full.options());
+      const at::Tensor owned = gradients          ? gradients_->owned(u, segment)
+                               : units_[u].frozen ? parameters_->owned(u, segment)
+                                                  : optimizer_->master(u, segment);
+      const at::Tensor part = owned.to(full.options());
       const at::Tensor whole = slice_of(full, layout.segments()[segment]);
       if (layout.shards() == 1) {
         whole.copy_(part);
@@ -107,37 +98,64 @@ void ShardingStrategy::visit(const std::function<at::Tensor(size_t, size_t)>& ow
     }
     for (size_t e = 0; e < layout.entries().size(); ++e) {
       const FlatEntry& entry = layout.entries()[e];
-      visitor({units_[u].blocks[e], entry.name, view_of(full, entry), entry.shard});
+      visitor({units_[u].blocks[e], entry.name, view_of(full, entry), entry.placement});
     }
   }
 }
 
-void ShardingStrategy::visit_parameters(const ParameterVisitor& visitor) {
+void ShardingStrategy::visit_parameter_slices(const ParameterVisitor& visitor) {
   complete_all_units();
-  visit([&](size_t unit, size_t segment) { return optimizer_->master(unit, segment); }, visitor);
+  visit(/*gradients=*/false, visitor);
+}
+
+void ShardingStrategy::visit_gradient_slices(const ParameterVisitor& visitor) {
+  visit(/*gradients=*/true, visitor);
+}
+
+namespace {
+
+ParameterVisitor whole(const ParameterVisitor& visitor) {
+  return [&](const VisitedParameter& part) {
+    const at::Tensor value = gather_whole(part.value, part.placement);
+    visitor({part.block, part.name, value, part.placement});
+  };
+}
+
+}  // namespace
+
+void ShardingStrategy::visit_parameters(const ParameterVisitor& visitor) {
+  visit_parameter_slices(whole(visitor));
 }
 
 void ShardingStrategy::visit_gradients(const ParameterVisitor& visitor) {
-  visit([&](size_t unit, size_t segment) { return gradients_->owned(unit, segment); }, visitor);
+  visit_gradient_slices(whole(visitor));
+}
+
+void ShardingStrategy::visit_buffers(const ParameterVisitor& visitor) {
+  at::NoGradGuard no_grad;
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    for (const Buffer& buffer : blocks_[b]->buffers()) {
+      const at::Tensor value = buffer.tensor.detach().clone();
+      if (buffer.data_rank >= 0) data_.broadcast(value, buffer.data_rank).wait();
+      visitor({block_names_[b], buffer.name, value, Placement{}});
+    }
+  }
 }
 
 StrategyMemory ShardingStrategy::memory() const {
   StrategyMemory memory;
   memory.parameter_bytes = parameters_->persistent_bytes();
   memory.gradient_bytes = gradients_->persistent_bytes();
-  memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes();
+  memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes() + wire_->bytes();
+  for (const LateSum& sum : late_sums_) {
+    memory.buffer_bytes += static_cast<int64_t>(sum.staging.nbytes());
+  }
   memory.host_bytes = parameters_->host_bytes();
   if (config_.offload.pin_memory && !data_.device().is_cpu()) {
     memory.pinned_bytes = memory.host_bytes;
   }
   optimizer_->add_memory(memory);
   return memory;
-}
-
-int64_t ShardingStrategy::parameter_count() const {
-  int64_t sum = 0;
-  for (const auto& unit : units_) sum += unit.layout.parameter_numel();
-  return sum;
 }
 
 }  // namespace tessera

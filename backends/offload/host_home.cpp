@@ -15,7 +15,12 @@ HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& co
       threads_(thread_count(config.offload, share), share.cores),
       cores_(share.cores),
       world_(world),
-      host_(share.host) {}
+      host_(share.host) {
+  const int64_t shards = config_.offload.what == Offload::kOptimizerAndParameters
+                             ? static_cast<int64_t>(c10::elementSize(context_.parameter_dtype))
+                             : 0;
+  require_host_memory(world_, host_, context_.expected_numel * (4 + shards), "master weights");
+}
 
 at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_link) {
   const bool pinned = crosses_link && config_.offload.pin_memory && !context_.device.is_cpu();
@@ -26,14 +31,9 @@ at::Tensor HostHome::allocate(int64_t numel, at::ScalarType dtype, bool crosses_
 }
 
 void HostHome::adopt(size_t unit, const at::Tensor& full_fp32) {
-  if (unit == 0) {
-    const int64_t shards = config_.offload.what == Offload::kOptimizerAndParameters
-                               ? static_cast<int64_t>(c10::elementSize(context_.parameter_dtype))
-                               : 0;
-    require_host_memory(world_, host_, context_.expected_numel * (4 + shards), "master weights");
-  }
   const FlatLayout& layout = context_.units[unit].layout;
   units_.resize(unit + 1);
+  if (context_.units[unit].frozen) return;  // without pieces, masters and state
   units_[unit].whole = {0, layout.shard_numel()};
   const bool host_shards = config_.offload.what == Offload::kOptimizerAndParameters;
   const bool all_on_host = host_shards && layout.resident_begin() == layout.numel();
@@ -50,6 +50,7 @@ void HostHome::adopt(size_t unit, const at::Tensor& full_fp32) {
 std::vector<Piece> HostHome::pieces_of(size_t unit, const GradientStore& gradients) const {
   const FlatLayout& layout = context_.units[unit].layout;
   std::vector<Piece> pieces;
+  if (context_.units[unit].frozen) return pieces;
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     const int64_t begin = layout.owned(segment, context_.shard_rank).offset;
     const int64_t compact = layout.compact(segment).offset;
@@ -74,6 +75,7 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
   int64_t bytes = 0;
   for (size_t u = 0; u < units_.size(); ++u) {
     units_[u].pieces = pieces_of(u, gradients);
+    if (units_[u].pieces.empty()) continue;
     int64_t element = 4 * static_cast<int64_t>(states);
     for (auto type : staging_types(units_[u])) {
       element += static_cast<int64_t>(c10::elementSize(type));
@@ -82,6 +84,7 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
   }
   require_host_memory(world_, host_, bytes, "optimizer state and staging");
   for (Unit& unit : units_) {
+    if (unit.pieces.empty()) continue;
     for (size_t i = 0; i < states; ++i) {
       unit.state.push_back(
           allocate(unit.whole.numel, at::kFloat, /*crosses_link=*/!update_device().is_cpu()));

@@ -99,7 +99,9 @@ void HostStep::step(const StepScalars& scalars) {
                      scalars.gradient_scale.defined() ? scalars.gradient_scale : one,
                      scalars.skip.defined() ? scalars.skip : none});
   step_begin_.record(context_.device);
-  for (Traffic& traffic : traffic_) traffic.pending = true;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    traffic_[unit].pending = !units_[unit].pieces.empty();
+  }
   {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
@@ -158,7 +160,7 @@ void HostStep::run_step() {
   double update_s = 0;
   if (!skip) step_begin_.block(*to_device_);
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!skip) {
+    if (!skip && !units_[unit].pieces.empty()) {
       traffic_[unit].gradient.synchronize();
       const double from = now_s();
       update(unit);
@@ -225,7 +227,8 @@ void HostStep::send(size_t index) {
 }
 
 OffloadReport HostStep::report() {
-  const bool under_way = traffic_.front().pending;
+  const bool under_way = std::any_of(traffic_.begin(), traffic_.end(),
+                                     [](const Traffic& traffic) { return traffic.pending; });
   if (under_way && steps_ == 1) {
     for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
   }

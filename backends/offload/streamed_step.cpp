@@ -59,7 +59,7 @@ void StreamedStep::start() {
     if (low_precision) {
       slot.low_precision = at::empty({numel}, options.dtype(context_.parameter_dtype));
     }
-    for (size_t i = 0; i < units_.front().state.size(); ++i) {
+    for (size_t i = 0; i < optimizer_->state_names().size(); ++i) {
       slot.state.push_back(at::empty({numel}, options));
     }
   }
@@ -210,7 +210,8 @@ int64_t StreamedStep::bytes_of_copies(const Chunk& chunk, bool to_device) const 
 }
 
 OffloadReport StreamedStep::report() {
-  const bool under_way = progress_.front().pending;
+  const bool under_way = std::any_of(progress_.begin(), progress_.end(),
+                                     [](const Progress& progress) { return progress.pending; });
   if (under_way && steps_ == 1) {
     for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
   }

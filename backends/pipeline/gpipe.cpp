@@ -181,12 +181,6 @@ StepResult GPipe::evaluate(std::span<const MicroBatch> micro_batches) {
   return run(micro_batches, /*with_gradients=*/false);
 }
 
-at::Tensor GPipe::grad_norm_squared() {
-  at::Tensor sum = inner_->grad_norm_squared().reshape({1});
-  pipeline_.all_reduce(sum).wait();
-  return sum.squeeze(0);
-}
-
 int64_t GPipe::extra_bytes_sent() const {
   int64_t sum = inner_->extra_bytes_sent();
   for (const auto& holders : holders_) {

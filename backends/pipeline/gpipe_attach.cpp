@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "backends/pipeline/stage_links.h"
 #include "tessera/backends/pipeline/gpipe.h"
@@ -12,70 +13,39 @@
 namespace tessera {
 namespace {
 
-Parameter& find_parameter(std::vector<Parameter>& parameters, const std::string& block,
-                          const std::string& name) {
-  const auto found = std::find_if(parameters.begin(), parameters.end(),
-                                  [&](const Parameter& p) { return p.name == name; });
-  check(found != parameters.end(), ErrorCode::kInvalidArgument, "tied parameter ", block, ".", name,
-        " does not exist in the model");
-  return *found;
+Parameter find_parameter(const BlockBuilder& builder, const BuildContext& context,
+                         const std::string& name) {
+  for (Parameter& parameter : builder.build(context)->parameters()) {
+    if (parameter.name == name) return parameter;
+  }
+  fail(ErrorCode::kInvalidArgument, "tied parameter ", builder.name, ".", name,
+       " does not exist in the model");
 }
 
-// A block one of whose parameters lives on other stages too.
-class SharingBlock : public Block {
- public:
-  SharingBlock(std::unique_ptr<Block> block, Parameter shared)
-      : block_(std::move(block)), shared_(std::move(shared)) {}
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    return block_->forward(hidden, micro_batch);
+// Of what the owner's stage, the first of holders, gives as `owner`; all of them call it.
+std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& owner,
+                                               Communicator& holders) {
+  constexpr int64_t kMostDims = 8;
+  std::vector<int64_t> facts(6 + kMostDims, 0);
+  if (owner) {
+    const TensorShard& shard = owner->placement.shard;
+    facts = {owner->tensor.dim(), owner->weight_decay, owner->tensor.requires_grad(),
+             shard.dim,           shard.parts,         shard.full_size};
+    for (int64_t size : owner->tensor.sizes()) facts.push_back(size);
+    facts.resize(6 + kMostDims, 0);
   }
-  std::vector<Parameter> parameters() override {
-    std::vector<Parameter> all = block_->parameters();
-    for (Parameter& parameter : all) {
-      if (parameter.name == shared_.name) parameter = shared_;
-    }
-    return all;
-  }
-
- private:
-  std::unique_ptr<Block> block_;
-  Parameter shared_;
-};
-
-// Of an owner that `holders` stages hold.
-void share_owner(BlockBuilder& builder, const std::string& parameter, int holders) {
-  builder.build = [build = builder.build, block = builder.name, parameter,
-                   holders](const BuildContext& context) -> std::unique_ptr<Block> {
-    auto built = build(context);
-    auto parameters = built->parameters();
-    Parameter shared = find_parameter(parameters, block, parameter);
-    shared.copies *= holders;
-    return std::make_unique<SharingBlock>(std::move(built), std::move(shared));
-  };
-}
-
-// Of an alias whose owner is on another stage: it becomes a parameter with the owner's initial
-// values and treatment. on_built is told its elements.
-void adopt_alias(BlockBuilder& builder, const BlockBuilder& owner, const TiedParameter& tie,
-                 int holders, std::function<void(int64_t)> on_built) {
-  builder.build = [build = builder.build, owner, tie, holders,
-                   on_built](const BuildContext& context) -> std::unique_ptr<Block> {
-    auto built = build(context);
-    auto parameters = built->parameters();
-    Parameter shared = find_parameter(parameters, tie.alias_block, tie.alias_parameter);
-    auto owner_parameters = owner.build(context)->parameters();
-    const Parameter source = find_parameter(owner_parameters, tie.owner_block, tie.owner_parameter);
-    check(shared.tensor.sizes() == source.tensor.sizes(), ErrorCode::kInvalidArgument,
-          "tied parameters differ in shape: ", tie.owner_block, ".", tie.owner_parameter, " ",
-          source.tensor.sizes(), " and ", tie.alias_block, ".", tie.alias_parameter, " ",
-          shared.tensor.sizes());
-    shared.tensor.set_data(source.tensor.detach());
-    shared.weight_decay = source.weight_decay;
-    shared.shard = source.shard;
-    shared.copies = source.copies * holders;
-    on_built(shared.shard.whole_numel(shared.tensor.sizes()));
-    return std::make_unique<SharingBlock>(std::move(built), std::move(shared));
-  };
+  const at::Tensor header = at::tensor(facts, at::kLong).to(holders.device());
+  holders.broadcast(header, 0).wait();
+  const at::Tensor known = header.cpu();
+  std::copy_n(known.const_data_ptr<int64_t>(), facts.size(), facts.begin());
+  const std::vector<int64_t> sizes(facts.begin() + 6, facts.begin() + 6 + facts[0]);
+  const auto options = at::TensorOptions(at::kFloat).device(holders.device());
+  const at::Tensor values = owner ? owner->tensor.detach().contiguous() : at::empty(sizes, options);
+  holders.broadcast(values, 0).wait();
+  Parameter copy{"", values, facts[1] != 0};
+  copy.tensor.set_requires_grad(facts[2] != 0);
+  copy.placement.shard = {static_cast<int>(facts[3]), static_cast<int>(facts[4]), facts[5]};
+  return owner ? nullptr : std::make_shared<const Parameter>(std::move(copy));
 }
 
 }  // namespace
@@ -97,6 +67,8 @@ int GPipe::stage_of_block(size_t block) const {
 void GPipe::attach(const ModelSpec& model, const BuildContext& context,
                    const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
+  check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
+        ": its inner strategy was not given the mesh (ShardingStrategy::set_mesh)");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no loss; a pipeline needs the whole model");
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);
@@ -114,13 +86,9 @@ void GPipe::attach(const ModelSpec& model, const BuildContext& context,
   }
   ModelSpec mine = own_blocks(model);
   if (config_.pipeline.shared_vocabulary) share_ends(model, mine);
-  share_tied_parameters(model, mine);
+  share_tied_parameters(model, context, mine);
   inner_->attach(mine, context, optimizer);
   links_->connect(/*wraps_around=*/config_.pipeline.chunks > 1, everyone_.get());
-  at::Tensor count = at::full({1}, inner_->parameter_count() - counted_elsewhere_,
-                              at::TensorOptions(at::kLong).device(pipeline_.device()));
-  pipeline_.all_reduce(count).wait();
-  parameter_count_ = count.item<int64_t>();
 }
 
 ModelSpec GPipe::own_blocks(const ModelSpec& model) {
@@ -133,7 +101,11 @@ ModelSpec GPipe::own_blocks(const ModelSpec& model) {
     for (size_t i = 0; i < parts_[part].count; ++i) indices.push_back(parts_[part].first + i);
   }
   if (with_ends) indices.push_back(model.block_count() - 1);
-  return model.subset(indices);
+  ModelSpec mine = model.subset(indices);
+  // Chunks run at different times, so what is handled together lies in one of them.
+  for (const auto& [first, count] : chunks_) mine.blocks[first + count - 1].ends_unit = true;
+  if (with_ends) mine.blocks.front().ends_unit = true;
+  return mine;
 }
 
 // The first and the last block become this stage's part of them.
@@ -148,35 +120,21 @@ void GPipe::share_ends(const ModelSpec& model, ModelSpec& mine) {
   everyone_ = pipeline_.split(0, pipeline_.rank());
   for (BlockBuilder* builder : {&mine.blocks.front(), &mine.blocks.back()}) {
     *builder = shared_by(*everyone_, std::move(*builder));
-    builder->apart = true;
     builder->cost.parameters /= pipeline_.size();
-    if (pipeline_.rank() == 0) continue;  // which counts them
-    builder->build = [this, tied = model.tied, name = builder->name,
-                      build = builder->build](const BuildContext& context) {
-      auto block = build(context);
-      for (const Parameter& parameter : block->parameters()) {
-        const bool alias = std::any_of(tied.begin(), tied.end(), [&](const TiedParameter& tie) {
-          return tie.alias_block == name && tie.alias_parameter == parameter.name;
-        });
-        if (!alias) counted_elsewhere_ += parameter.shard.whole_numel(parameter.tensor.sizes());
-      }
-      return block;
-    };
   }
 }
 
-void GPipe::share_tied_parameters(const ModelSpec& model, ModelSpec& mine) {
-  std::map<TensorName, std::vector<const TiedParameter*>> by_owner;
+// Ties whose ends lie on several stages: all ranks go through them in one order.
+void GPipe::share_tied_parameters(const ModelSpec& model, const BuildContext& context,
+                                  ModelSpec& mine) {
+  std::map<std::pair<std::string, std::string>, std::vector<const TiedParameter*>> by_owner;
   for (const auto& tie : model.tied) {
     if (is_shared(block_index_.at(tie.owner_block))) continue;  // every stage has both
     by_owner[{tie.owner_block, tie.owner_parameter}].push_back(&tie);
   }
-  auto builder_of = [](auto& spec, const std::string& name) -> auto& {
-    return *std::find_if(spec.blocks.begin(), spec.blocks.end(),
-                         [&](const BlockBuilder& block) { return block.name == name; });
-  };
   const int me = pipeline_.rank();
   for (const auto& [owner, ties] : by_owner) {
+    const BlockBuilder& builder = model.blocks[block_index_.at(owner.first)];
     const int owner_stage = stage_of_block(block_index_.at(owner.first));
     std::set<int> stages{owner_stage};
     const TiedParameter* first = nullptr;  // of this rank's aliases: the others alias it in turn
@@ -192,19 +150,15 @@ void GPipe::share_tied_parameters(const ModelSpec& model, ModelSpec& mine) {
       }
     }
     if (stages.size() == 1) continue;
-    auto holders = pipeline_.split(stages.contains(me) ? 0 : 1, me);
+    auto holders = pipeline_.split(stages.contains(me) ? 0 : 1, me == owner_stage ? 0 : me + 1);
     if (!stages.contains(me)) continue;
+    std::optional<Parameter> given;
+    if (me == owner_stage) given = find_parameter(builder, context, owner.second);
+    TiedParameter held = first == nullptr ? *ties.front() : *first;
+    held.holders = holders.get();
+    held.copy = copy_of_owner(given, *holders);
+    mine.tied.push_back(std::move(held));
     holders_.push_back(std::move(holders));
-    const int count = static_cast<int>(stages.size());
-    if (me == owner_stage) {
-      share_owner(builder_of(mine, owner.first), owner.second, count);
-      mine.shared.push_back({owner.first, owner.second, holders_.back().get()});
-    } else {
-      adopt_alias(builder_of(mine, first->alias_block), builder_of(model, owner.first), *first,
-                  count, [this](int64_t numel) { counted_elsewhere_ += numel; });
-      mine.shared.push_back({first->alias_block, first->alias_parameter, holders_.back().get()});
-      aliases_.insert({first->alias_block, first->alias_parameter});
-    }
   }
 }
 

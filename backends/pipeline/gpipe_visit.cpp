@@ -1,6 +1,7 @@
 // Every stage's parameters to every rank, in the order of the model.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "tessera/backends/pipeline/gpipe.h"
@@ -13,21 +14,23 @@ namespace {
 std::string describe(const VisitedParameter& parameter) {
   std::ostringstream text;
   text << parameter.block << '\n' << parameter.name << '\n';
-  text << parameter.shard.dim << ' ' << parameter.shard.parts << ' ' << parameter.shard.full_size;
-  for (int64_t size : parameter.value.sizes()) text << ' ' << size;
+  text << static_cast<int>(parameter.value.scalar_type()) << ' ';
+  for (int64_t size : parameter.value.sizes()) text << size << ' ';
   return text.str();
 }
 
 struct Described {
   std::string block, name;
-  TensorShard shard;
+  at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes;
 
   explicit Described(const std::string& bytes) {
     std::istringstream text(bytes);
     std::getline(text, block);
     std::getline(text, name);
-    text >> shard.dim >> shard.parts >> shard.full_size;
+    int type = 0;
+    text >> type;
+    dtype = static_cast<at::ScalarType>(type);
     for (int64_t size; text >> size;) sizes.push_back(size);
   }
 };
@@ -68,7 +71,8 @@ class Stream {
 }  // namespace
 
 // While this rank's own visit runs, parts of other stages are let in where they belong: a part's
-// parameters, one by one, then an empty description. All stages come to a shared block at once.
+// parameters, one by one, then an empty description. All stages come to a shared block at once. A
+// tied parameter is said by its owner's stage.
 void GPipe::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
                   const ParameterVisitor& visitor) {
   const at::NoGradGuard no_grad;
@@ -86,34 +90,46 @@ void GPipe::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
       for (auto text = stream.receive(root); !text.empty(); text = stream.receive(root)) {
         const Described known(text);
         const at::Tensor value =
-            stream.broadcast(at::empty(known.sizes, stream.options(at::kFloat)), root);
-        visitor({known.block, known.name, value, known.shard});
+            stream.broadcast(at::empty(known.sizes, stream.options(known.dtype)), root);
+        visitor({known.block, known.name, value, Placement{}});
       }
     }
   };
+  auto said_elsewhere = [&](const Placement& placement) {
+    return std::ranges::any_of(placement.holders, [&](const Holders& held) {
+      return held.ranks->rank() != 0 && std::ranges::any_of(holders_, [&](const auto& ours) {
+               return ours.get() == held.ranks;
+             });
+    });
+  };
   visit_own([&](const VisitedParameter& parameter) {
-    if (aliases_.contains({parameter.block, parameter.name})) return;
+    if (said_elsewhere(parameter.placement)) return;
     const size_t block = block_index_.at(parameter.block);
     if (is_shared(block)) {
       if (block > 0) advance_to(parts_.size());
-      if (parameter.shard.replicated()) return visitor(parameter);
-      const at::Tensor whole = gather_parts(parameter.value, parameter.shard, *everyone_);
-      return visitor({parameter.block, parameter.name, whole, TensorShard{}});
+      const at::Tensor value = gather_whole(parameter.value, parameter.placement);
+      return visitor({parameter.block, parameter.name, value, parameter.placement});
     }
     advance_to(std::max(next, part_of_block(block)));
-    stream.send(describe(parameter));
-    stream.broadcast(parameter.value.contiguous(), pipeline_.rank());
-    visitor(parameter);
+    const at::Tensor value = gather_whole(parameter.value, parameter.placement).contiguous();
+    const VisitedParameter whole{parameter.block, parameter.name, value, parameter.placement};
+    stream.send(describe(whole));
+    stream.broadcast(value, pipeline_.rank());
+    visitor(whole);
   });
   advance_to(parts_.size());
 }
 
 void GPipe::visit_parameters(const ParameterVisitor& visitor) {
-  visit([&](const ParameterVisitor& own) { inner_->visit_parameters(own); }, visitor);
+  visit([&](const ParameterVisitor& own) { inner_->visit_parameter_slices(own); }, visitor);
 }
 
 void GPipe::visit_gradients(const ParameterVisitor& visitor) {
-  visit([&](const ParameterVisitor& own) { inner_->visit_gradients(own); }, visitor);
+  visit([&](const ParameterVisitor& own) { inner_->visit_gradient_slices(own); }, visitor);
+}
+
+void GPipe::visit_buffers(const ParameterVisitor& visitor) {
+  visit([&](const ParameterVisitor& own) { inner_->visit_buffers(own); }, visitor);
 }
 
 }  // namespace tessera

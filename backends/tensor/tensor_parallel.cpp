@@ -1,7 +1,5 @@
 #include "tessera/backends/tensor/tensor_parallel.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "tessera/core/error.h"
@@ -29,28 +27,6 @@ void TensorParallel::attach(const ModelSpec& model, const BuildContext& context,
     }
   }
   inner_->attach(shared, context, optimizer);
-}
-
-at::Tensor TensorParallel::grad_norm_squared() {
-  const at::Tensor sum = inner_->grad_norm_squared().clone().reshape({1});
-  tensor_.all_reduce(sum).wait();
-  return sum.squeeze(0);
-}
-
-ParameterVisitor TensorParallel::gathering(const ParameterVisitor& visitor) {
-  return [this, &visitor](const VisitedParameter& part) {
-    if (part.shard.replicated()) return visitor(part);
-    const at::Tensor whole = gather_parts(part.value, part.shard, tensor_);
-    visitor({part.block, part.name, whole, TensorShard{}});
-  };
-}
-
-void TensorParallel::visit_parameters(const ParameterVisitor& visitor) {
-  inner_->visit_parameters(gathering(visitor));
-}
-
-void TensorParallel::visit_gradients(const ParameterVisitor& visitor) {
-  inner_->visit_gradients(gathering(visitor));
 }
 
 }  // namespace tessera

@@ -60,8 +60,4 @@ int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
          mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
 }
 
-bool counts_for_its_data(const DeviceMesh& mesh) {
-  return mesh.coordinate(Axis::kPipeline) == 0 && mesh.coordinate(Axis::kTensor) == 0;
-}
-
 }  // namespace tessera::programs

@@ -24,7 +24,4 @@ LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int wor
 // What this rank has sent, over all axes and over what the strategy has made itself.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);
 
-// Its micro-batches are counted here when several ranks work on the same ones.
-bool counts_for_its_data(const DeviceMesh& mesh);
-
 }  // namespace tessera::programs

@@ -247,10 +247,6 @@ void TrainingRun::on_step(const StepReport& report) {
   starts_.pop_front();
   const StepStart to = starts_.empty() ? now() : starts_.front();
   const DeviceMemory memory = device_memory(world_.device());
-  const bool counts = counts_for_its_data(*mesh_);
-  const std::vector<int64_t> sums =
-      summed_over_ranks(counts ? std::vector{report.samples, report.tokens, report.targets}
-                               : std::vector<int64_t>(3, 0));
   if (!reports()) return;
   metrics::StepRecord r;
   r.step = report.step;
@@ -263,17 +259,18 @@ void TrainingRun::on_step(const StepReport& report) {
   r.skipped = report.skipped;
   r.step_time_s = to.time_s - from.time_s;
   r.data_time_s = report.data_time_s;
-  r.samples = sums[0];
-  r.tokens = sums[1];
-  r.supervised_tokens = sums[2];
+  r.samples = report.samples;
+  r.tokens = report.tokens;
+  r.supervised_tokens = static_cast<int64_t>(report.target_count);
   r.comm_bytes = to.sent - from.sent;
   r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
   r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
-  if (peak_flops_ > 0 && prepared_.model.flops_per_token && sums[1] > 0 && r.step_time_s > 0) {
-    const int64_t length = sums[1] / train_loader_->global_batch_size();
+  if (peak_flops_ > 0 && prepared_.model.flops_per_token && report.tokens > 0 &&
+      r.step_time_s > 0) {
+    const int64_t length = report.tokens / train_loader_->global_batch_size();
     r.mfu_ratio = metrics::mfu_ratio(prepared_.model.flops_per_token(length),
-                                     static_cast<double>(sums[1]) / r.step_time_s, peak_flops_,
-                                     world_.size());
+                                     static_cast<double>(report.tokens) / r.step_time_s,
+                                     peak_flops_, world_.size());
   }
   if (!std::isfinite(report.loss)) {
     recorder_->anomaly(
@@ -347,15 +344,6 @@ void TrainingRun::record_failure(const std::exception& error) {
   } catch (const std::exception&) {
     // The disk may be what failed; the first error is the one to report.
   }
-}
-
-std::vector<int64_t> TrainingRun::summed_over_ranks(const std::vector<int64_t>& values) {
-  std::vector<int64_t> sums(values.size(), 0);
-  for (const std::string& bytes : control_.exchange(packed(values))) {
-    const std::vector<int64_t> others = unpacked(bytes);
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += others.at(i);
-  }
-  return sums;
 }
 
 std::vector<int64_t> TrainingRun::largest_over_ranks(const std::vector<int64_t>& values) {

@@ -51,7 +51,6 @@ class TrainingRun {
   double epoch() const;
   metrics::RunStartRecord start_record() const;
   TrainerOptions trainer_options() const;
-  std::vector<int64_t> summed_over_ranks(const std::vector<int64_t>& values);
   std::vector<int64_t> largest_over_ranks(const std::vector<int64_t>& values);
 
   const Prepared& prepared_;

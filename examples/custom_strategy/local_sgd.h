@@ -42,7 +42,7 @@ class LocalSgd : public tessera::ShardingStrategy {
   }
   void visit_parameters(const tessera::ParameterVisitor& visitor) override {
     ShardingStrategy::visit_parameters([&](const tessera::VisitedParameter& p) {
-      visitor({p.block, p.name, mean(p.value), p.shard});
+      visitor({p.block, p.name, mean(p.value), p.placement});
     });
   }
 

@@ -44,6 +44,21 @@ ModelSpec ModelSpec::slice(size_t first, size_t count) const {
   return subset(indices);
 }
 
+ModelSpec freeze(ModelSpec model,
+                 std::function<bool(const std::string&, const std::string&)> frozen) {
+  for (BlockBuilder& builder : model.blocks) {
+    builder.build = [build = std::move(builder.build), name = builder.name,
+                     frozen](const BuildContext& context) {
+      auto block = build(context);
+      for (const Parameter& parameter : block->parameters()) {
+        if (frozen(name, parameter.name)) parameter.tensor.set_requires_grad(false);
+      }
+      return block;
+    };
+  }
+  return model;
+}
+
 at::Tensor tied_placeholder(at::IntArrayRef shape) {
   return at::zeros({1}).expand(shape).detach().set_requires_grad(true);
 }

@@ -1,6 +1,8 @@
 // Who shares a layer, and how its parameters are cut.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -40,14 +42,23 @@ std::vector<int64_t> cut_shape(const std::string& name, at::IntArrayRef whole, c
   return shape;
 }
 
+Placement place(at::IntArrayRef whole, const TensorCut& cut, const TensorAxis& axis) {
+  Placement placement;
+  if (axis.size() == 1) return placement;
+  if (cut.dim < 0) {
+    placement.holders = {{&axis.comm(), axis.sequence_parallel() && !cut.on_all_tokens}};
+  } else {
+    placement.cut = &axis.comm();
+    placement.shard = {cut.dim, cut.parts, whole[cut.dim]};
+  }
+  return placement;
+}
+
 Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool weight_decay,
                         const TensorCut& cut, const TensorAxis& axis) {
-  Parameter parameter{name, whole.detach(), weight_decay};
-  if (axis.size() > 1 && cut.dim < 0) parameter.copies = axis.size();
-  if (axis.size() > 1 && cut.dim >= 0) {
-    const int64_t full_size = whole.size(cut.dim);
-    parameter.shard = {cut.dim, cut.parts, full_size};
-    const int64_t size = size_per_rank(name, full_size, cut, axis.size());
+  Parameter parameter{name, whole.detach(), weight_decay, place(whole.sizes(), cut, axis)};
+  if (parameter.placement.cut != nullptr) {
+    const int64_t size = size_per_rank(name, whole.size(cut.dim), cut, axis.size());
     const at::Tensor by_part = parameter.tensor.unflatten(cut.dim, {cut.parts, -1});
     const int64_t first = axis.rank() * size;
     const int64_t count = std::min(size, by_part.size(cut.dim + 1) - first);
@@ -81,21 +92,25 @@ BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_p
     shared.sequence_parallel = sequence_parallel;
     auto block = build(shared);
     for (const auto& parameter : block->parameters()) {
-      check(!parameter.shard.replicated() || parameter.copies % axis.size() == 0,
-            ErrorCode::kInvalidArgument, "parameter ", name, ".", parameter.name,
-            " is neither cut nor marked as held by all ", axis.size(),
-            " ranks that share its block; make it with cut_parameter()");
+      const Placement& placement = parameter.placement;
+      const bool held = std::any_of(placement.holders.begin(), placement.holders.end(),
+                                    [&](const Holders& held) { return held.ranks == &axis; });
+      check(axis.size() == 1 || placement.cut == &axis || held, ErrorCode::kInvalidArgument,
+            "parameter ", name, ".", parameter.name, " is neither cut nor marked as held by all ",
+            axis.size(), " ranks that share its block; make it with cut_parameter()");
     }
     return block;
   };
   return builder;
 }
 
-at::Tensor gather_parts(const at::Tensor& part, const TensorShard& shard, Communicator& axis) {
-  std::vector<int64_t> shape = part.sizes().vec();
-  shape.insert(shape.begin(), axis.size());
-  const at::Tensor all = at::empty(shape, part.options());
-  axis.all_gather(all, part.contiguous()).wait();
+at::Tensor gather_whole(const at::Tensor& value, const Placement& placement) {
+  if (placement.cut == nullptr) return value;
+  const TensorShard& shard = placement.shard;
+  std::vector<int64_t> shape = value.sizes().vec();
+  shape.insert(shape.begin(), placement.cut->size());
+  const at::Tensor all = at::empty(shape, value.options());
+  placement.cut->all_gather(all, value.contiguous()).wait();
   const bool rows = shard.dim == 0 && shard.parts == 1;  // they lie in order already
   return rows ? all.flatten(0, 1).narrow(0, 0, shard.full_size) : join_parts(all.unbind(0), shard);
 }

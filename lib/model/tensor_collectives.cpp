@@ -201,8 +201,4 @@ at::Tensor leave_tensor_ranks(const at::Tensor& x, const TensorAxis& axis) {
                                   : reduce_from_tensor_ranks(x, axis);
 }
 
-at::Tensor for_own_tokens(const at::Tensor& parameter, const TensorAxis& axis) {
-  return axis.sequence_parallel() ? copy_to_tensor_ranks(parameter, axis) : parameter;
-}
-
 }  // namespace tessera

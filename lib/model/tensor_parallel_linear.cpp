@@ -110,7 +110,7 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, const TensorAxis& axis) {
   if (axis.size() == 1) return ops::linear(x, weight, bias);
   const at::Tensor sum = RowLinear::apply(x, weight, axis);
-  return bias.defined() ? sum + for_own_tokens(bias, axis) : sum;
+  return bias.defined() ? sum + bias : sum;
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const BuildContext& context, const std::string& name,

@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kEmbedding = "embedding";
 constexpr const char* kHead = "head";
+constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
 
 BlockWeights weights_of(const DecoderParts& parts, const BuildContext& context, size_t index,
                         const std::string& block) {
@@ -29,19 +30,15 @@ class HeadBlock : public Head {
   std::vector<Parameter> parameters() override { return parameters_; }
 
  protected:
-  HeadBlock(const DecoderParts& parts, BlockWeights& weights)
+  HeadBlock(const DecoderParts& parts, BlockWeights& weights, const TensorCut& norm)
       : axis_(weights.axis()), rms_norm_(parts.rms_norm), epsilon_(parts.epsilon) {
-    norm_weight_ = weights.constant(parts.final_norm + ".weight", {parts.config.hidden}, 1.0);
+    norm_weight_ = weights.constant(parts.final_norm + ".weight", {parts.config.hidden}, 1.0, norm);
     if (rms_norm_) return;
-    norm_bias_ = weights.constant(parts.final_norm + ".bias", {parts.config.hidden}, 0.0);
+    norm_bias_ = weights.constant(parts.final_norm + ".bias", {parts.config.hidden}, 0.0, norm);
   }
-  // Of the rank's own tokens, or of tokens that every rank has.
-  at::Tensor norm_own(const at::Tensor& hidden) const {
-    return norm(hidden, for_own_tokens(norm_weight_, axis_),
-                rms_norm_ ? norm_bias_ : for_own_tokens(norm_bias_, axis_));
-  }
-  at::Tensor norm_whole(const at::Tensor& hidden) const {
-    return norm(hidden, norm_weight_, norm_bias_);
+  at::Tensor norm(const at::Tensor& hidden) const {
+    return rms_norm_ ? ops::rms_norm(hidden, norm_weight_, epsilon_)
+                     : ops::layer_norm(hidden, norm_weight_, norm_bias_, epsilon_);
   }
 
   TensorAxis axis_;
@@ -49,12 +46,6 @@ class HeadBlock : public Head {
   std::vector<Parameter> parameters_;
 
  private:
-  at::Tensor norm(const at::Tensor& hidden, const at::Tensor& weight,
-                  const at::Tensor& bias) const {
-    return rms_norm_ ? ops::rms_norm(hidden, weight, epsilon_)
-                     : ops::layer_norm(hidden, weight, bias, epsilon_);
-  }
-
   bool rms_norm_;
   double epsilon_;
   at::Tensor norm_weight_, norm_bias_;
@@ -63,7 +54,7 @@ class HeadBlock : public Head {
 class CausalHead final : public HeadBlock {
  public:
   CausalHead(const DecoderParts& parts, const TensorSource* source, BlockWeights weights)
-      : HeadBlock(parts, weights), vocabulary_(parts.config.vocabulary) {
+      : HeadBlock(parts, weights, {}), vocabulary_(parts.config.vocabulary) {
     const LanguageModelConfig& config = parts.config;
     const std::vector<int64_t> shape = {config.vocabulary, config.hidden};
     if (config.tied_head && source != nullptr) {
@@ -75,13 +66,13 @@ class CausalHead final : public HeadBlock {
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    return vocab_parallel_cross_entropy(norm_own(hidden), weight_, micro_batch.labels,
+    return vocab_parallel_cross_entropy(norm(hidden), weight_, micro_batch.labels,
                                         micro_batch.loss_gradient, vocabulary_, axis_)
         .reshape({1});
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     const at::Tensor own =
-        column_parallel_linear(norm_own(hidden), weight_, {}, micro_batch.input_ids.sizes(), axis_);
+        column_parallel_linear(norm(hidden), weight_, {}, micro_batch.input_ids.sizes(), axis_);
     return gather_columns(own, vocabulary_, axis_);
   }
 
@@ -101,9 +92,9 @@ class CausalHead final : public HeadBlock {
 class ClassificationHead final : public HeadBlock {
  public:
   ClassificationHead(const DecoderParts& parts, int64_t num_labels, BlockWeights weights)
-      : HeadBlock(parts, weights), pad_token_(parts.config.pad_token) {
+      : HeadBlock(parts, weights, kOnAllTokens), pad_token_(parts.config.pad_token) {
     weight_ = weights.optional_normal("score.weight", {num_labels, parts.config.hidden},
-                                      parts.config.initializer_range);
+                                      parts.config.initializer_range, kOnAllTokens);
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
@@ -118,7 +109,7 @@ class ClassificationHead final : public HeadBlock {
                                ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
                                : hidden;
     const at::Tensor last = last_token(micro_batch).view({-1, 1, 1}).expand({-1, 1, all.size(2)});
-    return ops::linear(norm_whole(all.gather(1, last).squeeze(1)), weight_, {});
+    return ops::linear(norm(all.gather(1, last).squeeze(1)), weight_, {});
   }
 
  private:

@@ -22,9 +22,9 @@ at::Tensor BlockWeights::normal(const std::string& name, at::IntArrayRef shape, 
 }
 
 at::Tensor BlockWeights::optional_normal(const std::string& name, at::IntArrayRef shape,
-                                         double deviation) {
+                                         double deviation, const TensorCut& cut) {
   const bool stored = pretrained() && context_.source->has(checkpoint_name_(name));
-  return add(name, stored ? read(name, shape) : draw(shape, deviation), {});
+  return add(name, stored ? read(name, shape) : draw(shape, deviation), cut);
 }
 
 at::Tensor BlockWeights::constant(const std::string& name, at::IntArrayRef shape, double value,
@@ -34,10 +34,8 @@ at::Tensor BlockWeights::constant(const std::string& name, at::IntArrayRef shape
 
 at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
                                const TensorCut& cut) {
-  Parameter parameter{name, tied_placeholder(cut_shape(name, shape, cut, axis_)),
-                      shape.size() >= 2};
-  if (axis_.size() > 1 && cut.dim >= 0) parameter.shard = {cut.dim, cut.parts, shape[cut.dim]};
-  if (cut.dim < 0) parameter.copies = axis_.size();
+  Parameter parameter{name, tied_placeholder(cut_shape(name, shape, cut, axis_)), shape.size() >= 2,
+                      place(shape, cut, axis_)};
   parameters_.push_back(parameter);
   return parameter.tensor;
 }

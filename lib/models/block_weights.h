@@ -21,7 +21,8 @@ class BlockWeights {
   at::Tensor normal(const std::string& name, at::IntArrayRef shape, double deviation,
                     const TensorCut& cut = {});
   // Drawn also when there is a checkpoint that lacks the name.
-  at::Tensor optional_normal(const std::string& name, at::IntArrayRef shape, double deviation);
+  at::Tensor optional_normal(const std::string& name, at::IntArrayRef shape, double deviation,
+                             const TensorCut& cut);
   at::Tensor constant(const std::string& name, at::IntArrayRef shape, double value,
                       const TensorCut& cut = {});
   // A tied placeholder.

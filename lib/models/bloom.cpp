@@ -31,8 +31,8 @@ class EmbeddingBlock final : public Block {
   }
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
     return ops::layer_norm(
-        vocab_parallel_embedding(micro_batch.input_ids, table_, vocabulary_, axis_),
-        for_own_tokens(norm_weight_, axis_), for_own_tokens(norm_bias_, axis_), epsilon_);
+        vocab_parallel_embedding(micro_batch.input_ids, table_, vocabulary_, axis_), norm_weight_,
+        norm_bias_, epsilon_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
 

@@ -29,7 +29,7 @@ at::Tensor run_block(const at::Tensor& hidden, const BloomBlockWeights& w, doubl
                      bool residual_post_layernorm, at::IntArrayRef tokens, const TensorAxis& axis,
                      const Attention& attention) {
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-    return ops::layer_norm(x, for_own_tokens(weight, axis), for_own_tokens(bias, axis), epsilon);
+    return ops::layer_norm(x, weight, bias, epsilon);
   };
   const at::Tensor normed = norm(hidden, w.input_norm_weight, w.input_norm_bias);
   const at::Tensor context =

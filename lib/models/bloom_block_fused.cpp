@@ -101,44 +101,12 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const B
                       axis);
 }
 
-// Gradients of the parameters that every rank holds, where each sees only its own tokens: collected
-// apart, summed over the ranks at once, and then added.
-class OwnTokenGradients {
- public:
-  OwnTokenGradients(BloomBlockWeights& sinks, const TensorAxis& axis) : axis_(axis) {
-    if (!axis.sequence_parallel()) return;
-    for (at::Tensor* sink :
-         {&sinks.input_norm_weight, &sinks.input_norm_bias, &sinks.dense_bias,
-          &sinks.attention_norm_weight, &sinks.attention_norm_bias, &sinks.down_bias}) {
-      if (sink->defined()) sinks_.push_back(sink);
-    }
-    if (sinks_.empty()) return;
-    sum_ =
-        at::zeros({static_cast<int64_t>(sinks_.size()), sinks_[0]->numel()}, sinks_[0]->options());
-    for (size_t i = 0; i < sinks_.size(); ++i) {
-      targets_.push_back(std::exchange(*sinks_[i], sum_[static_cast<int64_t>(i)]));
-    }
-  }
-  void add() {
-    if (sinks_.empty()) return;
-    axis_.comm().all_reduce(sum_).wait();
-    for (size_t i = 0; i < targets_.size(); ++i) targets_[i].add_(sum_[static_cast<int64_t>(i)]);
-  }
-
- private:
-  TensorAxis axis_;
-  std::vector<at::Tensor*> sinks_;
-  std::vector<at::Tensor> targets_;
-  at::Tensor sum_;
-};
-
 // Adds all weight gradients to the tensors in g, whose undefined members are not wanted. On a
 // tensor axis every sum over ranks runs beside the product for a weight gradient.
-at::Tensor run_backward(const at::Tensor& gradient, const BloomBlockWeights& w, BloomBlockWeights g,
-                        const Settings& settings, const Saved& s) {
+at::Tensor run_backward(const at::Tensor& gradient, const BloomBlockWeights& w,
+                        const BloomBlockWeights& g, const Settings& settings, const Saved& s) {
   const TensorAxis& axis = settings.axis;
   const int64_t rows = s.qkv.size(0) * s.qkv.size(1);
-  OwnTokenGradients own_tokens(g, axis);
   ops::ColumnSums sums;
   const auto add_weight = [](const at::Tensor& dy, const at::Tensor& x, const at::Tensor& to) {
     if (to.defined()) ops::linear_backward_weight(dy, x, to);
@@ -182,7 +150,6 @@ at::Tensor run_backward(const at::Tensor& gradient, const BloomBlockWeights& w, 
                                {g.input_norm_weight, g.input_norm_bias, {}}, sums, &norm);
   Pending all_norm = start_enter(norm, rows, axis);
   ops::add_column_sums(sums);
-  own_tokens.add();
   add_weight(dqkv, all_norm.wait(), g.qkv_weight);
   return dhidden;
 }

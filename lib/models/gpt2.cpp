@@ -58,7 +58,7 @@ struct Linear {
   }
   at::Tensor by_rows(const at::Tensor& x, const TensorAxis& axis) const {
     if (axis.size() == 1) return ops::linear_in_out(x, weight, bias);
-    return leave_tensor_ranks(ops::linear_in_out(x, weight, {}), axis) + for_own_tokens(bias, axis);
+    return leave_tensor_ranks(ops::linear_in_out(x, weight, {}), axis) + bias;
   }
 };
 
@@ -92,7 +92,7 @@ class EmbeddingBlock final : public Block {
     if (!axis_.sequence_parallel()) return positions_.narrow(0, 0, ids.size(1));
     const int64_t rows = axis_.rows_per_rank(ids.numel());
     const at::Tensor own = at::arange(rows, ids.options()) + axis_.rank() * rows;
-    return at::embedding(for_own_tokens(positions_, axis_), own.remainder(ids.size(1)));
+    return at::embedding(positions_, own.remainder(ids.size(1)));
   }
 
   TensorAxis axis_;
@@ -149,8 +149,7 @@ class Gpt2Block final : public Block {
 
  private:
   at::Tensor norm(const at::Tensor& x, const Linear& weights) const {
-    return ops::layer_norm(x, for_own_tokens(weights.weight, axis_),
-                           for_own_tokens(weights.bias, axis_), config_.layer_norm_epsilon);
+    return ops::layer_norm(x, weights.weight, weights.bias, config_.layer_norm_epsilon);
   }
   at::Tensor attend(const at::Tensor& normed, const MicroBatch& micro_batch) const {
     const auto qkv = qkv_.by_columns(normed, micro_batch.input_ids.sizes(), axis_)

@@ -97,7 +97,7 @@ class LlamaBlock final : public Block {
 
  private:
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const {
-    return ops::rms_norm(x, for_own_tokens(weight, axis_), config_.rms_norm_epsilon);
+    return ops::rms_norm(x, weight, config_.rms_norm_epsilon);
   }
 
   at::Tensor attend(const at::Tensor& normed, const MicroBatch& micro_batch) {

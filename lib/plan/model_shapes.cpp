@@ -50,7 +50,7 @@ std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, in
     const BuildContext context{.device = at::kMeta, .tensor = axis.size() > 1 ? &axis : nullptr};
     for (const Parameter& parameter : builder.build(context)->parameters()) {
       ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor};
-      shape.whole = parameter.shard.replicated();
+      shape.whole = parameter.placement.shard.replicated();
       for (const TiedParameter& tie : model.tied) {
         const std::string owner = tie.owner_block + "." + tie.owner_parameter;
         if (shape.owner == owner || shape.owner == tie.alias_block + "." + tie.alias_parameter) {

@@ -2,38 +2,53 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <map>
 
 #include "tessera/core/error.h"
 
 namespace tessera {
 
-BufferSlots::BufferSlots(const std::vector<int64_t>& numel, const std::vector<bool>& exclusive,
-                         int depth, at::TensorOptions options) {
-  check(depth > 0, ErrorCode::kInternal, "BufferSlots: depth ", depth);
-  struct SizeClass {
-    std::vector<size_t> slots;
-    size_t users = 0;
-  };
-  std::map<int64_t, SizeClass> classes;
-  auto add = [&](int64_t size) {
-    buffers_.push_back(at::zeros({size}, options));
-    return buffers_.size() - 1;
-  };
-  for (size_t user = 0; user < numel.size(); ++user) {
-    if (exclusive[user]) {
-      slot_of_.push_back(add(numel[user]));
-      continue;
+SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth) {
+  check(depth > 0, ErrorCode::kInternal, "assign_slots: depth ", depth);
+  std::map<size_t, int64_t> turns;  // elements of those that need a buffer
+  for (const SlotUser& user : users) {
+    if (!user.exclusive && user.numel > 0) turns[user.turn] += user.numel;
+  }
+  SlotAssignment result;
+  std::map<size_t, size_t> slot_of_turn;
+  for (const auto& [turn, numel] : turns) {
+    const size_t slot = slot_of_turn.size() % static_cast<size_t>(depth);
+    if (slot == result.slot_numel.size()) result.slot_numel.push_back(0);
+    result.slot_numel[slot] = std::max(result.slot_numel[slot], numel);
+    slot_of_turn.emplace(turn, slot);
+  }
+  std::map<size_t, int64_t> filled;  // by turn
+  for (const SlotUser& user : users) {
+    if (user.exclusive || user.numel == 0) {
+      result.slot.push_back(result.slot_numel.size());
+      result.offset.push_back(0);
+      result.slot_numel.push_back(user.numel);
+    } else {
+      result.slot.push_back(slot_of_turn[user.turn]);
+      result.offset.push_back(filled[user.turn]);
+      filled[user.turn] += user.numel;
     }
-    SizeClass& same = classes[numel[user]];
-    if (same.slots.size() < static_cast<size_t>(depth)) same.slots.push_back(add(numel[user]));
-    slot_of_.push_back(same.slots[same.users++ % static_cast<size_t>(depth)]);
+  }
+  return result;
+}
+
+BufferSlots::BufferSlots(const std::vector<SlotUser>& users, int depth, at::TensorOptions options)
+    : assignment_(assign_slots(users, depth)) {
+  for (int64_t numel : assignment_.slot_numel) slots_.push_back(at::zeros({numel}, options));
+  for (size_t user = 0; user < users.size(); ++user) {
+    views_.push_back(slots_[slot_of(user)].narrow(0, assignment_.offset[user], users[user].numel));
   }
 }
 
 int64_t BufferSlots::bytes() const {
   int64_t sum = 0;
-  for (const auto& buffer : buffers_) sum += static_cast<int64_t>(buffer.nbytes());
+  for (const auto& slot : slots_) sum += static_cast<int64_t>(slot.nbytes());
   return sum;
 }
 

@@ -25,8 +25,10 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
   std::vector<const Parameter*> order;
   for (const auto& parameter : parameters) order.push_back(&parameter);
   std::stable_sort(order.begin(), order.end(), [&](const Parameter* a, const Parameter* b) {
-    auto key = [&](const Parameter* p) {
-      return std::tuple(persists(*p), !p->weight_decay, p->copies);
+    auto key = [&](const Parameter* p) {  // the same on all ranks
+      const Placement& placement = p->placement;
+      return std::tuple(persists(*p), !p->weight_decay, placement.partial(),
+                        placement.holders.size());
     };
     return key(a) < key(b);
   });
@@ -49,8 +51,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
                         parameter->tensor.sizes().vec(),
                         {offset, parameter->tensor.numel()},
                         parameter->weight_decay,
-                        parameter->shard,
-                        parameter->copies,
+                        parameter->placement,
                         static_cast<size_t>(parameter - parameters.data())});
     offset += round_up(parameter->tensor.numel(), kAlignment);
   }
@@ -59,9 +60,9 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
   if (!in_resident) resident_begin_ = numel_;
 }
 
-int64_t FlatLayout::parameter_numel() const {
+int64_t FlatLayout::counted_numel() const {
   int64_t sum = 0;
-  for (const auto& entry : entries_) sum += entry.shard.whole_numel(entry.shape);
+  for (const auto& entry : entries_) sum += entry.placement.counted_numel(entry.shape);
   return sum;
 }
 
@@ -84,11 +85,12 @@ std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
     const int64_t entry_end = i + 1 == entries_.size() ? numel_ : entries_[i + 1].range.offset;
     const int64_t until = std::min(entry_end, end);
     if (until <= position) continue;
-    const auto& [decay, copies] = std::pair(entries_[i].weight_decay, entries_[i].copies);
-    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().copies == copies) {
+    const bool decay = entries_[i].weight_decay;
+    const std::vector<Holders>& holders = entries_[i].placement.holders;
+    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().holders == holders) {
       runs.back().range.numel += until - position;
     } else {
-      runs.push_back({{position, until - position}, decay, copies});
+      runs.push_back({{position, until - position}, decay, holders});
     }
     position = until;
   }

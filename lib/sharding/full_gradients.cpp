@@ -13,8 +13,8 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
       begun_(units.size()) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
   for (const auto& unit : units_) {
-    flats_.push_back(at::zeros({unit.layout.numel()}, tensor_options));
-    bind_gradients(unit, flats_.back());
+    flats_.push_back(at::zeros({unit.frozen ? 0 : unit.layout.numel()}, tensor_options));
+    if (!unit.frozen) bind_gradients(unit, flats_.back());
   }
 }
 
@@ -41,14 +41,18 @@ void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
 
 void FullGradients::launch_bucket() {
   if (bucket_.empty()) return;
-  std::vector<std::pair<const ParameterUnit*, at::Tensor>> full;
-  for (size_t unit : bucket_) full.emplace_back(&units_[unit], flats_[unit]);
-  PendingReduction::Destination destination;
-  if (units_[bucket_.front()].layout.shards() > 1) {
-    destination = [this](size_t i, size_t segment) { return owned(bucket_[i], segment); };
+  std::vector<at::Tensor> whole;
+  std::vector<GradientWire::Part> parts;
+  for (size_t unit : bucket_) {
+    const FlatLayout& layout = units_[unit].layout;
+    if (layout.shards() == 1) whole.push_back(flats_[unit]);
+    for (size_t segment = 0; segment < layout.segments().size() && layout.shards() > 1; ++segment) {
+      parts.push_back({slice_of(flats_[unit], layout.segments()[segment]), owned(unit, segment)});
+    }
   }
-  pending_.push_back(
-      {PendingReduction::launch(comm_, full, destination, options_.reduce_dtype), bucket_});
+  pending_.push_back({parts.empty() ? options_.wire->all_reduce(comm_, whole)
+                                    : options_.wire->reduce_scatter(comm_, parts),
+                      bucket_});
   bucket_.clear();
   bucket_bytes_ = 0;
   // Someone who works on reduced gradients gets a bucket when the one after it is on its way.

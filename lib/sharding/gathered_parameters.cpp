@@ -50,17 +50,16 @@ void GatheredParameters::adopt(size_t unit, const at::Tensor& full_fp32) {
 }
 
 void GatheredParameters::finalize() {
-  std::vector<int64_t> numel;
-  std::vector<bool> exclusive;
-  at::TensorOptions tensor_options;
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    numel.push_back(units_[unit].layout.resident_begin());
-    exclusive.push_back(options_.keep_gathered || units_[unit].handles.front().size() > 1);
-    tensor_options = states_[unit].resident.options();
+  std::vector<SlotUser> users;
+  for (const ParameterUnit& unit : units_) {
+    users.push_back({.numel = unit.layout.resident_begin(),
+                     .turn = unit.turn,
+                     .exclusive = options_.keep_gathered || unit.apart});
   }
-  slots_ =
-      std::make_unique<BufferSlots>(numel, exclusive, options_.prefetch_blocks + 1, tensor_options);
-  holder_.assign(slots_->slot_count(), -1);
+  slots_ = std::make_unique<BufferSlots>(
+      users, options_.prefetch_blocks + 1,
+      at::TensorOptions().dtype(options_.dtype).device(comm_.device()));
+  in_slot_.resize(slots_->slot_count());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatLayout& layout = units_[unit].layout;
     const int64_t begin = layout.resident_begin();
@@ -69,19 +68,27 @@ void GatheredParameters::finalize() {
   }
 }
 
-void GatheredParameters::gather(size_t unit) {
-  const FlatLayout& layout = units_[unit].layout;
-  State& state = states_[unit];
-  int64_t& holder = holder_[slots_->slot_of(unit)];
-  if (holder >= 0) {
-    State& previous = states_[static_cast<size_t>(holder)];
+// Units of the unit's own turn stay.
+void GatheredParameters::make_room(size_t unit) {
+  std::vector<size_t>& present = in_slot_[slots_->slot_of(unit)];
+  for (size_t other : present) {
+    if (units_[other].turn == units_[unit].turn) continue;
+    State& previous = states_[other];
     check(previous.acquired == 0, ErrorCode::kInternal, "parameters of block ", units_[unit].name,
-          " were asked for while ", units_[static_cast<size_t>(holder)].name,
-          " still uses their buffer");
+          " were asked for while ", units_[other].name, " still uses their buffer");
     wait_for_gather(previous);  // a prefetch that nobody used
     previous.residency = Residency::kSharded;
   }
-  holder = static_cast<int64_t>(unit);
+  std::erase_if(present, [&](size_t other) {
+    return other == unit || units_[other].turn != units_[unit].turn;
+  });
+  present.push_back(unit);
+}
+
+void GatheredParameters::gather(size_t unit) {
+  const FlatLayout& layout = units_[unit].layout;
+  State& state = states_[unit];
+  make_room(unit);
   {
     std::optional<StreamScope> scope;
     if (options_.host_shards) scope.emplace(fetch(unit));
@@ -134,8 +141,9 @@ void GatheredParameters::acquire(size_t unit) {
 
 void GatheredParameters::prefetch(size_t unit) {
   if (!options_.overlap || states_[unit].residency != Residency::kSharded) return;
-  const int64_t holder = holder_[slots_->slot_of(unit)];
-  if (holder >= 0 && states_[static_cast<size_t>(holder)].acquired > 0) return;
+  for (size_t other : in_slot_[slots_->slot_of(unit)]) {
+    if (units_[other].turn != units_[unit].turn && states_[other].acquired > 0) return;
+  }
   gather(unit);
 }
 

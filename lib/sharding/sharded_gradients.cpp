@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tessera/core/error.h"
 #include "tessera/sharding/gradient_store.h"
 
 namespace tessera {
@@ -10,19 +11,21 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
                                    StoreOptions options)
     : units_(units), comm_(comm), options_(options), states_(units.size()) {
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
-  std::vector<int64_t> numel;
-  std::vector<bool> exclusive;
+  std::vector<SlotUser> users;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    numel.push_back(units_[unit].layout.numel());
-    exclusive.push_back(units_[unit].handles.front().size() > 1);
-    states_[unit].shard = at::zeros({units_[unit].layout.shard_numel()}, tensor_options);
+    const bool frozen = units_[unit].frozen;
+    users.push_back({.numel = frozen ? 0 : units_[unit].layout.numel(),
+                     .turn = units_[unit].turn,
+                     .exclusive = units_[unit].apart});
+    if (!frozen)
+      states_[unit].shard = at::zeros({units_[unit].layout.shard_numel()}, tensor_options);
   }
-  // Two buffers a size: one block's reduce-scatter runs while the next block's backward fills the
+  // Two buffers in turn: one block's reduce-scatter runs while the next block's backward fills the
   // other.
-  slots_ = std::make_unique<BufferSlots>(numel, exclusive, options.overlap ? 2 : 1, tensor_options);
+  slots_ = std::make_unique<BufferSlots>(users, options.overlap ? 2 : 1, tensor_options);
   pending_.resize(slots_->slot_count());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    bind_gradients(units_[unit], slots_->buffer(unit));
+    if (!units_[unit].frozen) bind_gradients(units_[unit], slots_->buffer(unit));
   }
 }
 
@@ -39,7 +42,13 @@ void ShardedGradients::wait_for_slot(size_t slot) {
 
 void ShardedGradients::before_backward(size_t unit) {
   if (states_[unit].uses_done > 0) return;  // partial sums of the unit's other block
-  wait_for_slot(slots_->slot_of(unit));
+  const size_t slot = slots_->slot_of(unit);
+  const auto& filling = pending_[slot].filling;
+  check(!filling || *filling == unit, ErrorCode::kInternal, "the gradient of block ",
+        units_[unit].name, " would replace that of block ",
+        filling ? units_[*filling].name : std::string(), ", which is not complete");
+  pending_[slot].filling = unit;
+  wait_for_slot(slot);
   at::Tensor(slots_->buffer(unit)).zero_();
 }
 
@@ -49,19 +58,17 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (++state.uses_done < units_[unit].uses) return;
   state.uses_done = 0;
   const FlatLayout& layout = units_[unit].layout;
-  const at::Tensor& full = slots_->buffer(unit);
-  if (state.has_partial) {
-    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      slice_of(full, layout.owned(segment, comm_.rank())).add_(owned(unit, segment));
-    }
+  Slot& slot = pending_[slots_->slot_of(unit)];
+  std::vector<GradientWire::Part> parts;
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    parts.push_back({slice_of(slots_->buffer(unit), layout.segments()[segment]),
+                     owned(unit, segment), /*add=*/state.has_partial});
   }
   state.has_partial = true;
-  const size_t slot = slots_->slot_of(unit);
-  pending_[slot].pending = PendingReduction::launch(
-      comm_, {{&units_[unit], full}}, [&](size_t, size_t segment) { return owned(unit, segment); },
-      options_.reduce_dtype);
-  if (state.uses_left == 0) pending_[slot].completes = unit;
-  if (!options_.overlap) wait_for_slot(slot);
+  slot.filling.reset();
+  slot.pending = options_.wire->reduce_scatter(comm_, parts);
+  if (state.uses_left == 0) slot.completes = unit;
+  if (!options_.overlap) wait_for_slot(slots_->slot_of(unit));
 }
 
 void ShardedGradients::finish() {
@@ -74,7 +81,9 @@ at::Tensor ShardedGradients::owned(size_t unit, size_t segment) const {
 
 int64_t ShardedGradients::persistent_bytes() const {
   int64_t sum = 0;
-  for (const auto& state : states_) sum += static_cast<int64_t>(state.shard.nbytes());
+  for (const auto& state : states_) {
+    if (state.shard.defined()) sum += static_cast<int64_t>(state.shard.nbytes());
+  }
   return sum;
 }
 

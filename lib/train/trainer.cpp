@@ -60,11 +60,6 @@ int64_t Trainer::fit(const BatchSource& source,
 
 void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending) {
   StepReport& report = pending.report;
-  for (const auto& micro_batch : micro_batches) {
-    report.samples += micro_batch.sample_count;
-    report.tokens += micro_batch.token_count;
-    report.targets += micro_batch.target_count;
-  }
   const StepResult result = strategy_.forward_backward(to_device(micro_batches, options_.device));
   const at::Tensor scale = scaler_.scale().clone();
   const at::Tensor norm = strategy_.grad_norm_squared().sqrt() / scale;
@@ -80,8 +75,9 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   report.learning_rate = options_.schedule.at(updates_);
   strategy_.optimizer_step(report.learning_rate, found_inf);
   scaler_.update(found_inf);
-  pending.values.emplace(
-      std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf, result.target_count});
+  pending.values.emplace(std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf,
+                                                 result.target_count, result.sample_count,
+                                                 result.token_count});
 }
 
 StepReport Trainer::finish_step() {
@@ -93,6 +89,8 @@ StepReport Trainer::finish_step() {
   report.loss_scale = values[3];
   report.skipped = values[4] != 0;
   report.target_count = values[5];
+  report.samples = static_cast<int64_t>(values[6]);
+  report.tokens = static_cast<int64_t>(values[7]);
   const double end = now_s();
   report.step_time_s = end - last_end_s_;
   last_end_s_ = end;

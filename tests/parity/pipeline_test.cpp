@@ -193,6 +193,38 @@ TEST_CASE("pipeline with recomputation, units, hybrid groups and the reduction b
   }
 }
 
+TEST_CASE("units of several blocks end where a rank's chunks end") {
+  const ParityWork work = toy_work(/*tied=*/true, /*layers=*/10);
+  const ParityResult expected = reference(work);
+  for (int64_t unit_numel : {1500, 1 << 30}) {
+    for (int chunks : {1, 2, 3}) {
+      ParityRow row = make_row("fsdp", 2, 2, 4, chunks > 1 ? "interleaved" : "1f1b", chunks);
+      row.parallel.unit_numel = unit_numel;
+      check_row(row, work, expected);
+    }
+  }
+}
+
+TEST_CASE("nothing is gathered ahead where equal sizes share buffers") {
+  BloomConfig small = bloom_config(true);
+  small.hidden = 16;
+  small.heads = 2;
+  small.layers = 10;
+  small.vocabulary = 16;
+  const ParityWork work =
+      token_work(make_bloom_causal(small), {.vocabulary = 16, .rows = 12, .steps = 2});
+  const ParityResult expected = reference(work);
+  for (const std::string strategy : {"zero3", "fsdp"}) {
+    for (ParityRow row : {make_row(strategy, 3, 2, 3, "interleaved", 3),
+                          make_row(strategy, 3, 1, 4), make_row(strategy, 2, 2, 2, "gpipe")}) {
+      row.parallel.prefetch_blocks = 0;
+      check_row(row, work, expected);
+      row.parallel.persistence_threshold = 0;
+      check_row(row, work, expected);
+    }
+  }
+}
+
 TEST_CASE("stages whose optimizer, and parameters, live in host memory") {
   const ParityWork work = toy_work(/*tied=*/true);
   const ParityResult expected = reference(work);

@@ -43,7 +43,7 @@ class FeedForward : public Block {
   FeedForward(const BuildContext& context, size_t index)
       : FeedForward(context, Draw(context, index)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    const at::Tensor scaled = hidden * for_own_tokens(scale_.tensor, axis_);
+    const at::Tensor scaled = hidden * scale_.tensor;
     return hidden + down_.forward(up_.forward(scaled, batch.input_ids.sizes()).relu());
   }
   std::vector<Parameter> parameters() override {
@@ -56,12 +56,10 @@ class FeedForward : public Block {
 
  private:
   FeedForward(const BuildContext& context, Draw draw)
-      : axis_(context),
-        scale_(cut_parameter("scale", draw({kHidden}) + 1, false, {}, axis_)),
+      : scale_(cut_parameter("scale", draw({kHidden}) + 1, false, {}, TensorAxis(context))),
         up_(context, "up", draw({4 * kHidden, kHidden}), draw({4 * kHidden})),
         down_(context, "down", draw({kHidden, 4 * kHidden}), draw({kHidden})) {}
 
-  TensorAxis axis_;
   Parameter scale_;
   ColumnParallelLinear up_;
   RowParallelLinear down_;

@@ -4,20 +4,23 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/unit_optimizer.h"
+#include "tessera/core/late_values.h"
 
 namespace tessera {
 
 // One micro-batch on its way through contiguous blocks of this rank, forth and back.
 struct MicroBatchRun {
   struct BlockRun {
-    at::Tensor input;   // leaf that collects the gradient of the block's input
-    at::Tensor output;  // undefined where backward runs the block again
+    at::Tensor input;           // leaf that collects the gradient of the block's input
+    at::Tensor output;          // undefined where backward runs the block again
+    bool has_backward = false;  // it or something before it is trained
   };
   MicroBatch micro_batch;
   size_t first_block = 0, block_count = 0;
@@ -41,6 +44,10 @@ class ShardingStrategy : public Strategy {
   ShardingStrategy(const ParallelConfig& config, Communicator& data);
   ~ShardingStrategy() override;
 
+  // Before attach(): the ranks that share the model with those of the data axis. Without it they
+  // are all there are.
+  void set_mesh(const DeviceMesh& mesh);
+  int sharers() const { return sharers_; }  // ranks of the mesh that share one data coordinate
   // Before attach(): where masters and moments live; a DeviceOptimizer unless given.
   void place_optimizer(UnitOptimizerFactory placement) { placement_ = std::move(placement); }
 
@@ -54,9 +61,14 @@ class ShardingStrategy : public Strategy {
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override;
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
+  void visit_buffers(const ParameterVisitor& visitor) override;
   StrategyMemory memory() const override;
   OffloadReport offload_report() override { return optimizer_->report(); }
-  int64_t parameter_count() const override;
+  int64_t parameter_count() const override { return parameter_count_; }
+  // As visit_parameters() and visit_gradients(), but of a parameter that is cut only this rank's
+  // slice: gather_whole() makes it whole.
+  void visit_parameter_slices(const ParameterVisitor& visitor);
+  void visit_gradient_slices(const ParameterVisitor& visitor);
 
   // The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:
   // begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
@@ -96,49 +108,69 @@ class ShardingStrategy : public Strategy {
 
  private:
   struct UnitInMaking;
-  struct Aliases;
+  struct ModelInMaking;
   void add_block(const ModelSpec& model, size_t index, const BuildContext& context,
-                 UnitInMaking& open, Aliases& aliases);
-  void close_unit(UnitInMaking& unit);
-  void tie(const Aliases& aliases);
-  void prepare_norm();
+                 ModelInMaking& making);
+  void close_turn(ModelInMaking& making);
+  void close_unit(UnitInMaking& unit, size_t turn);
+  void tie(const ModelInMaking& making);
+  void make_wire();
+  void prepare_sums(const ModelSpec& model);
+  void count_parameters();
 
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
+  void exchange_counts();
+  void check_agreement();
   at::Tensor loss_gradient();
   void acquire_block(size_t block);
   void prefetch_after(size_t block, size_t end, int direction);
   void release_block(size_t block);
   void complete_all_units();
   void gradient_reduced(size_t unit);
-  Work sum_owned(size_t unit, Communicator& comm);
-  void sum_over_holders();
-  void visit(const std::function<at::Tensor(size_t, size_t)>& owned,
-             const ParameterVisitor& visitor);
+  void finish_sums();
+  std::vector<at::Tensor> owned_gradients(size_t unit) const;
+  void visit(bool gradients, const ParameterVisitor& visitor);
 
   ParallelConfig config_;
   Communicator& data_;
+  Communicator* world_;
+  int sharers_ = 1, sharer_ = 0;  // ranks of one data coordinate, and this one's place
   Communicator* shards_;
   Communicator* replicas_ = nullptr;
   UnitOptimizerFactory placement_;
   bool has_loss_ = true;
   std::vector<std::unique_ptr<Block>> blocks_;
-  std::vector<std::vector<size_t>> units_of_block_;
+  std::vector<std::string> block_names_;
+  std::vector<std::vector<size_t>> units_of_block_, trained_units_of_block_;
   std::vector<ParameterUnit> units_;
-  std::vector<std::pair<size_t, Communicator*>> shared_units_;  // and who else holds them
+  std::unique_ptr<GradientWire> wire_;
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<UnitOptimizer> optimizer_;
-  std::map<int, std::vector<at::Tensor>> norm_terms_;  // by copies: owned gradients
+  int64_t parameter_count_ = 0;
+  uint64_t seed_ = 0;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
+
+  // Gradients that the holders of a value sum once a step. Small ones travel together.
+  struct LateSum {
+    Communicator* ranks = nullptr;
+    std::vector<at::Tensor> alone, together;
+    at::Tensor staging;
+  };
+  std::vector<LateSum> late_sums_;      // in the same order on all ranks
+  std::vector<bool> sums_late_;         // by unit: some of it is in late_sums_
+  std::vector<at::Tensor> norm_terms_;  // owned gradients that this rank counts
+  bool norm_is_shared_ = false;         // other ranks count other gradients
 
   // of the step or evaluation under way
   std::vector<MicroBatch> micro_batches_;
   bool with_gradients_ = false;
   uint64_t steps_begun_ = 0;
-  at::Tensor targets_, loss_gradient_, sums_;
-  Work targets_work_;
-  std::vector<Work> replica_works_;
+  at::Tensor counts_, loss_gradient_, sums_;  // counts_: see exchange_counts()
+  Work counts_work_;
+  std::optional<LateValues> agreement_;
+  std::vector<Reduction> replica_sums_;
 };
 
 }  // namespace tessera

@@ -18,7 +18,7 @@ namespace tessera {
 struct StepResult {
   at::Tensor loss;          // fp32 scalar: loss sum / target count (0 when nothing was supervised)
   at::Tensor target_count;  // fp32 scalar
-  // fp32 scalars: rows and positions, as the micro-batches say (MicroBatch).
+  // int64 scalars: rows and positions, as the micro-batches say (MicroBatch).
   at::Tensor sample_count, token_count;
   // fp32 [k-1]: the last block's further elements, summed; empty when it has none.
   at::Tensor counters;
@@ -48,8 +48,10 @@ struct OffloadReport {
 struct VisitedParameter {
   const std::string& block;
   const std::string& name;
-  const at::Tensor& value;   // fp32 (the master copy in 16-bit training), on the rank's device
-  const TensorShard& shard;  // how tensor parallelism cuts it; whoever gathers the slices reads it
+  // fp32, on the rank's device: the master copy in 16-bit training; of frozen parameters what
+  // forward reads.
+  const at::Tensor& value;
+  const Placement& placement;  // what of it lies on this rank
 };
 using ParameterVisitor = std::function<void(const VisitedParameter&)>;
 
@@ -86,7 +88,7 @@ class Strategy {
   // Every parameter in full, block by block, the same on every rank; at most one block is
   // materialised at a time. Tied parameters are visited once, at their owner.
   virtual void visit_parameters(const ParameterVisitor& visitor) = 0;
-  // This rank's gradient of every parameter in full (gathered), for tests.
+  // This rank's gradient of every parameter in full (gathered), for tests; frozen ones have none.
   virtual void visit_gradients(const ParameterVisitor& visitor) = 0;
 
   // The buffers of every block, the same on every rank; floating ones as they are.

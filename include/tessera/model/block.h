@@ -1,41 +1,22 @@
 #pragma once
 // The smallest unit a strategy moves: a piece of a model with parameters and a forward function.
 #include <ATen/core/Tensor.h>
-#include <c10/util/accumulate.h>
 
 #include <string>
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
+#include "tessera/model/placement.h"
 
 namespace tessera {
-
-// How a parameter's local tensor relates to the whole one under tensor parallelism. The default:
-// every tensor rank holds all of it.
-struct TensorShard {
-  int dim = -1;  // the local tensor is the rank's slice of this dimension; -1: not sliced
-  // The whole dimension consists of this many equal parts, and the local one of a slice of each in
-  // the same order: 3 for queries, keys and values stored one after the other.
-  int parts = 1;
-  int64_t full_size = 0;  // of the dimension in the whole parameter, without padding
-
-  bool replicated() const { return dim < 0; }
-  // Elements of the whole parameter, given the shape of the local tensor.
-  int64_t whole_numel(at::IntArrayRef local) const {
-    const int64_t numel = c10::multiply_integers(local);
-    return replicated() || numel == 0 ? numel : numel / local[dim] * full_size;
-  }
-};
 
 // A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its
 // gradient, never the handle.
 struct Parameter {
   std::string name;          // unique inside the block, e.g. "self_attention.dense.weight"
-  at::Tensor tensor;         // leaf with requires_grad
+  at::Tensor tensor;         // leaf; one that needs no gradient is frozen
   bool weight_decay = true;  // false for biases and norm weights
-  TensorShard shard;
-  // Ranks of the tensor and pipeline axes that hold this very value: gradient norms count it once.
-  int copies = 1;
+  Placement placement;       // made by cut_parameter(); strategies fill in what they add
 };
 
 // A tensor of a block that is no parameter: nothing trains it, but it is part of the model.

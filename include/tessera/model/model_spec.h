@@ -43,6 +43,10 @@ uint64_t block_seed(uint64_t seed, size_t block_index);
 struct TiedParameter {
   std::string owner_block, owner_parameter;
   std::string alias_block, alias_parameter;
+  // Set by pipelines when the two lie on different stages: the ranks that hold a copy, the owner's
+  // first. Then only one of the blocks is here; when that is the alias's, it starts as `copy`.
+  Communicator* holders = nullptr;
+  std::shared_ptr<const Parameter> copy = nullptr;
 };
 
 // What a block costs; by it stages are balanced. Zeros: unknown.
@@ -58,24 +62,16 @@ struct BlockBuilder {
   // storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
   BlockCost cost = {};
-  bool apart = false;  // strategies never put its parameters in one unit with those of other blocks
+  bool ends_unit = false;  // strategies never handle its parameters together with later blocks'
   // The weights come from the user's program: every data rank takes the first one's. Else they must
   // be equal already.
   bool from_first_rank = false;
-};
-
-// A parameter that other pipeline stages hold too: strategies keep it in a unit of its own, so that
-// all holders cut it alike, and sum its gradient over them.
-struct SharedParameter {
-  std::string block, parameter;
-  Communicator* holders = nullptr;  // outlives the strategy
 };
 
 struct ModelSpec {
   std::string name;  // e.g. "bloom-560m"
   std::vector<BlockBuilder> blocks;
   std::vector<TiedParameter> tied;
-  std::vector<SharedParameter> shared;
   bool has_loss = true;  // the last block returns the loss; false in parts without the model's end
   // As many ranks as divide this number (e.g. of attention heads) can share every layer as
   // BuildContext::tensor; 0: the blocks ignore it.
@@ -95,6 +91,11 @@ struct ModelSpec {
   ModelSpec subset(const std::vector<size_t>& indices) const;
   ModelSpec slice(size_t first, size_t count) const;  // contiguous blocks
 };
+
+// The model with the parameters frozen for which frozen(block, parameter) says so.
+ModelSpec freeze(
+    ModelSpec model,
+    std::function<bool(const std::string& block, const std::string& parameter)> frozen);
 
 // A leaf of the given shape that occupies one element: stands for a tied parameter until a strategy
 // gives it storage.

@@ -43,6 +43,10 @@ struct TensorCut {
   int parts = 1;        // equal parts of the dimension, cut alike
   bool padded = false;  // zeros fill up a size that does not divide (vocabularies); else it is
                         // refused
+  // Not cut, and used on all tokens alike on every rank. Else what is not cut is used between the
+  // layers, so that under sequence parallelism each rank's gradient is of its own tokens, and the
+  // strategy sums them.
+  bool on_all_tokens = false;
 };
 
 // The rank's part of whole, a new leaf that requires a gradient. Throws Error(kInvalidArgument)
@@ -53,11 +57,14 @@ Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool w
 // the block makes a parameter that is neither cut nor marked as held by all of them: norms would
 // count it twice.
 BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_parallel = false);
-// The whole of a parameter of which every rank of axis has its part (collective).
-at::Tensor gather_parts(const at::Tensor& part, const TensorShard& shard, Communicator& axis);
+// The whole of a value of which every rank of placement.cut has its slice (collective), or the
+// value itself when it is not cut.
+at::Tensor gather_whole(const at::Tensor& value, const Placement& placement);
 // The shape of the rank's part.
 std::vector<int64_t> cut_shape(const std::string& name, at::IntArrayRef whole, const TensorCut& cut,
                                const TensorAxis& axis);
+// Where a parameter lies that is cut so, given its whole shape.
+Placement place(at::IntArrayRef whole, const TensorCut& cut, const TensorAxis& axis);
 // The inverse: the parts of all ranks, in order, as the whole tensor.
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& shard);
 
@@ -86,9 +93,6 @@ at::Tensor gather_columns(const at::Tensor& x, int64_t columns, const TensorAxis
 at::Tensor enter_tensor_ranks(const at::Tensor& x, at::IntArrayRef tokens, const TensorAxis& axis);
 // Out of a layer that is cut by rows: reduce_from_tensor_ranks, or reduce_scatter_tokens.
 at::Tensor leave_tensor_ranks(const at::Tensor& x, const TensorAxis& axis);
-// A parameter that all ranks hold in full, for use on tensors between the layers: under sequence
-// parallelism its gradient is summed over the ranks, else it is the parameter itself.
-at::Tensor for_own_tokens(const at::Tensor& parameter, const TensorAxis& axis);
 
 // --- Layers as functions of the rank's parameters. Weight gradients are added to weight.grad()
 // directly where that is defined (the Block contract) and handed to autograd otherwise.

@@ -8,23 +8,39 @@
 
 namespace tessera {
 
-// Users of equal size share `depth` buffers in turn: users next to each other never share one. An
-// exclusive user has its own. The assignment is static, so addresses never change and nothing is
-// allocated inside a step.
+// What needs a buffer while it is in use.
+struct SlotUser {
+  int64_t numel = 0;
+  // Users of one turn are in use together; turns follow each other in increasing order, there and
+  // back.
+  size_t turn = 0;
+  bool exclusive = false;  // a buffer of its own, whatever the turn
+};
+
+// Turns take the slots round and round, so that `depth` neighbours never meet. A slot is as large
+// as the largest of its turns, whose users lie in it one after the other: never more memory than
+// the `depth` largest turns take.
+struct SlotAssignment {
+  std::vector<size_t> slot;         // by user
+  std::vector<int64_t> offset;      // by user, in its slot
+  std::vector<int64_t> slot_numel;  // by slot
+};
+SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth);
+
+// The assignment is static, so addresses never change and nothing is allocated inside a step.
 class BufferSlots {
  public:
-  // numel[u]: elements for user u. Buffers start as zeros.
-  BufferSlots(const std::vector<int64_t>& numel, const std::vector<bool>& exclusive, int depth,
-              at::TensorOptions options);
+  // Buffers start as zeros.
+  BufferSlots(const std::vector<SlotUser>& users, int depth, at::TensorOptions options);
 
-  size_t slot_of(size_t user) const { return slot_of_[user]; }
-  const at::Tensor& buffer(size_t user) const { return buffers_[slot_of_[user]]; }
-  size_t slot_count() const { return buffers_.size(); }
+  size_t slot_of(size_t user) const { return assignment_.slot[user]; }
+  const at::Tensor& buffer(size_t user) const { return views_[user]; }  // [numel]
+  size_t slot_count() const { return slots_.size(); }
   int64_t bytes() const;
 
  private:
-  std::vector<size_t> slot_of_;
-  std::vector<at::Tensor> buffers_;
+  SlotAssignment assignment_;
+  std::vector<at::Tensor> slots_, views_;
 };
 
 }  // namespace tessera

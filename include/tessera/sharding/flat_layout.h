@@ -22,8 +22,7 @@ struct FlatEntry {
   std::vector<int64_t> shape;
   FlatRange range;
   bool weight_decay = true;
-  TensorShard shard;
-  int copies = 1;
+  Placement placement;
   size_t source = 0;  // index among the parameters the layout was made of
 };
 
@@ -31,7 +30,7 @@ struct FlatEntry {
 struct OwnedRun {
   FlatRange range;  // in the flat buffer
   bool weight_decay = true;
-  int copies = 1;  // see Parameter
+  std::vector<Holders> holders;  // see Placement
 };
 
 // How a flat buffer is cut into shards.
@@ -41,11 +40,10 @@ enum class ShardGranularity {
                // smaller ones (ZeRO-3)
 };
 
-// Parameters with weight decay come first, then those with fewer copies, so that an owned range is
-// few runs of equal treatment; every entry starts at a multiple of kAlignment elements. A segment
-// is padded to shards
-// * kAlignment and cut into equal shards; rank r owns the r-th of every segment. Every rank
-// computes the same layout.
+// Parameters with weight decay come first, then those that one rank holds alone, so that an owned
+// range is few runs of equal treatment; every entry starts at a multiple of kAlignment elements. A
+// segment is padded to shards * kAlignment and cut into equal shards; rank r owns the r-th of every
+// segment. Every rank computes the same layout.
 class FlatLayout {
  public:
   static constexpr int64_t kAlignment = 64;  // elements: 128 bytes in 16 bit
@@ -57,8 +55,8 @@ class FlatLayout {
   int shards() const { return shards_; }
   int64_t numel() const { return numel_; }                  // with padding
   int64_t shard_numel() const { return numel_ / shards_; }  // what one rank owns
-  // Of whole parameters (TensorShard), without padding.
-  int64_t parameter_numel() const;
+  // What this rank adds to the number of the model's elements (Placement).
+  int64_t counted_numel() const;
   const std::vector<FlatEntry>& entries() const { return entries_; }
   const std::vector<FlatRange>& segments() const { return segments_; }
   // Segments from here on hold the small parameters that stay in full on every rank; equals numel()

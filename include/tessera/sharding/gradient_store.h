@@ -11,31 +11,15 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/sharding/buffer_slots.h"
+#include "tessera/sharding/gradient_wire.h"
 #include "tessera/sharding/parameter_store.h"
 #include "tessera/sharding/unit.h"
 
 namespace tessera {
 
-// Collectives under way on gradients, with the casts that follow them when the wire carries another
-// dtype.
-class PendingReduction {
- public:
-  // (index in the list of launch(), segment) -> where this rank's part of the sum goes.
-  using Destination = std::function<at::Tensor(size_t, size_t)>;
-  // Sums the flat gradients over ranks: in place and in full without a destination, else each
-  // segment's owned part into its destination (which may be that part itself).
-  static PendingReduction launch(
-      Communicator& comm, const std::vector<std::pair<const ParameterUnit*, at::Tensor>>& full,
-      const Destination& destination, at::ScalarType reduce_dtype);
-  void wait();
-
- private:
-  Work work_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> casts_;  // {to, from} after the wait
-};
-
 // Order of calls per step: begin_step(), then per micro-batch and unit before_backward() ..
-// after_backward(), then finish().
+// after_backward(), then finish(). Frozen units have no gradient: they are in the list, but no call
+// names them.
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
@@ -89,7 +73,7 @@ class FullGradients : public GradientStore {
   std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
   int64_t bucket_bytes_ = 0;
   struct Bucket {
-    PendingReduction reduction;
+    Reduction reduction;
     std::vector<size_t> units;
   };
   void wait(Bucket& bucket);
@@ -97,8 +81,8 @@ class FullGradients : public GradientStore {
 };
 
 // Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward until
-// it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3). Partial sums of earlier micro-batches
-// enter the reduction through the owner's part of the buffer.
+// it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3), and its part of the sum added to the
+// shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
   ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
@@ -119,13 +103,15 @@ class ShardedGradients : public GradientStore {
     int uses_left = 0;         // in the last micro-batch
   };
   void wait_for_slot(size_t slot);
+
   const std::vector<ParameterUnit>& units_;
   Communicator& comm_;
   StoreOptions options_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
   struct Slot {
-    PendingReduction pending;
+    Reduction pending;
+    std::optional<size_t> filling;    // the unit whose uses in this micro-batch are not all done
     std::optional<size_t> completes;  // the unit whose step's sum is complete with it
   };
   std::vector<Slot> pending_;  // by slot

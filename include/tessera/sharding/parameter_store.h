@@ -14,15 +14,17 @@
 
 namespace tessera {
 
+class GradientWire;
+
 struct StoreOptions {
-  at::ScalarType dtype = at::kFloat;         // of the stored tensors
-  at::ScalarType reduce_dtype = at::kFloat;  // of gradients on the wire
-  bool overlap = true;                       // false: wait for each collective where it is launched
-  int64_t bucket_bytes = 25 << 20;           // full gradients: launch once this much is ready
-  int prefetch_blocks = 1;                   // gathered parameters: buffers beyond the one in use
-  bool keep_gathered = false;                // gathered parameters: in full until published anew
-  bool host_shards = false;                  // gathered parameters: shards live in host memory
-  bool pin_memory = true;                    // of host shards
+  at::ScalarType dtype = at::kFloat;  // of the stored tensors
+  GradientWire* wire = nullptr;       // gradients: how they are summed; outlives the store
+  bool overlap = true;                // false: wait for each collective where it is launched
+  int64_t bucket_bytes = 25 << 20;    // full gradients: launch once this much is ready
+  int prefetch_blocks = 1;            // gathered parameters: buffers beyond the one in use
+  bool keep_gathered = false;         // gathered parameters: in full until published anew
+  bool host_shards = false;           // gathered parameters: shards live in host memory
+  bool pin_memory = true;             // of host shards
 };
 
 // Used by one strategy on one thread. Units are addressed by their index in the strategy's list,
@@ -110,6 +112,7 @@ class GatheredParameters : public ParameterStore {
     Marker fetched;  // host shards: the own part is in its place
   };
   void gather(size_t unit);
+  void make_room(size_t unit);
   c10::Stream fetch(size_t unit);
   at::Tensor own_place(size_t unit, size_t segment) const;
   void wait_for_gather(State& state);
@@ -121,7 +124,7 @@ class GatheredParameters : public ParameterStore {
   std::optional<c10::Stream> from_host_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
-  std::vector<int64_t> holder_;  // by slot: the unit whose values it holds, -1 none
+  std::vector<std::vector<size_t>> in_slot_;  // by slot: the units whose values it holds
 };
 
 }  // namespace tessera

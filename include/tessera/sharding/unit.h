@@ -19,6 +19,13 @@ struct ParameterUnit {
   // parameters in other blocks.
   std::vector<std::vector<at::Tensor>> handles;
   int uses = 1;  // blocks whose forward reads these parameters
+  // Its parameters are frozen: gathered like others, but without gradients, optimizer and updates.
+  bool frozen = false;
+  // It may be in use whatever else is, because it has several users or other stages hold it too;
+  // else it takes turns in buffers, in the order of `turn`. Units of one turn belong to the same
+  // blocks.
+  bool apart = false;
+  size_t turn = 0;
 };
 
 // Points the handles of all entries that start in [begin, end) at their views of flat, whose first

@@ -25,7 +25,7 @@ struct TrainerOptions {
   int max_skipped_in_a_row = 20;  // then training stops with Error(kNumerics)
 };
 
-// One optimizer step, the same on every rank but for the counts and times, which are this rank's.
+// One optimizer step, the same on every rank but for the times, which are this rank's.
 struct StepReport {
   int64_t step = 0;      // from 1
   double loss = 0;       // mean over the global batch's targets
@@ -34,8 +34,9 @@ struct StepReport {
   double learning_rate = 0;
   double loss_scale = 1;
   bool skipped = false;
-  double target_count = 0;  // of all ranks
-  int64_t samples = 0, tokens = 0, targets = 0;
+  // Of all ranks; see MicroBatch.
+  double target_count = 0;
+  int64_t samples = 0, tokens = 0;
   double step_time_s = 0;  // from the previous step's end to this one's
   double data_time_s = 0;  // waiting for the source
 };

@@ -43,12 +43,8 @@ void prepare(const std::vector<Parameter>& parameters) {
 // The gradient of a parameter as a whole tensor, without the ones it began with.
 at::Tensor whole_gradient(const Parameter& parameter, Communicator& comm) {
   const at::Tensor own = parameter.tensor.grad() - 1;
-  if (parameter.shard.replicated()) return own;
-  std::vector<int64_t> shape = own.sizes().vec();
-  shape.insert(shape.begin(), comm.size());
-  const at::Tensor all = at::empty(shape, own.options());
-  comm.all_gather(all, own.contiguous()).wait();
-  return join_parts(all.unbind(0), parameter.shard);
+  if (parameter.placement.partial()) comm.all_reduce(own).wait();
+  return gather_whole(own, parameter.placement);
 }
 
 // Tokens of one rank of a whole [rows, n] tensor, zeros where they are filled up.
@@ -85,14 +81,18 @@ TEST_CASE("column and row parallel layers make a feed-forward block, also on own
           const ColumnParallelLinear first(context, "up", toy.up, toy.up_bias);
           const RowParallelLinear second(context, "down", toy.down, toy.down_bias);
           const Parameter scale = cut_parameter("norm", toy.norm, false, {}, axis);
-          require(scale.copies == ranks && second.parameters()[1].copies == ranks, "copies");
-          require(first.parameters()[0].copies == 1, "copies of a part");
+          const size_t held = ranks > 1 ? 1 : 0;
+          require(scale.placement.holders.size() == held &&
+                      second.parameters()[1].placement.holders.size() == held &&
+                      first.parameters()[0].placement.holders.empty(),
+                  "norms and row-parallel biases are held by all, parts alone");
+          require(scale.placement.partial() == own, "own tokens give parts of gradients");
           std::vector<Parameter> all{scale};
           for (const auto& p : first.parameters()) all.push_back(p);
           for (const auto& p : second.parameters()) all.push_back(p);
           if (direct) prepare(all);
           const at::Tensor hidden = leaf(own ? part_of(toy.x, axis) : toy.x);
-          const at::Tensor scaled = hidden * for_own_tokens(scale.tensor, axis);
+          const at::Tensor scaled = hidden * scale.tensor;
           const at::Tensor y =
               hidden + second.forward(ops::gelu_tanh(first.forward(scaled, {2, 5})));
           const auto mine = [&](const at::Tensor& whole) {
@@ -127,11 +127,12 @@ TEST_CASE("parameters are cut in equal parts and joined again") {
             std::pair(fused, TensorCut{.dim = 0}), std::pair(fused, TensorCut{.dim = 1}),
             std::pair(table, TensorCut{.dim = 0, .padded = true})}) {
         Parameter p = cut_parameter("p", whole, true, cut, axis);
-        require(p.tensor.is_leaf() && p.tensor.requires_grad() && p.copies == 1, "leaf");
+        require(p.tensor.is_leaf() && p.tensor.requires_grad() && p.placement.holders.empty(),
+                "leaf");
         require(p.tensor.sizes() == at::IntArrayRef(cut_shape("p", whole.sizes(), cut, axis)),
                 "shape");
         if (ranks == 1) {
-          require(p.shard.replicated() && p.tensor.equal(whole), "one rank holds all");
+          require(p.placement.shard.replicated() && p.tensor.equal(whole), "one rank holds all");
           continue;
         }
         p.tensor.mutable_grad() = p.tensor.detach() + 1;

@@ -97,13 +97,9 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
   require_close(hidden.grad(), own(whole.hidden_gradient), 2e-5, "gradient of hidden");
   for (size_t i = 0; i < weights.size(); ++i) {
     at::Tensor gradient = test.defined ? weights[i].grad() - 0.5 : weights[i].grad();
-    if (!parameters[i].shard.replicated()) {
-      std::vector<int64_t> shape = gradient.sizes().vec();
-      shape.insert(shape.begin(), axis.size());
-      const at::Tensor all = at::empty(shape);
-      comm.all_gather(all, gradient.contiguous()).wait();
-      gradient = join_parts(all.unbind(0), parameters[i].shard);
-    }
+    const at::NoGradGuard no_grad;
+    if (parameters[i].placement.partial()) comm.all_reduce(gradient = gradient.clone()).wait();
+    gradient = gather_whole(gradient, parameters[i].placement);
     require_close(gradient, whole.gradients[i], 2e-5, "gradient of weight " + std::to_string(i));
   }
   const at::NoGradGuard no_grad;

@@ -2,18 +2,63 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <functional>
+#include <random>
+
 #include "tests/support/test.hpp"
 
 using namespace tessera;
 
-TEST_CASE("neighbours of equal size never share a slot, exclusive users share with nobody") {
-  const BufferSlots slots({100, 8, 8, 8, 8, 8}, {true, false, false, false, true, false}, 2,
-                          at::TensorOptions().dtype(at::kFloat));
-  CHECK(slots.slot_count() == 4);  // two exclusive ones and two of size 8
-  CHECK(slots.slot_of(1) != slots.slot_of(2));
-  CHECK(slots.slot_of(1) == slots.slot_of(3));
-  CHECK(slots.slot_of(3) != slots.slot_of(5));
-  for (size_t other : {0, 1, 2, 3, 5}) CHECK(slots.slot_of(4) != slots.slot_of(other));
-  CHECK(slots.bytes() == 4 * (100 + 3 * 8));
-  CHECK(slots.buffer(0).numel() == 100);
+TEST_CASE("turns take the slots round and round, each slot as large as its largest turn") {
+  const SlotAssignment slots = assign_slots({{.numel = 100, .turn = 0, .exclusive = true},
+                                             {.numel = 8, .turn = 0},
+                                             {.numel = 30, .turn = 1},
+                                             {.numel = 5, .turn = 1},
+                                             {.numel = 0, .turn = 2},
+                                             {.numel = 9, .turn = 3},
+                                             {.numel = 7, .turn = 4}},
+                                            2);
+  CHECK(slots.slot[1] == slots.slot[5]);  // turns 0 and 3: turn 2 needs no buffer
+  CHECK(slots.slot[2] == slots.slot[3]);  // one turn, side by side
+  CHECK(slots.offset[3] == 30);
+  CHECK(slots.slot[2] == slots.slot[6]);
+  CHECK(slots.slot[1] != slots.slot[2]);
+  CHECK(slots.slot_numel[slots.slot[1]] == 9);
+  CHECK(slots.slot_numel[slots.slot[2]] == 35);
+  for (size_t other : {1, 2, 3, 5, 6}) CHECK(slots.slot[0] != slots.slot[other]);
+}
+
+TEST_CASE("neighbours never meet, and no more memory is used than the largest turns need") {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<SlotUser> users;
+    std::vector<int64_t> sizes;
+    for (size_t turn = 0; turn < 1 + random() % 12; ++turn) {
+      sizes.push_back(1 + static_cast<int64_t>(random() % 50));
+      users.push_back({.numel = sizes.back(), .turn = turn});
+    }
+    const int depth = 1 + static_cast<int>(random() % 4);
+    const SlotAssignment slots = assign_slots(users, depth);
+    for (size_t a = 0; a < users.size(); ++a) {
+      for (size_t b = a + 1; b < users.size() && b < a + static_cast<size_t>(depth); ++b) {
+        CHECK(slots.slot[a] != slots.slot[b]);
+      }
+    }
+    std::sort(sizes.begin(), sizes.end(), std::greater<>());
+    int64_t most = 0, sum = 0;
+    for (size_t i = 0; i < sizes.size() && i < static_cast<size_t>(depth); ++i) most += sizes[i];
+    for (int64_t numel : slots.slot_numel) sum += numel;
+    CHECK(sum <= most);
+  }
+}
+
+TEST_CASE("buffers are views of their slots") {
+  const BufferSlots slots(
+      {{.numel = 8, .turn = 0}, {.numel = 3, .turn = 0}, {.numel = 4, .turn = 1}}, 1,
+      at::TensorOptions().dtype(at::kFloat));
+  CHECK(slots.bytes() == 4 * 11);
+  CHECK(slots.buffer(1).numel() == 3);
+  CHECK(slots.buffer(0).data_ptr() == slots.buffer(2).data_ptr());
+  CHECK(slots.buffer(1).data_ptr<float>() == slots.buffer(0).data_ptr<float>() + 8);
 }

@@ -21,7 +21,7 @@ TEST_CASE("a flat layout covers every parameter once, aligned, decaying ones fir
   for (int shards : {1, 2, 3, 4, 8}) {
     for (auto granularity : {ShardGranularity::kFlat, ShardGranularity::kParameter}) {
       const FlatLayout layout(parameters(), shards, granularity, /*persistence_threshold=*/10);
-      CHECK(layout.parameter_numel() == 5 + 91 + 3 + 1200);
+      CHECK(layout.counted_numel() == 5 + 91 + 3 + 1200);
       int64_t end = 0;
       bool seen_without_decay = false;
       for (const auto& entry : layout.entries()) {

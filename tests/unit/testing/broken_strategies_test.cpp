@@ -83,7 +83,7 @@ class Broken : public Ddp {
       if (is("forgets a parameter") && visited++ == 3) return;
       if (is("visits twice") && visited++ == 3) visitor(p);
       const at::Tensor value = is("visits flat parameters") ? p.value.flatten() : p.value;
-      visitor({p.block, p.name, value, p.shard});
+      visitor({p.block, p.name, value, p.placement});
     });
   }
   StrategyMemory memory() const override {

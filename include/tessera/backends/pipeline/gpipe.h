@@ -30,11 +30,11 @@ struct PipelineTimes {
 
 // Runs a schedule (gpipe, 1f1b or interleaved) over a sharding strategy that holds this rank's
 // blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the pipeline
-// axis must be given the same micro-batches. Blocks of other stages are never built, except that
-// the holder of an alias builds the owner's block once for its initial values: a tied parameter
-// lives on every stage that uses it, and its gradient is summed between them. With a shared
-// vocabulary (Yeung et al. 2024) every stage builds its part of the first and the last block beside
-// its own blocks: its rows of the tables.
+// axis must be given the same micro-batches. Blocks of other stages are never built. A tied
+// parameter lives on every stage that uses it and starts as the owner's (which builds its block
+// twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al. 2024)
+// every stage builds its part of the first and the last block beside its own blocks: its rows of
+// the tables.
 class GPipe : public Strategy {
  public:
   GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
@@ -48,17 +48,18 @@ class GPipe : public Strategy {
   // Results are the same on all stages.
   StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
-  at::Tensor grad_norm_squared() override;
+  at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
     inner_->optimizer_step(learning_rate, skip);
   }
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
+  void visit_buffers(const ParameterVisitor& visitor) override;
   StrategyMemory memory() const override { return inner_->memory(); }
   OffloadReport offload_report() override { return inner_->offload_report(); }
   int64_t extra_bytes_sent() const override;
-  int64_t parameter_count() const override { return parameter_count_; }
+  int64_t parameter_count() const override { return inner_->parameter_count(); }
 
   // After attach(): the parts of the model in order; part p is on stage p % stages.
   // With a shared vocabulary they leave out the first and the last block.
@@ -69,14 +70,12 @@ class GPipe : public Strategy {
   PipelineTimes times() const;
 
  private:
-  using TensorName = std::pair<std::string, std::string>;  // block, parameter
-
   struct Step;
 
   ModelSpec own_blocks(const ModelSpec& model);
   void share_ends(const ModelSpec& model, ModelSpec& mine);
   bool is_shared(size_t block) const;
-  void share_tied_parameters(const ModelSpec& model, ModelSpec& mine);
+  void share_tied_parameters(const ModelSpec& model, const BuildContext& context, ModelSpec& mine);
   int stage_of_block(size_t block) const;
   size_t part_of_block(size_t block) const;
   const StagePlan& plan(size_t micro_batches, bool with_gradients);
@@ -93,10 +92,7 @@ class GPipe : public Strategy {
   std::vector<std::pair<size_t, size_t>> chunks_;       // this rank's blocks: first, count
   std::map<std::string, size_t> block_index_;           // in the whole model
   std::vector<std::unique_ptr<Communicator>> holders_;  // of tied parameters; outlive inner_
-  std::set<TensorName> aliases_;  // on this rank, of owners on other stages: they are not visited
   std::unique_ptr<Communicator> everyone_;  // of a shared vocabulary: the stages; outlives inner_
-  int64_t counted_elsewhere_ = 0;           // elements on this rank that another one counts
-  int64_t parameter_count_ = 0;
   std::unique_ptr<ShardingStrategy> inner_;
   std::unique_ptr<WaitTimer> timer_;
   std::unique_ptr<StageLinks> links_;

@@ -12,9 +12,9 @@ struct TensorParallelOptions {
   bool sequence_parallel = false;  // norms and residuals on the rank's own tokens only
 };
 
-// The blocks build themselves for the tensor axis (BuildContext::tensor) and sum activations inside
-// forward and backward; the inner strategy keeps the rank's part of the model like any other.
-// Around it remain the sums and gathers that see the whole model. All ranks of the axis get the
+// Tells the blocks to build themselves for the tensor axis (BuildContext::tensor): they sum
+// activations inside forward and backward, and say where each parameter lies. The inner strategy,
+// which knows the mesh (ShardingStrategy::set_mesh), does the rest. All ranks of the axis get the
 // same micro-batches and return the same results.
 class TensorParallel final : public Strategy {
  public:
@@ -33,13 +33,18 @@ class TensorParallel final : public Strategy {
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override {
     return inner_->evaluate(micro_batches);
   }
-  at::Tensor grad_norm_squared() override;
+  at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
     inner_->optimizer_step(learning_rate, skip);
   }
-  void visit_parameters(const ParameterVisitor& visitor) override;
-  void visit_gradients(const ParameterVisitor& visitor) override;
+  void visit_parameters(const ParameterVisitor& visitor) override {
+    inner_->visit_parameters(visitor);
+  }
+  void visit_gradients(const ParameterVisitor& visitor) override {
+    inner_->visit_gradients(visitor);
+  }
+  void visit_buffers(const ParameterVisitor& visitor) override { inner_->visit_buffers(visitor); }
   StrategyMemory memory() const override { return inner_->memory(); }
   OffloadReport offload_report() override { return inner_->offload_report(); }
   int64_t extra_bytes_sent() const override { return inner_->extra_bytes_sent(); }
@@ -47,8 +52,6 @@ class TensorParallel final : public Strategy {
   Strategy& inner() { return *inner_; }
 
  private:
-  ParameterVisitor gathering(const ParameterVisitor& visitor);
-
   std::unique_ptr<Strategy> inner_;
   Communicator& tensor_;
   TensorParallelOptions options_;

@@ -1,0 +1,193 @@
+#include "backends/common/agreement.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+#include "tessera/core/hash.h"
+
+namespace tessera {
+namespace {
+
+int64_t hash_of(const std::string& text) {
+  return static_cast<int64_t>(xxh3_64(text.data(), text.size()));
+}
+
+// The i-th of several hashes for their sum, modulo 2^64.
+int64_t at_place(size_t i, int64_t hash) {
+  return static_cast<int64_t>(static_cast<uint64_t>(hash) * (2 * i + 1));
+}
+
+int64_t sum_of(const std::vector<int64_t>& hashes) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < hashes.size(); ++i) sum += static_cast<uint64_t>(at_place(i, hashes[i]));
+  return static_cast<int64_t>(sum);
+}
+
+// A tied parameter that has no values of its own yet.
+bool is_placeholder(const at::Tensor& tensor) {
+  return tensor.numel() > 0 && tensor.storage().nbytes() < tensor.nbytes();
+}
+
+// Any dtype as int64 numbers that are equal only when the bits are.
+at::Tensor bits(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.contiguous().view({-1});
+  if (!flat.is_floating_point()) return flat.to(at::kLong);
+  const auto same_size = flat.element_size() == 8   ? at::kLong
+                         : flat.element_size() == 4 ? at::kInt
+                                                    : at::kShort;
+  return flat.view(same_size).to(at::kLong);
+}
+
+// sum of bits[i] * odd number i, modulo 2^64: int64 scalar on the tensor's device.
+at::Tensor checksum(const at::Tensor& tensor) {
+  constexpr int64_t kPiece = int64_t{1} << 22;
+  const at::Tensor flat = tensor.detach().contiguous().view({-1});
+  at::Tensor sum = at::zeros({}, flat.options().dtype(at::kLong));
+  for (int64_t first = 0; first < flat.numel(); first += kPiece) {
+    const int64_t count = std::min(kPiece, flat.numel() - first);
+    const at::Tensor places = at::arange(2 * first + 1, 2 * (first + count) + 1, 2, sum.options());
+    sum = sum + (bits(flat.narrow(0, first, count)) * places).sum();
+  }
+  return sum;
+}
+
+int64_t hash_of(const at::Tensor& tensor) {
+  if (is_placeholder(tensor)) return 0;
+  if (!tensor.is_cpu()) return checksum(tensor).item<int64_t>();
+  const at::Tensor values = tensor.detach().contiguous();
+  return static_cast<int64_t>(xxh3_64(values.const_data_ptr(), values.nbytes()));
+}
+
+// [ranks, n]
+at::Tensor gather_numbers(const std::vector<int64_t>& mine, Communicator& comm) {
+  const auto size = static_cast<int64_t>(mine.size());
+  const auto options = at::TensorOptions(at::kLong).device(comm.device());
+  const at::Tensor all = at::empty({comm.size(), size}, options);
+  comm.all_gather(all, at::tensor(mine, at::kLong).to(comm.device())).wait();
+  return all.cpu();
+}
+
+// The first column in which a rank differs from rank 0, and that rank; -1: none.
+struct Difference {
+  int64_t column = -1, rank = -1;
+};
+
+Difference first_difference(const at::Tensor& all) {
+  const at::Tensor differs = all.ne(all[0]);
+  for (int64_t column = 0; column < all.size(1); ++column) {
+    const at::Tensor ranks = differs.select(1, column);
+    if (ranks.any().item<bool>()) return {column, ranks.nonzero()[0].item<int64_t>()};
+  }
+  return {};
+}
+
+struct Item {
+  std::string name, description;
+  at::Tensor tensor;
+};
+
+std::vector<Item> items_of(const std::vector<Parameter>& parameters,
+                           const std::vector<Buffer>& buffers) {
+  std::vector<Item> items;
+  for (const Parameter& p : parameters) {
+    const TensorShard& shard = p.placement.shard;
+    items.push_back({p.name,
+                     concat("parameter \"", p.name, "\" ", p.tensor.sizes(),
+                            p.weight_decay ? "" : " without weight decay",
+                            p.tensor.requires_grad() ? "" : " frozen", " cut ", shard.dim, " ",
+                            shard.parts, " ", shard.full_size),
+                     p.tensor});
+  }
+  for (const Buffer& b : buffers) {
+    items.push_back({b.name,
+                     concat("buffer \"", b.name, "\" ", b.tensor.sizes(), " ",
+                            b.tensor.scalar_type(), " of rank ", b.data_rank),
+                     b.tensor});
+  }
+  return items;
+}
+
+}  // namespace
+
+void require_same_blocks(const ModelSpec& model, Communicator& data) {
+  if (data.size() == 1) return;
+  std::string names;
+  for (const BlockBuilder& block : model.blocks) names += block.name + "\n";
+  const auto count = static_cast<int64_t>(model.block_count());
+  const at::Tensor all = gather_numbers({count, hash_of(names)}, data);
+  const Difference difference = first_difference(all);
+  if (difference.column < 0) return;
+  if (difference.column == 0) {
+    fail(ErrorCode::kInvalidArgument, "the model has ", all[0][0].item<int64_t>(),
+         " blocks on rank 0 of the data axis, but ", all[difference.rank][0].item<int64_t>(),
+         " on rank ", difference.rank, "; every rank must be given the same model");
+  }
+  std::vector<int64_t> hashes;
+  for (const BlockBuilder& block : model.blocks) hashes.push_back(hash_of(block.name));
+  const auto [column, rank] = first_difference(gather_numbers(hashes, data));
+  fail(ErrorCode::kInvalidArgument, "block ", column, " (here \"",
+       model.blocks[static_cast<size_t>(column)].name, "\") has another name on rank ", rank,
+       " of the data axis than on rank 0; every rank must be given the same model");
+}
+
+void take_from_first_rank(const at::Tensor& tensor, Communicator& data) {
+  if (data.size() == 1 || is_placeholder(tensor)) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = tensor.detach().contiguous();
+  data.broadcast(values, 0).wait();
+  if (!values.is_same(tensor)) at::Tensor(tensor).copy_(values);
+}
+
+void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& parameters,
+                    const std::vector<Buffer>& buffers, Communicator& data) {
+  if (data.size() == 1) return;
+  const std::vector<Item> items = items_of(parameters, buffers);
+  std::vector<int64_t> layout, values;
+  for (const Item& item : items) {
+    layout.push_back(hash_of(item.description));
+    values.push_back(builder.from_first_rank ? 0 : hash_of(item.tensor));
+  }
+  const auto count = static_cast<int64_t>(items.size());
+  const at::Tensor all = gather_numbers({count, sum_of(layout), sum_of(values)}, data);
+  const Difference difference = first_difference(all);
+  const std::string where = concat("block \"", builder.name, "\": ");
+  if (difference.column == 0) {
+    fail(ErrorCode::kInvalidArgument, where, all[0][0].item<int64_t>(),
+         " parameters and buffers on rank 0 of the data axis, but ",
+         all[difference.rank][0].item<int64_t>(), " on rank ", difference.rank,
+         " (the last here: ", items.empty() ? std::string("none") : items.back().description,
+         "); every rank must build the same model");
+  }
+  if (difference.column > 0) {
+    const bool differs = difference.column == 1;
+    const auto [column, rank] = first_difference(gather_numbers(differs ? layout : values, data));
+    fail(ErrorCode::kInvalidArgument, where, items[static_cast<size_t>(column)].description,
+         differs ? " (as it is here)" : "", " on rank ", rank,
+         differs ? " of the data axis is not what it is on rank 0; every rank must build the same "
+                   "model"
+                 : " of the data axis does not start with the values of rank 0; draw weights from "
+                   "BuildContext::seed, or read the same file on every rank");
+  }
+  if (!builder.from_first_rank) return;
+  for (const Item& item : items) take_from_first_rank(item.tensor, data);
+}
+
+at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device device) {
+  at::Tensor sum = at::zeros({}, at::TensorOptions(at::kLong).device(device));
+  std::vector<int64_t> counts;
+  for (const MicroBatch& batch : micro_batches) {
+    std::string text = concat(batch.sample_count, " ", batch.token_count, " ", batch.target_count);
+    for (const at::Tensor& tensor : {batch.input_ids, batch.labels, batch.attention_mask}) {
+      counts.push_back(0);
+      if (!tensor.defined()) continue;
+      text += concat(" ", tensor.sizes());
+      sum = sum + checksum(tensor) * static_cast<int64_t>(2 * counts.size() + 1);
+    }
+    counts.push_back(hash_of(text));
+  }
+  return sum + sum_of(counts);
+}
+
+}  // namespace tessera

@@ -1,0 +1,161 @@
+// Ranks that were given different models or different data say so, and do not train on.
+#include <ATen/ATen.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/model/adapters.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Given {
+  ModelSpec model = toy_language_model();
+  BuildContext context;
+  std::vector<MicroBatch> batches;
+  bool evaluates = false;
+};
+
+// What a step says in which every rank does what it was given.
+std::string refusal(const ParallelConfig& config, const MeshExtents& extents,
+                    const std::function<void(const DeviceMesh&, Given&)>& give) {
+  const int ranks = extents.pipeline * extents.data * extents.tensor;
+  return error_of(ErrorCode::kInvalidArgument, [&] {
+    test::run_ranks(ranks, [&](Communicator& comm) {
+      DeviceMesh mesh(comm, extents);
+      Given given;
+      given.batches = {toy_micro_batch({}, 2, 4, 1), toy_micro_batch({}, 2, 4, 2)};
+      give(mesh, given);
+      auto strategy = make_strategy(config, mesh);
+      strategy->attach(given.model, given.context, make_adamw({}));
+      if (given.evaluates) {
+        strategy->evaluate(given.batches);
+      } else {
+        strategy->forward_backward(given.batches);
+      }
+    });
+  });
+}
+
+const char* const kStrategies[] = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
+
+bool is_second(const DeviceMesh& mesh) { return mesh.coordinate(Axis::kData) == 1; }
+
+ModelSpec linear_model(double value, const std::vector<int64_t>& widths) {
+  torch::nn::Sequential layers;
+  for (size_t i = 0; i + 1 < widths.size(); ++i) {
+    layers->push_back(torch::nn::Linear(widths[i], widths[i + 1]));
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : layers->parameters()) parameter.fill_(value);
+  return from_sequential(layers, [](const at::Tensor& output, const MicroBatch& batch) {
+    return (output - batch.labels).pow(2).sum();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("different models on data ranks are refused, naming the first block and parameter") {
+  for (const char* strategy : kStrategies) {
+    INFO(strategy);
+    const auto say = [&](const std::function<void(const DeviceMesh&, Given&)>& give) {
+      return refusal({.strategy = strategy}, {.data = 2}, give);
+    };
+    CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
+                 if (is_second(mesh)) given.context.seed = 3;
+               }),
+               Contains("block \"embedding\"") && Contains("\"weight\"") &&
+                   Contains("values of rank 0") && Contains("BuildContext::seed"));
+    CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
+                 if (is_second(mesh)) given.model = toy_language_model({.layers = 5});
+               }),
+               Contains("blocks on rank 0") && Contains("7 on rank 1"));
+    CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
+                 if (is_second(mesh)) given.model.blocks[2].name = "other";
+               }),
+               Contains("block 2"));
+    CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
+                 given.model = linear_model(1, is_second(mesh) ? std::vector<int64_t>{4, 5, 2}
+                                                               : std::vector<int64_t>{4, 6, 2});
+               }),
+               Contains("block \"0\"") && Contains("\"weight\"") && Contains("same model"));
+  }
+}
+
+TEST_CASE("a module's weights are those of the first data rank") {
+  for (const char* strategy : kStrategies) {
+    INFO(strategy);
+    test::run_ranks(3, [&](Communicator& comm) {
+      DeviceMesh mesh(comm, {.data = 3});
+      auto parallel = make_strategy({.strategy = strategy}, mesh);
+      parallel->attach(linear_model(comm.rank() + 1, {4, 6, 2}), {}, make_adamw({}));
+      parallel->visit_parameters([&](const VisitedParameter& parameter) {
+        test::require(parameter.value.eq(1).all().item<bool>(), parameter.name, " on rank ",
+                      comm.rank());
+      });
+    });
+  }
+}
+
+TEST_CASE("different numbers of micro-batches, or kinds of step, are refused") {
+  for (const char* strategy : kStrategies) {
+    INFO(strategy);
+    CHECK_THAT(refusal({.strategy = strategy}, {.data = 2},
+                       [](const DeviceMesh& mesh, Given& given) {
+                         if (is_second(mesh)) given.batches.pop_back();
+                       }),
+               Contains("how many micro-batches"));
+    CHECK_THAT(
+        refusal({.strategy = strategy}, {.data = 2},
+                [](const DeviceMesh& mesh, Given& given) { given.evaluates = is_second(mesh); }),
+        Contains("another evaluates"));
+  }
+}
+
+TEST_CASE("different data on the stages of one pipeline is refused") {
+  for (const char* strategy : kStrategies) {
+    for (int what = 0; what < 3; ++what) {
+      INFO(strategy << " " << what);
+      CHECK_THAT(refusal({.strategy = strategy}, {.pipeline = 2, .data = 2},
+                         [&](const DeviceMesh& mesh, Given& given) {
+                           if (mesh.world().rank() != 3) return;
+                           MicroBatch& batch = given.batches[1];
+                           if (what == 0) batch = toy_micro_batch({}, 2, 4, 9);
+                           if (what == 1) {  // two ids swapped
+                             batch.input_ids = batch.input_ids.clone();
+                             batch.input_ids[0][0] = (batch.input_ids[0][0] + 1) % 31;
+                           }
+                           if (what == 2) ++batch.sample_count;
+                         }),
+                 Contains("different micro-batches"));
+    }
+  }
+}
+
+TEST_CASE("targets that were not counted are refused") {
+  CHECK_THAT(refusal({.strategy = "ddp"}, {.data = 2},
+                     [](const DeviceMesh&, Given& given) { given.batches[0].target_count = 0; }),
+             Contains("target_count is 0") && Contains("make_micro_batch"));
+}
+
+TEST_CASE("a step's counts are those of all ranks, whoever shares them") {
+  test::run_ranks(4, [](Communicator& comm) {
+    DeviceMesh mesh(comm, {.pipeline = 2, .data = 2});
+    auto strategy = make_strategy({.strategy = "zero2"}, mesh);
+    strategy->attach(toy_language_model(), {}, make_adamw({}));
+    const int place = mesh.coordinate(Axis::kData);
+    const MicroBatch batch = toy_micro_batch({}, 2 + place, 4, static_cast<uint64_t>(place));
+    const StepResult result = strategy->forward_backward(std::vector{batch});
+    test::require(result.sample_count.item<int64_t>() == 5, "rows");
+    test::require(result.token_count.item<int64_t>() == 20, "positions");
+  });
+}
