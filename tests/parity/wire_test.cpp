@@ -95,8 +95,7 @@ TEST_CASE("the wire carries precision.reduce: dtypes and digits") {
   }
 }
 
-TEST_CASE("the wire carries precision.reduce over the replicas of hybrid sharding",
-          "[!shouldfail]") {
+TEST_CASE("the wire carries precision.reduce over the replicas of hybrid sharding") {
   for (const Way& way : ways()) {
     if (way.config.shard_ranks == 2) check_wire_dtype(way, random_parts(kRanks, 2));
   }
@@ -145,7 +144,7 @@ TEST_CASE("reduced once a step: sums over micro-batches in the gradient's dtype,
 }
 
 // Each micro-batch's own part is rounded for the wire; the sum of earlier ones never is.
-TEST_CASE("reduced every micro-batch: sums in the gradient's dtype, bit for bit", "[!shouldfail]") {
+TEST_CASE("reduced every micro-batch: sums in the gradient's dtype, bit for bit") {
   const GradientParts parts = random_parts(kRanks, kMicroBatches);
   for (const auto reduce : {at::kBFloat16, at::kHalf}) {
     const auto sum_over = [&](size_t first, size_t end) {
@@ -176,8 +175,7 @@ TEST_CASE("reduced every micro-batch: sums in the gradient's dtype, bit for bit"
 // each. So a sum is off by (2 + u) u + kMicroBatches 2^-24 of the sum of sizes, however many
 // micro-batches there are. Here later parts are 0.49 u of the first: rounding the running sum would
 // lose every one of them, (kMicroBatches - 1) 0.49 u in all.
-TEST_CASE("reduced every micro-batch: the error does not grow with the number of micro-batches",
-          "[!shouldfail]") {
+TEST_CASE("reduced every micro-batch: the error does not grow with the number of micro-batches") {
   for (const auto reduce : {at::kBFloat16, at::kHalf}) {
     const double u = unit_roundoff(reduce);
     GradientParts parts = random_parts(kRanks, kMicroBatches);
@@ -201,8 +199,7 @@ TEST_CASE("reduced every micro-batch: the error does not grow with the number of
   }
 }
 
-TEST_CASE("the wire carries precision.reduce between the holders of a tied parameter",
-          "[!shouldfail]") {
+TEST_CASE("the wire carries precision.reduce between the holders of a tied parameter") {
   for (const auto reduce : {at::kFloat, at::kBFloat16}) {
     test::run_ranks(2, [&](Communicator& world) {
       const auto log = std::make_shared<std::vector<test::WireRecord>>();
