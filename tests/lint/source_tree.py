@@ -32,6 +32,7 @@ CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NCCL|MPI)", re.
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cub/|nccl|c10/cuda/|ATen/cuda/|torch/csrc/cuda)")
 KNOWS_CUDA = re.compile(r"^lib/(ops/cuda/|comm/nccl/|core/device_cuda)|^(tests|benchmarks)/")
 KNOWS_NCCL = re.compile(r"^lib/comm/nccl/|^tests/")
+QUIET_TAG = re.compile(r'"[^"]*\[(\.|!hide|!mayfail)')  # Catch2 cases that are not run, or may fail
 KNOWS_MPI = re.compile(r"^lib/comm/(mpi|nccl)/|^tests/")
 
 
@@ -88,6 +89,8 @@ def check_file(root, path):
         if match:
             for message in check_include(path, match.group(2), public):
                 yield number, message
+        if path.startswith("tests/") and QUIET_TAG.search(line):
+            yield number, "no hidden test cases, and none that may fail"
         if public and CONDITION.match(line):
             yield number, "no #if on CUDA, NCCL or MPI in public headers"
 

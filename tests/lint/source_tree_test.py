@@ -26,6 +26,9 @@ CASES = [
     ("lib/ops/cuda/a.cu", "#include <cuda_bf16.h>\n", None),
     ("lib/ops/a.cpp", "#include <cuda_runtime.h>\n", "only lib/ops/cuda"),
     ("lib/comm/local/a.cpp", "#include <mpi.h>\n", "only lib/comm/mpi"),
+    ("tests/unit/a.cpp", 'TEST_CASE("a", "[.]") {}\n', "no hidden test cases"),
+    ("tests/unit/a.cpp", 'TEST_CASE("a", "[x][!mayfail]") {}\n', "no hidden test cases"),
+    ("tests/unit/a.cpp", 'TEST_CASE("a", "[!shouldfail]") {}\n', None),
     ("lib/core/a.cpp", "int x;\n" * 401, "401 lines"),
     ("lib/core/a.cpp", "int x;\n" * 400, None),
 ]

@@ -106,13 +106,18 @@ TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not p
   const at::NoGradGuard no_grad;
   for (const std::string name : {"gpt2-tiny", "llama-tiny"}) {
     INFO(name);
-    WholeModel model(tiny(name).make_classifier(4), {.seed = 3});
+    LanguageModel decoder = tiny(name);
+    WholeModel model(decoder.make_classifier(4), {.seed = 3});
     const at::Tensor ids = at::tensor({7, 3, 8, 9, 3, 7, 8, 9, 5, 6}, at::kLong).reshape({2, 5});
     const at::Tensor pooled = model.logits(batch_of(ids));
     CHECK(pooled.sizes() == at::IntArrayRef({2, 4}));
-    CHECK(at::allclose(pooled[0], model.logits(batch_of(ids.slice(0, 0, 1).slice(1, 0, 4)))[0],
-                       1e-4, 1e-6));
-    CHECK(at::allclose(pooled[1], model.logits(batch_of(ids.slice(0, 1)))[0], 1e-4, 1e-6));
+    decoder.config().pad_token.reset();  // then the rightmost position is pooled
+    WholeModel at_the_end(decoder.make_classifier(4), {.seed = 3});
+    const auto last = [&](int64_t row, int64_t length) {
+      return at_the_end.logits(batch_of(ids.slice(0, row, row + 1).slice(1, 0, length)))[0];
+    };
+    CHECK(at::allclose(pooled[0], last(0, 4), 1e-4, 1e-6));
+    CHECK(at::allclose(pooled[1], last(1, 5), 1e-4, 1e-6));
     CHECK_THROWS_AS(tiny(name).make_classifier(1), Error);
   }
 }

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# What takes too long for every change: sanitizers, mutants, long fuzzing, foreign readers. Writes docs/nightly.md, newest first.
+#   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
+# A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
+# tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
+#   TESSERA_FUZZ_SECONDS  length of the fuzz stage, default 7200    TESSERA_JOBS  parallel compilations
+# A new stage is a function stage_NAME (its last line of output goes into the log; its status decides) and a word in `all`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
+all=(asan tsan mutants fuzz readers)
+
+list='' restart='' short='' chosen=()
+for argument in "$@"; do
+  case $argument in
+    --list | --restart | --short) declare "${argument#--}=1" ;;
+    -*) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    *) chosen+=("$argument") ;;
+  esac
+done
+((${#chosen[@]})) || chosen=("${all[@]}")
+for stage in "${chosen[@]}"; do
+  [[ " ${all[*]} " == *" $stage "* ]] || { echo "nightly: no stage '$stage'; there are: ${all[*]}" >&2; exit 2; }
+done
+if [[ -n $list ]]; then printf '%s\n' "${chosen[@]}"; exit; fi
+
+if [[ -z ${TESSERA_TORCH_ROOT:-} ]]; then
+  scripts/setup.sh
+  source .deps/env.sh
+fi
+jobs=${TESSERA_JOBS:-$(nproc)}
+mkdir -p "$state" "$logs"
+commit=$(git rev-parse HEAD)
+git diff --quiet HEAD -- . ':!docs' || echo "nightly: there are uncommitted changes; the log names the commit below them"
+
+# preset, programs...: builds them and runs all their cases under ctest
+sanitized() {
+  local preset=$1 pattern
+  shift
+  pattern="^($(IFS='|'; echo "$*")): "
+  cmake --preset "$preset" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" >"$logs/$preset-configure.log"
+  cmake --build --preset "$preset" -j "$jobs" --target "$@"
+  ctest --preset "$preset" --no-tests=error -R "$pattern" || return 1
+  echo "$(ctest --preset "$preset" -N -R "$pattern" | sed -n 's/^Total Tests: //p') test cases of $*"
+}
+programs=(test_comm conformance_local test_sharding test_backends test_pipeline test_tensor)
+[[ -z $short ]] || programs=(test_comm test_sharding)
+stage_asan() { sanitized asan "${programs[@]}"; }
+stage_tsan() { sanitized tsan "${programs[@]}"; }
+stage_mutants() {
+  local patterns=()
+  [[ -z $short ]] || patterns=('optim-*')
+  scripts/mutants.sh "${patterns[@]}"
+}
+release_target() {
+  local preset=${TESSERA_PRESET:-release}
+  cmake --preset "$preset" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" >"$logs/$preset-configure.log"
+  cmake --build --preset "$preset" -j "$jobs" --target "$@"
+}
+stage_fuzz() {
+  release_target fuzz_layouts
+  "build/${TESSERA_PRESET:-release}/bin/fuzz_layouts" --seconds "$([[ -n $short ]] && echo 20 || echo "${TESSERA_FUZZ_SECONDS:-7200}")" \
+    --seed "$(date +%s)"
+}
+stage_readers() {
+  release_target all
+  ctest --preset "${TESSERA_PRESET:-release}" --no-tests=error -L readers || return 1
+  echo "files opened by the libraries that others read them with"
+}
+
+# result, seconds, what: the newest line of the table
+write_log() {
+  local log=docs/nightly.md row
+  [[ -e $log ]] || printf '%s\n\n' '# Nightly runs' \
+    'Written by `scripts/nightly.sh`; newest first. `short` marks a taste of a stage.' >"$log"
+  grep -q '^| date' "$log" || printf '%s\n' '| date (UTC) | commit | stage | result | duration | |' '|---|---|---|---|---|---|' >>"$log"
+  row="| $(date -u +'%F %H:%M') | ${commit:0:10} | $1${short:+ (short)} | $2 | $(($3 / 60)) min $(($3 % 60)) s | ${4//|//} |"
+  awk -v row="$row" '{ print } /^\|---/ && !done { print row; done = 1 }' "$log" >"$log.new" && mv "$log.new" "$log"
+}
+
+failed=()
+for stage in "${chosen[@]}"; do
+  stamp=$state/$stage${short:+-short} log=$logs/$stage.log
+  [[ -z $restart ]] || rm -f "$stamp"
+  if [[ -e $stamp && $(<"$stamp") == "$commit" ]]; then
+    echo "nightly: $stage passed at ${commit:0:10} before"
+    continue
+  fi
+  echo "nightly: $stage ... (log: ${log#"$root"/})"
+  begin=$SECONDS result=passed
+  set +e  # a function called in a condition would go on behind its errors
+  (set -e; "stage_$stage") >"$log" 2>&1
+  [[ $? == 0 ]] || result=failed
+  set -e
+  what=$(grep -v '^ *$' "$log" | tail -1 | cut -c1-200)
+  write_log "$stage" "$result" $((SECONDS - begin)) "$what"
+  echo "nightly: $stage $result after $((SECONDS - begin)) s: $what"
+  if [[ $result == passed ]]; then echo "$commit" >"$stamp"; else failed+=("$stage"); fi
+done
+echo "nightly: ${#failed[@]} of ${#chosen[@]} stages failed at ${commit:0:10}${failed[*]:+: ${failed[*]}}"
+((${#failed[@]} == 0))
