@@ -9,6 +9,7 @@
 #include "lib/plan/slots.h"
 #include "lib/plan/stage.h"
 #include "lib/plan/traffic.h"
+#include "lib/plan/wire.h"
 
 namespace tessera {
 
@@ -16,26 +17,27 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   const Stage stage = make_stage(plan, index);
   const Dtypes d(plan.parallel.precision);
   const int shards = layout_shards(plan);
-  const double numel = stage.numel(), resident = stage.resident();
+  const double numel = stage.numel(), resident = stage.resident(), trained = stage.trained();
   const bool master = plan.parallel.precision.parameter != at::kFloat;
   LayoutCost cost;
   cost.parameter_bytes = d.parameter * numel;
-  cost.gradient_bytes = d.gradient * numel;
-  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * numel / shards;
+  cost.gradient_bytes = d.gradient * trained;
+  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * trained / shards;
   double gathered = 0;
   if (gathers(plan)) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
     const int depth = plan.parallel.overlap ? plan.parallel.prefetch_blocks + 1 : 1;
-    const Slots slots(stage.units, &PlannedUnit::gathered, depth,
-                      !plan.parallel.reshard_after_forward);
-    cost.buffer_bytes += d.parameter * static_cast<double>(slots.elements);
+    const SlotAssignment slots =
+        slots_of(stage, &PlannedUnit::gathered, depth, !plan.parallel.reshard_after_forward);
+    cost.buffer_bytes += d.parameter * elements_of(slots);
     gathered = gathered_elements(stage, slots);
   }
   if (shards_gradients(plan)) {
     cost.gradient_bytes /= shards;
-    const Slots slots(stage.units, &PlannedUnit::numel, plan.parallel.overlap ? 2 : 1, false);
-    cost.buffer_bytes += d.gradient * static_cast<double>(slots.elements);
+    const int depth = plan.parallel.overlap ? 2 : 1;
+    cost.buffer_bytes += d.gradient * elements_of(slots_of(stage, &PlannedUnit::trained, depth));
   }
+  cost.buffer_bytes += wire_bytes(plan, stage);
   move_to_host(plan, stage, cost);
   add_traffic(plan, stage, gathered, cost);
   return cost;

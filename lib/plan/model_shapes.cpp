@@ -1,5 +1,7 @@
 #include "tessera/plan/model_shapes.h"
 
+#include <set>
+
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -37,28 +39,38 @@ class NoCommunication : public Communicator {
 
 }  // namespace
 
-std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks,
-                                                      int end_ranks) {
-  const std::string problem = tensor_parallel_problem(model, tensor_ranks);
+ModelShapes model_shapes(const ModelSpec& model, const ShapeAxes& axes) {
+  const std::string problem = tensor_parallel_problem(model, axes.tensor);
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
-  NoCommunication layers(tensor_ranks), ends(end_ranks);
-  std::vector<std::vector<ParameterShape>> shapes;
+  const auto layers = std::make_shared<NoCommunication>(axes.tensor);
+  const auto ends =
+      axes.ends == axes.tensor ? layers : std::make_shared<NoCommunication>(axes.ends);
+  ModelShapes shapes{.axes = {layers, ends}};
+  std::set<std::string> frozen;  // owners
   for (const BlockBuilder& builder : model.blocks) {
-    shapes.emplace_back();
+    shapes.blocks.emplace_back();
     const bool is_end = &builder == &model.blocks.front() || &builder == &model.blocks.back();
-    NoCommunication& axis = is_end && end_ranks > 1 ? ends : layers;
-    const BuildContext context{.device = at::kMeta, .tensor = axis.size() > 1 ? &axis : nullptr};
+    const auto& axis = is_end ? ends : layers;
+    const BuildContext context{.device = at::kMeta,
+                               .tensor = axis->size() > 1 ? axis.get() : nullptr,
+                               .sequence_parallel = axes.sequence_parallel};
     for (const Parameter& parameter : builder.build(context)->parameters()) {
-      ParameterShape shape{builder.name + "." + parameter.name, parameter.tensor};
-      shape.whole = parameter.placement.shard.replicated();
+      const std::string name = builder.name + "." + parameter.name;
+      ParameterShape shape{name, parameter};
+      if (!parameter.tensor.requires_grad()) frozen.insert(name);
       for (const TiedParameter& tie : model.tied) {
         const std::string owner = tie.owner_block + "." + tie.owner_parameter;
-        if (shape.owner == owner || shape.owner == tie.alias_block + "." + tie.alias_parameter) {
+        if (name == owner || name == tie.alias_block + "." + tie.alias_parameter) {
           shape.owner = owner;
           shape.tied = true;
         }
       }
-      shapes.back().push_back(shape);
+      shapes.blocks.back().push_back(shape);
+    }
+  }
+  for (auto& block : shapes.blocks) {
+    for (ParameterShape& shape : block) {
+      shape.parameter.placement.frozen = frozen.contains(shape.owner);
     }
   }
   return shapes;

@@ -16,7 +16,13 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) 
   cost.optimizer_bytes = 0;
   if (parameters_too) cost.parameter_bytes = d.parameter * stage.resident();
   double largest = 0;
+  bool any_target_on_host = false;
   for (const PlannedUnit& unit : stage.units) {
+    if (parameters_too) {
+      cost.host_bytes += d.parameter * static_cast<double>(unit.gathered()) / unit.layout.shards();
+    }
+    if (unit.frozen) continue;
+    any_target_on_host = any_target_on_host || (parameters_too && unit.gathered() > 0);
     const auto owned = static_cast<double>(unit.layout.shard_numel());
     const bool targets_on_host = parameters_too && unit.resident() == 0;
     const bool master = is_16_bit || (!streams && !targets_on_host);
@@ -26,15 +32,12 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) 
       if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
     }
     cost.host_bytes += element * owned;
-    if (parameters_too) {
-      cost.host_bytes += d.parameter * static_cast<double>(unit.gathered()) / unit.layout.shards();
-    }
     largest = std::max(largest, owned);
   }
   if (!streams) return;
   const double chunk = std::min(largest, static_cast<double>(offload.chunk_numel));
-  const double slot = 4.0 * (plan.moments + (is_16_bit || parameters_too ? 1 : 0)) +
-                      (is_16_bit && parameters_too ? d.parameter : 0);
+  const double slot = 4.0 * (plan.moments + (is_16_bit || any_target_on_host ? 1 : 0)) +
+                      (is_16_bit && any_target_on_host ? d.parameter : 0);
   cost.buffer_bytes += 3 * chunk * slot;
 }
 

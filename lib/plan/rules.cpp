@@ -14,6 +14,11 @@ Dtypes::Dtypes(const PrecisionConfig& p)
       gradient(bytes_of(p.gradient.value_or(p.parameter))),
       reduce(bytes_of(p.reduce.value_or(p.gradient.value_or(p.parameter)))) {}
 
+bool converts(const PrecisionConfig& p) {
+  const at::ScalarType gradient = p.gradient.value_or(p.parameter);
+  return p.reduce.value_or(gradient) != gradient;
+}
+
 int end_ranks(const LayoutPlan& plan) {
   return plan.parallel.pipeline.shared_vocabulary ? plan.mesh.pipeline : plan.mesh.tensor;
 }

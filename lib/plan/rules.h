@@ -12,6 +12,9 @@ struct Dtypes {
   explicit Dtypes(const PrecisionConfig& precision);
 };
 
+// Whether gradients change their dtype for the wire.
+bool converts(const PrecisionConfig& precision);
+
 // The share of a buffer that a rank of a ring sends in an all-gather or a reduce-scatter.
 inline double ring(int ranks) { return (ranks - 1.0) / ranks; }
 

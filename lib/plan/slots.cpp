@@ -1,37 +1,40 @@
 #include "lib/plan/slots.h"
 
-#include <map>
+#include <numeric>
+#include <set>
 
 namespace tessera {
 
-Slots::Slots(const std::vector<PlannedUnit>& units, int64_t (PlannedUnit::*size)() const, int depth,
-             bool all_alone) {
-  std::map<int64_t, std::vector<size_t>> classes;
-  std::map<int64_t, size_t> users;
-  size_t count = 0;
-  for (const PlannedUnit& unit : units) {
-    const int64_t numel = (unit.*size)();
-    auto& slots = classes[numel];
-    const bool alone = unit.tied_here || all_alone;
-    if (alone || slots.size() < static_cast<size_t>(depth)) {
-      elements += numel;
-      slot_of.push_back(count++);
-      if (!alone) slots.push_back(slot_of.back());
-      if (!alone) ++users[numel];
-    } else {
-      slot_of.push_back(slots[users[numel]++ % slots.size()]);
-    }
+SlotAssignment slots_of(const Stage& stage, int64_t (PlannedUnit::*size)() const, int depth,
+                        bool all_apart) {
+  std::vector<SlotUser> users;
+  for (const PlannedUnit& unit : stage.units) {
+    users.push_back(
+        {.numel = (unit.*size)(), .turn = unit.turn, .exclusive = all_apart || unit.apart});
   }
+  return assign_slots(users, depth);
 }
 
-double gathered_elements(const Stage& stage, const Slots& slots) {
-  std::map<size_t, size_t> holder;
+double elements_of(const SlotAssignment& slots) {
+  return static_cast<double>(
+      std::accumulate(slots.slot_numel.begin(), slots.slot_numel.end(), int64_t{0}));
+}
+
+double gathered_elements(const Stage& stage, const SlotAssignment& slots) {
+  std::vector<std::set<size_t>> present(slots.slot_numel.size());
   double elements = 0;
-  for (size_t unit : stage.visits) {
-    const auto [held, fresh] = holder.emplace(slots.slot_of[unit], unit);
-    if (!fresh && held->second == unit) continue;
-    held->second = unit;
-    elements += static_cast<double>(stage.units[unit].gathered());
+  for (int step = 0; step < 2; ++step) {  // frozen units of the step before may still be there
+    elements = 0;
+    for (size_t unit : stage.visits) {
+      std::set<size_t>& here = present[slots.slot[unit]];
+      if (here.contains(unit)) continue;
+      std::erase_if(here, [&](size_t u) { return stage.units[u].turn != stage.units[unit].turn; });
+      here.insert(unit);
+      elements += static_cast<double>(stage.units[unit].gathered());
+    }
+    for (std::set<size_t>& here : present) {
+      std::erase_if(here, [&](size_t unit) { return !stage.units[unit].frozen; });
+    }
   }
   return elements;
 }

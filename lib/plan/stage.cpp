@@ -2,50 +2,91 @@
 
 #include <algorithm>
 
+#include "lib/plan/rules.h"
 #include "tessera/backends/pipeline/schedule.h"
 
 namespace tessera {
+namespace {
 
-void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPart>& parts,
-                   const std::vector<StageBlock>& blocks, Stage& stage) {
+PipelineSchedule schedule_of(const LayoutPlan& plan) {
   const PipelineConfig& pipeline = plan.parallel.pipeline;
   const auto micro_batches = static_cast<int>(plan.accumulation);
-  PipelineSchedule schedule =
-      plan.mesh.pipeline > 1 ? make_schedule(pipeline.schedule, plan.mesh.pipeline, micro_batches,
-                                             pipeline.chunks, pipeline.shared_vocabulary)
-                             : one_f_one_b(1, micro_batches);
+  if (plan.mesh.pipeline == 1) return one_f_one_b(1, micro_batches);
+  return make_schedule(pipeline.schedule, plan.mesh.pipeline, micro_batches, pipeline.chunks,
+                       pipeline.shared_vocabulary);
+}
+
+// Forward and backward of every micro-batch in the schedule's order.
+void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPart>& parts,
+                   const StageBlocks& blocks, Stage& stage) {
   const size_t last = plan.model.block_count() - 1;
-  auto visit = [&](size_t block) {
-    const auto place = std::ranges::find(blocks, block, &StageBlock::index) - blocks.begin();
-    for (size_t unit : stage.units_of_block[static_cast<size_t>(place)])
-      stage.visits.push_back(unit);
+  const bool recompute = plan.parallel.gradient_checkpointing;
+  auto count = [&](size_t block, Visits& visits) {
+    ++(block == 0 ? visits.embedding : block == last ? visits.head : visits.layers);
   };
+  auto visit = [&](size_t block, Visits& visits) {
+    const auto place = std::ranges::find(blocks, block, &StageBlock::index) - blocks.begin();
+    const auto& units = stage.units_of_block[static_cast<size_t>(place)];
+    stage.visits.insert(stage.visits.end(), units.begin(), units.end());
+    count(block, visits);
+  };
+  // Backward ends where nothing before is trained; only the model's first blocks can tell.
+  const size_t run = plan.parallel.pipeline.shared_vocabulary ? 1 : parts.front().count;
+  size_t first_trained = 0;
+  auto is_frozen = [&](size_t unit) { return stage.units[unit].frozen; };
+  while (blocks.front().index == 0 && first_trained < run &&
+         std::ranges::all_of(stage.units_of_block[first_trained], is_frozen)) {
+    ++first_trained;
+  }
+  auto visit_backward = [&](size_t block) {
+    if (block < first_trained || block == last) return;  // the loss runs both ways at once
+    visit(block, stage.backwards);
+    if (recompute) count(block, stage.forwards);
+  };
+  const PipelineSchedule schedule = schedule_of(plan);
   for (const PipelineAction& action : schedule.stages[static_cast<size_t>(index)]) {
-    if (action.of_all_stages()) {
-      const bool head = action.kind == PipelineAction::Kind::kHead;
-      const bool back = action.kind == PipelineAction::Kind::kEmbedBackward;
-      visit(head ? last : 0);
-      stage.broadcasts += head || back ? 1 : 0;
-      stage.forwards_of_head += head ? 1 : 0;
-      const bool again = back && plan.parallel.gradient_checkpointing;
-      stage.forwards_of_embedding += (!head && !back) || again ? 1 : 0;
-      continue;
-    }
-    const ModelPart& part = parts[static_cast<size_t>(schedule.part(index, action))];
-    const bool forward = action.kind == PipelineAction::Kind::kForward;
+    using Kind = PipelineAction::Kind;
     stage.messages += output_of(schedule, index, action).has_value() ? 1 : 0;
-    for (size_t i = 0; i < part.count; ++i) {
-      const size_t block = forward ? part.first + i : part.first + part.count - 1 - i;
-      if (!forward && block == last) continue;  // the loss runs both ways at once
-      visit(block);
-      const bool again = !forward && plan.parallel.gradient_checkpointing;
-      if (!forward && !again) continue;
-      ++(block == 0      ? stage.forwards_of_embedding
-         : block == last ? stage.forwards_of_head
-                         : stage.forwards_of_layers);
+    stage.broadcasts += action.kind == Kind::kHead || action.kind == Kind::kEmbedBackward ? 1 : 0;
+    if (action.kind == Kind::kEmbed || action.kind == Kind::kHead) {
+      visit(action.kind == Kind::kEmbed ? 0 : last, stage.forwards);
+    } else if (action.kind == Kind::kEmbedBackward) {
+      visit_backward(0);
+    } else {
+      const ModelPart& part = parts[static_cast<size_t>(schedule.part(index, action))];
+      for (size_t i = 0; i < part.count; ++i) {
+        if (action.kind == Kind::kForward) {
+          visit(part.first + i, stage.forwards);
+        } else {
+          visit_backward(part.first + part.count - 1 - i);
+        }
+      }
     }
   }
 }
+
+std::vector<StageBlocks> blocks_of_stages(const LayoutPlan& plan,
+                                          const std::vector<ModelPart>& parts) {
+  const bool shared = plan.parallel.pipeline.shared_vocabulary;
+  const auto stages = static_cast<size_t>(plan.mesh.pipeline);
+  std::vector<StageBlocks> blocks(stages);
+  for (StageBlocks& own : blocks) {
+    if (shared) own.push_back({0, /*ends_unit=*/true});
+  }
+  for (size_t part = 0; part < parts.size(); ++part) {
+    for (size_t i = 0; i < parts[part].count; ++i) {
+      const size_t block = parts[part].first + i;
+      const bool ends = i + 1 == parts[part].count || plan.model.blocks[block].ends_unit;
+      blocks[part % stages].push_back({block, ends});
+    }
+  }
+  for (StageBlocks& own : blocks) {
+    if (shared) own.push_back({plan.model.block_count() - 1, true});
+  }
+  return blocks;
+}
+
+}  // namespace
 
 Stage make_stage(const LayoutPlan& plan, int index) {
   std::vector<ModelPart> parts{{0, plan.model.block_count(), 0}};
@@ -53,19 +94,13 @@ Stage make_stage(const LayoutPlan& plan, int index) {
     parts = partition(plan.model, plan.parallel.pipeline, plan.mesh.pipeline,
                       plan.parallel.gradient_checkpointing);
   }
-  const bool shared = plan.parallel.pipeline.shared_vocabulary;
-  std::vector<StageBlock> blocks;
-  if (shared) blocks.push_back({0, /*ends_part=*/true});
-  for (size_t p = 0; p < parts.size(); ++p) {
-    if (p % static_cast<size_t>(plan.mesh.pipeline) != static_cast<size_t>(index)) continue;
-    for (size_t i = 0; i < parts[p].count; ++i) {
-      blocks.push_back({parts[p].first + i, i + 1 == parts[p].count});
-    }
-  }
-  if (shared) blocks.push_back({plan.model.block_count() - 1, true});
+  const std::vector<StageBlocks> blocks = blocks_of_stages(plan, parts);
   Stage stage;
-  make_units(plan, blocks, stage);
-  play_schedule(plan, index, parts, blocks, stage);
+  stage.shapes = model_shapes(plan.model, {.tensor = plan.mesh.tensor,
+                                           .sequence_parallel = plan.parallel.sequence_parallel,
+                                           .ends = end_ranks(plan)});
+  make_units(plan, blocks, static_cast<size_t>(index), stage);
+  play_schedule(plan, index, parts, blocks[static_cast<size_t>(index)], stage);
   return stage;
 }
 

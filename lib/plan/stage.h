@@ -5,30 +5,38 @@
 
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/plan/layout_cost.h"
+#include "tessera/plan/model_shapes.h"
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {
 
-// Parameters that are gathered and reduced together.
+// Parameters that are gathered and reduced together; see ParameterUnit.
 struct PlannedUnit {
   FlatLayout layout;
-  bool tied_here = false;  // two blocks of this stage share it
-  bool tied_away = false;  // a block of another stage holds a copy
+  bool frozen = false, apart = false;
+  size_t turn = 0;
+  int stages = 1;  // that hold its parameters
 
   int64_t numel() const { return layout.numel(); }
+  int64_t trained() const { return frozen ? 0 : numel(); }
   int64_t gathered() const { return layout.resident_begin(); }
   int64_t resident() const { return numel() - gathered(); }  // in full on every rank
 };
 
+// Of blocks, in a step.
+struct Visits {
+  int64_t layers = 0, embedding = 0, head = 0;
+};
+
 // One stage's part of the model, and the order in which a step comes by its blocks.
 struct Stage {
+  ModelShapes shapes;
   std::vector<PlannedUnit> units;
   std::vector<std::vector<size_t>> units_of_block;
   std::vector<size_t> visits;  // units in the order in which they are needed
+  Visits forwards, backwards;  // forwards include those that backward runs again
   int64_t messages = 0;        // activations and their gradients handed on
-  double whole = 0;            // elements that every tensor rank holds
-  int64_t forwards_of_layers = 0, forwards_of_embedding = 0, forwards_of_head = 0;
-  int64_t broadcasts = 0;  // activations and gradients that one stage gives to all
+  int64_t broadcasts = 0;      // activations and gradients that one stage gives to all
 
   double sum(int64_t (PlannedUnit::*part)() const) const {
     double total = 0;
@@ -36,6 +44,7 @@ struct Stage {
     return total;
   }
   double numel() const { return sum(&PlannedUnit::numel); }
+  double trained() const { return sum(&PlannedUnit::trained); }
   double resident() const { return sum(&PlannedUnit::resident); }
 };
 
@@ -44,15 +53,14 @@ Stage make_stage(const LayoutPlan& plan, int index);
 // A block of a stage.
 struct StageBlock {
   size_t index = 0;        // in the model
-  bool ends_part = false;  // units end with it
+  bool ends_unit = false;  // see BlockBuilder
 };
+using StageBlocks = std::vector<StageBlock>;
 
-// The steps of make_stage().
-// Units as docs/strategies.md has them: tied parameters alone, other parameters of a block
-// together, consecutive small blocks too where fsdp is told so.
-void make_units(const LayoutPlan& plan, const std::vector<StageBlock>& blocks, Stage& stage);
-// Forward and backward of every micro-batch in the schedule's order.
-void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPart>& parts,
-                   const std::vector<StageBlock>& blocks, Stage& stage);
+// The units of a stage that has its shapes: tied parameters alone, other parameters of a block
+// together, frozen ones beside them, those of consecutive small blocks together where fsdp is told
+// so. blocks: of every stage.
+void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, size_t index,
+                Stage& stage);
 
 }  // namespace tessera

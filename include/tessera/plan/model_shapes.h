@@ -1,7 +1,6 @@
 #pragma once
 // A model's parameters as one rank of a tensor axis builds them, without memory.
-#include <ATen/core/Tensor.h>
-
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,16 +9,25 @@
 namespace tessera {
 
 struct ParameterShape {
-  std::string owner;  // "block.parameter" of the tensor it is; its own name unless it is tied
-  at::Tensor tensor;  // on the meta device
-  bool tied = false;  // owner or alias of a tied pair
-  bool whole = true;  // every tensor rank holds all of it
+  std::string owner;    // "block.parameter" of the tensor it is; its own name unless it is tied
+  Parameter parameter;  // on the meta device
+  bool tied = false;    // owner or alias of a tied pair
 };
 
-// Block by block, aliases included. Builds every block on the meta device. Throws
-// Error(kInvalidArgument) when the ranks cannot share the model. end_ranks: a pipeline's stages
-// that share the first and the last block.
-std::vector<std::vector<ParameterShape>> model_shapes(const ModelSpec& model, int tensor_ranks = 1,
-                                                      int end_ranks = 1);
+struct ModelShapes {
+  std::vector<std::vector<ParameterShape>> blocks;  // aliases included
+  std::vector<std::shared_ptr<Communicator>> axes;  // that placements point at; they do nothing
+};
+
+// How the ranks of a mesh share a model's blocks.
+struct ShapeAxes {
+  int tensor = 1;
+  bool sequence_parallel = false;
+  int ends = 1;  // ranks that share the first and the last block: those of `tensor`, or all stages
+};
+
+// Builds every block on the meta device. Throws Error(kInvalidArgument) when the ranks cannot share
+// the model.
+ModelShapes model_shapes(const ModelSpec& model, const ShapeAxes& axes = {});
 
 }  // namespace tessera

@@ -97,6 +97,52 @@ TEST_CASE("hybrid shards are those of the group, and are summed over the replica
   CHECK(cost.comm_bytes_per_step == Approx(8.192e6 * 1 / 2 + 8.192e6 / 2 * 3 / 4));
 }
 
+TEST_CASE("a buffer is as large as the largest of its turns") {
+  LayoutPlan plan{.parallel = {.strategy = "fsdp"},
+                  .mesh = {.data = 2},
+                  .model = model_of({{1024}, {4096}, {}, {2048}, {8192}})};
+  CHECK(layout_cost(plan).buffer_bytes == 2 * 4 * (2048 + 8192));  // parameters, gradients
+  plan.parallel.overlap = false;
+  CHECK(layout_cost(plan).buffer_bytes == 2 * 4 * 8192);
+  plan.parallel.reshard_after_forward = false;
+  CHECK(layout_cost(plan).buffer_bytes == 4 * (1024 + 4096 + 2048 + 8192) + 4 * 8192);
+}
+
+TEST_CASE("sums in another dtype need two pieces, at most a bucket and at most a unit") {
+  LayoutPlan plan{
+      .parallel = {.strategy = "ddp"}, .mesh = {.data = 2}, .model = model_of({{1024}, {4096}})};
+  plan.parallel.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
+  CHECK(layout_cost(plan).buffer_bytes == 2 * 4 * 4096);
+  plan.parallel.bucket_bytes = 4000;
+  CHECK(layout_cost(plan).buffer_bytes == 2 * 4000);
+  plan.parallel.precision.gradient = at::kFloat;
+  CHECK(layout_cost(plan).buffer_bytes == 0);
+}
+
+TEST_CASE("frozen parameters are held and gathered, and nothing else") {
+  LayoutPlan plan{.parallel = {.strategy = "zero1"},
+                  .mesh = {.data = 2},
+                  .accumulation = 3,
+                  .model = freeze(model_of({{1024, 4096}, {2048}, {1024}}),
+                                  [](const std::string& block, const std::string& parameter) {
+                                    return block == "b1" || parameter == "p1";
+                                  })};
+  const LayoutCost resident = layout_cost(plan);
+  CHECK(resident.parameter_bytes == 4 * (1024 + 4096 + 2048 + 1024));
+  CHECK(resident.gradient_bytes == 4 * 2048);
+  CHECK(resident.optimizer_bytes == 8 * 1024);
+  CHECK(resident.comm_bytes_per_step == (4 + 4) * 2048 / 2);
+  plan.parallel.strategy = "fsdp";
+  const LayoutCost sharded = layout_cost(plan);
+  CHECK(sharded.parameter_bytes == resident.parameter_bytes / 2);
+  // The first block's two units in one slot, of which the third's comes; the second's in the other.
+  CHECK(sharded.buffer_bytes == 4 * (5120 + 2048) + 4 * (1024 + 1024));
+  // The second block's stays for ever. Of the others each is gathered when it comes after the
+  // other, and what is trained when it was updated as well; the loss runs both ways at once.
+  const double gathered = 3 * (1024 + 4096) + 1024 + 3 * 1024;
+  CHECK(sharded.comm_bytes_per_step == (3 * 4 * 2048 + 4 * gathered) / 2);
+}
+
 TEST_CASE("a stage holds its blocks and sends their outputs") {
   LayoutPlan plan{.parallel = {.strategy = "ddp"},
                   .mesh = {.pipeline = 2},

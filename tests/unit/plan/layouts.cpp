@@ -11,7 +11,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8;
+constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8, kTokens = kRows * kSequence;
 
 MicroBatch batch() {
   MicroBatch batch;
@@ -63,15 +63,15 @@ LayoutPlan Layout::plan() const {
           .accumulation = accumulation,
           .model = model,
           .moments = moments_of(make_adamw({})),
-          .activation_elements = kRows * kSequence * kHidden,
-          .tokens = kRows * kSequence};
+          .activation_elements = activation_elements,
+          .tokens = tokens};
 }
 
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
   auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation = 1) {
     config.persistence_threshold = 1000;
-    all.push_back({config, mesh, accumulation, small_bloom()});
+    all.push_back({config, mesh, accumulation, small_bloom(), "", kTokens * kHidden, kTokens});
   };
   const std::vector<std::string> names{"ddp", "zero1", "zero2", "zero3", "fsdp"};
   for (const std::string& name : names) {
@@ -140,17 +140,47 @@ std::vector<Layout> layouts() {
 
 std::vector<Layout> memory_layouts() {
   std::vector<Layout> all = layouts();
-  for (Layout& layout : all) layout.model = make_pile();
+  for (Layout& layout : all) {
+    layout.model = make_pile();
+    layout.activation_elements = layout.tokens = 0;
+  }
   auto add = [&](ParallelConfig config, MeshExtents mesh, int accumulation,
                  const PileConfig& pile = {}, const std::string& remark = "") {
     config.persistence_threshold = 1000;
     all.push_back({config, mesh, accumulation, make_pile(pile), remark});
   };
+  auto add_frozen = [&](const ParallelConfig& config, MeshExtents mesh, int accumulation) {
+    for (const std::string part : {"large", "layer.0", "first"}) {
+      if (part == "first" && mesh.pipeline > 1) continue;
+      add(config, mesh, accumulation, {}, "frozen: " + part);
+      all.back().model =
+          freeze(make_pile(), [part](const std::string& block, const std::string& p) {
+            return block == part || p == part;
+          });
+    }
+  };
   const PileConfig uneven{.layers = {4096, 90'112, 0, 1024, 49'152, 0, 20'480}};
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    const int micro_batches = name == "ddp" || name == "zero1" ? 2 : 1;
+    for (const int64_t bucket : {int64_t{64} << 10, int64_t{25} << 20}) {
+      ParallelConfig config{.strategy = name, .bucket_bytes = bucket};
+      config.precision.reduce = at::kBFloat16;
+      add(config, {.data = 2}, micro_batches);
+      config.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
+      add(config, {.data = 2}, micro_batches, uneven, "uneven");
+      config.overlap = false;
+      add(config, {.data = 2}, micro_batches);
+      config.overlap = true;
+      config.precision = {.parameter = at::kBFloat16, .gradient = at::kFloat, .reduce = at::kHalf};
+      add(config, {.pipeline = 2, .data = 2}, micro_batches);
+      config.reduce_at_boundary = name == "zero2" || name == "fsdp";
+      if (config.reduce_at_boundary) add(config, {.data = 2}, 2);
+    }
     for (int ahead : {0, 1, 2}) {
       add({.strategy = name, .prefetch_blocks = ahead}, {.data = 2}, 1, uneven, "uneven");
     }
+    add_frozen({.strategy = name}, {.data = 2}, 2);
+    add_frozen({.strategy = name, .gradient_checkpointing = true}, {.pipeline = 2, .data = 2}, 2);
     add({.strategy = name, .sequence_parallel = true}, {.data = 2, .tensor = 2}, 1, uneven,
         "uneven");
     ParallelConfig config{.strategy = name};
@@ -159,6 +189,9 @@ std::vector<Layout> memory_layouts() {
   }
   ParallelConfig hybrid{.strategy = "fsdp", .unit_numel = 60'000, .shard_ranks = 2};
   add(hybrid, {.data = 4}, 2, uneven, "uneven");
+  hybrid.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
+  add(hybrid, {.data = 4}, 1, uneven, "uneven");
+  hybrid.precision.reduce.reset();
   hybrid.pipeline = {.schedule = "interleaved", .chunks = 2};
   hybrid.shard_ranks = 0;
   add(hybrid, {.pipeline = 2, .data = 2}, 4, uneven, "uneven");
@@ -172,6 +205,9 @@ std::vector<Layout> memory_layouts() {
     if (name == "zero1" || name == "zero2") continue;
     offloaded.offload.what = Offload::kOptimizerAndParameters;
     add(offloaded, {.data = 2}, 2, uneven, "uneven");
+    add_frozen(offloaded, {.data = 2}, 2);
+    offloaded.offload.step = OffloadStep::kHost;
+    add_frozen(offloaded, {.data = 2}, 2);
   }
   return all;
 }

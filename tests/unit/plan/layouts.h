@@ -15,7 +15,8 @@ struct Layout {
   MeshExtents mesh;
   int accumulation = 1;
   ModelSpec model;
-  std::string remark;  // of the model, for messages
+  std::string remark;                          // of the model, for messages
+  double activation_elements = 0, tokens = 0;  // of a micro-batch
 
   int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
   std::string name() const;
