@@ -77,6 +77,8 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
         result.loss.push_back(report.loss);
         result.grad_norm.push_back(report.grad_norm);
         result.clip.push_back(report.clip_coefficient);
+        result.loss_scale.push_back(report.loss_scale);
+        result.learning_rate.push_back(report.learning_rate);
       });
   result.bytes_sent = sent() - sent_before;
   strategy->visit_gradients([&](const VisitedParameter& p) {

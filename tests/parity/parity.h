@@ -44,7 +44,7 @@ struct ParityRow {
 };
 
 struct ParityResult {
-  std::vector<double> loss, grad_norm, clip;
+  std::vector<double> loss, grad_norm, clip, loss_scale, learning_rate;
   // "block.parameter", fp32, on the CPU; gradients are those of the last step.
   std::map<std::string, at::Tensor> parameters, gradients;
   StrategyMemory memory;

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/core/error.h"
 
 namespace tessera::testing {
 
@@ -44,8 +47,28 @@ Json expected_numbers(const Fixture& fixture) {
 
 std::vector<double> numbers(const Json& array) {
   std::vector<double> result;
-  for (const auto& item : array.items()) result.push_back(item.as_double());
+  for (const auto& item : array.items()) {
+    result.push_back(item.is_null() ? std::nan("") : item.as_double());
+  }
   return result;
+}
+
+at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads) {
+  if (name.ends_with("c_attn.bias")) {
+    const at::Tensor parts = value.reshape({3, -1});
+    return at::cat({parts[0], parts[2]});
+  }
+  if (!name.ends_with("query_key_value.bias")) return value.flatten();
+  const at::Tensor parts = value.reshape({heads, 3, -1});
+  return at::stack({parts.select(1, 0), parts.select(1, 2)}, 1).flatten();
+}
+
+std::string checkpoint_name(const ModelSpec& model, const std::string& key) {
+  for (const BlockBuilder& block : model.blocks) {
+    if (!key.starts_with(block.name + ".")) continue;
+    return model.checkpoint_name(block.name, key.substr(block.name.size() + 1));
+  }
+  fail(ErrorCode::kInternal, key, " belongs to no block");
 }
 
 }  // namespace tessera::testing

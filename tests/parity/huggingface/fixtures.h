@@ -29,6 +29,11 @@ Fixture load_fixture_at(const std::string& directory);
 // The global batches of batches.safetensors, counts filled in.
 std::vector<MicroBatch> fixture_batches(const Fixture& fixture);
 Json expected_numbers(const Fixture& fixture);
-std::vector<double> numbers(const Json& array);
+std::vector<double> numbers(const Json& array);  // null: NaN
+
+// As in make_fixtures.py: the key bias is left out, for it has no influence on the model.
+at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads);
+// Of "block.parameter"; blocks' names may have a point.
+std::string checkpoint_name(const ModelSpec& model, const std::string& key);
 
 }  // namespace tessera::testing

@@ -65,26 +65,6 @@ void require_close(double actual, double expected, double tolerance, const std::
   test::require(relative <= tolerance, what, " is ", actual, ", transformers has ", expected);
 }
 
-// As in make_fixtures.py: the key bias is left out, for it has no influence on the model.
-at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, int64_t heads) {
-  if (name.ends_with("c_attn.bias")) {
-    const at::Tensor parts = value.reshape({3, -1});
-    return at::cat({parts[0], parts[2]});
-  }
-  if (!name.ends_with("query_key_value.bias")) return value.flatten();
-  const at::Tensor parts = value.reshape({heads, 3, -1});
-  return at::stack({parts.select(1, 0), parts.select(1, 2)}, 1).flatten();
-}
-
-// Of "block.parameter"; blocks' names may have a point.
-std::string checkpoint_name(const ModelSpec& model, const std::string& key) {
-  for (const BlockBuilder& block : model.blocks) {
-    if (!key.starts_with(block.name + ".")) continue;
-    return model.checkpoint_name(block.name, key.substr(block.name.size() + 1));
-  }
-  fail(ErrorCode::kInternal, key, " belongs to no block");
-}
-
 void require_same_training(const ParityResult& result, const Fixture& fixture,
                            const TensorSource& source, const Json& expected, Worst& worst) {
   const auto loss = numbers(expected.at("loss")), norm = numbers(expected.at("grad_norm"));
