@@ -33,7 +33,8 @@ void require_account(const Layout& layout, const StrategyMemory& memory,
   require_equal("gradient_bytes", memory.gradient_bytes, formula.gradient_bytes);
   require_equal("optimizer_bytes", memory.optimizer_bytes, formula.optimizer_bytes);
   // Norms lie at a unit's end, so that the formula is of the data rank that owns most of them.
-  if (!layout.parallel.sequence_parallel || double(memory.buffer_bytes) > formula.buffer_bytes) {
+  const bool by_rank = layout.parallel.sequence_parallel && layout.mesh.data > 1;
+  if (!by_rank || double(memory.buffer_bytes) > formula.buffer_bytes) {
     require_equal("buffer_bytes", memory.buffer_bytes, formula.buffer_bytes);
   }
   require_equal("host_bytes", memory.host_bytes, formula.host_bytes);
