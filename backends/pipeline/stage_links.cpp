@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -23,7 +24,9 @@ constexpr int64_t kMostDims = 14;  // of an activation
 //
 // A GPU loads kernels when they are first used and may wait for everything that runs to do so. A
 // receive that waits for a message which this stage's own next kernels cause would then never end,
-// so steps with input shapes that are new receive nothing ahead. A transport that connects two
+// so steps with input shapes that are new receive nothing ahead. The caching allocator waits in the
+// same way when the device is full, to give back what it keeps; so a step receives ahead only while
+// the allocator still holds what steps with these shapes took. A transport that connects two
 // ranks at their first message waits in the same way: connect() has that behind it. For the same
 // reason no message or receive is pending in a pass of all stages (StagePlan::Arrival): each of
 // them waits for all others.
@@ -60,10 +63,15 @@ void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> 
   shapes_ = std::move(shapes);
   posted_.assign(plan.arrivals.size(), 0);
   ahead_ = receives_ahead_;
+  const int64_t held = reserved_bytes();
   for (const auto& shape : shapes_) {
-    if (!seen_.contains(shape)) ahead_ = 0;
+    const auto seen = took_bytes_.find(shape);
+    if (seen == took_bytes_.end() || seen->second > held) ahead_ = 0;
   }
-  seen_.insert(shapes_.begin(), shapes_.end());
+}
+
+int64_t StageLinks::reserved_bytes() const {
+  return pipeline_.device().is_cpu() ? 0 : memory_use(pipeline_.device()).reserved_bytes;
 }
 
 StageLinks::FormKey StageLinks::key_of(const PipelineMessage& message) const {
@@ -198,6 +206,8 @@ void StageLinks::finish() {
   for (Sent& sent : sent_) sent.work.wait();
   sent_.clear();
   plan_ = nullptr;
+  if (ahead_ > 0) return;
+  for (const auto& shape : shapes_) took_bytes_[shape] = reserved_bytes();
 }
 
 }  // namespace tessera

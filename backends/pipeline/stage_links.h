@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <set>
 #include <vector>
 
 #include "backends/pipeline/stage_plan.h"
@@ -59,13 +58,16 @@ class StageLinks {
   static Form read_header(const at::Tensor& header);
   static void check_known(const at::Tensor& tensor, const Form& known, int boundary);
   void release_sent(int destination, int until);
+  int64_t reserved_bytes() const;
 
   Communicator& pipeline_;
   Communicator* all_ = nullptr;
   WaitTimer& timer_;
   const int receives_ahead_;
   std::map<FormKey, Form> forms_;
-  std::set<std::vector<int64_t>> seen_;  // shapes of inputs
+  // By the shape of an input: what the allocator held after a step with it, which a later one
+  // needs.
+  std::map<std::vector<int64_t>, int64_t> took_bytes_;
 
   // of the step under way
   const StagePlan* plan_ = nullptr;

@@ -1,0 +1,62 @@
+// A pipeline whose device runs out of memory after its first steps:
+//   mpirun -n 2 pipeline_memory_check ROOM_MIB
+// takes all but so much of every device and trains on. With too little room every rank must end
+// with the exit code of exhausted memory, and none may wait for a message that its own stage would
+// have to cause.
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/launch.h"
+#include "tessera/core/device.h"
+#include "tessera/models/bloom.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/toy_models.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+void train(Communicator& world, int64_t room) {
+  BloomConfig bloom;
+  bloom.vocabulary = 1000;
+  bloom.hidden = 1024;
+  bloom.heads = 16;
+  bloom.layers = 8;
+  DeviceMesh mesh(world, {.pipeline = world.size()});
+  ParallelConfig config{.strategy = "ddp"};
+  config.precision.parameter = at::kBFloat16;
+  auto strategy = make_strategy(config, mesh);
+  strategy->attach(make_bloom_causal(bloom), {.device = world.device()}, make_adamw({}));
+  std::vector<MicroBatch> batches;
+  for (uint64_t i = 0; i < 8; ++i) {
+    batches.push_back(
+        testing::toy_micro_batch({.vocabulary = bloom.vocabulary}, 8, 512, i).to(world.device()));
+  }
+  auto step = [&] {
+    const double loss = strategy->forward_backward(batches).loss.item<double>();
+    strategy->optimizer_step(1e-4);
+    if (world.rank() == 0) std::printf("loss %f\n", loss);
+  };
+  for (int i = 0; i < 3; ++i) step();
+  synchronize_device(world.device());
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const int64_t free = device_memory(world.device()).first;
+  const at::Tensor hog = at::empty({std::max<int64_t>(0, free - room)},
+                                   at::TensorOptions(at::kByte).device(world.device()));
+  for (int i = 0; i < 3; ++i) step();
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  const int64_t room = (argc > 1 ? std::atoi(argv[1]) : 64) * tessera::kMiB;
+  return tessera::run_job({.transport = "nccl"},
+                          [&](tessera::Communicator& world, const tessera::LaunchInfo&,
+                              tessera::ControlChannel&) { tessera::train(world, room); });
+}
