@@ -53,17 +53,22 @@ ncclComm_t set_up(const char* what, const AbortSignal& signal,
 Handle::Handle(const ncclUniqueId& id, int rank, int size,
                std::shared_ptr<const AbortSignal> signal)
     : signal_(std::move(signal)) {
+  cudaGetDevice(&device_);
   comm_ = set_up("ncclCommInitRank", *signal_,
                  [=](ncclComm_t* comm) { return ncclCommInitRank(comm, size, id, rank); });
 }
 
-Handle::Handle(Handle& parent, int color, int key) : signal_(parent.signal_) {
+Handle::Handle(Handle& parent, int color, int key)
+    : device_(parent.device_), signal_(parent.signal_) {
   const ncclComm_t whole = parent.comm_;
   comm_ = set_up("ncclCommSplit", *signal_,
                  [=](ncclComm_t* comm) { return ncclCommSplit(whole, color, key, comm, nullptr); });
 }
 
-Handle::~Handle() { close(); }
+Handle::~Handle() {
+  close();
+  if (aborting_.joinable()) aborting_.join();
+}
 
 void Handle::close() {
   if (aborted_ || closed_) return;
@@ -85,9 +90,13 @@ void Handle::check_result(ncclResult_t result, const char* what) const {
 }
 
 void Handle::abort() {
-  // A call that hangs is ended by the abort itself: then it is not waited for.
-  const std::unique_lock lock(mutex_, std::chrono::seconds(2));
-  if (!closed_ && !aborted_.exchange(true)) ncclCommAbort(comm_);
+  if (abort_begun_.exchange(true)) return;
+  aborting_ = std::thread([this] {
+    cudaSetDevice(device_);  // or this thread would make a context on GPU 0
+    // A call that hangs is ended by the abort itself: then it is not waited for.
+    const std::unique_lock lock(mutex_, std::chrono::seconds(2));
+    if (!closed_ && !aborted_.exchange(true)) ncclCommAbort(comm_);
+  });
 }
 
 std::string Handle::asynchronous_error() {

@@ -44,7 +44,8 @@ class Handle {
   // the device: it must come where the owner's other calls come, never on the watching thread.
   void close();
 
-  // For the watching thread.
+  // Any thread; returns at once. Ending a communicator waits for the device, on which another one's
+  // operation may be what never ends: each is ended on a thread of its own.
   void abort();
   std::string asynchronous_error();  // empty: none
 
@@ -54,7 +55,9 @@ class Handle {
 
   std::timed_mutex mutex_;
   ncclComm_t comm_ = nullptr;
-  std::atomic<bool> aborted_{false}, closed_{false};
+  std::atomic<bool> abort_begun_{false}, aborted_{false}, closed_{false};
+  std::thread aborting_;
+  int device_ = 0;
   const std::shared_ptr<const AbortSignal> signal_;
 };
 
