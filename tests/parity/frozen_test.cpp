@@ -105,8 +105,9 @@ TEST_CASE("hand-written blocks freeze too, on a tensor axis and with shared ends
     return block == "h.1" || block == "embedding" || parameter.ends_with("dense.weight") ||
            parameter.ends_with("layernorm.bias");
   };
-  const ParityWork work =
+  ParityWork work =
       token_work(freeze(make_bloom_causal(bloom), frozen), {.vocabulary = 67, .steps = 3});
+  work.trainer.max_grad_norm = 0.01;
   const ParityResult expected = reference(work);
   for (const auto& [pipeline, data, tensor] :
        {std::tuple(1, 2, 1), std::tuple(1, 1, 2), std::tuple(1, 2, 3), std::tuple(2, 2, 1)}) {
