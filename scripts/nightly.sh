@@ -64,7 +64,7 @@ stage_fuzz() {
 }
 stage_readers() {
   release_target all
-  ctest --preset "${TESSERA_PRESET:-release}" --no-tests=error -L readers || return 1
+  ctest --test-dir "build/${TESSERA_PRESET:-release}" --output-on-failure --no-tests=error -L readers || return 1
   echo "files opened by the libraries that others read them with"
 }
 
