@@ -103,13 +103,13 @@ def check_events(out):
     check.that(written > 0 and {"train/loss", "train/learning_rate", "eval/loss"} <= set(scalars), f"{out.name}: tags {sorted(scalars)}")
     with (out / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    known = {**events[0], **events[-1]}
+    known = {**events[0], **[event for event in events if event["event"] == "eval"][-1], **events[-1]}
     check.that(len(rows) == 1 and None not in rows[0] and None not in rows[0].values(), f"{out.name}: results.csv is one full row")
     same = {key: (text, known[key]) for key, text in rows[0].items() if isinstance(known.get(key), (int, float, str))
             and not isinstance(known[key], bool)}
     for key, (text, value) in same.items():
-        check.that(text == value if isinstance(value, str) else float(text) == value, f"{out.name}: results.csv, {key}: {text!r} for {value!r}")
-    check.that({"run_id", "strategy", "train_loss_final"} <= set(same), f"{out.name}: columns {sorted(same)}")
+        check.that(text == value if isinstance(value, str) else text != "" and float(text) == value, f"{out.name}: results.csv, {key}: {text!r} for {value!r}")
+    check.that({"run_id", "strategy", "train_loss_final", "eval_loss"} <= set(same), f"{out.name}: columns {sorted(same)}")
     with (out / "resources.csv").open(newline="") as file:
         samples = list(csv.DictReader(file))
     check.that(samples and all(None not in row and None not in row.values() for row in samples), f"{out.name}: resources.csv is a table")
