@@ -23,11 +23,8 @@ MicroBatch spiral(int64_t first, int64_t count) {
   const at::Tensor i = torch::arange(first, first + count, torch::kFloat);
   const at::Tensor arm = i.remainder(3), radius = (i * 0.37).remainder(1);
   const at::Tensor angle = radius * 4 + arm * 2.1;
-  MicroBatch batch;
-  batch.input_ids = torch::stack({radius * angle.cos(), radius * angle.sin()}, 1);
-  batch.labels = arm.to(torch::kLong);
-  batch.sample_count = batch.target_count = batch.token_count = count;
-  return batch;
+  return make_micro_batch(torch::stack({radius * angle.cos(), radius * angle.sin()}, 1),
+                          arm.to(torch::kLong));
 }
 
 ModelSpec spiral_model() {

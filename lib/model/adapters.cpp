@@ -1,113 +1,128 @@
 #include "tessera/model/adapters.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include <mutex>
+#include <map>
 
+#include "lib/model/module_block.h"
+#include "lib/model/seeded_generators.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
-// One torch module, or one child of a Sequential.
-class ModuleBlock final : public Block {
+// Finds tensors that are registered under several names, in one block or in several.
+class TieFinder {
  public:
-  ModuleBlock(const std::string& name, detail::CallableModule callable, LossFunction loss,
-              const BuildContext& context, const std::string& checkpoint_prefix)
-      : callable_(std::move(callable)), loss_(std::move(loss)) {
-    torch::nn::Module& module = *callable_.module;
-    const auto buffers = module.named_buffers();
-    check(buffers.is_empty(), ErrorCode::kInvalidArgument, "block ", name, " has the buffer \"",
-          buffers.is_empty() ? "" : buffers.begin()->key(),
-          "\", which no strategy would synchronise or save; use a layer without buffers (LayerNorm "
-          "or GroupNorm instead of BatchNorm), or keep a constant as a plain member");
-    module.to(context.device, at::kFloat);
-    for (const auto& item : module.named_parameters()) {
-      const at::Tensor& tensor = item.value();
-      check(tensor.requires_grad(), ErrorCode::kInvalidArgument, "block ", name, ": parameter \"",
-            item.key(),
-            "\" does not require a gradient; frozen parameters are not supported, keep "
-            "the constant as a plain member");
-      if (context.source != nullptr) {
-        const at::NoGradGuard no_grad;
-        tensor.copy_(context.source->read(checkpoint_prefix + item.key(), tensor.sizes()));
-      }
-      parameters_.push_back({item.key(), tensor, tensor.dim() >= 2});
-    }
-  }
+  explicit TieFinder(ModelSpec& model) : model_(model) {}
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    at::Tensor input = hidden.defined() ? hidden : micro_batch.input_ids;
-    if (input.is_floating_point() && !parameters_.empty()) {
-      input = input.to(parameters_.front().tensor.scalar_type());
+  // Returns the block's names of parameters that come from elsewhere.
+  std::set<std::string> add(const std::string& block, const torch::nn::Module& module) {
+    std::set<std::string> aliases;
+    for (const auto& item : module.named_parameters()) {
+      const auto [owner, first] =
+          owners_.try_emplace(item.value().unsafeGetTensorImpl(), block, item.key());
+      if (first) continue;
+      aliases.insert(item.key());
+      model_.tied.push_back({owner->second.first, owner->second.second, block, item.key()});
     }
-    const bool training = at::GradMode::is_enabled();
-    if (callable_.module->is_training() != training) callable_.module->train(training);
-    const at::Tensor output = callable_.forward(input);
-    if (!loss_) return output;
-    return loss_(output.to(at::kFloat), micro_batch).to(at::kFloat).reshape({-1});
+    return aliases;
   }
-  std::vector<Parameter> parameters() override { return parameters_; }
 
  private:
-  detail::CallableModule callable_;
-  LossFunction loss_;  // empty unless the block is the last one
-  std::vector<Parameter> parameters_;
+  ModelSpec& model_;
+  std::map<const at::TensorImpl*, std::pair<std::string, std::string>> owners_;
 };
 
-// Runs make() with the default CPU generator seeded, and puts the generator's state back. One
-// thread at a time: all ranks of a process share it.
-template <typename Make>
-auto with_default_seed(uint64_t seed, const Make& make) {
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> one_at_a_time(mutex);
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const at::Generator saved = generator.clone();
-  generator.set_current_seed(seed);
-  struct Restore {
-    at::Generator& generator;
-    const at::Generator& saved;
-    ~Restore() { generator.set_state(saved.get_state()); }
-  } restore{generator, saved};
-  return make();
+// Two blocks would each advance statistics of their own.
+void check_statistics_stand_once(const torch::nn::SequentialImpl& sequential) {
+  std::map<const torch::nn::Module*, std::string> seen;
+  for (const auto& child : sequential.named_children()) {
+    for (const auto& part : child.value()->modules()) {
+      const auto [first, inserted] = seen.try_emplace(part.get(), child.key());
+      const bool stays = sequential.is_training() && !part->is_training();
+      check(inserted || first->second == child.key() || stays ||
+                !part->named_buffers(/*recurse=*/false).contains("running_mean"),
+            ErrorCode::kInvalidArgument, "blocks ", first->second, " and ", child.key(),
+            " share a module with running statistics, which only one block can advance; give each "
+            "its own");
+    }
+  }
+}
+
+BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule()> make,
+                        std::function<bool()> keep_eval) {
+  BlockBuilder builder;
+  builder.name = place.block;
+  builder.from_first_rank = true;
+  builder.build = [place = std::move(place), make = std::move(make),
+                   keep_eval = std::move(keep_eval)](const BuildContext& context) {
+    auto callable = [&] {  // also clone() draws
+      const SeededGenerators seeded(context.device, block_seed(context.seed, place.index));
+      return make();
+    }();
+    const bool keep = keep_eval ? keep_eval() : callable.module->is_training();
+    return std::make_unique<ModuleBlock>(place, std::move(callable), keep, context);
+  };
+  return builder;
+}
+
+void check_options(const ModuleOptions& options) {
+  check(options.running_statistics_of_rank.value_or(0) >= 0, ErrorCode::kInvalidArgument,
+        "running_statistics_of_rank is ", options.running_statistics_of_rank.value_or(0),
+        "; expected a rank of the data axis");
 }
 
 }  // namespace
 
-ModelSpec detail::model_of_one_block(std::function<CallableModule()> make, LossFunction loss) {
+void detail::copy_gradient_flags(const torch::nn::Module& original, torch::nn::Module& copy) {
+  auto parameters = copy.named_parameters();
+  for (const auto& item : original.named_parameters()) {
+    parameters[item.key()].set_requires_grad(item.value().requires_grad());
+  }
+}
+
+ModelSpec detail::model_of_one_block(std::function<CallableModule()> make,
+                                     std::shared_ptr<const torch::nn::Module> original,
+                                     LossFunction loss, const ModuleOptions& options) {
+  check_options(options);
   ModelSpec spec;
   spec.name = "module";
   spec.checkpoint_name = [](const std::string&, const std::string& parameter) { return parameter; };
-  spec.blocks.push_back({"module", [make, loss](const BuildContext& context) {
-                           auto callable = with_default_seed(block_seed(context.seed, 0), make);
-                           return std::make_unique<ModuleBlock>("module", std::move(callable), loss,
-                                                                context, "");
-                         }});
+  ModulePlace place{.block = "module", .loss = std::move(loss), .options = options};
+  if (original != nullptr) place.aliases = TieFinder(spec).add(place.block, *original);
+  spec.blocks.push_back(builder_of(std::move(place), std::move(make), nullptr));
   return spec;
 }
 
-ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
-                          LossFunction loss) {
+ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
+                          const ModuleOptions& options) {
   check(!sequential->is_empty(), ErrorCode::kInvalidArgument,
         "from_sequential: the Sequential has no modules");
+  check_options(options);
+  check_statistics_stand_once(*sequential);
   ModelSpec spec;
   spec.name = "sequential";
-  const auto names = sequential->named_children().keys();
-  for (size_t i = 0; i < names.size(); ++i) {
-    const std::string& name = names[i];
-    const LossFunction loss_here = i + 1 == names.size() ? loss : nullptr;
-    spec.blocks.push_back(
-        {name, [sequential, i, name, loss_here](const BuildContext& context) {
-           auto child = std::make_shared<torch::nn::AnyModule>(
-               (sequential->begin() + static_cast<ptrdiff_t>(i))->clone());
-           detail::CallableModule callable{
-               child->ptr(), [child](const at::Tensor& input) { return child->forward(input); }};
-           return std::make_unique<ModuleBlock>(name, std::move(callable), loss_here, context,
-                                                name + ".");
-         }});
+  TieFinder ties(spec);
+  const auto children = sequential->named_children();
+  for (size_t i = 0; i < children.size(); ++i) {
+    const std::string& name = children[i].key();
+    ModulePlace place{.block = name,
+                      .index = i,
+                      .checkpoint_prefix = name + ".",
+                      .aliases = ties.add(name, *children[i].value()),
+                      .loss = i + 1 == children.size() ? loss : nullptr,
+                      .options = options};
+    auto make = [sequential, i]() -> detail::CallableModule {
+      const torch::nn::AnyModule& original = *(sequential->begin() + static_cast<ptrdiff_t>(i));
+      auto child = std::make_shared<torch::nn::AnyModule>(original.clone());
+      detail::copy_gradient_flags(*original.ptr(), *child->ptr());
+      return {child->ptr(), [child](const at::Tensor& input) { return child->forward(input); }};
+    };
+    spec.blocks.push_back(builder_of(std::move(place), std::move(make),
+                                     [sequential] { return sequential->is_training(); }));
   }
   return spec;
 }

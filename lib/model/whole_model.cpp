@@ -20,7 +20,9 @@ WholeModel::WholeModel(const ModelSpec& spec, const BuildContext& context) : nam
     for (auto& parameter : blocks_.back()->parameters()) {
       by_name[{builder.name, parameter.name}] = parameter;
       if (owner_of.contains({builder.name, parameter.name})) continue;
-      parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+      if (parameter.tensor.requires_grad()) {
+        parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+      }
       if (spec.checkpoint_name) {
         parameter.name = spec.checkpoint_name(builder.name, parameter.name);
       } else {

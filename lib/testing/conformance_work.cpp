@@ -74,14 +74,10 @@ BlockBuilder builder(std::string name, size_t index) {
 
 MicroBatch draw(int64_t rows, uint64_t seed) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  MicroBatch batch;
-  batch.input_ids = at::randint(kVocabulary, {rows, kSequence}, generator, at::kLong);
-  batch.labels = at::randint(kVocabulary, {rows, kSequence}, generator, at::kLong);
-  batch.labels.masked_fill_(at::rand({rows, kSequence}, generator).lt(0.3), kIgnoredLabel);
-  batch.sample_count = rows;
-  batch.token_count = rows * kSequence;
-  batch.target_count = batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
-  return batch;
+  const at::Tensor ids = at::randint(kVocabulary, {rows, kSequence}, generator, at::kLong);
+  const at::Tensor labels = at::randint(kVocabulary, {rows, kSequence}, generator, at::kLong);
+  labels.masked_fill_(at::rand({rows, kSequence}, generator).lt(0.3), kIgnoredLabel);
+  return make_micro_batch(ids, labels);
 }
 
 }  // namespace

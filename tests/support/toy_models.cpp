@@ -95,23 +95,18 @@ ModelSpec toy_language_model(const ToyConfig& config) {
 
 MicroBatch toy_micro_batch(const ToyConfig& config, int64_t rows, int64_t sequence, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  MicroBatch batch;
-  batch.input_ids = at::randint(config.vocabulary, {rows, sequence}, generator, at::kLong);
-  batch.labels = at::randint(config.vocabulary, {rows, sequence}, generator, at::kLong);
-  batch.labels.masked_fill_(at::rand({rows, sequence}, generator).lt(0.2), kIgnoredLabel);
-  return rows_of(batch, 0, rows);
+  const at::Tensor ids = at::randint(config.vocabulary, {rows, sequence}, generator, at::kLong);
+  const at::Tensor labels = at::randint(config.vocabulary, {rows, sequence}, generator, at::kLong);
+  labels.masked_fill_(at::rand({rows, sequence}, generator).lt(0.2), kIgnoredLabel);
+  return make_micro_batch(ids, labels);
 }
 
 MicroBatch rows_of(const MicroBatch& batch, int64_t first, int64_t rows) {
-  MicroBatch part;
-  part.input_ids = batch.input_ids.narrow(0, first, rows);
-  part.labels = batch.labels.narrow(0, first, rows);
+  MicroBatch part =
+      make_micro_batch(batch.input_ids.narrow(0, first, rows), batch.labels.narrow(0, first, rows));
   if (batch.attention_mask.defined()) {
     part.attention_mask = batch.attention_mask.narrow(0, first, rows);
   }
-  part.sample_count = rows;
-  part.token_count = part.input_ids.numel();
-  part.target_count = part.labels.ne(kIgnoredLabel).sum().item<int64_t>();
   return part;
 }
 

@@ -37,4 +37,16 @@ struct MicroBatch {
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
 };
 
+// A micro-batch with its counts. Targets are, of integral labels, those that are not kIgnoredLabel;
+// of floating ones (regression) and without labels (the loss looks at the inputs), the rows. Tokens
+// are all elements of int64 inputs, else the rows. It reads the labels: call it where they are
+// made, before they are copied to a GPU. Throws Error(kInvalidArgument) unless inputs and labels
+// have the same number of rows (dimension 0).
+MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels);
+
+// Throws Error(kInvalidArgument) when the micro-batch has targets but a target_count of 0, on which
+// a step would train on the sum of the loss instead of its mean. Labels that are all ignored are
+// legal. Reads the labels only where target_count is 0, so that no other step waits for a device.
+void check_counts(const MicroBatch& micro_batch);
+
 }  // namespace tessera

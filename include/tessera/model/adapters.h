@@ -2,6 +2,7 @@
 // Makes any torch::nn module a model that every strategy can train.
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "tessera/model/model_spec.h"
@@ -18,6 +19,12 @@ namespace tessera {
 // nothing: strategies divide by the global target count.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
 
+struct ModuleOptions {
+  // Every data rank computes running statistics (of BatchNorm, InstanceNorm) from its own rows: the
+  // rank whose values are the model's. Without it modules that have them are refused.
+  std::optional<int> running_statistics_of_rank = std::nullopt;
+};
+
 namespace detail {
 
 // torch::nn::Module has no virtual forward: the module and how to call it.
@@ -25,7 +32,12 @@ struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
   std::function<at::Tensor(const at::Tensor&)> forward;
 };
-ModelSpec model_of_one_block(std::function<CallableModule()> make, LossFunction loss);
+// original: what make() copies; null when it makes a module anew.
+ModelSpec model_of_one_block(std::function<CallableModule()> make,
+                             std::shared_ptr<const torch::nn::Module> original, LossFunction loss,
+                             const ModuleOptions& options);
+// torch's clone() lets every parameter of the copy require a gradient.
+void copy_gradient_flags(const torch::nn::Module& original, torch::nn::Module& copy);
 
 template <typename M>
 CallableModule callable(std::shared_ptr<M> module) {
@@ -36,46 +48,77 @@ requires requires(const Holder& holder) { holder.ptr()->forward(at::Tensor()); }
 CallableModule callable(const Holder& holder) { return callable(holder.ptr()); }
 
 template <typename M>
-std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
-  return std::dynamic_pointer_cast<M>(module->clone());
+std::shared_ptr<M> pointer(const std::shared_ptr<M>& module) {
+  return module;
 }
 template <typename Holder>
-auto clone(const Holder& holder) {
-  return clone(holder.ptr());
+auto pointer(const Holder& holder) {
+  return holder.ptr();
+}
+
+template <typename M>
+std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
+  auto copy = std::dynamic_pointer_cast<M>(module->clone());
+  copy_gradient_flags(*module, *copy);
+  return copy;
 }
 
 }  // namespace detail
 
 // The module as one block. It is given as
 //   a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
-//   rank with the default CPU generator seeded from the run's seed, so that every rank draws the
-//   same weights; or the module itself (shared_ptr or holder; it must derive from
-//   torch::nn::Cloneable): every rank trains a copy of its weights, so every process must pass
-//   equal ones.
-// forward() takes micro_batch.input_ids (cast to the weights' dtype when it is floating) and
-// returns one tensor. It runs in eval mode when gradients are off. All parameters need gradients;
-// buffers (as of BatchNorm) are refused, because no strategy would synchronise or save them.
-// Parameters with two or more dimensions decay. Refusals are Error(kInvalidArgument) with the
-// tensor's name when the block is built.
+//   rank with the default generators seeded from the run's seed, so that every rank draws the same
+//   weights; or the module itself (shared_ptr or holder; it must derive from torch::nn::Cloneable):
+//   every rank trains a copy of it as it is at attach().
+// Either way every data rank starts with the values of the first one.
+//
+// Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
+// floating) and returns one tensor. It may change its input in place; the micro-batch's own tensors
+// stay as they are.
+// Modes. Modules are in training mode where micro_batch.training is set, else in eval mode. Those
+// that are in eval mode inside a module in training mode when the block is built (a BatchNorm whose
+// statistics are to stay) remain so.
+// Random numbers. What forward() and the loss draw from LibTorch's default generators (dropout)
+// depends on micro_batch.seed and the block's place: the same on every layout of ranks, and again
+// when the block runs again for backward. The generators' own states are put back. They belong to
+// the process, so on the CPU ranks that are threads take turns in blocks that may draw: all but
+// those made of LibTorch's own layers without randomness. So forward() must not wait for other
+// ranks.
+// Parameters. One that needs no gradient is frozen. Those with two or more dimensions decay. A
+// tensor registered under several names is one parameter, under its first name.
+// Buffers stay on every rank. Constants must be equal on all ranks; forward() may not change them.
+// Floating ones are kept in fp32; the module sees them in the dtype of the weights, as after
+// Module::to(dtype). Running statistics (buffers named running_mean, running_var,
+// num_batches_tracked) need ModuleOptions and fp32 weights; they advance once a micro-batch, also
+// under gradient checkpointing.
+// Refusals are Error(kInvalidArgument) with the block's and the tensor's name: when the block is
+// built, or when its forward() does what it may not. Errors of LibTorch inside forward() get the
+// block's name added and keep their type.
 template <typename ModuleOrFunction>
-ModelSpec from_module(ModuleOrFunction module, LossFunction loss) {
+ModelSpec from_module(ModuleOrFunction module, LossFunction loss,
+                      const ModuleOptions& options = {}) {
   if constexpr (requires { module.get(); }) {
-    return detail::model_of_one_block([module] { return detail::callable(detail::clone(module)); },
-                                      std::move(loss));
+    const auto original = detail::pointer(module);
+    return detail::model_of_one_block(
+        [original] { return detail::callable(detail::clone(original)); }, original, std::move(loss),
+        options);
   } else {
-    return detail::model_of_one_block([module] { return detail::callable(module()); },
-                                      std::move(loss));
+    return detail::model_of_one_block([module] { return detail::callable(module()); }, nullptr,
+                                      std::move(loss), options);
   }
 }
 
 // One block per child, the loss in the last one; children take and return one tensor. Otherwise as
-// from_module(module): built blocks are copies.
-ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss);
+// from_module(module): built blocks are copies. A tensor that several children have (a child that
+// stands there twice) is one parameter, tied.
+ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
+                          const ModuleOptions& options = {});
 
 template <typename Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
-ModelSpec from_sequential(const Holder& sequential, LossFunction loss) {
-  return from_sequential(sequential.ptr(), std::move(loss));
+ModelSpec from_sequential(const Holder& sequential, LossFunction loss,
+                          const ModuleOptions& options = {}) {
+  return from_sequential(sequential.ptr(), std::move(loss), options);
 }
 
 }  // namespace tessera

@@ -1,12 +1,11 @@
 // What a user's own project looks like: two in-process ranks train a small BLOOM under ZeRO-2.
+#include <ATen/ATen.h>
 #include <tessera/backends/parallel_config.h>
 #include <tessera/comm/local.h>
 #include <tessera/models/bloom.h>
 #include <tessera/optim/adamw.h>
 #include <tessera/plan/layout_cost.h>
 #include <tessera/train/trainer.h>
-
-#include <ATen/ATen.h>
 
 #include <cstdio>
 
@@ -28,11 +27,8 @@ int main() {
     options.max_steps = 5;
     options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-2};
     Trainer trainer(*strategy, options);
-    MicroBatch batch;
-    batch.input_ids = at::arange(16).view({2, 8});
-    batch.labels = batch.input_ids + 1;
-    batch.sample_count = 2;
-    batch.token_count = batch.target_count = 16;
+    const at::Tensor ids = at::arange(16).view({2, 8});
+    const MicroBatch batch = make_micro_batch(ids, ids + 1);
     trainer.fit([&] { return std::vector<MicroBatch>{batch}; },
                 [&](const StepReport& report) {
                   if (world.rank() != 0) return;

@@ -32,11 +32,8 @@ std::vector<MicroBatch> fixture_batches(const Fixture& fixture) {
   const at::Tensor labels = file.read("labels").to(at::kLong);
   std::vector<MicroBatch> batches;
   for (int64_t step = 0; step < ids.size(0); ++step) {
-    MicroBatch batch{.input_ids = ids[step], .labels = labels[step], .attention_mask = mask[step]};
-    batch.sample_count = ids.size(1);
-    batch.token_count = ids[step].numel();
-    batch.target_count = labels[step].ne(kIgnoredLabel).sum().item<int64_t>();
-    batches.push_back(batch);
+    batches.push_back(make_micro_batch(ids[step], labels[step]));
+    batches.back().attention_mask = mask[step];
   }
   return batches;
 }

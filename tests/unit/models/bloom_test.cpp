@@ -23,11 +23,8 @@ BloomConfig tiny() {
 }
 
 MicroBatch causal_batch() {
-  MicroBatch batch;
-  batch.input_ids = at::arange(14).reshape({2, 7}).remainder(50);
-  batch.labels = (batch.input_ids + 1).remainder(50);
-  batch.target_count = 14;
-  return batch;
+  const at::Tensor ids = at::arange(14).reshape({2, 7}).remainder(50);
+  return make_micro_batch(ids, (ids + 1).remainder(50));
 }
 
 // Weights of a built model, as a checkpoint would give them.

@@ -21,11 +21,7 @@ LanguageModel tiny(const std::string& preset) {
 }
 
 MicroBatch batch_of(const at::Tensor& ids) {
-  MicroBatch batch;
-  batch.input_ids = ids;
-  batch.labels = (ids + 1).remainder(50);
-  batch.target_count = ids.numel();
-  return batch;
+  return make_micro_batch(ids, (ids + 1).remainder(50));
 }
 
 MicroBatch some_batch() { return batch_of(at::arange(14).reshape({2, 7}).remainder(50)); }

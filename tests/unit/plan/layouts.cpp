@@ -14,12 +14,8 @@ namespace {
 constexpr int64_t kHidden = 128, kRows = 2, kSequence = 8, kTokens = kRows * kSequence;
 
 MicroBatch batch() {
-  MicroBatch batch;
-  batch.input_ids = at::arange(kRows * kSequence).view({kRows, kSequence});
-  batch.labels = batch.input_ids + 1;
-  batch.sample_count = kRows;
-  batch.token_count = batch.target_count = kRows * kSequence;
-  return batch;
+  const at::Tensor ids = at::arange(kRows * kSequence).view({kRows, kSequence});
+  return make_micro_batch(ids, ids + 1);
 }
 
 int64_t sent(const DeviceMesh& mesh, const Strategy& strategy) {

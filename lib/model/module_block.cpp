@@ -1,0 +1,212 @@
+#include "lib/model/module_block.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "lib/model/seeded_generators.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+struct PassOn final : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    return std::move(gradients);
+  }
+};
+
+// The leaf as the result of an operation: autograd lets operations in place change it. Memory and
+// version counter are the leaf's, so that whoever saved the tensor for backward notices.
+at::Tensor changeable(const at::Tensor& leaf) {
+  const std::shared_ptr<PassOn> node(new PassOn, torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(leaf));
+  const at::Tensor alias = leaf.detach();
+  torch::autograd::set_history(alias, node);
+  return alias;
+}
+
+bool is_running_statistic(const std::string& name) {
+  return name == "running_mean" || name == "running_var" || name == "num_batches_tracked";
+}
+
+}  // namespace
+
+ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
+                         const BuildContext& context)
+    : place_(std::move(place)),
+      callable_(std::move(callable)),
+      device_(context.device),
+      traits_(traits_of(*callable_.module)) {
+  torch::nn::Module& module = *callable_.module;
+  module.to(device_);
+  if (keep_eval) {
+    for (const auto& part : module.modules()) {
+      if (!part->is_training()) kept_in_eval_.push_back(part);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  add_parameters(context);
+  add_buffers(context);
+}
+
+void ModuleBlock::add_parameters(const BuildContext& context) {
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& item : callable_.module->named_parameters()) {
+    at::Tensor tensor = item.value();
+    check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "block ", place_.block,
+          ": parameter \"", item.key(), "\" is ", tensor.scalar_type(),
+          "; parameters are floating, register constants as buffers");
+    const bool first = seen.insert(tensor.unsafeGetTensorImpl()).second;
+    const bool alias = place_.aliases.contains(item.key());
+    if (alias) {  // memory comes from its owner
+      const at::Tensor empty = at::zeros({1}, tensor.options().dtype(at::kFloat));
+      const at::Tensor placeholder = empty.expand(tensor.sizes()).detach();
+      if (first) {
+        tensor.set_data(placeholder);
+      } else {
+        tensor = placeholder.set_requires_grad(tensor.requires_grad());
+      }
+    } else if (!first) {
+      continue;
+    } else {
+      if (tensor.scalar_type() != at::kFloat) tensor.set_data(tensor.to(at::kFloat));
+      if (context.source != nullptr) {
+        tensor.copy_(context.source->read(place_.checkpoint_prefix + item.key(), tensor.sizes()));
+      }
+    }
+    parameters_.push_back({item.key(), tensor, tensor.dim() >= 2});
+  }
+}
+
+void ModuleBlock::add_buffers(const BuildContext& context) {
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& part : callable_.module->named_modules()) {
+    const bool in_eval =
+        std::find(kept_in_eval_.begin(), kept_in_eval_.end(), part.value()) != kept_in_eval_.end();
+    for (const auto& item : part.value()->named_buffers(/*recurse=*/false)) {
+      at::Tensor tensor = item.value();
+      if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      const std::string name = (part.key().empty() ? "" : part.key() + ".") + item.key();
+      const bool statistic = is_running_statistic(item.key()) && !in_eval;
+      check(!statistic || place_.options.running_statistics_of_rank.has_value(),
+            ErrorCode::kInvalidArgument, "block ", place_.block, ": buffer \"", name,
+            "\" is a running statistic, which every data rank computes from its own rows: say "
+            "whose is the model's (ModuleOptions{.running_statistics_of_rank = 0}), put the layer "
+            "in eval mode to keep it as it is, or use LayerNorm or GroupNorm");
+      if (tensor.is_floating_point()) tensor.set_data(tensor.to(at::kFloat));
+      const std::string stored = place_.checkpoint_prefix + name;
+      if (context.source != nullptr && (statistic || context.source->has(stored))) {
+        tensor.copy_(context.source->read(stored, tensor.sizes()));
+      }
+      buffers_.push_back({name, tensor, tensor.detach(), statistic});
+    }
+  }
+}
+
+std::vector<Buffer> ModuleBlock::buffers() {
+  std::vector<Buffer> all;
+  for (const KeptBuffer& buffer : buffers_) {
+    const int rank = buffer.statistic ? *place_.options.running_statistics_of_rank : -1;
+    all.push_back({buffer.name, buffer.kept, rank});
+  }
+  return all;
+}
+
+void ModuleBlock::KeptBuffer::give(at::ScalarType dtype) {
+  if (!kept.is_floating_point()) return;
+  if (dtype == kept.scalar_type()) {
+    if (registered.scalar_type() != dtype) registered.set_data(kept);
+  } else if (registered.scalar_type() != dtype || version != kept._version()) {
+    registered.set_data(kept.to(dtype));
+    version = kept._version();
+  }
+}
+
+void ModuleBlock::give_buffers(bool training) {
+  if (parameters_.empty()) return;
+  const at::ScalarType dtype = parameters_.front().tensor.scalar_type();
+  for (KeptBuffer& buffer : buffers_) {
+    check(!buffer.statistic || !training || dtype == at::kFloat, ErrorCode::kInvalidArgument,
+          "block ", place_.block, ": running statistic \"", buffer.name,
+          "\" would lose its small changes in ", dtype,
+          "; train with fp32 parameters, or put the layer in eval mode to keep it as it is");
+    buffer.give(dtype);
+  }
+}
+
+void ModuleBlock::set_mode(bool training) {
+  if (mode_ == training) return;
+  callable_.module->train(training);
+  for (const auto& part : kept_in_eval_) part->eval();
+  mode_ = training;
+}
+
+// kept: somebody reads what was given again after this pass.
+at::Tensor ModuleBlock::input_of(const at::Tensor& given, bool kept) const {
+  at::Tensor input = given;
+  if (given.is_floating_point() && !parameters_.empty()) {
+    input = given.to(parameters_.front().tensor.scalar_type());
+  }
+  if (!input.is_same(given)) return input;
+  if (kept) return traits_.writes_input ? given.clone() : given;
+  const bool leaf = at::GradMode::is_enabled() && given.requires_grad() && given.is_leaf();
+  return leaf && traits_.writes_input ? changeable(given) : given;
+}
+
+at::Tensor ModuleBlock::call(const at::Tensor& input) {
+  try {
+    const at::Tensor output = callable_.forward(input);
+    check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+          ": forward() returned an undefined tensor");
+    return output;
+  } catch (c10::Error& error) {
+    error.add_context(concat("in forward() of block ", place_.block));
+    throw;
+  }
+}
+
+void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    check(buffers_[i].statistic || buffers_[i].registered._version() == versions[i],
+          ErrorCode::kInvalidArgument, "block ", place_.block, ": forward() changed the buffer \"",
+          buffers_[i].name,
+          "\"; buffers are constants, equal on all ranks, but for running_mean, running_var and "
+          "num_batches_tracked");
+  }
+}
+
+at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  const bool training = micro_batch.training;
+  const bool runs_again = training && !at::GradMode::is_enabled();
+  set_mode(training);
+  give_buffers(training);
+  std::vector<uint32_t> versions;
+  std::vector<at::Tensor> statistics;
+  for (const KeptBuffer& buffer : buffers_) {
+    versions.push_back(buffer.registered._version());
+    if (runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
+  }
+  std::optional<SeededGenerators> seeded;
+  if (place_.loss || (training ? traits_.draws_in_training : traits_.draws_in_evaluation)) {
+    seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
+  }
+  const bool users = !hidden.defined();
+  const at::Tensor given = users ? micro_batch.input_ids : hidden;
+  check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+        ": the micro-batch has no input_ids, which the first block takes");
+  at::Tensor output = call(input_of(given, users || runs_again));
+  if (users && output.is_alias_of(given)) output = output.clone();
+  check_constants(versions);
+  for (size_t i = 0, next = 0; i < buffers_.size() && !statistics.empty(); ++i) {
+    // Through data(): backward of another pass may have saved the tensor.
+    if (buffers_[i].statistic) buffers_[i].registered.data().copy_(statistics[next++]);
+  }
+  if (!place_.loss) return output;
+  return place_.loss(output.to(at::kFloat), micro_batch).to(at::kFloat).reshape({-1});
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#pragma once
+// A torch module, or one child of a Sequential, as a block.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/model/module_traits.h"
+#include "tessera/model/adapters.h"
+
+namespace tessera {
+
+struct ModulePlace {
+  std::string block;
+  size_t index = 0;  // of the block in the model: what it draws from
+  std::string checkpoint_prefix;
+  std::set<std::string> aliases;  // parameters that ModelSpec::tied names as such
+  LossFunction loss;              // empty unless the block is the last one
+  ModuleOptions options;
+};
+
+class ModuleBlock final : public Block {
+ public:
+  // Takes the module to the device and fp32, and reads the source. keep_eval: modules in eval mode
+  // stay in it.
+  ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
+              const BuildContext& context);
+
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  std::vector<Parameter> parameters() override { return parameters_; }
+  std::vector<Buffer> buffers() override;
+
+ private:
+  struct KeptBuffer {
+    std::string name;
+    at::Tensor registered;  // the module's handle
+    at::Tensor kept;        // the buffer; they share memory unless the weights are 16-bit
+    bool statistic = false;
+    uint32_t version = 0;  // of the kept one when it was last cast
+
+    void give(at::ScalarType dtype);
+  };
+
+  void add_parameters(const BuildContext& context);
+  void add_buffers(const BuildContext& context);
+  void set_mode(bool training);
+  void give_buffers(bool training);
+  at::Tensor input_of(const at::Tensor& given, bool kept) const;
+  at::Tensor call(const at::Tensor& input);
+  void check_constants(const std::vector<uint32_t>& versions) const;
+
+  ModulePlace place_;
+  detail::CallableModule callable_;
+  at::Device device_;
+  ModuleTraits traits_;
+  std::vector<std::shared_ptr<torch::nn::Module>> kept_in_eval_;
+  std::optional<bool> mode_;  // undefined until the first forward pass
+  std::vector<Parameter> parameters_;
+  std::vector<KeptBuffer> buffers_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,140 @@
+// What an adapted module draws at random, and in which mode it runs.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/functional.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+
+#include <thread>
+
+#include "tessera/core/error.h"
+#include "tessera/model/adapters.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+namespace nn = torch::nn;
+
+namespace {
+
+at::Tensor sum_of(const at::Tensor& output, const MicroBatch&) { return output.sum(); }
+
+std::unique_ptr<Block> block_of(const nn::Sequential& module, size_t index) {
+  return from_sequential(module, sum_of).blocks[index].build({});
+}
+
+MicroBatch training_batch(uint64_t seed) {
+  MicroBatch batch = make_micro_batch(at::ones({64, 3}), {});
+  batch.seed = seed;
+  batch.training = true;
+  return batch;
+}
+
+at::Tensor global_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
+
+// Draws without being a Dropout.
+struct Noise : nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x + at::rand_like(x); }
+};
+
+}  // namespace
+
+TEST_CASE("dropout follows the micro-batch, with and without gradients") {
+  const auto block = block_of(nn::Sequential(nn::Dropout(0.5), nn::Linear(3, 2)), 0);
+  MicroBatch batch = training_batch(5);
+  const at::Tensor first = block->forward({}, batch);
+  CHECK(first.eq(0).any().item<bool>());
+  {
+    const at::NoGradGuard no_grad;
+    CHECK(at::equal(block->forward({}, batch), first));
+  }
+  batch.training = false;
+  CHECK(at::equal(block->forward({}, batch), batch.input_ids));
+  CHECK(at::equal(block->forward({}, training_batch(5)), first));
+}
+
+TEST_CASE("a block draws from the micro-batch's seed and its place, and from nothing else") {
+  const nn::Sequential module(nn::Dropout(0.5), nn::Dropout(0.5), nn::Linear(3, 2));
+  const auto first = block_of(module, 0), second = block_of(module, 1);
+  const MicroBatch batch = training_batch(5);
+  const at::Tensor state = global_state();
+  const at::Tensor drawn = first->forward({}, batch);
+  CHECK(at::equal(global_state(), state));
+  at::rand({7});
+  CHECK(at::equal(first->forward({}, batch), drawn));
+  CHECK_FALSE(at::equal(first->forward({}, training_batch(6)), drawn));
+  CHECK_FALSE(at::equal(second->forward(batch.input_ids, batch), drawn));
+
+  torch::manual_seed(block_seed(5, 0));
+  CHECK(at::equal(at::dropout(batch.input_ids, 0.5, true), drawn));
+}
+
+TEST_CASE("modules of unknown type and losses draw from the seed as well, also in evaluations") {
+  const auto model = from_module(
+      [] { return std::make_shared<Noise>(); },
+      [](const at::Tensor& output, const MicroBatch&) { return (output + at::rand({1})).sum(); });
+  const auto block = model.blocks[0].build({});
+  const at::Tensor state = global_state();
+  for (const bool training : {true, false}) {
+    MicroBatch batch = training_batch(5);
+    batch.training = training;
+    const at::Tensor loss = block->forward({}, batch);
+    CHECK(at::equal(block->forward({}, batch), loss));
+    batch.seed = 6;
+    CHECK_FALSE(at::equal(block->forward({}, batch), loss));
+  }
+  CHECK(at::equal(global_state(), state));
+}
+
+TEST_CASE("ranks that are threads draw what each would draw alone") {
+  constexpr uint64_t kRanks = 4, kPasses = 50;
+  const nn::Sequential module(nn::Dropout(0.5), nn::Linear(3, 2));
+  std::vector<at::Tensor> alone(kRanks), together(kRanks);
+  const auto passes = [&](uint64_t rank, std::vector<at::Tensor>& results) {
+    const auto block = block_of(module, 0);
+    std::vector<at::Tensor> outputs;
+    for (uint64_t i = 0; i < kPasses; ++i) {
+      outputs.push_back(block->forward({}, training_batch(rank * kPasses + i)));
+    }
+    results[rank] = at::stack(outputs);
+  };
+  for (uint64_t rank = 0; rank < kRanks; ++rank) passes(rank, alone);
+  std::vector<std::thread> threads;
+  for (uint64_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] { passes(rank, together); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (uint64_t rank = 0; rank < kRanks; ++rank) CHECK(at::equal(together[rank], alone[rank]));
+}
+
+TEST_CASE("building a model leaves the user's random numbers alone") {
+  const nn::Sequential module(nn::Linear(3, 2));
+  const at::Tensor state = global_state();
+  block_of(module, 0);
+  CHECK(at::equal(global_state(), state));
+}
+
+TEST_CASE("modules in eval mode inside a module in training mode stay so") {
+  nn::Sequential module(nn::Dropout(0.5), nn::Linear(3, 2));
+  module[0]->eval();
+  const MicroBatch batch = training_batch(5);
+  CHECK(at::equal(block_of(module, 0)->forward({}, batch), batch.input_ids));
+  module->eval();  // the whole model: it was evaluated before
+  CHECK_FALSE(at::equal(block_of(module, 0)->forward({}, batch), batch.input_ids));
+}
+
+TEST_CASE("an error inside forward() names the block and keeps its type") {
+  const auto throws = [](const nn::Functional& layer) {
+    return block_of(nn::Sequential(nn::Linear(3, 2), layer), 0);
+  };
+  const auto block = throws(nn::Functional(at::tanh));
+  MicroBatch batch = training_batch(1);
+  batch.input_ids = at::ones({4, 5});
+  CHECK_THROWS_AS(block->forward({}, batch), c10::Error);
+  CHECK_THROWS_WITH(block->forward({}, batch), Catch::Matchers::Contains("forward() of block 0"));
+  batch.input_ids = at::Tensor();
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward({}, batch); }),
+             Catch::Matchers::Contains("input_ids"));
+}
