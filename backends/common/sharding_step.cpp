@@ -10,18 +10,6 @@
 #include "tessera/core/trace.h"
 
 namespace tessera {
-namespace {
-
-void check_counts(const MicroBatch& batch) {
-  if (batch.target_count != 0 || !batch.labels.defined() || batch.labels.numel() == 0) return;
-  const bool supervised =
-      batch.labels.is_floating_point() || batch.labels.ne(kIgnoredLabel).any().item<bool>();
-  check(!supervised, ErrorCode::kInvalidArgument,
-        "a micro-batch has labels with targets, but target_count is 0, so that its loss would not "
-        "be divided; make it with make_micro_batch(), which counts");
-}
-
-}  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : units_of_block_[block]) {

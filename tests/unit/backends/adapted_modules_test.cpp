@@ -53,7 +53,7 @@ void check_all_layouts(const nn::Sequential& module) {
   const ModelSpec model = from_sequential(module, squared_error);
   for (const auto& [name, config, mesh] : layouts_of_modules()) {
     INFO(name);
-    CHECK(difference(train_under(config, mesh, model, {data, 2}), expected) == "");
+    CHECK(difference(train_under(config, mesh, model, {data}), expected) == "");
   }
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("what LibTorch refuses between layers is refused between blocks") {
                     Catch::Matchers::Contains("modified by an inplace operation"));
   for (const char* strategy : {"single", "ddp", "zero3"}) {
     const MeshExtents mesh{.data = *strategy == 's' ? 1 : 2};
-    CHECK_THROWS_WITH(train_under({.strategy = strategy}, mesh, model, {data, 1}),
+    CHECK_THROWS_WITH(train_under({.strategy = strategy}, mesh, model, {data}),
                       Catch::Matchers::Contains("modified by an inplace operation"));
   }
 }
@@ -121,18 +121,11 @@ TEST_CASE("dropout draws the same on every layout and when a block runs again") 
       nn::Functional([](at::Tensor x) { return at::dropout(x, 0.3, true); }), nn::Linear(16, 2));
   const ModelSpec model = from_sequential(module, squared_error);
   const auto data = batches();
-  const Trained expected = train_under({}, {}, model, {data, 2});
+  const Trained expected = train_under({}, {}, model, {data});
   CHECK(difference(expected, plain_training(module, data)) != "");
   for (const auto& [name, config, mesh] : layouts_of_modules()) {
-    if (mesh.data > 1) continue;
     INFO(name);
-    CHECK(difference(train_under(config, mesh, model, {data, 2}), expected) == "");
-  }
-  const Trained two_ranks = train_under({.strategy = "ddp"}, {.data = 2}, model, {data, 2});
-  for (const auto& [name, config, mesh] : layouts_of_modules()) {
-    if (mesh.data == 1) continue;
-    INFO(name);
-    CHECK(difference(train_under(config, mesh, model, {data, 2}), two_ranks) == "");
+    CHECK(difference(train_under(config, mesh, model, {data}), expected) == "");
   }
 }
 
@@ -145,7 +138,7 @@ TEST_CASE("a layer that stands twice in a Sequential has one set of weights") {
   const auto data = batches();
   std::vector<std::pair<std::string, Trained>> results;
   for (const auto& [name, config, mesh] : layouts_of_modules()) {
-    results.emplace_back(name, train_under(config, mesh, model, {data, 2}));
+    results.emplace_back(name, train_under(config, mesh, model, {data}));
   }
   Trained expected = train_plain(*module, data, [&](const MicroBatch& batch) {
     return squared_error(module->forward(batch.input_ids), batch);
@@ -174,7 +167,7 @@ TEST_CASE("weights tied inside a module train as one parameter") {
   std::vector<std::pair<std::string, Trained>> results;
   for (const auto& [name, config, mesh] : layouts_of_modules()) {
     if (mesh.pipeline > 1) continue;
-    results.emplace_back(name, train_under(config, mesh, model, {data, 2}));
+    results.emplace_back(name, train_under(config, mesh, model, {data}));
   }
   Trained expected = train_plain(*module, data, [&](const MicroBatch& batch) {
     return loss(module->forward(batch.input_ids), batch);

@@ -68,7 +68,7 @@ void check_frozen(const std::vector<std::string>& prefixes, bool only = false) {
   for (const NamedLayout& layout : layouts_of_modules()) {
     INFO(layout.name);
     CHECK_NOTHROW(
-        results.emplace_back(layout, train_under(layout.config, layout.mesh, model, {data, 2})));
+        results.emplace_back(layout, train_under(layout.config, layout.mesh, model, {data})));
   }
   const Trained all = train_under({}, {}, from_sequential(some_module(), squared_error), {data});
   const Trained expected = train_plain(*module, data, [&](const MicroBatch& batch) {

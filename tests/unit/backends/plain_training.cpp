@@ -76,10 +76,11 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
                      make_sgd({.momentum = kMomentum, .weight_decay = kWeightDecay}));
     const Communicator& data = mesh.axis(Axis::kData);
     for (const MicroBatch& batch : work.batches) {
-      const int64_t rows = batch.sample_count / data.size() / work.accumulation;
+      const int64_t rows = batch.sample_count / work.micro_batches;
+      const int own = work.micro_batches / data.size();
       std::vector<MicroBatch> mine;
-      for (int m = 0; m < work.accumulation; ++m) {
-        mine.push_back(rows_of(batch, (data.rank() * work.accumulation + m) * rows, rows));
+      for (int m = 0; m < own; ++m) {
+        mine.push_back(rows_of(batch, (data.rank() * own + m) * rows, rows));
       }
       strategy->forward_backward(mine);
       const double norm = strategy->grad_norm_squared().item<double>();

@@ -18,7 +18,7 @@ using Weights = std::map<std::string, at::Tensor>;
 
 struct TrainingWork {
   std::vector<MicroBatch> batches;  // one a step: the rows of all ranks
-  int accumulation = 1;             // micro-batches a rank cuts its rows into
+  int micro_batches = 4;            // of all data ranks, into which each is cut
 };
 
 struct Trained {
