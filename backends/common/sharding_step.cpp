@@ -203,13 +203,15 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
   const at::AutoGradMode gradients(true);
   const size_t loss = has_loss_ ? blocks_.size() - 1 : blocks_.size();
   at::Tensor gradient = std::exchange(run.gradient, {});
-  for (size_t i = std::min(run.first_block + run.block_count, loss); i-- > run.first_block;) {
+  const size_t end = run.first_block + run.block_count;
+  size_t first = run.first_block;  // nothing before it is trained
+  while (first < end && !run.blocks[first - run.first_block].has_backward) ++first;
+  for (size_t i = std::min(end, loss); i-- > first;) {
     const TraceRange block_range("block backward");
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
-    if (!block.has_backward) break;  // nothing before it is trained either
     acquire_block(i);
     for (size_t unit : trained_units_of_block_[i]) gradients_->before_backward(unit);
-    prefetch_after(i, run.first_block - 1, -1);
+    prefetch_after(i, first - 1, -1);
     if (!block.output.defined()) block.output = blocks_[i]->forward(block.input, run.micro_batch);
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,

@@ -9,10 +9,16 @@
 namespace tessera {
 
 void Reduction::Placing::run() const {
-  if (add) {
-    at::Tensor(to).add_(from);
-  } else {
+  if (!add) {
     at::Tensor(to).copy_(from);
+    return;
+  }
+  // On the CPU dtypes that differ are made one first, in memory of their own: of few elements.
+  const bool whole = !to.is_cpu() || to.scalar_type() == from.scalar_type();
+  const int64_t most = whole ? std::max<int64_t>(1, to.numel()) : 4096;
+  for (int64_t first = 0; first < to.numel(); first += most) {
+    const int64_t count = std::min(most, to.numel() - first);
+    to.narrow(0, first, count).add_(from.narrow(0, first, count));
   }
 }
 

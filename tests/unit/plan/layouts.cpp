@@ -147,7 +147,6 @@ std::vector<Layout> memory_layouts() {
   };
   auto add_frozen = [&](const ParallelConfig& config, MeshExtents mesh, int accumulation) {
     for (const std::string part : {"large", "layer.0", "first"}) {
-      if (part == "first" && mesh.pipeline > 1) continue;
       add(config, mesh, accumulation, {}, "frozen: " + part);
       all.back().model =
           freeze(make_pile(), [part](const std::string& block, const std::string& p) {
@@ -157,18 +156,17 @@ std::vector<Layout> memory_layouts() {
   };
   const PileConfig uneven{.layers = {4096, 90'112, 0, 1024, 49'152, 0, 20'480}};
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
-    const int micro_batches = name == "ddp" || name == "zero1" ? 2 : 1;
     for (const int64_t bucket : {int64_t{64} << 10, int64_t{25} << 20}) {
       ParallelConfig config{.strategy = name, .bucket_bytes = bucket};
       config.precision.reduce = at::kBFloat16;
-      add(config, {.data = 2}, micro_batches);
+      add(config, {.data = 2}, 2);
       config.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
-      add(config, {.data = 2}, micro_batches, uneven, "uneven");
+      add(config, {.data = 2}, 2, uneven, "uneven");
       config.overlap = false;
-      add(config, {.data = 2}, micro_batches);
+      add(config, {.data = 2}, 2);
       config.overlap = true;
       config.precision = {.parameter = at::kBFloat16, .gradient = at::kFloat, .reduce = at::kHalf};
-      add(config, {.pipeline = 2, .data = 2}, micro_batches);
+      add(config, {.pipeline = 2, .data = 2}, 2);
       config.reduce_at_boundary = name == "zero2" || name == "fsdp";
       if (config.reduce_at_boundary) add(config, {.data = 2}, 2);
     }
@@ -186,8 +184,7 @@ std::vector<Layout> memory_layouts() {
   ParallelConfig hybrid{.strategy = "fsdp", .unit_numel = 60'000, .shard_ranks = 2};
   add(hybrid, {.data = 4}, 2, uneven, "uneven");
   hybrid.precision = {.parameter = at::kBFloat16, .reduce = at::kFloat};
-  add(hybrid, {.data = 4}, 1, uneven, "uneven");
-  hybrid.precision.reduce.reset();
+  add(hybrid, {.data = 4}, 2, uneven, "uneven");
   hybrid.pipeline = {.schedule = "interleaved", .chunks = 2};
   hybrid.shard_ranks = 0;
   add(hybrid, {.pipeline = 2, .data = 2}, 4, uneven, "uneven");
