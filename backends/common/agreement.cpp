@@ -175,19 +175,19 @@ void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& p
 }
 
 at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device device) {
-  at::Tensor sum = at::zeros({}, at::TensorOptions(at::kLong).device(device));
   std::vector<int64_t> counts;
+  std::vector<at::Tensor> contents;  // one checksum of all: few kernels
   for (const MicroBatch& batch : micro_batches) {
     std::string text = concat(batch.sample_count, " ", batch.token_count, " ", batch.target_count);
     for (const at::Tensor& tensor : {batch.input_ids, batch.labels, batch.attention_mask}) {
-      counts.push_back(0);
-      if (!tensor.defined()) continue;
-      text += concat(" ", tensor.sizes());
-      sum = sum + checksum(tensor) * static_cast<int64_t>(2 * counts.size() + 1);
+      text += concat(" ", tensor.defined() ? tensor.sizes() : at::IntArrayRef());
+      if (tensor.defined()) contents.push_back(bits(tensor));
     }
     counts.push_back(hash_of(text));
   }
-  return sum + sum_of(counts);
+  if (contents.empty())
+    return at::full({}, sum_of(counts), at::TensorOptions(at::kLong).device(device));
+  return checksum(at::cat(contents)) + sum_of(counts);
 }
 
 }  // namespace tessera
