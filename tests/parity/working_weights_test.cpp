@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/comm/device_mesh.h"
+#include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/parity/parity.h"
 #include "tests/support/ranks.hpp"
@@ -16,16 +17,17 @@ using namespace tessera::testing;
 
 namespace {
 
-// "block.parameter" -> copies of what forward read, of one rank.
-using Reads = std::map<std::string, std::vector<at::Tensor>>;
+// "block.parameter" -> what forward read, of one rank; the tensors are copies.
+using Reads = std::map<std::string, std::vector<Parameter>>;
 
 class Watched final : public Block {
  public:
   Watched(std::unique_ptr<Block> inner, std::string name, std::shared_ptr<Reads> reads)
       : inner_(std::move(inner)), name_(std::move(name)), reads_(std::move(reads)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    for (const Parameter& parameter : inner_->parameters()) {
-      (*reads_)[name_ + "." + parameter.name].push_back(parameter.tensor.detach().clone());
+    for (Parameter parameter : inner_->parameters()) {
+      parameter.tensor = parameter.tensor.detach().clone();
+      (*reads_)[name_ + "." + parameter.name].push_back(parameter);
     }
     return inner_->forward(hidden, batch);
   }
@@ -48,47 +50,65 @@ ModelSpec watched(ModelSpec model, const std::shared_ptr<Reads>& reads) {
 
 using Masters = std::map<std::string, at::Tensor>;
 
-Masters masters_of(Strategy& strategy) {
+Masters masters_of(Strategy& strategy, const ModelSpec& model) {
   Masters masters;
   strategy.visit_parameters(
       [&](const VisitedParameter& p) { masters[p.block + "." + p.name] = p.value.clone(); });
-  if (masters.contains("embedding.weight")) masters["head.weight"] = masters["embedding.weight"];
+  for (const TiedParameter& tied : model.tied) {
+    masters[tied.alias_block + "." + tied.alias_parameter] =
+        masters.at(tied.owner_block + "." + tied.owner_parameter);
+  }
   return masters;
 }
 
+// What a rank of the tensor axis has of the whole parameter, without padding.
+at::Tensor own_slice(const at::Tensor& whole, const TensorShard& shard, const Communicator& axis) {
+  if (shard.replicated()) return whole;
+  const at::Tensor parts = whole.unflatten(shard.dim, {shard.parts, shard.full_size / shard.parts});
+  const int64_t numel = parts.size(shard.dim + 1);
+  const int64_t slice = (numel + axis.size() - 1) / axis.size(), begin = slice * axis.rank();
+  return parts.narrow(shard.dim + 1, begin, std::min(slice, numel - begin))
+      .flatten(shard.dim, shard.dim + 1);
+}
+
 void require_rounded(const Reads& reads, const Masters& masters, at::ScalarType dtype,
-                     const std::string& when) {
+                     const Communicator& tensor, const std::string& when) {
   test::require(!reads.empty(), when, ": nothing was read");
-  for (const auto& [name, values] : reads) {
-    for (const at::Tensor& value : values) {
-      test::require_bit_equal(value, masters.at(name).to(dtype), name + " " + when);
+  for (const auto& [name, parameters] : reads) {
+    for (const Parameter& parameter : parameters) {
+      const TensorShard& shard = parameter.placement.shard;
+      const at::Tensor expected = own_slice(masters.at(name), shard, tensor).to(dtype);
+      at::Tensor value = parameter.tensor;
+      if (!shard.replicated()) value = value.narrow(shard.dim, 0, expected.size(shard.dim));
+      test::require_bit_equal(value, expected, name + " " + when);
     }
   }
 }
 
 // Four steps, the third of which is skipped; after each an evaluation, whose reads come first, then
 // the masters are visited. The next step starts with them as well.
-void check_row(const ParityRow& row) {
+void check_row(const ParityRow& row, const ModelSpec& model = toy_language_model()) {
   const at::ScalarType dtype = row.parallel.precision.parameter;
   test::run_ranks(row.ranks, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = row.pipeline, .data = row.data()});
+    DeviceMesh mesh(comm, {.pipeline = row.pipeline, .data = row.data(), .tensor = row.tensor});
+    const Communicator& tensor = mesh.axis(Axis::kTensor);
     const auto reads = std::make_shared<Reads>();
     const auto strategy = make_strategy(row.parallel, mesh);
-    strategy->attach(watched(toy_language_model(), reads), {.seed = 7}, make_adamw({}));
-    Masters masters = masters_of(*strategy);
+    strategy->attach(watched(model, reads), {.seed = 7}, make_adamw({}));
+    Masters masters = masters_of(*strategy, model);
     for (int step = 0; step < 4; ++step) {
       const auto share = static_cast<uint64_t>(mesh.coordinate(Axis::kData) + 10 * step);
       const std::vector<MicroBatch> batches{toy_micro_batch({}, 2, 5, 2 * share),
                                             toy_micro_batch({}, 2, 5, 2 * share + 1)};
       reads->clear();
       strategy->forward_backward(batches);
-      require_rounded(*reads, masters, dtype, concat("in step ", step));
+      require_rounded(*reads, masters, dtype, tensor, concat("in step ", step));
       strategy->optimizer_step(1e-2, at::full({}, step == 2 ? 1.0 : 0.0, at::kFloat));
       reads->clear();
       strategy->evaluate(batches);
       const Reads evaluated = *reads;
-      const Masters after = masters_of(*strategy);
-      require_rounded(evaluated, after, dtype, concat("after step ", step));
+      const Masters after = masters_of(*strategy, model);
+      require_rounded(evaluated, after, dtype, tensor, concat("after step ", step));
       for (const auto& [name, value] : after) {
         test::require(value.equal(masters.at(name)) == (step == 2), name, " in step ", step);
       }
@@ -163,5 +183,21 @@ TEST_CASE("forward reads the rounded masters on every stage of a pipeline") {
       INFO(row.name());
       check_row(row);
     }
+  }
+}
+
+TEST_CASE("forward reads its slices of the rounded masters on a tensor axis") {
+  BloomConfig config;
+  config.vocabulary = 31;
+  config.hidden = 24;
+  config.layers = 1;
+  config.heads = 4;
+  config.initializer_range = 0.1;
+  for (const auto& strategy : kStrategies) {
+    ParityRow row = row_of(strategy, at::kBFloat16);
+    row.tensor = 2;
+    row.ranks *= 2;
+    INFO(row.name());
+    check_row(row, make_bloom_causal(config));
   }
 }
