@@ -70,7 +70,10 @@ run_test() { # ctest entry, seconds, log: a Catch2 case runs alone, and ends wit
   local program=${1%%: *} case=${1#*: }
   if [[ $1 == *": "* && -x $build/bin/$program ]]; then
     case=$(sed 's/[][,\\]/\\&/g' <<<"$case")
-    (cd "$build" && timeout -k 5 "$2" "$build/bin/$program" "$case" --warn NoTests --abort) >"$3" 2>&1
+    local strict  # the switch with which this Catch2 fails when the case is not there
+    strict=$(find "$build/tests" -name "${program}_cases.cmake" -exec grep -ho -m1 -e '--warn [A-Za-z]*' {} +)
+    # shellcheck disable=SC2086
+    (cd "$build" && timeout -k 5 "$2" "$build/bin/$program" "$case" $strict --abort) >"$3" 2>&1
   else
     (cd "$build" && ctest --no-tests=error --output-on-failure --timeout "$2" \
       -R "^$(sed 's/[][()*+?.^$|\\]/\\&/g' <<<"$1")\$") >"$3" 2>&1
@@ -82,16 +85,18 @@ record() { # name, result, seconds, what was seen
 known() { # name: a result of this commit and patch
   [[ -e $results/$1 && $(cut -f1,2 "$results/$1") == "$commit	$(sha1sum <"tests/mutants/$1.patch" | cut -c1-12)" ]]
 }
-passes_without() { # ctest entry, targets, seconds: asked once a commit
-  local stamp log=$work/logs/baseline.log
+passes_without() { # ctest entry, targets, seconds, log: asked once a commit
+  local stamp log=$4
   stamp=$results/.good-$(sha1sum <<<"$commit $1" | cut -c1-16)
   [[ -e $stamp ]] && return
   compile "$2" "$log" && run_test "$1" "$3" "$log" && touch "$stamp"
 }
-first_difference() { # what a log says first: Catch2's expansion, an exception, or the last line
-  awk '/with expansion:|due to unexpected exception|explicitly with message|threw|FAILED: / {
-         if ($0 ~ /FAILED: .+[^ ]/) { sub(/.*FAILED: */, ""); print; exit } 
-         if ((getline line) > 0) { gsub(/^ +/, "", line); print line; exit } }' "$1" | cut -c1-160 | tr '\t' ' '
+first_difference() { # what a log says first: Catch2's expansion, the last line of an exception's message, or a checker's FAILED
+  awk 'found && /^ *$/ { exit }
+       found { line = $0; if (!whole) exit }
+       /FAILED: .+[^ ]/ { sub(/.*FAILED: */, ""); line = $0; exit }
+       /with expansion:|unexpected exception|explicitly with message/ { found = 1; whole = /exception/ }
+       END { gsub(/^ +/, "", line); print line }' "$1" | cut -c1-160 | tr '\t' ' '
 }
 
 try() { # name: plants it, builds, runs, restores; sets result and seen
@@ -99,8 +104,8 @@ try() { # name: plants it, builds, runs, restores; sets result and seen
   test=$(field "$1" Test) targets=$(field "$1" Targets) limit=$(field "$1" Limit)
   limit=${limit:-120} targets=${targets:-${test%%: *}}
   seen=''
-  if ! passes_without "$test" "$targets" "$limit"; then
-    result='no verdict' seen="\"$test\" does not pass without the defect, see build/mutants/logs/baseline.log"
+  if ! passes_without "$test" "$targets" "$limit" "$log"; then
+    result='no verdict' seen="\"$test\" does not pass without the defect, see build/mutants/logs/$1.log"
   elif ! apply "$1"; then
     result='does not apply'
   elif ! compile "$targets" "$log"; then
