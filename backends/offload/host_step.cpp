@@ -88,6 +88,7 @@ void HostStep::gradient_ready(size_t unit) {
 }
 
 void HostStep::step(const StepScalars& scalars) {
+  if (units_.empty()) return;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     complete(unit);
     if (!traffic_[unit].fresh) gradient_ready(unit);  // a second step on the same gradient
@@ -103,7 +104,9 @@ void HostStep::step(const StepScalars& scalars) {
     traffic_[unit].pending = !units_[unit].pieces.empty();
   }
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // Units without pieces were not waited for: the worker may still be at the last one.
+    changed_.wait(lock, [&] { return !scalars_ || error_; });
     if (error_) std::rethrow_exception(error_);
     scalars_ = std::move(values);
     done_ = 0;
