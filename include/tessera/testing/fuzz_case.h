@@ -1,0 +1,61 @@
+#pragma once
+// One case of the layout fuzzer: everything that decides what is run, as a plain struct that one
+// line of text holds, so that a case outlives changes of the generator.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/device_mesh.h"
+
+namespace tessera::testing {
+
+struct FuzzCase {
+  // The model. "toy" and "modules" are made of `blocks`, joined by dots: a letter, a width, and f
+  // for a frozen block or g for one whose first parameter is frozen.
+  //   toy      between an embedding and a head. L MLP with a norm, Q vectors only, P no parameters,
+  //            D dropout, T a matrix tied to the L before it, U a parameter nothing uses, B a
+  //            constant buffer, C an MLP that a tensor axis cuts
+  //   modules  children of a torch::nn::Sequential before a linear classifier. L linear, R in-place
+  //            ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice
+  // Others are families of the caller (FuzzOptions::families).
+  std::string model = "toy", blocks = "L6";
+  int64_t vocabulary = 11, hidden = 8;
+  int64_t layers = 1, heads = 2, key_heads = 1;  // of language models
+  std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
+  std::string frozen = "none";  // of the ends: none, first, last
+  bool own_weights = false;     // modules: every data rank hands in weights of its own
+
+  MeshExtents mesh;
+  ParallelConfig parallel;
+
+  // The work. skip and evaluate list steps ("02"); evaluation comes before the step, and always at
+  // the end.
+  int steps = 2, accumulation = 1;
+  int64_t rows = 2, length = 3;
+  bool ragged = false;              // micro-batches of all sizes up to rows x length
+  bool padded = false;              // language models: rows end in padding that a mask hides
+  std::string untargeted = "none";  // none, rows, micro_batches, ranks, step
+  std::string skip, evaluate;
+  double loss_scale = 0;  // 0: none is set
+  double max_norm = 0;    // 0: no clipping
+  double learning_rate = 1e-2, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  uint64_t seed = 1;
+  // What must be refused with Error(kInvalidArgument): none, target_count (left at 0),
+  // micro_batches (numbers differ), batch (differs inside a tensor or pipeline group), weights
+  // (differ between ranks), layout (a parameter's shape differs between ranks).
+  std::string refuse = "none";
+
+  int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
+};
+
+// "key=value ..." of what is not the default; the inverse throws Error(kInvalidArgument) naming
+// what it does not know.
+std::string to_line(const FuzzCase& fuzz_case);
+FuzzCase parse_case(const std::string& line);
+
+// Every field with its value as text, for tallies.
+std::vector<std::pair<std::string, std::string>> fields_of(const FuzzCase& fuzz_case);
+
+}  // namespace tessera::testing

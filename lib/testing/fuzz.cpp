@@ -1,0 +1,266 @@
+#include "tessera/testing/fuzz.h"
+
+#include <ATen/Parallel.h>
+
+#include <cctype>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "lib/testing/fuzz_compare.h"
+#include "lib/testing/fuzz_draw.h"
+#include "lib/testing/fuzz_run.h"
+#include "tessera/core/clock.h"
+#include "tessera/core/error.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kShrinkAttempts = 600;
+
+struct Outcome {
+  enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
+  std::string text;
+  double worst = 0;  // share of a tolerance
+};
+
+// Ends the process, with the case that was running, when one takes longer than any may: a hang
+// outside of operations that time out by themselves.
+class Watchdog {
+ public:
+  explicit Watchdog(double seconds) : seconds_(seconds), thread_([this] { watch(); }) {}
+  ~Watchdog() {
+    start("");
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void start(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    line_ = line;
+    since_ = now_s();
+    changed_.notify_all();
+  }
+
+ private:
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!ended_) {
+      changed_.wait_for(lock, std::chrono::seconds(1));
+      if (line_.empty() || now_s() - since_ < seconds_) continue;
+      std::printf("hang: no end within %.0f s\n  fuzz_layouts --case '%s'\n", seconds_,
+                  line_.c_str());
+      std::fflush(stdout);
+      std::_Exit(3);
+    }
+  }
+
+  const double seconds_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string line_;
+  double since_ = 0;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+// Numbers say little about the reason.
+std::string reason_of(const std::string& text) {
+  std::string reason;
+  for (char c : text) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!digit) reason += c;
+    if (digit && (reason.empty() || reason.back() != '#')) reason += '#';
+  }
+  return reason.substr(0, 150);
+}
+
+// The same numbers are promised however collectives overlap and whatever is offloaded.
+FuzzCase twin_of(const FuzzCase& c) {
+  FuzzCase twin = c;
+  if (c.seed % 2 == 0) return twin;
+  twin.parallel.overlap = !c.parallel.overlap;
+  twin.parallel.prefetch_blocks = c.parallel.prefetch_blocks > 0 ? 0 : 1;
+  twin.parallel.bucket_bytes = c.parallel.bucket_bytes == 300 ? 1 << 20 : 300;
+  twin.parallel.gradient_checkpointing = !c.parallel.gradient_checkpointing;
+  if (c.seed % 4 == 1) twin.parallel.offload = {};
+  return twin;
+}
+
+Outcome failed(const std::string& text) { return {Outcome::Kind::kFailed, text}; }
+
+Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzFamily& family, const FuzzCase& c) {
+  FuzzModel model;
+  try {
+    model = family.build(c);
+  } catch (const Error& error) {
+    return {Outcome::Kind::kRefused, error.what()};
+  }
+  const FuzzWork work = make_work(c, model);
+  const RunRecord run = run_case(make, c, model, work, /*quiet=*/false);
+  const bool mismatch = run.error.find("all ranks must call the same") != std::string::npos;
+  if (c.refuse != "none") {
+    if (run.error.empty()) return failed(concat("not refused: ", c.refuse));
+    if (run.invalid_argument && !mismatch) return {};
+    return failed(concat("not refused but stopped: ", run.error));
+  }
+  if (!run.error.empty()) {
+    if (run.before_attached && run.invalid_argument && !mismatch) {
+      return {Outcome::Kind::kRefused, run.error};
+    }
+    return failed("exception: " + run.error);
+  }
+  Outcome outcome;
+  std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
+  if (!text.empty()) return failed(text);
+  const RunRecord quiet = run_case(make, twin_of(c), model, work, /*quiet=*/true);
+  if (!quiet.error.empty()) return failed("quiet run: exception: " + quiet.error);
+  text = compare_runs(quiet, run);
+  if (!text.empty()) return failed(text);
+  return outcome;
+}
+
+// Anything that a case throws outside the ranks is a failure of the case.
+Outcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options, const FuzzCase& c) {
+  const auto family = options.families.find(c.model);
+  check(family != options.families.end(), ErrorCode::kInvalidArgument, "fuzz case: model ", c.model,
+        " is of no family");
+  try {
+    return run_outcome(make, family->second, c);
+  } catch (const std::exception& error) {
+    return failed(concat("oracle: ", error.what()));
+  }
+}
+
+void tally(const FuzzCase& c, FuzzSummary& summary) {
+  static const std::set<std::string> kOfAnySize = {"seed", "vocabulary", "hidden", "layers"};
+  for (auto [field, value] : fields_of(c)) {
+    if (kOfAnySize.contains(field)) continue;
+    if (field == "block_costs") value = value.empty() ? "none" : "given";
+    if (field == "skip" || field == "evaluate") value = value.empty() ? "none" : "some";
+    if (field == "blocks") {
+      if (c.model != "toy" && c.model != "modules") continue;
+      std::set<char> kinds;
+      for (char letter : value) {
+        if (std::isupper(static_cast<unsigned char>(letter)) != 0) kinds.insert(letter);
+      }
+      for (char kind : kinds) ++summary.values[c.model + " block"][std::string(1, kind)];
+      continue;
+    }
+    ++summary.values[field][value.empty() ? "-" : value];
+  }
+}
+
+}  // namespace
+
+FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& options) {
+  ::setenv("TESSERA_COLLECTIVE_TIMEOUT_S", "10", /*overwrite=*/0);
+  at::set_num_threads(1);
+  const auto print = [&](const std::string& line) {
+    if (options.print) {
+      options.print(line);
+    } else {
+      std::printf("%s\n", line.c_str());
+      std::fflush(stdout);
+    }
+  };
+  FuzzSummary summary;
+  double worst = 0;
+  Watchdog watchdog(options.case_seconds);
+  const auto outcome_of_case = [&](const FuzzCase& c) {
+    watchdog.start(to_line(c));
+    Outcome outcome = outcome_of(make, options, c);
+    watchdog.start("");
+    return outcome;
+  };
+  const auto run_one = [&](int64_t number, const FuzzCase& c) {
+    const std::string left_out = options.leave_out ? options.leave_out(c) : "";
+    if (!left_out.empty()) {
+      ++summary.left_out;
+      ++summary.reasons_left_out[left_out];
+      return;
+    }
+    if (options.verbose) print(concat("case ", number, ": ", to_line(c)));
+    const Outcome outcome = outcome_of_case(c);
+    if (outcome.kind == Outcome::Kind::kRefused) {
+      ++summary.refused;
+      ++summary.refusals[reason_of(outcome.text)];
+      return;
+    }
+    if (outcome.kind == Outcome::Kind::kHeld) {
+      ++summary.held;
+      tally(c, summary);
+      if (outcome.worst > worst) {
+        worst = outcome.worst;
+        if (options.verbose) print(concat("  largest share of a tolerance: ", worst));
+      }
+      return;
+    }
+    print(concat("case ", number, " failed: ", outcome.text, "\n  fuzz_layouts --case '",
+                 to_line(c), "'"));
+    FuzzCase smallest = c;
+    Outcome last = outcome;
+    if (options.shrink) {
+      smallest = shrink_case(
+          c, options.families.at(c.model),
+          [&](const FuzzCase& smaller) {
+            const Outcome again = outcome_of_case(smaller);
+            if (again.kind != Outcome::Kind::kFailed) return false;
+            if (options.leave_out && !options.leave_out(smaller).empty()) return false;
+            last = again;
+            return true;
+          },
+          kShrinkAttempts);
+      print(concat("shrunk: ", last.text, "\n  fuzz_layouts --case '", to_line(smallest), "'"));
+    }
+    summary.failures.push_back(
+        concat("fuzz_layouts --case '", to_line(smallest), "'\n    ", last.text));
+  };
+  if (!options.line.empty()) {
+    run_one(0, parse_case(options.line));
+    return summary;
+  }
+  const double end = now_s() + options.seconds;
+  for (int64_t i = options.first; now_s() < end && summary.failures.size() < options.most_failures;
+       ++i) {
+    if (options.cases > 0 && i >= options.first + options.cases) break;
+    // Each case from numbers of its own, so that any can be run alone.
+    std::seed_seq numbers{options.seed, static_cast<uint64_t>(i)};
+    std::mt19937_64 random(numbers);
+    run_one(i, draw_case(random, options));
+  }
+  print(concat("largest share of a tolerance: ", worst));
+  return summary;
+}
+
+FuzzSummary fuzz_layouts(const StrategyFactory& make, FuzzOptions options) {
+  options.own_strategy = true;
+  return fuzz_layouts([&](const ParallelConfig&, const DeviceMesh& mesh) { return make(mesh); },
+                      options);
+}
+
+std::string to_text(const FuzzSummary& summary) {
+  std::string text;
+  for (const auto& [field, values] : summary.values) {
+    text += "  " + field + ":";
+    for (const auto& [value, count] : values) text += concat(" ", value, "=", count);
+    text += "\n";
+  }
+  for (const auto& [reason, count] : summary.reasons_left_out) {
+    text += concat("  left out ", count, ": ", reason, "\n");
+  }
+  for (const auto& [reason, count] : summary.refusals) {
+    text += concat("  refused ", count, ": ", reason, "\n");
+  }
+  for (const std::string& failure : summary.failures) text += "  failed: " + failure + "\n";
+  return text + concat("held ", summary.held, ", refused ", summary.refused, ", left out ",
+                       summary.left_out, ", failed ", summary.failures.size(), "\n");
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,36 @@
+#pragma once
+// "L6.P.D" and its like: the list of blocks in a case.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/testing/fuzz.h"
+
+namespace tessera::testing {
+
+struct BlockToken {
+  char kind = 'L';
+  int64_t width = 0;
+  bool frozen = false, first_frozen = false;
+};
+
+// Throws Error(kInvalidArgument) for letters that are none of `kinds`.
+std::vector<BlockToken> parse_blocks(const std::string& text, const std::string& kinds);
+std::string to_text(const std::vector<BlockToken>& blocks);
+// The case without one block, with one unfrozen, or with one narrower.
+std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::string& kinds);
+
+// {sum of the cross-entropy, correct predictions} of logits [..., classes].
+at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels);
+
+FuzzFamily toy_family();
+FuzzFamily modules_family();
+
+inline int64_t draw_from(std::mt19937_64& random, const std::vector<int64_t>& values) {
+  return values[random() % values.size()];
+}
+inline bool chance(std::mt19937_64& random, int percent) {
+  return static_cast<int>(random() % 100) < percent;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,332 @@
+#include "lib/testing/fuzz_compare.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/testing/fuzz_tolerances.h"
+#include "tessera/core/error.h"
+
+namespace tessera::testing {
+namespace {
+
+using Named = std::map<std::string, at::Tensor>;
+
+struct Difference {
+  std::string text;
+};
+
+template <typename... Parts>
+void require(bool condition, const Parts&... parts) {
+  if (!condition) throw Difference{concat(parts...)};
+}
+
+void require_bits(const std::string& what, const Named& actual, const Named& expected) {
+  for (const auto& [name, value] : expected) {
+    require(actual.contains(name), what, " ", name, " is missing");
+    const at::Tensor& other = actual.at(name);
+    require(other.sizes() == value.sizes(), what, " ", name, " has shape ", other.sizes(),
+            ", expected ", value.sizes());
+    const at::Tensor same = other.eq(value).logical_or(other.isnan().logical_and(value.isnan()));
+    require(same.all().item<bool>(), what, " ", name, " differs in its bits, by ",
+            (other - value).abs().max().item<double>());
+  }
+  for (const auto& [name, value] : actual) require(expected.contains(name), what, " ", name, "?");
+}
+
+bool same_bits(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+void require_same(const std::string& what, double actual, double expected) {
+  require(same_bits(actual, expected), what, " is ", actual, ", expected the bits of ", expected);
+}
+
+// Everything that all ranks report alike.
+void require_ranks_agree(const RunRecord& run) {
+  const RankRecord& first = run.ranks.front();
+  for (size_t r = 1; r < run.ranks.size(); ++r) {
+    const RankRecord& rank = run.ranks[r];
+    const std::string of = concat(" of rank ", r, " beside rank 0's");
+    require_bits("initial parameter" + of, rank.initial, first.initial);
+    for (size_t s = 0; s < first.steps.size(); ++s) {
+      const StepRecord &step = rank.steps[s], &expected = first.steps[s];
+      const std::string at = concat(of, " at step ", s);
+      require_same("loss" + at, step.loss, expected.loss);
+      require_same("target count" + at, step.targets, expected.targets);
+      require_same("norm" + at, step.norm, expected.norm);
+      require_bits("gradient" + at, step.gradients, expected.gradients);
+      require_bits("parameter" + at, step.parameters, expected.parameters);
+    }
+    for (size_t e = 0; e < first.evaluations.size(); ++e) {
+      require_same("evaluation loss" + of, rank.evaluations[e].loss, first.evaluations[e].loss);
+    }
+    require_bits("final parameter" + of, rank.final, first.final);
+  }
+}
+
+// By element: h^2 / 3 of rounding x to dtype, see [Note: the wire's roundings].
+at::Tensor rounding_variance(const at::Tensor& x, at::ScalarType dtype) {
+  const auto [mantissa, exponent] = at::frexp(x);  // |mantissa| in [1/2, 1)
+  const at::Tensor ulp = at::exp2(exponent.to(at::kDouble) - 1)
+                             .mul(unit_roundoff(dtype))
+                             .clamp_min(least_positive(dtype) / 2);
+  return at::where(x.eq(0), 0.0, ulp.square() / 3);
+}
+
+class Comparison {
+ public:
+  Comparison(const FuzzCase& c, const FuzzModel& model, double* worst)
+      : c_(c),
+        model_(model),
+        worst_(worst),
+        exact_(!model.forward && c.mesh.tensor == 1),
+        oracle_(model.of_rank ? model.of_rank(0) : model.model,
+                {.seed = c.seed,
+                 .adamw = {.beta1 = c.beta1,
+                           .beta2 = c.beta2,
+                           .epsilon = c.epsilon,
+                           .weight_decay = c.weight_decay},
+                 .forward = model.forward}) {
+    const PrecisionConfig& precision = c.parallel.precision;
+    sample_ = {precision.parameter, precision.parameter};
+    reference_ = exact_ ? sample_ : OracleDtypes{precision.parameter, at::kDouble};
+    const bool hybrid = c.parallel.shard_ranks > 0 && c.parallel.shard_ranks < c.mesh.data;
+    const bool held_twice =
+        c.mesh.pipeline > 1 && (oracle_.tied() || c.parallel.pipeline.shared_vocabulary);
+    sums_.gradient = precision.gradient.value_or(precision.parameter);
+    sums_.wire = precision.reduce.value_or(sums_.gradient);
+    sums_.further_sums = static_cast<int>(hybrid) + static_cast<int>(held_twice);
+  }
+
+  void run(const FuzzWork& work, const RankRecord& rank) {
+    Named expected = oracle_.by_name(oracle_.parameters());
+    for (const auto& [name, value] : oracle_.frozen()) {  // no master, in 16-bit training either
+      expected[name] = value.to(at::kFloat).to(sample_.weights).to(at::kFloat);
+    }
+    require_bits("initial parameter", rank.initial, expected);
+    const Named* before = &rank.initial;
+    auto evaluation = rank.evaluations.begin();
+    const auto evaluations_at = [&](size_t steps_done) {
+      for (; evaluation != rank.evaluations.end() && evaluation->steps_done == steps_done;
+           ++evaluation) {
+        check_evaluation(work.evaluation, *evaluation);
+      }
+    };
+    for (size_t s = 0; s < rank.steps.size(); ++s) {
+      evaluations_at(s);
+      at_ = concat(" at step ", s);
+      check_step(with_seeds(work.steps[s]), rank.steps[s], *before);
+      before = &rank.steps[s].parameters;
+    }
+    require_bits("final parameter", rank.final, *before);
+    evaluations_at(rank.steps.size());
+  }
+
+ private:
+  GlobalBatch with_seeds(GlobalBatch batch) const {
+    if (!model_.seeds) return batch;
+    for (auto& of_rank : batch) {
+      for (MicroBatch& micro_batch : of_rank) micro_batch.seed = model_.seeds->of(micro_batch);
+    }
+    return batch;
+  }
+
+  void within(const std::string& what, double error, double tolerance) {
+    if (tolerance > 0) *worst_ = std::max(*worst_, error / tolerance);
+    require(error <= tolerance, what, at_, " is off by ", error, ", allowed are ", tolerance);
+  }
+
+  void check_losses(const std::string& what, double loss, double targets,
+                    const std::vector<double>& counters, const OracleLoss& expected,
+                    const OracleLoss& sample) {
+    require(targets == expected.targets, what, " has target count ", targets, at_, ", expected ",
+            expected.targets);
+    double size = 0, noise = 0;
+    for (size_t i = 0; i < expected.terms.size(); ++i) {
+      size += std::abs(expected.terms[i]);
+      noise += std::abs(sample.terms[i] - expected.terms[i]);
+    }
+    const double roundings = kLossRoundings * 0x1p-24;
+    const double tolerance =
+        exact_ ? roundings * size
+               : kNoise * noise + kFloor * unit_roundoff(c_.parallel.precision.parameter) * size;
+    within(concat(what, " ", loss, " (expected ", expected.loss, ")"),
+           std::abs(loss - expected.loss), tolerance);
+    if (exact_) {
+      require(counters == expected.counters, what, ": counters differ", at_);
+    }
+  }
+
+  void check_evaluation(const GlobalBatch& batch, const EvaluationRecord& record) {
+    at_ = concat(" after ", record.steps_done, " steps");
+    const OracleLoss expected = oracle_.evaluate(batch, reference_);
+    check_losses("evaluation loss", record.loss, record.targets, record.counters, expected,
+                 exact_ ? expected : oracle_.evaluate(batch, sample_));
+  }
+
+  void check_step(const GlobalBatch& batch, const StepRecord& step, const Named& before) {
+    const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
+    const OracleGradient expected = oracle_.gradient(batch, scale, reference_);
+    const OracleGradient sample = exact_ ? expected : oracle_.gradient(batch, scale, sample_);
+    const bool in_range = finite(sample);
+    if (in_range || std::isfinite(step.loss)) {
+      check_losses("loss", step.loss, step.targets, step.counters, expected, sample);
+    }
+    if (!std::isfinite(step.norm) || step.skipped) {
+      require(std::isfinite(step.norm) || !in_range, "norm is ", step.norm, at_,
+              ", but no gradient is out of range");
+    }
+    for (const auto& [name, frozen] : oracle_.frozen()) {
+      require(!step.gradients.contains(name) || !step.gradients.at(name).any().item<bool>(),
+              "frozen parameter ", name, " has a gradient", at_);
+    }
+    if (std::isfinite(step.norm)) check_gradient(step, expected, sample);
+    check_update(step, before);
+  }
+
+  // Far enough from the largest number of a 16-bit dtype for every order of sums.
+  bool finite(const OracleGradient& gradient) const {
+    const at::Tensor size = gradient.parts.abs().sum({0, 1, 2});
+    const bool half = sums_.gradient == at::kHalf || sums_.wire == at::kHalf;
+    const double largest = size.numel() == 0 ? 0 : size.max().item<double>();
+    return std::isfinite(largest) && std::isfinite(gradient.loss) && largest < (half ? 3e4 : 1e37);
+  }
+
+  void check_gradient(const StepRecord& step, const OracleGradient& expected,
+                      const OracleGradient& sample) {
+    sums_.ranks = expected.parts.size(0);
+    sums_.micro_batches = expected.parts.size(1);
+    sums_.uses = expected.parts.size(2);
+    for (const auto& place : oracle_.places()) {
+      require(step.gradients.contains(place.name), "gradient ", place.name, " is missing", at_);
+    }
+    const at::Tensor shown = oracle_.flat(step.gradients), sum = expected.sum();
+    const at::Tensor size = sample.parts.abs().sum({0, 1, 2});
+    const at::Tensor error = (shown - sum).abs();
+    const at::Tensor roundings = size * sums_.relative() + sums_.absolute();
+    if (exact_) {
+      elementwise("gradient", shown, sum, error, roundings);
+      check_wire(expected.parts, error, size);
+    } else {
+      const at::Tensor noise = sample.sum() - sum;
+      const double whole = size.norm().item<double>();
+      for (const auto& place : oracle_.places()) {
+        const auto norm = [&](const at::Tensor& flat) {
+          return flat.narrow(0, place.offset, place.numel).norm().item<double>();
+        };
+        const double floor =
+            unit_roundoff(sample_.compute) * (kFloor * norm(size) + kWholeFloor * whole);
+        within(concat("gradient ", place.name, " of norm ", norm(sum)), norm(shown - sum),
+               kNoise * norm(noise) + floor + norm(roundings));
+      }
+    }
+    const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
+    const double norm = shown.norm().item<double>() / scale;
+    within(concat("norm ", step.norm, " of gradients with norm ", norm), std::abs(step.norm - norm),
+           norm_tolerance(c_.ranks()) * norm + 1e-30);
+  }
+
+  void check_wire(const at::Tensor& parts, const at::Tensor& error, const at::Tensor& size) {
+    if (sums_.gradient != at::kFloat || sums_.wire == at::kFloat || sums_.further_sums > 0) return;
+    const ParallelConfig& p = c_.parallel;
+    const bool whole = p.strategy == "single" || p.strategy == "ddp" || p.strategy == "zero1";
+    const bool once = whole || (p.reduce_at_boundary && p.strategy != "zero3");
+    at::Tensor of_ranks = parts.sum(2);  // [ranks, micro-batches, elements]
+    if (once) of_ranks = of_ranks.sum(1, /*keepdim=*/true);
+    at::Tensor variance = rounding_variance(of_ranks, sums_.wire).sum(0);
+    if (sums_.ranks > 1) variance = variance + rounding_variance(of_ranks.sum(0), sums_.wire);
+    variance = variance.sum(0);
+    const double expected = variance.sum().item<double>();
+    if (expected == 0) return;
+    const double elements = expected * expected / variance.square().sum().item<double>();
+    const double in_fp32 = (size * (sums_.relative_in_fp32() * 0x1p-24)).norm().item<double>();
+    const double factor = kRmsSlack + kRmsDeviations * std::sqrt(0.8 / elements);
+    within("rounding to the wire's dtype", error.norm().item<double>(),
+           std::sqrt(factor * expected) + in_fp32);
+  }
+
+  void elementwise(const std::string& what, const at::Tensor& actual, const at::Tensor& expected,
+                   const at::Tensor& error, const at::Tensor& bound) {
+    for (const auto& place : oracle_.places()) {
+      if (place.numel == 0) continue;
+      const auto part = [&](const at::Tensor& flat) {
+        return flat.narrow(0, place.offset, place.numel);
+      };
+      const at::Tensor share = (part(error) / (part(bound) + 1e-300)).nan_to_num(1e300);
+      const auto index = share.argmax().item<int64_t>();
+      const double worst = share[index].item<double>();
+      *worst_ = std::max(*worst_, worst);
+      require(worst <= 1, what, " ", place.name, "[", index, "]", at_, " is ",
+              part(actual)[index].item<double>(), ", expected ",
+              part(expected)[index].item<double>(), ", allowed are ",
+              part(bound)[index].item<double>());
+    }
+  }
+
+  void check_update(const StepRecord& step, const Named& before) {
+    for (const auto& [name, value] : oracle_.frozen()) {
+      require_bits("frozen parameter" + at_, {{name, step.parameters.at(name)}},
+                   {{name, before.at(name)}});
+    }
+    if (step.skipped) {
+      require_bits("parameter of a skipped step" + at_, step.parameters, before);
+      return;
+    }
+    const at::Tensor start = oracle_.parameters();
+    const at::Tensor size =
+        oracle_.update(oracle_.flat(step.gradients) * step.update_scale, c_.learning_rate);
+    const at::Tensor predicted = oracle_.parameters(), shown = oracle_.flat(step.parameters);
+    const at::Tensor bound =
+        0x1p-24 * (kParameterRoundings * (start.abs() + predicted.abs()) + kUpdateRoundings * size);
+    elementwise("parameter", shown, predicted, (shown - predicted).abs(), bound);
+    oracle_.parameters() = shown;
+  }
+
+  const FuzzCase& c_;
+  const FuzzModel& model_;
+  double* worst_;
+  bool exact_;
+  Oracle oracle_;
+  OracleDtypes reference_, sample_;
+  SumOfTerms sums_{};
+  std::string at_;
+};
+
+template <typename Fn>
+std::string text_of_difference(const Fn& fn) {
+  try {
+    fn();
+  } catch (const Difference& difference) {
+    return difference.text;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string compare_with_oracle(const FuzzCase& c, const FuzzModel& model, const FuzzWork& work,
+                                const RunRecord& run, double* worst) {
+  return text_of_difference([&] {
+    require_ranks_agree(run);
+    require(!model.seeds || !model.seeds->ambiguous(), "seeds of micro-batches are not distinct");
+    Comparison(c, model, worst).run(work, run.ranks.front());
+  });
+}
+
+std::string compare_runs(const RunRecord& quiet, const RunRecord& visited) {
+  return text_of_difference([&] {
+    for (size_t r = 0; r < quiet.ranks.size(); ++r) {
+      const RankRecord &a = quiet.ranks[r], &b = visited.ranks[r];
+      for (size_t s = 0; s < a.steps.size(); ++s) {
+        require_same(concat("quiet run: loss at step ", s), a.steps[s].loss, b.steps[s].loss);
+        require_same(concat("quiet run: norm at step ", s), a.steps[s].norm, b.steps[s].norm);
+      }
+      require_bits("quiet run: final parameter", a.final, b.final);
+      for (size_t e = 0; e < a.evaluations.size(); ++e) {
+        require_same("quiet run: evaluation loss", a.evaluations[e].loss, b.evaluations[e].loss);
+      }
+    }
+  });
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,181 @@
+#include "lib/testing/fuzz_run.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "tessera/comm/local.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+
+namespace tessera::testing {
+namespace {
+
+using Batches = std::vector<MicroBatch>;
+
+bool lists(const std::string& steps, size_t step) {
+  return steps.find(static_cast<char>('0' + step)) != std::string::npos;
+}
+
+void count(MicroBatch& batch) {
+  batch.sample_count = batch.input_ids.size(0);
+  batch.token_count = batch.labels.numel();
+  batch.target_count = batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
+}
+
+// What this rank is handed in a case that must be refused.
+Batches disturbed(Batches batches, const std::string& how, const DeviceMesh& mesh) {
+  const bool first_data = mesh.coordinate(Axis::kData) == 0;
+  if (how == "target_count" && first_data) batches.front().target_count = 0;
+  if (how == "micro_batches" && first_data) batches.push_back(batches.front());
+  const bool other = mesh.coordinate(Axis::kPipeline) + mesh.coordinate(Axis::kTensor) > 0;
+  if (how == "batch" && other) {
+    MicroBatch& batch = batches.front();
+    batch.labels = batch.labels.flip(0).contiguous();
+    batch.input_ids = batch.input_ids.flip(0).contiguous();
+  }
+  return batches;
+}
+
+at::Tensor on_cpu(const at::Tensor& value) {
+  return value.detach().to(at::kCPU, at::kFloat, false, /*copy=*/true);
+}
+
+class Rank {
+ public:
+  Rank(const FuzzCase& c, const FuzzWork& work, const DeviceMesh& mesh, Strategy& strategy,
+       bool quiet)
+      : c_(c), work_(work), mesh_(mesh), strategy_(strategy), quiet_(quiet) {}
+
+  RankRecord run() {
+    record_.initial = parameters();
+    const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
+    if (c_.loss_scale > 0) strategy_.set_loss_scale(at::full({}, scale, at::kFloat));
+    for (size_t step = 0; step < work_.steps.size(); ++step) {
+      if (lists(c_.evaluate, step)) evaluate(step);
+      train(step, scale);
+    }
+    record_.final = parameters();
+    evaluate(work_.steps.size());
+    return std::move(record_);
+  }
+
+ private:
+  Batches share(const GlobalBatch& batch) const {
+    return disturbed(batch[static_cast<size_t>(mesh_.coordinate(Axis::kData))], c_.refuse, mesh_);
+  }
+  std::map<std::string, at::Tensor> parameters() {
+    std::map<std::string, at::Tensor> values;
+    strategy_.visit_parameters([&](const VisitedParameter& p) {
+      const bool first = values.emplace(p.block + "." + p.name, on_cpu(p.value)).second;
+      check(first, ErrorCode::kInternal, "parameter ", p.block, ".", p.name, " is visited twice");
+    });
+    return values;
+  }
+  static std::vector<double> read(const at::Tensor& counters) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < counters.numel(); ++i) values.push_back(counters[i].item<double>());
+    return values;
+  }
+  void evaluate(size_t steps_done) {
+    const StepResult result = strategy_.evaluate(share(work_.evaluation));
+    record_.evaluations.push_back({steps_done, result.loss.item<double>(),
+                                   result.target_count.item<double>(), read(result.counters)});
+  }
+  void train(size_t index, double scale) {
+    StepRecord& step = record_.steps.emplace_back();
+    const StepResult result = strategy_.forward_backward(share(work_.steps[index]));
+    const at::Tensor norm = strategy_.grad_norm_squared().sqrt() / scale;
+    at::Tensor clip = at::ones_like(norm);
+    if (c_.max_norm > 0) clip = (c_.max_norm / (norm + 1e-6)).clamp_max(1.0);
+    if (!quiet_) {
+      strategy_.visit_gradients([&](const VisitedParameter& p) {
+        step.gradients[p.block + "." + p.name] = on_cpu(p.value);
+      });
+    }
+    const at::Tensor update_scale = clip / scale;
+    strategy_.scale_gradients(update_scale);
+    at::Tensor skip = norm.isfinite().logical_not().to(at::kFloat);
+    if (lists(c_.skip, index)) skip = at::ones_like(skip);
+    strategy_.optimizer_step(c_.learning_rate, skip);
+    step.loss = result.loss.item<double>();
+    step.targets = result.target_count.item<double>();
+    step.counters = read(result.counters);
+    step.norm = norm.item<double>();
+    step.clip = clip.item<double>();
+    step.update_scale = update_scale.item<double>();
+    step.skipped = skip.item<double>() != 0;
+    if (!quiet_) step.parameters = parameters();
+  }
+
+  const FuzzCase& c_;
+  const FuzzWork& work_;
+  const DeviceMesh& mesh_;
+  Strategy& strategy_;
+  bool quiet_;
+  RankRecord record_;
+};
+
+}  // namespace
+
+FuzzWork make_work(const FuzzCase& c, const FuzzModel& model) {
+  FuzzWork work;
+  std::mt19937_64 random(c.seed * 7919 + 17);
+  const auto global = [&](size_t step, bool training) {
+    GlobalBatch batch(static_cast<size_t>(c.mesh.data));
+    for (int m = 0; m < c.accumulation; ++m) {
+      for (size_t rank = 0; rank < batch.size(); ++rank) {
+        const auto size = [&](int64_t most) {
+          return c.ragged ? 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)) : most;
+        };
+        const int64_t rows = size(c.rows), length = size(c.length);
+        MicroBatch made = model.batch(rows, length, random());
+        const bool nothing = (c.untargeted == "ranks" && rank == step % batch.size()) ||
+                             (c.untargeted == "micro_batches" && random() % 2 == 0) ||
+                             (c.untargeted == "step" && step == 0 && training);
+        if (nothing) made.labels.fill_(kIgnoredLabel);
+        if (c.untargeted == "rows") made.labels[0].fill_(kIgnoredLabel);
+        count(made);
+        batch[rank].push_back(std::move(made));
+      }
+    }
+    return batch;
+  };
+  for (int step = 0; step < c.steps; ++step) {
+    work.steps.push_back(global(static_cast<size_t>(step), true));
+  }
+  work.evaluation = global(0, false);
+  return work;
+}
+
+RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const FuzzModel& model,
+                   const FuzzWork& work, bool quiet) {
+  RunRecord result;
+  result.ranks.resize(static_cast<size_t>(c.ranks()));
+  std::atomic<int> attached{0};
+  try {
+    run_local_ranks(c.ranks(), [&](Communicator& world) {
+      const DeviceMesh mesh(world, c.mesh);
+      const auto strategy = make(c.parallel, mesh);
+      const int data_rank = mesh.coordinate(Axis::kData);
+      const ModelSpec spec = model.of_rank ? model.of_rank(data_rank) : model.model;
+      strategy->attach(spec, {.device = world.device(), .seed = c.seed},
+                       make_adamw({.beta1 = c.beta1,
+                                   .beta2 = c.beta2,
+                                   .epsilon = c.epsilon,
+                                   .weight_decay = c.weight_decay}));
+      ++attached;
+      result.ranks[static_cast<size_t>(world.rank())] = Rank(c, work, mesh, *strategy, quiet).run();
+    });
+  } catch (const Error& error) {
+    result.error = error.what();
+    result.invalid_argument = error.code() == ErrorCode::kInvalidArgument;
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
+  result.before_attached = attached == 0;
+  return result;
+}
+
+}  // namespace tessera::testing

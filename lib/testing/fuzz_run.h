@@ -1,0 +1,49 @@
+#pragma once
+// Runs one case of the fuzzer on in-process ranks and keeps what came out.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/testing/oracle.h"
+#include "tessera/testing/fuzz.h"
+
+namespace tessera::testing {
+
+// What all ranks work on, by step.
+struct FuzzWork {
+  std::vector<GlobalBatch> steps;
+  GlobalBatch evaluation;  // the same every time
+};
+FuzzWork make_work(const FuzzCase& fuzz_case, const FuzzModel& model);
+
+struct StepRecord {
+  double loss = 0, targets = 0, norm = 0, clip = 1, update_scale = 1;
+  std::vector<double> counters;
+  bool skipped = false;
+  // fp32, on the CPU; gradients still loss-scaled, parameters after the step. Empty in quiet runs.
+  std::map<std::string, at::Tensor> gradients, parameters;
+};
+struct EvaluationRecord {
+  size_t steps_done = 0;
+  double loss = 0, targets = 0;
+  std::vector<double> counters;
+};
+struct RankRecord {
+  std::map<std::string, at::Tensor> initial, final;
+  std::vector<StepRecord> steps;
+  std::vector<EvaluationRecord> evaluations;
+};
+struct RunRecord {
+  std::vector<RankRecord> ranks;  // by world rank
+  std::string error;              // of any rank, empty: none
+  bool invalid_argument = false;  // the error's code
+  bool before_attached = false;   // and no rank had finished attach()
+};
+
+// quiet: nothing is visited between the steps.
+RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& fuzz_case,
+                   const FuzzModel& model, const FuzzWork& work, bool quiet);
+
+}  // namespace tessera::testing

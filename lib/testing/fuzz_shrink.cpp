@@ -1,0 +1,97 @@
+#include <algorithm>
+
+#include "lib/testing/fuzz_draw.h"
+
+namespace tessera::testing {
+namespace {
+
+using Cases = std::vector<FuzzCase>;
+
+void add(Cases& cases, const FuzzCase& c, const std::function<void(FuzzCase&)>& change) {
+  FuzzCase changed = c;
+  change(changed);
+  if (to_line(changed) != to_line(c)) cases.push_back(std::move(changed));
+}
+
+// What belongs to a size and must follow it.
+FuzzCase consistent(FuzzCase c) {
+  PipelineConfig& pipeline = c.parallel.pipeline;
+  if (c.mesh.pipeline == 1) pipeline = {};
+  if (pipeline.schedule == "interleaved" && pipeline.chunks == 1) pipeline.schedule = "1f1b";
+  if (c.mesh.tensor == 1) c.parallel.sequence_parallel = false;
+  if (c.parallel.strategy == "single" && c.mesh.data > 1) c.parallel.strategy = "ddp";
+  if (c.parallel.shard_ranks > c.mesh.data) c.parallel.shard_ranks = 0;
+  if (c.parallel.strategy != "fsdp") {
+    c.parallel.unit_numel = 0;
+    c.parallel.shard_ranks = 0;
+    c.parallel.reshard_after_forward = true;
+  }
+  const auto in_range = [&](std::string& steps) {
+    std::erase_if(steps, [&](char digit) { return digit - '0' >= c.steps; });
+  };
+  in_range(c.skip);
+  in_range(c.evaluate);
+  return c;
+}
+
+Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
+  Cases cases;
+  for (int MeshExtents::*axis :
+       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor}) {
+    for (int extent : {1, c.mesh.*axis / 2, c.mesh.*axis - 1}) {
+      if (extent >= 1) add(cases, c, [&](FuzzCase& d) { d.mesh.*axis = extent; });
+    }
+  }
+  if (family.smaller) {
+    for (FuzzCase& d : family.smaller(c)) {
+      // Costs are by block: they go with the block list they belong to.
+      d.parallel.pipeline.block_costs.clear();
+      cases.push_back(std::move(d));
+    }
+  }
+  for (int steps : {1, c.steps - 1}) {
+    if (steps >= 1) add(cases, c, [&](FuzzCase& d) { d.steps = steps; });
+  }
+  for (int micro_batches : {1, c.accumulation - 1}) {
+    if (micro_batches >= 1) add(cases, c, [&](FuzzCase& d) { d.accumulation = micro_batches; });
+  }
+  if (c.parallel.pipeline.chunks > 2)
+    add(cases, c, [](FuzzCase& d) { d.parallel.pipeline.chunks = 2; });
+  // Every field on its own back to what is not worth printing.
+  const auto defaults = fields_of({}), fields = fields_of(c);
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const std::string& key = fields[i].first;
+    if (fields[i] == defaults[i] || key == "model" || key == "blocks" || key == "refuse") continue;
+    std::string line;
+    for (size_t j = 0; j < fields.size(); ++j) {
+      const auto& field = i == j ? defaults[j] : fields[j];
+      line += field.first + "=" + field.second + " ";
+    }
+    cases.push_back(parse_case(line));
+  }
+  add(cases, c, [](FuzzCase& d) { d.rows = std::max<int64_t>(1, d.rows / 2); });
+  add(cases, c, [](FuzzCase& d) { d.length = std::max<int64_t>(1, d.length / 2); });
+  add(cases, c, [](FuzzCase& d) { d.vocabulary = std::min<int64_t>(d.vocabulary, 5); });
+  add(cases, c, [](FuzzCase& d) { d.parallel.strategy = "ddp"; });
+  return cases;
+}
+
+}  // namespace
+
+FuzzCase shrink_case(const FuzzCase& failing, const FuzzFamily& family,
+                     const std::function<bool(const FuzzCase&)>& fails, int attempts) {
+  FuzzCase smallest = failing;
+  size_t next = 0, in_vain = 0;
+  for (Cases cases = reductions(smallest, family); in_vain < cases.size() && attempts > 0;) {
+    const FuzzCase legal = consistent(cases[next++ % cases.size()]);
+    ++in_vain;
+    if (to_line(legal) == to_line(smallest) || attempts-- == 0 || !fails(legal)) continue;
+    smallest = legal;
+    cases = reductions(smallest, family);
+    in_vain = 0;
+    --next;  // what took its place
+  }
+  return smallest;
+}
+
+}  // namespace tessera::testing

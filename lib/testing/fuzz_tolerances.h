@@ -1,0 +1,110 @@
+#pragma once
+// How far a strategy's numbers may lie from the oracle's. Every figure follows from how many
+// roundings a value sees on its way; none is ever loosened for a case.
+//
+// The check is step by step: the oracle takes over the parameters, and for the update the
+// gradients, that the strategy showed and that were found good, so nothing accumulates over steps
+// and no error is amplified by the model or by Adam.
+//
+// u(dtype) is half a unit in the last place relative to the value: 2^-24, 2^-8, 2^-11.
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "tessera/testing/fuzz_case.h"
+
+namespace tessera::testing {
+
+inline double unit_roundoff(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return 0x1p-8;
+    case at::kHalf:
+      return 0x1p-11;
+    default:
+      return 0x1p-24;
+  }
+}
+
+// The least positive number of the dtype: what rounding adds where a value underflows.
+inline double least_positive(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+      return 0x1p-24;
+    case at::kBFloat16:
+      return 0x1p-133;
+    default:
+      return 0x1p-149;
+  }
+}
+
+// [Note: exact cases] Where the oracle runs the very blocks in the very dtype on the very
+// micro-batches (no tensor axis, no other forward), every term of the gradient has the same bits
+// and only the sums differ. S is the sum of the terms' absolute values; a partial sum is at most S.
+//   in the gradient's dtype: one rounding a micro-batch and use, one when the wire's sum is stored,
+//     and where sums go over replicas or holders as well, one more for each
+//   in the wire's dtype: the cast to it and the rounded sum of the ranks; twice more for each of
+//     replicas and holders
+//   in fp32: one rounding a rank inside every reduction
+// (1 + u)^n - 1 <= 1.01 n u for the n here.
+struct SumOfTerms {
+  at::ScalarType gradient, wire;
+  int64_t micro_batches, uses, ranks;
+  int further_sums;  // over replicas of hybrid shards, over holders of tied ends
+
+  double relative() const {
+    const double in_gradient = static_cast<double>(micro_batches * uses + 1 + further_sums);
+    const double on_wire = 2 + 2 * further_sums;
+    const double in_fp32 = static_cast<double>(ranks * (1 + further_sums));
+    return 1.01 * (in_gradient * unit_roundoff(gradient) + on_wire * unit_roundoff(wire) +
+                   in_fp32 * 0x1p-24);
+  }
+  // In units of 2^-24: what is left where only the wire is narrow.
+  double relative_in_fp32() const {
+    return static_cast<double>(micro_batches * uses + 1 + further_sums +
+                               ranks * (1 + further_sums));
+  }
+  // Underflow: the same count of roundings, each at most half of the least number.
+  double absolute() const {
+    return static_cast<double>(micro_batches * uses + 3 + 3 * further_sums) *
+           static_cast<double>(ranks) * (least_positive(gradient) + least_positive(wire));
+  }
+};
+
+// [Note: the wire's roundings] A wire narrower than the gradient rounds at known places: each
+// rank's sum once, the sum of the ranks once; once a step, or once a micro-batch where gradients
+// are sharded. Half a unit in the last place h is known at each, the error there is uniform in
+// [-h, h], and so the squared norm of the whole error is the sum of h^2 / 3, with a deviation of
+// sqrt(4/5) of one term's for each effectively independent element. kRmsDeviations of them and
+// kRmsSlack, for values that are no good dice, are allowed; a partial sum that is rounded with
+// every micro-batch adds half as much again and more.
+constexpr double kRmsDeviations = 6;
+constexpr double kRmsSlack = 1.2;
+
+// [Note: other cases] Another order of products and sums inside the blocks (tensor axis,
+// operations of lib/ops against plain ones) has no bound worth having from worst cases: a key's
+// bias has the gradient 0 and any rounding noise. The noise is measured instead: the same plain
+// model in the compute dtype beside fp64 gives one sample of it for each parameter. Norms of two
+// samples of the same noise differ by less than kNoise unless there are too few elements to tell;
+// kFloor roundings of the terms stand in for those.
+constexpr double kNoise = 8;
+constexpr double kFloor = 16;
+// A gradient that is 0 because two terms cancel inside a kernel (queries that see one key) has the
+// noise of those terms, which are as large as the gradients around it: roundings of the whole.
+constexpr double kWholeFloor = 4;
+
+// Losses of exact cases: the sum over micro-batches is in fp64, its result rounded to fp32, and
+// a pipeline's or a data axis' sum of it once more.
+constexpr double kLossRoundings = 4;
+
+// The reported norm beside that of the gradients shown: fp32 sums over shards and axes, a square
+// root, the loss scale.
+inline double norm_tolerance(int ranks) { return (ranks + 8) * 0x1p-24; }
+
+// [Note: update] AdamW in fp32 rounds at most 16 times on the way from gradient to update, each
+// relative to the moment with every term taken positive, twice for the scaling by the clip factor,
+// and twice for decay and subtraction relative to the parameter. Squares of gradients below 2^-63
+// underflow in the second moment; their root is off by at most 2^-74 for an epsilon far above.
+constexpr double kUpdateRoundings = 20;
+constexpr double kParameterRoundings = 3;
+
+}  // namespace tessera::testing

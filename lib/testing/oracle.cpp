@@ -1,0 +1,197 @@
+#include "lib/testing/oracle.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+#include "tessera/core/error.h"
+
+namespace tessera::testing {
+
+at::Tensor OracleGradient::sum() const { return parts.sum({0, 1, 2}); }
+
+Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(options) {
+  std::map<std::string, std::string> owner_of;
+  for (const TiedParameter& tie : model.tied) {
+    owner_of[tie.alias_block + "." + tie.alias_parameter] =
+        tie.owner_block + "." + tie.owner_parameter;
+  }
+  std::vector<at::Tensor> values, decays;
+  int64_t offset = 0;
+  std::map<std::string, std::vector<at::Tensor>> handles;  // by owner
+  for (const BlockBuilder& builder : model.blocks) {
+    blocks_.push_back(builder.build({.seed = options.seed}));
+    for (const Parameter& parameter : blocks_.back()->parameters()) {
+      const std::string name = builder.name + "." + parameter.name;
+      const bool alias = owner_of.contains(name);
+      handles[alias ? owner_of.at(name) : name].push_back(parameter.tensor);
+      if (alias) continue;
+      const at::Tensor value = parameter.tensor.detach().to(at::kDouble).clone();
+      if (!parameter.tensor.requires_grad()) {
+        frozen_[name] = value;
+        continue;
+      }
+      place_of_[name] = places_.size();
+      places_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay});
+      offset += value.numel();
+      values.push_back(value.reshape({-1}));
+      decays.push_back(at::full(
+          {value.numel()}, parameter.weight_decay ? options.adamw.weight_decay : 0.0, at::kDouble));
+    }
+  }
+  for (const auto& [owner, of_owner] : handles) {
+    check(place_of_.contains(owner) || frozen_.contains(owner), ErrorCode::kInvalidArgument,
+          "oracle: tied parameter ", owner, " does not exist");
+    uses_ = std::max(uses_, of_owner.size());
+    for (size_t i = 0; i < of_owner.size(); ++i) {
+      at::Tensor handle = of_owner[i];
+      handle.set_requires_grad(place_of_.contains(owner));
+      used_.push_back({handle, owner, i});
+    }
+  }
+  parameters_ = values.empty() ? at::zeros({0}, at::kDouble) : at::cat(values);
+  decay_ = decays.empty() ? at::zeros({0}, at::kDouble) : at::cat(decays);
+  exp_avg_ = at::zeros_like(parameters_);
+  exp_avg_sq_ = at::zeros_like(parameters_);
+  exp_avg_size_ = at::zeros_like(parameters_);
+}
+
+at::Tensor Oracle::flat(const std::map<std::string, at::Tensor>& by_name) const {
+  std::vector<at::Tensor> parts{at::zeros({0}, at::kDouble)};
+  for (const Place& place : places_) {
+    parts.push_back(by_name.at(place.name).to(at::kDouble).reshape({-1}));
+  }
+  return at::cat(parts);
+}
+
+std::map<std::string, at::Tensor> Oracle::by_name(const at::Tensor& flat) const {
+  std::map<std::string, at::Tensor> result;
+  for (const Place& place : places_) {
+    result[place.name] =
+        flat.narrow(0, place.offset, place.numel).reshape(place.shape).to(at::kFloat);
+  }
+  return result;
+}
+
+at::Tensor Oracle::value_of(const std::string& name, OracleDtypes dtypes) const {
+  at::Tensor value;
+  if (frozen_.contains(name)) {
+    value = frozen_.at(name);
+  } else {
+    const Place& place = places_[place_of_.at(name)];
+    value = parameters_.narrow(0, place.offset, place.numel).reshape(place.shape);
+  }
+  return value.to(at::kFloat).to(dtypes.weights).to(dtypes.compute, false, /*copy=*/true);
+}
+
+// What the last block returns; handles hold the values and, after backward, the gradients.
+at::Tensor Oracle::run(const MicroBatch& given, OracleDtypes dtypes, bool training) {
+  MicroBatch batch = given;
+  batch.training = training;
+  batch.loss_gradient = at::Tensor();
+  if (batch.input_ids.is_floating_point()) batch.input_ids = batch.input_ids.clone();
+  std::map<std::string, at::Tensor> leaves;
+  for (const Use& use : used_) {
+    at::Tensor handle = use.handle;
+    handle.mutable_grad().reset();
+    handle.set_data(value_of(use.owner, dtypes));
+    leaves[use.owner] = handle;
+  }
+  if (options_.forward) return options_.forward(leaves, batch);
+  at::Tensor hidden;
+  for (const auto& block : blocks_) hidden = block->forward(hidden, batch);
+  return hidden;
+}
+
+double Oracle::count_targets(const GlobalBatch& batch) const {
+  double targets = 0;
+  for (const auto& of_rank : batch) {
+    for (const MicroBatch& micro_batch : of_rank) {
+      targets += micro_batch.labels.ne(kIgnoredLabel).sum().item<double>();
+    }
+  }
+  return targets;
+}
+
+namespace {
+
+void add_output(OracleLoss& to, const at::Tensor& output) {
+  const at::Tensor sums = output.detach().reshape({-1}).to(at::kDouble);
+  to.counters.resize(static_cast<size_t>(sums.numel() - 1));
+  to.terms.push_back(sums[0].item<double>() / std::max(to.targets, 1.0));
+  to.loss += to.terms.back();
+  for (int64_t i = 1; i < sums.numel(); ++i) {
+    to.counters[static_cast<size_t>(i - 1)] += sums[i].item<double>();
+  }
+}
+
+}  // namespace
+
+OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale, OracleDtypes dtypes) {
+  const at::AutoGradMode gradients(true);
+  OracleGradient result;
+  result.targets = count_targets(batch);
+  const at::Tensor seed = at::full({}, 1.0 / std::max(result.targets, 1.0), at::kFloat) *
+                          at::full({}, loss_scale, at::kFloat);
+  result.parts =
+      at::zeros({static_cast<int64_t>(batch.size()), static_cast<int64_t>(batch.front().size()),
+                 static_cast<int64_t>(uses_), parameters_.numel()},
+                at::kDouble);
+  for (size_t rank = 0; rank < batch.size(); ++rank) {
+    for (size_t m = 0; m < batch[rank].size(); ++m) {
+      const at::Tensor output = run(batch[rank][m], dtypes, /*training=*/true).reshape({-1});
+      add_output(result, output);
+      if (!output.requires_grad()) continue;
+      const at::Tensor loss = output.select(0, 0);
+      torch::autograd::backward({loss}, {seed.to(loss.scalar_type())});
+      const at::Tensor part = result.parts[static_cast<int64_t>(rank)][static_cast<int64_t>(m)];
+      for (const Use& use : used_) {
+        const at::Tensor& gradient = use.handle.grad();
+        if (!place_of_.contains(use.owner) || !gradient.defined()) continue;
+        const Place& place = places_[place_of_.at(use.owner)];
+        part[static_cast<int64_t>(use.number)]
+            .narrow(0, place.offset, place.numel)
+            .copy_(gradient.detach().reshape({-1}));
+      }
+    }
+  }
+  return result;
+}
+
+OracleLoss Oracle::evaluate(const GlobalBatch& batch, OracleDtypes dtypes) {
+  const at::NoGradGuard no_grad;
+  OracleLoss result;
+  result.targets = count_targets(batch);
+  for (const auto& of_rank : batch) {
+    for (const MicroBatch& micro_batch : of_rank) {
+      add_output(result, run(micro_batch, dtypes, /*training=*/false));
+    }
+  }
+  return result;
+}
+
+at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
+  const at::NoGradGuard no_grad;
+  const auto& [beta1, beta2, epsilon, weight_decay] = options_.adamw;
+  const auto t = static_cast<double>(++updates_);
+  exp_avg_ = exp_avg_ * beta1 + gradient * (1 - beta1);
+  exp_avg_size_ = exp_avg_size_ * beta1 + gradient.abs() * (1 - beta1);
+  exp_avg_sq_ = exp_avg_sq_ * beta2 + gradient.square() * (1 - beta2);
+  const at::Tensor deviation = (exp_avg_sq_ / (1 - std::pow(beta2, t))).sqrt() + epsilon;
+  const double step_size = learning_rate / (1 - std::pow(beta1, t));
+  parameters_ = parameters_ * (1 - learning_rate * decay_) - step_size * exp_avg_ / deviation;
+  return step_size * exp_avg_size_ / deviation;
+}
+
+OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step, OracleDtypes dtypes) {
+  const OracleGradient gradient = this->gradient(batch, step.loss_scale, dtypes);
+  OracleReport report{.loss = gradient.loss, .gradient = gradient.sum() / step.loss_scale};
+  report.norm = report.gradient.norm().item<double>();
+  if (step.max_norm > 0) report.clip = std::min(1.0, step.max_norm / (report.norm + 1e-6));
+  report.skipped = step.skip || !std::isfinite(report.norm);
+  if (!report.skipped) update(report.gradient * report.clip, step.learning_rate);
+  return report;
+}
+
+}  // namespace tessera::testing

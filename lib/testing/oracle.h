@@ -1,0 +1,105 @@
+#pragma once
+// A plain trainer that shares nothing with the strategies: the whole model on one rank, LibTorch's
+// autograd, sums, norms, clipping and AdamW of its own in fp64.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/model/model_spec.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/testing/fuzz.h"
+
+namespace tessera::testing {
+
+struct OracleOptions {
+  uint64_t seed = 0;  // of the weights, as in BuildContext
+  AdamWConfig adamw;
+  PlainForward forward;  // the model's blocks unless given
+};
+
+// All micro-batches of a step or an evaluation, by data rank.
+using GlobalBatch = std::vector<std::vector<MicroBatch>>;
+
+// In which dtypes the model runs; sums over micro-batches and ranks are in fp64 always.
+struct OracleDtypes {
+  at::ScalarType weights = at::kFloat;  // what parameters are rounded to
+  at::ScalarType compute = at::kFloat;
+};
+
+struct OracleLoss {
+  double loss = 0, targets = 0;
+  std::vector<double> counters;
+  std::vector<double> terms;  // of the loss, by micro-batch
+};
+
+struct OracleGradient : OracleLoss {
+  // fp64 [data ranks, micro-batches, uses, elements]: the terms of the sum that is the gradient.
+  // Parameters that are tied have a use for each place.
+  at::Tensor parts;
+  at::Tensor sum() const;
+};
+
+struct OracleStep {
+  double learning_rate = 1e-2, loss_scale = 1, max_norm = 0;
+  bool skip = false;
+};
+
+struct OracleReport {
+  double loss = 0, norm = 0, clip = 1;
+  bool skipped = false;
+  at::Tensor gradient;  // before clipping, without the loss scale
+};
+
+// Trainable parameters lie one after the other in vectors of fp64, in the order of parameters().
+class Oracle {
+ public:
+  struct Place {
+    std::string name;  // "block.parameter" of the owner
+    std::vector<int64_t> shape;
+    int64_t offset = 0, numel = 0;
+    bool weight_decay = true;
+  };
+
+  Oracle(const ModelSpec& model, const OracleOptions& options);
+
+  const std::vector<Place>& places() const { return places_; }
+  const std::map<std::string, at::Tensor>& frozen() const { return frozen_; }
+  bool tied() const { return uses_ > 1; }
+  at::Tensor& parameters() { return parameters_; }
+  at::Tensor flat(const std::map<std::string, at::Tensor>& by_name) const;
+  std::map<std::string, at::Tensor> by_name(const at::Tensor& flat) const;  // fp32
+
+  // Micro-batches carry the seeds that the strategy gave them.
+  OracleGradient gradient(const GlobalBatch& batch, double loss_scale, OracleDtypes dtypes);
+  OracleLoss evaluate(const GlobalBatch& batch, OracleDtypes dtypes);
+  // One AdamW step; returns the size of what rounding acts on: the update with every term of the
+  // first moment taken positive.
+  at::Tensor update(const at::Tensor& gradient, double learning_rate);
+  // A whole step of its own.
+  OracleReport train(const GlobalBatch& batch, const OracleStep& step, OracleDtypes dtypes = {});
+
+ private:
+  struct Use {
+    at::Tensor handle;
+    std::string owner;
+    size_t number = 0;  // of the uses of this owner
+  };
+  at::Tensor run(const MicroBatch& batch, OracleDtypes dtypes, bool training);
+  at::Tensor value_of(const std::string& name, OracleDtypes dtypes) const;
+  double count_targets(const GlobalBatch& batch) const;
+
+  OracleOptions options_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<Use> used_;
+  std::map<std::string, size_t> place_of_;
+  std::vector<Place> places_;
+  std::map<std::string, at::Tensor> frozen_;
+  size_t uses_ = 1;
+  at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_, decay_;
+  int64_t updates_ = 0;
+};
+
+}  // namespace tessera::testing

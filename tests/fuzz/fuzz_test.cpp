@@ -1,0 +1,133 @@
+// The fuzzer must be able to find, to shrink, and to say what it found in one line.
+#include "tessera/testing/fuzz.h"
+
+#include <ATen/ATen.h>
+#include <torch/optim/adamw.h>
+
+#include "lib/testing/oracle.h"
+#include "tessera/backends/data_parallel/ddp.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// Data parallelism with a defect that only some cases show.
+class Forgetful : public Ddp {
+ public:
+  explicit Forgetful(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
+  StepResult forward_backward(std::span<const MicroBatch> batches) override {
+    const bool forgets = batches.size() > 2 && data().size() > 1;
+    return Ddp::forward_backward(forgets ? batches.first(2) : batches);
+  }
+};
+
+template <typename S>
+FuzzSummary fuzz(int64_t cases) {
+  FuzzOptions options{.seconds = 250, .cases = cases, .only_models = {"toy"}};
+  options.largest = {.pipeline = 1, .data = 3, .tensor = 1};
+  options.most_failures = 1;
+  options.print = [](const std::string&) {};
+  return fuzz_layouts(
+      [](const DeviceMesh& mesh) -> std::unique_ptr<Strategy> {
+        return std::make_unique<S>(mesh.axis(Axis::kData));
+      },
+      options);
+}
+
+class Plain : public Ddp {
+ public:
+  explicit Plain(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
+};
+
+}  // namespace
+
+TEST_CASE("a case survives its line, and a line that says nothing is the default") {
+  CHECK(to_line({}).empty());
+  FuzzCase c;
+  c.blocks = "L6.Pf.D";
+  c.mesh = {2, 3, 1};
+  c.parallel.strategy = "fsdp";
+  c.parallel.precision.reduce = at::kBFloat16;
+  c.parallel.offload.step = OffloadStep::kDevice;
+  c.parallel.pipeline.block_costs = {1, 0.25};
+  c.parallel.overlap = false;
+  c.epsilon = 1e-3;
+  const std::string line = to_line(c);
+  CHECK(to_line(parse_case(line)) == line);
+  CHECK(parse_case(line).parallel.pipeline.block_costs == c.parallel.pipeline.block_costs);
+  CHECK(error_of([] { parse_case("dta=2"); }) == "fuzz case: there is no field \"dta\"");
+  CHECK(error_of([] { parse_case("data=two"); }) == "fuzz case: data=two has no meaning");
+}
+
+TEST_CASE("a strategy of a user's own that forgets a micro-batch is found and shrunk") {
+  const FuzzSummary summary = fuzz<Forgetful>(30);
+  REQUIRE(!summary.failures.empty());
+  CHECK(!summary.good());
+  const std::string& failure = summary.failures.front();
+  INFO(failure);
+  const size_t begin = failure.find('\'') + 1;
+  const FuzzCase smallest = parse_case(failure.substr(begin, failure.find('\'', begin) - begin));
+  CHECK(smallest.mesh.data == 2);
+  CHECK(smallest.accumulation == 3);
+  CHECK(smallest.steps == 1);
+  CHECK(smallest.blocks == "-");
+}
+
+TEST_CASE("a strategy of a user's own that keeps its promise holds") {
+  const FuzzSummary summary = fuzz<Plain>(12);
+  INFO(to_text(summary));
+  CHECK(summary.good());
+  CHECK(summary.held == 12);
+}
+
+TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
+  const ToyConfig toy{.layers = 1, .tied = false};
+  const ModelSpec model = toy_language_model(toy);
+  Oracle oracle(model, {.seed = 3, .adamw = {.weight_decay = 0.1}});
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<at::Tensor> with_decay, without, all;
+  for (const BlockBuilder& builder : model.blocks) {
+    blocks.push_back(builder.build({.seed = 3}));
+    for (const Parameter& p : blocks.back()->parameters()) {
+      (p.weight_decay ? with_decay : without).push_back(p.tensor);
+      all.push_back(p.tensor);
+    }
+  }
+  auto options = torch::optim::AdamWOptions(1e-2).weight_decay(0.1);
+  torch::optim::AdamW adamw({torch::optim::OptimizerParamGroup(with_decay)}, options);
+  torch::optim::AdamW no_decay({torch::optim::OptimizerParamGroup(without)},
+                               options.weight_decay(0));
+  for (uint64_t step = 0; step < 4; ++step) {
+    const MicroBatch batch = toy_micro_batch(toy, 6, 5, step);
+    at::Tensor hidden;
+    for (const auto& block : blocks) hidden = block->forward(hidden, batch);
+    const at::Tensor loss = hidden[0] / batch.target_count;
+    for (at::Tensor& p : all) p.mutable_grad().reset();
+    loss.backward();
+    at::Tensor square = at::zeros({}, at::kDouble);
+    for (const at::Tensor& p : all) square += p.grad().to(at::kDouble).square().sum();
+    const double norm = square.sqrt().item<double>(), clip = std::min(1.0, 0.5 / (norm + 1e-6));
+    for (at::Tensor& p : all) p.mutable_grad().mul_(clip);
+    adamw.step();
+    no_decay.step();
+    // The global batch in two ragged parts on two ranks.
+    const OracleReport report =
+        oracle.train({{rows_of(batch, 0, 2)}, {rows_of(batch, 2, 4)}},
+                     {.learning_rate = 1e-2, .loss_scale = 64, .max_norm = 0.5});
+    CHECK(report.loss == Approx(loss.item<double>()).epsilon(1e-6));
+    CHECK(report.norm == Approx(norm).epsilon(1e-6));
+    CHECK(report.clip == Approx(clip).epsilon(1e-6));
+    CHECK(report.clip < 1);
+  }
+  const auto values = oracle.by_name(oracle.parameters());
+  size_t i = 0;
+  for (const Oracle::Place& place : oracle.places()) {
+    const at::Tensor& expected = all[i++];
+    const double error = (values.at(place.name) - expected).norm().item<double>();
+    CHECK(error <= 2e-5 * expected.norm().item<double>());
+  }
+}

@@ -1,0 +1,118 @@
+#include "tests/fuzz/language_models.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "tests/fuzz/plain_models.h"
+
+namespace tessera::testing {
+namespace {
+
+using Random = std::mt19937_64;
+
+int64_t draw_from(Random& random, const std::vector<int64_t>& values) {
+  return values[random() % values.size()];
+}
+
+// Wide enough that logits and scores matter.
+constexpr double kInitializerRange = 0.3;
+
+template <typename Config>
+Config config_of(const FuzzCase& c) {
+  Config config;
+  config.name = c.model;
+  config.vocabulary = c.vocabulary;
+  config.hidden = c.hidden;
+  config.layers = c.layers;
+  config.heads = c.heads;
+  config.initializer_range = kInitializerRange;
+  config.tied_head = c.tie == "first";
+  return config;
+}
+
+FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) {
+  FuzzModel result{.model = std::move(model)};
+  result.forward = std::move(forward);
+  result.batch = [vocabulary = c.vocabulary, padded = c.padded](int64_t rows, int64_t length,
+                                                                uint64_t seed) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    MicroBatch batch;
+    batch.input_ids = at::randint(vocabulary, {rows, length}, generator, at::kLong);
+    batch.labels = at::randint(vocabulary, {rows, length}, generator, at::kLong);
+    batch.labels.masked_fill_(at::rand({rows, length}, generator).lt(0.25), kIgnoredLabel);
+    if (padded) {  // no causal query before it sees padding, so the plain forward needs no mask
+      const at::Tensor ends = at::randint(1, length + 1, {rows, 1}, generator, at::kLong);
+      batch.attention_mask = at::arange(length).unsqueeze(0).lt(ends);
+      batch.labels.masked_fill_(batch.attention_mask.logical_not(), kIgnoredLabel);
+    }
+    return batch;
+  };
+  return result;
+}
+
+FuzzModel build_bloom(const FuzzCase& c) {
+  const auto config = config_of<BloomConfig>(c);
+  return with_tokens(c, make_bloom_causal(config), plain_bloom(config));
+}
+
+FuzzModel build_gpt2(const FuzzCase& c) {
+  auto config = config_of<Gpt2Config>(c);
+  config.inner = 2 * c.hidden;
+  config.max_positions = 8;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
+  return with_tokens(c, make_gpt2_causal(config), plain_gpt2(config));
+}
+
+FuzzModel build_llama(const FuzzCase& c) {
+  auto config = config_of<LlamaConfig>(c);
+  config.key_heads = c.key_heads;
+  config.head_dim = c.hidden / c.heads;
+  config.inner = 2 * c.hidden;
+  return with_tokens(c, make_llama_causal(config), plain_llama(config));
+}
+
+void draw(Random& random, FuzzCase& c) {
+  c.vocabulary = draw_from(random, {11, 16, 29, 37});
+  c.heads = draw_from(random, {2, 4, 6});
+  c.key_heads = c.heads / draw_from(random, {1, 2});
+  c.hidden = c.heads * draw_from(random, {2, 4});
+  c.layers =
+      random() % 8 == 0 ? 6 + static_cast<int64_t>(random() % 8) : draw_from(random, {1, 2, 3, 4});
+  c.tie = random() % 2 == 0 ? "first" : "none";
+  c.padded = random() % 3 == 0;
+  c.blocks = "-";
+}
+
+std::vector<FuzzCase> smaller(const FuzzCase& c) {
+  std::vector<FuzzCase> cases;
+  for (int64_t layers : {int64_t{1}, c.layers / 2, c.layers - 1}) {
+    if (layers < 1 || layers == c.layers) continue;
+    cases.push_back(c);
+    cases.back().layers = layers;
+  }
+  if (c.hidden > 4) {
+    cases.push_back(c);
+    cases.back().heads = cases.back().key_heads = 2;
+    cases.back().hidden = 4;
+  }
+  return cases;
+}
+
+FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
+  return {.draw = draw,
+          .build = build,
+          .smaller = smaller,
+          .tensor_axis = true,
+          .sequence_parallel = true,
+          .shared_vocabulary = true};
+}
+
+}  // namespace
+
+FuzzFamilies language_model_families() {
+  return {{"bloom", family_of(build_bloom)},
+          {"gpt2", family_of(build_gpt2)},
+          {"llama", family_of(build_llama)}};
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,185 @@
+#include "tests/fuzz/plain_models.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tessera::testing {
+namespace {
+
+using Parameters = std::map<std::string, at::Tensor>;
+
+// One block's parameters by the names inside it.
+class Weights {
+ public:
+  Weights(const Parameters& all, std::string block) : all_(all), prefix_(std::move(block) + ".") {}
+  const at::Tensor& operator[](const std::string& name) const { return all_.at(prefix_ + name); }
+  at::Tensor optional(const std::string& name) const {
+    const auto found = all_.find(prefix_ + name);
+    return found == all_.end() ? at::Tensor() : found->second;
+  }
+  at::Tensor norm(const at::Tensor& x, const std::string& name, double epsilon) const {
+    return at::layer_norm(x, {x.size(-1)}, (*this)[name + ".weight"], (*this)[name + ".bias"],
+                          epsilon);
+  }
+  // weight [out, in]
+  at::Tensor linear(const at::Tensor& x, const std::string& name) const {
+    return at::linear(x, (*this)[name + ".weight"], optional(name + ".bias"));
+  }
+  // weight [in, out]
+  at::Tensor conv(const at::Tensor& x, const std::string& name) const {
+    return at::matmul(x, (*this)[name + ".weight"]) + (*this)[name + ".bias"];
+  }
+
+ private:
+  const Parameters& all_;
+  std::string prefix_;
+};
+
+at::Tensor widened(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+}
+
+// q, k, v [batch, heads, sequence, d]; bias broadcasts to the scores.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                  const at::Tensor& bias = {}) {
+  const int64_t n = q.size(2);
+  at::Tensor scores = widened(at::matmul(q, k.transpose(2, 3))) * scale;
+  if (bias.defined()) scores = scores + bias.to(scores.scalar_type());
+  const at::Tensor future = at::ones({n, n}, at::kBool).triu(1);
+  scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
+  const at::Tensor context = at::matmul(scores.softmax(-1).to(v.scalar_type()), v);
+  return context.transpose(1, 2).flatten(2);
+}
+
+at::Tensor by_head(const at::Tensor& x, int64_t heads) {
+  return x.unflatten(2, {heads, -1}).transpose(1, 2);
+}
+
+at::Tensor loss_of(const at::Tensor& hidden, const at::Tensor& table, const MicroBatch& batch) {
+  const at::Tensor logits = widened(at::linear(hidden, table)).flatten(0, 1);
+  return at::cross_entropy_loss(logits, batch.labels.flatten(), {}, at::Reduction::Sum,
+                                kIgnoredLabel)
+      .reshape({1});
+}
+
+const at::Tensor& table_of(const Parameters& all, const std::string& embedding, bool tied) {
+  return all.at(tied ? "embedding." + embedding : "head.lm_head.weight");
+}
+
+// Press et al. 2022: powers of 2^(-8/n), with every other one of 2n for what is no power of two.
+std::vector<double> slopes_of(int64_t heads) {
+  int64_t power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (int64_t i = 1; i <= power; ++i) {
+    slopes.push_back(std::pow(2.0, -8.0 * static_cast<double>(i) / static_cast<double>(power)));
+  }
+  for (int64_t i = 1; static_cast<int64_t>(slopes.size()) < heads; i += 2) {
+    slopes.push_back(std::pow(2.0, -4.0 * static_cast<double>(i) / static_cast<double>(power)));
+  }
+  return slopes;
+}
+
+// Statistics in full precision, as every implementation has them.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  const at::Tensor wide = widened(x);
+  const at::Tensor normed = wide * (wide.square().mean(-1, true) + epsilon).rsqrt();
+  return (normed * widened(weight)).to(x.scalar_type());
+}
+
+// Pairs (i, i + d/2) turn by position / theta^(2i/d) (Su et al. 2021). x [batch, heads, n, d].
+at::Tensor rotated(const at::Tensor& x, double theta) {
+  const int64_t n = x.size(2), half = x.size(3) / 2;
+  const at::Tensor frequency = at::pow(
+      at::Scalar(theta), at::arange(half, at::kDouble) * (-1.0 / static_cast<double>(half)));
+  const at::Tensor angle = at::outer(at::arange(n, at::kDouble), frequency);
+  const at::Tensor wide = widened(x);
+  const at::Tensor c = angle.cos().to(wide.scalar_type()), s = angle.sin().to(wide.scalar_type());
+  const at::Tensor first = wide.narrow(3, 0, half), second = wide.narrow(3, half, half);
+  return at::cat({first * c - second * s, second * c + first * s}, 3).to(x.scalar_type());
+}
+
+}  // namespace
+
+PlainForward plain_bloom(const BloomConfig& config) {
+  return [config](const Parameters& all, const MicroBatch& batch) {
+    const double epsilon = config.layer_norm_epsilon;
+    const Weights embedding(all, "embedding");
+    at::Tensor x =
+        embedding.norm(at::embedding(embedding["word_embeddings.weight"], batch.input_ids),
+                       "word_embeddings_layernorm", epsilon);
+    const at::Tensor position = at::arange(batch.input_ids.size(1), at::kDouble);
+    const at::Tensor bias = at::tensor(slopes_of(config.heads), at::kDouble).view({-1, 1, 1}) *
+                            (position - position.unsqueeze(1));
+    for (int64_t i = 0; i < config.layers; ++i) {
+      const Weights w(all, "h." + std::to_string(i));
+      const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
+      const auto qkv = w.linear(normed, "self_attention.query_key_value")
+                           .unflatten(2, {config.heads, 3, -1})
+                           .transpose(1, 2)
+                           .unbind(3);
+      const double scale = 1 / std::sqrt(static_cast<double>(qkv[0].size(3)));
+      x = x + w.linear(attend(qkv[0], qkv[1], qkv[2], scale, bias), "self_attention.dense");
+      const at::Tensor inner =
+          w.linear(w.norm(x, "post_attention_layernorm", epsilon), "mlp.dense_h_to_4h");
+      x = x + w.linear(at::gelu(inner, "tanh"), "mlp.dense_4h_to_h");
+    }
+    return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
+                   table_of(all, "word_embeddings.weight", config.tied_head), batch);
+  };
+}
+
+PlainForward plain_gpt2(const Gpt2Config& config) {
+  return [config](const Parameters& all, const MicroBatch& batch) {
+    const double epsilon = config.layer_norm_epsilon;
+    const Weights embedding(all, "embedding");
+    at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
+                   embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
+    for (int64_t i = 0; i < config.layers; ++i) {
+      const Weights w(all, "h." + std::to_string(i));
+      const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
+      const double scale =
+          1 / std::sqrt(static_cast<double>(config.hidden) / static_cast<double>(config.heads));
+      const at::Tensor context =
+          attend(by_head(qkv[0], config.heads), by_head(qkv[1], config.heads),
+                 by_head(qkv[2], config.heads), scale);
+      x = x + w.conv(context, "attn.c_proj");
+      const at::Tensor inner = w.conv(w.norm(x, "ln_2", epsilon), "mlp.c_fc");
+      x = x + w.conv(at::gelu(inner, "tanh"), "mlp.c_proj");
+    }
+    return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
+                   table_of(all, "wte.weight", config.tied_head), batch);
+  };
+}
+
+PlainForward plain_llama(const LlamaConfig& config) {
+  return [config](const Parameters& all, const MicroBatch& batch) {
+    const double epsilon = config.rms_norm_epsilon;
+    at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
+    for (int64_t i = 0; i < config.layers; ++i) {
+      const Weights w(all, "layers." + std::to_string(i));
+      const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
+      const auto keys = [&](const std::string& name) {
+        return by_head(w.linear(normed, name), config.key_heads);
+      };
+      const auto for_queries = [&](const at::Tensor& of_keys) {
+        return of_keys.repeat_interleave(config.heads / config.key_heads, 1);
+      };
+      const at::Tensor q =
+          rotated(by_head(w.linear(normed, "self_attn.q_proj"), config.heads), config.rope_theta);
+      const at::Tensor k = for_queries(rotated(keys("self_attn.k_proj"), config.rope_theta));
+      const at::Tensor v = for_queries(keys("self_attn.v_proj"));
+      const double scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
+      x = x + w.linear(attend(q, k, v, scale), "self_attn.o_proj");
+      const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
+      const at::Tensor gate = at::silu(w.linear(again, "mlp.gate_proj"));
+      x = x + w.linear(gate * w.linear(again, "mlp.up_proj"), "mlp.down_proj");
+    }
+    return loss_of(rms_norm(x, all.at("head.norm.weight"), epsilon),
+                   table_of(all, "embed_tokens.weight", config.tied_head), batch);
+  };
+}
+
+}  // namespace tessera::testing
