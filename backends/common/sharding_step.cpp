@@ -86,13 +86,17 @@ void ShardingStrategy::exchange_counts() {
     counts_[4].copy_(fingerprint(micro_batches_, data_.device()) * weight(sharer_, sharers_));
   }
   counts_work_ = world_->all_reduce(counts_);
-  agreement_.reset();
+  {  // beside the step: the host reads it at the end without waiting for what runs then
+    if (!beside_) beside_ = side_stream(data_.device());
+    const StreamScope scope(*beside_);
+    Work(counts_work_).wait();
+    agreement_.emplace(std::vector<at::Tensor>{counts_[3], counts_[4]});
+  }
   if (data_.device().is_cpu()) check_agreement();  // before ranks wait for each other in vain
 }
 
 void ShardingStrategy::check_agreement() {
   counts_work_.wait();
-  if (!agreement_) agreement_.emplace(std::vector<at::Tensor>{counts_[3], counts_[4]});
   const std::vector<double> differences = agreement_->read();
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name(),
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates; "
@@ -123,7 +127,6 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
 at::Tensor ShardingStrategy::loss_gradient() {
   if (!loss_gradient_.defined()) {
     counts_work_.wait();
-    if (!agreement_) agreement_.emplace(std::vector<at::Tensor>{counts_[3], counts_[4]});
     loss_gradient_ = counts_[0].clamp_min(1).to(at::kDouble).reciprocal().to(at::kFloat);
     if (loss_scale_.defined()) loss_gradient_ = loss_gradient_ * loss_scale_;
   }

@@ -11,6 +11,7 @@
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/unit_optimizer.h"
+#include "tessera/core/device.h"
 #include "tessera/core/late_values.h"
 
 namespace tessera {
@@ -169,6 +170,7 @@ class ShardingStrategy : public Strategy {
   uint64_t steps_begun_ = 0;
   at::Tensor counts_, loss_gradient_, sums_;  // counts_: see exchange_counts()
   Work counts_work_;
+  std::optional<c10::Stream> beside_;
   std::optional<LateValues> agreement_;
   std::vector<Reduction> replica_sums_;
 };
