@@ -64,13 +64,13 @@ void require_ranks_agree(const RunRecord& run) {
   }
 }
 
-// By element: h^2 / 3 of rounding x to dtype, see [Note: the wire's roundings].
+// By element: h^2 / 2 of rounding x to dtype, see [Note: the wire's roundings].
 at::Tensor rounding_variance(const at::Tensor& x, at::ScalarType dtype) {
   const auto [mantissa, exponent] = at::frexp(x);  // |mantissa| in [1/2, 1)
   const at::Tensor ulp = at::exp2(exponent.to(at::kDouble) - 1)
                              .mul(unit_roundoff(dtype))
                              .clamp_min(least_positive(dtype) / 2);
-  return at::where(x.eq(0), 0.0, ulp.square() / 3);
+  return at::where(x.eq(0), 0.0, ulp.square() / 2);
 }
 
 class Comparison {

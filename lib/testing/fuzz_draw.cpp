@@ -151,7 +151,7 @@ void draw_refusal(Random& random, FuzzCase& c) {
   if (c.mesh.data > 1) kinds.push_back("micro_batches");
   if (c.mesh.pipeline > 1 || c.mesh.tensor > 1) kinds.push_back("batch");
   if (c.mesh.data > 1 && c.model == "toy") {
-    kinds.push_back("weights");
+    if (c.tie != "last") kinds.push_back("weights");  // else the embedding has none of its own
     kinds.push_back("layout");
   }
   c.refuse = word(random, kinds);
