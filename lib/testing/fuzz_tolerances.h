@@ -73,12 +73,11 @@ struct SumOfTerms {
 // [Note: the wire's roundings] A wire narrower than the gradient rounds at known places: each
 // rank's sum once, the sum of the ranks once; once a step, or once a micro-batch where gradients
 // are sharded. Half a unit in the last place h is known at each, the error there is uniform in
-// [-h, h], of variance h^2 / 3; where the terms have 16 bits themselves and one is lost it is a tie,
-// 0 or h, of variance h^2 / 2, which is taken. So the squared norm of the whole error is the sum of
-// h^2 / 2, with a deviation of
-// sqrt(4/5) of one term's for each effectively independent element. kRmsDeviations of them and
-// kRmsSlack, for values that are no good dice, are allowed; a partial sum that is rounded with
-// every micro-batch adds half as much again and more.
+// [-h, h], of variance h^2 / 3; where the terms have 16 bits themselves and one is lost it is a
+// tie, 0 or h, of variance h^2 / 2, which is taken. So the squared norm of the whole error is the
+// sum of h^2 / 2, with a deviation of sqrt(4/5) of one term's for each effectively independent
+// element. kRmsDeviations of them and kRmsSlack, for values that are no good dice, are allowed; a
+// partial sum that is rounded with every micro-batch adds half as much again and more.
 constexpr double kRmsDeviations = 6;
 constexpr double kRmsSlack = 1.2;
 
