@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "backends/pipeline/stage_links.h"
 #include "tessera/backends/pipeline/gpipe.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/plan/rules.h"
+#include "tessera/sharding/gradient_wire.h"
 
 namespace tessera {
 namespace {
@@ -36,8 +37,9 @@ double wire_bytes(const LayoutPlan& plan, const Stage& stage) {
   if (!converts(plan.parallel.precision)) return bytes;
   int64_t largest = 0;
   for (const PlannedUnit& unit : stage.units) largest = std::max(largest, unit.trained());
-  const int64_t most = plan.parallel.bucket_bytes / static_cast<int64_t>(d.reduce);
-  return bytes + 2 * d.reduce * static_cast<double>(std::max<int64_t>(1, std::min(most, largest)));
+  const int64_t piece = GradientWire::piece_numel(plan.parallel.precision.reduce.value(),
+                                                  plan.parallel.bucket_bytes, largest);
+  return bytes + 2 * d.reduce * static_cast<double>(piece);
 }
 
 }  // namespace tessera

@@ -34,10 +34,14 @@ GradientWire::GradientWire(at::Device device, at::ScalarType gradient, at::Scala
     : stream_(side_stream(device)) {
   if (gradient == reduce) return;
   const auto options = at::TensorOptions().dtype(reduce).device(device);
-  const int64_t most = piece_bytes / static_cast<int64_t>(c10::elementSize(reduce));
   for (Piece& piece : staging_) {
-    piece.buffer = at::empty({std::max<int64_t>(1, std::min(most, largest))}, options);
+    piece.buffer = at::empty({piece_numel(reduce, piece_bytes, largest)}, options);
   }
+}
+
+int64_t GradientWire::piece_numel(at::ScalarType reduce, int64_t piece_bytes, int64_t largest) {
+  const int64_t most = piece_bytes / static_cast<int64_t>(c10::elementSize(reduce));
+  return std::max<int64_t>(1, std::min(most, largest));
 }
 
 GradientWire::~GradientWire() = default;

@@ -2,7 +2,6 @@
 // What all strategies share that keep every block on every rank of the data axis and differ only in
 // who owns which range of its flat buffers and when it is materialised.
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>

@@ -43,6 +43,8 @@ class GradientWire {
   GradientWire(at::Device device, at::ScalarType gradient, at::ScalarType reduce,
                int64_t piece_bytes, int64_t largest);
   ~GradientWire();
+  // Elements of a piece of staging for such sums.
+  static int64_t piece_numel(at::ScalarType reduce, int64_t piece_bytes, int64_t largest);
   GradientWire(const GradientWire&) = delete;
   GradientWire& operator=(const GradientWire&) = delete;
 

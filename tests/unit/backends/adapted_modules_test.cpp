@@ -13,6 +13,7 @@
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/torch_modules.hpp"
 #include "tests/unit/backends/plain_training.h"
 
 using namespace tessera;
@@ -20,10 +21,6 @@ using namespace tessera::testing;
 namespace nn = torch::nn;
 
 namespace {
-
-at::Tensor squared_error(const at::Tensor& output, const MicroBatch& micro_batch) {
-  return (output - micro_batch.labels).square().sum();
-}
 
 std::vector<MicroBatch> batches(int steps = 3) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(7);

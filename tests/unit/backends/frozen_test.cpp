@@ -11,6 +11,7 @@
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
 #include "tests/support/test.hpp"
+#include "tests/support/torch_modules.hpp"
 #include "tests/unit/backends/plain_training.h"
 
 using namespace tessera;
@@ -18,22 +19,6 @@ using namespace tessera::testing;
 namespace nn = torch::nn;
 
 namespace {
-
-at::Tensor squared_error(const at::Tensor& output, const MicroBatch& micro_batch) {
-  return (output - micro_batch.labels).square().sum();
-}
-
-// A child with layers of its own (a Sequential is no child of a Sequential in LibTorch).
-struct Pair : nn::Cloneable<Pair> {
-  Pair(const nn::Linear& first, const nn::Linear& second)
-      : first_(register_module("first", first)), second_(register_module("second", second)) {}
-  void reset() override {
-    first_ = register_module("first", nn::Linear(first_->options));
-    second_ = register_module("second", nn::Linear(second_->options));
-  }
-  at::Tensor forward(const at::Tensor& x) { return second_->forward(at::tanh(first_->forward(x))); }
-  nn::Linear first_, second_;
-};
 
 // Blocks: Linear, Tanh, a pair of layers, LayerNorm, Linear.
 nn::Sequential some_module() {

@@ -13,8 +13,10 @@
 #include "tessera/model/whole_model.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/torch_modules.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 using Catch::Matchers::Contains;
 namespace nn = torch::nn;
 
@@ -85,18 +87,6 @@ void check_tied(const std::shared_ptr<Net>& net, const MicroBatch& batch, bool c
     CHECK(at::allclose(parameter.tensor.grad(), own.grad(), 1e-6, 0));
   }
 }
-
-// A child with layers of its own (a Sequential is no child of a Sequential in LibTorch).
-struct Pair : nn::Cloneable<Pair> {
-  Pair(const nn::Linear& first, const nn::Linear& second)
-      : first_(register_module("first", first)), second_(register_module("second", second)) {}
-  void reset() override {
-    first_ = register_module("first", nn::Linear(first_->options));
-    second_ = register_module("second", nn::Linear(second_->options));
-  }
-  at::Tensor forward(const at::Tensor& x) { return second_->forward(at::tanh(first_->forward(x))); }
-  nn::Linear first_, second_;
-};
 
 struct Positions : nn::Cloneable<Positions> {
   explicit Positions(bool changes = false) : changes_(changes) { reset(); }

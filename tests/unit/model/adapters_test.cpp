@@ -10,8 +10,10 @@
 #include "tessera/model/whole_model.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/support/torch_modules.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 namespace nn = torch::nn;
 
 namespace {
@@ -24,10 +26,6 @@ struct Net : nn::Module {
   at::Tensor forward(const at::Tensor& x) { return down->forward(at::tanh(up->forward(x))); }
   nn::Linear up, down;
 };
-
-at::Tensor squared_error(const at::Tensor& output, const MicroBatch& micro_batch) {
-  return (output - micro_batch.labels).square().sum();
-}
 
 MicroBatch small_batch() {
   return make_micro_batch(at::arange(12, at::kFloat).reshape({4, 3}) / 10, at::ones({4, 2}));
