@@ -82,6 +82,7 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
       for (int m = 0; m < own; ++m) {
         mine.push_back(rows_of(batch, (data.rank() * own + m) * rows, rows));
       }
+      strategy->evaluate(mine);  // must change nothing
       strategy->forward_backward(mine);
       const double norm = strategy->grad_norm_squared().item<double>();
       if (world.rank() == 0) trained.squared_norms.push_back(norm);
