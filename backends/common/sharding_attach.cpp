@@ -16,8 +16,8 @@ void validate(const ModelSpec& model, const PrecisionConfig& precision) {
   auto supported = [](at::ScalarType dtype) {
     return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   };
-  check(supported(precision.parameter) && supported(precision.gradient.value_or(at::kFloat)) &&
-            supported(precision.reduce.value_or(at::kFloat)),
+  check(supported(precision.parameter) && supported(precision.gradient_dtype()) &&
+            supported(precision.reduce_dtype()),
         ErrorCode::kInvalidArgument, "precision: dtypes must be float32, bfloat16 or float16");
   check(model.block_count() > 0, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no blocks");

@@ -18,10 +18,6 @@ void ShardingStrategy::set_hybrid(Communicator& shards, Communicator& replicas) 
   replicas_ = replicas.size() > 1 ? &replicas : nullptr;
 }
 
-at::ScalarType ShardingStrategy::gradient_dtype() const {
-  return config_.precision.gradient.value_or(config_.precision.parameter);
-}
-
 StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
   return {.dtype = dtype,
           .wire = wire_.get(),
@@ -38,7 +34,8 @@ std::unique_ptr<ParameterStore> ShardingStrategy::make_parameters() {
 }
 
 std::unique_ptr<GradientStore> ShardingStrategy::make_gradients() {
-  return std::make_unique<FullGradients>(units_, *shards_, store_options(gradient_dtype()));
+  return std::make_unique<FullGradients>(units_, *shards_,
+                                         store_options(config_.precision.gradient_dtype()));
 }
 
 StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_batches) {

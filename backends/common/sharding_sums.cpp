@@ -15,9 +15,9 @@ void ShardingStrategy::make_wire() {
   for (const ParameterUnit& unit : units_) {
     if (!unit.frozen) largest = std::max(largest, unit.layout.numel());
   }
-  const at::ScalarType reduce = config_.precision.reduce.value_or(gradient_dtype());
-  wire_ = std::make_unique<GradientWire>(data_.device(), gradient_dtype(), reduce,
-                                         config_.bucket_bytes, largest);
+  const PrecisionConfig& precision = config_.precision;
+  wire_ = std::make_unique<GradientWire>(data_.device(), precision.gradient_dtype(),
+                                         precision.reduce_dtype(), config_.bucket_bytes, largest);
 }
 
 // [Note: order of late sums]
@@ -66,7 +66,7 @@ void ShardingStrategy::prepare_sums(const ModelSpec& model) {
     auto key = [&](const LateSum& sum) { return place(sum) == others ? -1 : place(sum); };
     return key(a) < key(b);
   });
-  const auto dtype = config_.precision.reduce.value_or(gradient_dtype());
+  const auto dtype = config_.precision.reduce_dtype();
   for (LateSum& sum : late_sums_) {
     int64_t numel = 0;
     for (const at::Tensor& gradient : sum.together) numel += gradient.numel();

@@ -32,7 +32,8 @@ std::unique_ptr<ParameterStore> Fsdp::make_parameters() {
 
 std::unique_ptr<GradientStore> Fsdp::make_gradients() {
   if (cut().shards == 1 || config().reduce_at_boundary) return ShardingStrategy::make_gradients();
-  return std::make_unique<ShardedGradients>(units(), shards(), store_options(gradient_dtype()));
+  return std::make_unique<ShardedGradients>(units(), shards(),
+                                            store_options(config().precision.gradient_dtype()));
 }
 
 }  // namespace tessera

@@ -8,7 +8,8 @@ std::unique_ptr<ParameterStore> ZeroStage3::make_parameters() {
 }
 
 std::unique_ptr<GradientStore> ZeroStage3::make_gradients() {
-  return std::make_unique<ShardedGradients>(units(), shards(), store_options(gradient_dtype()));
+  return std::make_unique<ShardedGradients>(units(), shards(),
+                                            store_options(config().precision.gradient_dtype()));
 }
 
 }  // namespace tessera

@@ -11,13 +11,10 @@ double bytes_of(at::ScalarType dtype) { return static_cast<double>(at::elementSi
 
 Dtypes::Dtypes(const PrecisionConfig& p)
     : parameter(bytes_of(p.parameter)),
-      gradient(bytes_of(p.gradient.value_or(p.parameter))),
-      reduce(bytes_of(p.reduce.value_or(p.gradient.value_or(p.parameter)))) {}
+      gradient(bytes_of(p.gradient_dtype())),
+      reduce(bytes_of(p.reduce_dtype())) {}
 
-bool converts(const PrecisionConfig& p) {
-  const at::ScalarType gradient = p.gradient.value_or(p.parameter);
-  return p.reduce.value_or(gradient) != gradient;
-}
+bool converts(const PrecisionConfig& p) { return p.reduce_dtype() != p.gradient_dtype(); }
 
 int end_ranks(const LayoutPlan& plan) {
   return plan.parallel.pipeline.shared_vocabulary ? plan.mesh.pipeline : plan.mesh.tensor;

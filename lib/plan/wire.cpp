@@ -37,7 +37,7 @@ double wire_bytes(const LayoutPlan& plan, const Stage& stage) {
   if (!converts(plan.parallel.precision)) return bytes;
   int64_t largest = 0;
   for (const PlannedUnit& unit : stage.units) largest = std::max(largest, unit.trained());
-  const int64_t piece = GradientWire::piece_numel(plan.parallel.precision.reduce.value(),
+  const int64_t piece = GradientWire::piece_numel(plan.parallel.precision.reduce_dtype(),
                                                   plan.parallel.bucket_bytes, largest);
   return bytes + 2 * d.reduce * static_cast<double>(piece);
 }

@@ -93,8 +93,8 @@ class Comparison {
     const bool hybrid = c.parallel.shard_ranks > 0 && c.parallel.shard_ranks < c.mesh.data;
     const bool held_twice =
         c.mesh.pipeline > 1 && (oracle_.tied() || c.parallel.pipeline.shared_vocabulary);
-    sums_.gradient = precision.gradient.value_or(precision.parameter);
-    sums_.wire = precision.reduce.value_or(sums_.gradient);
+    sums_.gradient = precision.gradient_dtype();
+    sums_.wire = precision.reduce_dtype();
     sums_.further_sums = static_cast<int>(hybrid) + static_cast<int>(held_twice);
   }
 

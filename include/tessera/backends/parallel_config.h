@@ -18,6 +18,9 @@ struct PrecisionConfig {
   // What backward accumulates into; the parameter dtype unless given.
   std::optional<at::ScalarType> gradient;
   std::optional<at::ScalarType> reduce;  // what collectives carry; the gradient dtype unless given
+
+  at::ScalarType gradient_dtype() const { return gradient.value_or(parameter); }
+  at::ScalarType reduce_dtype() const { return reduce.value_or(gradient_dtype()); }
 };
 
 enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };

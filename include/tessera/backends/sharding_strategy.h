@@ -104,7 +104,6 @@ class ShardingStrategy : public Strategy {
   Communicator& shards() const { return *shards_; }
   const std::vector<ParameterUnit>& units() const { return units_; }
   StoreOptions store_options(at::ScalarType dtype) const;
-  at::ScalarType gradient_dtype() const;
 
  private:
   struct UnitInMaking;
