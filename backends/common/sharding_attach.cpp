@@ -8,6 +8,7 @@
 #include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
+#include "tessera/sharding/unit_grouping.h"
 
 namespace tessera {
 namespace {
@@ -57,33 +58,16 @@ void become_copy(Parameter& parameter, const std::string& block, const TiedParam
 
 }  // namespace
 
-// Parameters of consecutive blocks that will be gathered, reduced and updated together.
-struct ShardingStrategy::UnitInMaking {
-  std::vector<std::string> blocks;  // by parameter: the owning block's name
-  std::vector<size_t> users;        // block indices, each once
-  std::vector<Parameter> parameters;
-  int64_t numel = 0;
-  bool apart = false;
-
-  void add(const std::string& block, size_t block_index, Parameter parameter) {
-    if (users.empty() || users.back() != block_index) users.push_back(block_index);
-    blocks.push_back(block);
-    numel += parameter.tensor.numel();
-    parameters.push_back(std::move(parameter));
-  }
-};
-
-// The units of the turn under way, and the aliases met so far.
+// The units that are not complete, and the aliases met so far.
 struct ShardingStrategy::ModelInMaking {
   struct Alias {
     const TiedParameter* tie;
     size_t block_index;
     at::Tensor handle;
   };
-  UnitInMaking trained, frozen;
-  size_t turn = 0;
-  std::vector<Alias> aliases;
-  std::set<const TiedParameter*> ties_met;  // by the parameter that lies here
+  UnitGrouping grouping;
+  std::vector<Alias> aliases = {};
+  std::set<const TiedParameter*> ties_met = {};  // by the parameter that lies here
 };
 
 void ShardingStrategy::set_mesh(const DeviceMesh& mesh) {
@@ -113,9 +97,9 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
                                                expected_numel(model) / shards_->size()};
   optimizer_ = placement_ ? placement_(optimizer_context)
                           : std::make_unique<DeviceOptimizer>(optimizer_context);
-  ModelInMaking making;
+  ModelInMaking making{
+      UnitGrouping(cut().unit_numel, [this](const UnitMembers& members) { add_unit(members); })};
   for (size_t i = 0; i < model.block_count(); ++i) add_block(model, i, context, making);
-  close_turn(making);
   for (const TiedParameter& tie : model.tied) {
     const bool of_owner = tie.holders != nullptr && tie.copy == nullptr;
     check(making.ties_met.contains(&tie), ErrorCode::kInvalidArgument, "tied parameter ",
@@ -163,7 +147,7 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
       making.ties_met.insert(&*alias);
       continue;
     }
-    bool apart = false;
+    bool apart = false;  // used in several places
     for (const TiedParameter& tie : model.tied) {
       apart = apart || owns(tie);
       if (tie.holders == nullptr || !(tie.copy == nullptr ? owns(tie) : aliases(tie))) continue;
@@ -183,51 +167,35 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
           ErrorCode::kInvalidArgument, "parameter ", block_name, ".", parameter.name,
           " must be an fp32 leaf tensor");
     parameter.placement.frozen = !parameter.tensor.requires_grad();
-    if (apart) {  // used in several places: a unit of its own
-      UnitInMaking own{.apart = true};
-      own.add(block_name, index, std::move(parameter));
-      close_unit(own, making.turn);
-    } else {
-      UnitInMaking& open = parameter.placement.frozen ? making.frozen : making.trained;
-      open.add(block_name, index, std::move(parameter));
-    }
+    making.grouping.add(index, std::move(parameter), apart);
   }
-  const int64_t numel = making.trained.numel + making.frozen.numel;
-  if (builder.ends_unit || numel >= cut().unit_numel) close_turn(making);
+  making.grouping.end_block(builder.ends_unit || index + 1 == model.block_count());
 }
 
-void ShardingStrategy::close_turn(ModelInMaking& making) {
-  close_unit(making.trained, making.turn);
-  close_unit(making.frozen, making.turn);
-  ++making.turn;
-}
-
-void ShardingStrategy::close_unit(UnitInMaking& making, size_t turn) {
-  if (making.parameters.empty()) return;
+void ShardingStrategy::add_unit(const UnitMembers& members) {
   const Cut how = cut();
   ParameterUnit unit;
-  unit.name = making.blocks.front();
+  unit.name = block_names_[members.block_of.front()];
   unit.layout =
-      FlatLayout(making.parameters, how.shards, how.granularity, how.persistence_threshold);
-  unit.uses = static_cast<int>(making.users.size());
-  unit.frozen = making.parameters.front().placement.frozen;
-  unit.apart = making.apart;
-  unit.turn = turn;
+      FlatLayout(members.parameters, how.shards, how.granularity, how.persistence_threshold);
+  unit.uses = static_cast<int>(members.users.size());
+  unit.frozen = members.frozen();
+  unit.apart = members.apart;
+  unit.turn = members.turn;
   at::Tensor full = at::zeros({unit.layout.numel()},
-                              making.parameters.front().tensor.options().requires_grad(false));
+                              members.parameters.front().tensor.options().requires_grad(false));
   for (const auto& entry : unit.layout.entries()) {
-    const Parameter& parameter = making.parameters[entry.source];
+    const Parameter& parameter = members.parameters[entry.source];
     view_of(full, entry).copy_(parameter.tensor);
     parameter.tensor.set_data(at::empty({0}, full.options()));  // until finalize() gives it storage
-    unit.blocks.push_back(making.blocks[entry.source]);
+    unit.blocks.push_back(block_names_[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
   }
   const size_t u = units_.size();
-  for (size_t block : making.users) units_of_block_[block].push_back(u);
+  for (size_t block : members.users) units_of_block_[block].push_back(u);
   units_.push_back(std::move(unit));
   optimizer_->adopt(u, full);
   parameters_->adopt(u, full);
-  making = {};
 }
 
 void ShardingStrategy::tie(const ModelInMaking& making) {

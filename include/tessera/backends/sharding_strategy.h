@@ -15,6 +15,8 @@
 
 namespace tessera {
 
+struct UnitMembers;
+
 // One micro-batch on its way through contiguous blocks of this rank, forth and back.
 struct MicroBatchRun {
   struct BlockRun {
@@ -106,12 +108,10 @@ class ShardingStrategy : public Strategy {
   StoreOptions store_options(at::ScalarType dtype) const;
 
  private:
-  struct UnitInMaking;
   struct ModelInMaking;
   void add_block(const ModelSpec& model, size_t index, const BuildContext& context,
                  ModelInMaking& making);
-  void close_turn(ModelInMaking& making);
-  void close_unit(UnitInMaking& unit, size_t turn);
+  void add_unit(const UnitMembers& members);
   void tie(const ModelInMaking& making);
   void make_wire();
   void prepare_sums(const ModelSpec& model);

@@ -1,0 +1,40 @@
+#include "tessera/sharding/unit_grouping.h"
+
+#include <utility>
+
+namespace tessera {
+
+void UnitMembers::add(size_t block, Parameter parameter) {
+  if (users.empty() || users.back() != block) users.push_back(block);
+  block_of.push_back(block);
+  numel += parameter.tensor.numel();
+  parameters.push_back(std::move(parameter));
+}
+
+UnitGrouping::UnitGrouping(int64_t unit_numel, Close close)
+    : unit_numel_(unit_numel), close_(std::move(close)) {}
+
+void UnitGrouping::add(size_t block, Parameter parameter, bool apart) {
+  if (!apart) {
+    (parameter.placement.frozen ? frozen_ : trained_).add(block, std::move(parameter));
+    return;
+  }
+  UnitMembers alone{.apart = true};
+  alone.add(block, std::move(parameter));
+  close(alone);
+}
+
+void UnitGrouping::end_block(bool ends_unit) {
+  if (!ends_unit && trained_.numel + frozen_.numel < unit_numel_) return;
+  close(trained_);
+  close(frozen_);
+  ++turn_;
+}
+
+void UnitGrouping::close(UnitMembers& open) {
+  if (open.parameters.empty()) return;
+  open.turn = turn_;
+  close_(std::exchange(open, {}));
+}
+
+}  // namespace tessera

@@ -1,0 +1,67 @@
+#include "tessera/sharding/unit_grouping.h"
+
+#include <ATen/ATen.h>
+
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+Parameter parameter(const std::string& name, int64_t numel, bool frozen = false) {
+  Parameter result{name, at::zeros({numel})};
+  result.placement.frozen = frozen;
+  return result;
+}
+
+// "turn: names" of every unit, in the order in which they are complete.
+struct Listed {
+  std::vector<std::string> units;
+  UnitGrouping grouping;
+
+  explicit Listed(int64_t unit_numel)
+      : grouping(unit_numel, [this](const UnitMembers& members) {
+          std::string text = std::to_string(members.turn) + ":";
+          for (const Parameter& p : members.parameters) text += " " + p.name;
+          if (members.frozen()) text += " frozen";
+          if (members.apart) text += " apart";
+          units.push_back(text);
+          CHECK(members.block_of.size() == members.parameters.size());
+        }) {}
+};
+
+}  // namespace
+
+TEST_CASE("a block's parameters form a unit of what is trained and one of what is frozen") {
+  Listed of(0);
+  of.grouping.add(0, parameter("a", 5), false);
+  of.grouping.add(0, parameter("b", 5, /*frozen=*/true), false);
+  of.grouping.add(0, parameter("c", 5), false);
+  of.grouping.end_block(false);
+  of.grouping.end_block(false);  // a block without parameters takes a turn as well
+  of.grouping.add(2, parameter("d", 5), false);
+  of.grouping.end_block(false);
+  CHECK(of.units == std::vector<std::string>{"0: a c", "0: b frozen", "2: d"});
+}
+
+TEST_CASE("consecutive blocks share a unit until it is large enough or told to end") {
+  Listed of(20);
+  for (size_t block = 0; block < 6; ++block) {
+    of.grouping.add(block, parameter(std::to_string(block), 10, block == 1), false);
+    of.grouping.end_block(/*ends_unit=*/block == 2 || block == 5);
+  }
+  CHECK(of.units == std::vector<std::string>{"0: 0", "0: 1 frozen", "1: 2", "2: 3 4", "3: 5"});
+}
+
+TEST_CASE(
+    "what several places use is a unit of its own, complete at once, whose size counts for no "
+    "other") {
+  Listed of(20);
+  of.grouping.add(0, parameter("a", 10), false);
+  of.grouping.add(0, parameter("table", 100), true);
+  CHECK(of.units == std::vector<std::string>{"0: table apart"});
+  of.grouping.end_block(false);
+  of.grouping.add(1, parameter("b", 10), false);
+  of.grouping.end_block(false);
+  CHECK(of.units == std::vector<std::string>{"0: table apart", "0: a b"});
+}
