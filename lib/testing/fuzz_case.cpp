@@ -111,6 +111,7 @@ void for_each_field(Case& c, const Fn& fn) {
   fn("tie", c.tie);
   fn("frozen", c.frozen);
   fn("own_weights", c.own_weights);
+  fn("whole_module", c.whole_module);
   fn("pipeline", c.mesh.pipeline);
   fn("data", c.mesh.data);
   fn("tensor", c.mesh.tensor);

@@ -1,8 +1,11 @@
-// The family "modules": torch modules through from_sequential() and from_module().
+// The family "modules": torch modules through from_sequential() and from_module(), beside the same
+// layers as plain functions.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules.h>
+
+#include <optional>
 
 #include "lib/testing/fuzz_blocks.h"
 #include "tessera/core/error.h"
@@ -11,8 +14,9 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kKinds = "LRGNDW";
+constexpr const char* kKinds = "LRGNDWA";
 constexpr int64_t kClasses = 4;
+constexpr double kDropout = 0.25;
 
 // One square matrix under two names.
 struct TwiceImpl : torch::nn::Cloneable<TwiceImpl> {
@@ -29,48 +33,74 @@ struct TwiceImpl : torch::nn::Cloneable<TwiceImpl> {
 };
 TORCH_MODULE(Twice);
 
+// A child of the Sequential: what it computes and whose weights it has.
+struct Layer {
+  char kind = 'L';
+  int64_t width = 0;  // of its output
+  size_t owner = 0;   // the child that first has its parameters
+  bool frozen = false, first_frozen = false;
+};
+
+// A: the last layer with parameters once more, where widths allow it; else GELU.
+std::vector<Layer> layers_of(const FuzzCase& c) {
+  std::vector<Layer> layers;
+  int64_t width = c.hidden;
+  std::optional<size_t> square;  // a layer that the next one may be once more
+  for (const BlockToken& token : parse_blocks(c.blocks, kKinds)) {
+    const size_t place = layers.size();
+    Layer layer{token.kind, width, place, token.frozen, token.first_frozen};
+    if (token.kind == 'A') {
+      layer.kind = square ? layers[*square].kind : 'G';
+      layer.owner = square.value_or(place);
+    } else if (token.kind == 'L') {
+      layer.width = std::max<int64_t>(token.width, 1);
+      square.reset();
+      if (layer.width == width) square = place;
+    } else if (token.kind == 'N' || token.kind == 'W') {
+      square = place;
+    }
+    width = layer.width;
+    layers.push_back(layer);
+  }
+  layers.push_back({.kind = 'L', .width = kClasses, .owner = layers.size()});
+  return layers;
+}
+
 torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
   torch::nn::Sequential sequential;
   int64_t width = c.hidden;
-  const auto freeze = [](const BlockToken& token, torch::nn::Module& module) {
-    bool first = true;
-    for (at::Tensor& parameter : module.parameters()) {
-      parameter.set_requires_grad(!token.frozen && !(token.first_frozen && first));
-      first = false;
+  for (const Layer& layer : layers_of(c)) {
+    if (layer.owner != sequential->size()) {
+      sequential->push_back(*(sequential->begin() + static_cast<ptrdiff_t>(layer.owner)));
+      continue;
     }
-  };
-  for (const BlockToken& token : parse_blocks(c.blocks, kKinds)) {
-    switch (token.kind) {
-      case 'L': {
-        torch::nn::Linear linear(width, std::max<int64_t>(token.width, 1));
-        freeze(token, *linear);
-        sequential->push_back(linear);
-        width = std::max<int64_t>(token.width, 1);
+    switch (layer.kind) {
+      case 'L':
+        sequential->push_back(torch::nn::Linear(width, layer.width));
         break;
-      }
       case 'R':
         sequential->push_back(torch::nn::ReLU(torch::nn::ReLUOptions(true)));
         break;
       case 'G':
         sequential->push_back(torch::nn::GELU());
         break;
-      case 'N': {
-        torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({width}));
-        freeze(token, *norm);
-        sequential->push_back(norm);
+      case 'N':
+        sequential->push_back(torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
         break;
-      }
       case 'D':
-        sequential->push_back(torch::nn::Dropout(0.25));
-        break;
-      case 'W':
-        sequential->push_back(Twice(width));
+        sequential->push_back(torch::nn::Dropout(kDropout));
         break;
       default:
+        sequential->push_back(Twice(width));
         break;
     }
+    bool first = true;
+    for (at::Tensor& parameter : sequential->ptr(sequential->size() - 1)->parameters()) {
+      parameter.set_requires_grad(!layer.frozen && !(layer.first_frozen && first));
+      first = false;
+    }
+    width = layer.width;
   }
-  sequential->push_back(torch::nn::Linear(width, kClasses));
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : sequential->parameters()) {
@@ -78,6 +108,62 @@ torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
                     (parameter.dim() == 1 ? 0.2 : 0));
   }
   return sequential;
+}
+
+// Its factors in the dtype that the model computes in, by the default generator.
+at::Tensor dropped(const at::Tensor& x, at::ScalarType dtype) {
+  const at::Tensor factors = at::dropout(at::ones(x.sizes(), dtype), kDropout, /*train=*/true);
+  return x * factors.to(x.scalar_type());
+}
+
+void restart_default_generator(uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+PlainForward plain_modules(const FuzzCase& c) {
+  return [c, layers = layers_of(c)](const std::map<std::string, at::Tensor>& all,
+                                    const MicroBatch& batch) {
+    const auto weight = [&](const Layer& layer, const std::string& name) {
+      const std::string child = std::to_string(layer.owner);
+      return all.at(c.whole_module ? "module." + child + "." + name : child + "." + name);
+    };
+    const at::ScalarType dtype = weight(layers.back(), "weight").scalar_type();
+    at::ScalarType of_model = c.whole_module ? c.parallel.precision.parameter : at::kFloat;
+    at::Tensor x = c.whole_module ? batch.input_ids.to(dtype) : batch.input_ids;
+    if (c.whole_module) restart_default_generator(block_seed(batch.seed, 0));
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const Layer& layer = layers[i];
+      if (layer.kind == 'L' || layer.kind == 'N' || layer.kind == 'W') {
+        of_model = c.parallel.precision.parameter;
+        x = x.to(dtype);
+      }
+      switch (layer.kind) {
+        case 'L':
+          x = at::linear(x, weight(layer, "weight"), weight(layer, "bias"));
+          break;
+        case 'R':
+          x = at::relu(x);
+          break;
+        case 'G':
+          x = at::gelu(x);
+          break;
+        case 'N':
+          x = at::layer_norm(x, {layer.width}, weight(layer, "weight"), weight(layer, "bias"));
+          break;
+        case 'D':
+          if (!c.whole_module) restart_default_generator(block_seed(batch.seed, i));
+          if (batch.training) x = dropped(x, of_model);
+          break;
+        default: {
+          const at::Tensor matrix = weight(layer, "a");
+          x = at::linear(at::tanh(at::linear(x, matrix)), matrix);
+        }
+      }
+    }
+    return loss_and_correct(x, batch.labels);
+  };
 }
 
 FuzzModel build(const FuzzCase& c) {
@@ -88,11 +174,21 @@ FuzzModel build(const FuzzCase& c) {
     if (batch.training) seeds->add(batch);
     return loss_and_correct(output, batch.labels);
   };
-  result.model = from_sequential(make_sequential(c, c.seed), loss);
+  const auto model = [c, loss](uint64_t seed) {
+    const torch::nn::Sequential sequential = make_sequential(c, seed);
+    return c.whole_module ? from_module(sequential, loss) : from_sequential(sequential, loss);
+  };
+  result.model = model(c.seed);
   if (c.own_weights) {
-    result.of_rank = [c, loss](int data_rank) {
-      return from_sequential(make_sequential(c, c.seed + static_cast<uint64_t>(data_rank)), loss);
+    result.of_rank = [c, model](int data_rank) {
+      return model(c.seed + static_cast<uint64_t>(data_rank));
     };
+  }
+  result.forward = plain_modules(c);
+  result.same_terms = true;
+  const auto layers = layers_of(c);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].owner != i) result.same_terms = false;
   }
   result.batch = [c](int64_t rows, int64_t, uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
@@ -108,14 +204,19 @@ FuzzModel build(const FuzzCase& c) {
 void draw(std::mt19937_64& random, FuzzCase& c) {
   c.hidden = draw_from(random, {3, 4, 8, 12});
   c.own_weights = chance(random, 25);
+  c.whole_module = chance(random, 20);
   std::vector<BlockToken> blocks;
   const auto count = static_cast<int64_t>(random() % 7);
   for (int64_t i = 0; i < count; ++i) {
-    const std::string kinds = "LLLLRGNDDW";
+    const std::string kinds = "LLLLRGNDDWA";
     BlockToken block{.kind = kinds[random() % kinds.size()]};
     // LibTorch itself has no gradient for the first of two.
     if (block.kind == 'R' && !blocks.empty() && blocks.back().kind == 'R') block.kind = 'G';
-    if (block.kind == 'L') block.width = draw_from(random, {1, 3, 6, 10, 16});
+    if (block.kind == 'L') block.width = draw_from(random, {1, 3, 6, 10, 16, c.hidden});
+    if (block.kind == 'A' && chance(random, 80)) {  // something that it may be once more
+      const int64_t width = draw_from(random, {3, 6, 10});
+      blocks.insert(blocks.end(), 2, {.kind = 'L', .width = width});
+    }
     if (block.kind == 'L' || block.kind == 'N') {
       block.frozen = chance(random, 15);
       block.first_frozen = !block.frozen && chance(random, 10);

@@ -37,9 +37,10 @@ inline double least_positive(at::ScalarType dtype) {
   }
 }
 
-// [Note: exact cases] Where the oracle runs the very blocks in the very dtype on the very
-// micro-batches (no tensor axis, no other forward), every term of the gradient has the same bits
-// and only the sums differ. S is the sum of the terms' absolute values; a partial sum is at most S.
+// [Note: exact cases] Where the oracle runs the very operations in the very dtype on the very
+// micro-batches (no tensor axis; the blocks, or a forward with same_terms), every term of the
+// gradient has the same bits and only the sums differ. S is the sum of the terms' absolute values;
+// a partial sum is at most S.
 //   in the gradient's dtype: one rounding a micro-batch and use, one when the wire's sum is stored,
 //     and where sums go over replicas or holders as well, one more for each
 //   in the wire's dtype: the cast to it and the rounded sum of the ranks; twice more for each of
@@ -85,8 +86,14 @@ constexpr double kRmsSlack = 1.2;
 // operations of lib/ops against plain ones) has no bound worth having from worst cases: a key's
 // bias has the gradient 0 and any rounding noise. The noise is measured instead: the same plain
 // model in the compute dtype beside fp64 gives one sample of it for each parameter. Norms of two
-// samples of the same noise differ by less than kNoise unless there are too few elements to tell;
-// kFloor roundings of the terms stand in for those.
+// samples of the same noise differ by less than kNoise unless there are too few elements to tell:
+// kFloor roundings of the terms stand in for those. Where one rounding is amplified above all
+// others (a norm over a row that is almost constant) there is one effective element however large
+// the parameter, and a single sample is small by chance in 1 of 12. There kSamples are taken, the
+// further ones with every weight moved by up to a unit in its last place, which is rounding once
+// more; the root of the sum of k squares is below 1/8 of one of the terms in 1 of 10^4 for k = 4
+// and of 6 * 10^7 for k = 8.
+constexpr size_t kSamples = 8;
 constexpr double kNoise = 8;
 constexpr double kFloor = 16;
 // A gradient that is 0 because two terms cancel inside a kernel (queries that see one key) has the

@@ -1,10 +1,12 @@
 #include "lib/testing/oracle.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
+#include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -74,7 +76,7 @@ std::map<std::string, at::Tensor> Oracle::by_name(const at::Tensor& flat) const 
   return result;
 }
 
-at::Tensor Oracle::value_of(const std::string& name, OracleDtypes dtypes) const {
+at::Tensor Oracle::value_of(const std::string& name, const OracleDtypes& dtypes) const {
   at::Tensor value;
   if (frozen_.contains(name)) {
     value = frozen_.at(name);
@@ -82,11 +84,16 @@ at::Tensor Oracle::value_of(const std::string& name, OracleDtypes dtypes) const 
     const Place& place = places_[place_of_.at(name)];
     value = parameters_.narrow(0, place.offset, place.numel).reshape(place.shape);
   }
+  if (dtypes.moved > 0) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(dtypes.moved);
+    const double ulp = 2 * unit_roundoff(dtypes.weights);
+    value = value * (1 + ulp * (2 * at::rand(value.sizes(), generator, at::kDouble) - 1));
+  }
   return value.to(at::kFloat).to(dtypes.weights).to(dtypes.compute, false, /*copy=*/true);
 }
 
 // What the last block returns; handles hold the values and, after backward, the gradients.
-at::Tensor Oracle::run(const MicroBatch& given, OracleDtypes dtypes, bool training) {
+at::Tensor Oracle::run(const MicroBatch& given, const OracleDtypes& dtypes, bool training) {
   MicroBatch batch = given;
   batch.training = training;
   batch.loss_gradient = at::Tensor();
@@ -128,7 +135,8 @@ void add_output(OracleLoss& to, const at::Tensor& output) {
 
 }  // namespace
 
-OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale, OracleDtypes dtypes) {
+OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale,
+                                const OracleDtypes& dtypes) {
   const at::AutoGradMode gradients(true);
   OracleGradient result;
   result.targets = count_targets(batch);
@@ -159,7 +167,7 @@ OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale, Ora
   return result;
 }
 
-OracleLoss Oracle::evaluate(const GlobalBatch& batch, OracleDtypes dtypes) {
+OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes) {
   const at::NoGradGuard no_grad;
   OracleLoss result;
   result.targets = count_targets(batch);
@@ -184,7 +192,8 @@ at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
   return step_size * exp_avg_size_ / deviation;
 }
 
-OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step, OracleDtypes dtypes) {
+OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step,
+                           const OracleDtypes& dtypes) {
   const OracleGradient gradient = this->gradient(batch, step.loss_scale, dtypes);
   OracleReport report{.loss = gradient.loss, .gradient = gradient.sum() / step.loss_scale};
   report.norm = report.gradient.norm().item<double>();

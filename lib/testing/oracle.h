@@ -27,6 +27,7 @@ using GlobalBatch = std::vector<std::vector<MicroBatch>>;
 struct OracleDtypes {
   at::ScalarType weights = at::kFloat;  // what parameters are rounded to
   at::ScalarType compute = at::kFloat;
+  uint64_t moved = 0;  // not 0: every weight by up to a unit in its last place, drawn from this
 };
 
 struct OracleLoss {
@@ -73,13 +74,14 @@ class Oracle {
   std::map<std::string, at::Tensor> by_name(const at::Tensor& flat) const;  // fp32
 
   // Micro-batches carry the seeds that the strategy gave them.
-  OracleGradient gradient(const GlobalBatch& batch, double loss_scale, OracleDtypes dtypes);
-  OracleLoss evaluate(const GlobalBatch& batch, OracleDtypes dtypes);
+  OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes);
+  OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);
   // One AdamW step; returns the size of what rounding acts on: the update with every term of the
   // first moment taken positive.
   at::Tensor update(const at::Tensor& gradient, double learning_rate);
   // A whole step of its own.
-  OracleReport train(const GlobalBatch& batch, const OracleStep& step, OracleDtypes dtypes = {});
+  OracleReport train(const GlobalBatch& batch, const OracleStep& step,
+                     const OracleDtypes& dtypes = {});
 
  private:
   struct Use {
@@ -87,8 +89,8 @@ class Oracle {
     std::string owner;
     size_t number = 0;  // of the uses of this owner
   };
-  at::Tensor run(const MicroBatch& batch, OracleDtypes dtypes, bool training);
-  at::Tensor value_of(const std::string& name, OracleDtypes dtypes) const;
+  at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training);
+  at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
   double count_targets(const GlobalBatch& batch) const;
 
   OracleOptions options_;

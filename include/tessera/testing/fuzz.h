@@ -46,7 +46,10 @@ struct FuzzModel {
   std::function<ModelSpec(int data_rank)> of_rank;
   // Supervised in part; rows x length as far as the family has a length.
   std::function<MicroBatch(int64_t rows, int64_t length, uint64_t seed)> batch;
-  PlainForward forward;            // null: the oracle runs the model's own blocks, whole
+  PlainForward forward;  // null: the oracle runs the model's own blocks, whole
+  // forward runs the blocks' operations in their order and dtypes: every term of a gradient has the
+  // same bits.
+  bool same_terms = false;
   std::shared_ptr<SeedLog> seeds;  // null: nothing is drawn at random
 };
 
@@ -91,7 +94,10 @@ struct FuzzSummary {
   int64_t held = 0, refused = 0, left_out = 0;
   std::vector<std::string> failures;  // shrunk lines, each with what differed
   std::map<std::string, int64_t> refusals, reasons_left_out;
-  std::map<std::string, std::map<std::string, int64_t>> values;  // of held cases, by field
+  // Held cases by feature and value: options count where they do something, values that a long run
+  // must have had stand there with 0 as well.
+  std::map<std::string, std::map<std::string, int64_t>> values;
+  std::vector<std::string> rarer_than(int64_t least) const;  // "feature: value (cases)"
   // No failure, and at least half of the cases were not refused.
   bool good() const { return failures.empty() && (held > 0 && refused <= held); }
 };

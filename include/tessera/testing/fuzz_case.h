@@ -18,7 +18,8 @@ struct FuzzCase {
   //            D dropout, T a matrix tied to the L before it, U a parameter nothing uses, B a
   //            constant buffer, C an MLP that a tensor axis cuts
   //   modules  children of a torch::nn::Sequential before a linear classifier. L linear, R in-place
-  //            ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice
+  //            ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice, A the
+  //            last layer with weights once more
   // Others are families of the caller (FuzzOptions::families).
   std::string model = "toy", blocks = "L6";
   int64_t vocabulary = 11, hidden = 8;
@@ -26,6 +27,7 @@ struct FuzzCase {
   std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
   std::string frozen = "none";  // of the ends: none, first, last
   bool own_weights = false;     // modules: every data rank hands in weights of its own
+  bool whole_module = false;    // modules: the Sequential is one block
 
   MeshExtents mesh;
   ParallelConfig parallel;
