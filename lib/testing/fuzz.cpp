@@ -3,14 +3,15 @@
 #include <ATen/Parallel.h>
 
 #include <cctype>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "lib/testing/fuzz_compare.h"
+#include "lib/testing/fuzz_coverage.h"
 #include "lib/testing/fuzz_draw.h"
 #include "lib/testing/fuzz_run.h"
 #include "tessera/core/clock.h"
@@ -20,6 +21,7 @@ namespace tessera::testing {
 namespace {
 
 constexpr int kShrinkAttempts = 600;
+constexpr double kShrinkSeconds = 240;
 
 struct Outcome {
   enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
@@ -107,6 +109,9 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzFamily& family, c
     return {Outcome::Kind::kRefused, error.what()};
   }
   const FuzzWork work = make_work(c, model);
+  if (c.refuse != "none" && !disturbs(c, work)) {
+    return {Outcome::Kind::kRefused, concat("fuzz: refuse=", c.refuse, " changes nothing here")};
+  }
   const RunRecord run = run_case(make, c, model, work, /*quiet=*/false);
   const bool mismatch = run.error.find("all ranks must call the same") != std::string::npos;
   if (c.refuse != "none") {
@@ -142,25 +147,6 @@ Outcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options, 
   }
 }
 
-void tally(const FuzzCase& c, FuzzSummary& summary) {
-  static const std::set<std::string> kOfAnySize = {"seed", "vocabulary", "hidden", "layers"};
-  for (auto [field, value] : fields_of(c)) {
-    if (kOfAnySize.contains(field)) continue;
-    if (field == "block_costs") value = value.empty() ? "none" : "given";
-    if (field == "skip" || field == "evaluate") value = value.empty() ? "none" : "some";
-    if (field == "blocks") {
-      if (c.model != "toy" && c.model != "modules") continue;
-      std::set<char> kinds;
-      for (char letter : value) {
-        if (std::isupper(static_cast<unsigned char>(letter)) != 0) kinds.insert(letter);
-      }
-      for (char kind : kinds) ++summary.values[c.model + " block"][std::string(1, kind)];
-      continue;
-    }
-    ++summary.values[field][value.empty() ? "-" : value];
-  }
-}
-
 }  // namespace
 
 FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& options) {
@@ -175,7 +161,15 @@ FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& opt
     }
   };
   FuzzSummary summary;
+  const auto features = fuzz_features();
+  for (const FuzzFeature& feature : features) {
+    for (const std::string& value : feature.values) summary.values[feature.name][value] = 0;
+  }
   double worst = 0;
+  const double begin = now_s();
+  const auto blocks_of = [&](const FuzzCase& c) {
+    return options.families.at(c.model).build(c).model.block_count();
+  };
   Watchdog watchdog(options.case_seconds);
   const auto outcome_of_case = [&](const FuzzCase& c) {
     watchdog.start(to_line(c));
@@ -199,21 +193,26 @@ FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& opt
     }
     if (outcome.kind == Outcome::Kind::kHeld) {
       ++summary.held;
-      tally(c, summary);
+      for (const FuzzFeature& feature : features) {
+        for (const std::string& value : feature.of(c)) ++summary.values[feature.name][value];
+      }
       if (outcome.worst > worst) {
         worst = outcome.worst;
         if (options.verbose) print(concat("  largest share of a tolerance: ", worst));
       }
       return;
     }
-    print(concat("case ", number, " failed: ", outcome.text, "\n  fuzz_layouts --case '",
+    print(concat("case ", number, " failed after ", std::lround(now_s() - begin), " s, ",
+                 summary.held, " cases held: ", outcome.text, "\n  fuzz_layouts --case '",
                  to_line(c), "'"));
     FuzzCase smallest = c;
     Outcome last = outcome;
     if (options.shrink) {
+      const double shrink_until = now_s() + kShrinkSeconds;
       smallest = shrink_case(
           c, options.families.at(c.model),
           [&](const FuzzCase& smaller) {
+            if (now_s() > shrink_until) return false;
             const Outcome again = outcome_of_case(smaller);
             if (again.kind != Outcome::Kind::kFailed) return false;
             if (options.leave_out && !options.leave_out(smaller).empty()) return false;
@@ -221,7 +220,9 @@ FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& opt
             return true;
           },
           kShrinkAttempts);
-      print(concat("shrunk: ", last.text, "\n  fuzz_layouts --case '", to_line(smallest), "'"));
+      print(concat("shrunk after ", std::lround(now_s() - begin), " s to ", blocks_of(smallest),
+                   " blocks on ", smallest.ranks(), " ranks: ", last.text,
+                   "\n  fuzz_layouts --case '", to_line(smallest), "'"));
     }
     summary.failures.push_back(
         concat("fuzz_layouts --case '", to_line(smallest), "'\n    ", last.text));
@@ -230,7 +231,7 @@ FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& opt
     run_one(0, parse_case(options.line));
     return summary;
   }
-  const double end = now_s() + options.seconds;
+  const double end = begin + options.seconds;
   for (int64_t i = options.first; now_s() < end && summary.failures.size() < options.most_failures;
        ++i) {
     if (options.cases > 0 && i >= options.first + options.cases) break;
@@ -249,11 +250,23 @@ FuzzSummary fuzz_layouts(const StrategyFactory& make, FuzzOptions options) {
                       options);
 }
 
+std::vector<std::string> FuzzSummary::rarer_than(int64_t least) const {
+  std::vector<std::string> rare;
+  for (const auto& [feature, of_feature] : values) {
+    for (const auto& [value, count] : of_feature) {
+      if (count < least) rare.push_back(concat(feature, ": ", value, " (", count, ")"));
+    }
+  }
+  return rare;
+}
+
 std::string to_text(const FuzzSummary& summary) {
   std::string text;
-  for (const auto& [field, values] : summary.values) {
-    text += "  " + field + ":";
-    for (const auto& [value, count] : values) text += concat(" ", value, "=", count);
+  for (const auto& [feature, values] : summary.values) {
+    text += "  " + feature + ":";
+    for (const auto& [value, count] : values) {
+      if (count > 0) text += concat(" ", value, "=", count);
+    }
     text += "\n";
   }
   for (const auto& [reason, count] : summary.reasons_left_out) {

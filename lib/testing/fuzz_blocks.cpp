@@ -69,6 +69,7 @@ std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::strin
     cases.push_back(fuzz_case);
     cases.back().blocks = to_text(changed);
   };
+  if (blocks.size() > 1) add({});
   for (size_t half : {blocks.size() / 2, blocks.size() / 4}) {
     if (half > 1) add({blocks.begin() + static_cast<ptrdiff_t>(half), blocks.end()});
     if (half > 1) add({blocks.begin(), blocks.end() - static_cast<ptrdiff_t>(half)});

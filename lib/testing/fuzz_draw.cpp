@@ -18,17 +18,37 @@ std::string word(Random& random, const std::vector<const char*>& words) {
   return pick(random, words);
 }
 
+// Whether a case on this mesh can have what must be refused.
+bool can_refuse(const FuzzCase& c) {
+  if (c.refuse == "none" || c.refuse == "target_count") return true;
+  return c.refuse == "batch" ? c.mesh.pipeline * c.mesh.tensor > 1 : c.mesh.data > 1;
+}
+
+int draw_tensor(Random& random, const FuzzFamily& family, const ModelSpec& model) {
+  if (!family.tensor_axis || model.tensor_divisor == 0 || chance(random, 45)) return 1;
+  std::vector<int> legal{1};
+  for (int extent : {2, 3, 4}) {
+    if (model.tensor_divisor % extent == 0) legal.push_back(extent);
+  }
+  return pick(random, legal);
+}
+
 void draw_mesh(Random& random, const FuzzOptions& options, const FuzzFamily& family,
                const ModelSpec& model, FuzzCase& c) {
   const auto blocks = static_cast<int>(model.block_count());
-  do {
-    c.mesh.pipeline = pick<int>(random, {1, 1, 1, 2, 2, 3, 4, 5});
+  const MeshExtents& largest = options.largest;
+  constexpr int kAttempts = 1000;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    c.mesh.pipeline = pick<int>(random, {1, 1, 1, 1, 2, 2, 2, 3, 4, 5});
     c.mesh.data = pick<int>(random, {1, 1, 2, 2, 2, 3, 4, 5, 8});
-    c.mesh.tensor = family.tensor_axis ? pick<int>(random, {1, 1, 2, 2, 3, 4}) : 1;
-    if (model.tensor_divisor == 0 || model.tensor_divisor % c.mesh.tensor != 0) c.mesh.tensor = 1;
-  } while (c.ranks() > 8 || c.mesh.pipeline > blocks ||
-           c.mesh.pipeline > options.largest.pipeline || c.mesh.data > options.largest.data ||
-           c.mesh.tensor > options.largest.tensor);
+    c.mesh.tensor = draw_tensor(random, family, model);
+    if (c.ranks() <= 8 && c.mesh.pipeline <= blocks && c.mesh.pipeline <= largest.pipeline &&
+        c.mesh.data <= largest.data && c.mesh.tensor <= largest.tensor && can_refuse(c)) {
+      return;
+    }
+  }
+  c.mesh = {};
+  if (!can_refuse(c)) c.refuse = "none";
 }
 
 void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& model, FuzzCase& c) {
@@ -36,12 +56,16 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   if (c.mesh.pipeline == 1) return;
   const auto blocks = static_cast<int>(model.block_count());
   pipeline.schedule = word(random, {"gpipe", "1f1b", "interleaved"});
+  // Units of several blocks meet the ends of chunks only here.
+  if (c.parallel.unit_numel > 0 && chance(random, 60)) pipeline.schedule = "interleaved";
   if (pipeline.schedule == "interleaved") {
     const int most = std::min(blocks / c.mesh.pipeline, 4);
     if (most < 2) {
       pipeline.schedule = "1f1b";
     } else {
-      pipeline.chunks = 2 + static_cast<int>(random() % static_cast<uint64_t>(most - 1));
+      pipeline.chunks = chance(random, 40)
+                            ? most
+                            : 2 + static_cast<int>(random() % static_cast<uint64_t>(most - 1));
     }
   }
   if (family.shared_vocabulary && pipeline.schedule != "interleaved" && c.mesh.tensor == 1 &&
@@ -74,18 +98,34 @@ void draw_offload(Random& random, FuzzCase& c) {
   OffloadConfig& offload = c.parallel.offload;
   offload.pin_memory = chance(random, 50);
   const std::string& strategy = c.parallel.strategy;
-  if (strategy == "ddp" || !chance(random, 30)) return;
+  if (strategy == "ddp" || !chance(random, 35)) return;
   const bool cuts_parameters = strategy == "zero3" || strategy == "fsdp";
   offload.what = cuts_parameters && c.parallel.shard_ranks != 1 && chance(random, 60)
                      ? Offload::kOptimizerAndParameters
                      : Offload::kOptimizer;
-  offload.step =
-      pick<OffloadStep>(random, {OffloadStep::kAuto, OffloadStep::kHost, OffloadStep::kDevice});
+  offload.step = pick<OffloadStep>(
+      random, {OffloadStep::kAuto, OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kDevice});
   offload.threads = pick<int>(random, {0, 1, 2});
   offload.chunk_numel = pick<int64_t>(random, {7, 64, 1000, 16 << 20});
 }
 
-void draw_strategy(Random& random, const FuzzOptions& options, FuzzCase& c) {
+// Where units end: after a block, or a run of blocks, as large as one of the model's.
+int64_t draw_unit(Random& random, const ModelSpec& model, uint64_t seed) {
+  if (chance(random, 30)) return 0;
+  if (chance(random, 15)) return 1 << 30;
+  const size_t first = random() % model.block_count();
+  const size_t count = 1 + random() % 3;
+  int64_t numel = 0;
+  for (size_t i = first; i < std::min(first + count, model.block_count()); ++i) {
+    for (const Parameter& p : model.blocks[i].build({.seed = seed})->parameters()) {
+      numel += p.tensor.numel();
+    }
+  }
+  return std::max<int64_t>(1, numel);
+}
+
+void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& model,
+                   FuzzCase& c) {
   ParallelConfig& p = c.parallel;
   std::vector<std::string> names;
   for (const std::string& name : strategy_names()) {
@@ -105,7 +145,7 @@ void draw_strategy(Random& random, const FuzzOptions& options, FuzzCase& c) {
   p.prefetch_blocks = pick<int>(random, {0, 1, 1, 2, 5});
   p.gradient_checkpointing = chance(random, 35);
   if (p.strategy == "fsdp") {
-    p.unit_numel = pick<int64_t>(random, {0, 0, 100, 600, 3000, 1 << 30});
+    p.unit_numel = draw_unit(random, model, c.seed);
     p.reshard_after_forward = chance(random, 65);
     std::vector<int> divisors{0};
     for (int d = 1; d <= c.mesh.data; ++d) {
@@ -145,16 +185,21 @@ void draw_work(Random& random, FuzzCase& c) {
   c.epsilon = pick<double>(random, {1e-8, 1e-3});
 }
 
-void draw_refusal(Random& random, FuzzCase& c) {
-  if (!chance(random, 4)) return;
-  std::vector<const char*> kinds{"target_count"};
-  if (c.mesh.data > 1) kinds.push_back("micro_batches");
-  if (c.mesh.pipeline > 1 || c.mesh.tensor > 1) kinds.push_back("batch");
-  if (c.mesh.data > 1 && c.model == "toy") {
-    if (c.tie != "last") kinds.push_back("weights");  // else the embedding has none of its own
-    kinds.push_back("layout");
+// Before the model and the mesh, which must allow it.
+std::string draw_refusal(Random& random, const FuzzOptions& options) {
+  if (options.own_strategy || !chance(random, 8)) return "none";
+  std::vector<const char*> kinds{"target_count", "micro_batches", "batch"};
+  const auto& only = options.only_models;
+  if (options.families.contains("toy") &&
+      (only.empty() || std::ranges::find(only, "toy") != only.end())) {
+    kinds.insert(kinds.end(), {"weights", "layout"});
   }
-  c.refuse = word(random, kinds);
+  return word(random, kinds);
+}
+
+// Everything else as it must be for the disturbance to be one.
+void fit_refusal(FuzzCase& c) {
+  if (c.refuse == "none") return;
   c.rows = 8;
   c.length = 3;
   c.ragged = false;
@@ -174,20 +219,23 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   }
   check(!models.empty(), ErrorCode::kInvalidArgument, "fuzz: no family of models is left");
   c.seed = 1 + random() % 100'000;
-  c.model = pick(random, models);
+  c.refuse = draw_refusal(random, options);
+  const bool of_toy = c.refuse == "weights" || c.refuse == "layout";
+  c.model = of_toy ? "toy" : pick(random, models);
   const FuzzFamily& family = options.families.at(c.model);
   family.draw(random, c);
+  if (c.refuse == "weights" && c.tie == "last") c.tie = "first";  // an embedding with its own
   const ModelSpec model = family.build(c).model;
   draw_mesh(random, options, family, model, c);
   if (!options.own_strategy) {
-    draw_strategy(random, options, c);
+    draw_strategy(random, options, model, c);
     draw_pipeline(random, family, model, c);
     draw_precision(random, c);
     c.parallel.sequence_parallel =
         family.sequence_parallel && c.mesh.tensor > 1 && chance(random, 50);
   }
   draw_work(random, c);
-  if (!options.own_strategy) draw_refusal(random, c);
+  fit_refusal(c);
   return c;
 }
 

@@ -149,6 +149,19 @@ FuzzWork make_work(const FuzzCase& c, const FuzzModel& model) {
   return work;
 }
 
+bool disturbs(const FuzzCase& c, const FuzzWork& work) {
+  const MicroBatch& first = work.steps.front().front().front();
+  if (c.refuse == "target_count") return first.target_count > 0;
+  if (c.refuse == "batch") {
+    const bool same =
+        first.labels.flip(0).equal(first.labels) && first.input_ids.flip(0).equal(first.input_ids);
+    return c.mesh.pipeline * c.mesh.tensor > 1 && !same;
+  }
+  if (c.refuse == "weights" && (c.model != "toy" || c.tie == "last")) return false;
+  if (c.refuse == "layout" && c.model != "toy") return false;
+  return c.mesh.data > 1;
+}
+
 RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const FuzzModel& model,
                    const FuzzWork& work, bool quiet) {
   RunRecord result;

@@ -17,6 +17,8 @@ struct FuzzWork {
   GlobalBatch evaluation;  // the same every time
 };
 FuzzWork make_work(const FuzzCase& fuzz_case, const FuzzModel& model);
+// Whether any rank is handed something that FuzzCase::refuse speaks of.
+bool disturbs(const FuzzCase& fuzz_case, const FuzzWork& work);
 
 struct StepRecord {
   double loss = 0, targets = 0, norm = 0, clip = 1, update_scale = 1;

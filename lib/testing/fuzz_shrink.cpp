@@ -44,8 +44,41 @@ bool grows(const std::string& key, const std::string& from, const std::string& t
          std::stoll(to) > std::stoll(from);
 }
 
+// The case with these fields back at what is not worth printing.
+FuzzCase without(const FuzzCase& c, const std::vector<std::string>& keys) {
+  const auto defaults = fields_of({}), fields = fields_of(c);
+  std::string line;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const auto& [key, value] = fields[i];
+    const bool reset =
+        std::ranges::find(keys, key) != keys.end() && !grows(key, value, defaults[i].second);
+    const std::string& text = reset ? defaults[i].second : value;
+    if (!text.empty()) line += key + "=" + text + " ";
+  }
+  return parse_case(line);
+}
+
+// Fields that seldom matter, many at a time: each run that still fails may take a timeout.
+const std::vector<std::vector<std::string>>& groups() {
+  static const std::vector<std::vector<std::string>> kGroups = {
+      {"parameter", "gradient", "reduce", "loss_scale"},
+      {"bucket_bytes", "overlap", "persistence_threshold", "prefetch_blocks", "offload",
+       "offload_step", "pin_memory", "offload_threads", "chunk_numel", "sequence_parallel"},
+      {"reduce_at_boundary", "unit_numel", "reshard_after_forward", "shard_ranks",
+       "gradient_checkpointing", "shared_vocabulary", "balance", "block_costs"},
+      {"steps", "rows", "length", "ragged", "padded", "untargeted", "skip", "evaluate"},
+      {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
+      {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden"},
+  };
+  return kGroups;
+}
+
 Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   Cases cases;
+  std::vector<std::string> all;
+  for (const auto& group : groups()) all.insert(all.end(), group.begin(), group.end());
+  cases.push_back(without(c, all));
+  for (const auto& group : groups()) cases.push_back(without(c, group));
   for (int MeshExtents::*axis :
        {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor}) {
     for (int extent : {1, c.mesh.*axis / 2, c.mesh.*axis - 1}) {
@@ -67,18 +100,8 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   }
   if (c.parallel.pipeline.chunks > 2)
     add(cases, c, [](FuzzCase& d) { d.parallel.pipeline.chunks = 2; });
-  // Every field on its own back to what is not worth printing.
-  const auto defaults = fields_of({}), fields = fields_of(c);
-  for (size_t i = 0; i < fields.size(); ++i) {
-    const std::string& key = fields[i].first;
-    if (fields[i] == defaults[i] || key == "model" || key == "blocks" || key == "refuse") continue;
-    if (grows(key, fields[i].second, defaults[i].second)) continue;
-    std::string line;
-    for (size_t j = 0; j < fields.size(); ++j) {
-      const auto& field = i == j ? defaults[j] : fields[j];
-      line += field.first + "=" + field.second + " ";
-    }
-    cases.push_back(parse_case(line));
+  for (const auto& [key, value] : fields_of(c)) {
+    if (key != "model" && key != "blocks" && key != "refuse") cases.push_back(without(c, {key}));
   }
   add(cases, c, [](FuzzCase& d) { d.rows = std::max<int64_t>(1, d.rows / 2); });
   add(cases, c, [](FuzzCase& d) { d.length = std::max<int64_t>(1, d.length / 2); });

@@ -257,14 +257,16 @@ void draw(std::mt19937_64& random, FuzzCase& c) {
   c.tie = draw_from(random, {0, 1}) == 0 ? "none" : chance(random, 60) ? "first" : "last";
   if (chance(random, 10)) c.frozen = chance(random, 50) ? "first" : "last";
   std::vector<BlockToken> blocks;
-  const int64_t count = chance(random, 15) ? 8 + static_cast<int64_t>(random() % 14)
-                                           : static_cast<int64_t>(random() % 7);
+  const auto below = [&](uint64_t end) { return static_cast<int64_t>(random() % end); };
+  const int64_t count = chance(random, 60)   ? below(7)
+                        : chance(random, 80) ? 5 + below(6)
+                                             : 11 + below(11);
   for (int64_t i = 0; i < count; ++i) {
     const std::string kinds = "LLLLLQPDTUBCC";
     BlockToken block{.kind = kinds[random() % kinds.size()]};
     const bool has_width = std::string("LQUC").find(block.kind) != std::string::npos;
     if (has_width) block.width = draw_from(random, {1, 3, 6, 10, 24});
-    if (block.kind == 'C') block.width = draw_from(random, {4, 8, 12});
+    if (block.kind == 'C') block.width = draw_from(random, {4, 12, 12});
     if (chance(random, 10)) block.frozen = true;
     if (!block.frozen && chance(random, 8)) block.first_frozen = true;
     if (block.kind == 'T') block.frozen = block.first_frozen = false;

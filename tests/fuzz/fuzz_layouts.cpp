@@ -1,7 +1,10 @@
 // The layout fuzzer by hand, for as long as wanted:
 //   fuzz_layouts [--seconds N] [--seed N] [--first N] [--cases N] [--only-strategy NAME]...
 //                [--only-model NAME]... [--case 'LINE'] [--no-shrink] [--with-known] [--verbose]
-// Exits 1 when a case failed, or when more than half of them were refused.
+//                [--failures N] [--least N]
+// At its end it says in how many held cases each value of each option was, and names those in fewer
+// than 20; with --least those in fewer than N are an error. Exits 1 then, when a case failed, or
+// when more than half of them were refused. Stops after 5 failed cases, or --failures.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -19,8 +22,14 @@ using namespace tessera::testing;
 
 namespace {
 
-FuzzOptions parse(int argc, char** argv) {
+struct Command {
   FuzzOptions options;
+  int64_t least = 0;  // 0: not asked for
+};
+
+Command parse(int argc, char** argv) {
+  Command command;
+  FuzzOptions& options = command.options;
   options.families.merge(language_model_families());
   options.leave_out = known_defect;
   for (int i = 1; i < argc; ++i) {
@@ -43,6 +52,10 @@ FuzzOptions parse(int argc, char** argv) {
       options.only_models.push_back(value());
     } else if (flag == "--case") {
       options.line = value();
+    } else if (flag == "--failures") {
+      options.most_failures = std::stoull(value());
+    } else if (flag == "--least") {
+      command.least = std::stoll(value());
     } else if (flag == "--no-shrink") {
       options.shrink = false;
     } else if (flag == "--with-known") {
@@ -54,16 +67,30 @@ FuzzOptions parse(int argc, char** argv) {
     }
   }
   if (!options.line.empty()) options.leave_out = nullptr;
-  return options;
+  return command;
+}
+
+constexpr int64_t kLeast = 20;
+
+// Whether every value was there often enough, if that was asked for.
+bool report_rare(const FuzzSummary& summary, int64_t asked) {
+  const int64_t least = asked > 0 ? asked : kLeast;
+  const auto rare = summary.rarer_than(least);
+  std::printf("in fewer than %lld held cases: %s\n", static_cast<long long>(least),
+              rare.empty() ? "nothing" : "");
+  for (const std::string& value : rare) std::printf("  %s\n", value.c_str());
+  return asked == 0 || rare.empty();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    const FuzzSummary summary = fuzz_layouts(FuzzStrategyFactory(make_strategy), parse(argc, argv));
+    const Command command = parse(argc, argv);
+    const FuzzSummary summary = fuzz_layouts(FuzzStrategyFactory(make_strategy), command.options);
     std::fputs(to_text(summary).c_str(), stdout);
-    return summary.good() ? 0 : 1;
+    const bool covered = !command.options.line.empty() || report_rare(summary, command.least);
+    return summary.good() && covered ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fuzz_layouts: %s\n", error.what());
     return 2;

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
+
 #include "lib/testing/oracle.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tests/support/messages.hpp"
@@ -82,6 +84,26 @@ TEST_CASE("a strategy of a user's own that keeps its promise holds") {
   INFO(to_text(summary));
   CHECK(summary.good());
   CHECK(summary.held == 12);
+}
+
+TEST_CASE("values count where they do something, and the rare ones are named") {
+  FuzzOptions options{
+      .line = "blocks=L6.D tie=first strategy=zero3 prefetch_blocks=5 offload_threads=2"};
+  options.print = [](const std::string&) {};
+  const FuzzSummary summary = fuzz_layouts(FuzzStrategyFactory(make_strategy), options);
+  INFO(to_text(summary));
+  CHECK(summary.good());
+  CHECK(summary.values.at("prefetch_blocks").at("5") == 1);
+  CHECK(summary.values.at("toy blocks").at("D") == 1);
+  CHECK(summary.values.at("offload_threads").at("2") == 0);  // nothing is offloaded
+  CHECK(summary.values.at("overlap").at("1") == 0);          // nothing is sent
+  const auto names = [&](int64_t least, const std::string& value) {
+    const auto rare = summary.rarer_than(least);
+    return std::find(rare.begin(), rare.end(), value) != rare.end();
+  };
+  CHECK(names(1, "overlap: 1 (0)"));
+  CHECK(!names(1, "prefetch_blocks: 5 (1)"));
+  CHECK(names(2, "prefetch_blocks: 5 (1)"));
 }
 
 TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {

@@ -1,0 +1,216 @@
+#include "lib/testing/fuzz_coverage.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/core/error.h"
+
+namespace tessera::testing {
+namespace {
+
+using Values = std::vector<std::string>;
+using When = std::function<bool(const FuzzCase&)>;
+
+bool is_language_model(const FuzzCase& c) { return c.model != "toy" && c.model != "modules"; }
+bool has_strategy(const FuzzCase& c, const Values& names) {
+  return std::ranges::find(names, c.parallel.strategy) != names.end();
+}
+bool cuts_parameters(const FuzzCase& c) { return has_strategy(c, {"zero3", "fsdp"}); }
+bool is_fsdp(const FuzzCase& c) { return c.parallel.strategy == "fsdp"; }
+bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
+bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
+bool always(const FuzzCase&) { return true; }
+
+std::string field_of(const FuzzCase& c, const std::string& name) {
+  for (const auto& [key, value] : fields_of(c)) {
+    if (key == name) return value;
+  }
+  fail(ErrorCode::kInternal, "a case has no field \"", name, "\"");
+}
+
+// A field as it stands, where `when` holds.
+FuzzFeature field(const std::string& name, const Values& values, const When& when = always) {
+  return {name, values,
+          [=](const FuzzCase& c) { return when(c) ? Values{field_of(c, name)} : Values{}; }};
+}
+FuzzFeature feature(const std::string& name, const Values& values,
+                    const std::function<std::string(const FuzzCase&)>& of,
+                    const When& when = always) {
+  return {name, values, [=](const FuzzCase& c) { return when(c) ? Values{of(c)} : Values{}; }};
+}
+Values range(int first, int last) {
+  Values values;
+  for (int i = first; i <= last; ++i) values.push_back(std::to_string(i));
+  return values;
+}
+
+// Kinds of blocks, each once.
+FuzzFeature kinds(const std::string& model, const std::string& letters) {
+  Values values;
+  for (char letter : letters) values.emplace_back(1, letter);
+  return {model + " blocks", values, [=](const FuzzCase& c) {
+            Values found;
+            for (char letter : letters) {
+              if (c.model == model && c.blocks.find(letter) != std::string::npos) {
+                found.emplace_back(1, letter);
+              }
+            }
+            return found;
+          }};
+}
+
+std::string count_of_blocks(const FuzzCase& c) {
+  const int64_t body = c.blocks == "-" ? 0 : 1 + std::ranges::count(c.blocks, '.');
+  const int64_t count = is_language_model(c) ? c.layers : body;
+  return count > 6 ? "7+" : count > 2 ? "3-6" : std::to_string(count);
+}
+
+Values frozen_in(const FuzzCase& c) {
+  Values found;
+  if (c.frozen != "none") found.push_back(c.frozen + " block");
+  if (c.blocks.find('f') != std::string::npos) found.emplace_back("block");
+  if (c.blocks.find('g') != std::string::npos) found.emplace_back("part of a block");
+  if (found.empty()) found.emplace_back("nothing");
+  return found;
+}
+
+std::string wire_of(const FuzzCase& c) {
+  const PrecisionConfig& precision = c.parallel.precision;
+  const auto gradient = precision.gradient.value_or(precision.parameter);
+  const auto wire = precision.reduce.value_or(gradient);
+  return wire == gradient ? "as gradients" : wire == at::kFloat ? "wider" : "narrower";
+}
+
+std::string shard_ranks_of(const FuzzCase& c) {
+  const int ranks = c.parallel.shard_ranks;
+  return ranks < 2 ? std::to_string(ranks) : ranks == c.mesh.data ? "all" : "some";
+}
+
+std::string unit_of(const FuzzCase& c) {
+  const int64_t numel = c.parallel.unit_numel;
+  return numel == 0 ? "block" : numel < (1 << 30) ? "some blocks" : "all";
+}
+
+std::string steps_in(const std::string& listed) { return listed.empty() ? "none" : "some"; }
+
+std::string axes_of(const FuzzCase& c) {
+  int axes = 0;
+  for (int extent : {c.mesh.pipeline, c.mesh.data, c.mesh.tensor}) axes += extent > 1 ? 1 : 0;
+  return std::to_string(axes);
+}
+
+void add_model(std::vector<FuzzFeature>& all) {
+  all.push_back(field("model", {"toy", "modules", "bloom", "gpt2", "llama"}));
+  all.push_back(kinds("toy", "LQPDTUBC"));
+  all.push_back(kinds("modules", "LRGNDWA"));
+  all.push_back(feature("inner blocks", {"0", "1", "2", "3-6", "7+"}, count_of_blocks));
+  all.push_back(field("tie", {"none", "first", "last"}));
+  all.push_back(
+      {"frozen", {"nothing", "first block", "last block", "block", "part of a block"}, frozen_in});
+  all.push_back(feature(
+      "vocabulary", {"odd", "even"},
+      [](const FuzzCase& c) { return c.vocabulary % 2 == 0 ? "even" : "odd"; },
+      [](const FuzzCase& c) { return c.model != "modules"; }));
+  all.push_back(field("own_weights", {"0", "1"},
+                      [](const FuzzCase& c) { return c.model == "modules" && c.mesh.data > 1; }));
+  all.push_back(
+      field("whole_module", {"0", "1"}, [](const FuzzCase& c) { return c.model == "modules"; }));
+  all.push_back(field("heads", {"2", "4", "6"}, is_language_model));
+  all.push_back(feature(
+      "keys", {"one a query", "shared"},
+      [](const FuzzCase& c) { return c.key_heads == c.heads ? "one a query" : "shared"; },
+      [](const FuzzCase& c) { return c.model == "llama"; }));
+  all.push_back(field("padded", {"0", "1"}, is_language_model));
+}
+
+void add_layout(std::vector<FuzzFeature>& all) {
+  const auto several_data_ranks = [](const FuzzCase& c) { return c.mesh.data > 1; };
+  all.push_back(field("pipeline", range(1, 5)));
+  all.push_back(field("data", {"1", "2", "3", "4", "5", "8"}));
+  all.push_back(field("tensor", range(1, 4)));
+  all.push_back(feature("axes of several ranks", range(0, 3), axes_of));
+  all.push_back(field("strategy", strategy_names()));
+  all.push_back(field("parameter", {"fp32", "bf16", "fp16"}));
+  all.push_back(field("gradient", {"same", "fp32"}));
+  all.push_back(field("reduce", {"same", "fp32", "bf16", "fp16"}));
+  all.push_back(feature("wire", {"as gradients", "narrower", "wider"}, wire_of));
+  all.push_back(field("bucket_bytes", {"1", "300", "4000", "26214400"}, [](const FuzzCase& c) {
+    return c.mesh.data > 1 && has_strategy(c, {"ddp", "zero1", "zero2"});
+  }));
+  all.push_back(field("overlap", {"0", "1"}, several_data_ranks));
+  all.push_back(field("reduce_at_boundary", {"0", "1"}, [](const FuzzCase& c) {
+    return c.accumulation > 1 && has_strategy(c, {"zero2", "fsdp"});
+  }));
+  all.push_back(field("persistence_threshold", {"0", "20", "100", "100000"},
+                      [](const FuzzCase& c) { return c.parallel.strategy == "zero3"; }));
+  all.push_back(field("prefetch_blocks", {"0", "1", "2", "5"}, cuts_parameters));
+  all.push_back(feature("unit_numel", {"block", "some blocks", "all"}, unit_of, is_fsdp));
+  all.push_back(field("reshard_after_forward", {"0", "1"}, is_fsdp));
+  all.push_back(feature("shard_ranks", {"0", "1", "some", "all"}, shard_ranks_of,
+                        [](const FuzzCase& c) { return is_fsdp(c) && c.mesh.data > 1; }));
+  all.push_back(field("gradient_checkpointing", {"0", "1"}));
+  all.push_back(field("sequence_parallel", {"0", "1"},
+                      [](const FuzzCase& c) { return c.mesh.tensor > 1 && is_language_model(c); }));
+}
+
+void add_offload_and_stages(std::vector<FuzzFeature>& all) {
+  const auto by_host = [](const FuzzCase& c) {
+    return offloads(c) && c.parallel.offload.step != OffloadStep::kDevice;
+  };
+  all.push_back(field("offload", {"none", "optimizer", "parameters"}));
+  all.push_back(field("offload_step", {"auto", "host", "device"}, offloads));
+  all.push_back(field("pin_memory", {"0", "1"}, offloads));
+  all.push_back(field("offload_threads", {"0", "1", "2"}, by_host));
+  all.push_back(field("chunk_numel", {"7", "64", "1000", "16777216"},
+                      [=](const FuzzCase& c) { return offloads(c) && !by_host(c); }));
+  all.push_back(field("schedule", {"gpipe", "1f1b", "interleaved"}, has_stages));
+  all.push_back(field("chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
+    return c.parallel.pipeline.schedule == "interleaved";
+  }));
+  all.push_back(field("shared_vocabulary", {"0", "1"}, has_stages));
+  all.push_back(field("balance", {"flops", "parameters"}, has_stages));
+  all.push_back(feature(
+      "block_costs", {"none", "given"},
+      [](const FuzzCase& c) { return c.parallel.pipeline.block_costs.empty() ? "none" : "given"; },
+      has_stages));
+}
+
+void add_work(std::vector<FuzzFeature>& all) {
+  all.push_back(field("steps", {"2", "3", "4"}));
+  all.push_back(field("accumulation", {"1", "2", "3", "4", "6"}));
+  all.push_back(field("rows", {"1", "2", "3"}));
+  all.push_back(field("length", {"2", "3", "5"}));
+  all.push_back(field("ragged", {"0", "1"}));
+  all.push_back(field("untargeted", {"none", "rows", "micro_batches", "ranks", "step"}));
+  all.push_back(feature("skipped steps", {"none", "some"},
+                        [](const FuzzCase& c) { return steps_in(c.skip); }));
+  all.push_back(feature("evaluation between steps", {"none", "some"},
+                        [](const FuzzCase& c) { return steps_in(c.evaluate); }));
+  all.push_back(field("loss_scale", {"0", "3", "1024", "65536", "1099511627776"}));
+  all.push_back(field("max_norm", {"0", "0.1", "100"}));
+  all.push_back(field("learning_rate", {"0.01", "0.001"}));
+  all.push_back(field("weight_decay", {"0", "0.1"}));
+  all.push_back(field("beta2", {"0.999", "0.9"}));
+  all.push_back(field("epsilon", {"1e-08", "0.001"}));
+}
+
+}  // namespace
+
+std::vector<FuzzFeature> fuzz_features() {
+  std::vector<FuzzFeature> all;
+  add_model(all);
+  add_layout(all);
+  add_offload_and_stages(all);
+  add_work(all);
+  // What is refused runs no further: of such a case nothing else counts.
+  for (FuzzFeature& feature : all) {
+    feature.of = [of = feature.of](const FuzzCase& c) {
+      return c.refuse == "none" ? of(c) : Values{};
+    };
+  }
+  all.push_back(
+      field("refuse", {"none", "target_count", "micro_batches", "batch", "weights", "layout"}));
+  return all;
+}
+
+}  // namespace tessera::testing
