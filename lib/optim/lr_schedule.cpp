@@ -7,32 +7,126 @@
 #include "tessera/core/error.h"
 
 namespace tessera {
+namespace {
 
-std::vector<std::string> lr_schedule_names() { return {"constant", "linear", "cosine"}; }
-
-LrScheduleKind parse_lr_schedule(const std::string& name) {
-  if (name == "constant" || name == "constant_with_warmup") return LrScheduleKind::kConstant;
-  if (name == "linear") return LrScheduleKind::kLinear;
-  if (name == "cosine") return LrScheduleKind::kCosine;
-  fail(ErrorCode::kInvalidArgument, "learning-rate schedule \"", name,
-       "\" is unknown; use constant, constant_with_warmup, linear or cosine");
+double wave(double cycles, double progress) {
+  return 0.5 * (1 + std::cos(std::numbers::pi * cycles * 2 * progress));
 }
 
-double LrSchedule::at(int64_t updates_done) const {
-  const auto done = static_cast<double>(updates_done);
-  const auto warmup = static_cast<double>(warmup_steps);
-  if (updates_done < warmup_steps) return peak * done / std::max(1.0, warmup);
-  const double progress =
-      (done - warmup) / std::max(1.0, static_cast<double>(total_steps) - warmup);
-  switch (kind) {
-    case LrScheduleKind::kConstant:
-      return peak;
-    case LrScheduleKind::kLinear:
-      return peak * std::max(0.0, 1.0 - progress);
-    case LrScheduleKind::kCosine:
-      return peak * std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
+double above(double floor, double factor) { return std::max(0.0, factor * (1 - floor) + floor); }
+
+// One of warmup_stable_decay's curves: 0 at progress 0 and 1 at progress 1.
+double rise(const std::string& type, double progress) {
+  if (type == "cosine") return 0.5 * (1 - std::cos(std::numbers::pi * progress));
+  return type == "linear" ? progress : 1 - std::sqrt(1 - progress);
+}
+
+double fall(const std::string& type, double progress, double cycles) {
+  if (type == "cosine") return wave(cycles, progress);
+  return type == "linear" ? 1 - progress : 1 - std::sqrt(progress);
+}
+
+// The rate over the peak after `done` updates.
+class Factor {
+ public:
+  Factor(const LrSchedule& schedule, int64_t updates_done)
+      : s_(schedule),
+        o_(schedule.options),
+        done_(static_cast<double>(updates_done)),
+        warmup_(static_cast<double>(schedule.warmup_steps)),
+        after_(std::max(1.0, static_cast<double>(schedule.total_steps) - warmup_)),
+        progress_((done_ - warmup_) / after_) {}
+
+  double value() const {
+    switch (s_.kind) {
+      case LrScheduleKind::kConstant:
+      case LrScheduleKind::kReduceOnPlateau:
+        return 1;
+      case LrScheduleKind::kCosineWarmupWithMinLr:
+        return cosine_warmup_with_min_lr();
+      case LrScheduleKind::kWarmupStableDecay:
+        return warmup_stable_decay();
+      default:
+        return done_ < warmup_ ? done_ / std::max(1.0, warmup_) : after_warmup();
+    }
   }
-  return peak;
+
+ private:
+  double after_warmup() const {
+    switch (s_.kind) {
+      case LrScheduleKind::kLinear:
+        return std::max(0.0, (static_cast<double>(s_.total_steps) - done_) / after_);
+      case LrScheduleKind::kCosine:
+        return std::max(0.0, wave(o_.num_cycles.value_or(0.5), progress_));
+      case LrScheduleKind::kCosineWithMinLr:
+        return above(least(), wave(o_.num_cycles.value_or(0.5), progress_));
+      case LrScheduleKind::kCosineWithRestarts: {
+        const double cycles = o_.num_cycles.value_or(1) * progress_;
+        return progress_ >= 1 ? 0 : std::max(0.0, wave(0.5, cycles - std::floor(cycles)));
+      }
+      case LrScheduleKind::kPolynomial: {
+        const double end = o_.lr_end / s_.peak;
+        return progress_ > 1 ? end : (1 - end) * std::pow(1 - progress_, o_.power) + end;
+      }
+      case LrScheduleKind::kInverseSqrt: {
+        const int64_t scale = o_.timescale.value_or(s_.warmup_steps > 0 ? s_.warmup_steps : 10'000);
+        const auto timescale = static_cast<double>(scale);
+        return 1 / std::sqrt((done_ + timescale - warmup_) / timescale);
+      }
+      default:
+        return 1;
+    }
+  }
+
+  // The first and the last update are at progress 1 / warmup and 1: nothing is trained at rate 0.
+  double cosine_warmup_with_min_lr() const {
+    if (done_ < warmup_) {
+      if (!o_.warmup_lr_rate) return (done_ + 1) / std::max(1.0, warmup_);
+      const double start = *o_.warmup_lr_rate;
+      return start + (1 - start) * done_ / std::max(1.0, warmup_ - 1);
+    }
+    return above(least(), wave(o_.num_cycles.value_or(0.5), progress_ + 1 / after_));
+  }
+
+  double warmup_stable_decay() const {
+    const auto decay = static_cast<double>(o_.num_decay_steps.value_or(0));
+    const double stable = o_.num_stable_steps
+                              ? static_cast<double>(*o_.num_stable_steps)
+                              : static_cast<double>(s_.total_steps) - warmup_ - decay;
+    const double decays_from = warmup_ + stable;
+    if (done_ < warmup_) return above(o_.min_lr_ratio, rise(o_.warmup_type, done_ / warmup_));
+    if (done_ < decays_from) return 1;
+    if (done_ >= decays_from + decay) return o_.min_lr_ratio;
+    return above(o_.min_lr_ratio,
+                 fall(o_.decay_type, (done_ - decays_from) / decay, o_.num_cycles.value_or(0.5)));
+  }
+
+  double least() const { return o_.min_lr ? *o_.min_lr / s_.peak : o_.min_lr_rate.value_or(0); }
+
+  const LrSchedule& s_;
+  const LrScheduleOptions& o_;
+  double done_, warmup_, after_, progress_;
+};
+
+}  // namespace
+
+double LrSchedule::at(int64_t updates_done) const {
+  return peak == 0 ? 0 : peak * Factor(*this, updates_done).value();
+}
+
+void PlateauRate::observe(double metric) {
+  const bool better = metric < best_ * (1 - options_.threshold);
+  best_ = better ? metric : best_;
+  bad_ = better ? 0 : bad_ + 1;
+  if (cooldown_left_ > 0) {
+    --cooldown_left_;
+    bad_ = 0;
+  }
+  if (bad_ <= options_.patience) return;
+  const double lower = std::max(rate_ * options_.factor, options_.min_lr.value_or(0));
+  if (rate_ - lower > options_.eps) rate_ = lower;
+  cooldown_left_ = options_.cooldown;
+  bad_ = 0;
 }
 
 }  // namespace tessera

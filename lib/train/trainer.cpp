@@ -25,7 +25,11 @@ struct Trainer::Pending {
 };
 
 Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
-    : strategy_(strategy), options_(options), scaler_(options.loss_scaler, options.device) {
+    : strategy_(strategy),
+      options_(options),
+      scaler_(options.loss_scaler, options.device),
+      plateau_(options.schedule.peak, options.schedule.options) {
+  options.schedule.validate();
   check(options.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "max_grad_norm is ",
         options.max_grad_norm, "; it must be positive, or 0 for no clipping");
   if (scaler_.enabled()) strategy_.set_loss_scale(scaler_.scale());
@@ -72,7 +76,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   // The schedule counts updates that were made, so the previous step's verdict is needed here. Its
   // values were copied a whole forward and backward ago.
   if (pending_ != nullptr) finish_step();
-  report.learning_rate = options_.schedule.at(updates_);
+  report.learning_rate = learning_rate();
   strategy_.optimizer_step(report.learning_rate, found_inf);
   scaler_.update(found_inf);
   pending.values.emplace(std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf,
@@ -99,6 +103,14 @@ StepReport Trainer::finish_step() {
   if (skipped_in_a_row_ >= options_.max_skipped_in_a_row) stop_for_numerics();
   return report;
 }
+
+double Trainer::learning_rate() const {
+  return options_.schedule.kind == LrScheduleKind::kReduceOnPlateau
+             ? plateau_.rate()
+             : options_.schedule.at(updates_);
+}
+
+void Trainer::observe(double metric) { plateau_.observe(metric); }
 
 void Trainer::stop_for_numerics() {
   std::string culprit;

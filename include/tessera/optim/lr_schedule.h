@@ -1,27 +1,81 @@
 #pragma once
 // Learning rate as a function of the number of updates made so far.
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
-enum class LrScheduleKind { kConstant, kLinear, kCosine };
+enum class LrScheduleKind {
+  kConstant,
+  kConstantWithWarmup,
+  kLinear,
+  kCosine,
+  kCosineWithRestarts,
+  kCosineWithMinLr,
+  kCosineWarmupWithMinLr,
+  kPolynomial,
+  kInverseSqrt,
+  kWarmupStableDecay,
+  kReduceOnPlateau,
+};
 
-// Throws Error(kInvalidArgument) naming the kinds for any other name. Names: constant, linear,
-// cosine.
+// Hugging Face's names: constant, linear, cosine_with_restarts, ... Throws Error(kInvalidArgument)
+// naming the kinds for any other name.
 LrScheduleKind parse_lr_schedule(const std::string& name);
 std::vector<std::string> lr_schedule_names();
 
-// Linear warm-up from 0 over warmup_steps, then constant, linear to 0 or half a cosine to 0 at
-// total_steps: the formulas of transformers' get_{constant,linear,cosine}_schedule_with_warmup.
+// What Hugging Face calls lr_scheduler_kwargs, with its names and defaults; a kind reads its own.
+struct LrScheduleOptions {
+  std::optional<double> num_cycles;  // cosines 0.5 (half a wave), with restarts 1
+  // cosine_with_min_lr, cosine_warmup_with_min_lr: one of both; reduce_lr_on_plateau: min_lr
+  std::optional<double> min_lr, min_lr_rate;
+  std::optional<double> warmup_lr_rate;               // cosine_warmup_with_min_lr: 1 / warmup steps
+  double lr_end = 1e-7, power = 1;                    // polynomial
+  std::optional<int64_t> timescale;                   // inverse_sqrt: warmup steps, or 10,000
+  std::optional<int64_t> num_decay_steps;             // warmup_stable_decay: must be given
+  std::optional<int64_t> num_stable_steps;            // warmup_stable_decay: what is left
+  std::string warmup_type = "linear";                 // warmup_stable_decay: linear, cosine, 1-sqrt
+  std::string decay_type = "cosine";                  // the same
+  double min_lr_ratio = 0;                            // warmup_stable_decay
+  double factor = 0.1, threshold = 1e-4, eps = 1e-8;  // reduce_lr_on_plateau
+  int64_t patience = 10, cooldown = 0;                // reduce_lr_on_plateau
+};
+
+// From a JSON object; empty text gives the defaults. Throws Error(kInvalidArgument) for keys that
+// are not this kind's and for values of another type.
+LrScheduleOptions parse_lr_schedule_options(LrScheduleKind kind, const std::string& json);
+
+// The formulas of transformers' get_*_schedule functions.
 struct LrSchedule {
   LrScheduleKind kind = LrScheduleKind::kLinear;
   double peak = 5e-5;
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
+  LrScheduleOptions options = {};
 
+  // reduce_lr_on_plateau gives the peak: see PlateauRate.
   double at(int64_t updates_done) const;
+  // Throws Error(kInvalidArgument) when the options do not fit the kind or the peak.
+  void validate() const;
+};
+
+// A rate that is multiplied by `factor` once a metric (less is better) has not improved for more
+// than `patience` observations: torch's ReduceLROnPlateau in mode min, with a relative threshold.
+class PlateauRate {
+ public:
+  PlateauRate(double start, const LrScheduleOptions& options) : rate_(start), options_(options) {}
+
+  double rate() const { return rate_; }
+  void observe(double metric);
+
+ private:
+  double rate_;
+  LrScheduleOptions options_;
+  double best_ = std::numeric_limits<double>::infinity();
+  int64_t bad_ = 0, cooldown_left_ = 0;
 };
 
 }  // namespace tessera

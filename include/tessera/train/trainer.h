@@ -63,16 +63,21 @@ class Trainer {
   // Runs the whole source without gradients; each call of the source gives micro-batches evaluated
   // together.
   EvalReport evaluate(const BatchSource& source);
+  // What reduce_lr_on_plateau follows, such as an evaluation's loss (less is better), the same on
+  // every rank; other schedules do not look at it.
+  void observe(double metric);
 
  private:
   struct Pending;
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   StepReport finish_step();
+  double learning_rate() const;
   [[noreturn]] void stop_for_numerics();
 
   Strategy& strategy_;
   TrainerOptions options_;
   LossScaler scaler_;
+  PlateauRate plateau_;
   std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet
   int64_t steps_ = 0, updates_ = 0;
   int skipped_in_a_row_ = 0;

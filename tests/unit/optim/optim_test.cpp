@@ -1,5 +1,4 @@
-// Optimizers against plain fp64 loops of the published formulas, schedules against their closed
-// form, the loss scaler's life.
+// Optimizers against plain fp64 loops of the published formulas, the loss scaler's life.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -8,7 +7,6 @@
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/loss_scaler.h"
-#include "tessera/optim/lr_schedule.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/test.hpp"
 
@@ -99,22 +97,6 @@ TEST_CASE("optimizers refuse impossible settings") {
   CHECK_THROWS_AS(make_adamw({.epsilon = 0}), Error);
   CHECK_THROWS_AS(make_sgd({.momentum = 1.5}), Error);
   CHECK_THROWS_AS(make_sgd({.nesterov = true}), Error);
-}
-
-TEST_CASE("learning-rate schedules match transformers' formulas") {
-  const LrSchedule linear{LrScheduleKind::kLinear, 1.0, 4, 20};
-  CHECK(linear.at(0) == 0.0);
-  CHECK(linear.at(2) == Approx(0.5));
-  CHECK(linear.at(4) == Approx(1.0));
-  CHECK(linear.at(12) == Approx(0.5));
-  CHECK(linear.at(20) == 0.0);
-  CHECK(linear.at(25) == 0.0);
-  const LrSchedule cosine{LrScheduleKind::kCosine, 2.0, 0, 10};
-  CHECK(cosine.at(0) == Approx(2.0));
-  CHECK(cosine.at(5) == Approx(1.0));
-  CHECK(cosine.at(10) == Approx(0.0).margin(1e-12));
-  CHECK(LrSchedule{LrScheduleKind::kConstant, 3.0, 2, 10}.at(7) == 3.0);
-  CHECK_THROWS_AS(parse_lr_schedule("linaer"), Error);
 }
 
 TEST_CASE(

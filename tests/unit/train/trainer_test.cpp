@@ -106,6 +106,30 @@ TEST_CASE(
   CHECK(scaled.reports[0].grad_norm == Approx(plain.reports[0].grad_norm).epsilon(1e-5));
 }
 
+TEST_CASE("a plateau of what the trainer is told lowers the rate of the steps after it") {
+  TrainerOptions options;
+  options.schedule = {.kind = LrScheduleKind::kReduceOnPlateau, .peak = 1e-2};
+  options.schedule.options = {.factor = 0.5, .patience = 0};
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {.data = 1});
+    const auto strategy = make_strategy({.strategy = "single"}, mesh);
+    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+    Trainer trainer(*strategy, options);
+    std::vector<double> rates;
+    for (const double metric : {3.0, 2.0, 2.0, 2.0}) {
+      int64_t left = 1;
+      trainer.fit(
+          [&]() -> std::vector<MicroBatch> {
+            if (left-- == 0) return {};
+            return {toy_micro_batch({}, 4, 5, 50)};
+          },
+          [&](const StepReport& report) { rates.push_back(report.learning_rate); });
+      trainer.observe(metric);
+    }
+    CHECK(rates == std::vector<double>{1e-2, 1e-2, 1e-2, 5e-3});
+  });
+}
+
 // A factor of 2^-22 does to gradients what a mean over 4M targets does. Powers of two change no
 // digit, so a scale larger by as much must give the very gradients of the plain loss.
 TEST_CASE(

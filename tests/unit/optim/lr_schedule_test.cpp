@@ -1,0 +1,84 @@
+// Schedules against rates that transformers' own gave (scripts/make_lr_schedules.py).
+#include "tessera/optim/lr_schedule.h"
+
+#include <cmath>
+#include <set>
+
+#include "tessera/core/json.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+Json recorded() { return Json::parse_file(TESSERA_TEST_DATA "/lr_schedules.json"); }
+
+std::string refusal(const std::string& name, const std::string& options, double peak = 1) {
+  return error_of(ErrorCode::kInvalidArgument, [&] {
+    const LrScheduleKind kind = parse_lr_schedule(name);
+    LrSchedule{kind, peak, 0, 10, parse_lr_schedule_options(kind, options)}.validate();
+  });
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("learning rates equal transformers' at every step") {
+  for (const Json& item : recorded().at("schedules").items()) {
+    const std::string name = item.at("name").as_string();
+    const LrScheduleKind kind = parse_lr_schedule(name);
+    const LrSchedule schedule{kind, item.at("peak").as_double(), item.at("warmup_steps").as_int64(),
+                              item.at("total_steps").as_int64(),
+                              parse_lr_schedule_options(kind, item.at("options").dump())};
+    schedule.validate();
+    const std::vector<Json> rates = item.at("rates").items();
+    for (size_t step = 0; step < rates.size(); ++step) {
+      INFO(name << " " << item.at("options").dump() << ", step " << step);
+      CHECK(std::abs(schedule.at(static_cast<int64_t>(step)) - rates[step].as_double()) <=
+            1e-12 * schedule.peak);
+    }
+  }
+}
+
+TEST_CASE("a plateau lowers the rate where torch's ReduceLROnPlateau does") {
+  for (const Json& item : recorded().at("plateaus").items()) {
+    const LrScheduleKind kind = LrScheduleKind::kReduceOnPlateau;
+    PlateauRate rate(item.at("peak").as_double(),
+                     parse_lr_schedule_options(kind, item.at("options").dump()));
+    const std::vector<Json> metrics = item.at("metrics").items(), rates = item.at("rates").items();
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      rate.observe(metrics[i].as_double());
+      INFO(item.at("options").dump() << ", observation " << i);
+      CHECK(rate.rate() == Approx(rates[i].as_double()).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("every schedule of transformers is known but greedy") {
+  const std::vector<std::string> ours = lr_schedule_names();
+  std::set<std::string> names;
+  for (const Json& name : recorded().at("names").items()) names.insert(name.as_string());
+  CHECK(names.erase("greedy") == 1);
+  CHECK(std::set<std::string>(ours.begin(), ours.end()) == names);
+}
+
+TEST_CASE("a schedule's options are its own") {
+  CHECK(contains(refusal("linaer", ""), "\"linaer\" is unknown; use one of linear, cosine"));
+  CHECK(
+      contains(refusal("cosine", "{\"power\": 2}"), "cosine does not take this: it takes num_cy"));
+  CHECK(contains(refusal("linear", "{\"power\": 2}"), "it takes none"));
+  CHECK(contains(refusal("cosine", "{\"num_cycles\": \"two\"}"), "num_cycles: expected"));
+  CHECK(contains(refusal("cosine", "2"), "lr_scheduler_kwargs"));
+  CHECK(contains(refusal("cosine_with_min_lr", ""), "either min_lr or min_lr_rate"));
+  CHECK(contains(refusal("warmup_stable_decay", ""), "num_decay_steps"));
+  CHECK(contains(refusal("warmup_stable_decay", R"({"num_decay_steps": 2, "decay_type": "sqrt"})"),
+                 "decay_type is 'sqrt'"));
+  CHECK(contains(refusal("polynomial", "", 1e-8), "not below the learning rate"));
+  CHECK(contains(refusal("inverse_sqrt", "{\"timescale\": 0}"), "timescale is 0"));
+  CHECK(contains(refusal("reduce_lr_on_plateau", "{\"factor\": 1.5}"), "below 1"));
+}
