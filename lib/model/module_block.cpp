@@ -157,16 +157,30 @@ at::Tensor ModuleBlock::input_of(const at::Tensor& given, bool kept) const {
   return leaf && traits_.writes_input ? changeable(given) : given;
 }
 
-at::Tensor ModuleBlock::call(const at::Tensor& input) {
+// What a user's function returns. Its errors are the user's: one line that names the block. Running
+// out of memory stays what it is.
+at::Tensor ModuleBlock::call(const char* function, const std::function<at::Tensor()>& users) const {
+  const auto refuse = [&](std::string message) {
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    fail(ErrorCode::kInvalidArgument, "block ", place_.block, ": ", function, " failed: ", message);
+  };
+  at::Tensor output;
   try {
-    const at::Tensor output = callable_.forward(input);
-    check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
-          ": forward() returned an undefined tensor");
-    return output;
-  } catch (c10::Error& error) {
-    error.add_context(concat("in forward() of block ", place_.block));
+    output = users();
+  } catch (const Error&) {
     throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const c10::Error& error) {
+    refuse(error.msg());
+  } catch (const std::exception& error) {
+    refuse(error.what());
   }
+  check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block, ": ", function,
+        " returned an undefined tensor");
+  return output;
 }
 
 void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
@@ -198,7 +212,8 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
   const at::Tensor given = users ? micro_batch.input_ids : hidden;
   check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": the micro-batch has no input_ids, which the first block takes");
-  at::Tensor output = call(input_of(given, users || runs_again));
+  const at::Tensor input = input_of(given, users || runs_again);
+  at::Tensor output = call("forward()", [&] { return callable_.forward(input); });
   if (users && output.is_alias_of(given)) output = output.clone();
   check_constants(versions);
   for (size_t i = 0, next = 0; i < buffers_.size() && !statistics.empty(); ++i) {
@@ -206,7 +221,10 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
     if (buffers_[i].statistic) buffers_[i].registered.data().copy_(statistics[next++]);
   }
   if (!place_.loss) return output;
-  return place_.loss(output.to(at::kFloat), micro_batch).to(at::kFloat).reshape({-1});
+  const at::Tensor result = output.to(at::kFloat);
+  return call("the loss", [&] { return place_.loss(result, micro_batch); })
+      .to(at::kFloat)
+      .reshape({-1});
 }
 
 }  // namespace tessera

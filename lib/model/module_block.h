@@ -1,6 +1,7 @@
 #pragma once
 // A torch module, or one child of a Sequential, as a block.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -48,7 +49,7 @@ class ModuleBlock final : public Block {
   void set_mode(bool training);
   void give_buffers(bool training);
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
-  at::Tensor call(const at::Tensor& input);
+  at::Tensor call(const char* function, const std::function<at::Tensor()>& users) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 
   ModulePlace place_;
