@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
+#include "examples/common/foreign_flags.h"
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
 #include "tessera/core/json.h"
@@ -39,10 +42,9 @@ bool parse_number(const std::string& text, Number& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-bool parse_bool(const std::string& text, bool& value) {
-  if (text != "true" && text != "false") return false;
-  value = text == "true";
-  return true;
+std::string normalised(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 
 std::string joined(const std::vector<std::string>& items, const char* between = ", ") {
@@ -66,7 +68,7 @@ const char* kind_of(const FlagSet::Target& target) {
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
   std::string best;
-  size_t least = SIZE_MAX;
+  size_t least = name.size() < 4 ? 2 : std::max<size_t>(3, name.size() / 3 + 1);
   for (const std::string& candidate : candidates) {
     if (const size_t distance = edit_distance(name, candidate); distance < least) {
       least = distance;
@@ -74,6 +76,11 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
     }
   }
   return best;
+}
+
+std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(name, candidates);
+  return nearest.empty() ? "" : "; the nearest is " + nearest;
 }
 
 FlagSet::FlagSet(std::string program, std::string summary)
@@ -88,11 +95,7 @@ void FlagSet::section(const std::string& title) { section_ = title; }
 
 void FlagSet::add(const std::string& name, Target target, const std::string& help,
                   std::vector<std::string> choices) {
-  flags_.push_back({name, help, section_, target, std::move(choices), "", json_value(target)});
-}
-
-void FlagSet::add_unavailable(const std::string& name, const std::string& reason) {
-  flags_.push_back({name, "", section_, {}, {}, reason, ""});
+  flags_.push_back({name, help, section_, target, std::move(choices), json_value(target)});
 }
 
 const FlagSet::Flag* FlagSet::lookup(const std::string& name) const {
@@ -102,33 +105,64 @@ const FlagSet::Flag* FlagSet::lookup(const std::string& name) const {
   return nullptr;
 }
 
-FlagSet::Flag& FlagSet::find(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
-  if (const Flag* flag = lookup(name)) {
-    if (!flag->unavailable.empty()) {
-      usage_error("--", name, " is not available in this version: ", flag->unavailable);
-    }
-    return const_cast<Flag&>(*flag);
-  }
+FlagSet::Flag* FlagSet::lookup(const std::string& name) {
+  return const_cast<Flag*>(std::as_const(*this).lookup(name));
+}
+
+void FlagSet::unknown(const std::string& name) const {
   std::vector<std::string> names;
-  for (const Flag& flag : flags_) {
-    if (flag.unavailable.empty()) names.push_back(flag.name);
+  for (const Flag& flag : flags_) names.push_back("--" + flag.name);
+  usage_error("unknown flag --", name, nearest_hint("--" + name, names), " (", program_,
+              " --help lists all)");
+}
+
+std::optional<FlagSet::Setting> FlagSet::resolve(const std::string& name, const std::string& value,
+                                                 const std::string& origin) {
+  Flag* flag = lookup(name);
+  std::string known;
+  const ForeignFlag* foreign = foreign_ ? find_foreign(name, value, &known) : nullptr;
+  if (foreign == nullptr && flag != nullptr) return Setting{flag, value};
+  if (foreign == nullptr && known.empty()) unknown(name);
+  const std::string written = concat("--", name, " ", value);
+  if (foreign == nullptr) {
+    usage_error("--", name, " (", origin, "): '", value, "' is not one of ", known);
   }
-  usage_error("unknown flag --", name, "; the nearest valid name is --", nearest_name(name, names),
-              " (", program_, " --help lists all)");
+  switch (foreign->meaning) {
+    case ForeignFlag::kSets:
+      break;
+    case ForeignFlag::kNeeds:
+      needs_.emplace_back(written, foreign->flag);
+      return std::nullopt;
+    case ForeignFlag::kNoEffect:
+      notices_.push_back(concat(written, " has no effect here: ", foreign->text));
+      return std::nullopt;
+    case ForeignFlag::kRefused:
+      usage_error(written, " is not available here: ", foreign->text);
+  }
+  flag = lookup(foreign->flag);
+  if (flag == nullptr) usage_error(written, " is not available in ", program_);
+  return Setting{flag, foreign->to == std::string("*") ? value : foreign->to};
+}
+
+void FlagSet::check_needs() const {
+  for (const auto& [written, flag] : needs_) {
+    if (!given(flag)) usage_error(written, " needs --", flag, " N");
+  }
 }
 
 void FlagSet::set(Flag& flag, const std::string& text, const std::string& origin) {
   if (!flag.choices.empty() &&
       std::find(flag.choices.begin(), flag.choices.end(), text) == flag.choices.end()) {
     usage_error("--", flag.name, " (", origin, "): '", text, "' is not one of ",
-                joined(flag.choices), "; the nearest is ", nearest_name(text, flag.choices));
+                joined(flag.choices), nearest_hint(text, flag.choices));
   }
   const bool parsed = std::visit(
       [&](auto* value) {
         using T = std::remove_pointer_t<decltype(value)>;
         if constexpr (std::is_same_v<T, bool>) {
-          return parse_bool(text, *value);
+          const std::optional<bool> parsed = parse_bool(text);
+          *value = parsed.value_or(*value);
+          return parsed.has_value();
         } else if constexpr (std::is_same_v<T, std::string>) {
           *value = text;
           return true;
@@ -146,13 +180,27 @@ void FlagSet::set(Flag& flag, const std::string& text, const std::string& origin
   flag.origin = origin;
 }
 
+// The argument after a flag if it is its value: a switch may stand alone.
+std::optional<std::string> FlagSet::value_after(const std::string& name,
+                                                const std::vector<std::string>& arguments,
+                                                size_t at) const {
+  const Flag* flag = lookup(name);
+  const bool follows = at + 1 < arguments.size() && !arguments[at + 1].starts_with("--");
+  const bool is_switch = flag != nullptr && std::holds_alternative<bool*>(flag->target);
+  if (follows && (!is_switch || parse_bool(arguments[at + 1]))) return arguments[at + 1];
+  if (flag != nullptr && !is_switch) {
+    usage_error("--", name, " needs a value: ", kind_of(flag->target));
+  }
+  return std::nullopt;
+}
+
 void FlagSet::parse(const std::vector<std::string>& arguments) {
   struct Given {
-    Flag* flag;
-    std::string text;
+    std::string written;
+    Setting setting;
   };
   std::vector<Given> given;
-  std::set<std::string> seen;
+  std::set<std::string> names;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument == "-h") {
@@ -163,23 +211,31 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
       usage_error("unexpected argument '", argument, "'; flags are written --name value");
     }
     const size_t equals = argument.find('=');
-    Flag& flag = find(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
-    if (!seen.insert(flag.name).second) usage_error("--", flag.name, " is given twice");
+    const std::string name =
+        normalised(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
+    std::string value = "true";
     if (equals != std::string::npos) {
-      given.push_back({&flag, argument.substr(equals + 1)});
-    } else if (std::holds_alternative<bool*>(flag.target)) {
-      bool ignored = false;
-      const bool follows = i + 1 < arguments.size() && parse_bool(arguments[i + 1], ignored);
-      given.push_back({&flag, follows ? arguments[++i] : "true"});
-    } else {
-      if (i + 1 == arguments.size() || arguments[i + 1].starts_with("--")) {
-        usage_error("--", flag.name, " needs a value: ", kind_of(flag.target));
-      }
-      given.push_back({&flag, arguments[++i]});
+      value = argument.substr(equals + 1);
+    } else if (const auto follows = value_after(name, arguments, i)) {
+      value = *follows;
+      ++i;
+    }
+    if (!names.insert(name).second) usage_error("--", name, " is given twice");
+    if (const auto setting = resolve(name, value, "command line")) {
+      given.push_back({concat("--", name, " ", value), *setting});
     }
   }
-  for (const Given& item : given) set(*item.flag, item.text, "command line");
+  std::map<const Flag*, const Given*> first;
+  for (const Given& item : given) {
+    const auto [other, fresh] = first.emplace(item.setting.flag, &item);
+    if (!fresh && other->second->setting.value != item.setting.value) {
+      usage_error(other->second->written, " and ", item.written, " both set --",
+                  item.setting.flag->name, "; give one of them");
+    }
+    set(*item.setting.flag, item.setting.value, "command line");
+  }
   if (!config_file_.empty()) read_config_file(config_file_);
+  check_needs();
 }
 
 std::vector<std::string> FlagSet::parse_known(const std::vector<std::string>& arguments) {
@@ -187,8 +243,7 @@ std::vector<std::string> FlagSet::parse_known(const std::vector<std::string>& ar
   std::vector<std::string>* destination = &others;  // values follow their flag
   for (const std::string& argument : arguments) {
     if (argument.starts_with("--")) {
-      std::string name = argument.substr(2, argument.find('=', 2) - 2);
-      std::replace(name.begin(), name.end(), '-', '_');
+      const std::string name = normalised(argument.substr(2, argument.find('=', 2) - 2));
       const bool ours = lookup(name) != nullptr && name != "config" && name != "print_config";
       destination = ours ? &known : &others;
     } else if (argument == "-h") {
@@ -212,13 +267,15 @@ void FlagSet::read_config_file(const std::string& path) {
   const Json file = Json::parse(text, limits, path);
   if (!file.is_object()) file.fail("expected an object of flag names and values");
   for (const auto& [name, value] : file.members()) {
-    Flag& flag = find(name);
-    if (flag.name == "config") value.fail("a configuration file cannot name another one");
+    if (name == "config") value.fail("a configuration file cannot name another one");
     if (!value.is_bool() && !value.is_number() && !value.is_string()) {
-      value.fail("expected " + std::string(kind_of(flag.target)));
+      const Flag* flag = lookup(name);
+      if (flag == nullptr) unknown(name);
+      value.fail("expected " + std::string(kind_of(flag->target)));
     }
-    if (flag.origin != kDefault) continue;  // the command line wins
-    set(flag, value.is_string() ? value.as_string() : value.dump(), path);
+    const auto setting = resolve(name, value.is_string() ? value.as_string() : value.dump(), path);
+    if (!setting || setting->flag->origin == "command line") continue;  // which wins
+    set(*setting->flag, setting->value, path);
   }
 }
 
@@ -232,7 +289,6 @@ std::string FlagSet::help() const {
   std::string text = "Usage: " + program_ + " [--flag value | --flag=value]...\n" + summary_ + "\n";
   std::string section;
   for (const Flag& flag : flags_) {
-    if (!flag.unavailable.empty()) continue;
     if (flag.section != section) text += "\n" + flag.section + ":\n";
     section = flag.section;
     std::string left = "  --" + flag.name;
@@ -246,6 +302,7 @@ std::string FlagSet::help() const {
     }
     text += "\n";
   }
+  if (foreign_) text += "\nOther TrainingArguments of Hugging Face are understood or answered.\n";
   return text;
 }
 
@@ -253,7 +310,7 @@ std::string FlagSet::config_json(int indent) const {
   JsonWriter writer(indent);
   writer.begin_object();
   for (const Flag& flag : flags_) {
-    if (!flag.unavailable.empty() || flag.section == "General") continue;
+    if (flag.section == "General") continue;
     writer.key(flag.name).begin_object();
     writer.key("value").scalar(json_value(flag.target));
     writer.field("origin", flag.origin).end_object();
@@ -264,7 +321,7 @@ std::string FlagSet::config_json(int indent) const {
 std::string FlagSet::values_text() const {
   std::string text;
   for (const Flag& flag : flags_) {
-    if (!flag.unavailable.empty() || flag.section == "General") continue;
+    if (flag.section == "General") continue;
     text += "--" + flag.name + " " + json_value(flag.target) + "\n";
   }
   return text;

@@ -20,9 +20,8 @@ class FlagSet {
   using Target = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*>;
   void add(const std::string& name, Target target, const std::string& help,
            std::vector<std::string> choices = {});
-  // A flag of the contract that this version cannot serve: naming it is an error that says so and
-  // what to do.
-  void add_unavailable(const std::string& name, const std::string& reason);
+  // Names and values of foreign_flags() are taken too, or answered.
+  void understand_foreign() { foreign_ = true; }
   // Starts a group of the help text.
   void section(const std::string& title);
 
@@ -41,6 +40,8 @@ class FlagSet {
   bool given(const std::string& name) const { return origin(name) != kDefault; }
   // {"name": {"value": ..., "origin": "..."}, ...}
   std::string config_json(int indent = 2) const;
+  // Flags that were given and have no effect here, one line each.
+  const std::vector<std::string>& notices() const { return notices_; }
   // The same text on every rank that has the same values.
   std::string values_text() const;
 
@@ -50,22 +51,38 @@ class FlagSet {
     std::string name, help, section;
     Target target;
     std::vector<std::string> choices;
-    std::string unavailable;  // reason; then target is not used
     std::string default_text;
     std::string origin = kDefault;
   };
-  Flag& find(std::string name);
+  struct Setting {
+    Flag* flag;
+    std::string value;
+  };
+  Flag* lookup(const std::string& name);
   const Flag* lookup(const std::string& name) const;
+  // What this name and value, as somebody wrote them, set of ours; nothing when they have no
+  // effect.
+  std::optional<Setting> resolve(const std::string& name, const std::string& value,
+                                 const std::string& origin);
+  [[noreturn]] void unknown(const std::string& name) const;
+  std::optional<std::string> value_after(const std::string& name,
+                                         const std::vector<std::string>& arguments,
+                                         size_t at) const;
   void set(Flag& flag, const std::string& text, const std::string& origin);
   void read_config_file(const std::string& path);
+  void check_needs() const;
 
   std::string program_, summary_, section_;
   std::vector<Flag> flags_;
   std::string config_file_;
-  bool help_ = false, print_config_ = false;
+  bool help_ = false, print_config_ = false, foreign_ = false;
+  std::vector<std::string> notices_;
+  std::vector<std::pair<std::string, std::string>> needs_;  // what was written, the flag it needs
 };
 
-// The candidate with the least edit distance to name; "" without candidates.
+// The candidate that is a slip of the hand away from name; "" when none is.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+// "; the nearest is X", or nothing.
+std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace tessera::programs

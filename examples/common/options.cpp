@@ -1,8 +1,10 @@
 #include "examples/common/options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
+#include "examples/common/foreign_flags.h"
 #include "examples/common/layout.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
@@ -55,7 +57,10 @@ void add_training_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("learning_rate", &o.learning_rate, "peak learning rate");
   flags.add("lr_scheduler_type", &o.lr_scheduler_type, "learning rate over time",
             lr_schedule_names());
-  flags.add("warmup_steps", &o.warmup_steps, "steps in which the learning rate rises from 0");
+  flags.add("lr_scheduler_kwargs", &o.lr_scheduler_kwargs,
+            "the schedule's options as JSON: {\"num_cycles\": 2}");
+  flags.add("warmup_steps", &o.warmup_steps,
+            "steps in which the learning rate rises from 0; below 1: that part of all steps");
   flags.add("weight_decay", &o.weight_decay, "AdamW's; skips biases and norm weights");
   flags.add("adam_beta1", &o.adam_beta1, "AdamW's first moment");
   flags.add("adam_beta2", &o.adam_beta2, "AdamW's second moment");
@@ -114,10 +119,19 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("tensor_parallel", &o.tensor_parallel, "ranks that share every layer");
   flags.add("sequence_parallel", &o.sequence_parallel,
             "tensor parallel: norms and residuals hold a part of the sequence");
-  for (const char* name : {"save_steps", "save_total_limit", "resume_from_checkpoint"}) {
-    flags.add_unavailable(name, "checkpoints are not built yet; the trained model goes to final/");
-  }
-  flags.add_unavailable("deepspeed", "use --strategy and --dtype instead");
+}
+
+void check_schedule(const TrainOptions& o) {
+  const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
+  LrSchedule{.kind = kind,
+             .peak = o.learning_rate,
+             .options = parse_lr_schedule_options(kind, o.lr_scheduler_kwargs)}
+      .validate();
+  const bool evaluates =
+      (!o.validation_file.empty() || !o.validation_ids.empty()) && o.eval_steps >= 0;
+  require(kind != LrScheduleKind::kReduceOnPlateau || evaluates,
+          "--lr_scheduler_type reduce_lr_on_plateau follows the evaluation's loss; give "
+          "--validation_file");
 }
 
 bool is_dtype(const std::string& name) {
@@ -127,6 +141,7 @@ bool is_dtype(const std::string& name) {
 }  // namespace
 
 void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
+  flags.understand_foreign();
   flags.section("Model");
   flags.add("model", &o.model, "Hugging Face directory: config.json, safetensors, tokenizer.json");
   flags.add("model_config", &o.model_config,
@@ -138,7 +153,8 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
   flags.section("Run and output");
   flags.add("output_dir", &o.output_dir, "metrics, configuration and the trained model go here");
   flags.add("logging_steps", &o.logging_steps, "report every so many steps");
-  flags.add("eval_steps", &o.eval_steps, "evaluate every so many steps; 0: after every epoch");
+  flags.add("eval_steps", &o.eval_steps,
+            "evaluate every so many steps; 0: after every epoch, -1: never");
   flags.add("overwrite_output_dir", &o.overwrite_output_dir,
             "replace the run that --output_dir holds");
   flags.add("report_to", &o.report_to, "any of jsonl, csv, tensorboard, or none");
@@ -178,8 +194,7 @@ void validate_options(const TrainOptions& o, Task task) {
     require(value <= int64_t{1} << 40, "--", name, " is ", value, "; that is too large");
   }
   const std::pair<const char*, double> not_negative[] = {
-      {"eval_steps", static_cast<double>(o.eval_steps)},
-      {"warmup_steps", static_cast<double>(o.warmup_steps)},
+      {"warmup_steps", o.warmup_steps},
       {"num_labels", static_cast<double>(o.num_labels)},
       {"persistence_threshold", static_cast<double>(o.persistence_threshold)},
       {"prefetch_blocks", static_cast<double>(o.prefetch_blocks)},
@@ -197,6 +212,10 @@ void validate_options(const TrainOptions& o, Task task) {
        {std::pair{"adam_beta1", o.adam_beta1}, {"adam_beta2", o.adam_beta2}}) {
     require(beta >= 0 && beta < 1, "--", name, " is ", beta, "; it must be in [0, 1)");
   }
+  require(o.eval_steps >= -1, "--eval_steps is ", o.eval_steps, "; the least is -1: never");
+  require(o.warmup_steps < 1 || o.warmup_steps == std::floor(o.warmup_steps), "--warmup_steps is ",
+          o.warmup_steps, "; it must be a whole number, or a part of all steps below 1");
+  check_schedule(o);
   require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
           "; it must be positive unless --max_steps is");
   require(o.initial_loss_scale >= 1 && o.initial_loss_scale <= kLargestLossScale,
@@ -219,8 +238,8 @@ void validate_options(const TrainOptions& o, Task task) {
   for (std::string item; std::getline(report, item, ',');) {
     const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "none"};
     require(std::find(sinks.begin(), sinks.end(), item) != sinks.end(), "--report_to: '", item,
-            "' is not one of jsonl, csv, tensorboard, none; the nearest is ",
-            nearest_name(item, sinks));
+            "' is not one of jsonl, csv, tensorboard, none", nearest_hint(item, sinks),
+            find_foreign("report_to", item) != nullptr ? "; other trackers read their files" : "");
   }
 }
 

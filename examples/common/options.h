@@ -41,10 +41,11 @@ struct TrainOptions {
   bool sequence_parallel = false;
   // training
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
-  int64_t gradient_accumulation_steps = 1, max_steps = -1, warmup_steps = 0;
+  int64_t gradient_accumulation_steps = 1, max_steps = -1;
   double num_train_epochs = 3, learning_rate = 5e-5, weight_decay = 0, max_grad_norm = 1;
+  double warmup_steps = 0;  // below 1: that part of all steps
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
-  std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;
   double initial_loss_scale = 65536;
   int64_t loss_scale_window = 1000;
   uint64_t seed = 42;

@@ -27,11 +27,22 @@ void prepare_tokenizer(Prepared& run) {
   run.tokenizer = Tokenizer::load(run.tokenizer_directory);
 }
 
+// For what looks like a model's name on the Hugging Face Hub ("gpt2", "bigscience/bloom-560m").
+std::string how_to_fetch(const std::string& name) {
+  const bool path = name.starts_with('.') || name.starts_with('/') || name.ends_with('/') ||
+                    std::count(name.begin(), name.end(), '/') > 1;
+  if (path) return "";
+  const std::string folder = name.substr(name.find('/') + 1);  // all of it without a slash
+  return concat(". If it is a model's name on the Hub, fetch it first: hf download ", name,
+                " --local-dir ", folder, " && ... --model ", folder);
+}
+
 void prepare_config(Prepared& run) {
   const TrainOptions& o = run.options;
   if (!o.model.empty()) {
     check(fs::is_directory(o.model), ErrorCode::kDataLoss, "--model ", o.model,
-          ": no such directory; expected one with config.json and model.safetensors");
+          ": no such directory; expected one with config.json and model.safetensors",
+          how_to_fetch(o.model));
     run.language_model = LanguageModel::from_directory(o.model);
     run.weights = std::make_unique<HuggingFaceDirectory>(o.model);
   } else if (o.model_config.ends_with(".json")) {

@@ -88,16 +88,21 @@ void TrainingRun::agree() {
 }
 
 TrainerOptions TrainingRun::trainer_options() const {
-  return {.device = world_.device(),
-          .max_steps = total_steps_,
-          .max_grad_norm = options_.max_grad_norm,
-          .schedule = {.kind = parse_lr_schedule(options_.lr_scheduler_type),
-                       .peak = options_.learning_rate,
-                       .warmup_steps = options_.warmup_steps,
-                       .total_steps = total_steps_},
-          .loss_scaler = {.enabled = options_.dtype == "fp16",
-                          .initial_scale = options_.initial_loss_scale,
-                          .growth_interval = options_.loss_scale_window}};
+  const double warmup = options_.warmup_steps;
+  const LrScheduleKind kind = parse_lr_schedule(options_.lr_scheduler_type);
+  return {
+      .device = world_.device(),
+      .max_steps = total_steps_,
+      .max_grad_norm = options_.max_grad_norm,
+      .schedule = {.kind = kind,
+                   .peak = options_.learning_rate,
+                   .warmup_steps = static_cast<int64_t>(
+                       warmup < 1 ? std::ceil(warmup * static_cast<double>(total_steps_)) : warmup),
+                   .total_steps = total_steps_,
+                   .options = parse_lr_schedule_options(kind, options_.lr_scheduler_kwargs)},
+      .loss_scaler = {.enabled = options_.dtype == "fp16",
+                      .initial_scale = options_.initial_loss_scale,
+                      .growth_interval = options_.loss_scale_window}};
 }
 
 // Everything that can be refused without memory for the model.
@@ -141,6 +146,7 @@ void TrainingRun::build() {
 
 void TrainingRun::describe() {
   if (!reports()) return;
+  for (const std::string& notice : flags_.notices()) log(LogLevel::kInfo, notice);
   for (const std::string& notice : prepared_.notices) log(LogLevel::kInfo, notice);
   const int64_t batch = train_loader_->global_batch_size();
   if (const int64_t rest = prepared_.train.size() % batch; rest != 0) {
@@ -219,7 +225,7 @@ TrainingRun::StepStart TrainingRun::now() const {
 void TrainingRun::train() {
   const int64_t per_epoch = train_loader_->steps_per_epoch();
   const int64_t interval = options_.eval_steps > 0 ? options_.eval_steps : per_epoch;
-  const bool evaluates = prepared_.validation.size() > 0;
+  const bool evaluates = prepared_.validation.size() > 0 && options_.eval_steps >= 0;
   while (steps_ < total_steps_) {
     const int64_t next = evaluates ? (steps_ / interval + 1) * interval : total_steps_;
     train_until(std::min(next, total_steps_));
@@ -289,6 +295,7 @@ void TrainingRun::evaluate() {
     --left;
     return loader.next();
   });
+  trainer_->observe(report.loss);
   if (!reports()) return;
   metrics::EvalRecord record;
   record.step = steps_;

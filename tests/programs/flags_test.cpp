@@ -32,7 +32,6 @@ struct Values {
     flags.add("learning_rate", &rate, "a number");
     flags.add("model_name", &name, "a text");
     flags.add("dtype", &dtype, "a choice", {"fp32", "bf16"});
-    flags.add_unavailable("deepspeed", "use --dtype instead");
   }
 };
 
@@ -93,7 +92,7 @@ TEST_CASE("what is wrong is named, with the nearest valid name") {
   CHECK(contains(refusal({"--max_steps", "--tf32"}), "needs a value"));
   CHECK(contains(refusal({"--max_steps", "1", "--max_steps", "2"}), "given twice"));
   CHECK(contains(refusal({"train.json"}), "unexpected argument 'train.json'"));
-  CHECK(contains(refusal({"--deepspeed", "x.json"}), "not available in this version: use --dtype"));
+  CHECK(contains(refusal({"--fp16"}), "unknown flag --fp16 (prog --help"));
 }
 
 TEST_CASE("a configuration file sits between the defaults and the command line") {
@@ -132,7 +131,6 @@ TEST_CASE("the help lists every flag that works") {
   const std::string help = v.flags.help();
   CHECK(contains(help, "--dtype fp32|bf16"));
   CHECK(contains(help, "--learning_rate"));
-  CHECK(help.find("deepspeed") == std::string::npos);
 }
 
 TEST_CASE("flags of another set are left to it with their values") {
@@ -177,12 +175,34 @@ TEST_CASE("the strategy flags reach the library") {
   FlagSet flags("prog", "");
   TrainOptions options;
   add_train_flags(flags, options, Task::kCausal);
-  flags.parse({"--strategy", "fsdp", "--dtype", "bf16", "--reduce_dtype", "fp32",
-               "--reshard_after_forward", "false", "--fsdp_unit_numel", "1000", "--shard_ranks",
-               "2", "--gradient_checkpointing", "--offload", "optimizer+params", "--offload_step",
-               "host", "--pin_memory",
-               "false", "--pipeline_parallel", "2", "--pipeline_schedule", "interleaved",
-               "--pipeline_chunks", "3", "--tensor_parallel", "4", "--sequence_parallel"});
+  flags.parse({"--strategy",
+               "fsdp",
+               "--dtype",
+               "bf16",
+               "--reduce_dtype",
+               "fp32",
+               "--reshard_after_forward",
+               "false",
+               "--fsdp_unit_numel",
+               "1000",
+               "--shard_ranks",
+               "2",
+               "--gradient_checkpointing",
+               "--offload",
+               "optimizer+params",
+               "--offload_step",
+               "host",
+               "--pin_memory",
+               "false",
+               "--pipeline_parallel",
+               "2",
+               "--pipeline_schedule",
+               "interleaved",
+               "--pipeline_chunks",
+               "3",
+               "--tensor_parallel",
+               "4",
+               "--sequence_parallel"});
   flags.parse({"--pipeline_vocabulary", "shared"});
   const ParallelConfig config = parallel_config(options);
   CHECK(config.strategy == "fsdp");

@@ -1,0 +1,137 @@
+// Hugging Face's flags on the fine-tuning programs.
+#include "examples/common/foreign_flags.h"
+
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "examples/common/options.h"
+#include "tessera/core/error.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::programs;
+
+namespace {
+
+struct Parsed {
+  TrainOptions options;
+  FlagSet flags{"prog", ""};
+  explicit Parsed(const std::vector<std::string>& arguments, Task task = Task::kClassification) {
+    add_train_flags(flags, options, task);
+    flags.parse(arguments);
+  }
+};
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  return error_of(ErrorCode::kInvalidArgument, [&] { Parsed parsed(arguments); });
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+std::set<std::string> own_names(Task task) {
+  const Parsed parsed({}, task);
+  std::set<std::string> names;
+  std::istringstream lines(parsed.flags.values_text());
+  for (std::string line; std::getline(lines, line);) {
+    names.insert(line.substr(2, line.find(' ') - 2));
+  }
+  return names;
+}
+
+// The program that has the flag.
+Task task_of(const std::string& flag) {
+  return own_names(Task::kCausal).contains(flag) ? Task::kCausal : Task::kClassification;
+}
+
+// A value that the row takes.
+std::string example(const ForeignFlag& row) {
+  if (row.value != std::string("*")) return row.value;
+  for (const std::string value : {"3", "true", "x"}) {
+    if (find_foreign(row.name, value) != &row) continue;
+    try {
+      if (row.meaning == ForeignFlag::kSets)
+        Parsed({concat("--", row.flag), value}, task_of(row.flag));
+      return value;
+    } catch (const Error&) {
+    }
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("every row of the table of foreign flags does what it says") {
+  for (const ForeignFlag& row : foreign_flags()) {
+    const std::string value = example(row), written = concat("--", row.name, " ", value);
+    INFO(written);
+    REQUIRE(find_foreign(row.name, value) == &row);
+    CHECK((row.value != std::string("*") || !own_names(task_of(row.name)).contains(row.name)));
+    if (row.meaning == ForeignFlag::kSets) {
+      const Task task = task_of(row.flag);
+      const std::string ours = row.to == std::string("*") ? value : row.to;
+      const Parsed parsed({concat("--", row.name), value}, task);
+      const Parsed plain({concat("--", row.flag), ours}, task);
+      CHECK(parsed.flags.given(row.flag));
+      CHECK(parsed.flags.values_text() == plain.flags.values_text());
+    } else if (row.meaning == ForeignFlag::kNeeds) {
+      CHECK(contains(refusal({concat("--", row.name), value}), concat("needs --", row.flag)));
+      CHECK(Parsed({concat("--", row.name), value, concat("--", row.flag), "7"})
+                .flags.given(row.flag));
+    } else if (row.meaning == ForeignFlag::kNoEffect) {
+      const Parsed parsed({concat("--", row.name, "=", value)});
+      REQUIRE(parsed.flags.notices().size() == 1);
+      CHECK(contains(parsed.flags.notices()[0], written + " has no effect here: "));
+    } else {
+      CHECK(contains(refusal({concat("--", row.name, "=", value)}),
+                     written + " is not available here: " + row.text));
+    }
+  }
+}
+
+TEST_CASE("every TrainingArgument is a flag, or answered") {
+  const std::set<std::string> own = own_names(Task::kCausal);
+  std::ifstream lines(TESSERA_TRAINING_ARGUMENTS);
+  int count = 0;
+  for (std::string name; std::getline(lines, name); ++count) {
+    std::string values;
+    const bool answered = find_foreign(name, "no such value", &values) != nullptr;
+    INFO(name);
+    CHECK((own.contains(name) || answered || !values.empty()));
+  }
+  CHECK(count > 100);
+}
+
+TEST_CASE("values of Hugging Face's flags become ours") {
+  CHECK(Parsed({"--fp16"}).options.dtype == "fp16");
+  CHECK(Parsed({"--bf16", "True", "--fp16", "False"}).options.dtype == "bf16");
+  CHECK(Parsed({"--eval-strategy", "no"}).options.eval_steps == -1);
+  CHECK(Parsed({"--eval_strategy=steps", "--eval_steps", "50"}).options.eval_steps == 50);
+  CHECK(Parsed({"--tf32", "True"}).options.tf32);
+  CHECK_FALSE(Parsed({"--tf32", "False"}).options.tf32);
+  CHECK(Parsed({"--tf32", "1", "--shuffle", "0"}).options.tf32);
+  CHECK(Parsed({"--report_to", "all"}).options.report_to == "jsonl,csv,tensorboard");
+  CHECK(Parsed({"--warmup_ratio", "0.1"}).options.warmup_steps == 0.1);
+  CHECK(Parsed({"--label_smoothing_factor", "0.0"}).flags.notices().size() == 1);
+  CHECK(Parsed({"--do_train", "--do_eval"}).flags.notices().size() == 2);
+  CHECK(Parsed({"--dtype", "bfloat16"}).options.dtype == "bf16");
+  CHECK(Parsed({"--do_eval", "False", "--eval_strategy", "no"}).options.eval_steps == -1);
+}
+
+TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {
+  CHECK(contains(refusal({"--eval_strategy", "often"}), "'often' is not one of no, epoch, steps"));
+  CHECK(contains(refusal({"--eval_strategy", "steps"}), "needs --eval_steps N"));
+  CHECK(contains(refusal({"--save_strategy", "epoch"}), "--save_final true"));
+  CHECK(contains(refusal({"--report_to", "wandb"}), "jsonl,csv,tensorboard"));
+  CHECK(contains(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));
+  CHECK(contains(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));
+  CHECK(contains(refusal({"--lr_scheduler_type", "greedy"}), "reduce_lr_on_plateau"));
+  CHECK(contains(refusal({"--ddp_bucket_cap_mb", "25"}), "--bucket_bytes"));
+  const std::string nothing_near = refusal({"--quantization_config", "x"});
+  CHECK(contains(nothing_near, "unknown flag --quantization_config (prog --help"));
+  CHECK(contains(refusal({"--lerning_rate", "1"}), "nearest is --learning_rate"));
+}
