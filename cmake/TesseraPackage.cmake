@@ -1,14 +1,22 @@
-# Install rules: headers, libraries, and a package configuration for find_package(tessera).
+# Install rules: libraries, headers and a package configuration for find_package(tessera); programs (tessera_program); schema, documents.
+if(NOT TESSERA_INSTALL)
+  return()
+endif()
 include(CMakePackageConfigHelpers)
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
+set(_share_dir ${CMAKE_INSTALL_DATADIR}/tessera)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(TARGETS tessera EXPORT tesseraTargets)
-install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${_package_dir})
+install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${_package_dir} COMPONENT development)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tesseraConfig.cmake.in
   ${PROJECT_BINARY_DIR}/tesseraConfig.cmake INSTALL_DESTINATION ${_package_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
-  COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
-              cmake/TesseraTorch.cmake
-        DESTINATION ${_package_dir})
+              ${PROJECT_SOURCE_DIR}/cmake/TesseraTorch.cmake
+        DESTINATION ${_package_dir} COMPONENT development)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/schema DESTINATION ${_share_dir} COMPONENT programs)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${_share_dir}/docs COMPONENT docs FILES_MATCHING PATTERN "*.md"
+        PATTERN schema EXCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
+        DESTINATION ${_share_dir}/docs COMPONENT docs)

@@ -2,12 +2,12 @@
 include(GNUInstallDirs)
 set(TESSERA_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
 
-add_library(tessera_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
+add_library(tessera_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
 target_link_libraries(tessera_pch PUBLIC tessera_torch)
 target_compile_options(tessera_pch PRIVATE ${TESSERA_WARNINGS})
 target_compile_definitions(tessera_pch PRIVATE OMPI_SKIP_MPICXX)
 if(TESSERA_PCH)
-  target_precompile_headers(tessera_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
+  target_precompile_headers(tessera_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
   target_compile_options(tessera_pch PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
@@ -34,27 +34,30 @@ function(tessera_library name)
   string(REGEX REPLACE "^tessera_" "" part ${name})
   add_library(tessera::${part} ALIAS ${name})
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${part})
-  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(tests|examples|benchmarks)")
-    install(TARGETS ${name} EXPORT tesseraTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(TESSERA_INSTALL AND folder MATCHES "^(lib|backends)")
+    install(TARGETS ${name} EXPORT tesseraTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
   endif()
-  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
-                                            $<INSTALL_INTERFACE:include>
-                                     PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+                                     PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC tessera_torch ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK})
   _tessera_settings(${name})
 endfunction()
 
-# tessera_program(name SOURCES a.cpp ... LINK targets...): an executable; CUDA builds load LibTorch's CUDA part.
+# tessera_program(name SOURCES a.cpp ... LINK targets...): an executable; tessera-* are installed.
 function(tessera_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   # -fPIC instead of -fPIE, so that programs share the libraries' precompiled header.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_LINK})
-  if(TESSERA_HAS_CUDA)
-    target_link_libraries(${name} PRIVATE tessera_torch_cuda)
+  if(TESSERA_INSTALL AND name MATCHES "^tessera-")
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" INSTALL_RPATH_USE_LINK_PATH ON)
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
   endif()
   _tessera_settings(${name})
 endfunction()

@@ -1,36 +1,69 @@
-# Finds LibTorch and defines tessera_torch (c10, torch_cpu) and, where the wheel has it, tessera_torch_cuda.
-# The targets are our own because TorchConfig.cmake checks for a CUDA toolkit even when only the CPU part is used.
-# Searched: TESSERA_TORCH_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, then .deps as scripts/setup.sh makes it.
+# LibTorch as targets of our own: TorchConfig.cmake checks for a CUDA toolkit even when only the CPU part is used.
+# Read by the build and, installed, by find_package(tessera); knows CMake 3.16.
 
-set(TESSERA_TORCH_ROOT "" CACHE PATH "Folder that holds include/torch and lib/libtorch_cpu.so")
-file(GLOB _wheels ${PROJECT_SOURCE_DIR}/.deps/*/lib/python3*/site-packages/torch)
-set(_hints ${TESSERA_TORCH_ROOT} $ENV{TESSERA_TORCH_ROOT})
-if(Torch_DIR)
-  list(APPEND _hints ${Torch_DIR}/../../..)
-endif()
-list(APPEND _hints ${CMAKE_PREFIX_PATH} ${_wheels})
-find_library(TESSERA_TORCH_CPU_LIBRARY torch_cpu HINTS ${_hints} PATH_SUFFIXES lib NO_DEFAULT_PATH)
-if(NOT TESSERA_TORCH_CPU_LIBRARY)
-  message(FATAL_ERROR "LibTorch was not found. Run scripts/setup.sh, or pass "
-                      "-DTESSERA_TORCH_ROOT=<folder with include/torch and lib/libtorch_cpu.so>.")
-endif()
-get_filename_component(_lib ${TESSERA_TORCH_CPU_LIBRARY} DIRECTORY)
-get_filename_component(TESSERA_TORCH_FOUND_ROOT ${_lib}/.. ABSOLUTE)
-file(STRINGS ${TESSERA_TORCH_FOUND_ROOT}/include/torch/headeronly/version.h _lines
-     REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
-string(REGEX REPLACE "[^0-9;]" "" _lines "${_lines}")
-string(REPLACE ";" "." TESSERA_TORCH_VERSION "${_lines}")
-# CUDA run-time libraries that the wheel's libraries need at link time live in sibling wheels.
-file(GLOB _nvidia_libs ${TESSERA_TORCH_FOUND_ROOT}/../nvidia/*/lib)
+# tessera_torch_version(folder variable): the LibTorch in this folder, "" when there is none.
+function(tessera_torch_version folder variable)
+  set(version "")
+  if(EXISTS ${folder}/lib/libtorch_cpu.so AND EXISTS ${folder}/include/torch/headeronly/version.h)
+    file(STRINGS ${folder}/include/torch/headeronly/version.h version REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+    string(REGEX REPLACE "[^0-9;]" "" version "${version}")
+    string(REPLACE ";" "." version "${version}")
+  endif()
+  set(${variable} "${version}" PARENT_SCOPE)
+endfunction()
 
-add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
-target_include_directories(tessera_torch SYSTEM INTERFACE
-  ${TESSERA_TORCH_FOUND_ROOT}/include ${TESSERA_TORCH_FOUND_ROOT}/include/torch/csrc/api/include)
-target_link_directories(tessera_torch INTERFACE ${_lib})
-target_link_options(tessera_torch INTERFACE -Wl,-rpath,${_lib})
-foreach(_dir ${_nvidia_libs})
-  target_link_options(tessera_torch INTERFACE -Wl,-rpath,${_dir} -Wl,-rpath-link,${_dir})
-endforeach()
-target_link_libraries(tessera_torch INTERFACE c10 torch_cpu)
+# tessera_find_torch(version folder...): sets TESSERA_TORCH_FOUND_ROOT and TESSERA_TORCH_VERSION, both "" when nothing was found, and
+# TESSERA_TORCH_SEARCHED. A folder that the user names (TESSERA_TORCH_ROOT, Torch_ROOT, Torch_DIR) is the only one looked into, else
+# the given ones are, in their order. Another version than this one (if it is not "") is not taken.
+function(tessera_find_torch version)
+  set(named ${TESSERA_TORCH_ROOT} $ENV{TESSERA_TORCH_ROOT} ${Torch_ROOT} $ENV{Torch_ROOT})
+  if(Torch_DIR)
+    list(APPEND named ${Torch_DIR}/../../..)
+  endif()
+  set(folders ${ARGN})
+  if(named)
+    list(GET named 0 folders)
+  endif()
+  set(root "")
+  set(found "")
+  set(searched "")
+  foreach(folder ${folders})
+    get_filename_component(folder ${folder} ABSOLUTE)
+    tessera_torch_version(${folder} found)
+    if(found AND (version STREQUAL "" OR found VERSION_EQUAL version))
+      set(root ${folder})
+      break()
+    endif()
+    string(APPEND searched "\n  ${folder}: ${found}")
+    set(found "")
+  endforeach()
+  string(REGEX REPLACE ": (\n|$)" ": no LibTorch\\1" searched "${searched}")
+  set(TESSERA_TORCH_FOUND_ROOT "${root}" PARENT_SCOPE)
+  set(TESSERA_TORCH_VERSION "${found}" PARENT_SCOPE)
+  set(TESSERA_TORCH_SEARCHED "${searched}" PARENT_SCOPE)
+endfunction()
 
-find_library(TESSERA_TORCH_CUDA_LIBRARY torch_cuda HINTS ${_lib} NO_DEFAULT_PATH)
+# tessera_torch_targets(root): tessera_torch (c10, torch_cpu) and, where this LibTorch has it, tessera_torch_cuda. Programs find the
+# libraries where they are now, also after they were installed.
+function(tessera_torch_targets root)
+  set(lib ${root}/lib)
+  add_library(tessera_torch INTERFACE IMPORTED GLOBAL)
+  set_target_properties(tessera_torch PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${root}/include;${root}/include/torch/csrc/api/include")
+  # CUDA run-time libraries that the wheel's libraries need at link time live in sibling wheels.
+  get_filename_component(site ${root} DIRECTORY)
+  file(GLOB folders ${site}/nvidia/*/lib)
+  set(options -Wl,-rpath,${lib})
+  foreach(folder ${folders})
+    list(APPEND options -Wl,-rpath,${folder} -Wl,-rpath-link,${folder})
+  endforeach()
+  target_link_options(tessera_torch INTERFACE ${options})
+  target_link_libraries(tessera_torch INTERFACE ${lib}/libc10.so ${lib}/libtorch_cpu.so)
+
+  if(EXISTS ${lib}/libtorch_cuda.so)
+    add_library(tessera_torch_cuda INTERFACE IMPORTED GLOBAL)
+    # Kept although no symbol of it may be used: its operators register themselves. As a library, so that older policies keep it too.
+    target_link_libraries(tessera_torch_cuda INTERFACE tessera_torch ${lib}/libc10_cuda.so ${lib}/libtorch.so
+      -Wl,--push-state,--no-as-needed,${lib}/libtorch_cuda.so,--pop-state)
+  endif()
+endfunction()

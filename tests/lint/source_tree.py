@@ -95,7 +95,28 @@ def check_file(root, path):
             yield number, "no #if on CUDA, NCCL or MPI in public headers"
 
 
+def check_build_file(root, path):
+    """Yields (line number, message): tessera may be a part of another project, whose folders these are."""
+    for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+        match = re.search(r"\bCMAKE_(SOURCE|BINARY)_DIR\b", line)
+        if match:
+            yield number, f"PROJECT_{match.group(1)}_DIR, not {match.group()}: the project may be part of another"
+
+
+def build_files(root):
+    yield root / "CMakeLists.txt"
+    for top in ("cmake", "lib", "backends", "examples", "benchmarks", "tests"):
+        for file in sorted((root / top).rglob("*")):
+            if file.name == "CMakeLists.txt" or file.name.endswith((".cmake", ".cmake.in")):
+                yield file
+
+
 def violations(root):
+    for file in build_files(root):
+        path = file.relative_to(root).as_posix()
+        if file.is_file() and not path.startswith("tests/package/client/"):  # a project of its own
+            for number, message in check_build_file(root, path):
+                yield f"{path}:{number}: {message}"
     for top in ("include", "lib", "backends", "examples", "benchmarks", "tests"):
         for file in sorted((root / top).rglob("*")):
             path = file.relative_to(root).as_posix()

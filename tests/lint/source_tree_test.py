@@ -29,6 +29,10 @@ CASES = [
     ("tests/unit/a.cpp", 'TEST_CASE("a", "[.]") {}\n', "no hidden test cases"),
     ("tests/unit/a.cpp", 'TEST_CASE("a", "[x][!mayfail]") {}\n', "no hidden test cases"),
     ("tests/unit/a.cpp", 'TEST_CASE("a", "[!shouldfail]") {}\n', None),
+    ("lib/core/CMakeLists.txt", "include(${CMAKE_SOURCE_DIR}/cmake/a.cmake)\n", "PROJECT_SOURCE_DIR, not CMAKE_SOURCE_DIR"),
+    ("cmake/a.cmake", "set(bin ${CMAKE_BINARY_DIR}/bin)\n", "PROJECT_BINARY_DIR"),
+    ("CMakeLists.txt", "set(bin ${PROJECT_BINARY_DIR}/bin)\n", None),
+    ("tests/package/client/CMakeLists.txt", "set(bin ${CMAKE_BINARY_DIR}/bin)\n", None),
     ("lib/core/a.cpp", "int x;\n" * 401, "401 lines"),
     ("lib/core/a.cpp", "int x;\n" * 400, None),
 ]
@@ -40,7 +44,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             file = root / path
-            file.parent.mkdir(parents=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             found = list(source_tree.violations(root))
         good = (not found) if expected is None else (len(found) == 1 and expected in found[0])

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -55,7 +56,11 @@ void ask_for_all_device_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /
 
 std::string unusable_because(const LaunchInfo&) {
   ask_for_all_device_queues();
-  return c10::cuda::device_count() > 0 ? "" : "there is no GPU";
+  if (c10::cuda::device_count() > 0) return "";
+  if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) {
+    return concat("the NVIDIA driver is missing (", dlerror(), ")");
+  }
+  return "there is no GPU";
 }
 
 std::unique_ptr<Communicator> connect(const TransportContext& context) {
