@@ -30,6 +30,8 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Task task) {
     flags.add("label_padding", &o.label_padding,
               "with --supervise all: does the loss count padding", {"ignore", "include"});
     flags.add("squad_v2", &o.squad_v2, "train questions without an answer on an empty one");
+    flags.add("doc_stride", &o.doc_stride,
+              "tokens that two windows of a context too long for one row share");
   } else {
     flags.add("train_file", &o.train_file, "CSV, TSV or JSONL");
     flags.add("validation_file", &o.validation_file, "the same, evaluated after every epoch");
@@ -40,8 +42,10 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Task task) {
   flags.add("train_ids", &o.train_ids, "instead of --train_file: JSON lines of input_ids, labels");
   flags.add("validation_ids", &o.validation_ids, "instead of --validation_file");
   flags.add("train_slice", &o.train_slice, "BEGIN:END, the training rows to use");
+  flags.add("validation_slice", &o.validation_slice, "BEGIN:END, the validation rows to use");
+  flags.add("strict_data", &o.strict_data, "stop at the first row that cannot be used");
   flags.add("shuffle", &o.shuffle, "a new order every epoch; false keeps the file's");
-  flags.add("max_seq_length", &o.max_seq_length, "longer rows are shortened");
+  flags.add("max_seq_length", &o.max_seq_length, "most tokens of a row");
   flags.add("padding_side", &o.padding_side, "where short rows are filled", {"right", "left"});
   flags.add("pad_to_max_length", &o.pad_to_max_length,
             "pad to --max_seq_length instead of the longest row of a micro-batch");
@@ -196,6 +200,7 @@ void validate_options(const TrainOptions& o, Task task) {
   const std::pair<const char*, double> not_negative[] = {
       {"warmup_steps", o.warmup_steps},
       {"num_labels", static_cast<double>(o.num_labels)},
+      {"doc_stride", static_cast<double>(o.doc_stride)},
       {"persistence_threshold", static_cast<double>(o.persistence_threshold)},
       {"prefetch_blocks", static_cast<double>(o.prefetch_blocks)},
       {"fsdp_unit_numel", static_cast<double>(o.fsdp_unit_numel)},
@@ -233,7 +238,9 @@ void validate_options(const TrainOptions& o, Task task) {
   require(is_dtype(o.gradient_dtype), "--gradient_dtype is '", o.gradient_dtype,
           "'; fp32, bf16 or fp16");
   require(is_dtype(o.reduce_dtype), "--reduce_dtype is '", o.reduce_dtype, "'; fp32, bf16 or fp16");
-  if (!o.train_slice.empty()) Slice::parse(o.train_slice);
+  for (const std::string& slice : {o.train_slice, o.validation_slice}) {
+    if (!slice.empty()) Slice::parse(slice);
+  }
   std::istringstream report(o.report_to);
   for (std::string item; std::getline(report, item, ',');) {
     const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "none"};

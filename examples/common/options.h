@@ -12,12 +12,14 @@ struct TrainOptions {
   // model
   std::string model, model_config, tokenizer;
   // data
-  std::string train_file, validation_file, train_ids, validation_ids, train_slice;
+  std::string train_file, validation_file, train_ids, validation_ids, train_slice, validation_slice;
+  bool strict_data = false;
   std::string text_column, label_column;  // classification
   int64_t num_labels = 0;                 // classification; 0: as many as the data has
   std::string supervise = "answer";       // SQuAD
   std::string label_padding = "ignore";   // SQuAD
   bool squad_v2 = false;                  // SQuAD
+  int64_t doc_stride = 128;               // SQuAD
   std::string padding_side = "right";
   bool pad_to_max_length = false;
   bool shuffle = true;

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "examples/common/prepare_data.h"
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
-#include "tessera/data/classification.h"
-#include "tessera/data/squad.h"
-#include "tessera/data/token_rows.h"
 
 namespace tessera::programs {
 namespace {
@@ -69,87 +67,6 @@ void prepare_config(Prepared& run) {
   }
 }
 
-Dataset read_squad_file(Prepared& run, const std::string& path) {
-  const TrainOptions& o = run.options;
-  SquadExamples squad = squad_examples(read_squad(path), *run.tokenizer,
-                                       {.max_seq_length = o.max_seq_length,
-                                        .supervise_all = o.supervise == "all",
-                                        .keep_unanswerable = o.squad_v2});
-  if (squad.skipped_unanswerable > 0) {
-    run.notices.push_back(concat(path, ": ", squad.skipped_unanswerable,
-                                 " questions without an answer skipped (--squad_v2 keeps them)"));
-  }
-  if (squad.truncated > 0) {
-    run.notices.push_back(concat(path, ": ", squad.truncated, " contexts shortened to fit ",
-                                 o.max_seq_length, " tokens"));
-  }
-  check(squad.dataset.size() > 0, ErrorCode::kDataLoss, path, ": no question to train on");
-  return std::move(squad.dataset);
-}
-
-Dataset read_rows(const Prepared& run, const std::string& path, int64_t num_labels) {
-  return read_token_rows(path, {.task = run.task,
-                                .vocab_size = run.config().vocabulary,
-                                .num_labels = num_labels,
-                                .max_seq_length = run.options.max_seq_length});
-}
-
-void prepare_causal(Prepared& run) {
-  const TrainOptions& o = run.options;
-  run.train =
-      o.train_ids.empty() ? read_squad_file(run, o.train_file) : read_rows(run, o.train_ids, 0);
-  if (!o.validation_file.empty()) run.validation = read_squad_file(run, o.validation_file);
-  if (!o.validation_ids.empty()) run.validation = read_rows(run, o.validation_ids, 0);
-  if (!o.train_file.empty()) {
-    run.notices.push_back(o.supervise == "all"
-                              ? concat("supervised: all tokens, padding ",
-                                       o.label_padding == "include" ? "included" : "ignored")
-                              : "supervised: the answer and the end token");
-  }
-}
-
-LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
-  const int64_t wanted = run.options.num_labels;
-  if (!run.config().labels.empty() && run.weights) return LabelMap::from_names(run.config().labels);
-  LabelMap found = LabelMap::from(texts);
-  check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
-        found.size(), " different labels, --num_labels says ", wanted);
-  if (found.size() >= wanted) return found;
-  std::vector<std::string> names = found.names();
-  while (static_cast<int64_t>(names.size()) < wanted)
-    names.push_back(concat("LABEL_", names.size()));
-  return LabelMap::from_names(names);
-}
-
-void prepare_classification(Prepared& run) {
-  const TrainOptions& o = run.options;
-  const ColumnOptions columns{.text = o.text_column, .label = o.label_column};
-  if (!o.train_ids.empty()) {
-    const int64_t count =
-        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config().labels.size());
-    check(count > 0, ErrorCode::kInvalidArgument,
-          "--train_ids needs --num_labels N for classification");
-    check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
-          "--train_ids goes with --validation_ids, not with --validation_file");
-    run.train = read_rows(run, o.train_ids, count);
-    run.train.num_labels = count;
-  } else {
-    const LabelledTexts texts = read_labelled_texts(o.train_file, columns);
-    const LabelMap labels = label_map(run, texts);
-    run.train = classification_examples(texts, labels, *run.tokenizer, o.max_seq_length);
-    run.train.num_labels = labels.size();
-    run.language_model.config().labels = labels.names();
-    if (!o.validation_file.empty()) {
-      run.validation = classification_examples(read_labelled_texts(o.validation_file, columns),
-                                               labels, *run.tokenizer, o.max_seq_length);
-    }
-  }
-  if (!o.validation_ids.empty())
-    run.validation = read_rows(run, o.validation_ids, run.train.num_labels);
-  check(run.train.num_labels >= 2, ErrorCode::kDataLoss, run.train_path,
-        ": only one class; classification needs two at least");
-}
-
 }  // namespace
 
 at::ScalarType scalar_type_of(const std::string& dtype) {
@@ -181,8 +98,7 @@ Prepared prepare(const TrainOptions& options, Task task) {
   run.train_path = options.train_ids.empty() ? options.train_file : options.train_ids;
   prepare_tokenizer(run);
   prepare_config(run);
-  task == Task::kCausal ? prepare_causal(run) : prepare_classification(run);
-  check(run.train.size() > 0, ErrorCode::kDataLoss, run.train_path, ": no row to train on");
+  prepare_data(run);
   const int64_t positions = run.config().max_positions;
   const int64_t wanted =
       std::min(options.max_seq_length, std::max(run.train.longest(), run.validation.longest()));
@@ -190,9 +106,6 @@ Prepared prepare(const TrainOptions& options, Task task) {
       positions == 0 || (options.pad_to_max_length ? options.max_seq_length : wanted) <= positions,
       ErrorCode::kInvalidArgument, "--max_seq_length ", options.max_seq_length, ": model ",
       run.config().name, " has ", positions, " positions");
-  if (!options.train_slice.empty()) {
-    run.train = Slice::parse(options.train_slice).of(std::move(run.train));
-  }
   run.dataset_sha256 = sha256_file_hex(run.train_path);
   run.model = run.language_model.make(run.head(), run.train.num_labels);
   return run;

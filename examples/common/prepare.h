@@ -11,6 +11,7 @@
 #include "tessera/data/data_loader.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/metrics/event.h"
 #include "tessera/models/language_model.h"
 
 namespace tessera::programs {
@@ -25,6 +26,7 @@ struct Prepared {
   std::string tokenizer_directory;
   Dataset train, validation;  // validation may be empty
   std::string train_path, dataset_sha256;
+  std::vector<metrics::DataRecord> data_files;
   std::vector<std::string> notices;  // what the user should know, one line each
 
   const LanguageModelConfig& config() const { return language_model.config(); }

@@ -169,6 +169,7 @@ void TrainingRun::open_output() {
     write_text_file(options_.output_dir + "/config.json", flags_.config_json() + "\n");
     recorder_ = std::make_unique<metrics::Recorder>(make_sinks(options_), options_.logging_steps);
     recorder_->start(start_record());
+    for (const metrics::DataRecord& file : prepared_.data_files) recorder_->data(file);
     sampler_ = std::make_unique<metrics::ResourceSampler>(
         metrics::ResourceSamplerOptions{.tree_root = metrics::node_tree_root(launch_.launcher)},
         [recorder = recorder_.get()](const metrics::ResourceRecord& r) { recorder->resource(r); });

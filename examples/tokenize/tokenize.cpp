@@ -23,7 +23,8 @@ namespace {
 struct Options {
   std::string tokenizer, input = "-", output = "-", format = "auto";
   bool decode = false, add_special_tokens = true, skip_special_tokens = false, squad_v2 = false;
-  int64_t max_seq_length = 512;
+  int64_t max_seq_length = 512, doc_stride = 128;
+  bool strict_data = false;
   std::string supervise = "answer", text_column, label_column;
 };
 
@@ -42,6 +43,9 @@ void add_flags(FlagSet& flags, Options& o) {
   flags.add("skip_special_tokens", &o.skip_special_tokens, "leave special tokens out of --decode");
   flags.section("SQuAD and classification");
   flags.add("max_seq_length", &o.max_seq_length, "most tokens of a row");
+  flags.add("strict_data", &o.strict_data, "stop at the first row that cannot be used");
+  flags.add("doc_stride", &o.doc_stride,
+            "SQuAD: tokens that two windows of a context too long for one row share");
   flags.add("supervise", &o.supervise, "SQuAD: which tokens get labels", {"answer", "all"});
   flags.add("squad_v2", &o.squad_v2, "SQuAD: keep questions without an answer");
   flags.add("text_column", &o.text_column, "names or numbers from 1, with commas between them");
@@ -53,6 +57,8 @@ void validate(const Options& o) {
         "--tokenizer is required: a directory with tokenizer.json");
   check(o.max_seq_length >= 2, ErrorCode::kInvalidArgument, "--max_seq_length is ",
         o.max_seq_length, ", expected at least 2");
+  check(o.doc_stride >= 0, ErrorCode::kInvalidArgument, "--doc_stride is ", o.doc_stride,
+        "; it must not be negative");
 }
 
 std::string format_of(const Options& o) {
@@ -130,24 +136,32 @@ void convert(const Options& o, const Tokenizer& tokenizer, std::istream& in, std
   const std::string format = o.decode ? "strings" : format_of(o);
   if (format == "strings" || format == "text") return convert_lines(o, tokenizer, in, out);
   check(o.input != "-", ErrorCode::kInvalidArgument, "--format ", format, " needs --input FILE");
+  RowIssues issues(o.strict_data);
   if (format == "squad") {
-    const SquadExamples examples = squad_examples(read_squad(o.input), tokenizer,
+    const SquadExamples examples = squad_examples(read_squad(o.input, &issues), tokenizer,
                                                   {.max_seq_length = o.max_seq_length,
+                                                   .doc_stride = o.doc_stride,
                                                    .supervise_all = o.supervise == "all",
-                                                   .keep_unanswerable = o.squad_v2});
+                                                   .keep_unanswerable = o.squad_v2},
+                                                  &issues);
+    issues.check_share(o.input);
     write_rows(out, examples.dataset);
-    err << o.input << ": " << examples.dataset.size() << " rows, " << examples.truncated
-        << " contexts shortened, " << examples.skipped_unanswerable
-        << " questions without an answer skipped\n";
-    return;
+    err << o.input << ": " << examples.dataset.size() << " rows, " << examples.windows
+        << " of them windows of " << examples.cut_contexts << " contexts too long for one, "
+        << examples.skipped_unanswerable << " questions without an answer skipped\n";
+  } else {
+    const LabelledTexts texts =
+        read_labelled_texts(o.input, {.text = o.text_column, .label = o.label_column}, &issues);
+    const LabelMap labels = LabelMap::from(texts);
+    const Dataset rows =
+        classification_examples(texts, labels, tokenizer, o.max_seq_length, &issues);
+    issues.check_share(o.input);
+    write_rows(out, rows);
+    err << o.input << ": " << rows.size() << " rows, labels";
+    for (size_t i = 0; i < labels.names().size(); ++i) err << " " << i << "=" << labels.names()[i];
+    err << "\n";
   }
-  const LabelledTexts texts =
-      read_labelled_texts(o.input, {.text = o.text_column, .label = o.label_column});
-  const LabelMap labels = LabelMap::from(texts);
-  write_rows(out, classification_examples(texts, labels, tokenizer, o.max_seq_length));
-  err << o.input << ": " << texts.rows.size() << " rows, labels";
-  for (size_t i = 0; i < labels.names().size(); ++i) err << " " << i << "=" << labels.names()[i];
-  err << "\n";
+  if (issues.skipped() > 0) err << o.input << ": " << issues.text() << "\n";
 }
 
 // A file appears under its name only when it is complete.

@@ -64,16 +64,20 @@ LabelMap LabelMap::from_names(std::vector<std::string> names) {
   return map;
 }
 
-int32_t LabelMap::id(const std::string& label, const std::string& where) const {
-  const auto number = integer(label);
+std::optional<int32_t> LabelMap::find(const std::string& label) const {
   const auto found = ids_.find(label);
   if (found != ids_.end()) return found->second;
+  const auto number = integer(label);
+  if (!number) return std::nullopt;
   // "01" is class 1 too, as it was when the map was made.
-  const auto plain = number ? ids_.find(std::to_string(*number)) : ids_.end();
+  const auto plain = ids_.find(std::to_string(*number));
   if (plain != ids_.end()) return plain->second;
-  if (accept_numbers_ && number && *number >= 0 && *number < size()) {
-    return static_cast<int32_t>(*number);
-  }
+  const bool in_range = accept_numbers_ && *number >= 0 && *number < size();
+  return in_range ? std::optional(static_cast<int32_t>(*number)) : std::nullopt;
+}
+
+int32_t LabelMap::id(const std::string& label, const std::string& where) const {
+  if (const auto found = find(label)) return *found;
   std::string known;
   for (size_t i = 0; i < std::min(names_.size(), size_t{10}); ++i) {
     known += (i ? ", " : "") + names_[i];
@@ -83,12 +87,22 @@ int32_t LabelMap::id(const std::string& label, const std::string& where) const {
 }
 
 Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
-                                const Tokenizer& tokenizer, int64_t max_seq_length) {
+                                const Tokenizer& tokenizer, int64_t max_seq_length,
+                                RowIssues* issues) {
   Dataset dataset{Task::kClassification, {}, labels.size()};
   for (const LabelledText& row : texts.rows) {
     const std::string where = concat(texts.path, ":", row.line);
-    Example example{tokenizer.encode(row.text), {labels.id(row.label, where)}, {}};
-    check(!example.input_ids.empty(), ErrorCode::kDataLoss, where, ": the text has no tokens");
+    const auto label = labels.find(row.label);
+    if (!label) {
+      if (stops_at_first(issues)) labels.id(row.label, where);
+      issues->skip("label not among the known ones", where);
+      continue;
+    }
+    Example example{tokenizer.encode(row.text), {*label}, {}};
+    if (example.input_ids.empty()) {
+      skip_row(issues, "empty text", where, "the text has no tokens");
+      continue;
+    }
     if (example.input_ids.size() > static_cast<size_t>(max_seq_length)) {
       example.input_ids.resize(static_cast<size_t>(max_seq_length));
     }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -70,8 +71,18 @@ size_t resolve(const std::string& wanted, const std::vector<std::string>& first,
   return static_cast<size_t>(found - first.begin());
 }
 
-Columns find_columns(const std::vector<std::string>& first, const ColumnOptions& options,
+// Column 1 of a table without a header, as in AG News, is the label only if it looks like one.
+bool holds_integer(const std::vector<Record>& records, size_t column) {
+  for (const Record& record : records) {
+    const std::string& field = record.fields[column];
+    if (!field.empty()) return is_number(field[0] == '-' ? field.substr(1) : field);
+  }
+  return false;
+}
+
+Columns find_columns(const std::vector<Record>& records, const ColumnOptions& options,
                      const std::string& path) {
+  const std::vector<std::string>& first = records.front().fields;
   Columns columns;
   const auto usual_text = find_usual(first, kTextNames);
   const auto usual_label = find_usual(first, kLabelNames);
@@ -80,18 +91,21 @@ Columns find_columns(const std::vector<std::string>& first, const ColumnOptions&
   const bool named =
       std::any_of(texts.begin(), texts.end(), [](auto& t) { return !is_number(t); }) ||
       (!options.label.empty() && !is_number(options.label));
-  columns.header = named || (usual_text && usual_label);
+  columns.header = named || usual_text || usual_label;
   if (!options.label.empty()) {
     columns.label = resolve(options.label, first, path);
-  } else if (columns.header) {
-    check(usual_label.has_value(), ErrorCode::kInvalidArgument, path,
-          ": no column named like a label (", join(kLabelNames), "); use --label_column");
+  } else if (usual_label) {
     columns.label = *usual_label;
+  } else {
+    check(!columns.header && holds_integer(records, 0), ErrorCode::kInvalidArgument, path,
+          ": no column named like a label (", join(kLabelNames), "); the first line has ",
+          join(first), "; use --label_column NAME or NUMBER");
   }
   for (const std::string& text : texts) columns.text.push_back(resolve(text, first, path));
   if (texts.empty() && columns.header) {
     check(usual_text.has_value(), ErrorCode::kInvalidArgument, path,
-          ": no column named like a text (", join(kTextNames), "); use --text_column");
+          ": no column named like a text (", join(kTextNames), "); the first line has ",
+          join(first), "; use --text_column NAME or NUMBER");
     columns.text.push_back(*usual_text);
   } else if (texts.empty()) {
     for (size_t i = 0; i < first.size(); ++i) {
@@ -106,58 +120,119 @@ Columns find_columns(const std::vector<std::string>& first, const ColumnOptions&
   return columns;
 }
 
-LabelledTexts read_table(const std::string& path, const ColumnOptions& options, bool commas) {
+// Adds a row to the result unless its text or label is missing.
+void add_row(LabelledTexts& result, LabelledText row, RowIssues* issues) {
+  const std::string where = concat(result.path, ":", row.line);
+  if (row.label.empty()) return skip_row(issues, "no label", where, "no label");
+  if (row.text.find_first_not_of(" \t\r\n") == row.text.npos) {
+    return skip_row(issues, "empty text", where, "the text is empty");
+  }
+  result.rows.push_back(std::move(row));
+}
+
+LabelledTexts read_table(const std::string& path, const ColumnOptions& options, bool commas,
+                         RowIssues* issues) {
   const std::vector<Record> records = read_delimited(
       read_file(path), commas ? ',' : '\t', commas ? Quoting::kRfc4180 : Quoting::kNone, path);
   check(!records.empty(), ErrorCode::kDataLoss, path, ": no rows");
-  const Columns columns = find_columns(records.front().fields, options, path);
-  LabelledTexts result{path, {}};
-  for (size_t i = columns.header ? 1 : 0; i < records.size(); ++i) {
+  const Columns columns = find_columns(records, options, path);
+  const auto name = [&](size_t column) {
+    return columns.header ? records.front().fields[column] : concat("column ", column + 1);
+  };
+  LabelledTexts result{path, {}, {}, name(columns.label)};
+  for (const size_t column : columns.text) result.text_columns.push_back(name(column));
+  const size_t header = columns.header ? 1 : 0;
+  for (size_t i = header; i < records.size(); ++i) {
     LabelledText row{"", records[i].fields[columns.label], records[i].line};
     for (const size_t column : columns.text) {
       if (column != columns.text.front()) row.text += ' ';
       row.text += records[i].fields[column];
     }
-    result.rows.push_back(std::move(row));
+    add_row(result, std::move(row), issues);
   }
+  if (issues) issues->add_rows(static_cast<int64_t>(records.size() - header));
   return result;
 }
 
-LabelledTexts read_json_lines(const std::string& path, const ColumnOptions& options) {
+// The names that the rows of a JSON lines file are asked for: given, or the usual one that is found
+// first.
+class KeyFinder {
+ public:
+  KeyFinder(const std::string& given, const std::vector<std::string>& usual)
+      : names_(given.empty() ? std::vector<std::string>() : split_commas(given)),
+        usual_(usual),
+        found_(false) {}
+
+  const std::vector<std::string>& look(const Json& row) {
+    for (size_t i = 0; i < usual_.size() && names_.empty(); ++i) {
+      if (row.contains(usual_[i])) names_ = {usual_[i]};
+    }
+    found_ = found_ || std::any_of(names_.begin(), names_.end(),
+                                   [&](const std::string& name) { return row.contains(name); });
+    return names_;
+  }
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  // After the last row.
+  void check_found(const std::string& path, const char* flag) const {
+    check(found_, ErrorCode::kInvalidArgument, path, ": no row has ",
+          join(names_.empty() ? usual_ : names_), "; use ", flag, " NAME");
+  }
+
+ private:
+  std::vector<std::string> names_;
+  const std::vector<std::string>& usual_;
+  bool found_;
+};
+
+std::string label_text(const Json& label) {
+  if (label.is_string()) return label.as_string();
+  // Tables with gaps are often written with 1.0 for 1.
+  const bool whole = label.is_number() && !label.is_integer() &&
+                     std::abs(label.as_double()) < 1e9 &&
+                     label.as_double() == std::floor(label.as_double());
+  return std::to_string(whole ? static_cast<int64_t>(label.as_double()) : label.as_int64());
+}
+
+LabelledTexts read_json_lines(const std::string& path, const ColumnOptions& options,
+                              RowIssues* issues) {
   LabelledTexts result{path, {}};
-  const auto key_of = [&](const Json& row, const std::string& wanted,
-                          const std::vector<std::string>& usual) {
-    if (!wanted.empty()) return wanted;
-    for (const std::string& name : usual) {
-      if (row.contains(name)) return name;
-    }
-    row.fail("has none of " + join(usual) + "; use --text_column and --label_column");
-  };
+  KeyFinder texts(options.text, kTextNames), labels(options.label, kLabelNames);
+  std::vector<LabelledText> rows;
   for_each_json_line(path, [&](const Json& json, int64_t line) {
-    LabelledText row;
-    row.line = line;
-    const Json label = json.at(key_of(json, options.label, kLabelNames));
-    row.label = label.is_string() ? label.as_string() : std::to_string(label.as_int64());
-    bool first = true;
-    for (const std::string& name : split_commas(key_of(json, options.text, kTextNames))) {
-      if (!first) row.text += ' ';
-      first = false;
-      row.text += json.at(name).as_string();
+    LabelledText row{"", "", line};
+    for (const std::string& name : labels.look(json)) {
+      if (const auto label = json.find(name)) row.label = label_text(*label);
     }
-    result.rows.push_back(std::move(row));
+    for (const std::string& name : texts.look(json)) {
+      const auto text = json.find(name);
+      if (!row.text.empty()) row.text += ' ';
+      if (text) row.text += text->as_string();
+    }
+    rows.push_back(std::move(row));
   });
+  check(!rows.empty(), ErrorCode::kDataLoss, path, ": no rows");
+  labels.check_found(path, "--label_column");
+  texts.check_found(path, "--text_column");
+  if (issues) issues->add_rows(static_cast<int64_t>(rows.size()));
+  for (LabelledText& row : rows) add_row(result, std::move(row), issues);
+  result.text_columns = texts.names();
+  result.label_column = labels.names().front();
   return result;
 }
 
 }  // namespace
 
-LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns) {
+LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns,
+                                  RowIssues* issues) {
   const std::string extension = std::filesystem::path(path).extension().string();
   const bool json = extension == ".jsonl" || extension == ".json";
   check(json || extension == ".csv" || extension == ".tsv", ErrorCode::kInvalidArgument, path,
         ": expected a file named .csv, .tsv, .jsonl or .json");
-  LabelledTexts result =
-      json ? read_json_lines(path, columns) : read_table(path, columns, extension == ".csv");
+  LabelledTexts result = json ? read_json_lines(path, columns, issues)
+                              : read_table(path, columns, extension == ".csv", issues);
+  if (issues) issues->check_share(path);
   check(!result.rows.empty(), ErrorCode::kDataLoss, path, ": no rows");
   return result;
 }

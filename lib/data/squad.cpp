@@ -7,28 +7,147 @@
 namespace tessera {
 namespace {
 
+struct Range {
+  size_t begin, end;  // bytes of the context, or tokens of it
+};
+
 struct Tokenised {
   std::vector<Token> tokens;
-  size_t context_begin, answer_begin;  // bytes
+  std::vector<Range> context;  // the bytes that its tokens cover
+  size_t answer_begin;         // byte of the whole text
 };
 
 Tokenised tokenise(const SquadQuestion& question, std::string_view context,
                    const std::string& answer, const Tokenizer& tokenizer) {
-  Tokenised result;
   std::string text = "Question: " + question.question + "\nContext: ";
-  result.context_begin = text.size();
+  const size_t first = text.size(), last = first + context.size();
   text += context;
   text += "\nAnswer:";
-  result.answer_begin = text.size();
+  Tokenised result{{}, {}, text.size()};
   text += " " + answer;
   result.tokens = tokenizer.encode_with_offsets(text);
+  for (const Token& token : result.tokens) {
+    if (token.end <= first || token.begin >= last) continue;
+    result.context.push_back(
+        {std::max(token.begin, first) - first, std::min(token.end, last) - first});
+  }
   return result;
 }
 
-// Start of the character that holds byte `at`.
-size_t character_start(std::string_view text, size_t at) {
-  while (at > 0 && at < text.size() && (text[at] & 0xC0) == 0x80) --at;
-  return at;
+bool inside_character(std::string_view text, size_t at) {
+  return at < text.size() && (text[at] & 0xC0) == 0x80;
+}
+
+// Windows of `room` tokens over `count`, each beginning `stride` before the end of the last.
+std::vector<Range> sliding_windows(size_t count, size_t room, size_t stride) {
+  const size_t step = std::max(room - std::min(stride, room / 2), size_t{1});
+  std::vector<Range> windows;
+  for (size_t begin = 0;; begin += step) {
+    windows.push_back({begin, std::min(begin + room, count)});
+    if (begin + room >= count) return windows;
+  }
+}
+
+// `room` tokens around those that cover `bytes`, evenly where the context goes on on both sides.
+Range window_around(const std::vector<Range>& tokens, Range bytes, size_t room) {
+  size_t first = 0, last = tokens.size();
+  while (first < tokens.size() && tokens[first].end <= bytes.begin) ++first;
+  while (last > first && tokens[last - 1].begin >= bytes.end) --last;
+  const size_t spare = room - std::min(room, last - first);
+  const size_t begin = first - std::min(first, spare / 2);
+  return {begin, std::min(tokens.size(), std::max(last, begin + room))};
+}
+
+// The row of one question. Tokens are counted without the end token.
+class RowMaker {
+ public:
+  RowMaker(const SquadQuestion& question, const Tokenizer& tokenizer, const SquadOptions& options)
+      : question_(question),
+        context_(question.context),
+        answer_(question.answers.empty() ? "" : question.answers.front()),
+        tokenizer_(tokenizer),
+        most_(static_cast<size_t>(options.max_seq_length - 1)),
+        stride_(static_cast<size_t>(options.doc_stride)),
+        whole_(tokenise(question, context_, answer_, tokenizer)) {}
+
+  const Tokenised& whole() const { return whole_; }
+  bool fits() const { return whole_.tokens.size() <= most_; }
+
+  // The windows of a context that does not fit; empty when not even the answer alone fits.
+  std::vector<Tokenised> rows(int64_t& left_out) const {
+    const Range answer{question_.answer_begin, question_.answer_begin + answer_.size()};
+    const size_t around = whole_.tokens.size() - whole_.context.size();
+    std::vector<Tokenised> rows;
+    if (around < most_) {
+      const size_t room = most_ - around;
+      for (const Range tokens : sliding_windows(whole_.context.size(), room, stride_)) {
+        const Range window = bytes_of(tokens);
+        const bool holds = window.begin <= answer.begin && answer.end <= window.end;
+        if (question_.answers.empty()) {
+          add(window, {window.begin, window.begin}, rows);
+        } else if (holds) {
+          add(window, answer, rows);
+        } else {
+          ++left_out;
+        }
+      }
+      if (rows.empty()) add(bytes_of(window_around(whole_.context, answer, room)), answer, rows);
+    } else {
+      add(answer, answer, rows);
+    }
+    return rows;
+  }
+
+ private:
+  Range bytes_of(Range tokens) const {
+    Range bytes{whole_.context[tokens.begin].begin, whole_.context[tokens.end - 1].end};
+    while (inside_character(context_, bytes.begin)) ++bytes.begin;
+    while (inside_character(context_, bytes.end)) --bytes.end;
+    return bytes;
+  }
+
+  // A cut may change how the ends of a window are split, so what is too long still loses its
+  // excess, at the end as long as the answer is not reached, then at the beginning.
+  void add(Range window, Range keep, std::vector<Tokenised>& rows) const {
+    window = {std::min(window.begin, keep.begin), std::max(window.end, keep.end)};
+    while (true) {
+      while (window.begin < keep.begin && context_[window.begin] == ' ') ++window.begin;
+      const std::string_view context = context_.substr(window.begin, window.end - window.begin);
+      Tokenised row = tokenise(question_, context, answer_, tokenizer_);
+      if (row.tokens.size() <= most_) return rows.push_back(std::move(row));
+      const size_t excess = std::min(row.tokens.size() - most_, row.context.size());
+      if (window.end > keep.end) {
+        size_t end = window.begin + row.context[row.context.size() - excess].begin;
+        while (inside_character(context_, end)) --end;
+        window.end = std::max(end, keep.end);
+      } else if (window.begin < keep.begin) {
+        size_t begin = window.begin + row.context[excess - 1].end;
+        while (inside_character(context_, begin)) ++begin;
+        window.begin = std::min(begin, keep.begin);
+      } else {
+        return;
+      }
+    }
+  }
+
+  const SquadQuestion& question_;
+  const std::string_view context_;
+  const std::string answer_;
+  const Tokenizer& tokenizer_;
+  const size_t most_, stride_;
+  const Tokenised whole_;
+};
+
+Example example_of(const Tokenised& row, int32_t end_token, bool supervise_all) {
+  Example example;
+  for (const Token& token : row.tokens) {
+    example.input_ids.push_back(token.id);
+    const bool supervised = supervise_all || token.end > row.answer_begin;
+    example.labels.push_back(supervised ? token.id : static_cast<int32_t>(kIgnoredLabel));
+  }
+  example.input_ids.push_back(end_token);
+  example.labels.push_back(end_token);
+  return example;
 }
 
 }  // namespace
@@ -38,50 +157,38 @@ std::string squad_prompt(const SquadQuestion& question) {
 }
 
 SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
-                             const Tokenizer& tokenizer, const SquadOptions& options) {
+                             const Tokenizer& tokenizer, const SquadOptions& options,
+                             RowIssues* issues) {
   check(tokenizer.eos_id().has_value(), ErrorCode::kDataLoss, tokenizer.origin(),
         ": no end token; name eos_token in tokenizer_config.json");
   SquadExamples result;
+  const auto add = [&](const Tokenised& row, size_t index) {
+    result.dataset.examples.push_back(example_of(row, *tokenizer.eos_id(), options.supervise_all));
+    result.question_index.push_back(index);
+  };
   for (size_t index = 0; index < questions.size(); ++index) {
     const SquadQuestion& question = questions[index];
     if (question.answers.empty() && !options.keep_unanswerable) {
       ++result.skipped_unanswerable;
       continue;
     }
-    const std::string answer = question.answers.empty() ? "" : question.answers.front();
-    const auto most = static_cast<size_t>(options.max_seq_length - 1);  // one for the end token
-    std::string_view context = question.context;
-    Tokenised full = tokenise(question, context, answer, tokenizer);
-    if (full.tokens.size() > most) ++result.truncated;
-    while (full.tokens.size() > most) {
-      check(!context.empty(), ErrorCode::kDataLoss, question.where,
-            ": question and answer alone take ", full.tokens.size() + 1,
-            " tokens; raise --max_seq_length from ", options.max_seq_length);
-      // Cut where the excess ends, counted from the context's last token; a cut may change how its
-      // end is split, hence the loop, and always takes at least one character.
-      size_t excess = full.tokens.size() - most, keep = context.size() - 1;
-      for (size_t i = full.tokens.size(); i-- > 0 && excess > 0;) {
-        if (full.tokens[i].begin >= full.context_begin + context.size()) continue;
-        if (full.tokens[i].begin < full.context_begin) {
-          keep = 0;
-          break;
-        }
-        keep = std::min(keep, full.tokens[i].begin - full.context_begin);
-        --excess;
-      }
-      context = context.substr(0, character_start(context, keep));
-      full = tokenise(question, context, answer, tokenizer);
+    const RowMaker maker(question, tokenizer, options);
+    if (maker.fits()) {
+      add(maker.whole(), index);
+      continue;
     }
-    Example example;
-    for (const Token& token : full.tokens) {
-      example.input_ids.push_back(token.id);
-      const bool supervised = options.supervise_all || token.end > full.answer_begin;
-      example.labels.push_back(supervised ? token.id : static_cast<int32_t>(kIgnoredLabel));
+    const std::vector<Tokenised> rows = maker.rows(result.windows_left_out);
+    if (rows.empty()) {
+      skip_row(issues,
+               concat("question and answer longer than --max_seq_length ", options.max_seq_length),
+               question.where,
+               concat("question and answer alone take more than --max_seq_length ",
+                      options.max_seq_length, " tokens; raise it or leave the question out"));
+      continue;
     }
-    example.input_ids.push_back(*tokenizer.eos_id());
-    example.labels.push_back(*tokenizer.eos_id());
-    result.dataset.examples.push_back(std::move(example));
-    result.question_index.push_back(index);
+    ++result.cut_contexts;
+    result.windows += static_cast<int64_t>(rows.size());
+    for (const Tokenised& row : rows) add(row, index);
   }
   return result;
 }

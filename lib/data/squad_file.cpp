@@ -1,5 +1,7 @@
 #include <absl/container/flat_hash_set.h>
 
+#include <optional>
+
 #include "lib/data/unicode.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -16,51 +18,80 @@ std::vector<size_t> character_offsets(const std::string& text) {
   return offsets;
 }
 
-SquadQuestion read_question(const Json& qa, const std::string& context,
-                            const std::vector<size_t>& offsets) {
-  SquadQuestion question;
-  question.id = qa.at("id").as_string();
-  question.question = qa.at("question").as_string();
-  question.context = context;
-  question.where = concat(qa.origin(), ": ", qa.path());
+// Where the answer stands in the context; nullopt when it does not stand where it is said to.
+std::optional<size_t> byte_of(const Json& answer, const std::string& text,
+                              const std::string& context, const std::vector<size_t>& offsets) {
+  const int64_t start = answer.at("answer_start").as_int64();
+  if (start < 0 || start >= static_cast<int64_t>(offsets.size())) return std::nullopt;
+  const size_t byte = offsets[static_cast<size_t>(start)];
+  return context.compare(byte, text.size(), text) == 0 ? std::optional(byte) : std::nullopt;
+}
+
+// False when the row is skipped.
+bool read_answers(const Json& qa, const std::vector<size_t>& offsets, SquadQuestion& question,
+                  RowIssues* issues) {
   const bool impossible = qa.get("is_impossible", false);
   const auto answers = qa.find("answers");
   if (!answers && !impossible) qa.fail("has no \"answers\"");
-  if (!answers) return question;
+  if (!answers) return true;
+  const auto skip = [&](const std::string& reason, const Json& at, const std::string& detail) {
+    if (stops_at_first(issues)) at.fail(detail);
+    issues->skip(reason, question.where);
+    return false;
+  };
   for (const Json& answer : answers->items()) {
     const std::string text = answer.at("text").as_string();
-    const Json start = answer.at("answer_start");
-    const auto first =
-        static_cast<size_t>(start.as_int64(0, static_cast<int64_t>(offsets.size()) - 1));
-    if (context.compare(offsets[first], text.size(), text) != 0) {
-      start.fail(concat("the answer does not stand at character ", first, " of its context"));
+    const auto byte = byte_of(answer, text, question.context, offsets);
+    if (!byte) {
+      return skip("answer not at its answer_start", answer.at("answer_start"),
+                  concat("the answer does not stand at character ",
+                         answer.at("answer_start").as_int64(), " of its context"));
     }
-    if (text.empty()) answer.at("text").fail("an answer is empty; a question without one has none");
+    if (text.empty()) {
+      return skip("empty answer", answer.at("text"),
+                  "an answer is empty; a question without one has none");
+    }
+    if (question.answers.empty()) question.answer_begin = *byte;
     question.answers.push_back(text);
   }
   if (impossible && !question.answers.empty()) {
-    answers->fail("is_impossible is true, but there are answers");
+    return skip("is_impossible with answers", *answers,
+                "is_impossible is true, but there are answers");
   }
-  return question;
+  return true;
 }
 
 }  // namespace
 
-std::vector<SquadQuestion> read_squad(const std::string& path) {
+std::vector<SquadQuestion> read_squad(const std::string& path, RowIssues* issues) {
   const Json file = Json::parse_file(path, {.max_bytes = size_t{1} << 30});
   std::vector<SquadQuestion> questions;
   absl::flat_hash_set<std::string> ids;
+  int64_t rows = 0;
   for (const Json& article : file.at("data").items()) {
     for (const Json& paragraph : article.at("paragraphs").items()) {
       const std::string context = paragraph.at("context").as_string();
       const std::vector<size_t> offsets = character_offsets(context);
       for (const Json& qa : paragraph.at("qas").items()) {
-        questions.push_back(read_question(qa, context, offsets));
-        if (!ids.insert(questions.back().id).second) qa.at("id").fail("this id appears twice");
+        ++rows;
+        SquadQuestion question;
+        question.id = qa.at("id").as_string();
+        question.question = qa.at("question").as_string();
+        question.context = context;
+        question.where = concat(path, ": ", qa.path());
+        if (!read_answers(qa, offsets, question, issues)) continue;
+        if (ids.insert(question.id).second) {
+          questions.push_back(std::move(question));
+        } else if (stops_at_first(issues)) {
+          qa.at("id").fail("this id appears twice");
+        } else {
+          issues->skip("id appears twice", question.where);
+        }
       }
     }
   }
-  check(!questions.empty(), ErrorCode::kDataLoss, path, ": no questions");
+  check(rows > 0, ErrorCode::kDataLoss, path, ": no questions");
+  if (issues) issues->add_rows(rows);
   return questions;
 }
 

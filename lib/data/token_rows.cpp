@@ -1,5 +1,7 @@
 #include "tessera/data/token_rows.h"
 
+#include <set>
+
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -7,28 +9,39 @@
 namespace tessera {
 namespace {
 
+void check_length(const Json& list, size_t length) {
+  if (list.size() != length) {
+    list.fail(concat(list.size(), " elements, but input_ids has ", length));
+  }
+}
+
+std::vector<int32_t> causal_labels(const Json& row, const Example& example,
+                                   const TokenRowOptions& options) {
+  std::vector<int32_t> labels = example.input_ids;
+  const auto list = row.find("labels");
+  if (!list) {
+    for (size_t i = 0; i < example.attention_mask.size(); ++i) {
+      if (!example.attention_mask[i]) labels[i] = static_cast<int32_t>(kIgnoredLabel);
+    }
+    return labels;
+  }
+  check_length(*list, labels.size());
+  labels.clear();
+  for (const Json& label : list->items()) {
+    const bool ignored = label.as_int64() == kIgnoredLabel;
+    labels.push_back(
+        static_cast<int32_t>(ignored ? kIgnoredLabel : label.as_int64(0, options.vocab_size - 1)));
+  }
+  return labels;
+}
+
 Example read_row(const Json& row, const TokenRowOptions& options) {
   Example example;
-  for (const auto& [key, value] : row.members()) {
-    if (key != "input_ids" && key != "attention_mask" && key != "labels") {
-      value.fail("unknown key; known are input_ids, attention_mask and labels");
-    }
-  }
-  const Json ids = row.at("input_ids");
-  if (ids.size() == 0) ids.fail("a row needs at least one token");
-  if (options.max_seq_length > 0 && ids.size() > static_cast<size_t>(options.max_seq_length)) {
-    ids.fail(concat(ids.size(), " tokens, more than max_seq_length ", options.max_seq_length));
-  }
-  for (const Json& id : ids.items()) {
+  for (const Json& id : row.at("input_ids").items()) {
     example.input_ids.push_back(static_cast<int32_t>(id.as_int64(0, options.vocab_size - 1)));
   }
-  const auto same_length = [&](const Json& list) {
-    if (list.size() != ids.size()) {
-      list.fail(concat(list.size(), " elements, but input_ids has ", ids.size()));
-    }
-  };
   if (const auto mask = row.find("attention_mask")) {
-    same_length(*mask);
+    check_length(*mask, example.input_ids.size());
     bool all = true;
     for (const Json& flag : mask->items()) {
       example.attention_mask.push_back(static_cast<uint8_t>(flag.as_int64(0, 1)));
@@ -36,28 +49,55 @@ Example read_row(const Json& row, const TokenRowOptions& options) {
     }
     if (all) example.attention_mask.clear();
   }
-  const Json labels = row.at("labels");
-  if (options.task == Task::kClassification) {
-    example.labels.push_back(static_cast<int32_t>(labels.as_int64(0, options.num_labels - 1)));
-    return example;
-  }
-  same_length(labels);
-  for (const Json& label : labels.items()) {
-    const bool ignored = label.as_int64() == kIgnoredLabel;
+  if (options.task == Task::kCausal) {
+    example.labels = causal_labels(row, example, options);
+  } else {
     example.labels.push_back(
-        static_cast<int32_t>(ignored ? kIgnoredLabel : label.as_int64(0, options.vocab_size - 1)));
+        static_cast<int32_t>(row.at("labels").as_int64(0, options.num_labels - 1)));
   }
   return example;
 }
 
+// True when there was something to cut.
+bool cut_to(size_t length, Task task, Example& example) {
+  if (length == 0 || example.input_ids.size() <= length) return false;
+  example.input_ids.resize(length);
+  if (task == Task::kCausal) example.labels.resize(length);
+  if (!example.attention_mask.empty()) example.attention_mask.resize(length);
+  return true;
+}
+
 }  // namespace
 
-Dataset read_token_rows(const std::string& path, const TokenRowOptions& options) {
-  Dataset dataset{options.task, {}, options.num_labels};
-  for_each_json_line(
-      path, [&](const Json& row, int64_t) { dataset.examples.push_back(read_row(row, options)); });
-  check(dataset.size() > 0, ErrorCode::kDataLoss, path, ": no rows");
-  return dataset;
+TokenRows read_token_rows(const std::string& path, const TokenRowOptions& options,
+                          RowIssues* issues) {
+  TokenRows rows{{options.task, {}, options.num_labels}, 0, {}};
+  const std::set<std::string> known{"input_ids", "attention_mask", "labels"};
+  std::set<std::string> ignored;
+  int64_t count = 0;
+  for_each_json_line(path, [&](const Json& row, int64_t line) {
+    ++count;
+    for (const auto& [key, value] : row.members()) {
+      if (!known.contains(key)) ignored.insert(key);
+    }
+    const std::string where = concat(path, ":", line);
+    if (row.at("input_ids").size() == 0) {
+      return skip_row(issues, "no tokens", where, "input_ids: a row needs at least one token");
+    }
+    if (options.task == Task::kClassification && !row.find("labels")) {
+      return skip_row(issues, "no label", where, "has no \"labels\"");
+    }
+    Example example = read_row(row, options);
+    rows.cut += cut_to(static_cast<size_t>(options.max_seq_length), options.task, example);
+    rows.dataset.examples.push_back(std::move(example));
+  });
+  check(count > 0, ErrorCode::kDataLoss, path, ": no rows");
+  if (issues) {
+    issues->add_rows(count);
+    issues->check_share(path);
+  }
+  rows.ignored_keys.assign(ignored.begin(), ignored.end());
+  return rows;
 }
 
 }  // namespace tessera

@@ -97,6 +97,27 @@ Event to_event(const RunStartRecord& r) {
            {"git_sha", text_or_null(r.git_sha)}}};
 }
 
+Event to_event(const DataRecord& r) {
+  JsonWriter issues;
+  issues.begin_array();
+  for (const DataRecord::Issue& issue : r.issues) {
+    issues.begin_object().field("reason", valid_utf8(issue.reason)).field("count", issue.count);
+    issues.key("places").scalar(json_list(issue.places).text).end_object();
+  }
+  return {"data",
+          {{"file", r.file},
+           {"role", r.role},
+           {"rows", r.rows},
+           {"examples", r.examples},
+           {"skipped_rows", r.skipped_rows},
+           {"issues", JsonText{issues.end_array().text()}},
+           {"text_columns", json_list(r.text_columns)},
+           {"label_columns", json_list(r.label_columns)},
+           {"cut_contexts", value_of(r.cut_contexts)},
+           {"windows", value_of(r.windows)},
+           {"cut_rows", value_of(r.cut_rows)}}};
+}
+
 Event to_event(const StepRecord& r) {
   return {"step",
           {{"step", r.step},

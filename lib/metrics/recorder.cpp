@@ -121,6 +121,11 @@ void Recorder::checkpoint(const CheckpointRecord& record) {
   emit(to_event(record));
 }
 
+void Recorder::data(const DataRecord& record) {
+  std::lock_guard lock(mutex_);
+  emit(to_event(record));
+}
+
 void Recorder::resource(const ResourceRecord& record) {
   std::lock_guard lock(mutex_);
   Totals& t = *totals_;

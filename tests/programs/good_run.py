@@ -32,7 +32,7 @@ check.that("\r" not in result.text, "no progress bar in a pipe", result)
 check.that(sum(line.startswith("step ") for line in result.text.splitlines()) == 6, "one line a step", result)
 events = read_events(check, out)
 names = [event["event"] for event in events if event["event"] != "resource"]
-check.that(names == ["run_start", "step", "step", "step", "eval", "step", "step", "step", "eval", "run_end"],
+check.that(names == ["run_start", "data", "data", "step", "step", "step", "eval", "step", "step", "step", "eval", "run_end"],
            f"events in order: {names}")
 check.that(any(event["event"] == "resource" for event in events), "resources are sampled")
 start, end = events[0], events[-1]

@@ -2,10 +2,12 @@
 // Labelled texts from CSV, TSV and JSON lines.
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/data/dataset.h"
+#include "tessera/data/row_issues.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera {
@@ -19,20 +21,25 @@ struct LabelledText {
 struct LabelledTexts {
   std::string path;
   std::vector<LabelledText> rows;
+  // As in the header, or "column 2" without one.
+  std::vector<std::string> text_columns = {};
+  std::string label_column = {};
 };
 
 struct ColumnOptions {
   // A name, a number counted from 1, or several with commas between them, joined by a space. Empty:
-  // found by the usual names (text, sentence, ...; label, class, ...) in the first row; else column
-  // 1 is the label and the others are text.
+  // found by the usual names (text, sentence, ...; label, class, ...); in a table without a header
+  // column 1 is the label, if it holds integers, and the others are text.
   std::string text = {};
   std::string label = {};
 };
 
 // By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
-// and TSV have a header when columns are given by name or the usual names are found. Throws
-// Error(kDataLoss) with file and line for anything malformed.
-LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns = {});
+// and TSV have a header when columns are given by name or a usual name is found. Throws
+// Error(kDataLoss) with file and line for anything malformed. Rows without a text or a label are
+// skipped with `issues`, errors without.
+LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns = {},
+                                  RowIssues* issues = nullptr);
 
 // Which class number a label in the file means.
 class LabelMap {
@@ -45,6 +52,7 @@ class LabelMap {
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
+  std::optional<int32_t> find(const std::string& label) const;
   // Throws Error(kDataLoss) naming `where` and the labels known.
   int32_t id(const std::string& label, const std::string& where) const;
 
@@ -56,8 +64,10 @@ class LabelMap {
   bool accept_numbers_ = false;
 };
 
-// Tokens of every text with the tokenizer's template, at most max_seq_length of them.
+// Tokens of every text with the tokenizer's template, at most max_seq_length of them. Rows without
+// tokens and with labels that are not in the map are skipped with `issues`, errors without.
 Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
-                                const Tokenizer& tokenizer, int64_t max_seq_length);
+                                const Tokenizer& tokenizer, int64_t max_seq_length,
+                                RowIssues* issues = nullptr);
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
+#include "tessera/data/row_issues.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera {
@@ -12,16 +13,18 @@ namespace tessera {
 struct SquadQuestion {
   std::string id, question, context;
   std::vector<std::string> answers;  // empty: the question has none
+  size_t answer_begin = 0;           // byte of the context where the first one stands
   std::string where;                 // file and place, for messages
 };
 
 // Every question of the file in its order. Throws Error(kDataLoss) with file, path and byte for
-// anything malformed, duplicate ids, and answers that are not where answer_start says (counted in
-// characters).
-std::vector<SquadQuestion> read_squad(const std::string& path);
+// anything malformed. Skipped with `issues`, errors without: duplicate ids, empty answers, answers
+// that are not where answer_start says (counted in characters) or contradict is_impossible.
+std::vector<SquadQuestion> read_squad(const std::string& path, RowIssues* issues = nullptr);
 
 struct SquadOptions {
   int64_t max_seq_length = 512;
+  int64_t doc_stride = 128;    // tokens that two windows of a context share, at most half of one
   bool supervise_all = false;  // labels on every token, not on the answer and the end token only
   bool keep_unanswerable = false;  // with an empty answer (SQuAD v2) instead of skipping them
 };
@@ -33,14 +36,19 @@ struct SquadExamples {
   Dataset dataset;
   std::vector<size_t> question_index;  // of each example, into the questions
   int64_t skipped_unanswerable = 0;
-  int64_t truncated = 0;  // examples whose context was shortened at its end
+  int64_t cut_contexts = 0;      // questions whose context did not fit
+  int64_t windows = 0;           // examples made of them
+  int64_t windows_left_out = 0;  // without the answer
 };
 
-// `{prompt} {first answer}` and the tokenizer's end token. A context that is too long is cut so
-// that the ids are those of the whole text with the shorter context; question and answer are never
-// cut: Error(kDataLoss) when they alone do not fit.
+// `{prompt} {first answer}` and the tokenizer's end token. A context that is too long is cut into
+// overlapping windows, as run_qa of transformers does; an example is made of each that holds the
+// answer, and where none does of one around it (unanswerable questions: of each). The ids are those
+// of the whole text with the window as context. Question and answer are never cut: a row in which
+// they alone do not fit is skipped, or Error(kDataLoss) without `issues`.
 SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
-                             const Tokenizer& tokenizer, const SquadOptions& options);
+                             const Tokenizer& tokenizer, const SquadOptions& options,
+                             RowIssues* issues = nullptr);
 
 // The official measures on one prediction: best over the answers after lower-casing and dropping
 // ASCII punctuation, articles and extra space. A question without answers wants an empty

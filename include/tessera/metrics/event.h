@@ -48,6 +48,23 @@ struct RunStartRecord {
       tessera_version, git_sha;
 };
 
+// What became of one data file.
+struct DataRecord {
+  struct Issue {
+    std::string reason;
+    int64_t count = 0;
+    std::vector<std::string> places;
+  };
+  std::string file, role;  // train or validation
+  int64_t rows = 0;        // in the file
+  int64_t examples = 0;    // made of them
+  int64_t skipped_rows = 0;
+  std::vector<Issue> issues;  // why
+  std::vector<std::string> text_columns, label_columns;
+  std::optional<int64_t> cut_contexts, windows;  // too long for a row, and the rows made of them
+  std::optional<int64_t> cut_rows;               // at their end
+};
+
 struct StepRecord {
   int64_t step = 0;  // counted from 1
   double epoch = 0;
@@ -96,6 +113,7 @@ struct AnomalyRecord {
 };
 
 Event to_event(const RunStartRecord& record);
+Event to_event(const DataRecord& record);
 Event to_event(const StepRecord& record);
 Event to_event(const EvalRecord& record);
 Event to_event(const CheckpointRecord& record);

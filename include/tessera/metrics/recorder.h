@@ -28,6 +28,7 @@ class Recorder {
   ~Recorder();
 
   void start(const RunStartRecord& record);
+  void data(const DataRecord& record);
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
   void checkpoint(const CheckpointRecord& record);

@@ -96,15 +96,77 @@ TEST_CASE("columns are found by name, by number, by the usual names or as in AG 
         "a.csv: column 4 was asked for; the file has columns 1 to 3");
   CHECK(refusal("a.csv", named, {.text = "1", .label = "1"}) ==
         "a.csv: column 1 is both the label and a text");
-  CHECK(refusal("a.csv", "x\ny\n") == "a.csv:1: one column only; a label and a text are needed");
+  CHECK(refusal("a.csv", "1\n2\n") == "a.csv:1: one column only; a label and a text are needed");
   CHECK(refusal("a.csv", "text,label\n") == "a.csv: no rows");
   CHECK(refusal("a.parquet", "x") ==
         "a.parquet: expected a file named .csv, .tsv, .jsonl or .json");
   CHECK(refusal("a.jsonl", "{\"text\": \"x\", \"label\": 1.5}") ==
         "a.jsonl:1: label: expected an integer, found number 1.5 (line 1, byte 23)");
-  CHECK(
-      refusal("a.jsonl", "{\"text\": \"x\"}").find("has none of label, labels, class, category") !=
-      std::string::npos);
+}
+
+TEST_CASE("a file without a label or text column is refused, the columns taken are named") {
+  CHECK(refusal("a.csv", "title,body\nx,y\n") ==
+        "a.csv: no column named like a label (label, labels, class, category); the first line has "
+        "title, body; use --label_column NAME or NUMBER");
+  CHECK(refusal("a.csv", "text,stars\nx,1\n").find("a.csv: no column named like a label") == 0);
+  CHECK(refusal("a.csv", "label,body\n1,y\n").find("a.csv: no column named like a text") == 0);
+  CHECK(refusal("a.csv", "A sentence,another\n3,x\n").find("no column named like a label") !=
+        std::string::npos);
+  CHECK(refusal("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n") ==
+        "a.jsonl: no row has label, labels, class, category; use --label_column NAME");
+  CHECK(refusal("a.jsonl", "{\"label\": 1}\n") ==
+        "a.jsonl: no row has text, sentence, content, review, description; use --text_column NAME");
+  CHECK(refusal("a.jsonl", "{\"text\": \"x\", \"label\": 1}", {.label = "colour"}) ==
+        "a.jsonl: no row has colour; use --label_column NAME");
+
+  const auto named = read("a.csv", "Label,id,Text\n1,7,x\n");
+  CHECK(named.label_column == "Label");
+  CHECK(named.text_columns == Fields{"Text"});
+  const auto plain = read("a.csv", "2,c,d\n1,e,f\n");
+  CHECK(plain.label_column == "column 1");
+  CHECK(plain.text_columns == Fields{"column 2", "column 3"});
+  const auto json = read("a.jsonl", "{\"sentence\": \"x\", \"class\": 2.0}\n");
+  CHECK(json.rows[0].label == "2");
+  CHECK(json.label_column == "class");
+  CHECK(json.text_columns == Fields{"sentence"});
+}
+
+TEST_CASE("rows without a text, a label or a known label are skipped with reason and place") {
+  const TempDir dir;
+  const auto skipped = [&](const std::string& name, const std::string& bad,
+                           const std::string& good) {
+    std::string bytes = bad;
+    for (int i = 0; i < 100; ++i) bytes += good;
+    RowIssues issues;
+    const std::string path = dir.write(name, bytes);
+    const LabelledTexts texts = read_labelled_texts(path, {}, &issues);
+    CHECK(texts.rows.size() == 100);
+    std::string found;
+    for (const auto& kind : issues.kinds()) {
+      found += kind.reason + " " + std::to_string(kind.count) + kind.places[0].substr(path.size()) +
+               "; ";
+    }
+    RowIssues strict(true);
+    CHECK_FALSE(error_of([&] { read_labelled_texts(path, {}, &strict); }).empty());
+    return found;
+  };
+  CHECK(skipped("a.csv", ",\"T\",\"B\"\n1,, \n", "2,Title,Body\n") ==
+        "no label 1:1; empty text 1:2; ");
+  CHECK(skipped("a.tsv", "text\tlabel\nx\t\n \t1\n", "y\t0\n") == "no label 1:2; empty text 1:3; ");
+  CHECK(skipped("a.jsonl",
+                "{\"text\":\"x\"}\n{\"text\":\"x\",\"label\":null}\n{\"text\":null,\"label\":1}\n",
+                "{\"text\":\"y\",\"label\":0}\n") == "no label 2:1; empty text 1:3; ");
+
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const LabelMap labels = LabelMap::from_names({"wet", "dry"});
+  const LabelledTexts texts{"f.csv", {{"rain", "wet", 1}, {"sun", "warm", 2}, {"", "dry", 3}}};
+  RowIssues issues;
+  CHECK(classification_examples(texts, labels, tokenizer, 16, &issues).size() == 1);
+  REQUIRE(issues.kinds().size() == 2);
+  CHECK(issues.kinds()[0].reason == "label not among the known ones");
+  CHECK(issues.kinds()[1].places == Fields{"f.csv:3"});
+  CHECK(error_of([&] { classification_examples(texts, labels, tokenizer, 16); }) ==
+        "f.csv:2: label \"warm\" is not among the 2 known ones: wet, dry");
 }
 
 TEST_CASE("labels become class numbers") {

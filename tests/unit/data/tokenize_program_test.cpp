@@ -45,11 +45,13 @@ TEST_CASE("SQuAD and classification files become rows that --train_ids reads") {
   const Result squad = tokenize(
       {"--input", kData + "/squad_sample.json", "--max_seq_length", "128", "--output", rows});
   CHECK(squad.code == 0);
-  CHECK(squad.err.find("197 rows, 11 contexts shortened") != std::string::npos);
-  CHECK(read_token_rows(rows, {.vocab_size = 2000, .max_seq_length = 128}).size() == 197);
+  CHECK(squad.err.find("204 rows, 18 of them windows of 11 contexts too long for one") !=
+        std::string::npos);
+  CHECK(read_token_rows(rows, {.vocab_size = 2000, .max_seq_length = 128}).dataset.size() == 204);
   CHECK(tokenize({"--input", kData + "/classification_heldout.csv", "--output", rows}).code == 0);
   const Dataset classes =
-      read_token_rows(rows, {.task = Task::kClassification, .vocab_size = 2000, .num_labels = 4});
+      read_token_rows(rows, {.task = Task::kClassification, .vocab_size = 2000, .num_labels = 4})
+          .dataset;
   CHECK(classes.size() == 100);
   CHECK_FALSE(std::filesystem::exists(rows + ".tmp"));
   const std::string text = dir.write("t.txt", "a\n\n\"b\"\n");

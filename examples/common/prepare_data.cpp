@@ -1,0 +1,188 @@
+#include "examples/common/prepare_data.h"
+
+#include "tessera/core/error.h"
+#include "tessera/data/classification.h"
+#include "tessera/data/squad.h"
+#include "tessera/data/token_rows.h"
+
+namespace tessera::programs {
+namespace {
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string joined;
+  for (const std::string& part : parts) joined += (joined.empty() ? "" : ", ") + part;
+  return joined;
+}
+
+// One file while it is read.
+class DataFile {
+ public:
+  DataFile(Prepared& run, const std::string& path, const char* role)
+      : run_(run), issues_(run.options.strict_data) {
+    record_.file = path;
+    record_.role = role;
+  }
+
+  const TrainOptions& options() const { return run_.options; }
+  const std::string& path() const { return record_.file; }
+  RowIssues* issues() { return &issues_; }
+  metrics::DataRecord& record() { return record_; }
+  template <typename... Parts>
+  void notice(const Parts&... parts) {
+    run_.notices.push_back(concat(path(), ": ", parts...));
+  }
+
+  Dataset finish(Dataset dataset) {
+    issues_.check_share(path());
+    check(dataset.size() > 0, ErrorCode::kDataLoss, path(), ": no row to ",
+          record_.role == "train" ? "train on" : "evaluate");
+    if (issues_.skipped() > 0) notice(issues_.text(), " (--strict_data stops at the first)");
+    record_.rows = issues_.rows();
+    record_.examples = dataset.size();
+    record_.skipped_rows = issues_.skipped();
+    for (const RowIssues::Kind& kind : issues_.kinds()) {
+      record_.issues.push_back({kind.reason, kind.count, kind.places});
+    }
+    run_.data_files.push_back(std::move(record_));
+    return dataset;
+  }
+
+ private:
+  Prepared& run_;
+  RowIssues issues_;
+  metrics::DataRecord record_;
+};
+
+Dataset read_squad_file(Prepared& run, const std::string& path, const char* role) {
+  const TrainOptions& o = run.options;
+  DataFile file(run, path, role);
+  const auto questions = read_squad(path, file.issues());
+  SquadExamples squad = squad_examples(questions, *run.tokenizer,
+                                       {.max_seq_length = o.max_seq_length,
+                                        .doc_stride = o.doc_stride,
+                                        .supervise_all = o.supervise == "all",
+                                        .keep_unanswerable = o.squad_v2},
+                                       file.issues());
+  if (squad.skipped_unanswerable > 0) {
+    file.notice(squad.skipped_unanswerable,
+                " questions without an answer skipped (--squad_v2 keeps them)");
+  }
+  if (squad.cut_contexts > 0) {
+    file.notice(squad.cut_contexts, " contexts do not fit ", o.max_seq_length, " tokens: cut into ",
+                squad.windows, " windows that hold the answer (", squad.windows_left_out,
+                " without it left out)");
+  }
+  file.record().cut_contexts = squad.cut_contexts;
+  file.record().windows = squad.windows;
+  return file.finish(std::move(squad.dataset));
+}
+
+Dataset read_ids(Prepared& run, const std::string& path, const char* role, int64_t num_labels) {
+  DataFile file(run, path, role);
+  TokenRows rows = read_token_rows(path,
+                                   {.task = run.task,
+                                    .vocab_size = run.config().vocabulary,
+                                    .num_labels = num_labels,
+                                    .max_seq_length = run.options.max_seq_length},
+                                   file.issues());
+  if (rows.cut > 0) {
+    file.notice(rows.cut, " rows cut to --max_seq_length ", run.options.max_seq_length);
+  }
+  if (!rows.ignored_keys.empty()) file.notice("keys without effect: ", join(rows.ignored_keys));
+  file.record().cut_rows = rows.cut;
+  return file.finish(std::move(rows.dataset));
+}
+
+void prepare_causal(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.train = o.train_ids.empty() ? read_squad_file(run, o.train_file, "train")
+                                  : read_ids(run, o.train_ids, "train", 0);
+  if (!o.validation_file.empty()) {
+    run.validation = read_squad_file(run, o.validation_file, "validation");
+  }
+  if (!o.train_file.empty()) {
+    run.notices.push_back(o.supervise == "all"
+                              ? concat("supervised: all tokens, padding ",
+                                       o.label_padding == "include" ? "included" : "ignored")
+                              : "supervised: the answer and the end token");
+  }
+}
+
+LabelledTexts read_texts(DataFile& file) {
+  const TrainOptions& o = file.options();
+  LabelledTexts texts = read_labelled_texts(
+      file.path(), {.text = o.text_column, .label = o.label_column}, file.issues());
+  file.notice("text from ", join(texts.text_columns), "; label from ", texts.label_column);
+  file.record().text_columns = texts.text_columns;
+  file.record().label_columns = {texts.label_column};
+  return texts;
+}
+
+Dataset make_rows(const Prepared& run, DataFile& file, const LabelledTexts& texts,
+                  const LabelMap& labels) {
+  return file.finish(classification_examples(texts, labels, *run.tokenizer,
+                                             run.options.max_seq_length, file.issues()));
+}
+
+LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
+  const int64_t wanted = run.options.num_labels;
+  if (!run.config().labels.empty() && run.weights) return LabelMap::from_names(run.config().labels);
+  LabelMap found = LabelMap::from(texts);
+  check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
+        found.size(), " different labels, --num_labels says ", wanted);
+  if (found.size() >= wanted) return found;
+  std::vector<std::string> names = found.names();
+  while (static_cast<int64_t>(names.size()) < wanted)
+    names.push_back(concat("LABEL_", names.size()));
+  return LabelMap::from_names(names);
+}
+
+void prepare_labelled_texts(Prepared& run) {
+  const TrainOptions& o = run.options;
+  DataFile file(run, o.train_file, "train");
+  const LabelledTexts texts = read_texts(file);
+  const LabelMap labels = label_map(run, texts);
+  run.train = make_rows(run, file, texts, labels);
+  run.train.num_labels = labels.size();
+  run.language_model.config().labels = labels.names();
+  if (!o.validation_file.empty()) {
+    DataFile validation(run, o.validation_file, "validation");
+    run.validation = make_rows(run, validation, read_texts(validation), labels);
+  }
+}
+
+void prepare_classification(Prepared& run) {
+  const TrainOptions& o = run.options;
+  if (o.train_ids.empty()) {
+    prepare_labelled_texts(run);
+  } else {
+    const int64_t count =
+        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config().labels.size());
+    check(count > 0, ErrorCode::kInvalidArgument,
+          "--train_ids needs --num_labels N for classification");
+    check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
+          "--train_ids goes with --validation_ids, not with --validation_file");
+    run.train = read_ids(run, o.train_ids, "train", count);
+    run.train.num_labels = count;
+  }
+  check(run.train.num_labels >= 2, ErrorCode::kDataLoss, run.train_path,
+        ": only one class; classification needs two at least");
+}
+
+}  // namespace
+
+void prepare_data(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.task == Task::kCausal ? prepare_causal(run) : prepare_classification(run);
+  if (!o.validation_ids.empty()) {
+    run.validation = read_ids(run, o.validation_ids, "validation", run.train.num_labels);
+  }
+  if (!o.train_slice.empty()) run.train = Slice::parse(o.train_slice).of(std::move(run.train));
+  if (!o.validation_slice.empty()) {
+    check(run.validation.size() > 0, ErrorCode::kInvalidArgument,
+          "--validation_slice needs --validation_file or --validation_ids");
+    run.validation = Slice::parse(o.validation_slice).of(std::move(run.validation));
+  }
+}
+
+}  // namespace tessera::programs
