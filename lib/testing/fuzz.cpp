@@ -20,7 +20,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int kShrinkAttempts = 600;
+constexpr int kShrinkAttempts = 2000;
 constexpr double kShrinkSeconds = 240;
 
 struct Outcome {
@@ -101,7 +101,19 @@ FuzzCase twin_of(const FuzzCase& c) {
 
 Outcome failed(const std::string& text) { return {Outcome::Kind::kFailed, text}; }
 
-Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzFamily& family, const FuzzCase& c) {
+std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const FuzzModel& model,
+                         const RunRecord& run) {
+  if (!options.check_memory) return "";
+  for (size_t r = 0; r < run.ranks.size(); ++r) {
+    const int stage = static_cast<int>(r) / (c.mesh.data * c.mesh.tensor);
+    const auto text = options.check_memory(c, model.model, stage, run.ranks[r].memory);
+    if (!text.empty()) return concat("rank ", r, ": ", text);
+  }
+  return "";
+}
+
+Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
+                    const FuzzFamily& family, const FuzzCase& c) {
   FuzzModel model;
   try {
     model = family.build(c);
@@ -127,6 +139,7 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzFamily& family, c
   }
   Outcome outcome;
   std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
+  if (text.empty()) text = wrong_memory(options, c, model, run);
   if (!text.empty()) return failed(text);
   const RunRecord quiet = run_case(make, twin_of(c), model, work, /*quiet=*/true);
   if (!quiet.error.empty()) return failed("quiet run: exception: " + quiet.error);
@@ -141,7 +154,7 @@ Outcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options, 
   check(family != options.families.end(), ErrorCode::kInvalidArgument, "fuzz case: model ", c.model,
         " is of no family");
   try {
-    return run_outcome(make, family->second, c);
+    return run_outcome(make, options, family->second, c);
   } catch (const std::exception& error) {
     return failed(concat("oracle: ", error.what()));
   }

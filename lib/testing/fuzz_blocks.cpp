@@ -87,6 +87,11 @@ std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::strin
     if (changed[i].width > 2) {
       changed[i].width = 2;
       add(changed);
+      changed = blocks;
+    }
+    if (kinds.find('Q') != std::string::npos && changed[i].kind == 'L') {
+      changed[i] = {.kind = 'Q', .width = 1};
+      add(changed);
     }
   }
   return cases;

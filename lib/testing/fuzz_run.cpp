@@ -58,6 +58,7 @@ class Rank {
     }
     record_.final = parameters();
     evaluate(work_.steps.size());
+    record_.memory = strategy_.memory();
     return std::move(record_);
   }
 

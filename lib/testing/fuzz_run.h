@@ -36,6 +36,7 @@ struct RankRecord {
   std::map<std::string, at::Tensor> initial, final;
   std::vector<StepRecord> steps;
   std::vector<EvaluationRecord> evaluations;
+  StrategyMemory memory;  // at the end
 };
 struct RunRecord {
   std::vector<RankRecord> ranks;  // by world rank

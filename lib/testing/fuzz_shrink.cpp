@@ -73,18 +73,68 @@ const std::vector<std::vector<std::string>>& groups() {
   return kGroups;
 }
 
-Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
-  Cases cases;
-  std::vector<std::string> all;
-  for (const auto& group : groups()) all.insert(all.end(), group.begin(), group.end());
-  cases.push_back(without(c, all));
-  for (const auto& group : groups()) cases.push_back(without(c, group));
+int64_t inner_blocks(const FuzzCase& c) {
+  return c.layers + (c.blocks == "-" ? 0 : 1 + std::ranges::count(c.blocks, '.'));
+}
+
+void add_smaller_meshes(Cases& cases, const FuzzCase& c) {
   for (int MeshExtents::*axis :
        {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor}) {
     for (int extent : {1, c.mesh.*axis / 2, c.mesh.*axis - 1}) {
       if (extent >= 1) add(cases, c, [&](FuzzCase& d) { d.mesh.*axis = extent; });
     }
   }
+}
+
+Cases with_fewer_blocks(const FuzzCase& c, const FuzzFamily& family) {
+  Cases cases = family.smaller ? family.smaller(c) : Cases{};
+  std::erase_if(cases, [&](const FuzzCase& d) { return inner_blocks(d) >= inner_blocks(c); });
+  return cases;
+}
+
+// Fewer ranks or blocks at the price of something else that is not the default: other numbers where
+// the failure is one of rounding, other units where it is one of what lies together.
+Cases exchanges(const FuzzCase& c, const FuzzFamily& family) {
+  constexpr int64_t kFewBlocks = 8;
+  Cases meshes, cases;
+  add_smaller_meshes(meshes, c);
+  for (const FuzzCase& mesh : meshes) {
+    if (mesh.ranks() >= c.ranks()) continue;
+    for (uint64_t seed : {1, 2, 3, 4}) {
+      for (int more : {0, 3}) {
+        add(cases, mesh, [&](FuzzCase& d) {
+          d.seed = seed;
+          d.accumulation += more;
+        });
+      }
+    }
+  }
+  Cases models = with_fewer_blocks(c, family);
+  if (inner_blocks(c) <= kFewBlocks) {
+    for (const FuzzCase& once : with_fewer_blocks(c, family)) {
+      const Cases twice = with_fewer_blocks(once, family);
+      models.insert(models.end(), twice.begin(), twice.end());
+    }
+  }
+  const int64_t unit = c.parallel.unit_numel;
+  for (FuzzCase& d : models) {
+    d.parallel.pipeline.block_costs.clear();
+    d.parallel.overlap = false;
+    cases.push_back(d);
+    for (int64_t numel : {int64_t{10}, int64_t{40}, unit / 2, unit / 4}) {
+      if (unit > 0 && numel > 0) add(cases, d, [&](FuzzCase& e) { e.parallel.unit_numel = numel; });
+    }
+  }
+  return cases;
+}
+
+Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
+  Cases cases;
+  std::vector<std::string> all;
+  for (const auto& group : groups()) all.insert(all.end(), group.begin(), group.end());
+  cases.push_back(without(c, all));
+  for (const auto& group : groups()) cases.push_back(without(c, group));
+  add_smaller_meshes(cases, c);
   if (family.smaller) {
     for (FuzzCase& d : family.smaller(c)) {
       // Costs are by block: they go with the block list they belong to.
@@ -106,7 +156,11 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   add(cases, c, [](FuzzCase& d) { d.rows = std::max<int64_t>(1, d.rows / 2); });
   add(cases, c, [](FuzzCase& d) { d.length = std::max<int64_t>(1, d.length / 2); });
   add(cases, c, [](FuzzCase& d) { d.vocabulary = std::min<int64_t>(d.vocabulary, 5); });
-  add(cases, c, [](FuzzCase& d) { d.parallel.strategy = "ddp"; });
+  if (c.parallel.strategy != "single") {
+    add(cases, c, [](FuzzCase& d) { d.parallel.strategy = "ddp"; });
+  }
+  const Cases bargains = exchanges(c, family);
+  cases.insert(cases.end(), bargains.begin(), bargains.end());
   return cases;
 }
 
@@ -120,10 +174,12 @@ FuzzCase shrink_case(const FuzzCase& failing, const FuzzFamily& family,
     const FuzzCase legal = consistent(cases[next++ % cases.size()]);
     ++in_vain;
     if (to_line(legal) == to_line(smallest) || attempts-- == 0 || !fails(legal)) continue;
+    const bool bargain =
+        legal.ranks() < smallest.ranks() || inner_blocks(legal) < inner_blocks(smallest);
     smallest = legal;
     cases = reductions(smallest, family);
     in_vain = 0;
-    --next;  // what took its place
+    next = bargain ? 0 : next - 1;  // what took its place, or everything about a smaller one
   }
   return smallest;
 }

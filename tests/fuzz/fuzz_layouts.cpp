@@ -14,6 +14,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/testing/fuzz.h"
+#include "tests/fuzz/formula.h"
 #include "tests/fuzz/known.h"
 #include "tests/fuzz/language_models.h"
 
@@ -32,6 +33,7 @@ Command parse(int argc, char** argv) {
   FuzzOptions& options = command.options;
   options.families.merge(language_model_families());
   options.leave_out = known_defect;
+  options.check_memory = compare_with_formula;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const auto value = [&]() -> std::string {

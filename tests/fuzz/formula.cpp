@@ -1,0 +1,33 @@
+#include "tests/fuzz/formula.h"
+
+#include "tessera/core/error.h"
+#include "tessera/plan/layout_cost.h"
+
+namespace tessera::testing {
+
+std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int stage,
+                                 const StrategyMemory& memory) {
+  if (c.model == "modules") return "";  // adapted modules cannot be built without memory yet
+  const LayoutPlan plan{
+      .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model};
+  const LayoutCost formula = layout_cost(plan, stage);
+  std::string text;
+  const auto compare = [&](const char* what, int64_t held, double expected) {
+    if (static_cast<double>(held) == expected) return;
+    text += concat(text.empty() ? "" : "; ", what, " is ", held, ", the formula says ", expected);
+  };
+  compare("parameter_bytes", memory.parameter_bytes, formula.parameter_bytes);
+  compare("gradient_bytes", memory.gradient_bytes, formula.gradient_bytes);
+  compare("optimizer_bytes", memory.optimizer_bytes, formula.optimizer_bytes);
+  // Norms lie at a unit's end, so that the formula is of the data rank that owns most of them.
+  const bool by_rank = c.parallel.sequence_parallel && c.mesh.data > 1;
+  // A wire's piece of fewer elements than ranks grows in the first step.
+  const bool grows = c.parallel.bucket_bytes < c.mesh.data * int64_t{sizeof(float)};
+  if (!grows && (!by_rank || static_cast<double>(memory.buffer_bytes) > formula.buffer_bytes)) {
+    compare("buffer_bytes", memory.buffer_bytes, formula.buffer_bytes);
+  }
+  compare("host_bytes", memory.host_bytes, formula.host_bytes);
+  return text;
+}
+
+}  // namespace tessera::testing
