@@ -206,3 +206,25 @@ TEST_CASE("max_steps counts over several calls of fit") {
     test::require(steps == std::vector<int64_t>{1, 2, 3}, "steps 1, 2, 3 in order");
   });
 }
+
+TEST_CASE("an evaluation's loss is the mean over targets, however they lie in batches") {
+  const std::vector<MicroBatch> rows{toy_micro_batch({}, 4, 5, 50), toy_micro_batch({}, 1, 2, 51)};
+  test::run_ranks(1, [&](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    auto strategy = make_strategy({.strategy = "single"}, mesh);
+    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+    Trainer trainer(*strategy, {});
+    const auto evaluate = [&](std::vector<std::vector<MicroBatch>> batches) {
+      return trainer.evaluate([&, next = size_t{0}]() mutable {
+        return next < batches.size() ? batches[next++] : std::vector<MicroBatch>{};
+      });
+    };
+    const EvalReport first = evaluate({{rows[0]}}), last = evaluate({{rows[1]}});
+    const EvalReport apart = evaluate({{rows[0]}, {rows[1]}}), together = evaluate({rows});
+    REQUIRE(std::abs(first.loss - last.loss) > 0.01);
+    CHECK(apart.loss == Approx(together.loss).epsilon(1e-6));
+    const double sum = first.loss * first.target_count + last.loss * last.target_count;
+    CHECK(apart.loss == Approx(sum / apart.target_count).epsilon(1e-6));
+    CHECK(apart.target_count == first.target_count + last.target_count);
+  });
+}
