@@ -56,6 +56,7 @@ if(NOT TESSERA_WITH_CUDA STREQUAL "OFF")
     set(TESSERA_HAS_CUDA ON)
     # By path: the targets of FindCUDAToolkit would link the driver's library, which login nodes do not have.
     tessera_external(cudart ${CUDA_cudart_LIBRARY} INCLUDES ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(tessera_torch_cuda INTERFACE tessera_cudart)
     tessera_external(cublas_lt ${CUDA_cublasLt_LIBRARY})
     # NCCL and cuDNN: the wheel's own copies, so that one process never holds two.
     find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TESSERA_TORCH_SITE}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS})

@@ -46,7 +46,7 @@ function(tessera_library name)
   _tessera_settings(${name})
 endfunction()
 
-# tessera_program(name SOURCES a.cpp ... LINK targets...): an executable; tessera-* are installed.
+# tessera_program(name SOURCES a.cpp ... LINK targets...): an executable; CUDA builds load LibTorch's CUDA part. tessera-* are installed.
 function(tessera_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -55,6 +55,9 @@ function(tessera_program name)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_LINK})
+  if(TESSERA_HAS_CUDA)
+    target_link_libraries(${name} PRIVATE tessera_torch_cuda)
+  endif()
   if(TESSERA_INSTALL AND name MATCHES "^tessera-")
     set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)

@@ -25,13 +25,6 @@ foreach(name IN LISTS names)
     "SKIP_REGULAR_EXPRESSION \"skipped: this test needs\" ENVIRONMENT OMP_NUM_THREADS=1)\n")
   math(EXPR count "${count} + 1")
 endforeach()
-# Programs of a CUDA build start only where the driver is; one entry for all of its cases fails anywhere else.
-if(count EQUAL 0 AND errors MATCHES "libcuda\\.so")
-  file(WRITE ${OUTPUT} "add_test([==[${NAME}: all cases]==] [==[${PROGRAM}]==])\n"
-    "set_tests_properties([==[${NAME}: all cases]==] PROPERTIES LABELS \"${LABELS}\" TIMEOUT ${TIMEOUT} "
-    "SKIP_REGULAR_EXPRESSION \"skipped: this test needs\" ENVIRONMENT OMP_NUM_THREADS=1)\n")
-  return()
-endif()
 # Catch2 2 answers with the number of cases, 255 at most.
 if(count EQUAL 0 OR NOT (status EQUAL count OR status EQUAL 0 OR status EQUAL 255))
   message(FATAL_ERROR "${PROGRAM} ended with '${status}' and named ${count} test cases:\n${names}\n${errors}")
