@@ -87,7 +87,7 @@ TEST_CASE("fp32: strategies x ranks x accumulation x what is offloaded") {
         if (!legal(strategy, ranks)) continue;
         ParityRow row{.ranks = ranks, .accumulation = accumulation};
         row.parallel.strategy = strategy;
-        check_offloaded(row, work, 64, /*pageable=*/true);
+        check_offloaded(row, work, 48, /*pageable=*/true);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/sgd.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -48,11 +49,11 @@ struct Run {
 
 // factors[k] multiplies the loss of step k on rank 0 only.
 Run train(Communicator& comm, const std::vector<double>& factors, const TrainerOptions& options,
-          at::ScalarType dtype = at::kFloat) {
+          at::ScalarType dtype = at::kFloat, const OptimizerFactory& optimizer = make_adamw({})) {
   auto factor = std::make_shared<double>(1.0);
   DeviceMesh mesh(comm, {.data = comm.size()});
   auto strategy = make_strategy({.strategy = "zero2", .precision = {.parameter = dtype}}, mesh);
-  strategy->attach(scaled_model(factor), {.seed = 3}, make_adamw({}));
+  strategy->attach(scaled_model(factor), {.seed = 3}, optimizer);
   Trainer trainer(*strategy, options);
   size_t step = 0;
   Run run;
@@ -173,6 +174,25 @@ TEST_CASE("fp32: the largest loss scale changes no digit, and a norm it takes ou
   CHECK(runs[1].reports[2].skipped);
   CHECK(runs[1].reports[3].loss_scale == kLargestLossScale / 2);
   CHECK_FALSE(runs[1].reports[3].skipped);
+}
+
+TEST_CASE("gradients are divided by the scale they were multiplied with, while it grows") {
+  TrainerOptions options;
+  options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 0.1, .total_steps = 3};
+  const OptimizerFactory sgd = make_sgd({.momentum = 0});  // takes the gradient as it is
+  Run plain, scaled;
+  test::run_ranks(1, [&](Communicator& comm) {
+    plain = train(comm, {1, 1, 1}, options, at::kFloat, sgd);
+  });
+  options.loss_scaler = {.enabled = true, .initial_scale = 64, .growth_interval = 1};
+  test::run_ranks(1, [&](Communicator& comm) {
+    scaled = train(comm, {1, 1, 1}, options, at::kFloat, sgd);
+  });
+  for (size_t i = 0; i < 3; ++i) CHECK(scaled.reports.at(i).loss_scale == 64 << i);
+  for (const auto& [name, value] : plain.parameters) {
+    INFO(name);
+    CHECK(at::allclose(scaled.parameters.at(name), value, 1e-6, 1e-7));
+  }
 }
 
 TEST_CASE("training stops by name after too many skipped steps in a row") {
