@@ -77,7 +77,9 @@ void add_training_flags(FlagSet& flags, TrainOptions& o) {
 
 void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.section("Strategy and precision");
-  flags.add("strategy", &o.strategy, "how the model is spread over the ranks", strategy_names());
+  flags.add("strategy", &o.strategy,
+            "how the model is spread over the ranks; left out: single on one, ddp on several",
+            strategy_names());
   flags.add("dtype", &o.dtype, "of parameters and computation", kDtypes);
   flags.add("gradient_dtype", &o.gradient_dtype,
             "what backward accumulates into; --dtype unless given");
@@ -165,7 +167,7 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
   flags.add("save_final", &o.save_final, "write the trained model to final/");
   flags.add("ranks", &o.ranks, "in-process ranks as threads, CPU only");
   flags.add("backend", &o.backend, "transport of the collectives",
-            {"auto", "local", "mpi", "nccl"});
+            {"auto", "local", "mpi", "nccl", "tcp"});
   flags.add("dry_run", &o.dry_run, "check everything, say what would run, and stop");
 }
 

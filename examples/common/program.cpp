@@ -58,6 +58,8 @@ int run_finetune(Task task, const std::string& name, const std::string& summary,
   try {
     add_train_flags(flags, options, task);
     flags.parse({argv + 1, argv + argc});
+    const bool several = options.ranks > 1 || detect_launch().world_size > 1;
+    if (several && !flags.given("strategy")) options.strategy = "ddp";
     if (flags.help_requested() || flags.print_config_requested()) {
       const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
       if (speaks_first()) std::fputs(text.c_str(), stdout);

@@ -21,22 +21,22 @@ constexpr Transport kTransports[] = {
 #ifdef TESSERA_HAS_NCCL
     {"nccl", nccl::unusable_because, nccl::connect},
 #endif
+    {"local", local_unusable, connect_local},
 #ifdef TESSERA_HAS_MPI
     {"mpi", mpi::unusable_because, mpi::connect},
 #endif
-    {"local", local_unusable, connect_local},
 };
 
 }  // namespace
 
 std::span<const Transport> transports() { return kTransports; }
 
-RendezvousExchange rendezvous_over_mpi() {
+RendezvousExchange rendezvous_over_mpi(const LaunchInfo& launch) {
 #ifdef TESSERA_HAS_MPI
-  return mpi::exchange_rendezvous;
-#else
-  return nullptr;
+  if (mpi::belongs_to(launch)) return mpi::exchange_rendezvous;
 #endif
+  static_cast<void>(launch);
+  return nullptr;
 }
 
 void close_transports(bool clean) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/comm/abort_signal.h"
+#include "lib/comm/bootstrap/whereabouts.h"
 #include "tessera/comm/bootstrap.h"
 
 namespace tessera {
@@ -13,6 +14,7 @@ namespace tessera {
 // What a transport may use to connect the ranks; outlives the communicators.
 struct TransportContext {
   LaunchInfo launch;
+  std::string address;  // of this host, for the job's other ranks
   ControlChannel* control;
   std::shared_ptr<AbortSignal> signal;
   // A value from one rank to another, see ControlClient.
@@ -30,14 +32,10 @@ struct Transport {
 };
 std::span<const Transport> transports();  // best first
 
-// Where rank 0 listens, told by MPI: collective over the processes of mpirun.
-struct Rendezvous {
-  std::string host;
-  int port;
-  std::string secret;
-};
+// Where rank 0 listens, told by MPI: collective over the processes of the launcher.
 using RendezvousExchange = Rendezvous (*)(const Rendezvous& of_rank_0);
-RendezvousExchange rendezvous_over_mpi();  // null when MPI is not built
+// Null when MPI is not built, or is another one than the launcher's.
+RendezvousExchange rendezvous_over_mpi(const LaunchInfo& launch);
 
 // After the last communicator of the job; clean: no rank has failed.
 void close_transports(bool clean);

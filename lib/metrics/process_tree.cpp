@@ -75,7 +75,8 @@ ProcessTreeMemory process_tree_memory(pid_t root) {
 }
 
 pid_t node_tree_root(const std::string& launcher) {
-  const bool launched = launcher == "mpirun" || launcher == "srun" || launcher == "torchrun";
+  const bool launched =
+      launcher == "mpirun" || launcher == "hydra" || launcher == "srun" || launcher == "torchrun";
   return launched && getppid() > 1 ? getppid() : getpid();
 }
 

@@ -55,7 +55,7 @@ CASES = [
     (SQUAD, squad, {"pipeline_parallel": 2, "tensor_parallel": 2}, USAGE, ["pipeline 2 x data 1 x tensor 2", "world size"]),
     (SQUAD, squad, {"offload": "optimiser"}, USAGE, ["--offload", "nearest is optimizer"]),
     (SQUAD, squad, {"deepspeed": "ds.json"}, USAGE, ["--deepspeed", "--strategy"]),
-    (SQUAD, squad, {"backend": "gloo"}, USAGE, ["gloo", "auto, local, mpi, nccl"]),
+    (SQUAD, squad, {"backend": "gloo"}, USAGE, ["gloo", "auto, local, mpi, nccl, tcp"]),
     (SQUAD, squad, {"model_config": "bloom-561m"}, USAGE, ["bloom-561m", "bloom-560m"]),
     (SQUAD, squad, {"tokenizer": None}, USAGE, ["--tokenizer"]),
     (SQUAD, squad, {"output_dir": write("plain_file", "x")}, USAGE, ["plain_file", "directory"]),

@@ -9,17 +9,19 @@
 
 namespace tessera {
 
-// What the environment says: Open MPI (OMPI_COMM_WORLD_*), a Slurm step (SLURM_PROCID,
-// SLURM_STEP_ID, ...), torchrun-style variables (RANK, WORLD_SIZE, LOCAL_RANK), or one rank.
+// What the environment says about this process, see docs/clusters.md.
 struct LaunchInfo {
-  std::string launcher =
-      "none";  // "mpirun", "srun", "torchrun", "threads" (in-process ranks) or "none"
+  // "torchrun", "mpirun" (Open MPI), "hydra" (MPICH, Intel MPI), "srun", "environment" (RANK,
+  // WORLD_SIZE by hand), "threads" (in-process ranks) or "none" (one rank).
+  std::string launcher = "none";
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;
+  int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
 };
-// Throws Error(kInvalidArgument) naming the variable that is missing or is not a number in range.
+// Throws Error(kInvalidArgument) naming the variables that are missing, are no number in range, or
+// contradict each other. Local rank and size by hand may be left out: they are then found when the
+// ranks connect.
 LaunchInfo detect_launch();
 
 // Names of the transports in this build ("local" always; "mpi", "nccl" when built).
@@ -27,12 +29,12 @@ std::vector<std::string> available_transports();
 
 // Connects the processes of one job; one per process, outlives every communicator it makes.
 //
-// The control channel is a star of TCP connections to rank 0. Under mpirun, MPI tells the ranks
-// where rank 0 listens; otherwise MASTER_ADDR and MASTER_PORT say it (on one host MASTER_ADDR may
-// be left out: loopback). Sockets are bound to the interface of that address. TESSERA_JOB_SECRET,
-// when set on all ranks, keeps strangers out. TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait
-// for all ranks; the error names the missing ones. A process that ends without a word ends every
-// communicator of the others with Error(kUnavailable).
+// The control channel is a star of TCP connections to rank 0, where its ranks prove to each other
+// that they know the job's secret. How they learn where rank 0 listens depends on the launcher:
+// torchrun's store, MPI, MPICH's process manager, the Slurm step, or MASTER_ADDR and MASTER_PORT.
+// TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait for all ranks; the error names the missing
+// ones. A process that ends without a word ends every communicator of the others with
+// Error(kUnavailable), and so does a lost host.
 class Bootstrap : public ControlChannel {
  public:
   virtual const LaunchInfo& launch() const = 0;

@@ -49,7 +49,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual at::Device device() const = 0;
-  virtual std::string transport() const = 0;  // "local", "mpi" or "nccl"
+  virtual std::string transport() const = 0;  // "local", "mpi", "tcp" or "nccl"
 
   // In place; every rank ends with the same bits.
   virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;

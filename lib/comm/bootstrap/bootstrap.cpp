@@ -1,12 +1,14 @@
 #include "tessera/comm/bootstrap.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdlib>
-#include <random>
+#include <filesystem>
+#include <fstream>
 
 #include "lib/comm/bootstrap/control_client.h"
 #include "lib/comm/bootstrap/hub.h"
+#include "lib/comm/bootstrap/launcher.h"
+#include "lib/comm/bootstrap/rendezvous.h"
 #include "lib/comm/transports.h"
 #include "tessera/core/error.h"
 
@@ -16,31 +18,23 @@ namespace {
 using control::ControlClient;
 using control::Hub;
 
-std::string environment(const char* name, const std::string& fallback) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? fallback : value;
-}
-
 double rendezvous_timeout_s() {
-  const std::string text = environment("TESSERA_RENDEZVOUS_TIMEOUT_S", "120");
+  const char* text = std::getenv("TESSERA_RENDEZVOUS_TIMEOUT_S");
+  if (text == nullptr) return 120;
   char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
+  const double seconds = std::strtod(text, &end);
   check(*end == '\0' && seconds > 0, ErrorCode::kInvalidArgument,
         "TESSERA_RENDEZVOUS_TIMEOUT_S=", text, " is not a positive number of seconds");
   return seconds;
 }
 
-std::string random_secret() {
-  std::random_device device;
-  std::string text;
-  for (int i = 0; i < 8; ++i) text += concat(device(), ".");
-  return text;
-}
-
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  return name;
+// Ranks with the same text share a host, its GPUs and its loopback.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code none;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", none);
+  return concat(control::host_name(), " ", boot, " ", network.string());
 }
 
 std::string available_list() {
@@ -51,9 +45,18 @@ std::string available_list() {
 
 class ProcessBootstrap final : public Bootstrap {
  public:
-  explicit ProcessBootstrap(const LaunchInfo& launch)
-      : launch_(launch), signal_(std::make_shared<AbortSignal>()) {
-    if (launch.world_size > 1) connect_control();
+  explicit ProcessBootstrap(const Launch& launch)
+      : launch_(launch.info), problem_(launch.contradiction) {
+    if (launch_.world_size == 1) return;
+    const double timeout_s = rendezvous_timeout_s();
+    MeetingPlace place = arrange_meeting(launch, rendezvous_over_mpi(launch_), timeout_s);
+    if (place.listener) {
+      hub_ = std::make_unique<Hub>(std::move(*place.listener), size(), launch.job,
+                                   std::move(place.secret), timeout_s);
+    }
+    client_ = std::make_unique<ControlClient>(
+        place.rank_0, ControlClient::Identity{rank(), size(), launch.job}, timeout_s + 5, signal_);
+    compare_ranks(launch);
   }
   ~ProcessBootstrap() override {
     const bool clean = !signal_->raised();
@@ -72,7 +75,8 @@ class ProcessBootstrap final : public Bootstrap {
   }
 
   std::unique_ptr<Communicator> connect(const std::string& transport) override {
-    TransportContext context{launch_, this, signal_, {}, {}, {}};
+    check(problem_.empty(), ErrorCode::kInvalidArgument, problem_);
+    TransportContext context{launch_, address_, this, signal_, {}, {}, {}};
     context.post = [this](const std::string& key, const std::string& value) {
       check(client_ != nullptr, ErrorCode::kInternal, "a single rank has nobody to post to");
       client_->post(key, value);
@@ -119,48 +123,31 @@ class ProcessBootstrap final : public Bootstrap {
          launch_.launcher, ", ", size(), " ranks)", reasons);
   }
 
-  void connect_control() {
-    const double timeout_s = rendezvous_timeout_s();
-    Rendezvous at;
-    if (launch_.launcher == "mpirun" && rendezvous_over_mpi() != nullptr) {
-      if (rank() == 0) {
-        at.host = launch_.local_size == launch_.world_size ? "127.0.0.1" : host_name();
-        at.secret = random_secret();
-        listen_and_serve(at, 0, timeout_s);
-      }
-      at = rendezvous_over_mpi()(at);
-    } else {
-      at.host =
-          environment("MASTER_ADDR", launch_.local_size == launch_.world_size ? "127.0.0.1" : "");
-      check(!at.host.empty(), ErrorCode::kInvalidArgument,
-            "launch: MASTER_ADDR is not set; set it to the name of rank 0's host on all ranks");
-      at.port = master_port();
-      at.secret = environment("TESSERA_JOB_SECRET", "");
-      if (rank() == 0) listen_and_serve(at, at.port, timeout_s);
+  // Ranks learn of each other's contradictions, which only some of them can see, and who shares
+  // their host.
+  void compare_ranks(const Launch& launch) {
+    const auto all = exchange(control::pack({launch.contradiction, host_identity()}));
+    std::vector<std::string> hosts;
+    for (const std::string& bytes : all) {
+      const std::vector<std::string> parts = control::unpack(bytes);
+      if (problem_.empty()) problem_ = parts.at(0);
+      hosts.push_back(parts.at(1));
     }
-    client_ = std::make_unique<ControlClient>(at.host, at.port,
-                                              ControlClient::Identity{rank(), size(), at.secret},
-                                              timeout_s + 5, signal_);
+    const std::string& mine = hosts[rank()];
+    const auto here = [&](int ranks) {
+      return static_cast<int>(std::count(hosts.begin(), hosts.begin() + ranks, mine));
+    };
+    const bool one_host = here(size()) == size();
+    address_ = one_host ? "127.0.0.1" : client_->address();
+    if (!one_host && control::is_loopback(address_)) address_ = control::address_for_others("");
+    if (!launch.local_rank_known) launch_.local_rank = here(rank());
+    if (!launch.local_size_known) launch_.local_size = here(size());
   }
 
-  static int master_port() {
-    const std::string text = environment("MASTER_PORT", "");
-    char* end = nullptr;
-    const long port = std::strtol(text.c_str(), &end, 10);
-    check(!text.empty() && *end == '\0' && 0 < port && port < 65536, ErrorCode::kInvalidArgument,
-          "launch: MASTER_PORT='", text,
-          "' is not a port; set it to one free port of rank 0's host on all ranks");
-    return static_cast<int>(port);
-  }
-
-  void listen_and_serve(Rendezvous& at, int port, double timeout_s) {
-    control::Socket listener = control::listen_at(at.host, port);
-    at.port = control::port_of(listener);
-    hub_ = std::make_unique<Hub>(std::move(listener), size(), at.secret, timeout_s);
-  }
-
-  const LaunchInfo launch_;
-  const std::shared_ptr<AbortSignal> signal_;
+  LaunchInfo launch_;
+  std::string problem_;  // why this job cannot start, the same on all ranks
+  std::string address_;
+  const std::shared_ptr<AbortSignal> signal_ = std::make_shared<AbortSignal>();
   std::unique_ptr<Hub> hub_;
   std::unique_ptr<ControlClient> client_;
 };
@@ -174,7 +161,7 @@ std::vector<std::string> available_transports() {
 }
 
 std::unique_ptr<Bootstrap> make_bootstrap() {
-  return std::make_unique<ProcessBootstrap>(detect_launch());
+  return std::make_unique<ProcessBootstrap>(read_launch(process_environment()));
 }
 
 }  // namespace tessera

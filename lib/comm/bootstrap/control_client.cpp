@@ -1,44 +1,70 @@
 #include "lib/comm/bootstrap/control_client.h"
 
-#include <unistd.h>
+#include <poll.h>
+
+#include <algorithm>
 
 #include "tessera/core/error.h"
 
 namespace tessera::control {
 namespace {
 
-std::string host_name() {
-  char name[256] = "?";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
+constexpr double kConnectTimeout = 5;  // of one attempt
+// A hub speaks first, and at once.
+constexpr double kChallengeTimeout = 5, kChallengeTimeoutOfMany = 1;
+
+std::string place_text(const Rendezvous& place) { return concat(place.host, ":", place.port); }
 
 }  // namespace
 
-ControlClient::ControlClient(const std::string& host, int port, const Identity& identity,
-                             double timeout_s, std::shared_ptr<AbortSignal> signal)
-    : socket_(connect_to(host, port, timeout_s)), signal_(std::move(signal)) {
-  introduce(identity);
-  thread_ = std::thread([this] { listen(); });
+ControlClient::ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
+                             std::shared_ptr<AbortSignal> signal)
+    : signal_(std::move(signal)) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
+  std::string where = rank_0.unknown, why = "rank 0 has not said where it listens";
+  while (!thread_.joinable()) {
+    for (const Rendezvous& place : rank_0.places()) {
+      where = place_text(place);
+      socket_ = try_connect(place.host, place.port, std::min(timeout_s, kConnectTimeout), why);
+      if (!socket_.open()) continue;
+      limit_receives(socket_, rank_0.certain ? kChallengeTimeout : kChallengeTimeoutOfMany);
+      why = introduce(place, identity);
+      if (why.empty()) {
+        thread_ = std::thread([this] { listen(); });
+        break;
+      }
+      check(!rank_0.certain, ErrorCode::kInvalidArgument, "control channel: ", where, ": ", why);
+    }
+    check(thread_.joinable() || Clock::now() < deadline, ErrorCode::kUnavailable,
+          "control channel: rank ", identity.rank, " did not find rank 0 at ", where, " within ",
+          timeout_s, " s (", why, "); is rank 0 running there?");
+    if (!thread_.joinable()) ::poll(nullptr, 0, 20);  // rank 0 may not listen yet
+  }
 }
 
-void ControlClient::introduce(const Identity& identity) {
-  const auto expect = [&](Kind kind) {
-    const auto frame = receive_frame(socket_);
-    check(frame.has_value(), ErrorCode::kUnavailable, "control channel: rank ", identity.rank,
-          ": rank 0 closed the connection before all ranks had arrived");
-    check(frame->kind != Kind::kRefuse, ErrorCode::kInvalidArgument,
-          "the ranks could not be connected: ", frame->payload);
-    check(frame->kind == kind, ErrorCode::kUnavailable,
-          "control channel: what answers at rank 0's port is not tessera; choose another "
-          "MASTER_PORT");
-    return frame->payload;
-  };
-  const std::string challenge = expect(Kind::kChallenge);
-  send(Kind::kHello,
-       pack({"tessera 1", proof_of(challenge, identity.secret, identity.rank),
-             std::to_string(identity.rank), std::to_string(identity.world_size), host_name()}));
-  expect(Kind::kWelcome);
+std::string ControlClient::introduce(const Rendezvous& place, const Identity& identity) {
+  constexpr const char* kForeign = "what answers there is not tessera; choose another MASTER_PORT";
+  const auto challenge = receive_frame(socket_);
+  if (!challenge) return kForeign;
+  if (challenge->kind == Kind::kElsewhere) return challenge->payload;
+  if (challenge->kind != Kind::kChallenge) return kForeign;
+  notice_lost_host(socket_);
+  limit_receives(socket_, 0);
+  const std::string random = random_text();
+  const std::string who = concat("rank ", identity.rank);
+  const Hello hello{identity.job,  proof_of(challenge->payload, place.secret, who),
+                    identity.rank, identity.world_size,
+                    host_name(),   random};
+  send_frame(socket_, Kind::kHello, hello.pack());
+  const auto answer = receive_frame(socket_);
+  check(answer.has_value(), ErrorCode::kUnavailable, "control channel: rank ", identity.rank,
+        ": rank 0 closed the connection before all ranks had arrived");
+  if (answer->kind == Kind::kElsewhere) return answer->payload;
+  check(answer->kind != Kind::kRefuse, ErrorCode::kInvalidArgument,
+        "the ranks could not be connected: ", answer->payload);
+  const bool known =
+      answer->kind == Kind::kWelcome && answer->payload == proof_of(random, place.secret, "hub");
+  return known ? "" : "what answers there does not know the job's secret; choose another port";
 }
 
 ControlClient::~ControlClient() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/comm/abort_signal.h"
+#include "lib/comm/bootstrap/whereabouts.h"
 #include "lib/comm/bootstrap/wire.h"
 
 namespace tessera::control {
@@ -21,10 +22,10 @@ class ControlClient {
   struct Identity {
     int rank;
     int world_size;
-    std::string secret;
+    std::string job;  // see Launch
   };
   // Returns when every rank has arrived. Throws the hub's reason otherwise.
-  ControlClient(const std::string& host, int port, const Identity& identity, double timeout_s,
+  ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
                 std::shared_ptr<AbortSignal> signal);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
@@ -37,9 +38,12 @@ class ControlClient {
   // there). Any thread.
   void post(const std::string& key, const std::string& value);
   std::string take(const std::string& key);
+  // This end of the connection: the address that reaches rank 0.
+  std::string address() const { return local_address(socket_); }
 
  private:
-  void introduce(const Identity& identity);
+  // Empty when the hub has welcomed this rank; else why what answers is not this job's hub.
+  std::string introduce(const Rendezvous& place, const Identity& identity);
   void listen();
   void send(Kind kind, const std::string& payload);
   // Waits for what the listening thread puts into the slot.

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <random>
 
 #include "tessera/comm/control_channel.h"
 #include "tessera/core/error.h"
@@ -14,18 +13,15 @@ namespace {
 
 constexpr auto kGrace = std::chrono::seconds(10);  // for the others' status after a failure
 
-std::string random_challenge() {
-  std::random_device device;
-  std::string text;
-  for (int i = 0; i < 4; ++i) text += concat(device(), ".");
-  return text;
-}
+// Ranks that cannot join have said so themselves by then.
+constexpr auto kRefusalDelay = std::chrono::seconds(3);
 
 }  // namespace
 
-Hub::Hub(Socket listener, int world_size, std::string secret, double timeout_s)
+Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s)
     : listener_(std::move(listener)),
       size_(world_size),
+      job_(std::move(job)),
       secret_(std::move(secret)),
       timeout_s_(timeout_s),
       deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -46,14 +42,15 @@ void Hub::serve() {
   while (!finished()) {
     std::vector<pollfd> waits;
     for (const Peer& peer : peers_) waits.push_back({peer.socket.fd(), POLLIN, 0});
-    if (!complete_) waits.push_back({listener_.fd(), POLLIN, 0});
+    waits.push_back({listener_.fd(), POLLIN, 0});
     ::poll(waits.data(), waits.size(), 100);
     const size_t count = peers_.size();
     for (size_t i = 0; i < count; ++i) {
       if (waits[i].revents != 0) read_from(peers_[i]);
     }
-    if (!complete_ && waits.back().revents != 0) accept_peer();
+    if (waits.back().revents != 0) accept_peer();
     reap();
+    if (!complete_ && !refused_ && refuse_by_ && Clock::now() > *refuse_by_) refuse_all(refusal_);
     if (!complete_ && !refused_ && Clock::now() > deadline_) {
       refuse_all(concat("rank ", rank_list(missing()), " of ", size_, " did not connect within ",
                         timeout_s_, " s; look for their own errors, or raise ",
@@ -77,7 +74,14 @@ void Hub::accept_peer() {
   Peer peer;
   peer.socket = Socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer.socket.open()) return;
-  peer.challenge = random_challenge();
+  if (complete_) {
+    send_frame(peer.socket, Kind::kElsewhere,
+               concat("a job of ", size_, " ranks is running there already; choose another ",
+                      "MASTER_PORT"));
+    return;
+  }
+  notice_lost_host(peer.socket);
+  peer.challenge = random_text();
   send_frame(peer.socket, Kind::kChallenge, peer.challenge);
   peers_.push_back(std::move(peer));
 }
@@ -111,30 +115,45 @@ void Hub::reap() {
 }
 
 void Hub::greet(Peer& peer, const Frame& frame) {
-  const std::vector<std::string> hello = unpack(frame.payload);
-  check(frame.kind == Kind::kHello && hello.size() == 5 && hello[0] == "tessera 1",
-        ErrorCode::kUnavailable, "not a hello");
-  const int rank = std::stoi(hello[2]);
-  if (hello[1] != proof_of(peer.challenge, secret_, rank)) {
-    send_frame(peer.socket, Kind::kRefuse,
-               "the job secret differs from rank 0's; set TESSERA_JOB_SECRET to the same value");
+  check(frame.kind == Kind::kHello, ErrorCode::kUnavailable, "not a hello");
+  const Hello hello = Hello::unpack(frame.payload);
+  const std::string who = concat("rank ", hello.rank);
+  if (hello.job != job_) {
+    send_frame(peer.socket, Kind::kElsewhere,
+               concat("another job gathers there ('", job_, "', not '", hello.job,
+                      "'); choose another MASTER_PORT"));
     peer.socket = Socket();
     return;
   }
-  if (std::stoi(hello[3]) != size_ || rank < 0 || rank >= size_) {
-    return refuse_all(concat("rank ", rank, " on host ", hello[4], " was started with world size ",
-                             hello[3], ", rank 0 with ", size_));
+  if (hello.proof != proof_of(peer.challenge, secret_, who)) {
+    refusal_ = concat("the job secret of ", who, " on host ", hello.host,
+                      " differs from rank 0's; give all ranks the same TESSERA_JOB_SECRET or "
+                      "TESSERA_JOB_SECRET_FILE");
+    send_frame(peer.socket, Kind::kRefuse, refusal_);
+    peer.socket = Socket();
+    if (!refuse_by_) refuse_by_ = Clock::now() + kRefusalDelay;
+    return;
+  }
+  if (hello.world_size != size_ || hello.rank < 0 || hello.rank >= size_) {
+    return refuse_all(concat(who, " on host ", hello.host, " was started with world size ",
+                             hello.world_size, ", rank 0 with ", size_));
   }
   for (const Peer& other : peers_) {
-    if (other.rank != rank || !other.socket.open()) continue;
-    return refuse_all(concat("two processes say they are rank ", rank, ", on hosts ", other.host,
-                             " and ", hello[4], "; give every process its own RANK"));
+    if (other.rank != hello.rank || !other.socket.open()) continue;
+    return refuse_all(concat("two processes say they are ", who, ", on hosts ", other.host, " and ",
+                             hello.host,
+                             "; give every process its own RANK, and every job its own "
+                             "MASTER_PORT"));
   }
-  peer.rank = rank;
-  peer.host = hello[4];
+  peer.rank = hello.rank;
+  peer.host = hello.host;
+  peer.random = hello.random;
   if (!missing().empty()) return;
   complete_ = true;
-  for (int r = 0; r < size_; ++r) send_to(r, Kind::kWelcome, "");
+  for (const Peer& each : peers_) {
+    if (each.rank < 0) continue;
+    send_frame(each.socket, Kind::kWelcome, proof_of(each.random, secret_, "hub"));
+  }
 }
 
 void Hub::handle(Peer& peer, const Frame& frame) {

@@ -1,6 +1,5 @@
 #pragma once
 // Rank 0's side of the control channel: one thread that serves the connections of all ranks.
-#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,20 +11,21 @@
 namespace tessera::control {
 
 // Accepts ranks until all are there or the time is over; then answers exchanges, passes on posted
-// values, tells all when one fails or vanishes. Ends when every rank has said goodbye or is gone.
+// values, tells all when one fails or vanishes, and sends callers of other jobs away. Ends when
+// every rank has said goodbye or is gone.
 class Hub {
  public:
-  Hub(Socket listener, int world_size, std::string secret, double timeout_s);
+  Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s);
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Peer {
     Socket socket;
     std::string challenge;
     std::string received;
+    std::string random;  // its challenge to us
     std::string host;
     int rank = -1;  // -1: has not said hello
     bool said_bye = false;
@@ -47,12 +47,15 @@ class Hub {
 
   const Socket listener_;
   const int size_;
+  const std::string job_;
   const std::string secret_;
   const double timeout_s_;
   const Clock::time_point deadline_;
   std::vector<Peer> peers_;
   bool complete_ = false;  // everyone was welcomed
   bool refused_ = false;
+  std::optional<Clock::time_point> refuse_by_;  // a rank cannot join: the others are told then
+  std::string refusal_;
   bool aborted_ = false;
   std::map<int, std::string> exchanging_;
   std::map<int, std::string> concluding_;

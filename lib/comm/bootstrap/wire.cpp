@@ -1,15 +1,9 @@
 #include "lib/comm/bootstrap/wire.h"
 
-#include <netdb.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <memory>
+#include <random>
 
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
@@ -17,6 +11,7 @@
 namespace tessera::control {
 namespace {
 
+constexpr const char* kProtocol = "tessera 2";
 constexpr size_t kHeader = 5;
 constexpr uint32_t kLongest = 256U << 20;
 
@@ -32,25 +27,6 @@ uint32_t unpack_length(const char* bytes) {
   return size;
 }
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-Addresses resolve(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  check(rc == 0, ErrorCode::kInvalidArgument, "control channel: cannot resolve '", host,
-        "': ", gai_strerror(rc), "; set MASTER_ADDR to the name or address of rank 0's host");
-  return Addresses(found, &freeaddrinfo);
-}
-
-void no_delay(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
 bool receive_exactly(int fd, char* bytes, size_t size) {
   while (size > 0) {
     const ssize_t n = ::recv(fd, bytes, size, 0);
@@ -63,66 +39,6 @@ bool receive_exactly(int fd, char* bytes, size_t size) {
 }
 
 }  // namespace
-
-Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-Socket::~Socket() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-void Socket::shut_down() {
-  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
-}
-
-Socket listen_at(const std::string& host, int port) {
-  const Addresses addresses = resolve(host, port);
-  int error = 0;
-  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-    Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-    if (!socket.open()) continue;
-    const int on = 1;
-    setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket.fd(), 1024) == 0) {
-      return socket;
-    }
-    error = errno;
-  }
-  fail(ErrorCode::kInvalidArgument, "control channel: rank 0 cannot listen at ", host, ":", port,
-       ": ", std::strerror(error), "; choose another MASTER_PORT or MASTER_ADDR");
-}
-
-int port_of(const Socket& listener) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length);
-  char port[16] = "0";
-  getnameinfo(reinterpret_cast<sockaddr*>(&address), length, nullptr, 0, port, sizeof port,
-              NI_NUMERICSERV);
-  return std::stoi(port);
-}
-
-Socket connect_to(const std::string& host, int port, double timeout_s) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
-  const Addresses addresses = resolve(host, port);
-  while (true) {
-    int error = 0;
-    for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-      if (socket.open() && ::connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0) {
-        no_delay(socket.fd());
-        return socket;
-      }
-      error = errno;
-    }
-    check(std::chrono::steady_clock::now() < deadline, ErrorCode::kUnavailable,
-          "control channel: nobody answered at ", host, ":", port, " within ", timeout_s, " s (",
-          std::strerror(error), "); is rank 0 running there?");
-    ::poll(nullptr, 0, 20);  // rank 0 may not listen yet
-  }
-}
 
 bool send_frame(const Socket& socket, Kind kind, const std::string& payload) {
   std::string bytes(1, static_cast<char>(kind));
@@ -175,8 +91,28 @@ std::vector<std::string> unpack(const std::string& bytes) {
   return list;
 }
 
-std::string proof_of(const std::string& challenge, const std::string& secret, int rank) {
-  return sha256_hex(concat("tessera ", rank, " ", challenge, " ", secret));
+std::string Hello::pack() const {
+  return control::pack(
+      {kProtocol, job, proof, std::to_string(rank), std::to_string(world_size), host, random});
+}
+
+Hello Hello::unpack(const std::string& bytes) {
+  const std::vector<std::string> parts = control::unpack(bytes);
+  check(parts.size() == 7 && parts[0] == kProtocol, ErrorCode::kUnavailable,
+        "control channel: not a hello of this version");
+  return {parts[1], parts[2], std::stoi(parts[3]), std::stoi(parts[4]), parts[5], parts[6]};
+}
+
+std::string random_text() {
+  std::random_device device;
+  std::string text;
+  for (int i = 0; i < 2; ++i) text += hex64(uint64_t{device()} << 32 | device());
+  return text;
+}
+
+std::string proof_of(const std::string& challenge, const std::string& secret,
+                     const std::string& who) {
+  return sha256_hex(concat("tessera ", who, " ", challenge, " ", secret));
 }
 
 }  // namespace tessera::control

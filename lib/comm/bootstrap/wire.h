@@ -1,19 +1,21 @@
 #pragma once
-// TCP sockets and the frames of the control channel.
+// The frames of the control channel.
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "lib/comm/bootstrap/socket.h"
 
 namespace tessera::control {
 
 // Frame: one byte kind, four bytes little-endian length, payload.
 enum class Kind : uint8_t {
   kChallenge,  // hub: random bytes
-  kHello,      // rank: list {protocol, proof, rank, world size, host}
-  kWelcome,    // hub: all ranks are here
-  kRefuse,     // hub: reason
+  kHello,      // rank: Hello
+  kWelcome,    // hub: proof; all ranks are here
+  kRefuse,     // hub: reason why the job cannot start
+  kElsewhere,  // hub: reason why the caller belongs to another job
   kExchange,   // rank: bytes; hub: list by rank
   kConclude,   // rank: status; hub: list by rank
   kPost,       // rank: list {key, value}
@@ -26,29 +28,6 @@ struct Frame {
   std::string payload;
 };
 
-// An owned file descriptor.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket();
-  int fd() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void shut_down();  // wakes a thread that reads
-
- private:
-  int fd_ = -1;
-};
-
-// Listens at host:port (port 0: any free one). Throws Error(kInvalidArgument) naming address and
-// reason when it cannot.
-Socket listen_at(const std::string& host, int port);
-int port_of(const Socket& listener);
-// Tries until it is accepted; Error(kUnavailable) naming address and last reason after timeout_s.
-Socket connect_to(const std::string& host, int port, double timeout_s);
-
 // False when the peer is gone.
 bool send_frame(const Socket& socket, Kind kind, const std::string& payload);
 std::optional<Frame> receive_frame(const Socket& socket);
@@ -59,7 +38,22 @@ std::optional<Frame> take_frame(std::string& received);
 std::string pack(const std::vector<std::string>& list);
 std::vector<std::string> unpack(const std::string& bytes);
 
-// What a rank answers to a challenge to show that it knows the job's secret.
-std::string proof_of(const std::string& challenge, const std::string& secret, int rank);
+struct Hello {
+  std::string job, proof;
+  int rank = 0;
+  int world_size = 0;
+  std::string host, random;
+
+  std::string pack() const;
+  // Throws Error(kUnavailable) when it is none.
+  static Hello unpack(const std::string& bytes);
+};
+
+// 128 random bits as text without spaces.
+std::string random_text();
+// What one side answers to the other's random bytes to show that it knows the job's secret; who:
+// "rank 3", or "hub".
+std::string proof_of(const std::string& challenge, const std::string& secret,
+                     const std::string& who);
 
 }  // namespace tessera::control

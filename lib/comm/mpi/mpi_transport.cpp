@@ -8,10 +8,21 @@
 
 namespace tessera::mpi {
 
+bool belongs_to(const LaunchInfo& launch) {
+#ifdef OPEN_MPI
+  return launch.launcher == "mpirun";
+#else
+  return launch.launcher == "hydra";
+#endif
+}
+
 std::string unusable_because(const LaunchInfo& launch) {
   const bool pmi = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
-  if (launch.launcher == "mpirun" || launch.world_size == 1) return "";
+  if (belongs_to(launch) || launch.world_size == 1) return "";
   if (launch.launcher == "srun" && pmi) return "";
+  if (launch.launcher == "hydra" || launch.launcher == "mpirun") {
+    return "the mpirun that started the processes belongs to another MPI than this build's";
+  }
   return "the processes were not started by mpirun (or srun --mpi=pmix)";
 }
 

@@ -4,6 +4,8 @@
 
 namespace tessera::mpi {
 
+// Has the launcher of this MPI started the processes?
+bool belongs_to(const LaunchInfo& launch);
 std::string unusable_because(const LaunchInfo& launch);
 std::unique_ptr<Communicator> connect(const TransportContext& context);
 Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0);

@@ -1,7 +1,7 @@
 #include "tessera/comm/bootstrap.h"
 
-#include <cstdlib>
-#include <map>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "lib/comm/bootstrap/control_client.h"
 #include "lib/comm/bootstrap/hub.h"
@@ -14,79 +14,6 @@ namespace {
 using control::ControlClient;
 using control::Hub;
 using test::require;
-
-// Sets environment variables for one test; the launchers' own are removed.
-class Environment {
- public:
-  explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name :
-         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-          "OMPI_COMM_WORLD_LOCAL_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-          "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS",
-          "SLURM_STEP_NUM_NODES"}) {
-      names_.emplace_back(name);
-      unsetenv(name);
-    }
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~Environment() {
-    for (const std::string& name : names_) unsetenv(name.c_str());
-  }
-
- private:
-  std::vector<std::string> names_;
-};
-
-TEST_CASE("the launcher is read from the environment") {
-  SECTION("nothing set is one rank") {
-    const Environment environment({});
-    const LaunchInfo info = detect_launch();
-    REQUIRE(info.launcher == "none");
-    REQUIRE(info.world_size == 1);
-  }
-  SECTION("Open MPI") {
-    const Environment environment({{"OMPI_COMM_WORLD_RANK", "5"},
-                                   {"OMPI_COMM_WORLD_SIZE", "8"},
-                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
-    const LaunchInfo info = detect_launch();
-    REQUIRE(info.launcher == "mpirun");
-    REQUIRE(info.rank == 5);
-    REQUIRE(info.local_rank == 1);
-    REQUIRE(info.local_size == 4);
-  }
-  SECTION("torchrun") {
-    const Environment environment(
-        {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}});
-    REQUIRE(detect_launch().launcher == "torchrun");
-    REQUIRE(detect_launch().local_rank == 1);
-  }
-  SECTION("a Slurm batch script is one process, a step is many") {
-    std::map<std::string, std::string> batch = {
-        {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}};
-    {
-      const Environment environment(batch);
-      REQUIRE(detect_launch().world_size == 1);
-    }
-    batch["SLURM_STEP_ID"] = "0";
-    batch["SLURM_STEP_NUM_TASKS"] = "4";
-    batch["SLURM_PROCID"] = "2";
-    batch["SLURM_LOCALID"] = "2";
-    const Environment environment(batch);
-    REQUIRE(detect_launch().launcher == "srun");
-    REQUIRE(detect_launch().rank == 2);
-    REQUIRE(detect_launch().local_size == 4);
-  }
-  SECTION("a variable that is missing or no rank is named") {
-    {
-      const Environment environment(std::map<std::string, std::string>{{"RANK", "3"}});
-      REQUIRE_THROWS_WITH(detect_launch(), Catch::Contains("WORLD_SIZE is not set"));
-    }
-    const Environment environment(
-        std::map<std::string, std::string>{{"RANK", "4"}, {"WORLD_SIZE", "4"}});
-    REQUIRE_THROWS_WITH(detect_launch(), Catch::Contains("RANK=4 is not a number from 0 to 3"));
-  }
-}
 
 TEST_CASE("differing texts are reported with ranks and lines, the same on all ranks") {
   test::run_ranks(4, [](Communicator& world) {
@@ -112,33 +39,34 @@ struct Star {
   explicit Star(int size, double timeout_s = 20) {
     control::Socket listener = control::listen_at("127.0.0.1", 0);
     port = control::port_of(listener);
-    hub = std::make_unique<Hub>(std::move(listener), size, "secret", timeout_s);
+    hub = std::make_unique<Hub>(std::move(listener), size, "job 1", "secret", timeout_s);
   }
-  std::unique_ptr<ControlClient> join(int rank, int size, const std::string& secret = "secret") {
-    signal = std::make_shared<AbortSignal>();
-    return std::make_unique<ControlClient>("127.0.0.1", port,
-                                           ControlClient::Identity{rank, size, secret}, 20, signal);
+  Whereabouts place(const std::string& secret = "secret") const {
+    return {[=, this] { return std::vector<Rendezvous>{{"127.0.0.1", port, secret}}; }};
+  }
+  std::unique_ptr<ControlClient> join(int rank, int size, const std::string& secret = "secret",
+                                      const std::string& job = "job 1") const {
+    return std::make_unique<ControlClient>(place(secret), ControlClient::Identity{rank, size, job},
+                                           20, std::make_shared<AbortSignal>());
   }
   int port = 0;
   std::unique_ptr<Hub> hub;
-  std::shared_ptr<AbortSignal> signal;
 };
 
 TEST_CASE("the control channel exchanges, posts and concludes") {
   Star star(4);
   test::run_ranks(4, [&](Communicator& world) {
     const int rank = world.rank();
-    auto signal = std::make_shared<AbortSignal>();
-    ControlClient client("127.0.0.1", star.port, {rank, 4, "secret"}, 20, signal);
+    const auto client = star.join(rank, 4);
     for (int round = 0; round < 50; ++round) {
-      const auto all = client.exchange(std::string(round * 1000, 'x') + std::to_string(rank));
+      const auto all = client->exchange(std::string(round * 1000, 'x') + std::to_string(rank));
       for (int r = 0; r < 4; ++r)
         require(all.at(r).back() == '0' + r, "round ", round, " rank ", r);
     }
     const int next = (rank + 1) % 4;
-    client.post(concat("to ", next), concat("from ", rank));
-    require(client.take(concat("to ", rank)) == concat("from ", (rank + 3) % 4), "a posted value");
-    const auto endings = client.conclude("");
+    client->post(concat("to ", next), concat("from ", rank));
+    require(client->take(concat("to ", rank)) == concat("from ", (rank + 3) % 4), "a posted value");
+    const auto endings = client->conclude("");
     require(endings == std::vector<std::string>(4, ""), "all ended well");
   });
 }
@@ -147,15 +75,14 @@ TEST_CASE("a failed rank wakes the others and is told to all") {
   Star star(3);
   test::run_ranks(3, [&](Communicator& world) {
     const int rank = world.rank();
-    auto signal = std::make_shared<AbortSignal>();
-    ControlClient client("127.0.0.1", star.port, {rank, 3, "secret"}, 20, signal);
+    const auto client = star.join(rank, 3);
     const std::string status = "torn file";
     if (rank != 2) {
       const std::string message = test::require_error(
-          ErrorCode::kUnavailable, [&] { client.exchange("waits for rank 2"); }, "exchange");
+          ErrorCode::kUnavailable, [&] { client->exchange("waits for rank 2"); }, "exchange");
       require(message == "rank 2 failed", message);
     }
-    const auto endings = client.conclude(rank == 2 ? status : "secondary");
+    const auto endings = client->conclude(rank == 2 ? status : "secondary");
     require(endings.at(2) == status, "the root cause reaches rank ", rank);
   });
 }
@@ -165,21 +92,22 @@ TEST_CASE("a rank that dies without a word ends the job of the others") {
   test::run_ranks(3, [&](Communicator& world) {
     const int rank = world.rank();
     if (rank == 2) {  // says hello by hand, then closes the connection like a killed process
-      control::Socket socket = control::connect_to("127.0.0.1", star.port, 20);
+      control::Socket socket = control::connect_to("127.0.0.1", star.port, 20, "the hub");
       const auto challenge = control::receive_frame(socket);
-      control::send_frame(
-          socket, control::Kind::kHello,
-          control::pack({"tessera 1", control::proof_of(challenge->payload, "secret", 2), "2", "3",
-                         "lost-host"}));
-      require(control::receive_frame(socket)->kind == control::Kind::kWelcome, "welcome");
+      const control::Hello hello{
+          "job 1", control::proof_of(challenge->payload, "secret", "rank 2"), 2, 3, "lost-host",
+          "random"};
+      control::send_frame(socket, control::Kind::kHello, hello.pack());
+      const auto welcome = control::receive_frame(socket);
+      require(welcome->kind == control::Kind::kWelcome, "welcome");
+      require(welcome->payload == control::proof_of("random", "secret", "hub"), "the hub's proof");
       return;
     }
-    auto signal = std::make_shared<AbortSignal>();
-    ControlClient client("127.0.0.1", star.port, {rank, 3, "secret"}, 20, signal);
+    const auto client = star.join(rank, 3);
     const std::string message = test::require_error(
-        ErrorCode::kUnavailable, [&] { client.exchange(""); }, "exchange");
+        ErrorCode::kUnavailable, [&] { client->exchange(""); }, "exchange");
     require(message == "rank 2 (host lost-host) has died", message);
-    require(client.conclude("secondary").at(2) == "?", "a dead rank has no status");
+    require(client->conclude("secondary").at(2) == "?", "a dead rank has no status");
   });
 }
 
@@ -195,21 +123,53 @@ TEST_CASE("ranks that cannot be connected are named") {
   }
   SECTION("twice the same rank") {
     Star star(3);
-    std::thread first([&] {
-      auto signal = std::make_shared<AbortSignal>();
-      try {
-        ControlClient("127.0.0.1", star.port, {1, 3, "secret"}, 20, signal);
-      } catch (const Error&) {  // both are told
-      }
-    });
-    auto signal = std::make_shared<AbortSignal>();
-    REQUIRE_THROWS_WITH(ControlClient("127.0.0.1", star.port, {1, 3, "secret"}, 20, signal),
-                        Catch::Contains("two processes say they are rank 1"));
+    std::thread first([&] { CHECK_THROWS_AS(star.join(1, 3), Error); });  // both are told
+    REQUIRE_THROWS_WITH(star.join(1, 3), Catch::Contains("two processes say they are rank 1"));
     first.join();
   }
-  SECTION("another secret") {
+  SECTION("another secret: the others are told soon") {
+    Star star(2);
+    std::thread other(
+        [&] { CHECK_THROWS_WITH(star.join(0, 2), Catch::Contains("job secret of rank 1")); });
+    REQUIRE_THROWS_WITH(star.join(1, 2, "guess"), Catch::Contains("job secret of rank 1") &&
+                                                      Catch::Contains("TESSERA_JOB_SECRET"));
+    other.join();
+  }
+  SECTION("another job that gathers at this port") {
     Star star(2, 0.5);
-    REQUIRE_THROWS_WITH(star.join(1, 2, "guess"), Catch::Contains("job secret differs"));
+    REQUIRE_THROWS_WITH(star.join(1, 2, "secret", "job 2"),
+                        Catch::Contains("another job gathers there ('job 1', not 'job 2')"));
+  }
+  SECTION("a job that runs at this port") {
+    Star star(1);
+    const auto only = star.join(0, 1);
+    REQUIRE_THROWS_WITH(star.join(0, 1), Catch::Contains("a job of 1 ranks is running there"));
+  }
+  SECTION("something else at this port") {
+    const control::Socket listener = control::listen_at("127.0.0.1", 0);
+    std::thread other([&] {
+      const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
+      CHECK(::write(caller.fd(), "HTTP/1.1 400 Bad Request\r\n", 26) == 26);
+    });
+    const int port = control::port_of(listener);
+    const Whereabouts there{[&] { return std::vector<Rendezvous>{{"127.0.0.1", port, ""}}; }};
+    REQUIRE_THROWS_WITH(ControlClient(there, {1, 2, ""}, 20, std::make_shared<AbortSignal>()),
+                        Catch::Contains(concat(":", port, ": what answers there is not tessera")));
+    other.join();
+  }
+  SECTION("a hub that does not know the secret") {
+    const control::Socket listener = control::listen_at("127.0.0.1", 0);
+    std::thread other([&] {
+      const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
+      control::send_frame(caller, control::Kind::kChallenge, "random");
+      CHECK(control::receive_frame(caller).has_value());
+      control::send_frame(caller, control::Kind::kWelcome, "guessed");
+    });
+    const int port = control::port_of(listener);
+    const Whereabouts there{[&] { return std::vector<Rendezvous>{{"127.0.0.1", port, "s"}}; }};
+    REQUIRE_THROWS_WITH(ControlClient(there, {1, 2, ""}, 20, std::make_shared<AbortSignal>()),
+                        Catch::Contains("does not know the job's secret"));
+    other.join();
   }
   SECTION("a busy port") {
     const control::Socket listener = control::listen_at("127.0.0.1", 0);

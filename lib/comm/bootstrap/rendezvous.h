@@ -1,0 +1,28 @@
+#pragma once
+// How the ranks of a job find each other.
+#include <optional>
+#include <string>
+
+#include "lib/comm/bootstrap/launcher.h"
+#include "lib/comm/bootstrap/socket.h"
+#include "lib/comm/bootstrap/whereabouts.h"
+#include "lib/comm/transports.h"
+
+namespace tessera {
+
+struct MeetingPlace {
+  Whereabouts rank_0;
+  std::optional<control::Socket> listener;  // on rank 0
+  std::string secret;                       // on rank 0
+};
+
+// Rank 0 starts to listen and says where, the others learn it. over_mpi: null when MPI cannot tell.
+// Throws Error(kInvalidArgument) for a port that is taken, a host that does not resolve, several
+// hosts without a secret; Error(kUnavailable) when the launcher's own channel fails.
+MeetingPlace arrange_meeting(const Launch& launch, RendezvousExchange over_mpi, double timeout_s);
+
+// TESSERA_JOB_SECRET, or the content of the file TESSERA_JOB_SECRET_FILE without surrounding white
+// space; "" when there is neither and for the word "none", in which case has_said_none is true.
+std::string job_secret(const Environment& environment, bool& has_said_none);
+
+}  // namespace tessera

@@ -1,0 +1,216 @@
+#include "lib/comm/bootstrap/rendezvous.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "lib/comm/bootstrap/control_client.h"
+#include "lib/comm/bootstrap/hub.h"
+#include "lib/comm/bootstrap/pmi.h"
+#include "lib/comm/bootstrap/slurm_step.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+
+namespace tessera {
+namespace {
+
+using control::ControlClient;
+using control::Hub;
+using test::require;
+
+// Every rank of a job as threads, from the arrangement to an exchange.
+void run_job_of(const std::function<Launch(int rank)>& launch_of, int size) {
+  test::run_ranks(size, [&](Communicator& world) {
+    const Launch launch = launch_of(world.rank());
+    MeetingPlace place = arrange_meeting(launch, nullptr, 20);
+    std::unique_ptr<Hub> hub;
+    if (place.listener) {
+      hub = std::make_unique<Hub>(std::move(*place.listener), size, launch.job, place.secret, 20);
+    }
+    ControlClient client(place.rank_0, {world.rank(), size, launch.job}, 20,
+                         std::make_shared<AbortSignal>());
+    const auto all = client.exchange(std::to_string(world.rank()));
+    require(all.at(size - 1) == std::to_string(size - 1), "an exchange");
+    client.conclude("");
+  });
+}
+
+Launch launch_of(int rank, int size, Meeting meeting, const std::string& job) {
+  Launch launch;
+  launch.info.rank = rank;
+  launch.info.world_size = size;
+  launch.meeting = meeting;
+  launch.host = "127.0.0.1";
+  launch.job = job;
+  return launch;
+}
+
+// The store that an agent of torchrun keeps.
+struct Agent {
+  Agent() {
+    c10d::TCPStoreOptions options;
+    options.port = 0;
+    options.isServer = true;
+    options.waitWorkers = false;
+    store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+TEST_CASE("ranks meet through the store of torchrun's agent, again after a restart") {
+  const Agent agent;
+  const auto start = [&](const std::string& job) {
+    run_job_of(
+        [&](int rank) {
+          Launch launch = launch_of(rank, 3, Meeting::kAgentStore, job);
+          launch.port = agent.store->getPort();
+          return launch;
+        },
+        3);
+  };
+  start("torchrun x restart 0");
+  start("torchrun x restart 1");
+  start("torchrun x restart 1");  // a round that torchrun does not count: the old address is there
+}
+
+TEST_CASE("a store that is not there is named") {
+  Launch launch = launch_of(1, 2, Meeting::kAgentStore, "job");
+  launch.port = control::port_of(control::listen_at("127.0.0.1", 0));  // closed again
+  REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
+                      Catch::Contains(concat("torchrun's store at 127.0.0.1:", launch.port)) &&
+                          Catch::Contains("MASTER_ADDR"));
+  launch.host = "no-such-host.invalid";
+  REQUIRE_THROWS_WITH(
+      arrange_meeting(launch, nullptr, 20),
+      Catch::Contains("cannot resolve 'no-such-host.invalid'") && Catch::Contains("MASTER_ADDR"));
+}
+
+TEST_CASE("ranks of a Slurm step meet without variables, also where its first port is taken") {
+  const std::string job = "slurm 4711.0";
+  const auto taken = control::try_listen("127.0.0.1", slurm::ports_of(job).front());
+  run_job_of([&](int rank) { return launch_of(rank, 3, Meeting::kSlurmStep, job); }, 3);
+}
+
+TEST_CASE("a place of the user's: taken, unknown, elsewhere") {
+  Launch launch = launch_of(0, 2, Meeting::kAddress, "");
+  SECTION("free") {
+    const int port = control::port_of(control::listen_at("127.0.0.1", 0));
+    run_job_of(
+        [&](int rank) {
+          Launch mine = launch_of(rank, 2, Meeting::kAddress, "");
+          mine.port = port;
+          return mine;
+        },
+        2);
+  }
+  SECTION("a port that is taken") {
+    const control::Socket other = control::listen_at("127.0.0.1", 0);
+    launch.port = control::port_of(other);
+    REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
+                        Catch::Contains("choose another MASTER_PORT"));
+  }
+  SECTION("several hosts") {
+    launch.one_host = false;
+    launch.port = 29500;
+    REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
+                        Catch::Contains("have no secret") && Catch::Contains("TESSERA_JOB_SECRET"));
+    setenv("TESSERA_JOB_SECRET", "none", 1);
+    launch.host = "no-such-host.invalid";
+    CHECK_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
+                      Catch::Contains("cannot resolve 'no-such-host.invalid'"));
+    launch.host = "192.0.2.1";  // reserved for documentation: nobody's
+    CHECK_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
+                      Catch::Contains("no address of this host"));
+    unsetenv("TESSERA_JOB_SECRET");
+  }
+}
+
+// Answers as MPICH's manager does to one process, alone in its job.
+void manage(int fd) {
+  std::map<std::string, std::string> answers{{"cmd=init", "cmd=response_to_init rc=0"},
+                                             {"cmd=get_my_kvsname", "cmd=my_kvsname kvsname=kvs_0"},
+                                             {"cmd=put", "cmd=put_result rc=0 msg=success"},
+                                             {"cmd=barrier_in", "cmd=barrier_out rc=0"},
+                                             {"cmd=finalize", "cmd=finalize_ack rc=0"}};
+  std::string line;
+  for (char byte; ::read(fd, &byte, 1) == 1;) {
+    if (byte != '\n') {
+      line += byte;
+      continue;
+    }
+    const size_t value = line.find("value=");
+    if (value != std::string::npos) {
+      answers["cmd=get"] = "cmd=get_result rc=0 msg=success " + line.substr(value);
+    }
+    const std::string answer = answers.at(line.substr(0, line.find(' '))) + "\n";
+    if (::write(fd, answer.data(), answer.size()) < 0) return;
+    line.clear();
+  }
+}
+
+TEST_CASE("MPICH's process manager hands rank 0's place on") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  control::Socket mine(ends[0]), managers(ends[1]);
+  setenv("PMI_FD", std::to_string(mine.fd()).c_str(), 1);
+  std::thread manager([&] { manage(managers.fd()); });
+  CHECK(broadcast_over_pmi(0, "4000!host!secret", 20) == "4000!host!secret");
+  mine.shut_down();
+  manager.join();
+  CHECK_THROWS_WITH(broadcast_over_pmi(0, "x", 20), Catch::Contains("process manager"));
+  unsetenv("PMI_FD");
+  CHECK_THROWS_WITH(broadcast_over_pmi(0, "x", 20), Catch::Contains("not PMI_FD"));
+}
+
+TEST_CASE("the job's secret") {
+  const TempDir folder;
+  const std::string path = folder.write("secret", " abc \n");
+  bool none = false;
+  const auto secret = [&](std::map<std::string, std::string> variables) {
+    return job_secret(
+        [=](const std::string& name) -> std::optional<std::string> {
+          if (!variables.contains(name)) return std::nullopt;
+          return variables.at(name);
+        },
+        none);
+  };
+  REQUIRE(secret({}).empty());
+  REQUIRE_FALSE(none);
+  REQUIRE(secret({{"TESSERA_JOB_SECRET", "x y"}}) == "x y");
+  REQUIRE(secret({{"TESSERA_JOB_SECRET_FILE", path}}) == "abc");
+  REQUIRE(secret({{"TESSERA_JOB_SECRET", "none"}}).empty());
+  REQUIRE(none);
+  REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET_FILE", path + ".not"}}),
+                      Catch::Contains(".not cannot be read or is empty"));
+  REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET", "x"}, {"TESSERA_JOB_SECRET_FILE", path}}),
+                      Catch::Contains("both set"));
+}
+
+TEST_CASE("the address for others is one of this host's, and can be named") {
+  const auto named = [](const char* name) {
+    setenv("TESSERA_HOST_ADDRESS", name, 1);
+    std::string address;
+    try {
+      address = control::address_for_others("");
+    } catch (const Error& error) {
+      address = error.what();
+    }
+    unsetenv("TESSERA_HOST_ADDRESS");
+    return address;
+  };
+  REQUIRE(named("192.0.2.7") == "192.0.2.7");
+  REQUIRE_THAT(named("no-such-host.invalid"),
+               Catch::Contains("TESSERA_HOST_ADDRESS=no-such-host.invalid"));
+  REQUIRE(control::is_loopback("127.0.1.1"));
+  REQUIRE_FALSE(control::is_loopback("10.0.0.1"));
+  REQUIRE(control::resolves_to_loopback("127.0.1.1"));
+  REQUIRE_FALSE(control::resolves_to_loopback("192.0.2.7"));
+}
+
+}  // namespace
+}  // namespace tessera
