@@ -4,6 +4,7 @@
 
 #include "lib/comm/mpi/mpi_transport.h"
 #include "lib/comm/nccl/nccl_transport.h"
+#include "lib/comm/tcp/tcp_transport.h"
 #include "tessera/comm/local.h"
 
 namespace tessera {
@@ -25,6 +26,7 @@ constexpr Transport kTransports[] = {
 #ifdef TESSERA_HAS_MPI
     {"mpi", mpi::unusable_because, mpi::connect},
 #endif
+    {"tcp", tcp::unusable_because, tcp::connect},
 };
 
 }  // namespace

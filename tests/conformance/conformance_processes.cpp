@@ -1,9 +1,13 @@
 // The conformance suite on one rank a process:
-//   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck]
+//   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck|restart|idle]
 // checked compares every collective across ranks. With fail, rank 1 throws while the others wait;
-// with kill it ends without a word; with stuck it never calls the collective. None may hang.
+// with kill it ends without a word; with stuck it never calls the collective. None may hang. With
+// restart, rank 1 fails in torchrun's first attempt; with idle, all wait for each other for ever.
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <thread>
 
 #include "tessera/comm/launch.h"
 #include "tessera/core/log.h"
@@ -13,7 +17,7 @@
 namespace tessera::test {
 namespace {
 
-void run_all(Communicator& world) {
+void run_all(Communicator& world, const LaunchInfo& launch) {
   for (const ConformanceCase& each : conformance_cases()) {
     try {
       log(LogLevel::kDebug, each.name);
@@ -26,13 +30,30 @@ void run_all(Communicator& world) {
   }
   world.barrier();
   if (world.rank() == 0) {
-    std::printf("%zu cases conform: %s, %d ranks, %s\n", conformance_cases().size(),
-                world.transport().c_str(), world.size(), world.device().str().c_str());
+    std::printf("%zu cases conform: %s, %d ranks, %d on this host, %s, started by %s\n",
+                conformance_cases().size(), world.transport().c_str(), world.size(),
+                launch.local_size, world.device().str().c_str(), launch.launcher.c_str());
   }
+}
+
+void fail_at_first(const Communicator& world) {
+  const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  require(attempt != nullptr, "torchrun says which attempt this is");
+  const bool first = std::string(attempt) == "0";
+  if (first && world.rank() == 1) fail(ErrorCode::kDataLoss, "this rank gives up in attempt 0");
 }
 
 void misbehave(Communicator& world, ControlChannel& control, const std::string& how) {
   const auto half = world.split(world.rank() % 2, 0);
+  if (how == "idle") {
+    if (world.rank() == 0) std::printf("all %d ranks are here\n", world.size());
+    std::fflush(stdout);
+    half->barrier();
+    while (true) {
+      control.exchange("");
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
   if (world.rank() == 1) {
     if (how == "kill") std::raise(SIGKILL);
     if (how == "stuck") control.exchange("nobody else comes here");
@@ -60,9 +81,11 @@ int main(int argc, char** argv) {
   const std::string how = argc > 2 ? argv[2] : "";
   const bool checked = how == "checked";
   return run_job({.transport = transport, .debug_collectives = checked},
-                 [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
+                 [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                    require_same_on_all_ranks(control, "the transport", transport);
-                   how.empty() || checked ? test::run_all(world)
-                                          : test::misbehave(world, control, how);
+                   if (how == "restart") test::fail_at_first(world);
+                   how.empty() || checked || how == "restart"
+                       ? test::run_all(world, launch)
+                       : test::misbehave(world, control, how);
                  });
 }

@@ -1,0 +1,271 @@
+#include "lib/comm/tcp/mesh.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/comm/control_channel.h"
+#include "tessera/core/error.h"
+
+namespace tessera::tcp {
+namespace {
+
+constexpr auto kLookAtSignal = std::chrono::milliseconds(20);
+constexpr size_t kTurn = 1 << 20;  // bytes read from one peer before the others have their turn
+
+}  // namespace
+
+Mesh::Mesh(std::vector<control::Socket> peers, std::shared_ptr<AbortSignal> signal)
+    : peers_(peers.size()), signal_(std::move(signal)), wake_fd_(::eventfd(0, EFD_CLOEXEC)) {
+  for (size_t r = 0; r < peers.size(); ++r) {
+    peers_[r].socket = std::move(peers[r]);
+    if (!peers_[r].socket.open()) continue;
+    const int fd = peers_[r].socket.fd();
+    ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+Mesh::~Mesh() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake();
+  thread_.join();
+  ::close(wake_fd_);
+}
+
+void Mesh::wake() {
+  const uint64_t one = 1;
+  while (::write(wake_fd_, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void Mesh::serve() {
+  while (true) {
+    std::vector<pollfd> waits{{wake_fd_, POLLIN, 0}};
+    std::vector<int> ranks{-1};
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      for (size_t r = 0; r < peers_.size(); ++r) {
+        const Peer& peer = peers_[r];
+        if (!peer.socket.open() || peer.lost) continue;
+        const bool writes = !peer.outgoing.empty();
+        waits.push_back({peer.socket.fd(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
+        ranks.push_back(static_cast<int>(r));
+      }
+    }
+    ::poll(waits.data(), waits.size(), -1);
+    Ready ready;
+    {
+      std::lock_guard lock(mutex_);
+      if (waits[0].revents != 0) {
+        uint64_t count = 0;
+        static_cast<void>(::read(wake_fd_, &count, sizeof count));
+      }
+      for (size_t i = 1; i < waits.size(); ++i) {
+        if ((waits[i].revents & POLLOUT) != 0) write_to(ranks[i], ready);
+        if ((waits[i].revents & ~POLLOUT) != 0) read_from(ranks[i], ready);
+      }
+    }
+    for (const auto& operation : ready) run(operation);
+  }
+}
+
+void Mesh::write_to(int rank, Ready& ready) {
+  Peer& peer = peers_[rank];
+  while (!peer.outgoing.empty() && !peer.lost) {
+    Outgoing& message = peer.outgoing.front();
+    const size_t header = sizeof message.header, size = message.header.size;
+    const size_t header_left = header - std::min(header, message.sent);
+    const size_t body_sent = message.sent - (header - header_left);
+    iovec parts[] = {
+        {reinterpret_cast<char*>(&message.header) + (header - header_left), header_left},
+        {const_cast<char*>(message.bytes) + body_sent, size - body_sent}};
+    msghdr request{};
+    request.msg_iov = parts;
+    request.msg_iovlen = 2;
+    const ssize_t n = ::sendmsg(peer.socket.fd(), &request, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n < 0) return lose(rank);
+    message.sent += static_cast<size_t>(n);
+    if (message.sent < header + size) continue;
+    settle(message.operation, ready);
+    peer.outgoing.pop_front();
+  }
+}
+
+void Mesh::read_from(int rank, Ready& ready) {
+  Peer& peer = peers_[rank];
+  for (size_t turn = 0; turn < kTurn && !peer.lost;) {
+    const size_t header = sizeof peer.header;
+    const bool in_header = peer.received < header;
+    const size_t body = in_header ? 0 : peer.received - header;
+    char* to = in_header                  ? reinterpret_cast<char*>(&peer.header) + peer.received
+               : peer.receiving.operation ? peer.receiving.bytes + body
+                                          : peer.early.data() + body;
+    const size_t left = in_header ? header - peer.received : peer.header.size - body;
+    const ssize_t n = ::recv(peer.socket.fd(), to, left, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) return lose(rank);
+    turn += static_cast<size_t>(n);
+    peer.received += static_cast<size_t>(n);
+    if (peer.received == header) begin_message(peer, rank);
+    if (peer.received == header + peer.header.size) end_message(peer, rank, ready);
+  }
+}
+
+void Mesh::begin_message(Peer& peer, int rank) {
+  peer.receiving = {};
+  const auto asked = peer.posted.find(peer.header.tag);
+  if (asked != peer.posted.end() && asked->second.size == peer.header.size) {
+    peer.receiving = std::move(asked->second);
+    peer.posted.erase(asked);
+    return;
+  }
+  if (peer.header.size > uint64_t{1} << 40) return lose(rank);  // not our protocol
+  peer.early.resize(peer.header.size);
+}
+
+void Mesh::end_message(Peer& peer, int rank, Ready& ready) {
+  peer.received = 0;
+  if (peer.receiving.operation) {
+    --peer.receiving.operation->awaited[rank];
+    settle(std::exchange(peer.receiving, {}).operation, ready);
+    return;
+  }
+  std::vector<char> bytes = std::exchange(peer.early, {});
+  const auto asked = peer.posted.find(peer.header.tag);
+  if (asked == peer.posted.end()) {
+    peer.arrived[peer.header.tag] = std::move(bytes);
+    return;
+  }
+  const Posted posted = std::move(asked->second);
+  peer.posted.erase(asked);
+  --posted.operation->awaited[rank];
+  take_early(*posted.operation, rank, posted, bytes);
+  settle(posted.operation, ready);
+}
+
+void Mesh::take_early(Operation& operation, int rank, const Posted& posted,
+                      const std::vector<char>& bytes) {
+  if (posted.size != bytes.size()) {
+    return fail_operation(
+        operation, concat(operation.name, ": ", bytes.size(), " bytes arrived from rank ", rank,
+                          ", expected ", posted.size, "; the ranks must agree"));
+  }
+  if (!bytes.empty()) std::memcpy(posted.bytes, bytes.data(), bytes.size());
+}
+
+void Mesh::settle(const std::shared_ptr<Operation>& operation, Ready& ready) {
+  if (--operation->pending == 0) ready.push_back(operation);
+}
+
+void Mesh::fail_operation(Operation& operation, const std::string& reason) {
+  if (operation.done) return;
+  operation.error = reason;
+  operation.done = true;
+  changed_.notify_all();
+}
+
+void Mesh::lose(int rank) {
+  Peer& peer = peers_[rank];
+  peer.lost = true;
+  const auto fail = [&](const std::shared_ptr<Operation>& operation) {
+    if (operation) refuse_lost(*operation, rank);
+  };
+  for (const Outgoing& message : peer.outgoing) fail(message.operation);
+  for (const auto& [tag, posted] : peer.posted) fail(posted.operation);
+  fail(peer.receiving.operation);
+}
+
+bool Mesh::refuse_lost(Operation& operation, int peer) {
+  if (!peers_[peer].lost) return false;
+  fail_operation(operation, concat(operation.name, ": rank ", peer, " has closed its connection"));
+  return true;
+}
+
+void Mesh::send(Operation& operation, int peer, uint64_t step, const void* bytes, size_t size) {
+  const Tag tag{operation.communicator, operation.sequence, step};
+  {
+    std::lock_guard lock(mutex_);
+    if (refuse_lost(operation, peer)) return;
+    ++operation.pending;
+    peers_[peer].outgoing.push_back(
+        {operation.shared_from_this(), {tag, size}, static_cast<const char*>(bytes)});
+    if (peers_[peer].outgoing.size() > 1) return;  // the thread is at it
+  }
+  wake();
+}
+
+void Mesh::receive(Operation& operation, int peer, uint64_t step, void* bytes, size_t size) {
+  const Tag tag{operation.communicator, operation.sequence, step};
+  std::lock_guard lock(mutex_);
+  Peer& from = peers_[peer];
+  const auto early = from.arrived.find(tag);
+  if (early == from.arrived.end()) {
+    if (refuse_lost(operation, peer)) return;
+    ++operation.pending;
+    ++operation.awaited[peer];
+    from.posted[tag] = {operation.shared_from_this(), static_cast<char*>(bytes), size};
+    return;
+  }
+  take_early(operation, peer, {nullptr, static_cast<char*>(bytes), size}, early->second);
+  from.arrived.erase(early);
+}
+
+void Mesh::start(const std::shared_ptr<Operation>& operation) {
+  signal_->throw_if_raised();
+  run(operation);
+}
+
+void Mesh::run(const std::shared_ptr<Operation>& operation) {
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      if (operation->done) return;
+      if (operation->next_step == operation->steps.size()) {
+        operation->done = true;
+        operation->tensors.clear();
+        operation->steps.clear();
+        changed_.notify_all();
+        return;
+      }
+      operation->pending = 1;
+    }
+    operation->steps[operation->next_step++]();
+    std::lock_guard lock(mutex_);
+    if (--operation->pending > 0) return;
+  }
+}
+
+bool Mesh::wait(Operation& operation, std::chrono::seconds timeout, std::string& missing) {
+  const auto deadline = control::Clock::now() + timeout;
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kLookAtSignal, [&] { return operation.done; })) {
+    signal_->throw_if_raised();
+    if (control::Clock::now() < deadline) continue;
+    std::vector<int> ranks;
+    for (const auto& [peer, messages] : operation.awaited) {
+      if (messages > 0) ranks.push_back(peer);
+    }
+    missing = ranks.empty() ? "its own messages are not taken"
+                            : concat("rank ", rank_list(ranks), " has not sent its part");
+    return false;
+  }
+  check(operation.error.empty(), ErrorCode::kUnavailable, operation.error);
+  return true;
+}
+
+}  // namespace tessera::tcp

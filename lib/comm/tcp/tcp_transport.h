@@ -1,0 +1,11 @@
+#pragma once
+// The TCP transport's entries of the table of transports: CPU ranks without MPI.
+#include "lib/comm/transports.h"
+
+namespace tessera::tcp {
+
+std::string unusable_because(const LaunchInfo& launch);
+// Connects every pair of ranks. Throws Error(kUnavailable) naming the ranks that cannot be reached.
+std::unique_ptr<Communicator> connect(const TransportContext& context);
+
+}  // namespace tessera::tcp
