@@ -15,6 +15,8 @@ constexpr auto kGrace = std::chrono::seconds(10);  // for the others' status aft
 
 // Ranks that cannot join have said so themselves by then.
 constexpr auto kRefusalDelay = std::chrono::seconds(3);
+// Ranks that are a little late hear of a refusal too.
+constexpr auto kRefusalGrace = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -32,7 +34,7 @@ Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, d
 Hub::~Hub() { thread_.join(); }
 
 bool Hub::finished() const {
-  if (refused_) return true;
+  if (refused_at_) return told_ >= size_ || Clock::now() > *refused_at_ + kRefusalGrace;
   if (!complete_) return false;
   if (concluded_at_ && Clock::now() > *concluded_at_ + kGrace) return true;
   return std::all_of(gone_.begin(), gone_.end(), [](bool gone) { return gone; });
@@ -50,8 +52,9 @@ void Hub::serve() {
     }
     if (waits.back().revents != 0) accept_peer();
     reap();
-    if (!complete_ && !refused_ && refuse_by_ && Clock::now() > *refuse_by_) refuse_all(refusal_);
-    if (!complete_ && !refused_ && Clock::now() > deadline_) {
+    if (!complete_ && !refused_at_ && refuse_by_ && Clock::now() > *refuse_by_)
+      refuse_all(refusal_);
+    if (!complete_ && !refused_at_ && Clock::now() > deadline_) {
       refuse_all(concat("rank ", rank_list(missing()), " of ", size_, " did not connect within ",
                         timeout_s_, " s; look for their own errors, or raise ",
                         "TESSERA_RENDEZVOUS_TIMEOUT_S"));
@@ -80,6 +83,7 @@ void Hub::accept_peer() {
                       "MASTER_PORT"));
     return;
   }
+  if (refused_at_) return tell_refusal(peer);
   notice_lost_host(peer.socket);
   peer.challenge = random_text();
   send_frame(peer.socket, Kind::kChallenge, peer.challenge);
@@ -129,7 +133,7 @@ void Hub::greet(Peer& peer, const Frame& frame) {
     refusal_ = concat("the job secret of ", who, " on host ", hello.host,
                       " differs from rank 0's; give all ranks the same TESSERA_JOB_SECRET or "
                       "TESSERA_JOB_SECRET_FILE");
-    send_frame(peer.socket, Kind::kRefuse, refusal_);
+    tell_refusal(peer);
     peer.socket = Socket();
     if (!refuse_by_) refuse_by_ = Clock::now() + kRefusalDelay;
     return;
@@ -157,6 +161,7 @@ void Hub::greet(Peer& peer, const Frame& frame) {
 }
 
 void Hub::handle(Peer& peer, const Frame& frame) {
+  if (refused_at_) return;
   if (peer.rank < 0) return greet(peer, frame);
   switch (frame.kind) {
     case Kind::kExchange:
@@ -230,10 +235,16 @@ void Hub::conclude_if_due() {
 }
 
 void Hub::refuse_all(const std::string& reason) {
-  refused_ = true;
+  refusal_ = reason;
+  refused_at_ = Clock::now();
   for (const Peer& peer : peers_) {
-    if (peer.socket.open()) send_frame(peer.socket, Kind::kRefuse, reason);
+    if (peer.socket.open()) tell_refusal(peer);
   }
+}
+
+void Hub::tell_refusal(const Peer& peer) {
+  send_frame(peer.socket, Kind::kRefuse, refusal_);
+  ++told_;
 }
 
 void Hub::send_to(int rank, Kind kind, const std::string& payload) {

@@ -38,6 +38,7 @@ class Hub {
   void handle(Peer& peer, const Frame& frame);
   void greet(Peer& peer, const Frame& frame);
   void refuse_all(const std::string& reason);
+  void tell_refusal(const Peer& peer);
   void lose(Peer& peer);
   void abort_all(const std::string& reason, int except);
   void conclude_if_due();
@@ -52,10 +53,11 @@ class Hub {
   const double timeout_s_;
   const Clock::time_point deadline_;
   std::vector<Peer> peers_;
-  bool complete_ = false;  // everyone was welcomed
-  bool refused_ = false;
+  bool complete_ = false;                       // everyone was welcomed
   std::optional<Clock::time_point> refuse_by_;  // a rank cannot join: the others are told then
   std::string refusal_;
+  std::optional<Clock::time_point> refused_at_;
+  int told_ = 0;  // callers that know of the refusal
   bool aborted_ = false;
   std::map<int, std::string> exchanging_;
   std::map<int, std::string> concluding_;
