@@ -1,0 +1,88 @@
+# Slurm on this host, with two nodes of its own: plain srun, no variables.
+if ! command -v slurmctld >/dev/null || ! command -v munged >/dev/null; then
+  apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends slurm-wlm munge >/dev/null
+fi
+[[ $(id -u) == 0 ]] || die "slurm: its daemons need root"
+
+start_munge() {
+  if munge -n >/dev/null 2>&1; then return; fi
+  mkdir -p /run/munge /var/log/munge /var/lib/munge /etc/munge
+  [[ -e /etc/munge/munge.key ]] || dd if=/dev/urandom of=/etc/munge/munge.key bs=1 count=1024 status=none
+  chown -R munge: /run/munge /var/log/munge /var/lib/munge /etc/munge
+  chmod 400 /etc/munge/munge.key
+  runuser -u munge -- /usr/sbin/munged --force
+  cleanup+=("kill \$(cat /run/munge/munged.pid)")
+}
+stop_slurm() {
+  local pid
+  for pid in $(cat "$work"/slurm/*.pid); do
+    kill "$pid" || continue
+    timeout 20 tail --pid="$pid" -f /dev/null || true
+  done
+}
+start_slurm() {
+  local host ports node
+  host=$(hostname -s)
+  ports=($(python3 -c '
+import socket
+sockets = [socket.socket() for _ in range(3)]
+for s in sockets: s.bind(("127.0.0.1", 0))
+print(*[s.getsockname()[1] for s in sockets])'))
+  mkdir -p "$work/slurm/state" "$work/slurm/spool"
+  cat >"$work/slurm/slurm.conf" <<CONF
+ClusterName=launch
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=${ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+StateSaveLocation=$work/slurm/state
+SlurmdSpoolDir=$work/slurm/spool/%n
+SlurmctldPidFile=$work/slurm/slurmctld.pid
+SlurmdPidFile=$work/slurm/%n.pid
+SlurmctldLogFile=$work/slurm/slurmctld.log
+SlurmdLogFile=$work/slurm/%n.log
+MpiDefault=none
+ReturnToService=2
+NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[1]} CPUs=$(nproc --all) State=UNKNOWN
+NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[2]} CPUs=$(nproc --all) State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
+CONF
+  export SLURM_CONF=$work/slurm/slurm.conf
+  cleanup+=(stop_slurm)
+  slurmctld -f "$SLURM_CONF"
+  for node in n1 n2; do slurmd -N "$node" -f "$SLURM_CONF"; done
+  for ((i = 0; i < 120; ++i)); do
+    [[ $(sinfo -h -o %T 2>/dev/null | sort -u) != idle ]] || return 0
+    sleep 0.5
+  done
+  cat "$work"/slurm/*.log
+  die "slurm: the nodes did not come up"
+}
+start_munge
+start_slurm
+
+expect 0 'conform: tcp, 2 ranks, 2 on this host, cpu, started by srun' srun -N1 -n2 "$conformance" tcp
+proved slurm "srun -n2, no variables: $(grep "cases conform" "$work/output")"
+expect 0 'conform: tcp, 2 ranks' srun -N1 -n2 --export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT=29541 "$conformance" tcp
+proved slurm "srun with MASTER_ADDR and MASTER_PORT: $(grep "cases conform" "$work/output")"
+expect 0 'conform: tcp, 3 ranks, [12] on this host' srun -N2 -n3 --export=ALL,MASTER_ADDR=127.0.0.1,TESSERA_JOB_SECRET=of-this-test "$conformance" tcp
+proved slurm "srun -N2 -n3 with a secret: $(grep "cases conform" "$work/output")"
+expect 2 'several hosts and have no secret' srun -N2 -n2 --export=ALL,MASTER_ADDR=127.0.0.1 "$conformance" tcp
+proved slurm "srun -N2 without a secret is refused"
+cat >"$work/batch.sh" <<BATCH
+#!/bin/bash
+export RANK=0 WORLD_SIZE=1
+srun -n2 $conformance tcp
+BATCH
+expect 2 '' sbatch --wait -N1 -n2 -o "$work/batch.out" "$work/batch.sh"
+grep -q 'RANK=0 against SLURM_PROCID=1' "$work/batch.out" || { cat "$work/batch.out"; die "slurm: the contradiction was not named"; }
+proved slurm "RANK and WORLD_SIZE exported in a batch script are refused on all ranks: $(grep -c 'contradict' "$work/batch.out") line"
+for i in 1 2; do srun -N1 -n2 --overlap "$conformance" tcp >"$work/job$i" 2>&1 & jobs[i]=$!; done
+for i in 1 2; do wait "${jobs[i]}" || { cat "$work/job$i"; die "slurm: two jobs at once"; }; done
+proved slurm "two jobs at once on one node"
+expect 0 'ddp on 2 rank' srun -N1 -n2 $(squad "$work/squad")
+proved slurm "fine-tuning without --strategy: $(grep -m1 'ddp on 2 rank' "$work/output")"
