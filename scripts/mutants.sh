@@ -58,8 +58,10 @@ apply() { # name: into the tree; a little drift of the context is allowed
     git -C "$tree" apply --whitespace=nowarn --recount -C1 "$root/tests/mutants/$1.patch" 2>/dev/null
 }
 restore() { git -C "$tree" checkout --quiet --force . && git -C "$tree" clean -fdq; }
-configure() {
-  [[ -e $build/build.ninja ]] && return
+configured=''
+configure() {  # once a call: the presets of another commit may say other things
+  [[ -z $configured ]] || return 0
+  configured=1
   (cd "$tree" && cmake --preset release ${TESSERA_TORCH_ROOT:+-DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT"}) \
     >"$work/logs/configure.log" 2>&1 ||
     { tail -20 "$work/logs/configure.log"; exit 1; }
