@@ -1,4 +1,4 @@
-// The parity table with processes as ranks, over MPI or NCCL:
+// The parity table with processes as ranks, over MPI, TCP or NCCL:
 //   mpirun -n 4 parity_ranks [transport [PART OF A ROW'S NAME]]
 // Every row is compared with one rank of the same device that sees the whole global batch; prints a
 // line a row, exits 1 when one differs.

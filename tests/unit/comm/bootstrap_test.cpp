@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
+
 #include "lib/comm/bootstrap/control_client.h"
 #include "lib/comm/bootstrap/hub.h"
 #include "tests/support/ranks.hpp"
@@ -111,6 +113,34 @@ TEST_CASE("a rank that dies without a word ends the job of the others") {
   });
 }
 
+// What fn throws on a thread of its own; "" when nothing.
+std::future<std::string> error_of(std::function<void()> fn) {
+  return std::async(std::launch::async, [fn = std::move(fn)]() -> std::string {
+    try {
+      fn();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  });
+}
+
+// What a rank says that calls where `answer` serves its one caller.
+std::string error_at(const std::function<void(const control::Socket&)>& answer) {
+  const control::Socket listener = control::listen_at("127.0.0.1", 0);
+  auto server = error_of([&] {
+    const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
+    answer(caller);
+  });
+  const Whereabouts there{[&] {
+    return std::vector<Rendezvous>{{"127.0.0.1", control::port_of(listener), "s"}};
+  }};
+  auto rank = error_of([&] {
+    ControlClient(there, {1, 2, ""}, 20, std::make_shared<AbortSignal>());
+  });
+  return server.get() + rank.get();
+}
+
 TEST_CASE("ranks that cannot be connected are named") {
   SECTION("missing") {
     Star star(4, 0.3);
@@ -123,17 +153,16 @@ TEST_CASE("ranks that cannot be connected are named") {
   }
   SECTION("twice the same rank") {
     Star star(3);
-    std::thread first([&] { CHECK_THROWS_AS(star.join(1, 3), Error); });  // both are told
-    REQUIRE_THROWS_WITH(star.join(1, 3), Catch::Contains("two processes say they are rank 1"));
-    first.join();
+    auto first = error_of([&] { star.join(1, 3); });
+    CHECK_THROWS_WITH(star.join(1, 3), Catch::Contains("two processes say they are rank 1"));
+    REQUIRE_THAT(first.get(), Catch::Contains("two processes say they are rank 1"));
   }
   SECTION("another secret: the others are told soon") {
     Star star(2);
-    std::thread other(
-        [&] { CHECK_THROWS_WITH(star.join(0, 2), Catch::Contains("job secret of rank 1")); });
-    REQUIRE_THROWS_WITH(star.join(1, 2, "guess"), Catch::Contains("job secret of rank 1") &&
-                                                      Catch::Contains("TESSERA_JOB_SECRET"));
-    other.join();
+    auto other = error_of([&] { star.join(0, 2); });
+    CHECK_THROWS_WITH(star.join(1, 2, "guess"), Catch::Contains("job secret of rank 1") &&
+                                                    Catch::Contains("TESSERA_JOB_SECRET"));
+    REQUIRE_THAT(other.get(), Catch::Contains("job secret of rank 1"));
   }
   SECTION("another job that gathers at this port") {
     Star star(2, 0.5);
@@ -146,30 +175,18 @@ TEST_CASE("ranks that cannot be connected are named") {
     REQUIRE_THROWS_WITH(star.join(0, 1), Catch::Contains("a job of 1 ranks is running there"));
   }
   SECTION("something else at this port") {
-    const control::Socket listener = control::listen_at("127.0.0.1", 0);
-    std::thread other([&] {
-      const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
-      CHECK(::write(caller.fd(), "HTTP/1.1 400 Bad Request\r\n", 26) == 26);
-    });
-    const int port = control::port_of(listener);
-    const Whereabouts there{[&] { return std::vector<Rendezvous>{{"127.0.0.1", port, ""}}; }};
-    REQUIRE_THROWS_WITH(ControlClient(there, {1, 2, ""}, 20, std::make_shared<AbortSignal>()),
-                        Catch::Contains(concat(":", port, ": what answers there is not tessera")));
-    other.join();
+    REQUIRE_THAT(error_at([](const control::Socket& caller) {
+                   require(::write(caller.fd(), "HTTP/1.1 400 Bad Request\r\n", 26) == 26, "write");
+                 }),
+                 Catch::Contains("what answers there is not tessera"));
   }
   SECTION("a hub that does not know the secret") {
-    const control::Socket listener = control::listen_at("127.0.0.1", 0);
-    std::thread other([&] {
-      const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
-      control::send_frame(caller, control::Kind::kChallenge, "random");
-      CHECK(control::receive_frame(caller).has_value());
-      control::send_frame(caller, control::Kind::kWelcome, "guessed");
-    });
-    const int port = control::port_of(listener);
-    const Whereabouts there{[&] { return std::vector<Rendezvous>{{"127.0.0.1", port, "s"}}; }};
-    REQUIRE_THROWS_WITH(ControlClient(there, {1, 2, ""}, 20, std::make_shared<AbortSignal>()),
-                        Catch::Contains("does not know the job's secret"));
-    other.join();
+    REQUIRE_THAT(error_at([](const control::Socket& caller) {
+                   control::send_frame(caller, control::Kind::kChallenge, "random");
+                   require(control::receive_frame(caller).has_value(), "hello");
+                   control::send_frame(caller, control::Kind::kWelcome, "guessed");
+                 }),
+                 Catch::Contains("does not know the job's secret"));
   }
   SECTION("a busy port") {
     const control::Socket listener = control::listen_at("127.0.0.1", 0);
