@@ -76,6 +76,7 @@ constexpr F kFlags[] = {
     refused("dataset_name", "*", "give files: --train_file FILE and --validation_file FILE"),
     refused("dataset_config_name", "*", "give files: --train_file FILE, --validation_file FILE"),
     refused("max_train_samples", "*", "use --train_slice 0:N"),
+    refused("max_eval_samples", "*", "use --validation_slice 0:N"),
     refused("max_answer_length", "*", "answers are never shortened"),
 
     // Precision.

@@ -21,9 +21,9 @@ void require(bool condition, const Parts&... parts) {
 
 const std::vector<std::string> kDtypes{"fp32", "bf16", "fp16"};
 
-void add_data_flags(FlagSet& flags, TrainOptions& o, Task task) {
+void add_data_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.section("Data");
-  if (task == Task::kCausal) {
+  if (program == Program::kSquad) {
     flags.add("train_file", &o.train_file, "SQuAD v1.1 or v2 JSON");
     flags.add("validation_file", &o.validation_file, "the same, evaluated after every epoch");
     flags.add("supervise", &o.supervise, "which tokens the loss counts", {"answer", "all"});
@@ -32,6 +32,12 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Task task) {
     flags.add("squad_v2", &o.squad_v2, "train questions without an answer on an empty one");
     flags.add("doc_stride", &o.doc_stride,
               "tokens that two windows of a context too long for one row share");
+  } else if (program == Program::kText) {
+    flags.add("train_file", &o.train_file,
+              ".txt (one document) or .jsonl (one a line); joined with end tokens, cut into blocks "
+              "of --max_seq_length");
+    flags.add("validation_file", &o.validation_file, "the same, evaluated after every epoch");
+    flags.add("text_column", &o.text_column, "key of the text in JSON lines; text unless given");
   } else {
     flags.add("train_file", &o.train_file, "CSV, TSV or JSONL");
     flags.add("validation_file", &o.validation_file, "the same, evaluated after every epoch");
@@ -146,14 +152,14 @@ bool is_dtype(const std::string& name) {
 
 }  // namespace
 
-void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
+void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.understand_foreign();
   flags.section("Model");
   flags.add("model", &o.model, "Hugging Face directory: config.json, safetensors, tokenizer.json");
   flags.add("model_config", &o.model_config,
             "instead of --model: random weights by NAME or config.json");
   flags.add("tokenizer", &o.tokenizer, "directory with tokenizer.json; --model's unless given");
-  add_data_flags(flags, o, task);
+  add_data_flags(flags, o, program);
   add_training_flags(flags, o);
   add_strategy_flags(flags, o);
   flags.section("Run and output");
@@ -171,7 +177,7 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Task task) {
   flags.add("dry_run", &o.dry_run, "check everything, say what would run, and stop");
 }
 
-void validate_options(const TrainOptions& o, Task task) {
+void validate_options(const TrainOptions& o, Program program) {
   require(o.model.empty() != o.model_config.empty(),
           "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
   require(o.train_file.empty() != o.train_ids.empty(), "give either --train_file or --train_ids");
@@ -181,7 +187,7 @@ void validate_options(const TrainOptions& o, Task task) {
   require(!text || !o.model.empty() || !o.tokenizer.empty(),
           "text files need --tokenizer DIR (with tokenizer.json)");
   require(!o.output_dir.empty() || o.dry_run, "give --output_dir DIR");
-  require(o.label_padding == "ignore" || o.supervise == "all" || task != Task::kCausal,
+  require(o.label_padding == "ignore" || o.supervise == "all" || program != Program::kSquad,
           "--label_padding include needs --supervise all");
   const std::pair<const char*, int64_t> positive[] = {
       {"max_seq_length", o.max_seq_length},

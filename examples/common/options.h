@@ -8,18 +8,25 @@
 
 namespace tessera::programs {
 
+// What a fine-tuning program makes of its data files.
+enum class Program { kSquad, kText, kClassification };
+inline Task task_of(Program program) {
+  return program == Program::kClassification ? Task::kClassification : Task::kCausal;
+}
+
 struct TrainOptions {
   // model
   std::string model, model_config, tokenizer;
   // data
   std::string train_file, validation_file, train_ids, validation_ids, train_slice, validation_slice;
   bool strict_data = false;
-  std::string text_column, label_column;  // classification
-  int64_t num_labels = 0;                 // classification; 0: as many as the data has
-  std::string supervise = "answer";       // SQuAD
-  std::string label_padding = "ignore";   // SQuAD
-  bool squad_v2 = false;                  // SQuAD
-  int64_t doc_stride = 128;               // SQuAD
+  std::string text_column;               // classification, text
+  std::string label_column;              // classification
+  int64_t num_labels = 0;                // classification; 0: as many as the data has
+  std::string supervise = "answer";      // SQuAD
+  std::string label_padding = "ignore";  // SQuAD
+  bool squad_v2 = false;                 // SQuAD
+  int64_t doc_stride = 128;              // SQuAD
   std::string padding_side = "right";
   bool pad_to_max_length = false;
   bool shuffle = true;
@@ -62,10 +69,10 @@ struct TrainOptions {
   }
 };
 
-void add_train_flags(FlagSet& flags, TrainOptions& options, Task task);
+void add_train_flags(FlagSet& flags, TrainOptions& options, Program program);
 
 // Everything that can be said from the values alone, without files and ranks. Throws
 // Error(kInvalidArgument).
-void validate_options(const TrainOptions& options, Task task);
+void validate_options(const TrainOptions& options, Program program);
 
 }  // namespace tessera::programs

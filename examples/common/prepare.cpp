@@ -91,10 +91,11 @@ DataLoaderOptions Prepared::loader_options(int64_t data_rank, int64_t data_size,
       .always_attention_mask = task == Task::kClassification && !config().pad_token};
 }
 
-Prepared prepare(const TrainOptions& options, Task task) {
+Prepared prepare(const TrainOptions& options, Program program) {
   Prepared run;
   run.options = options;
-  run.task = task;
+  run.program = program;
+  run.task = task_of(program);
   run.train_path = options.train_ids.empty() ? options.train_file : options.train_ids;
   prepare_tokenizer(run);
   prepare_config(run);

@@ -18,6 +18,7 @@ namespace tessera::programs {
 
 struct Prepared {
   TrainOptions options;
+  Program program = Program::kSquad;
   Task task = Task::kCausal;
   LanguageModel language_model;
   ModelSpec model;
@@ -45,7 +46,7 @@ struct Prepared {
 
 // Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)
 // or Error(kDataLoss) with flag or file, place and remedy.
-Prepared prepare(const TrainOptions& options, Task task);
+Prepared prepare(const TrainOptions& options, Program program);
 
 at::ScalarType scalar_type_of(const std::string& dtype);  // "fp32", "bf16", "fp16"
 

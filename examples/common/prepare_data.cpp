@@ -3,6 +3,7 @@
 #include "tessera/core/error.h"
 #include "tessera/data/classification.h"
 #include "tessera/data/squad.h"
+#include "tessera/data/text_blocks.h"
 #include "tessera/data/token_rows.h"
 
 namespace tessera::programs {
@@ -93,7 +94,29 @@ Dataset read_ids(Prepared& run, const std::string& path, const char* role, int64
   return file.finish(std::move(rows.dataset));
 }
 
-void prepare_causal(Prepared& run) {
+Dataset read_text_file(Prepared& run, const std::string& path, const char* role) {
+  const TrainOptions& o = run.options;
+  DataFile file(run, path, role);
+  const std::string column = o.text_column.empty() ? "text" : o.text_column;
+  TextBlocks blocks =
+      read_text_blocks(path, *run.tokenizer, {o.max_seq_length, column}, file.issues());
+  file.notice(blocks.documents, " documents in ", blocks.dataset.size(), " blocks of ",
+              o.max_seq_length, " tokens; ", blocks.dropped_tokens, " tokens after them dropped");
+  file.record().dropped_tokens = blocks.dropped_tokens;
+  if (path.ends_with(".jsonl")) file.record().text_columns = {column};
+  return file.finish(std::move(blocks.dataset));
+}
+
+void prepare_text(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.train = o.train_ids.empty() ? read_text_file(run, o.train_file, "train")
+                                  : read_ids(run, o.train_ids, "train", 0);
+  if (!o.validation_file.empty()) {
+    run.validation = read_text_file(run, o.validation_file, "validation");
+  }
+}
+
+void prepare_squad(Prepared& run) {
   const TrainOptions& o = run.options;
   run.train = o.train_ids.empty() ? read_squad_file(run, o.train_file, "train")
                                   : read_ids(run, o.train_ids, "train", 0);
@@ -173,7 +196,17 @@ void prepare_classification(Prepared& run) {
 
 void prepare_data(Prepared& run) {
   const TrainOptions& o = run.options;
-  run.task == Task::kCausal ? prepare_causal(run) : prepare_classification(run);
+  switch (run.program) {
+    case Program::kSquad:
+      prepare_squad(run);
+      break;
+    case Program::kText:
+      prepare_text(run);
+      break;
+    case Program::kClassification:
+      prepare_classification(run);
+      break;
+  }
   if (!o.validation_ids.empty()) {
     run.validation = read_ids(run, o.validation_ids, "validation", run.train.num_labels);
   }

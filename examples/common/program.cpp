@@ -49,14 +49,14 @@ void check_ranks(const TrainOptions& options) {
 
 }  // namespace
 
-int run_finetune(Task task, const std::string& name, const std::string& summary, int argc,
+int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
                  char** argv) {
   FlagSet flags(name, summary);
   TrainOptions options;
   Prepared prepared;
   std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
   try {
-    add_train_flags(flags, options, task);
+    add_train_flags(flags, options, program);
     flags.parse({argv + 1, argv + argc});
     const bool several = options.ranks > 1 || detect_launch().world_size > 1;
     if (several && !flags.given("strategy")) options.strategy = "ddp";
@@ -65,11 +65,11 @@ int run_finetune(Task task, const std::string& name, const std::string& summary,
       if (speaks_first()) std::fputs(text.c_str(), stdout);
       return 0;
     }
-    validate_options(options, task);
+    validate_options(options, program);
     check_ranks(options);
     check_output_directory(options);
     set_numerics(options);
-    prepared = prepare(options, task);
+    prepared = prepare(options, program);
   } catch (...) {
     problem = std::current_exception();
     options.ranks = 1;

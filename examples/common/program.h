@@ -2,12 +2,12 @@
 // The main function of the fine-tuning programs.
 #include <string>
 
-#include "tessera/data/dataset.h"
+#include "examples/common/options.h"
 
 namespace tessera::programs {
 
 // Returns the exit code.
-int run_finetune(Task task, const std::string& name, const std::string& summary, int argc,
+int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
                  char** argv);
 
 }  // namespace tessera::programs

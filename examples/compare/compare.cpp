@@ -33,7 +33,7 @@ struct CompareOptions {
 
 void add_flags(FlagSet& flags, CompareOptions& o) {
   flags.section("Comparison (all other flags go to the fine-tuning program)");
-  flags.add("task", &o.task, "which program runs", {"squad", "classification"});
+  flags.add("task", &o.task, "which program runs", {"squad", "causal", "classification"});
   flags.add("strategies", &o.strategies, "the rows; single on one rank is always the reference");
   flags.add("rank_counts", &o.rank_counts, "each strategy runs on each of these numbers of ranks");
   flags.add("rows", &o.rows,
@@ -98,7 +98,7 @@ void Comparison::check_options() {
           "--output_dir ", options_.output_dir,
           " is not empty; choose another directory, or add --overwrite_output_dir");
   require(options_.tolerance >= 0, "--tolerance is ", options_.tolerance, "; it must be positive");
-  rows_ = make_rows({.task = prepared_.task,
+  rows_ = make_rows({.program = prepared_.program,
                      .arguments = arguments_,
                      .strategies = options_.strategies,
                      .rank_counts = options_.rank_counts,
@@ -227,10 +227,12 @@ int run_compare(const std::vector<std::string>& arguments) {
     std::fputs(flags.help().c_str(), stdout);
     return 0;
   }
-  const Task task = options.task == "squad" ? Task::kCausal : Task::kClassification;
+  const Program program = options.task == "squad"    ? Program::kSquad
+                          : options.task == "causal" ? Program::kText
+                                                     : Program::kClassification;
   FlagSet train_flags("tessera-finetune-" + options.task, "");
   TrainOptions train;
-  add_train_flags(train_flags, train, task);
+  add_train_flags(train_flags, train, program);
   train_flags.parse(passed);
   if (train_flags.print_config_requested()) {
     std::printf("%s\n", train_flags.config_json().c_str());
@@ -243,10 +245,11 @@ int run_compare(const std::vector<std::string>& arguments) {
   require(detect_launch().world_size == 1, "tessera-compare starts its own ranks; run it without ",
           detect_launch().launcher);
   train.output_dir = options.output_dir;
-  validate_options(train, task);
+  validate_options(train, program);
   const char* defect = std::getenv("TESSERA_COMPARE_DEFECT");  // e.g. zero2-4
   if (defect != nullptr) passed = without_flag(passed, "learning_rate");
-  return Comparison(options, prepare(train, task), passed, defect == nullptr ? "" : defect).run();
+  return Comparison(options, prepare(train, program), passed, defect == nullptr ? "" : defect)
+      .run();
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks, std::vector<std::
   arguments.insert(arguments.end(), {"--output_dir", "x"});
   FlagSet set(where, "");
   try {
-    add_train_flags(set, row.options, source.task);
+    add_train_flags(set, row.options, source.program);
     set.parse(arguments);
-    validate_options(row.options, source.task);
+    validate_options(row.options, source.program);
     for (const char* name : {"ranks", "gradient_accumulation_steps", "dry_run"}) {
       require(!set.given(name), "--", name, " is chosen by tessera-compare for every row");
     }

@@ -9,7 +9,7 @@
 namespace tessera::programs {
 
 struct RowSource {
-  Task task = Task::kCausal;
+  Program program = Program::kSquad;
   std::vector<std::string> arguments;   // of every row
   std::string strategies, rank_counts;  // comma-separated; the rows without a file
   // One row a line: the number of ranks, then flags of the fine-tuning program. "#" begins a

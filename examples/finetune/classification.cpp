@@ -4,6 +4,6 @@
 
 int main(int argc, char** argv) {
   return tessera::programs::run_finetune(
-      tessera::Task::kClassification, "tessera-finetune-classification",
+      tessera::programs::Program::kClassification, "tessera-finetune-classification",
       "Fine-tunes a text classifier under any strategy.", argc, argv);
 }

@@ -4,6 +4,6 @@
 
 int main(int argc, char** argv) {
   return tessera::programs::run_finetune(
-      tessera::Task::kCausal, "tessera-finetune-squad",
+      tessera::programs::Program::kSquad, "tessera-finetune-squad",
       "Fine-tunes a causal language model on SQuAD questions under any strategy.", argc, argv);
 }

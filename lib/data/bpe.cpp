@@ -24,8 +24,16 @@ struct Bpe::Ranks {
   absl::flat_hash_map<uint64_t, Found> of_pair;
 };
 
-Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, std::span<const Merge> merges)
-    : byte_ids_(byte_ids), ranks_(std::make_unique<Ranks>()) {
+struct Bpe::Symbol {
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+  int32_t id;
+  size_t begin, length;  // bytes; length 0 once it was merged into its left neighbour
+  size_t previous, next;
+};
+
+Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, std::span<const Merge> merges,
+         absl::flat_hash_map<uint32_t, int32_t> characters)
+    : byte_ids_(byte_ids), ranks_(std::make_unique<Ranks>()), characters_(std::move(characters)) {
   ranks_->of_pair.reserve(merges.size());
   for (uint32_t rank = 0; rank < merges.size(); ++rank) {
     const Merge& merge = merges[rank];
@@ -35,28 +43,44 @@ Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, std::span<const Merge> merges
 
 Bpe::~Bpe() = default;
 
-void Bpe::encode(std::string_view bytes, size_t offset, std::vector<Token>& tokens) const {
-  constexpr size_t kNone = static_cast<size_t>(-1);
-  struct Symbol {
-    int32_t id;
-    size_t length, previous, next;
+std::vector<Bpe::Symbol> Bpe::symbols_of(std::string_view text) const {
+  std::vector<Symbol> symbols;
+  symbols.reserve(text.size());
+  const auto add = [&](int32_t id, size_t begin, size_t length) {
+    symbols.push_back({id, begin, length, symbols.size() - 1, symbols.size() + 1});
   };
+  const auto byte_id = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+  for (size_t at = 0; at < text.size();) {
+    if (!characters_.empty()) {
+      const CodePoint point = code_point_at(text, at);
+      const auto known = characters_.find(point.code);
+      if (known != characters_.end()) {
+        add(known->second, at, point.length);
+        at += point.length;
+        continue;
+      }
+      for (size_t end = at + point.length; at < end; ++at) add(byte_id(text[at]), at, 1);
+    } else {
+      add(byte_id(text[at]), at, 1);
+      ++at;
+    }
+  }
+  if (!symbols.empty()) symbols.back().next = Symbol::kNone;
+  return symbols;
+}
+
+void Bpe::encode(std::string_view text, size_t offset, std::vector<Token>& tokens) const {
+  constexpr size_t kNone = Symbol::kNone;
   struct Candidate {
     uint32_t rank;
     int32_t result;
-    size_t left;  // its bytes' position
-    size_t length;
+    size_t left;    // index of its first symbol
+    size_t length;  // bytes
     bool operator>(const Candidate& other) const {
       return rank != other.rank ? rank > other.rank : left > other.left;
     }
   };
-  // symbols[i] is the symbol that starts at byte i; length 0 once it was merged into its left
-  // neighbour.
-  std::vector<Symbol> symbols(bytes.size());
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    symbols[i] = {byte_ids_[static_cast<unsigned char>(bytes[i])], 1, i == 0 ? kNone : i - 1,
-                  i + 1 == bytes.size() ? kNone : i + 1};
-  }
+  std::vector<Symbol> symbols = symbols_of(text);
   std::vector<Candidate> heap;
   const auto consider = [&](size_t left) {
     if (left == kNone || symbols[left].next == kNone) return false;
@@ -70,7 +94,7 @@ void Bpe::encode(std::string_view bytes, size_t offset, std::vector<Token>& toke
   const auto push = [&](size_t left) {
     if (consider(left)) std::push_heap(heap.begin(), heap.end(), later);
   };
-  for (size_t i = 0; i + 1 < bytes.size(); ++i) consider(i);
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(i);
   std::make_heap(heap.begin(), heap.end(), later);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), later);
@@ -91,8 +115,9 @@ void Bpe::encode(std::string_view bytes, size_t offset, std::vector<Token>& toke
     push(best.left);
     push(left.previous);
   }
-  for (size_t i = 0; i < bytes.size(); i += symbols[i].length) {
-    tokens.push_back({symbols[i].id, offset + i, offset + i + symbols[i].length});
+  for (size_t i = 0; i < symbols.size(); i = symbols[i].next) {
+    const Symbol& symbol = symbols[i];
+    tokens.push_back({symbol.id, offset + symbol.begin, offset + symbol.begin + symbol.length});
   }
 }
 

@@ -1,7 +1,9 @@
 // Tokenizer::load: everything tokenizer.json may say is either understood exactly or refused by
 // name.
+#include <charconv>
 #include <filesystem>
 
+#include "lib/data/tokenizer_parts.h"
 #include "lib/data/tokenizer_tables.h"
 #include "lib/data/unicode.h"
 #include "tessera/core/error.h"
@@ -20,15 +22,7 @@ void require_off(const Json& object, std::string_view key) {
   const auto found = object.find(key);
   if (!found || (found->is_bool() && !found->as_bool())) return;
   if (found->is_string() && found->as_string().empty()) return;
-  found->fail("is not supported; only byte-level BPE without it is");
-}
-
-std::string type_of(const Json& part) { return part.at("type").as_string(); }
-
-// The steps of a "Sequence", or the single step itself.
-std::vector<Json> steps_of(const Json& part, std::string_view list) {
-  if (type_of(part) != "Sequence") return {part};
-  return part.at(list).items();
+  found->fail("is not supported; only BPE without it is");
 }
 
 }  // namespace
@@ -50,16 +44,22 @@ class TokenizerReader {
   void read_all() {
     const Json model = file_.at("model");
     if (model.get("type", "BPE") != "BPE") {
-      model.at("type").fail("only byte-level BPE tokenizers are supported, found " +
+      model.at("type").fail("only BPE tokenizers are supported, found " +
                             model.at("type").as_string());
     }
-    for (const char* key :
-         {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+    for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       require_off(model, key);
     }
-    read_normalizer();
-    read_pre_tokenizer();
-    read_decoder();
+    tables_->metaspace = read_metaspace(file_);
+    if (tables_->metaspace) {
+      if (!model.get("byte_fallback", false)) model.fail("metaspaces need byte_fallback true");
+      require_off(model, "ignore_merges");
+      tables_->strip_first_space = read_fallback_decoder(file_);
+    } else {
+      require_off(model, "byte_fallback");
+      read_pre_tokenizer();
+      read_decoder();
+    }
     read_vocabulary(model.at("vocab"));
     read_merges(model);
     read_added_tokens();
@@ -67,14 +67,6 @@ class TokenizerReader {
     if (model.get("ignore_merges", false)) read_whole_pieces(model.at("vocab"));
     read_template();
     read_special_ids();
-  }
-
-  void read_normalizer() {
-    const auto normalizer = file_.find("normalizer");
-    if (!normalizer) return;
-    if (!steps_of(*normalizer, "normalizers").empty()) {
-      normalizer->fail("normalizers are not supported, found " + type_of(*normalizer));
-    }
   }
 
   void read_pre_tokenizer() {
@@ -121,10 +113,36 @@ class TokenizerReader {
     if (index >= tables_->bytes.size()) {
       tables_->bytes.resize(index + 1);
       tables_->special.resize(index + 1, 0);
+      tables_->is_byte.resize(index + 1, 0);
       used_.resize(index + 1, 0);
     }
     if (used_[index]++) at.fail(concat("the id ", id, " belongs to another token already"));
-    if (!token_bytes(content, tables_->bytes[index])) tables_->bytes[index] = content;
+    std::string& bytes = tables_->bytes[index];
+    if (!tables_->metaspace) {
+      if (!token_bytes(content, bytes)) bytes = content;
+    } else if (const auto byte = fallback_byte(content)) {
+      bytes.assign(1, *byte);
+      tables_->is_byte[index] = 1;
+    } else {
+      bytes = content;
+      for (size_t at = bytes.find(kMetaspace); at != bytes.npos; at = bytes.find(kMetaspace, at)) {
+        bytes.replace(at, kMetaspace.size(), " ");
+      }
+    }
+  }
+
+  static std::string fallback_name(unsigned char byte) {
+    constexpr const char* kDigits = "0123456789ABCDEF";
+    return concat("<0x", kDigits[byte >> 4], kDigits[byte & 15], ">");
+  }
+
+  // The byte that a token such as <0x0A> stands for.
+  static std::optional<char> fallback_byte(const std::string& content) {
+    if (content.size() != 6 || !content.starts_with("<0x") || content[5] != '>') return {};
+    unsigned byte = 0;
+    const auto [end, error] = std::from_chars(&content[3], &content[5], byte, 16);
+    if (error != std::errc() || end != &content[5]) return {};
+    return static_cast<char>(byte);
   }
 
   static int32_t id_of(const Json& value) {
@@ -147,11 +165,12 @@ class TokenizerReader {
 
   void read_merges(const Json& model) {
     std::array<int32_t, 256> byte_ids;
-    std::string character;
-    for (size_t byte = 0; byte < 256; ++byte) {
-      character.clear();
-      append_utf8(character, character_of_byte(static_cast<unsigned char>(byte)));
-      byte_ids[byte] = vocabulary_id(model.at("vocab"), character);
+    for (size_t i = 0; i < 256; ++i) {
+      const auto byte = static_cast<unsigned char>(i);
+      std::string name;
+      append_utf8(name, character_of_byte(byte));
+      if (tables_->metaspace) name = fallback_name(byte);
+      byte_ids[i] = vocabulary_id(model.at("vocab"), name);
     }
     std::vector<Bpe::Merge> merges;
     for (const Json& merge : model.at("merges").items()) {
@@ -173,7 +192,20 @@ class TokenizerReader {
       merges.push_back({vocabulary_id(merge, left), vocabulary_id(merge, right),
                         vocabulary_id(merge, left + right)});
     }
-    tables_->bpe = std::make_unique<Bpe>(byte_ids, merges);
+    tables_->bpe = std::make_unique<Bpe>(byte_ids, merges, characters(model.at("vocab")));
+  }
+
+  // With metaspaces merging starts from the characters that are tokens.
+  absl::flat_hash_map<uint32_t, int32_t> characters(const Json& vocabulary) const {
+    absl::flat_hash_map<uint32_t, int32_t> characters;
+    if (!tables_->metaspace) return characters;
+    vocabulary_id(vocabulary, std::string(kMetaspace));
+    for (const auto& [content, id] : tables_->ids) {
+      if (content.empty()) continue;
+      const CodePoint point = code_point_at(content, 0);
+      if (point.length == content.size()) characters[point.code] = id;
+    }
+    return characters;
   }
 
   void read_added_tokens() {
@@ -198,6 +230,11 @@ class TokenizerReader {
         entry.fail(concat("the id ", token.id, " differs from the vocabulary's ", known->second));
       }
       tables_->special[static_cast<size_t>(token.id)] = token.special;
+      if (token.normalized && tables_->metaspace && tables_->metaspace->normalizes) {
+        // Looked for in what the normalizer makes of a text, so as it makes of the token.
+        token.content =
+            with_metaspaces(token.content, 0, token.content.size(), *tables_->metaspace).text;
+      }
       (token.normalized ? tables_->added_normalized : tables_->added).add(token);
     }
   }
@@ -261,7 +298,7 @@ class TokenizerReader {
       if (!std::filesystem::exists(path, ignored)) continue;
       const Json file = Json::parse_file(path);
       const bool by_id = std::string_view(name) == "config.json";
-      if (!by_id) require_off(file, "add_prefix_space");
+      if (!by_id && !tables_->metaspace) require_off(file, "add_prefix_space");
       for (const auto& [token, id] : wanted) {
         if (id) continue;
         const std::string key = by_id ? concat(token, "_id") : token;

@@ -9,6 +9,7 @@
 
 #include "lib/data/added_tokens.h"
 #include "lib/data/bpe.h"
+#include "lib/data/metaspace.h"
 #include "lib/data/pre_tokenizer.h"
 #include "tessera/data/tokenizer.h"
 
@@ -16,11 +17,14 @@ namespace tessera {
 
 struct Tokenizer::Tables {
   std::string origin;
-  PreTokenizer pre_tokenizer = PreTokenizer::kBloom;
+  PreTokenizer pre_tokenizer = PreTokenizer::kBloom;  // byte-level
+  std::optional<Metaspace> metaspace;                 // instead, with bytes as fallback
+  bool strip_first_space = false;                     // decoding with metaspace
   std::unique_ptr<Bpe> bpe;
   absl::flat_hash_map<std::string, int32_t> ids;  // by content as written in the file
   std::vector<std::string> bytes;                 // by id: what it decodes to
   std::vector<char> special;                      // by id
+  std::vector<char> is_byte;                      // by id: a byte of the fallback
   absl::flat_hash_map<std::string, int32_t>
       whole_pieces;  // ignore_merges: pieces that are tokens already
   AddedTokenSet added, added_normalized;

@@ -115,7 +115,8 @@ Event to_event(const DataRecord& r) {
            {"label_columns", json_list(r.label_columns)},
            {"cut_contexts", value_of(r.cut_contexts)},
            {"windows", value_of(r.windows)},
-           {"cut_rows", value_of(r.cut_rows)}}};
+           {"cut_rows", value_of(r.cut_rows)},
+           {"dropped_tokens", value_of(r.dropped_tokens)}}};
 }
 
 Event to_event(const StepRecord& r) {

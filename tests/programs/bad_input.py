@@ -14,13 +14,19 @@ check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_bad_input_"))
 out = folder / "out"
 
-SQUAD, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-classification"
+SQUAD, CAUSAL, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-causal", "tessera-finetune-classification"
 
 
 def write(name, text):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    return str(path)
+
+
+def write_bytes(name, content):
+    path = folder / name
+    path.write_bytes(content)
     return str(path)
 
 
@@ -32,6 +38,7 @@ def flags(base, changes):
 
 squad = {"model_config": "bloom-tiny", "tokenizer": DATA / "tokenizer", "train_file": DATA / "squad_sample.json",
          "output_dir": out, "max_steps": 2, "per_device_train_batch_size": 2}
+text = {**squad, "train_file": DATA / "sources" / "squad.txt"}
 labels = {**squad, "train_file": DATA / "classification_train.csv"}
 
 sample = json.loads((DATA / "squad_sample.json").read_text())
@@ -78,6 +85,15 @@ CASES = [
      ["ids.jsonl", "line 1"]),
     (SQUAD, squad, {"train_file": None, "train_ids": write("big.jsonl", '{"input_ids":[1,999999],"labels":[1,2]}\n')},
      BAD_DATA, ["big.jsonl", "999999"]),
+    (CAUSAL, text, {"train_file": write_bytes("latin.txt", "Le café noir".encode("latin-1") * 99)}, BAD_DATA,
+     ["latin.txt", "byte 6", "convert the file to UTF-8"]),
+    (CAUSAL, text, {"train_file": write("short.txt", "A few words.")}, BAD_DATA, ["short.txt", "--max_seq_length"]),
+    (CAUSAL, text, {"train_file": write("text.md", "x")}, USAGE, ["text.md", ".txt or .jsonl"]),
+    (CAUSAL, text, {"train_file": write("keys.jsonl", '{"body": "x"}\n')}, USAGE, ["keys.jsonl", "--text_column"]),
+    (CAUSAL, text, {"squad_v2": True}, USAGE, ["--squad_v2"]),
+    (CAUSAL, text, {"train_file": write_bytes("latin.jsonl", b'{"text": "caf\xe9"}\n')}, BAD_DATA, ["latin.jsonl:1", "UTF-8"]),
+    (CLASSIFICATION, labels, {"train_file": write_bytes("latin.csv", b"label,text\n0,caf\xe9\n")}, BAD_DATA,
+     ["latin.csv", "byte 16", "UTF-8"]),
     (CLASSIFICATION, labels, {"num_labels": 2}, BAD_DATA, ["classification_train.csv", "--num_labels"]),
     (CLASSIFICATION, labels, {"label_column": "colour"}, USAGE, ["colour", "text, label"]),
     (CLASSIFICATION, labels, {"train_file": write("quote.csv", 'label,text\n0,"open\n')}, BAD_DATA, ["quote.csv:2"]),

@@ -103,6 +103,27 @@ check.that(result.code == 0 and json.loads(result.text)["seed"] == {"value": 42,
 result = launch(SQUAD, ["--help"])
 check.that(result.code == 0 and "--strategy single|ddp|zero1|zero2|zero3" in result.text, "help", result)
 
+# --- plain text, and rows of ids without labels: the same loss on one rank and on several
+TEXT = "tessera-finetune-causal"
+text = [*common, "--train_file", str(DATA / "sources" / "squad.txt"), "--max_steps", "3"]
+losses = []
+for name, extra in [("text", ["--per_device_train_batch_size", "4"]),
+                    ("text_zero3", ["--per_device_train_batch_size", "2", "--ranks", "2", "--strategy", "zero3"])]:
+    out = folder / name
+    result = launch(TEXT, [*text, "--validation_file", str(DATA / "sources" / "squad.txt"), "--output_dir", str(out), *extra])
+    check.that(result.code == 0 and "blocks of 96 tokens" in result.text, f"{name} trains", result)
+    events = read_events(check, out)
+    losses.append(steps_of(events, "loss"))
+    check.that(steps_of(events, "supervised_tokens") == [4 * 95] * 3, "every token of a block but its first is a target")
+    check.that({"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in (out / "final").iterdir()},
+               f"{name}: final/ is a model directory")
+check.that(all(abs(a - b) < 1e-5 * b for a, b in zip(*losses)), f"plain text on two ranks as on one: {losses}")
+ids = folder / "ids.jsonl"
+ids.write_text("".join(json.dumps({"input_ids": [5 + i, 6, 7] * 40, "special_tokens_mask": []}) + "\n" for i in range(8)))
+result = launch(TEXT, [*common, "--train_ids", str(ids), "--max_steps", "2", "--output_dir", str(folder / "ids")])
+check.that(result.code == 0 and "8 rows cut" in result.text and "special_tokens_mask" in result.text,
+           "rows of ids need no labels", result)
+
 # --- classification learns
 out = folder / "classification"
 result = launch(CLASSIFICATION, [*common[:-2], "--learning_rate", "3e-3", "--max_steps", "60", "--eval_steps", "60",

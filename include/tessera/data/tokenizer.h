@@ -1,6 +1,6 @@
 #pragma once
-// Byte-level BPE tokenizers of Hugging Face directories (BLOOM, GPT-2, Llama 3): text to ids and
-// back.
+// BPE tokenizers of Hugging Face directories: text to ids and back. Byte-level ones (BLOOM, GPT-2,
+// Llama 3) and those with metaspaces and byte fallback (Llama 2, Mistral, CodeLlama).
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -48,6 +48,7 @@ class Tokenizer {
  private:
   friend class TokenizerReader;
   struct Tables;
+  class Encoder;
   explicit Tokenizer(std::shared_ptr<const Tables> tables) : tables_(std::move(tables)) {}
   std::shared_ptr<const Tables> tables_;
 };

@@ -63,6 +63,7 @@ struct DataRecord {
   std::vector<std::string> text_columns, label_columns;
   std::optional<int64_t> cut_contexts, windows;  // too long for a row, and the rows made of them
   std::optional<int64_t> cut_rows;               // at their end
+  std::optional<int64_t> dropped_tokens;         // after the last whole block
 };
 
 struct StepRecord {

@@ -31,13 +31,13 @@ std::string refusal(const std::string& part, const std::string& by) {
 
 TEST_CASE("a tokenizer.json that is not understood exactly is refused by name") {
   CHECK(refusal("\"type\": \"BPE\"", "\"type\": \"Unigram\"") ==
-        "model.type: only byte-level BPE tokenizers are supported, found Unigram");
+        "model.type: only BPE tokenizers are supported, found Unigram");
   CHECK(refusal("\"dropout\": null", "\"dropout\": 0.1") ==
-        "model.dropout: is not supported; only byte-level BPE without it is");
+        "model.dropout: is not supported; only BPE without it is");
   CHECK(refusal("\"byte_fallback\": false", "\"byte_fallback\": true") ==
-        "model.byte_fallback: is not supported; only byte-level BPE without it is");
+        "model.byte_fallback: is not supported; only BPE without it is");
   CHECK(refusal("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}") ==
-        "normalizer: normalizers are not supported, found NFC");
+        "normalizer: normalizers beside a pre-tokenizer are not supported, found NFC");
   CHECK(refusal("[^(\\\\s|", "[^(\\\\d|") ==
         "pre_tokenizer.pretokenizers[0].pattern.Regex: not one of the patterns of BLOOM, GPT-2 and "
         "Llama 3; others are not run");
@@ -45,12 +45,38 @@ TEST_CASE("a tokenizer.json that is not understood exactly is refused by name") 
         "pre_tokenizer.pretokenizers[0]: only Split with behavior Isolated, not inverted, is "
         "supported");
   CHECK(refusal("\"add_prefix_space\": false", "\"add_prefix_space\": true") ==
-        "pre_tokenizer.pretokenizers[1].add_prefix_space: is not supported; only byte-level BPE "
+        "pre_tokenizer.pretokenizers[1].add_prefix_space: is not supported; only BPE "
         "without it is");
   CHECK(refusal("\"type\": \"Split\"", "\"type\": \"Digits\"") ==
         "pre_tokenizer.pretokenizers[0]: expected Split, found Digits");
   CHECK(refusal("\"single_word\": false", "\"single_word\": true") ==
-        "added_tokens[0].single_word: is not supported; only byte-level BPE without it is");
+        "added_tokens[0].single_word: is not supported; only BPE without it is");
+}
+
+TEST_CASE("a tokenizer with metaspaces that is not understood exactly is refused by name") {
+  const TempDir dir;
+  const std::string base = read_file(source_path("tests/unit/data/fixtures/metaspace.json"));
+  const auto refused = [&](const std::string& part, const std::string& by) {
+    std::string text = base;
+    const size_t at = text.find(part);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, part.size(), by);
+    const std::string path = dir.write("t.json", text);
+    const std::string message = error_of([&] { Tokenizer::load(path); });
+    return message.substr(std::min(message.size(), path.size() + 2),
+                          message.find(" (line") - path.size() - 2);
+  };
+  CHECK(refused("\"byte_fallback\": true", "\"byte_fallback\": false") ==
+        "model: metaspaces need byte_fallback true");
+  CHECK(refused("\"<0x41>\"", "\"<0x4G>\"") == "model.vocab: \"<0x41>\" is not in the vocabulary");
+  CHECK(
+      refused("\"type\": \"Prepend\"", "\"type\": \"NFKC\"") ==
+      "normalizer.normalizers[0]: only Prepend of U+2581 is supported before Replace, found NFKC");
+  CHECK(refused("\"pre_tokenizer\": null", "\"pre_tokenizer\": {\"type\": \"Digits\"}") ==
+        "normalizer: normalizers beside a pre-tokenizer are not supported, found Sequence");
+  CHECK(refused("\"type\": \"ByteFallback\"", "\"type\": \"WordPiece\"") ==
+        "decoder.decoders[1]: expected ByteFallback, found WordPiece");
+  CHECK(refused("\"start\": 1", "\"start\": 2").find("decoder.decoders[3].start: expected") == 0);
 }
 
 TEST_CASE("vocabularies and merges that contradict themselves are refused") {

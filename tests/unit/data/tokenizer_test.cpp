@@ -40,17 +40,32 @@ std::vector<int32_t> ids_of(const Json& list) {
   return ids;
 }
 
+// Tokenizers by the name of their variant of a base, both fixtures.
+std::map<std::string, Tokenizer> load_variants(const std::string& base_path,
+                                               const std::string& variants_path) {
+  const TempDir dir;
+  const Json base = Json::parse_file(source_path(base_path));
+  std::map<std::string, Tokenizer> tokenizers;
+  for (const auto& [name, members] : Json::parse_file(source_path(variants_path)).members()) {
+    tokenizers.emplace(name, Tokenizer::load(dir.write(name + ".json", variant_of(base, members))));
+  }
+  return tokenizers;
+}
+
+void check_offsets(const Tokenizer& tokenizer, const std::string& text) {
+  size_t at = 0;
+  for (const Token& token : tokenizer.encode_with_offsets(text, false)) {
+    REQUIRE(token.begin == at);
+    at = token.end;
+  }
+  REQUIRE(at == text.size());
+}
+
 }  // namespace
 
 TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of strings") {
-  const TempDir dir;
-  const Json base = Json::parse_file(source_path("examples/data/tokenizer/tokenizer.json"));
-  const Json variants =
-      Json::parse_file(source_path("tests/unit/data/fixtures/tokenizer_variants.json"));
-  std::map<std::string, Tokenizer> tokenizers;
-  for (const auto& [name, members] : variants.members()) {
-    tokenizers.emplace(name, Tokenizer::load(dir.write(name + ".json", variant_of(base, members))));
-  }
+  const auto tokenizers = load_variants("examples/data/tokenizer/tokenizer.json",
+                                        "tests/unit/data/fixtures/tokenizer_variants.json");
   std::map<std::string, size_t> compared;
   size_t decoded = 0;
   for_each_json_line(
@@ -62,13 +77,7 @@ TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of 
         if (row.contains("text")) {
           const std::string text = row.at("text").as_string();
           REQUIRE(tokenizer.encode(text) == ids);
-          // Offsets cover the text without gaps.
-          size_t at = 0;
-          for (const Token& token : tokenizer.encode_with_offsets(text, false)) {
-            REQUIRE(token.begin == at);
-            at = token.end;
-          }
-          REQUIRE(at == text.size());
+          check_offsets(tokenizer, text);
           ++compared[row.at("variant").as_string()];
         } else {
           REQUIRE(tokenizer.decode(ids, row.at("skip").as_bool()) == row.at("decoded").as_string());
@@ -79,6 +88,33 @@ TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of 
   CHECK(compared["gpt2"] >= 1000);
   CHECK(compared["llama3"] >= 1000);
   CHECK(decoded == 600);
+}
+
+TEST_CASE("ids and texts of Llama 2, Mistral and CodeLlama tokenizers equal Hugging Face's") {
+  const auto tokenizers = load_variants("tests/unit/data/fixtures/metaspace.json",
+                                        "tests/unit/data/fixtures/metaspace_variants.json");
+  size_t compared = 0, decoded = 0;
+  for_each_json_line(
+      source_path("tests/unit/data/fixtures/metaspace_ids.jsonl"),
+      [&](const Json& row, int64_t line) {
+        CAPTURE(line);
+        if (!row.contains("text")) {
+          const Tokenizer& tokenizer = tokenizers.at(row.at("variant").as_string());
+          REQUIRE(tokenizer.decode(ids_of(row.at("ids")), row.at("skip").as_bool()) ==
+                  row.at("decoded").as_string());
+          ++decoded;
+          return;
+        }
+        const std::string text = row.at("text").as_string();
+        for (const auto& [name, ids] : row.at("ids").members()) {
+          CAPTURE(name, text);
+          REQUIRE(tokenizers.at(name).encode(text) == ids_of(ids));
+          check_offsets(tokenizers.at(name), text);
+          ++compared;
+        }
+      });
+  CHECK(compared >= 4000);
+  CHECK(decoded == 480);
 }
 
 TEST_CASE("the shipped tokenizer has BLOOM's special tokens and round-trips text") {

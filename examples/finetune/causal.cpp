@@ -1,0 +1,9 @@
+// mpirun -n 2 tessera-finetune-causal --model DIR --train_file text.txt --strategy zero2
+// --output_dir out
+#include "examples/common/program.h"
+
+int main(int argc, char** argv) {
+  return tessera::programs::run_finetune(
+      tessera::programs::Program::kText, "tessera-finetune-causal",
+      "Trains a causal language model on plain text under any strategy.", argc, argv);
+}

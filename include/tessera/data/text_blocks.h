@@ -1,0 +1,31 @@
+#pragma once
+// Plain text for causal training: documents joined and cut into blocks of equal length.
+#include <cstdint>
+#include <string>
+
+#include "tessera/data/dataset.h"
+#include "tessera/data/row_issues.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera {
+
+struct TextBlockOptions {
+  int64_t block_size = 512;          // tokens of a block
+  std::string text_column = "text";  // of JSON lines
+};
+
+struct TextBlocks {
+  Dataset dataset;  // labels are the ids
+  int64_t documents = 0;
+  int64_t dropped_tokens = 0;  // the rest after the last whole block
+};
+
+// A .txt file is one document, every line of a .jsonl file another. The tokens of each (with the
+// tokenizer's template) and its end token follow one another and are cut into blocks, as run_clm of
+// transformers groups texts; the rest is dropped. Throws Error(kDataLoss) with file and place for
+// text that is not UTF-8, malformed lines, and less text than one block. Documents without text are
+// skipped with `issues`, errors without.
+TextBlocks read_text_blocks(const std::string& path, const Tokenizer& tokenizer,
+                            const TextBlockOptions& options, RowIssues* issues = nullptr);
+
+}  // namespace tessera

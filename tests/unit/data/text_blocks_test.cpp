@@ -1,0 +1,84 @@
+#include "tessera/data/text_blocks.h"
+
+#include "tests/support/messages.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+#include "tests/unit/data/sample_paths.hpp"
+
+using namespace tessera;
+
+namespace {
+
+std::vector<int32_t> joined(const Dataset& dataset) {
+  std::vector<int32_t> ids;
+  for (const Example& block : dataset.examples) {
+    ids.insert(ids.end(), block.input_ids.begin(), block.input_ids.end());
+  }
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("documents follow one another with end tokens and are cut into equal blocks") {
+  const TempDir dir;
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const std::string first = "The Danube rises\nin the Black Forest.", second = "Où? नदी.";
+  std::vector<int32_t> expected;
+  for (const std::string& text : {first, second, first}) {
+    const auto ids = tokenizer.encode(text);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+    expected.push_back(*tokenizer.eos_id());
+  }
+  const std::string lines =
+      dir.write("d.jsonl",
+                "{\"text\": \"The Danube rises\\nin the Black Forest.\", \"id\": 1}\n\n"
+                "{\"text\": \"Où? नदी.\"}\n{\"text\": \"The Danube rises\\nin the Black "
+                "Forest.\"}\n");
+  const size_t size = 5;
+  const TextBlocks blocks = read_text_blocks(lines, tokenizer, {.block_size = size});
+  CHECK(blocks.documents == 3);
+  REQUIRE(blocks.dataset.size() == static_cast<int64_t>(expected.size() / size));
+  CHECK(blocks.dropped_tokens == static_cast<int64_t>(expected.size() % size));
+  for (const Example& block : blocks.dataset.examples) {
+    REQUIRE(block.input_ids.size() == size);
+    REQUIRE(block.labels == block.input_ids);
+  }
+  expected.resize(expected.size() / size * size);
+  CHECK(joined(blocks.dataset) == expected);
+
+  const auto text =
+      read_text_blocks(dir.write("d.txt", "\xEF\xBB\xBF" + second), tokenizer, {.block_size = 1});
+  std::vector<int32_t> whole = tokenizer.encode(second);
+  whole.push_back(*tokenizer.eos_id());
+  CHECK(joined(text.dataset) == whole);
+  CHECK(text.documents == 1);
+}
+
+TEST_CASE("text that cannot be used is refused with its place, empty documents are skipped") {
+  const TempDir dir;
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const auto refusal = [&](const std::string& name, const std::string& bytes,
+                           const TextBlockOptions& options = {.block_size = 4}) {
+    const std::string path = dir.write(name, bytes);
+    const std::string message = error_of([&] { read_text_blocks(path, tokenizer, options); });
+    return message.rfind(path, 0) == 0 ? message.substr(path.size()) : message;
+  };
+  CHECK(refusal("a.txt", "caf\xE9 noir") == ": byte 3: not valid UTF-8; convert the file to UTF-8");
+  CHECK(refusal("a.txt", " \n") == ": the text is empty");
+  CHECK(refusal("a.txt", "a") == ": 2 tokens, less than one block of --max_seq_length 4");
+  CHECK(refusal("a.md", "text") == ": expected a file named .txt or .jsonl");
+  CHECK(refusal("a.jsonl", "{\"content\": \"x\"}\n").find(":1: the text is empty") == 0);
+  CHECK(refusal("a.jsonl", "{\"text\": 3}\n").find(":1: text: expected a string") == 0);
+  CHECK(refusal("a.jsonl", "{\"text\": \"caf\xE9\"}\n").find(":1: ") == 0);
+
+  std::string lines = "{\"text\": \"\"}\n{\"text\": null}\n";
+  for (int i = 0; i < 60; ++i) lines += "{\"text\": \"a b c d\"}\n";
+  const std::string path = dir.write("e.jsonl", lines);
+  RowIssues issues;
+  CHECK(read_text_blocks(path, tokenizer, {.block_size = 4}, &issues).documents == 60);
+  CHECK(issues.text() == "2 of 62 rows skipped: empty text (2): " + path + ":1, " + path + ":2");
+  RowIssues other;
+  CHECK(error_of([&] {
+          read_text_blocks(path, tokenizer, {.block_size = 4, .text_column = "body"}, &other);
+        }).find("no row has body; use --text_column NAME") != std::string::npos);
+}
