@@ -126,7 +126,7 @@ class TokenizerReader {
     } else {
       bytes = content;
       for (size_t at = bytes.find(kMetaspace); at != bytes.npos; at = bytes.find(kMetaspace, at)) {
-        bytes.replace(at, kMetaspace.size(), " ");
+        bytes.replace(at, kMetaspace.size(), 1, ' ');
       }
     }
   }

@@ -49,14 +49,27 @@ check.that(len((out / "resources.csv").read_text().splitlines()) >= 3, "resource
 final = {path.name for path in (out / "final").iterdir()}
 check.that({"config.json", "model.safetensors", "tokenizer.json"} <= final, f"final/ is a model directory: {final}")
 
+# --- final/ keeps what the source directory had of tokenizer and generation
+kept = {"generation_config.json": '{"temperature": 0.5}', "chat_template.jinja": "{{ messages }}", "tokenizer.model": "\0\1", "merges.txt": "a b",
+        "added_tokens.json": "{}", "special_tokens_map.json": '{"eos_token": "</s>"}'}
+for name, content in {**kept, "notes.txt": "x", "optimizer.pt": "x"}.items():
+    (out / "final" / name).write_text(content)
+source = out / "final"
+
 # --- final/ can be trained on, and the same numbers come from several ranks, whatever the transport
 reference = folder / "reference"
 base = [*squad, "--model", str(out / "final")]
-position = base.index("--model_config")
-base = base[:position] + base[position + 2:]
+for flag in ("--model_config", "--tokenizer"):
+    position = base.index(flag)
+    base = base[:position] + base[position + 2:]
 launch(SQUAD, [*base, "--output_dir", str(reference), "--per_device_train_batch_size", "4"])
 expected = read_events(check, reference)
 check.that(steps_of(expected, "loss")[0] < steps_of(events, "loss")[0], "training goes on from final/")
+left = {path.name: path.read_bytes() for path in (reference / "final").iterdir()}
+check.that(all(left.get(name) == content.encode() for name, content in kept.items()) and
+           all(left[name] == (source / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json")),
+           f"final/ keeps tokenizer and generation files: {sorted(left)}")
+check.that("notes.txt" not in left and "optimizer.pt" not in left, "and nothing else")
 for name, extra, ranks, mpi, mesh, suffix in [
     ("threads", ["--strategy", "zero3"], 2, False, (1, 2, 1), ""),
     ("mpi", ["--strategy", "zero3"], 2, True, (1, 2, 1), ""),
