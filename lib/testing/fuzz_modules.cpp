@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kKinds = "LRGNDWA";
 constexpr int64_t kClasses = 4;
 constexpr double kDropout = 0.25;
+constexpr double kSlope = 0.25;  // applied twice it shows
 
 // One square matrix under two names.
 struct TwiceImpl : torch::nn::Cloneable<TwiceImpl> {
@@ -79,7 +80,8 @@ torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
         sequential->push_back(torch::nn::Linear(width, layer.width));
         break;
       case 'R':
-        sequential->push_back(torch::nn::ReLU(torch::nn::ReLUOptions(true)));
+        sequential->push_back(torch::nn::LeakyReLU(
+            torch::nn::LeakyReLUOptions().negative_slope(kSlope).inplace(true)));
         break;
       case 'G':
         sequential->push_back(torch::nn::GELU());
@@ -144,7 +146,7 @@ PlainForward plain_modules(const FuzzCase& c) {
           x = at::linear(x, weight(layer, "weight"), weight(layer, "bias"));
           break;
         case 'R':
-          x = at::relu(x);
+          x = at::leaky_relu(x, kSlope);
           break;
         case 'G':
           x = at::gelu(x);

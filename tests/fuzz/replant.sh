@@ -20,7 +20,7 @@ git worktree prune
 [[ -e $tree/.git ]] || git worktree add --quiet --force --detach "$tree" "$commit"
 restore() { git -C "$tree" checkout --quiet --force "$@" . && git -C "$tree" clean -fdq; }
 git -C "$tree" checkout --quiet --force --detach "$commit"
-[[ -e $build/build.ninja ]] || (cd "$tree" && cmake --preset release ${TESSERA_TORCH_ROOT:+-DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT"}) \
+(cd "$tree" && cmake --preset release ${TESSERA_TORCH_ROOT:+-DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT"}) \
   >"$work/configure.log" 2>&1 || { tail -20 "$work/configure.log"; exit 1; }
 
 missed=0
@@ -33,7 +33,7 @@ for name in "$@"; do
   "$build/bin/fuzz_layouts" --seed "$(date +%s)" --seconds "$seconds" --failures 1 >"$log" 2>&1 || true
   found=$(sed -n 's/^case .* failed after \([0-9]*\) s, \([0-9]*\) cases held: .*/\1 | \2/p' "$log" | head -1)
   small=$(sed -n 's/^shrunk after [0-9]* s to \([0-9]*\) blocks on \([0-9]*\) ranks: .*/\1 | \2/p' "$log" | head -1)
-  line=$(grep -A1 '^shrunk' "$log" | sed -n "s/^  fuzz_layouts --case '\(.*\)'/\1/p" | head -1)
+  line=$(sed -n "/^shrunk/,\$s/^  fuzz_layouts --case '\(.*\)'/\1/p" "$log" | head -1)
   [[ -n $found ]] || missed=1
   echo "| \`$name\` | ${found:-not found in $seconds | } | ${small:- | } | \`${line:-}\` |"
 done

@@ -18,8 +18,8 @@ struct FuzzCase {
   //            D dropout, T a matrix tied to the L before it, U a parameter nothing uses, B a
   //            constant buffer, C an MLP that a tensor axis cuts
   //   modules  children of a torch::nn::Sequential before a linear classifier. L linear, R in-place
-  //            ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice, A the
-  //            last layer with weights once more
+  //            leaky ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice,
+  //            A the last layer with weights once more
   // Others are families of the caller (FuzzOptions::families).
   std::string model = "toy", blocks = "L6";
   int64_t vocabulary = 11, hidden = 8;
