@@ -110,14 +110,14 @@ void draw_offload(Random& random, FuzzCase& c) {
 }
 
 // Where units end: after a block, or a run of blocks, as large as one of the model's.
-int64_t draw_unit(Random& random, const ModelSpec& model, uint64_t seed) {
-  if (chance(random, 30)) return 0;
+int64_t draw_unit(Random& random, const ModelSpec& model, const FuzzCase& c) {
+  if (chance(random, c.mesh.pipeline > 1 ? 15 : 30)) return 0;
   if (chance(random, 15)) return 1 << 30;
   const size_t first = random() % model.block_count();
   const size_t count = 1 + random() % 3;
-  int64_t numel = 0;
+  int64_t numel = chance(random, 50) ? 1 : 0;  // with the next block, or not
   for (size_t i = first; i < std::min(first + count, model.block_count()); ++i) {
-    for (const Parameter& p : model.blocks[i].build({.seed = seed})->parameters()) {
+    for (const Parameter& p : model.blocks[i].build({.seed = c.seed})->parameters()) {
       numel += p.tensor.numel();
     }
   }
@@ -137,15 +137,17 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
     names = {"single"};
     c.mesh.data = 1;
   }
+  // Where units and chunks meet there is most to get wrong.
+  if (c.mesh.pipeline > 1 && names.back() == "fsdp") names.emplace_back("fsdp");
   p.strategy = pick(random, names);
   p.bucket_bytes = pick<int64_t>(random, {1, 300, 4000, 25 << 20});
-  p.overlap = chance(random, 60);
+  p.overlap = chance(random, 50);
   p.reduce_at_boundary = chance(random, 30);
   p.persistence_threshold = pick<int64_t>(random, {0, 20, 100, 100'000});
   p.prefetch_blocks = pick<int>(random, {0, 1, 1, 2, 5});
   p.gradient_checkpointing = chance(random, 35);
   if (p.strategy == "fsdp") {
-    p.unit_numel = draw_unit(random, model, c.seed);
+    p.unit_numel = draw_unit(random, model, c);
     p.reshard_after_forward = chance(random, 65);
     std::vector<int> divisors{0};
     for (int d = 1; d <= c.mesh.data; ++d) {
@@ -167,6 +169,8 @@ std::string some_steps(Random& random, int steps) {
 void draw_work(Random& random, FuzzCase& c) {
   c.steps = pick<int>(random, {2, 2, 3, 4});
   c.accumulation = pick<int>(random, {1, 1, 2, 3, 4, 6});
+  const bool in_chunks = c.parallel.pipeline.chunks > 1;  // they take turns with several only
+  if (in_chunks && chance(random, 70)) c.accumulation = pick<int>(random, {2, 3, 4, 6});
   c.rows = pick<int64_t>(random, {1, 2, 3});
   c.length = pick<int64_t>(random, {2, 3, 5});
   c.ragged = chance(random, 40);

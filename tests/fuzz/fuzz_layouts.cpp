@@ -1,10 +1,11 @@
 // The layout fuzzer by hand, for as long as wanted:
 //   fuzz_layouts [--seconds N] [--seed N] [--first N] [--cases N] [--only-strategy NAME]...
 //                [--only-model NAME]... [--case 'LINE'] [--no-shrink] [--with-known] [--verbose]
-//                [--failures N] [--least N]
+//                [--failures N] [--least N] [--only-values]
 // At its end it says in how many held cases each value of each option was, and names those in fewer
 // than 20; with --least those in fewer than N are an error. Exits 1 then, when a case failed, or
 // when more than half of them were refused. Stops after 5 failed cases, or --failures.
+// --only-values leaves out what ranks hold.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -62,6 +63,8 @@ Command parse(int argc, char** argv) {
       options.shrink = false;
     } else if (flag == "--with-known") {
       options.leave_out = nullptr;
+    } else if (flag == "--only-values") {
+      options.check_memory = nullptr;
     } else if (flag == "--verbose") {
       options.verbose = true;
     } else {
