@@ -30,17 +30,19 @@ function(_tessera_check_labels name)
   endforeach()
 endfunction()
 
-# tessera_entry(name LABELS l... COMMAND c... [RANKS n] [GPUS n] [EXIT "-eq 4"] [TIMEOUT s] [ENVIRONMENT e...]): one ctest entry.
+# tessera_entry(name LABELS l... COMMAND c... [RANKS n] [GPUS n] [EXIT "-eq 4" [SAYS text]] [TIMEOUT s] [ENVIRONMENT e...]): one ctest entry.
 # RANKS starts it under mpirun. GPUS skips it on a host with fewer, which is a failure where TESSERA_GPUS says that they are there.
-# EXIT: what `test` must say about the exit status.
+# EXIT: what `test` must say about the exit status; SAYS: what the output must contain then.
 function(tessera_entry name)
-  cmake_parse_arguments(arg "" "RANKS;GPUS;EXIT;TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "" "RANKS;GPUS;EXIT;SAYS;TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   _tessera_check_labels(${name} ${arg_LABELS})
   set(command ${arg_COMMAND})
   if(arg_RANKS)
     list(PREPEND command ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe -n ${arg_RANKS})
   endif()
-  if(arg_EXIT)
+  if(arg_SAYS)
+    list(PREPEND command sh -c "said=$(\"$@\" 2>&1)\\; status=$?\\; echo \"$said\"\\; test $status ${arg_EXIT} && echo \"$said\" | grep -qF \"${arg_SAYS}\"" --)
+  elseif(arg_EXIT)
     list(PREPEND command sh -c "\"$@\"\\; test $? ${arg_EXIT}" --)
   endif()
   if(arg_GPUS)
