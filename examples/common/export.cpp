@@ -58,12 +58,18 @@ std::string write_final(const Prepared& prepared, Strategy& strategy, bool write
                                                  HuggingFaceWriterOptions{.dtype = dtype});
   }
   Xxh3Stream hash;
-  const auto& name_of = prepared.model.checkpoint_name;
+  const auto name_of = [&](const VisitedParameter& p) {
+    const auto& given = prepared.model.checkpoint_name;
+    return given ? given(p.block, p.name) : p.block + "." + p.name;
+  };
   strategy.visit_parameters([&](const VisitedParameter& p) {
     if (!writes) return;
     const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
     hash.update(host.const_data_ptr(), host.nbytes());
-    if (writer) writer->add(name_of ? name_of(p.block, p.name) : p.block + "." + p.name, host);
+    if (writer) writer->add(name_of(p), host);
+  });
+  strategy.visit_buffers([&](const VisitedParameter& p) {
+    if (writer) writer->add_buffer(name_of(p), p.value);
   });
   if (writer) {
     writer->add_text("config.json", prepared.language_model.to_json(prepared.head(), dtype));

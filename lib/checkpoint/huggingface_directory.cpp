@@ -120,8 +120,10 @@ at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef s
   check(at::IntArrayRef(entry.shape) == shape, ErrorCode::kDataLoss, file.path(), ": byte ",
         entry.begin, ": weight \"", entry.name, "\" has shape ", at::IntArrayRef(entry.shape),
         ", config.json asks for ", shape);
-  check(at::isFloatingType(entry.dtype), ErrorCode::kDataLoss, file.path(), ": byte ", entry.begin,
-        ": weight \"", entry.name, "\" is not of a floating-point dtype");
+  // Counters among a model's buffers are int64.
+  check(at::isFloatingType(entry.dtype) || entry.dtype == at::kLong, ErrorCode::kDataLoss,
+        file.path(), ": byte ", entry.begin, ": weight \"", entry.name,
+        "\" is neither of a floating-point dtype nor int64");
   return file.read(entry.name);
 }
 

@@ -72,7 +72,14 @@ std::string HuggingFaceWriter::shard_path(size_t number) const {
 }
 
 void HuggingFaceWriter::add(const std::string& name, const at::Tensor& value) {
-  const at::Tensor stored = value.detach().to(at::kCPU, options_.dtype);
+  store(name, value.detach().to(at::kCPU, options_.dtype));
+}
+
+void HuggingFaceWriter::add_buffer(const std::string& name, const at::Tensor& value) {
+  store(name, value.detach().to(at::kCPU));
+}
+
+void HuggingFaceWriter::store(const std::string& name, const at::Tensor& stored) {
   const auto bytes = static_cast<int64_t>(stored.nbytes());
   for (const auto& [seen, shard] : shard_of_) {
     check(seen != name, ErrorCode::kInvalidArgument, directory_, ": weight \"", name,

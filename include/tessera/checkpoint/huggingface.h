@@ -64,12 +64,14 @@ class HuggingFaceWriter {
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
   void add(const std::string& name, const at::Tensor& value);
+  void add_buffer(const std::string& name, const at::Tensor& value);  // in its own dtype
   void add_text(const std::string& file_name, const std::string& content);
   void add_file(
       const std::string& source_path);  // a copy under the same name, e.g. of tokenizer.json
   void commit();
 
  private:
+  void store(const std::string& name, const at::Tensor& stored);
   std::string shard_path(size_t number) const;
   void close_shard();
 

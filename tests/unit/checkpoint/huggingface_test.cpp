@@ -168,6 +168,21 @@ TEST_CASE("a written directory appears complete, in the dtype asked for") {
   CHECK(directory.files()[0].header().metadata.at("format") == "pt");
 }
 
+TEST_CASE("buffers are written and read in their own dtype, whatever that of the weights") {
+  const TempDir folder;
+  HuggingFaceWriter writer(folder.path("final"), {.dtype = at::kBFloat16});
+  const at::Tensor statistics = at::tensor({1.001, 2.002}, at::kFloat);
+  const at::Tensor count = at::full({}, (int64_t{1} << 40) + 1, at::kLong);
+  writer.add("weight", statistics);
+  writer.add_buffer("running_mean", statistics);
+  writer.add_buffer("num_batches_tracked", count);
+  writer.commit();
+  const HuggingFaceDirectory directory(folder.path("final"));
+  CHECK(directory.read("weight", {2}).scalar_type() == at::kBFloat16);
+  CHECK(at::equal(directory.read("running_mean", {2}), statistics));
+  CHECK(at::equal(directory.read("num_batches_tracked", {}), count));
+}
+
 TEST_CASE("a large model is written as shards with an index") {
   const TempDir folder;
   HuggingFaceWriter writer(folder.path("final"), {.max_shard_bytes = 100});
