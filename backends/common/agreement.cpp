@@ -174,6 +174,37 @@ void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& p
   for (const Item& item : items) take_from_first_rank(item.tensor, data);
 }
 
+void HeldValues::add(const std::string& block, const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    for (const Holders& held : parameter.placement.holders) {
+      if (held.ranks->size() == 1) continue;
+      auto group = std::find_if(groups_.begin(), groups_.end(),
+                                [&](const Group& known) { return known.ranks == held.ranks; });
+      if (group == groups_.end()) group = groups_.insert(group, {held.ranks, {}, {}});
+      group->names.push_back(block + "." + parameter.name);
+      group->hashes.push_back(hash_of(parameter.tensor));
+    }
+  }
+}
+
+void HeldValues::require_equal() const {
+  for (const Group& group : groups_) {
+    const auto count = static_cast<int64_t>(group.hashes.size());
+    const at::Tensor all = gather_numbers({count, sum_of(group.hashes)}, *group.ranks);
+    const Difference difference = first_difference(all);
+    if (difference.column < 0) continue;
+    check(difference.column == 1, ErrorCode::kInvalidArgument, "rank 0 of a tensor group holds ",
+          all[0][0].item<int64_t>(), " parameters in full, rank ", difference.rank, " holds ",
+          all[difference.rank][0].item<int64_t>(), "; every rank must build the same model");
+    const auto [column, rank] = first_difference(gather_numbers(group.hashes, *group.ranks));
+    fail(ErrorCode::kInvalidArgument, "parameter ", group.names[static_cast<size_t>(column)],
+         ", which all ranks of a tensor group hold, does not start with the same values on rank ",
+         rank,
+         " of the group as on rank 0; draw weights from BuildContext::seed, or read the same "
+         "file on every rank");
+  }
+}
+
 at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device device) {
   std::vector<int64_t> counts;
   std::vector<at::Tensor> contents;  // one checksum of all: few kernels

@@ -3,6 +3,7 @@
 // checks are collective, and all ranks throw when one must.
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
@@ -18,6 +19,23 @@ void require_same_blocks(const ModelSpec& model, Communicator& data);
 // Error(kInvalidArgument) with the first parameter or buffer that differs.
 void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& parameters,
                     const std::vector<Buffer>& buffers, Communicator& data);
+
+// Initial values that several ranks of the model's own axes hold (Placement::holders), compared
+// once when all blocks are built: one exchange for each set of holders.
+class HeldValues {
+ public:
+  void add(const std::string& block, const std::vector<Parameter>& parameters);
+  // Collective over the holders. Throws Error(kInvalidArgument) with the first that differs.
+  void require_equal() const;
+
+ private:
+  struct Group {
+    Communicator* ranks;
+    std::vector<std::string> names;
+    std::vector<int64_t> hashes;
+  };
+  std::vector<Group> groups_;  // in the order of the blocks, the same on all holders
+};
 
 // The values of the first rank of the data axis; a tied placeholder is left alone.
 void take_from_first_rank(const at::Tensor& tensor, Communicator& data);

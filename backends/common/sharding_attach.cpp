@@ -66,6 +66,7 @@ struct ShardingStrategy::ModelInMaking {
     at::Tensor handle;
   };
   UnitGrouping grouping;
+  HeldValues held = {};
   std::vector<Alias> aliases = {};
   std::set<const TiedParameter*> ties_met = {};  // by the parameter that lies here
 };
@@ -100,6 +101,7 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
   ModelInMaking making{
       UnitGrouping(cut().unit_numel, [this](const UnitMembers& members) { add_unit(members); })};
   for (size_t i = 0; i < model.block_count(); ++i) add_block(model, i, context, making);
+  making.held.require_equal();
   for (const TiedParameter& tie : model.tied) {
     const bool of_owner = tie.holders != nullptr && tie.copy == nullptr;
     check(making.ties_met.contains(&tie), ErrorCode::kInvalidArgument, "tied parameter ",
@@ -132,6 +134,7 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
   units_of_block_.emplace_back();
   std::vector<Parameter> parameters = blocks_.back()->parameters();
   agree_on_block(builder, parameters, blocks_.back()->buffers(), data_);
+  making.held.add(block_name, parameters);
   for (Parameter& parameter : parameters) {
     auto owns = [&](const TiedParameter& tie) {
       return tie.owner_block == block_name && tie.owner_parameter == parameter.name;

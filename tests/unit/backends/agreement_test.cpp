@@ -3,9 +3,12 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
+
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
+#include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
@@ -88,6 +91,40 @@ TEST_CASE("different models on data ranks are refused, naming the first block an
                                                                : std::vector<int64_t>{4, 6, 2});
                }),
                Contains("block \"0\"") && Contains("\"weight\"") && Contains("same model"));
+  }
+}
+
+TEST_CASE("different values of what a tensor group holds in full are refused by name") {
+  BloomConfig config;
+  config.vocabulary = 16;
+  config.hidden = 8;
+  config.heads = 2;
+  config.layers = 2;
+  for (const auto& [extents, shared] : {std::pair(MeshExtents{.tensor = 2}, false),
+                                        {MeshExtents{.data = 2, .tensor = 2}, false},
+                                        {MeshExtents{.pipeline = 2, .tensor = 2}, false},
+                                        {MeshExtents{.pipeline = 2}, true}}) {
+    ParallelConfig parallel{.strategy = extents.data > 1 ? "zero3" : "single"};
+    parallel.pipeline.shared_vocabulary = shared;
+    const std::string changed = shared ? "head" : "h.1";
+    const std::string said = refusal(parallel, extents, [&](const DeviceMesh& mesh, Given& given) {
+      given.model = make_bloom_causal(config);
+      const int rank = mesh.coordinate(shared ? Axis::kPipeline : Axis::kTensor);
+      for (BlockBuilder& block : given.model.blocks) {
+        if (block.name != changed || rank == 0) continue;
+        block.build = [build = block.build](const BuildContext& context) {
+          auto built = build(context);
+          const at::NoGradGuard no_grad;
+          const auto parameters = built->parameters();
+          const auto whole = std::ranges::find_if(
+              parameters, [](const Parameter& p) { return p.placement.shard.replicated(); });
+          at::Tensor(whole->tensor).view({-1})[0] += 1e-3;
+          return built;
+        };
+      }
+    });
+    INFO(said);
+    CHECK_THAT(said, Contains("parameter " + changed + ".") && Contains("rank 1 of the group"));
   }
 }
 
