@@ -59,6 +59,8 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
     ++steps_begun_;
     gradient_scale_.reset();
     gradients_->begin_step();
+  } else {
+    adopt_statistics();
   }
 }
 

@@ -128,13 +128,28 @@ void ShardingStrategy::visit_gradients(const ParameterVisitor& visitor) {
   visit_gradient_slices(whole(visitor));
 }
 
+// Collective over the data axis.
+at::Tensor ShardingStrategy::value_of(const Buffer& buffer) {
+  const at::Tensor value = buffer.tensor.detach().clone();
+  if (buffer.data_rank >= 0) data_.broadcast(value, buffer.data_rank).wait();
+  return value;
+}
+
 void ShardingStrategy::visit_buffers(const ParameterVisitor& visitor) {
   at::NoGradGuard no_grad;
   for (size_t b = 0; b < blocks_.size(); ++b) {
     for (const Buffer& buffer : blocks_[b]->buffers()) {
-      const at::Tensor value = buffer.tensor.detach().clone();
-      if (buffer.data_rank >= 0) data_.broadcast(value, buffer.data_rank).wait();
-      visitor({block_names_[b], buffer.name, value, Placement{}});
+      visitor({block_names_[b], buffer.name, value_of(buffer), Placement{}});
+    }
+  }
+}
+
+void ShardingStrategy::adopt_statistics() {
+  at::NoGradGuard no_grad;
+  if (data_.size() == 1) return;
+  for (const auto& block : blocks_) {
+    for (Buffer& buffer : block->buffers()) {
+      if (buffer.data_rank >= 0) buffer.tensor.copy_(value_of(buffer));
     }
   }
 }

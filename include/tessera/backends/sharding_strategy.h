@@ -121,6 +121,9 @@ class ShardingStrategy : public Strategy {
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void exchange_counts();
   void check_agreement();
+  at::Tensor value_of(const Buffer& buffer);
+  // Running statistics become those of the rank that is named for them.
+  void adopt_statistics();
   at::Tensor loss_gradient();
   void acquire_block(size_t block);
   void prefetch_after(size_t block, size_t end, int direction);

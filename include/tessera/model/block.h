@@ -24,7 +24,7 @@ struct Buffer {
   std::string name;  // unique inside the block, also among its parameters
   at::Tensor tensor;
   // Blocks may change it in forward (running statistics) when a data rank is named whose values
-  // are the model's; -1: constant, and equal on all ranks.
+  // are the model's, also in evaluation; -1: constant, and equal on all ranks.
   int data_rank = -1;
 };
 
