@@ -106,6 +106,7 @@ class Rank {
     step.norm = norm.item<double>();
     step.clip = clip.item<double>();
     step.update_scale = update_scale.item<double>();
+    step.learning_rate = c_.learning_rate;
     step.skipped = skip.item<double>() != 0;
     if (!quiet_) step.parameters = parameters();
   }

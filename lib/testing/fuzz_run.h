@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ FuzzWork make_work(const FuzzCase& fuzz_case, const FuzzModel& model);
 bool disturbs(const FuzzCase& fuzz_case, const FuzzWork& work);
 
 struct StepRecord {
-  double loss = 0, targets = 0, norm = 0, clip = 1, update_scale = 1;
-  std::vector<double> counters;
+  double loss = 0, targets = 0, norm = 0, clip = 1, update_scale = 1, learning_rate = 0;
+  std::optional<std::vector<double>> counters;  // where they are reported
   bool skipped = false;
   // fp32, on the CPU; gradients still loss-scaled, parameters after the step. Empty in quiet runs.
   std::map<std::string, at::Tensor> gradients, parameters;
@@ -43,6 +44,9 @@ struct RunRecord {
   std::string error;              // of any rank, empty: none
   bool invalid_argument = false;  // the error's code
   bool before_attached = false;   // and no rank had finished attach()
+  // Of a run elsewhere: not on the CPU; over a transport that rounds every addition of 16-bit
+  // values, not only the sum.
+  bool other_kernels = false, rounded_additions = false;
 };
 
 // quiet: nothing is visited between the steps.

@@ -43,21 +43,23 @@ inline double least_positive(at::ScalarType dtype) {
 // a partial sum is at most S.
 //   in the gradient's dtype: one rounding a micro-batch and use, one when the wire's sum is stored,
 //     and where sums go over replicas or holders as well, one more for each
-//   in the wire's dtype: the cast to it and the rounded sum of the ranks; twice more for each of
-//     replicas and holders
+//   in the wire's dtype: the cast to it and the rounded sum of the ranks, or every addition of two
+//     ranks' values where the transport rounds them; as many more for each of replicas and holders
 //   in fp32: one rounding a rank inside every reduction
 // (1 + u)^n - 1 <= 1.01 n u for the n here.
 struct SumOfTerms {
   at::ScalarType gradient, wire;
   int64_t micro_batches, uses, ranks;
-  int further_sums;  // over replicas of hybrid shards, over holders of tied ends
+  int further_sums;   // over replicas of hybrid shards, over holders of tied ends
+  int64_t additions;  // that round one after the other in a sum on the wire: 1, or all of them
+
+  int64_t on_wire() const { return (1 + further_sums) * (1 + additions); }
 
   double relative() const {
     const double in_gradient = static_cast<double>(micro_batches * uses + 1 + further_sums);
-    const double on_wire = 2 + 2 * further_sums;
     const double in_fp32 = static_cast<double>(ranks * (1 + further_sums));
-    return 1.01 * (in_gradient * unit_roundoff(gradient) + on_wire * unit_roundoff(wire) +
-                   in_fp32 * 0x1p-24);
+    return 1.01 * (in_gradient * unit_roundoff(gradient) +
+                   static_cast<double>(on_wire()) * unit_roundoff(wire) + in_fp32 * 0x1p-24);
   }
   // In units of 2^-24: what is left where only the wire is narrow.
   double relative_in_fp32() const {
@@ -66,7 +68,7 @@ struct SumOfTerms {
   }
   // Underflow: the same count of roundings, each at most half of the least number.
   double absolute() const {
-    return static_cast<double>(micro_batches * uses + 3 + 3 * further_sums) *
+    return static_cast<double>(micro_batches * uses + 1 + further_sums + on_wire()) *
            static_cast<double>(ranks) * (least_positive(gradient) + least_positive(wire));
   }
 };
@@ -107,6 +109,10 @@ constexpr double kLossRoundings = 4;
 // The reported norm beside that of the gradients shown: fp32 sums over shards and axes, a square
 // root, the loss scale.
 inline double norm_tolerance(int ranks) { return (ranks + 8) * 0x1p-24; }
+
+// The factor follows from the reported norm in fp32: an addition and a division, the norm's own
+// rounding, and the constants'.
+constexpr double kClipRoundings = 5;
 
 // [Note: update] AdamW in fp32 rounds at most 16 times on the way from gradient to update, each
 // relative to the moment with every term taken positive, twice for the scaling by the clip factor,

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "tests/fuzz/plain_models.h"
+#include "tests/support/plain_models.h"
 
 namespace tessera::testing {
 namespace {

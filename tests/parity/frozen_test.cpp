@@ -4,6 +4,7 @@
 
 #include "tessera/models/bloom.h"
 #include "tests/parity/rows.h"
+#include "tests/support/plain_models.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -105,8 +106,8 @@ TEST_CASE("hand-written blocks freeze too, on a tensor axis and with shared ends
     return block == "h.1" || block == "embedding" || parameter.ends_with("dense.weight") ||
            parameter.ends_with("layernorm.bias");
   };
-  ParityWork work =
-      token_work(freeze(make_bloom_causal(bloom), frozen), {.vocabulary = 67, .steps = 3});
+  ParityWork work = token_work(freeze(make_bloom_causal(bloom), frozen),
+                               {.vocabulary = 67, .steps = 3}, plain_bloom(bloom));
   work.trainer.max_grad_norm = 0.01;
   const ParityResult expected = reference(work);
   for (const auto& [pipeline, data, tensor] :

@@ -9,6 +9,7 @@
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/testing/fuzz.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::testing {
@@ -22,6 +23,7 @@ struct ParityWork {
   OptimizerFactory optimizer;  // AdamW with that weight decay unless given
   uint64_t seed = 7;
   const TensorSource* source = nullptr;  // pretrained weights
+  PlainForward forward;  // the model without its blocks, for the oracle; null: those are plain
 };
 
 // Global batches of random tokens; batch i has the seed first_seed + i.
@@ -32,7 +34,7 @@ struct TokenBatches {
   uint64_t first_seed = 100;
 };
 // model on these, with a warm-up and clipping that is active.
-ParityWork token_work(ModelSpec model, const TokenBatches& batches);
+ParityWork token_work(ModelSpec model, const TokenBatches& batches, PlainForward forward = {});
 
 struct ParityRow {
   ParallelConfig parallel;
@@ -44,17 +46,26 @@ struct ParityRow {
 };
 
 struct ParityResult {
-  std::vector<double> loss, grad_norm, clip, loss_scale, learning_rate;
+  std::vector<double> loss, grad_norm, clip, loss_scale, learning_rate, targets;
+  std::vector<bool> skipped;
   // "block.parameter", fp32, on the CPU; gradients are those of the last step.
   std::map<std::string, at::Tensor> parameters, gradients;
   StrategyMemory memory;
-  double eval_loss = 0;
+  double eval_loss = 0, eval_targets = 0;
   std::vector<double> counters;
   int64_t bytes_sent = 0;  // by this rank, in all steps
 };
 
-// What rank comm.rank() sees.
-ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work);
+// The micro-batches of a rank of the data axis.
+std::vector<MicroBatch> share_of(const MicroBatch& global, const ParityRow& row, int data_rank);
+
+// What rank comm.rank() sees. between_steps is called before the first step and after every step.
+ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,
+                        const std::function<void(Strategy&)>& between_steps = {});
+
+// By "block.parameter", fp32, on the CPU.
+std::map<std::string, at::Tensor> values_of(Strategy& strategy,
+                                            void (Strategy::*visit)(const ParameterVisitor&));
 
 // What every rank sees, with threads as ranks.
 std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork& work);

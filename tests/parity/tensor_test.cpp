@@ -4,6 +4,7 @@
 #include "tessera/model/whole_model.h"
 #include "tessera/models/bloom.h"
 #include "tests/parity/rows.h"
+#include "tests/support/plain_models.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/toy_models.h"
 
@@ -28,6 +29,10 @@ BloomConfig bloom(bool tied = true) {
   return config;
 }
 
+ParityWork causal_work(bool tied = true) {
+  return token_work(make_bloom_causal(bloom(tied)), kBatches, plain_bloom(bloom(tied)));
+}
+
 ParityWork classification_work() {
   ParityWork work = token_work(make_bloom_classifier(bloom(), 3), kBatches);
   for (auto& batch : work.global_batches) {
@@ -44,7 +49,7 @@ const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", 
 
 TEST_CASE("fp32: tensor x data ranks x strategies, with and without sequence parallelism") {
   for (bool tied : {true, false}) {
-    const ParityWork work = token_work(make_bloom_causal(bloom(tied)), kBatches);
+    const ParityWork work = causal_work(tied);
     const ParityResult expected = reference(work);
     for (const auto& strategy : tied ? kStrategies : std::vector<std::string>{"zero3"}) {
       for (const auto& [data, tensor] : {std::pair(1, 3), {1, 4}, {2, 2}}) {
@@ -60,7 +65,7 @@ TEST_CASE("fp32: tensor x data ranks x strategies, with and without sequence par
 }
 
 TEST_CASE("gradient checkpointing sums activations again, to the same numbers") {
-  const ParityWork work = token_work(make_bloom_causal(bloom()), kBatches);
+  const ParityWork work = causal_work();
   const ParityResult expected = reference(work);
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
     for (bool sequence_parallel : {false, true}) {
@@ -75,7 +80,7 @@ TEST_CASE("gradient checkpointing sums activations again, to the same numbers") 
 
 TEST_CASE("pipeline x data x tensor, tied tables cut over both outer axes") {
   for (bool tied : {true, false}) {
-    const ParityWork work = token_work(make_bloom_causal(bloom(tied)), kBatches);
+    const ParityWork work = causal_work(tied);
     const ParityResult expected = reference(work);
     for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {
       for (bool sequence_parallel : {false, true}) {
@@ -90,18 +95,18 @@ TEST_CASE("pipeline x data x tensor, tied tables cut over both outer axes") {
   }
 }
 
-TEST_CASE("bf16, and fp16 with a loss scale, stay close to the 16-bit single run") {
-  ParityWork work = token_work(make_bloom_causal(bloom()), kBatches);
+TEST_CASE("bf16, and fp16 with a loss scale: within the noise of every step") {
+  ParityWork work = causal_work();
+  work.global_batches.resize(2);
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
     work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
-    const ParityResult expected = reference(work, dtype);
     for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
       for (bool sequence_parallel : {false, true}) {
         ParityRow row = tensor_row(strategy, 2, 2);
         row.parallel.precision.parameter = dtype;
         row.parallel.precision.gradient = at::kFloat;
         row.parallel.sequence_parallel = sequence_parallel;
-        check_row(row, work, expected, dtype == at::kHalf ? 5e-3 : 3e-2);
+        check_16_bit_row(row, work);
       }
     }
   }
@@ -117,7 +122,7 @@ TEST_CASE("padding on the left, and a residual after the norms") {
       batch.attention_mask = at::ones({8, kSequence}, at::kBool);
       batch.attention_mask.narrow(0, 2, 3).narrow(1, 0, 3).fill_(false);
     }
-    const ParityResult expected = reference(work);
+    const ParityResult expected = single_run(work);
     for (bool sequence_parallel : {false, true}) {
       ParityRow row = tensor_row("zero3", 2, 3);
       row.parallel.sequence_parallel = sequence_parallel;
@@ -128,7 +133,7 @@ TEST_CASE("padding on the left, and a residual after the norms") {
 
 TEST_CASE("classification: loss, correct predictions and gradients") {
   const ParityWork work = classification_work();
-  const ParityResult expected = reference(work);
+  const ParityResult expected = single_run(work);
   REQUIRE(expected.counters.size() == 1);
   for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {
     for (const auto& [data, tensor] : {std::pair(1, 4), {2, 2}}) {

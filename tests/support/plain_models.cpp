@@ -1,4 +1,4 @@
-#include "tests/fuzz/plain_models.h"
+#include "tests/support/plain_models.h"
 
 #include <ATen/ATen.h>
 
