@@ -106,6 +106,10 @@ ModelSpec GPipe::own_blocks(const ModelSpec& model) {
   // Chunks run at different times, so what is handled together lies in one of them.
   for (const auto& [first, count] : chunks_) mine.blocks[first + count - 1].ends_unit = true;
   if (with_ends) mine.blocks.front().ends_unit = true;
+  if (mine.has_loss && mine.block_count() > 1 &&
+      !backward_follows_loss(config_.pipeline.schedule)) {
+    mine.blocks[mine.block_count() - 2].ends_unit = true;
+  }
   return mine;
 }
 

@@ -129,6 +129,8 @@ PipelineSchedule make_schedule(const std::string& name, int stages, int micro_ba
                            : one_f_one_b(stages, micro_batches);
 }
 
+bool backward_follows_loss(const std::string& name) { return name == "1f1b"; }
+
 PipelineSchedule forwards_of(const PipelineSchedule& schedule) {
   PipelineSchedule forwards = schedule;
   for (auto& actions : forwards.stages) {

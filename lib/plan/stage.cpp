@@ -67,8 +67,11 @@ void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPar
 
 std::vector<StageBlocks> blocks_of_stages(const LayoutPlan& plan,
                                           const std::vector<ModelPart>& parts) {
-  const bool shared = plan.parallel.pipeline.shared_vocabulary;
+  const PipelineConfig& pipeline = plan.parallel.pipeline;
+  const bool shared = pipeline.shared_vocabulary;
   const auto stages = static_cast<size_t>(plan.mesh.pipeline);
+  const size_t last = plan.model.block_count() - 1;
+  const bool loss_apart = stages > 1 && !backward_follows_loss(pipeline.schedule);
   std::vector<StageBlocks> blocks(stages);
   for (StageBlocks& own : blocks) {
     if (shared) own.push_back({0, /*ends_unit=*/true});
@@ -76,12 +79,13 @@ std::vector<StageBlocks> blocks_of_stages(const LayoutPlan& plan,
   for (size_t part = 0; part < parts.size(); ++part) {
     for (size_t i = 0; i < parts[part].count; ++i) {
       const size_t block = parts[part].first + i;
-      const bool ends = i + 1 == parts[part].count || plan.model.blocks[block].ends_unit;
+      const bool ends = i + 1 == parts[part].count || plan.model.blocks[block].ends_unit ||
+                        (loss_apart && block + 1 == last);
       blocks[part % stages].push_back({block, ends});
     }
   }
   for (StageBlocks& own : blocks) {
-    if (shared) own.push_back({plan.model.block_count() - 1, true});
+    if (shared) own.push_back({last, true});
   }
   return blocks;
 }

@@ -209,6 +209,22 @@ TEST_CASE("units of several blocks end where a rank's chunks end") {
   }
 }
 
+TEST_CASE("the loss block shares no unit with blocks whose backward comes later") {
+  const ParityWork work = toy_work(/*tied=*/false, /*layers=*/6);
+  const ParityResult expected = reference(work);
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
+    ParityRow row = make_row("fsdp", 2, 2, 4, schedule, schedule == "interleaved" ? 2 : 1);
+    // Units of one to five layers, and what is left with the head.
+    for (int64_t unit_numel : {600, 1000, 2000}) {
+      row.parallel.unit_numel = unit_numel;
+      for (bool overlap : {false, true}) {
+        row.parallel.overlap = overlap;
+        check_row(row, work, expected);
+      }
+    }
+  }
+}
+
 TEST_CASE("nothing is gathered ahead where equal sizes share buffers") {
   BloomConfig small = bloom_config(true);
   small.hidden = 16;

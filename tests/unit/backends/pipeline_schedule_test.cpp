@@ -101,6 +101,25 @@ TEST_CASE("interleaved 1f1b is correct for any sizes and shortens the bubble by 
   }
 }
 
+TEST_CASE("backward follows the loss at once, or the schedule says that it may not") {
+  using Kind = PipelineAction::Kind;
+  for (const std::string name : {"gpipe", "1f1b", "interleaved"}) {
+    bool always = true;
+    for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+      const int chunks = name == "interleaved" ? 2 : 1;
+      const PipelineSchedule schedule = make_schedule(name, 3, micro_batches, chunks);
+      const auto& actions = schedule.stages.back();
+      for (size_t i = 0; i < actions.size(); ++i) {
+        if (actions[i].kind != Kind::kForward || actions[i].chunk + 1 != chunks) continue;
+        const PipelineAction backward{Kind::kBackward, actions[i].micro_batch, actions[i].chunk};
+        always = always && actions[i + 1] == backward;
+      }
+    }
+    INFO(name);
+    CHECK(always == backward_follows_loss(name));
+  }
+}
+
 TEST_CASE("every message is sent once and received once, by neighbours of the model") {
   for (const auto& schedule : {gpipe(3, 4), one_f_one_b(5, 3), interleaved_one_f_one_b(3, 7, 2)}) {
     const int stages = schedule.stage_count();

@@ -10,7 +10,8 @@ namespace tessera {
 // parts; part p lies on stage p % stages as its chunk p / stages.
 struct PipelineAction {
   // With a shared vocabulary the first and the last block lie on no stage but on all of them:
-  // embedding, head (loss, both ways) and the embedding's backward are passes of all stages at once.
+  // embedding, head (loss, both ways) and the embedding's backward are passes of all stages at
+  // once.
   enum class Kind { kForward, kBackward, kEmbed, kHead, kEmbedBackward };
   Kind kind = Kind::kForward;
   int micro_batch = 0;
@@ -50,17 +51,21 @@ PipelineSchedule one_f_one_b(int stages, int micro_batches);
 // fewer micro-batches than stages form one group, all of whose forwards precede its backwards.
 PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chunks);
 
-// The same two with a vocabulary that all stages share (Yeung et al. 2024, in lockstep): between two
-// passes of the head every stage runs at most one forward and one backward, and no stage waits but
-// for the pipeline to fill and to drain: the bubble is that of the blocks alone. Under 1f1b the
+// The same two with a vocabulary that all stages share (Yeung et al. 2024, in lockstep): between
+// two passes of the head every stage runs at most one forward and one backward, and no stage waits
+// but for the pipeline to fill and to drain: the bubble is that of the blocks alone. Under 1f1b the
 // stage d before the last holds at most d + 1 + ceil(d / 2) micro-batches.
 PipelineSchedule shared_gpipe(int stages, int micro_batches);
 PipelineSchedule shared_one_f_one_b(int stages, int micro_batches);
 
-// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names, for chunks that
-// the schedule does not have, and for interleaved with a shared vocabulary.
+// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names, for chunks
+// that the schedule does not have, and for interleaved with a shared vocabulary.
 PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks,
                                bool shared_vocabulary = false);
+
+// Whether backward follows the loss at once, by name: else its stage may work on other
+// micro-batches in between, and the loss block, which runs both ways in forward, shares no unit.
+bool backward_follows_loss(const std::string& name);
 
 // What an evaluation needs, in the same order.
 PipelineSchedule forwards_of(const PipelineSchedule& schedule);
