@@ -96,7 +96,7 @@ TEST_CASE("different models on data ranks are refused, naming the first block an
 
 TEST_CASE("different values of what a tensor group holds in full are refused by name") {
   BloomConfig config;
-  config.vocabulary = 16;
+  config.vocabulary = 32;
   config.hidden = 8;
   config.heads = 2;
   config.layers = 2;
