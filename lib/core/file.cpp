@@ -14,38 +14,66 @@
 namespace tessera {
 namespace {
 
-struct Descriptor {
-  int value;
-  ~Descriptor() { ::close(value); }
+class RegularFile {
+ public:
+  // O_NONBLOCK so that opening a pipe returns at once and is refused.
+  explicit RegularFile(const std::string& path)
+      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    check(file_ >= 0, ErrorCode::kDataLoss, path, ": cannot be opened: ", std::strerror(errno));
+    struct stat status {};
+    const bool examined = ::fstat(file_, &status) == 0;
+    const bool regular = examined && S_ISREG(status.st_mode);
+    if (!regular) ::close(file_);
+    check(examined, ErrorCode::kDataLoss, path, ": cannot be examined: ", std::strerror(errno));
+    check(regular, ErrorCode::kDataLoss, path, ": not a regular file");
+    size_ = static_cast<uint64_t>(status.st_size);
+  }
+  ~RegularFile() { ::close(file_); }
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
+
+  uint64_t size() const { return size_; }
+
+  void read(uint64_t begin, char* bytes, size_t size) const {
+    for (size_t done = 0; done < size;) {
+      const uint64_t at = begin + done;
+      const size_t wanted = std::min(size - done, size_t{1} << 30);
+      const ssize_t got = ::pread(file_, bytes + done, wanted, static_cast<off_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      check(got >= 0, ErrorCode::kDataLoss, path_, ": byte ", at,
+            ": cannot be read: ", std::strerror(errno));
+      check(got > 0, ErrorCode::kDataLoss, path_, ": ends at byte ", at, " although it was ", size_,
+            " bytes long when it was opened");
+      done += static_cast<size_t>(got);
+    }
+  }
+
+ private:
+  const std::string& path_;
+  const int file_;
+  uint64_t size_ = 0;
 };
 
 }  // namespace
 
 std::string read_file(const std::string& path, size_t max_bytes) {
-  // O_NONBLOCK so that opening a pipe returns at once and is refused below.
-  const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  check(opened >= 0, ErrorCode::kDataLoss, path, ": cannot be opened: ", std::strerror(errno));
-  const Descriptor file{opened};
-  struct stat status {};
-  check(::fstat(file.value, &status) == 0, ErrorCode::kDataLoss, path,
-        ": cannot be examined: ", std::strerror(errno));
-  check(S_ISREG(status.st_mode), ErrorCode::kDataLoss, path, ": not a regular file");
-  const auto size = static_cast<uint64_t>(status.st_size);
-  check(size <= max_bytes, ErrorCode::kDataLoss, path, ": ", size, " bytes, at most ", max_bytes,
-        " are accepted here");
-  std::string bytes(size, '\0');
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const size_t wanted = std::min(bytes.size() - done, size_t{1} << 30);
-    const ssize_t got = ::pread(file.value, bytes.data() + done, wanted, static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    check(got >= 0, ErrorCode::kDataLoss, path, ": byte ", done,
-          ": cannot be read: ", std::strerror(errno));
-    check(got > 0, ErrorCode::kDataLoss, path, ": ends at byte ", done, " although it was ", size,
-          " bytes long when it was opened");
-    done += static_cast<size_t>(got);
-  }
+  const RegularFile file(path);
+  check(file.size() <= max_bytes, ErrorCode::kDataLoss, path, ": ", file.size(), " bytes, at most ",
+        max_bytes, " are accepted here");
+  std::string bytes(file.size(), '\0');
+  file.read(0, bytes.data(), bytes.size());
   return bytes;
+}
+
+void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece) {
+  constexpr size_t kPiece = size_t{4} << 20;
+  const RegularFile file(path);
+  std::string bytes;
+  for (uint64_t at = 0; at < file.size(); at += bytes.size()) {
+    bytes.resize(std::min<uint64_t>(file.size() - at, kPiece));
+    file.read(at, bytes.data(), bytes.size());
+    piece(bytes);
+  }
 }
 
 size_t utf8_valid_prefix(std::string_view text) {

@@ -3,9 +3,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 
 #include "tessera/core/file.h"
 
@@ -37,6 +37,12 @@ Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) { XXH3_128bits_rese
 Xxh3Stream::~Xxh3Stream() = default;
 Xxh3Stream::Xxh3Stream(Xxh3Stream&&) noexcept = default;
 Xxh3Stream& Xxh3Stream::operator=(Xxh3Stream&&) noexcept = default;
+
+Hash128 hash_file(const std::string& path) {
+  Xxh3Stream hash;
+  for_each_piece(path, [&](std::string_view piece) { hash.update(piece.data(), piece.size()); });
+  return hash.digest128();
+}
 
 // The 64-bit and the 128-bit hash consume input identically and differ only in the digest.
 void Xxh3Stream::update(const void* data, size_t size) {
@@ -86,30 +92,57 @@ void sha256_block(std::array<uint32_t, 8>& hash, const unsigned char* block) {
   for (size_t i = 0; i < 8; ++i) hash[i] += mixed[i];
 }
 
+// Takes the bytes in pieces of any size.
+class Sha256 {
+ public:
+  void update(std::string_view bytes) {
+    size_ += bytes.size();
+    if (!rest_.empty()) {
+      const size_t missing = std::min(bytes.size(), 64 - rest_.size());
+      rest_ += bytes.substr(0, missing);
+      bytes.remove_prefix(missing);
+      if (rest_.size() < 64) return;
+      block(rest_.data());
+      rest_.clear();
+    }
+    for (; bytes.size() >= 64; bytes.remove_prefix(64)) block(bytes.data());
+    rest_ = bytes;
+  }
+
+  std::string hex() {
+    // The rest, a one bit, zeros, and the length in bits as the last 8 bytes.
+    std::string tail = rest_ + '\x80';
+    tail.resize(tail.size() <= 56 ? 56 : 120);
+    for (int i = 7; i >= 0; --i) tail += static_cast<char>(size_ * 8 >> (8 * i));
+    for (size_t at = 0; at < tail.size(); at += 64) block(tail.data() + at);
+    std::string text;
+    for (size_t i = 0; i < 8; i += 2) text += hex64(uint64_t{hash_[i]} << 32 | hash_[i + 1]);
+    return text;
+  }
+
+ private:
+  void block(const char* bytes) {
+    sha256_block(hash_, reinterpret_cast<const unsigned char*>(bytes));
+  }
+
+  std::array<uint32_t, 8> hash_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  uint64_t size_ = 0;
+  std::string rest_;
+};
+
 }  // namespace
 
 std::string sha256_hex(std::string_view bytes) {
-  std::array<uint32_t, 8> hash = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                  0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-  const size_t whole = bytes.size() / 64 * 64;
-  for (size_t at = 0; at < whole; at += 64) sha256_block(hash, data + at);
-  // The rest, a one bit, zeros, and the length in bits as the last 8 bytes.
-  std::array<unsigned char, 128> tail{};
-  const size_t rest = bytes.size() - whole;
-  if (rest > 0) std::memcpy(tail.data(), data + whole, rest);
-  tail[rest] = 0x80;
-  const size_t tail_size = rest < 56 ? 64 : 128;
-  const uint64_t bits = uint64_t{bytes.size()} * 8;
-  for (size_t i = 0; i < 8; ++i) {
-    tail[tail_size - 1 - i] = static_cast<unsigned char>(bits >> (8 * i));
-  }
-  for (size_t at = 0; at < tail_size; at += 64) sha256_block(hash, tail.data() + at);
-  std::string text;
-  for (size_t i = 0; i < 8; i += 2) text += hex64(uint64_t{hash[i]} << 32 | hash[i + 1]);
-  return text;
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.hex();
 }
 
-std::string sha256_file_hex(const std::string& path) { return sha256_hex(read_file(path)); }
+std::string sha256_file_hex(const std::string& path) {
+  Sha256 hash;
+  for_each_piece(path, [&](std::string_view piece) { hash.update(piece); });
+  return hash.hex();
+}
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 // Whole files as bytes, read with pread so that a file that shrinks meanwhile is an error and not a
 // fault.
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,9 @@ namespace tessera {
 // The bytes of a regular file. Throws Error(kDataLoss) naming the file when it is missing, not a
 // regular file, longer than max_bytes, or changes its length while it is read.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 32);
+
+// The same file in pieces of at most a few MiB, in order, whatever its size.
+void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece);
 
 // Throws Error(kDataLoss) with `where` and the offset of the first byte that is not well-formed
 // UTF-8 (no overlong forms, no surrogates, nothing above U+10FFFF).

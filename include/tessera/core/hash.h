@@ -17,6 +17,8 @@ struct Hash128 {
   bool operator==(const Hash128&) const = default;
 };
 Hash128 xxh3_128(const void* data, size_t size);
+// Of a regular file of any size. Throws Error(kDataLoss) when it cannot be read.
+Hash128 hash_file(const std::string& path);
 
 // XXH3 of a stream: any split into update() calls gives the hash of the whole.
 class Xxh3Stream {

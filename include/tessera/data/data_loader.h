@@ -2,10 +2,11 @@
 // Serves one optimizer step's micro-batches after the other, the same rows in the same order on
 // every layout of ranks.
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
-#include "tessera/data/dataset.h"
+#include "tessera/data/token_table.h"
 
 namespace tessera {
 
@@ -32,6 +33,7 @@ struct DataLoaderOptions {
   // mask.
   bool causal_attention = true;
   bool always_attention_mask = false;  // also where it changes no supervised number
+  bool pinned = false;                 // in page-locked memory; needs a GPU
 };
 
 struct DataLoaderState {
@@ -42,13 +44,12 @@ struct DataLoaderState {
 
 // Step k of an epoch takes rows k*B .. k*B+B-1 of the epoch's order, B = global_batch_size(); the
 // rank with coordinate r takes the r-th part of them, its micro-batches in order. The order is a
-// function of (seed, epoch) only, so a run continues from its state at any number of ranks. The
-// data set must outlive the loader.
+// function of (seed, epoch) only, so a run continues from its state at any number of ranks.
 class DataLoader {
  public:
   // Throws Error(kInvalidArgument) for sizes that make no sense, rows longer than pad_to, or no
   // full batch with kDrop.
-  DataLoader(const Dataset& dataset, const DataLoaderOptions& options);
+  DataLoader(TokenTable rows, const DataLoaderOptions& options);
 
   int64_t global_batch_size() const;
   int64_t steps_per_epoch() const;  // the same on every rank
@@ -62,10 +63,10 @@ class DataLoader {
       const DataLoaderState& state);  // Error(kInvalidArgument) when it cannot be of this data set
 
  private:
-  MicroBatch collate(const std::vector<const Example*>& rows) const;
+  MicroBatch collate(const std::vector<std::optional<TokenRow>>& rows) const;
   const std::vector<int64_t>& order();
 
-  const Dataset& dataset_;
+  TokenTable rows_;
   DataLoaderOptions options_;
   DataLoaderState state_;
   std::vector<int64_t> order_;
