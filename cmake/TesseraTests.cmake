@@ -54,7 +54,7 @@ function(tessera_entry name)
   add_test(NAME ${name} COMMAND ${command})
   # COST: what may take long begins first.
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
-                                          SKIP_RETURN_CODE ${TESSERA_SKIPPED} ENVIRONMENT "OMP_NUM_THREADS=1;${arg_ENVIRONMENT}")
+                                          SKIP_RETURN_CODE ${TESSERA_SKIPPED} ENVIRONMENT "OMP_NUM_THREADS=1;TESSERA_CACHE_DIR=none;${arg_ENVIRONMENT}")
   if(arg_RANKS GREATER 1)
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   endif()

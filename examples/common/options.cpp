@@ -8,6 +8,7 @@
 #include "examples/common/layout.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
+#include "tessera/core/json.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/lr_schedule.h"
 
@@ -49,6 +50,9 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("validation_ids", &o.validation_ids, "instead of --validation_file");
   flags.add("train_slice", &o.train_slice, "BEGIN:END, the training rows to use");
   flags.add("validation_slice", &o.validation_slice, "BEGIN:END, the validation rows to use");
+  flags.add("cache_dir", &o.cache_dir,
+            "tokenised files are kept here; none: nowhere; unless given, large ones in "
+            "~/.cache/tessera");
   flags.add("strict_data", &o.strict_data, "stop at the first row that cannot be used");
   flags.add("shuffle", &o.shuffle, "a new order every epoch; false keeps the file's");
   flags.add("max_seq_length", &o.max_seq_length, "most tokens of a row");
@@ -175,6 +179,21 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("backend", &o.backend, "transport of the collectives",
             {"auto", "local", "mpi", "nccl", "tcp"});
   flags.add("dry_run", &o.dry_run, "check everything, say what would run, and stop");
+}
+
+std::string data_recipe(const TrainOptions& o) {
+  return JsonWriter()
+      .begin_object()
+      .field("strict_data", o.strict_data)
+      .field("text_column", o.text_column)
+      .field("label_column", o.label_column)
+      .field("num_labels", o.num_labels)
+      .field("supervise", o.supervise)
+      .field("squad_v2", o.squad_v2)
+      .field("doc_stride", o.doc_stride)
+      .field("max_seq_length", o.max_seq_length)
+      .end_object()
+      .text();
 }
 
 void validate_options(const TrainOptions& o, Program program) {

@@ -20,6 +20,7 @@ struct TrainOptions {
   // data
   std::string train_file, validation_file, train_ids, validation_ids, train_slice, validation_slice;
   bool strict_data = false;
+  std::string cache_dir;
   std::string text_column;               // classification, text
   std::string label_column;              // classification
   int64_t num_labels = 0;                // classification; 0: as many as the data has
@@ -70,6 +71,9 @@ struct TrainOptions {
 };
 
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program);
+
+// The data options that a file's tokens depend on, as text.
+std::string data_recipe(const TrainOptions& options);
 
 // Everything that can be said from the values alone, without files and ranks. Throws
 // Error(kInvalidArgument).

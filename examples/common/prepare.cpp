@@ -5,7 +5,6 @@
 
 #include "examples/common/prepare_data.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 
 namespace tessera::programs {
 namespace {
@@ -107,8 +106,7 @@ Prepared prepare(const TrainOptions& options, Program program) {
       positions == 0 || (options.pad_to_max_length ? options.max_seq_length : wanted) <= positions,
       ErrorCode::kInvalidArgument, "--max_seq_length ", options.max_seq_length, ": model ",
       run.config().name, " has ", positions, " positions");
-  run.dataset_sha256 = sha256_file_hex(run.train_path);
-  run.model = run.language_model.make(run.head(), run.train.num_labels);
+  run.model = run.language_model.make(run.head(), run.train.num_labels());
   return run;
 }
 

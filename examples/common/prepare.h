@@ -9,7 +9,6 @@
 #include "examples/common/options.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/data/data_loader.h"
-#include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/metrics/event.h"
 #include "tessera/models/language_model.h"
@@ -25,7 +24,7 @@ struct Prepared {
   std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
-  Dataset train, validation;  // validation may be empty
+  TokenTable train, validation;  // validation may be empty
   std::string train_path, dataset_sha256;
   std::vector<metrics::DataRecord> data_files;
   std::vector<std::string> notices;  // what the user should know, one line each
@@ -35,11 +34,11 @@ struct Prepared {
     return task == Task::kCausal ? ModelHead::kCausal : ModelHead::kClassification;
   }
   int64_t parameter_count() const {
-    return language_model.parameter_count(head(), train.num_labels);
+    return language_model.parameter_count(head(), train.num_labels());
   }
   // Elements of every parameter, block by block; tied ones once.
   std::vector<std::vector<int64_t>> parameter_sizes() const {
-    return language_model.parameter_sizes(head(), train.num_labels);
+    return language_model.parameter_sizes(head(), train.num_labels());
   }
   DataLoaderOptions loader_options(int64_t data_rank, int64_t data_size, bool training) const;
 };

@@ -1,5 +1,6 @@
 #include "examples/common/prepare_data.h"
 
+#include "examples/common/cached_rows.h"
 #include "tessera/core/error.h"
 #include "tessera/data/classification.h"
 #include "tessera/data/squad.h"
@@ -15,49 +16,71 @@ std::string join(const std::vector<std::string>& parts) {
   return joined;
 }
 
-// One file while it is read.
+int64_t give(const Dataset& dataset, const RowTaker& take) {
+  for (const Example& row : dataset.examples) take(row);
+  return dataset.num_labels;
+}
+
+// One file while it is read, or found in the cache.
 class DataFile {
  public:
   DataFile(Prepared& run, const std::string& path, const char* role)
       : run_(run), issues_(run.options.strict_data) {
-    record_.file = path;
-    record_.role = role;
+    facts_.record.file = path;
+    facts_.record.role = role;
   }
 
   const TrainOptions& options() const { return run_.options; }
-  const std::string& path() const { return record_.file; }
+  const std::string& path() const { return facts_.record.file; }
   RowIssues* issues() { return &issues_; }
-  metrics::DataRecord& record() { return record_; }
+  metrics::DataRecord& record() { return facts_.record; }
+  std::vector<std::string>& labels() { return facts_.labels; }  // classification
   template <typename... Parts>
   void notice(const Parts&... parts) {
-    run_.notices.push_back(concat(path(), ": ", parts...));
+    facts_.notices.push_back(concat(path(), ": ", parts...));
   }
 
-  Dataset finish(Dataset dataset) {
-    issues_.check_share(path());
-    check(dataset.size() > 0, ErrorCode::kDataLoss, path(), ": no row to ",
-          record_.role == "train" ? "train on" : "evaluate");
-    if (issues_.skipped() > 0) notice(issues_.text(), " (--strict_data stops at the first)");
-    record_.rows = issues_.rows();
-    record_.examples = dataset.size();
-    record_.skipped_rows = issues_.skipped();
-    for (const RowIssues::Kind& kind : issues_.kinds()) {
-      record_.issues.push_back({kind.reason, kind.count, kind.places});
-    }
-    run_.data_files.push_back(std::move(record_));
-    return dataset;
+  // `read` gives every row to the taker and returns the number of classes; it is called only where
+  // the cache does not have the file's rows.
+  TokenTable rows(const RowReader& read) {
+    TokenTable rows = cached_rows(run_, facts_, [&](const RowTaker& take) {
+      int64_t count = 0;
+      const int64_t classes = read([&](const Example& row) {
+        ++count;
+        take(row);
+      });
+      finish(count);
+      return classes;
+    });
+    run_.notices.insert(run_.notices.end(), facts_.notices.begin(), facts_.notices.end());
+    if (facts_.record.role == "train") run_.dataset_sha256 = facts_.sha256;
+    run_.data_files.push_back(facts_.record);
+    return rows;
   }
 
  private:
+  void finish(int64_t examples) {
+    metrics::DataRecord& record = facts_.record;
+    issues_.check_share(path());
+    check(examples > 0, ErrorCode::kDataLoss, path(), ": no row to ",
+          record.role == "train" ? "train on" : "evaluate");
+    if (issues_.skipped() > 0) notice(issues_.text(), " (--strict_data stops at the first)");
+    record.rows = issues_.rows();
+    record.examples = examples;
+    record.skipped_rows = issues_.skipped();
+    for (const RowIssues::Kind& kind : issues_.kinds()) {
+      record.issues.push_back({kind.reason, kind.count, kind.places});
+    }
+  }
+
   Prepared& run_;
   RowIssues issues_;
-  metrics::DataRecord record_;
+  FileFacts facts_;
 };
 
-Dataset read_squad_file(Prepared& run, const std::string& path, const char* role) {
+Dataset read_squad_file(const Prepared& run, DataFile& file) {
   const TrainOptions& o = run.options;
-  DataFile file(run, path, role);
-  const auto questions = read_squad(path, file.issues());
+  const auto questions = read_squad(file.path(), file.issues());
   SquadExamples squad = squad_examples(questions, *run.tokenizer,
                                        {.max_seq_length = o.max_seq_length,
                                         .doc_stride = o.doc_stride,
@@ -75,12 +98,16 @@ Dataset read_squad_file(Prepared& run, const std::string& path, const char* role
   }
   file.record().cut_contexts = squad.cut_contexts;
   file.record().windows = squad.windows;
-  return file.finish(std::move(squad.dataset));
+  return std::move(squad.dataset);
 }
 
-Dataset read_ids(Prepared& run, const std::string& path, const char* role, int64_t num_labels) {
+TokenTable read_squad_file(Prepared& run, const std::string& path, const char* role) {
   DataFile file(run, path, role);
-  TokenRows rows = read_token_rows(path,
+  return file.rows([&](const RowTaker& take) { return give(read_squad_file(run, file), take); });
+}
+
+Dataset read_ids(const Prepared& run, DataFile& file, int64_t num_labels) {
+  TokenRows rows = read_token_rows(file.path(),
                                    {.task = run.task,
                                     .vocab_size = run.config().vocabulary,
                                     .num_labels = num_labels,
@@ -91,20 +118,29 @@ Dataset read_ids(Prepared& run, const std::string& path, const char* role, int64
   }
   if (!rows.ignored_keys.empty()) file.notice("keys without effect: ", join(rows.ignored_keys));
   file.record().cut_rows = rows.cut;
-  return file.finish(std::move(rows.dataset));
+  rows.dataset.num_labels = num_labels;
+  return std::move(rows.dataset);
 }
 
-Dataset read_text_file(Prepared& run, const std::string& path, const char* role) {
+TokenTable read_ids(Prepared& run, const std::string& path, const char* role, int64_t num_labels) {
+  DataFile file(run, path, role);
+  return file.rows(
+      [&](const RowTaker& take) { return give(read_ids(run, file, num_labels), take); });
+}
+
+TokenTable read_text_file(Prepared& run, const std::string& path, const char* role) {
   const TrainOptions& o = run.options;
   DataFile file(run, path, role);
   const std::string column = o.text_column.empty() ? "text" : o.text_column;
-  TextBlocks blocks =
-      read_text_blocks(path, *run.tokenizer, {o.max_seq_length, column}, file.issues());
-  file.notice(blocks.documents, " documents in ", blocks.dataset.size(), " blocks of ",
-              o.max_seq_length, " tokens; ", blocks.dropped_tokens, " tokens after them dropped");
-  file.record().dropped_tokens = blocks.dropped_tokens;
-  if (path.ends_with(".jsonl")) file.record().text_columns = {column};
-  return file.finish(std::move(blocks.dataset));
+  return file.rows([&](const RowTaker& take) {
+    const TextCounts counts =
+        for_each_text_block(path, *run.tokenizer, {o.max_seq_length, column}, file.issues(), take);
+    file.notice(counts.documents, " documents in ", counts.blocks, " blocks of ", o.max_seq_length,
+                " tokens; ", counts.dropped_tokens, " tokens after them dropped");
+    file.record().dropped_tokens = counts.dropped_tokens;
+    if (path.ends_with(".jsonl")) file.record().text_columns = {column};
+    return int64_t{0};
+  });
 }
 
 void prepare_text(Prepared& run) {
@@ -141,15 +177,12 @@ LabelledTexts read_texts(DataFile& file) {
   return texts;
 }
 
-Dataset make_rows(const Prepared& run, DataFile& file, const LabelledTexts& texts,
-                  const LabelMap& labels) {
-  return file.finish(classification_examples(texts, labels, *run.tokenizer,
-                                             run.options.max_seq_length, file.issues()));
-}
+// Whether the classes are the model's: files may also call those by their numbers.
+bool model_has_labels(const Prepared& run) { return !run.config().labels.empty() && run.weights; }
 
 LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
   const int64_t wanted = run.options.num_labels;
-  if (!run.config().labels.empty() && run.weights) return LabelMap::from_names(run.config().labels);
+  if (model_has_labels(run)) return LabelMap::from_names(run.config().labels);
   LabelMap found = LabelMap::from(texts);
   check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
         found.size(), " different labels, --num_labels says ", wanted);
@@ -162,16 +195,25 @@ LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
 
 void prepare_labelled_texts(Prepared& run) {
   const TrainOptions& o = run.options;
+  const bool numbers = model_has_labels(run);
   DataFile file(run, o.train_file, "train");
-  const LabelledTexts texts = read_texts(file);
-  const LabelMap labels = label_map(run, texts);
-  run.train = make_rows(run, file, texts, labels);
-  run.train.num_labels = labels.size();
-  run.language_model.config().labels = labels.names();
-  if (!o.validation_file.empty()) {
-    DataFile validation(run, o.validation_file, "validation");
-    run.validation = make_rows(run, validation, read_texts(validation), labels);
-  }
+  run.train = file.rows([&](const RowTaker& take) {
+    const LabelledTexts texts = read_texts(file);
+    const LabelMap labels = label_map(run, texts);
+    file.labels() = labels.names();
+    return give(
+        classification_examples(texts, labels, *run.tokenizer, o.max_seq_length, file.issues()),
+        take);
+  });
+  run.language_model.config().labels = file.labels();
+  if (o.validation_file.empty()) return;
+  DataFile validation(run, o.validation_file, "validation");
+  run.validation = validation.rows([&](const RowTaker& take) {
+    const LabelMap labels = LabelMap::from_names(file.labels(), numbers);
+    return give(classification_examples(read_texts(validation), labels, *run.tokenizer,
+                                        o.max_seq_length, validation.issues()),
+                take);
+  });
 }
 
 void prepare_classification(Prepared& run) {
@@ -186,10 +228,14 @@ void prepare_classification(Prepared& run) {
     check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
           "--train_ids goes with --validation_ids, not with --validation_file");
     run.train = read_ids(run, o.train_ids, "train", count);
-    run.train.num_labels = count;
   }
-  check(run.train.num_labels >= 2, ErrorCode::kDataLoss, run.train_path,
+  check(run.train.num_labels() >= 2, ErrorCode::kDataLoss, run.train_path,
         ": only one class; classification needs two at least");
+}
+
+TokenTable sliced(const TokenTable& rows, const std::string& slice) {
+  const auto [begin, end] = Slice::parse(slice).within(rows.size());
+  return rows.slice(begin, end);
 }
 
 }  // namespace
@@ -208,13 +254,13 @@ void prepare_data(Prepared& run) {
       break;
   }
   if (!o.validation_ids.empty()) {
-    run.validation = read_ids(run, o.validation_ids, "validation", run.train.num_labels);
+    run.validation = read_ids(run, o.validation_ids, "validation", run.train.num_labels());
   }
-  if (!o.train_slice.empty()) run.train = Slice::parse(o.train_slice).of(std::move(run.train));
+  if (!o.train_slice.empty()) run.train = sliced(run.train, o.train_slice);
   if (!o.validation_slice.empty()) {
     check(run.validation.size() > 0, ErrorCode::kInvalidArgument,
           "--validation_slice needs --validation_file or --validation_ids");
-    run.validation = Slice::parse(o.validation_slice).of(std::move(run.validation));
+    run.validation = sliced(run.validation, o.validation_slice);
   }
 }
 

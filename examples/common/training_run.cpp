@@ -109,8 +109,8 @@ TrainerOptions TrainingRun::trainer_options() const {
 void TrainingRun::plan() {
   mesh_ = std::make_unique<DeviceMesh>(world_, mesh_extents(options_, world_.size()));
   Communicator& data = mesh_->axis(Axis::kData);
-  train_loader_ = std::make_unique<DataLoader>(
-      prepared_.train, prepared_.loader_options(data.rank(), data.size(), /*training=*/true));
+  train_loader_ =
+      std::make_unique<DataLoader>(prepared_.train, loader_options(data, /*training=*/true));
   const int64_t per_epoch = train_loader_->steps_per_epoch();
   total_steps_ = options_.max_steps > 0
                      ? options_.max_steps
@@ -223,7 +223,14 @@ TrainingRun::StepStart TrainingRun::now() const {
   return {now_s(), bytes_sent(*mesh_, *strategy_)};
 }
 
+DataLoaderOptions TrainingRun::loader_options(const Communicator& data, bool training) const {
+  DataLoaderOptions options = prepared_.loader_options(data.rank(), data.size(), training);
+  options.pinned = world_.device().is_cuda();
+  return options;
+}
+
 void TrainingRun::train() {
+  batches_ = std::make_unique<BatchStream>(*train_loader_, world_.device());
   const int64_t per_epoch = train_loader_->steps_per_epoch();
   const int64_t interval = options_.eval_steps > 0 ? options_.eval_steps : per_epoch;
   const bool evaluates = prepared_.validation.size() > 0 && options_.eval_steps >= 0;
@@ -241,7 +248,7 @@ void TrainingRun::train_until(int64_t step) {
         if (issued == step) return {};
         ++issued;
         starts_.push_back(now());
-        return train_loader_->next();
+        return batches_->next();
       },
       [&](const StepReport& report) { on_step(report); });
 }
@@ -288,13 +295,13 @@ void TrainingRun::on_step(const StepReport& report) {
 
 void TrainingRun::evaluate() {
   Communicator& data = mesh_->axis(Axis::kData);
-  DataLoader loader(prepared_.validation,
-                    prepared_.loader_options(data.rank(), data.size(), /*training=*/false));
+  const DataLoader loader(prepared_.validation, loader_options(data, /*training=*/false));
+  BatchStream batches(loader, world_.device());
   int64_t left = loader.steps_per_epoch();
   const EvalReport report = trainer_->evaluate([&]() -> std::vector<MicroBatch> {
     if (left == 0) return {};
     --left;
-    return loader.next();
+    return batches.next();
   });
   trainer_->observe(report.loss);
   if (!reports()) return;

@@ -11,6 +11,7 @@
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/comm/launch.h"
+#include "tessera/data/batch_stream.h"
 #include "tessera/metrics/recorder.h"
 #include "tessera/metrics/resource_sampler.h"
 #include "tessera/train/trainer.h"
@@ -51,6 +52,7 @@ class TrainingRun {
   double epoch() const;
   metrics::RunStartRecord start_record() const;
   TrainerOptions trainer_options() const;
+  DataLoaderOptions loader_options(const Communicator& data, bool training) const;
   std::vector<int64_t> largest_over_ranks(const std::vector<int64_t>& values);
 
   const Prepared& prepared_;
@@ -65,6 +67,7 @@ class TrainingRun {
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<DataLoader> train_loader_;
+  std::unique_ptr<BatchStream> batches_;               // of a copy of it, ahead of the training
   std::unique_ptr<metrics::Recorder> recorder_;        // rank 0
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
   int64_t total_steps_ = 0, steps_ = 0;

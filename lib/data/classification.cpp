@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "lib/data/in_order.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -55,11 +56,12 @@ LabelMap LabelMap::from(const LabelledTexts& texts) {
   return map;
 }
 
-LabelMap LabelMap::from_names(std::vector<std::string> names) {
+LabelMap LabelMap::from_names(std::vector<std::string> names, bool accept_numbers) {
   LabelMap map;
-  map.accept_numbers_ = std::none_of(names.begin(), names.end(), [](const std::string& name) {
-    return integer(name).has_value();
-  });
+  map.accept_numbers_ =
+      accept_numbers && std::none_of(names.begin(), names.end(), [](const std::string& name) {
+        return integer(name).has_value();
+      });
   map.set_names(std::move(names));
   return map;
 }
@@ -90,24 +92,23 @@ Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labe
                                 const Tokenizer& tokenizer, int64_t max_seq_length,
                                 RowIssues* issues) {
   Dataset dataset{Task::kClassification, {}, labels.size()};
-  for (const LabelledText& row : texts.rows) {
+  const auto encode = [&](int64_t index) {
+    std::vector<int32_t> ids = tokenizer.encode(texts.rows[static_cast<size_t>(index)].text);
+    ids.resize(std::min(ids.size(), static_cast<size_t>(max_seq_length)));
+    return ids;
+  };
+  const auto take = [&](int64_t index, std::vector<int32_t>& ids) {
+    const LabelledText& row = texts.rows[static_cast<size_t>(index)];
     const std::string where = concat(texts.path, ":", row.line);
     const auto label = labels.find(row.label);
     if (!label) {
       if (stops_at_first(issues)) labels.id(row.label, where);
-      issues->skip("label not among the known ones", where);
-      continue;
+      return issues->skip("label not among the known ones", where);
     }
-    Example example{tokenizer.encode(row.text), {*label}, {}};
-    if (example.input_ids.empty()) {
-      skip_row(issues, "empty text", where, "the text has no tokens");
-      continue;
-    }
-    if (example.input_ids.size() > static_cast<size_t>(max_seq_length)) {
-      example.input_ids.resize(static_cast<size_t>(max_seq_length));
-    }
-    dataset.examples.push_back(std::move(example));
-  }
+    if (ids.empty()) return skip_row(issues, "empty text", where, "the text has no tokens");
+    dataset.examples.push_back({std::move(ids), {*label}, {}});
+  };
+  in_order(static_cast<int64_t>(texts.rows.size()), encode, take);
   return dataset;
 }
 

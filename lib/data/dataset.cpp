@@ -32,14 +32,18 @@ Slice Slice::parse(const std::string& text) {
   return slice;
 }
 
+std::pair<int64_t, int64_t> Slice::within(int64_t rows) const {
+  const int64_t last = end < 0 ? rows : end;
+  check(begin < last && last <= rows, ErrorCode::kInvalidArgument, "slice ", begin, ":",
+        end < 0 ? "" : std::to_string(end), " does not fit the data, which has ", rows, " rows");
+  return {begin, last};
+}
+
 Dataset Slice::of(Dataset dataset) const {
-  const int64_t last = end < 0 ? dataset.size() : end;
-  check(begin < last && last <= dataset.size(), ErrorCode::kInvalidArgument, "slice ", begin, ":",
-        end < 0 ? "" : std::to_string(end), " does not fit the data, which has ", dataset.size(),
-        " rows");
+  const auto [first, last] = within(dataset.size());
   auto& rows = dataset.examples;
   rows.erase(rows.begin() + last, rows.end());
-  rows.erase(rows.begin(), rows.begin() + begin);
+  rows.erase(rows.begin(), rows.begin() + first);
   return dataset;
 }
 

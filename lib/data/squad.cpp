@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/data/in_order.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -162,34 +163,54 @@ SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
   check(tokenizer.eos_id().has_value(), ErrorCode::kDataLoss, tokenizer.origin(),
         ": no end token; name eos_token in tokenizer_config.json");
   SquadExamples result;
-  const auto add = [&](const Tokenised& row, size_t index) {
-    result.dataset.examples.push_back(example_of(row, *tokenizer.eos_id(), options.supervise_all));
-    result.question_index.push_back(index);
+  const auto wanted = [&](const SquadQuestion& question) {
+    return !question.answers.empty() || options.keep_unanswerable;
   };
-  for (size_t index = 0; index < questions.size(); ++index) {
-    const SquadQuestion& question = questions[index];
-    if (question.answers.empty() && !options.keep_unanswerable) {
-      ++result.skipped_unanswerable;
-      continue;
-    }
+  struct Made {
+    std::vector<Example> rows;
+    bool fits = true;
+    int64_t left_out = 0;
+  };
+  const auto make = [&](int64_t index) {
+    Made made;
+    const SquadQuestion& question = questions[static_cast<size_t>(index)];
+    if (!wanted(question)) return made;
+    const auto add = [&](const Tokenised& row) {
+      made.rows.push_back(example_of(row, *tokenizer.eos_id(), options.supervise_all));
+    };
     const RowMaker maker(question, tokenizer, options);
-    if (maker.fits()) {
-      add(maker.whole(), index);
-      continue;
+    made.fits = maker.fits();
+    if (made.fits) {
+      add(maker.whole());
+    } else {
+      for (const Tokenised& row : maker.rows(made.left_out)) add(row);
     }
-    const std::vector<Tokenised> rows = maker.rows(result.windows_left_out);
-    if (rows.empty()) {
-      skip_row(issues,
-               concat("question and answer longer than --max_seq_length ", options.max_seq_length),
-               question.where,
-               concat("question and answer alone take more than --max_seq_length ",
-                      options.max_seq_length, " tokens; raise it or leave the question out"));
-      continue;
+    return made;
+  };
+  in_order(static_cast<int64_t>(questions.size()), make, [&](int64_t index, Made& made) {
+    const SquadQuestion& question = questions[static_cast<size_t>(index)];
+    if (!wanted(question)) {
+      ++result.skipped_unanswerable;
+      return;
     }
-    ++result.cut_contexts;
-    result.windows += static_cast<int64_t>(rows.size());
-    for (const Tokenised& row : rows) add(row, index);
-  }
+    result.windows_left_out += made.left_out;
+    if (made.rows.empty()) {
+      return skip_row(
+          issues,
+          concat("question and answer longer than --max_seq_length ", options.max_seq_length),
+          question.where,
+          concat("question and answer alone take more than --max_seq_length ",
+                 options.max_seq_length, " tokens; raise it or leave the question out"));
+    }
+    if (!made.fits) {
+      ++result.cut_contexts;
+      result.windows += static_cast<int64_t>(made.rows.size());
+    }
+    for (Example& row : made.rows) {
+      result.dataset.examples.push_back(std::move(row));
+      result.question_index.push_back(static_cast<size_t>(index));
+    }
+  });
   return result;
 }
 

@@ -134,6 +134,7 @@ std::optional<int32_t> Tokenizer::bos_id() const { return tables_->bos; }
 std::optional<int32_t> Tokenizer::eos_id() const { return tables_->eos; }
 std::optional<int32_t> Tokenizer::pad_id() const { return tables_->pad; }
 std::optional<int32_t> Tokenizer::unk_id() const { return tables_->unk; }
+bool Tokenizer::cuts_at_lines() const { return !tables_->metaspace; }
 const std::string& Tokenizer::origin() const { return tables_->origin; }
 
 }  // namespace tessera

@@ -47,8 +47,9 @@ class LabelMap {
   // Integers that start at 0 or 1 keep their order and gaps (1-based ones shift down by one); other
   // labels are numbered in sorted order.
   static LabelMap from(const LabelledTexts& texts);
-  // Class i is names[i], as in a model's id2label; integers 0..n-1 are accepted too.
-  static LabelMap from_names(std::vector<std::string> names);
+  // Class i is names[i], as in a model's id2label; unless told otherwise, integers 0..n-1 are
+  // accepted too.
+  static LabelMap from_names(std::vector<std::string> names, bool accept_numbers = true);
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }

@@ -2,6 +2,7 @@
 // Tokenised examples in memory: what every reader makes and the data loader serves.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
@@ -33,6 +34,7 @@ struct Slice {
   int64_t begin = 0;
   int64_t end = -1;  // -1: to the end
   static Slice parse(const std::string& text);
+  std::pair<int64_t, int64_t> within(int64_t rows) const;  // begin and end
   Dataset of(Dataset dataset) const;
 };
 

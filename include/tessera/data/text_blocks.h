@@ -1,6 +1,7 @@
 #pragma once
 // Plain text for causal training: documents joined and cut into blocks of equal length.
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "tessera/data/dataset.h"
@@ -12,6 +13,12 @@ namespace tessera {
 struct TextBlockOptions {
   int64_t block_size = 512;          // tokens of a block
   std::string text_column = "text";  // of JSON lines
+};
+
+struct TextCounts {
+  int64_t blocks = 0;
+  int64_t documents = 0;
+  int64_t dropped_tokens = 0;  // the rest after the last whole block
 };
 
 struct TextBlocks {
@@ -27,5 +34,12 @@ struct TextBlocks {
 // skipped with `issues`, errors without.
 TextBlocks read_text_blocks(const std::string& path, const Tokenizer& tokenizer,
                             const TextBlockOptions& options, RowIssues* issues = nullptr);
+
+// The same blocks, given to `take` one after the other, on all cores and with bounded memory: files
+// may be larger than it. (A .txt file whose tokenizer looks beyond the ends of lines, or in which
+// no line begins and ends with words, is read as a whole.)
+TextCounts for_each_text_block(const std::string& path, const Tokenizer& tokenizer,
+                               const TextBlockOptions& options, RowIssues* issues,
+                               const std::function<void(const Example&)>& take);
 
 }  // namespace tessera

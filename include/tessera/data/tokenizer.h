@@ -44,6 +44,9 @@ class Tokenizer {
   std::optional<int32_t> pad_id() const;
   std::optional<int32_t> unk_id() const;
   const std::string& origin() const;  // the path of tokenizer.json
+  // Whether a text cut between a line feed and a letter or digit of ASCII, where another one or
+  // punctuation stands before the line feed, has the tokens of the whole text.
+  bool cuts_at_lines() const;
 
  private:
   friend class TokenizerReader;

@@ -72,3 +72,21 @@ TEST_CASE("utf8_valid_prefix accepts exactly the well-formed sequences") {
   CHECK(error_of([] { check_utf8("ab\xED\xA0\x80", "f.csv"); }) ==
         "f.csv: byte 2: not valid UTF-8; convert the file to UTF-8");
 }
+
+TEST_CASE("a file comes whole in pieces, whatever its size") {
+  const TempDir dir;
+  std::string bytes;
+  for (int i = 0; bytes.size() < (size_t{9} << 20); ++i) bytes += std::to_string(i) + "\n";
+  for (const std::string& text : {bytes, std::string("x"), std::string(size_t{4} << 20, 'a')}) {
+    std::string joined;
+    size_t pieces = 0;
+    for_each_piece(dir.write("file", text), [&](std::string_view piece) {
+      joined += piece;
+      ++pieces;
+    });
+    CHECK((joined == text));
+    CHECK(pieces == (text.size() + (size_t{4} << 20) - 1) / (size_t{4} << 20));
+  }
+  for_each_piece(dir.write("empty", ""), [](std::string_view) { FAIL("no piece expected"); });
+  CHECK_THROWS_AS(for_each_piece(dir.path("none"), [](std::string_view) {}), Error);
+}

@@ -18,6 +18,10 @@ TEST_CASE("SHA-256 gives the values of FIPS 180-4 and of long inputs at every pa
   CHECK(sha256_hex(all) == "5eee4c50e1b5ec4f1a47f34c25ca988850b49da7904f5ab1b3abc5cc0ae66ef9");
   const TempDir dir;
   CHECK(sha256_file_hex(dir.write("abc", "abc")) == sha256_hex("abc"));
+  const std::string large((size_t{9} << 20) + 17, 'b');  // several pieces
+  const std::string file = dir.write("large", large);
+  CHECK(sha256_file_hex(file) == sha256_hex(large));
+  CHECK(hash_file(file) == xxh3_128(large.data(), large.size()));
 }
 
 TEST_CASE("XXH3 gives the published values, and streams give the hash of the whole") {

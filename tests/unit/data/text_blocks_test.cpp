@@ -82,3 +82,26 @@ TEST_CASE("text that cannot be used is refused with its place, empty documents a
           read_text_blocks(path, tokenizer, {.block_size = 4, .text_column = "body"}, &other);
         }).find("no row has body; use --text_column NAME") != std::string::npos);
 }
+
+TEST_CASE("a text of several pieces has the blocks of the whole text") {
+  const TempDir dir;
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const std::string lines =
+      "The Danube rises\nin the Black Forest.\n\nOù? नदी.\n(A) line\n \n 12 ends,\n\tso it is. "
+      "\nAnd";
+  std::string text;
+  while (text.size() < (size_t{9} << 20)) text += lines + std::to_string(text.size()) + "\n";
+  const TextBlocks blocks =
+      read_text_blocks(dir.write("d.txt", text), tokenizer, {.block_size = 1000});
+  std::vector<int32_t> whole = tokenizer.encode(text);
+  whole.push_back(*tokenizer.eos_id());
+  CHECK(blocks.dropped_tokens == static_cast<int64_t>(whole.size() % 1000));
+  whole.resize(whole.size() / 1000 * 1000);
+  CHECK((joined(blocks.dataset) == whole));
+  CHECK(blocks.documents == 1);
+  text[text.size() - 20] = '\xFF';
+  CHECK(error_of([&] {
+          read_text_blocks(dir.write("d.txt", text), tokenizer, {});
+        }).find(concat("d.txt: byte ", text.size() - 20, ": not valid UTF-8")) !=
+        std::string::npos);
+}

@@ -106,3 +106,15 @@ TEST_CASE("rows that do not fit are refused with file, line and place") {
   const std::string empty = dir.write("e.jsonl", "\n\n");
   CHECK(error_of([&] { read_token_rows(empty, kCausal); }) == empty + ": no rows");
 }
+
+TEST_CASE("lines of a file of several pieces are whole and counted") {
+  const TempDir dir;
+  std::string text;
+  constexpr int64_t kRows = 150'000;
+  for (int64_t i = 0; i < kRows; ++i) text += "{\"input_ids\":[1,7],\"labels\":[1,7]}\n";
+  REQUIRE(text.size() > size_t{4} << 20);
+  const std::string path = dir.write("long.jsonl", text);
+  CHECK(read_token_rows(path, kCausal).dataset.size() == kRows);
+  dir.write("long.jsonl", text + "{\"input_ids\":[1]");
+  CHECK(error_of([&] { read_token_rows(path, kCausal); }).find(path + ":150001") == 0);
+}
