@@ -150,9 +150,9 @@ TEST_CASE("training options are checked by value") {
     FlagSet flags("prog", "");
     TrainOptions options;
     return error_of(ErrorCode::kInvalidArgument, [&] {
-      add_train_flags(flags, options, Task::kCausal);
+      add_train_flags(flags, options, Program::kSquad);
       flags.parse(arguments);
-      validate_options(options, Task::kCausal);
+      validate_options(options, Program::kSquad);
     });
   };
   CHECK(refused({}) == "no error");
@@ -174,7 +174,7 @@ TEST_CASE("training options are checked by value") {
 TEST_CASE("the strategy flags reach the library") {
   FlagSet flags("prog", "");
   TrainOptions options;
-  add_train_flags(flags, options, Task::kCausal);
+  add_train_flags(flags, options, Program::kSquad);
   flags.parse({"--strategy",
                "fsdp",
                "--dtype",

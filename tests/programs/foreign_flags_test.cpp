@@ -18,8 +18,9 @@ namespace {
 struct Parsed {
   TrainOptions options;
   FlagSet flags{"prog", ""};
-  explicit Parsed(const std::vector<std::string>& arguments, Task task = Task::kClassification) {
-    add_train_flags(flags, options, task);
+  explicit Parsed(const std::vector<std::string>& arguments,
+                  Program program = Program::kClassification) {
+    add_train_flags(flags, options, program);
     flags.parse(arguments);
   }
 };
@@ -33,8 +34,8 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-std::set<std::string> own_names(Task task) {
-  const Parsed parsed({}, task);
+std::set<std::string> own_names(Program program) {
+  const Parsed parsed({}, program);
   std::set<std::string> names;
   std::istringstream lines(parsed.flags.values_text());
   for (std::string line; std::getline(lines, line);) {
@@ -44,8 +45,8 @@ std::set<std::string> own_names(Task task) {
 }
 
 // The program that has the flag.
-Task task_of(const std::string& flag) {
-  return own_names(Task::kCausal).contains(flag) ? Task::kCausal : Task::kClassification;
+Program program_of(const std::string& flag) {
+  return own_names(Program::kSquad).contains(flag) ? Program::kSquad : Program::kClassification;
 }
 
 // A value that the row takes.
@@ -55,7 +56,7 @@ std::string example(const ForeignFlag& row) {
     if (find_foreign(row.name, value) != &row) continue;
     try {
       if (row.meaning == ForeignFlag::kSets)
-        Parsed({concat("--", row.flag), value}, task_of(row.flag));
+        Parsed({concat("--", row.flag), value}, program_of(row.flag));
       return value;
     } catch (const Error&) {
     }
@@ -70,12 +71,12 @@ TEST_CASE("every row of the table of foreign flags does what it says") {
     const std::string value = example(row), written = concat("--", row.name, " ", value);
     INFO(written);
     REQUIRE(find_foreign(row.name, value) == &row);
-    CHECK((row.value != std::string("*") || !own_names(task_of(row.name)).contains(row.name)));
+    CHECK((row.value != std::string("*") || !own_names(program_of(row.name)).contains(row.name)));
     if (row.meaning == ForeignFlag::kSets) {
-      const Task task = task_of(row.flag);
+      const Program program = program_of(row.flag);
       const std::string ours = row.to == std::string("*") ? value : row.to;
-      const Parsed parsed({concat("--", row.name), value}, task);
-      const Parsed plain({concat("--", row.flag), ours}, task);
+      const Parsed parsed({concat("--", row.name), value}, program);
+      const Parsed plain({concat("--", row.flag), ours}, program);
       CHECK(parsed.flags.given(row.flag));
       CHECK(parsed.flags.values_text() == plain.flags.values_text());
     } else if (row.meaning == ForeignFlag::kNeeds) {
@@ -94,7 +95,7 @@ TEST_CASE("every row of the table of foreign flags does what it says") {
 }
 
 TEST_CASE("every TrainingArgument is a flag, or answered") {
-  const std::set<std::string> own = own_names(Task::kCausal);
+  const std::set<std::string> own = own_names(Program::kSquad);
   std::ifstream lines(TESSERA_TRAINING_ARGUMENTS);
   int count = 0;
   for (std::string name; std::getline(lines, name); ++count) {
