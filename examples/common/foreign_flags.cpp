@@ -248,7 +248,7 @@ constexpr F kFlags[] = {
     no_effect("ddp_broadcast_buffers", "*", kDdp),
     no_effect("ddp_static_graph", "*", kDdp),
     refused("ddp_bucket_cap_mb", "*", "use --bucket_bytes"),
-    refused("ddp_backend", "*", "use --backend auto, local, mpi or nccl"),
+    refused("ddp_backend", "*", "use --backend auto, local, mpi, tcp or nccl"),
     refused("ddp_timeout", "*", "set the environment variable TESSERA_COLLECTIVE_TIMEOUT_S"),
     no_effect("local_rank", "*", "the launcher's environment says it"),
 

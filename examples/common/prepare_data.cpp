@@ -143,22 +143,17 @@ TokenTable read_text_file(Prepared& run, const std::string& path, const char* ro
   });
 }
 
-void prepare_text(Prepared& run) {
+// read: how a file of the program's own kind becomes rows.
+void prepare_files(Prepared& run, TokenTable (*read)(Prepared&, const std::string&, const char*)) {
   const TrainOptions& o = run.options;
-  run.train = o.train_ids.empty() ? read_text_file(run, o.train_file, "train")
+  run.train = o.train_ids.empty() ? read(run, o.train_file, "train")
                                   : read_ids(run, o.train_ids, "train", 0);
-  if (!o.validation_file.empty()) {
-    run.validation = read_text_file(run, o.validation_file, "validation");
-  }
+  if (!o.validation_file.empty()) run.validation = read(run, o.validation_file, "validation");
 }
 
 void prepare_squad(Prepared& run) {
   const TrainOptions& o = run.options;
-  run.train = o.train_ids.empty() ? read_squad_file(run, o.train_file, "train")
-                                  : read_ids(run, o.train_ids, "train", 0);
-  if (!o.validation_file.empty()) {
-    run.validation = read_squad_file(run, o.validation_file, "validation");
-  }
+  prepare_files(run, read_squad_file);
   if (!o.train_file.empty()) {
     run.notices.push_back(o.supervise == "all"
                               ? concat("supervised: all tokens, padding ",
@@ -247,7 +242,7 @@ void prepare_data(Prepared& run) {
       prepare_squad(run);
       break;
     case Program::kText:
-      prepare_text(run);
+      prepare_files(run, read_text_file);
       break;
     case Program::kClassification:
       prepare_classification(run);

@@ -1,6 +1,10 @@
 #include "lib/comm/communicator_base.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "tessera/core/error.h"
 
@@ -157,6 +161,24 @@ std::unique_ptr<Communicator> CommunicatorBase::split(int color, int key) {
   check(!grouping_, ErrorCode::kInvalidArgument, "split: not allowed inside a group");
   check(color >= 0, ErrorCode::kInvalidArgument, "split: color ", color, " is negative");
   return run_split(color, key);
+}
+
+CommunicatorBase::Part CommunicatorBase::agree_on_part(int color, int key) {
+  const at::Tensor mine = at::tensor({int64_t{color}, int64_t{key}}, at::kLong);
+  const at::Tensor all = at::empty({size(), 2}, at::kLong);
+  start_all_gather(all, mine).wait();
+  std::vector<std::pair<int64_t, int>> members;  // key, rank
+  for (int r = 0; r < size(); ++r) {
+    const int64_t* choice = all.const_data_ptr<int64_t>() + 2 * r;
+    if (choice[0] == color) members.emplace_back(choice[1], r);
+  }
+  std::sort(members.begin(), members.end());
+  Part part;
+  for (const auto& [order, r] : members) {
+    if (r == rank()) part.rank = static_cast<int>(part.ranks.size());
+    part.ranks.push_back(r);
+  }
+  return part;
 }
 
 }  // namespace tessera

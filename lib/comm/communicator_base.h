@@ -47,6 +47,14 @@ class CommunicatorBase : public Communicator {
   virtual void open_group() {}
   virtual Work close_group(std::vector<Work> works) { return join_works(std::move(works)); }
 
+  // For run_split() of a transport that has no split of its own: the ranks that gave this color,
+  // by key and then by rank, and this rank's place among them. A collective, not counted as sent.
+  struct Part {
+    std::vector<int> ranks;
+    int rank = 0;
+  };
+  Part agree_on_part(int color, int key);
+
  private:
   void check_tensor(const at::Tensor& tensor, const char* operation) const;
   void check_rank(int rank, const char* operation, const char* role) const;

@@ -76,11 +76,6 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
     return share_of(global, row, mesh.coordinate(Axis::kData));
   };
   size_t next = 0;
-  auto sent = [&] {
-    return mesh.axis(Axis::kPipeline).bytes_sent() + mesh.axis(Axis::kData).bytes_sent() +
-           mesh.axis(Axis::kTensor).bytes_sent();
-  };
-  const int64_t sent_before = sent();
   ParityResult result;
   trainer.fit(
       [&]() -> std::vector<MicroBatch> {
@@ -97,7 +92,6 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
         result.targets.push_back(report.target_count);
         result.skipped.push_back(report.skipped);
       });
-  result.bytes_sent = sent() - sent_before;
   result.gradients = values_of(*strategy, &Strategy::visit_gradients);
   bool evaluated = false;
   const EvalReport eval = trainer.evaluate([&]() -> std::vector<MicroBatch> {

@@ -53,7 +53,6 @@ struct ParityResult {
   StrategyMemory memory;
   double eval_loss = 0, eval_targets = 0;
   std::vector<double> counters;
-  int64_t bytes_sent = 0;  // by this rank, in all steps
 };
 
 // The micro-batches of a rank of the data axis.

@@ -1,8 +1,5 @@
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <tuple>
-
 #include "lib/comm/communicator_base.h"
 #include "lib/comm/local/domain.h"
 #include "tessera/comm/local.h"
@@ -70,18 +67,9 @@ class LocalCommunicator final : public CommunicatorBase {
   void run_barrier() override { join({}).wait(); }
 
   std::unique_ptr<Communicator> run_split(int color, int key) override {
-    const at::Tensor mine = at::tensor({int64_t{color}, int64_t{key}}, at::kLong);
-    const at::Tensor all = at::empty({size(), 2}, at::kLong);
-    start_all_gather(all, mine).wait();
-    std::vector<std::tuple<int64_t, int>> members;  // key, old rank
-    for (int r = 0; r < size(); ++r) {
-      const int64_t* choice = all.const_data_ptr<int64_t>() + 2 * r;
-      if (choice[0] == color) members.emplace_back(choice[1], r);
-    }
-    std::sort(members.begin(), members.end());
-    const auto me = std::find(members.begin(), members.end(), std::tuple(int64_t{key}, rank()));
-    auto group = group_->child(splits_++, color, static_cast<int>(members.size()));
-    return make_local_communicator(std::move(group), static_cast<int>(me - members.begin()));
+    const Part part = agree_on_part(color, key);
+    auto group = group_->child(splits_++, color, static_cast<int>(part.ranks.size()));
+    return make_local_communicator(std::move(group), part.rank);
   }
 
  private:

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/reduce_kernels.h"
@@ -264,20 +263,10 @@ void TcpCommunicator::run_barrier() {
 }
 
 std::unique_ptr<Communicator> TcpCommunicator::run_split(int color, int key) {
-  const at::Tensor mine = at::tensor({int64_t{color}, int64_t{key}}, at::kLong);
-  const at::Tensor all = at::empty({size(), 2}, at::kLong);
-  start_all_gather(all, mine).wait();
-  std::vector<std::tuple<int64_t, int>> members;  // key, old rank
-  for (int r = 0; r < size(); ++r) {
-    const int64_t* choice = all.const_data_ptr<int64_t>() + 2 * r;
-    if (choice[0] == color) members.emplace_back(choice[1], r);
-  }
-  std::sort(members.begin(), members.end());
-  const auto me = std::find(members.begin(), members.end(), std::tuple(int64_t{key}, rank()));
+  const Part part = agree_on_part(color, key);
   std::vector<int> world_ranks;
-  for (const auto& [order, r] : members) world_ranks.push_back(group_->world_ranks[r]);
-  return std::make_unique<TcpCommunicator>(concat(name_, ".", splits_++, "c", color),
-                                           static_cast<int>(me - members.begin()),
+  for (int r : part.ranks) world_ranks.push_back(group_->world_ranks[r]);
+  return std::make_unique<TcpCommunicator>(concat(name_, ".", splits_++, "c", color), part.rank,
                                            std::move(world_ranks), job_);
 }
 
