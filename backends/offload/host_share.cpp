@@ -59,12 +59,14 @@ HostShare find_host_share(Communicator& world) {
     if (static_cast<int>(rank) < world.rank()) ++index;
     ++count;
   }
+  const auto cores = static_cast<int>(share.cores.size());
   share.cores = share_of_cores(share.cores, index, count);
+  share.threads = cores < count ? 1 : static_cast<int>(share.cores.size());
   return share;
 }
 
 int thread_count(const OffloadConfig& config, const HostShare& share) {
-  return config.threads > 0 ? config.threads : std::max(1, static_cast<int>(share.cores.size()));
+  return config.threads > 0 ? config.threads : share.threads;
 }
 
 void require_host_memory(Communicator& world, int64_t host, int64_t bytes, const char* what) {

@@ -11,6 +11,7 @@ namespace tessera {
 struct HostShare {
   int64_t host = 0;        // the same on all ranks of one host, different between hosts
   std::vector<int> cores;  // this rank's alone where there are enough
+  int threads = 1;         // that may run on them at once beside those of other ranks
 };
 
 // Collective. Ranks of a host that may run on the same cores near their GPUs divide them.

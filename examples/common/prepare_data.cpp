@@ -1,6 +1,7 @@
 #include "examples/common/prepare_data.h"
 
 #include "examples/common/cached_rows.h"
+#include "examples/common/progress_bar.h"
 #include "tessera/core/error.h"
 #include "tessera/data/classification.h"
 #include "tessera/data/squad.h"
@@ -25,7 +26,7 @@ int64_t give(const Dataset& dataset, const RowTaker& take) {
 class DataFile {
  public:
   DataFile(Prepared& run, const std::string& path, const char* role)
-      : run_(run), issues_(run.options.strict_data) {
+      : run_(run), issues_(run.options.strict_data), bar_("reading " + path) {
     facts_.record.file = path;
     facts_.record.role = role;
   }
@@ -33,6 +34,9 @@ class DataFile {
   const TrainOptions& options() const { return run_.options; }
   const std::string& path() const { return facts_.record.file; }
   RowIssues* issues() { return &issues_; }
+  Progress progress() {
+    return [this](double share) { bar_(share); };
+  }
   metrics::DataRecord& record() { return facts_.record; }
   std::vector<std::string>& labels() { return facts_.labels; }  // classification
   template <typename... Parts>
@@ -75,6 +79,7 @@ class DataFile {
 
   Prepared& run_;
   RowIssues issues_;
+  ProgressBar bar_;
   FileFacts facts_;
 };
 
@@ -85,7 +90,8 @@ Dataset read_squad_file(const Prepared& run, DataFile& file) {
                                        {.max_seq_length = o.max_seq_length,
                                         .doc_stride = o.doc_stride,
                                         .supervise_all = o.supervise == "all",
-                                        .keep_unanswerable = o.squad_v2},
+                                        .keep_unanswerable = o.squad_v2,
+                                        .progress = file.progress()},
                                        file.issues());
   if (squad.skipped_unanswerable > 0) {
     file.notice(squad.skipped_unanswerable,
@@ -111,7 +117,8 @@ Dataset read_ids(const Prepared& run, DataFile& file, int64_t num_labels) {
                                    {.task = run.task,
                                     .vocab_size = run.config().vocabulary,
                                     .num_labels = num_labels,
-                                    .max_seq_length = run.options.max_seq_length},
+                                    .max_seq_length = run.options.max_seq_length,
+                                    .progress = file.progress()},
                                    file.issues());
   if (rows.cut > 0) {
     file.notice(rows.cut, " rows cut to --max_seq_length ", run.options.max_seq_length);
@@ -133,8 +140,8 @@ TokenTable read_text_file(Prepared& run, const std::string& path, const char* ro
   DataFile file(run, path, role);
   const std::string column = o.text_column.empty() ? "text" : o.text_column;
   return file.rows([&](const RowTaker& take) {
-    const TextCounts counts =
-        for_each_text_block(path, *run.tokenizer, {o.max_seq_length, column}, file.issues(), take);
+    const TextCounts counts = for_each_text_block(
+        path, *run.tokenizer, {o.max_seq_length, column, file.progress()}, file.issues(), take);
     file.notice(counts.documents, " documents in ", counts.blocks, " blocks of ", o.max_seq_length,
                 " tokens; ", counts.dropped_tokens, " tokens after them dropped");
     file.record().dropped_tokens = counts.dropped_tokens;
@@ -196,18 +203,19 @@ void prepare_labelled_texts(Prepared& run) {
     const LabelledTexts texts = read_texts(file);
     const LabelMap labels = label_map(run, texts);
     file.labels() = labels.names();
-    return give(
-        classification_examples(texts, labels, *run.tokenizer, o.max_seq_length, file.issues()),
-        take);
+    return give(classification_examples(texts, labels, *run.tokenizer, o.max_seq_length,
+                                        file.issues(), file.progress()),
+                take);
   });
   run.language_model.config().labels = file.labels();
   if (o.validation_file.empty()) return;
   DataFile validation(run, o.validation_file, "validation");
   run.validation = validation.rows([&](const RowTaker& take) {
     const LabelMap labels = LabelMap::from_names(file.labels(), numbers);
-    return give(classification_examples(read_texts(validation), labels, *run.tokenizer,
-                                        o.max_seq_length, validation.issues()),
-                take);
+    return give(
+        classification_examples(read_texts(validation), labels, *run.tokenizer, o.max_seq_length,
+                                validation.issues(), validation.progress()),
+        take);
   });
 }
 

@@ -65,7 +65,8 @@ std::string read_file(const std::string& path, size_t max_bytes) {
   return bytes;
 }
 
-void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece) {
+void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece,
+                    const std::function<void(double)>& progress) {
   constexpr size_t kPiece = size_t{4} << 20;
   const RegularFile file(path);
   std::string bytes;
@@ -73,6 +74,9 @@ void for_each_piece(const std::string& path, const std::function<void(std::strin
     bytes.resize(std::min<uint64_t>(file.size() - at, kPiece));
     file.read(at, bytes.data(), bytes.size());
     piece(bytes);
+    if (progress) {
+      progress(static_cast<double>(at + bytes.size()) / static_cast<double>(file.size()));
+    }
   }
 }
 

@@ -26,8 +26,7 @@ std::vector<int> cores_near(at::Device device) {
 
 std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int count) {
   const auto size = static_cast<int64_t>(cores.size());
-  if (size == 0) return {};
-  if (size < count) return {cores[static_cast<size_t>(index % size)]};
+  if (size < count) return cores;
   return {cores.begin() + size * index / count, cores.begin() + size * (index + 1) / count};
 }
 

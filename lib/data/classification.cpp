@@ -90,7 +90,7 @@ int32_t LabelMap::id(const std::string& label, const std::string& where) const {
 
 Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
                                 const Tokenizer& tokenizer, int64_t max_seq_length,
-                                RowIssues* issues) {
+                                RowIssues* issues, const Progress& progress) {
   Dataset dataset{Task::kClassification, {}, labels.size()};
   const auto encode = [&](int64_t index) {
     std::vector<int32_t> ids = tokenizer.encode(texts.rows[static_cast<size_t>(index)].text);
@@ -108,7 +108,7 @@ Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labe
     if (ids.empty()) return skip_row(issues, "empty text", where, "the text has no tokens");
     dataset.examples.push_back({std::move(ids), {*label}, {}});
   };
-  in_order(static_cast<int64_t>(texts.rows.size()), encode, take);
+  in_order(static_cast<int64_t>(texts.rows.size()), encode, take, /*share_size=*/64, progress);
   return dataset;
 }
 

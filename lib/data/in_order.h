@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "tessera/core/host_threads.h"
+#include "tessera/data/dataset.h"
 
 namespace tessera {
 
 // make(i) on any thread, then take(i, result) on this one, for i = 0 .. count-1; holds the results
 // of a few hundred items at a time. share_size: items that a thread takes at once. Throws what the
-// first call that failed threw.
+// first call that failed threw. progress: of the items.
 template <typename Make, typename Take>
-void in_order(int64_t count, const Make& make, const Take& take, int64_t share_size = 64) {
+void in_order(int64_t count, const Make& make, const Take& take, int64_t share_size = 64,
+              const Progress& progress = {}) {
   const std::vector<int> cores = allowed_cores();
   HostThreads threads(std::max<int>(1, static_cast<int>(cores.size())), cores);
   const int64_t round = share_size * 8 * threads.size();
@@ -26,6 +28,7 @@ void in_order(int64_t count, const Make& make, const Take& take, int64_t share_s
       }
     });
     for (int64_t i = 0; i < here; ++i) take(begin + i, results[static_cast<size_t>(i)]);
+    if (progress) progress(static_cast<double>(begin + here) / static_cast<double>(count));
   }
 }
 

@@ -12,7 +12,8 @@ constexpr JsonLimits kLimits;  // of a line
 }  // namespace
 
 void for_each_json_line(const std::string& path,
-                        const std::function<void(const Json&, int64_t line)>& row) {
+                        const std::function<void(const Json&, int64_t line)>& row,
+                        const Progress& progress) {
   int64_t line = 0;
   std::string begun;  // of a line whose end is not read yet
   const auto parse = [&](std::string_view text) {
@@ -20,7 +21,7 @@ void for_each_json_line(const std::string& path,
     if (text.find_first_not_of(" \t\r") == text.npos) return;
     row(Json::parse(text, kLimits, concat(path, ":", line)), line);
   };
-  for_each_piece(path, [&](std::string_view piece) {
+  const auto take = [&](std::string_view piece) {
     for (size_t end = piece.find('\n'); end != piece.npos; end = piece.find('\n')) {
       if (begun.empty()) {
         parse(piece.substr(0, end));
@@ -33,7 +34,8 @@ void for_each_json_line(const std::string& path,
     begun += piece;
     check(begun.size() <= kLimits.max_bytes, ErrorCode::kDataLoss, path, ":", line + 1,
           ": a line of more than ", kLimits.max_bytes, " bytes");
-  });
+  };
+  for_each_piece(path, take, progress);
   if (!begun.empty()) parse(begun);
 }
 

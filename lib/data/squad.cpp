@@ -187,7 +187,7 @@ SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
     }
     return made;
   };
-  in_order(static_cast<int64_t>(questions.size()), make, [&](int64_t index, Made& made) {
+  const auto take = [&](int64_t index, Made& made) {
     const SquadQuestion& question = questions[static_cast<size_t>(index)];
     if (!wanted(question)) {
       ++result.skipped_unanswerable;
@@ -210,7 +210,8 @@ SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
       result.dataset.examples.push_back(std::move(row));
       result.question_index.push_back(static_cast<size_t>(index));
     }
-  });
+  };
+  in_order(static_cast<int64_t>(questions.size()), make, take, /*share_size=*/64, options.progress);
   return result;
 }
 

@@ -74,7 +74,7 @@ class BlockReader {
           [&](int64_t, const std::vector<int32_t>& ids) { add(ids); }, /*share_size=*/1);
       pieces.clear();
     };
-    for_each_piece(path_, [&](std::string_view piece) {
+    const auto take = [&](std::string_view piece) {
       rest.text += piece;
       const size_t cut = tokenizer_.cuts_at_lines() ? last_cut(rest.text) : 0;
       if (cut == 0) return;
@@ -82,7 +82,8 @@ class BlockReader {
       rest.text.resize(cut);
       pieces.push_back(std::exchange(rest, std::move(next)));
       if (pieces.size() == kPiecesAtOnce) flush();
-    });
+    };
+    for_each_piece(path_, take, options_.progress);
     ++rows_;
     if (rest.first && is_blank(rest.text)) {
       return skip_row(issues_, "empty text", path_, "the text is empty");
@@ -127,7 +128,7 @@ class BlockReader {
       documents.clear();
       bytes = 0;
     };
-    for_each_json_line(path_, [&](const Json& row, int64_t line) {
+    const auto take = [&](const Json& row, int64_t line) {
       ++rows_;
       const auto text = row.find(options_.text_column);
       found = found || row.contains(options_.text_column);
@@ -139,7 +140,8 @@ class BlockReader {
       bytes += document.size();
       documents.push_back(std::move(document));
       if (bytes >= kDocumentsAtOnce) flush();
-    });
+    };
+    for_each_json_line(path_, take, options_.progress);
     flush();
     check(rows_ == 0 || found, ErrorCode::kInvalidArgument, path_, ": no row has ",
           options_.text_column, "; use --text_column NAME");

@@ -75,7 +75,7 @@ TokenRows read_token_rows(const std::string& path, const TokenRowOptions& option
   const std::set<std::string> known{"input_ids", "attention_mask", "labels"};
   std::set<std::string> ignored;
   int64_t count = 0;
-  for_each_json_line(path, [&](const Json& row, int64_t line) {
+  const auto take = [&](const Json& row, int64_t line) {
     ++count;
     for (const auto& [key, value] : row.members()) {
       if (!known.contains(key)) ignored.insert(key);
@@ -90,7 +90,8 @@ TokenRows read_token_rows(const std::string& path, const TokenRowOptions& option
     Example example = read_row(row, options);
     rows.cut += cut_to(static_cast<size_t>(options.max_seq_length), options.task, example);
     rows.dataset.examples.push_back(std::move(example));
-  });
+  };
+  for_each_json_line(path, take, options.progress);
   check(count > 0, ErrorCode::kDataLoss, path, ": no rows");
   if (issues) {
     issues->add_rows(count);

@@ -12,8 +12,10 @@ namespace tessera {
 // regular file, longer than max_bytes, or changes its length while it is read.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 32);
 
-// The same file in pieces of at most a few MiB, in order, whatever its size.
-void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece);
+// The same file in pieces of at most a few MiB, in order, whatever its size. `progress` gets the
+// share that is done after each.
+void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece,
+                    const std::function<void(double)>& progress = {});
 
 // Throws Error(kDataLoss) with `where` and the offset of the first byte that is not well-formed
 // UTF-8 (no overlong forms, no surrogates, nothing above U+10FFFF).

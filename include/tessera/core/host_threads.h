@@ -17,7 +17,8 @@ std::vector<int> allowed_cores();
 // Those of them on the device's NUMA node, neighbours side by side; all of them where that is
 // unknown, or for the CPU.
 std::vector<int> cores_near(at::Device device);
-// The index-th of `count` equal parts of the cores, at least one.
+// The index-th of `count` equal parts of the cores; all of them where there are fewer than parts: a
+// thread held to one core waits for whatever else runs there, though others be free.
 std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int count);
 // Memory that the thread touches first then comes from these cores' part of the machine. Does
 // nothing where the system refuses.

@@ -69,6 +69,6 @@ class LabelMap {
 // tokens and with labels that are not in the map are skipped with `issues`, errors without.
 Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
                                 const Tokenizer& tokenizer, int64_t max_seq_length,
-                                RowIssues* issues = nullptr);
+                                RowIssues* issues = nullptr, const Progress& progress = {});
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 // Tokenised examples in memory: what every reader makes and the data loader serves.
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "tessera/core/micro_batch.h"
 
 namespace tessera {
+
+// Called now and then on the reader's thread with the share of a file that is done, in [0, 1].
+using Progress = std::function<void(double)>;
 
 enum class Task { kCausal, kClassification };
 

@@ -27,6 +27,7 @@ struct SquadOptions {
   int64_t doc_stride = 128;    // tokens that two windows of a context share, at most half of one
   bool supervise_all = false;  // labels on every token, not on the answer and the end token only
   bool keep_unanswerable = false;  // with an empty answer (SQuAD v2) instead of skipping them
+  Progress progress = {};
 };
 
 // "Question: {q}\nContext: {c}\nAnswer:" — what a model is given to answer.

@@ -13,6 +13,7 @@ namespace tessera {
 struct TextBlockOptions {
   int64_t block_size = 512;          // tokens of a block
   std::string text_column = "text";  // of JSON lines
+  Progress progress = {};
 };
 
 struct TextCounts {

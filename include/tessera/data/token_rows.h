@@ -13,6 +13,7 @@ struct TokenRowOptions {
   int64_t vocab_size = 0;      // ids must be below
   int64_t num_labels = 0;      // classification: labels must be below
   int64_t max_seq_length = 0;  // longer rows are cut at their end; 0: any length
+  Progress progress = {};
 };
 
 struct TokenRows {

@@ -48,7 +48,7 @@ TEST_CASE("shares of cores cover them once; ranks beyond the cores share") {
     all.insert(all.end(), share.begin(), share.end());
   }
   CHECK(all == cores);
-  CHECK(share_of_cores({4, 9}, 5, 8) == std::vector<int>{9});
+  CHECK(share_of_cores({4, 9}, 5, 8) == std::vector<int>{4, 9});
   CHECK(share_of_cores({}, 0, 2).empty());
 }
 

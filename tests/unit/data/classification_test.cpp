@@ -208,7 +208,10 @@ TEST_CASE("the shipped sample has 400 and 100 rows of four topics, none of them 
   const LabelMap labels = LabelMap::from(train);
   CHECK(labels.names() == Fields{"astronomy", "cooking", "gardening", "sailing"});
   const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
-  const Dataset dataset = classification_examples(heldout, labels, tokenizer, 16);
+  double done = 0;
+  const Dataset dataset = classification_examples(heldout, labels, tokenizer, 16, nullptr,
+                                                  [&](double share) { done = share; });
+  CHECK(done == 1.0);
   CHECK(dataset.num_labels == 4);
   CHECK(dataset.longest() == 16);
   std::vector<int> count(4);

@@ -43,7 +43,10 @@ TEST_CASE("the shipped sample has about 200 questions, each answered in its cont
   const auto questions = read_squad(kSample);
   CHECK(questions.size() == 197);
   const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
-  const SquadExamples examples = squad_examples(questions, tokenizer, {});
+  double done = 0;
+  const SquadExamples examples =
+      squad_examples(questions, tokenizer, {.progress = [&](double share) { done = share; }});
+  CHECK(done == 1.0);
   CHECK(examples.dataset.size() == 197);
   CHECK(examples.cut_contexts == 0);
   CHECK(examples.skipped_unanswerable == 0);

@@ -1,5 +1,7 @@
 #include "tessera/data/text_blocks.h"
 
+#include <algorithm>
+
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -91,8 +93,13 @@ TEST_CASE("a text of several pieces has the blocks of the whole text") {
       "\nAnd";
   std::string text;
   while (text.size() < (size_t{9} << 20)) text += lines + std::to_string(text.size()) + "\n";
-  const TextBlocks blocks =
-      read_text_blocks(dir.write("d.txt", text), tokenizer, {.block_size = 1000});
+  std::vector<double> shares;
+  const TextBlocks blocks = read_text_blocks(
+      dir.write("d.txt", text), tokenizer,
+      {.block_size = 1000, .progress = [&](double share) { shares.push_back(share); }});
+  CHECK(shares.size() == 3);  // pieces of 4 MiB
+  CHECK(std::is_sorted(shares.begin(), shares.end()));
+  CHECK(shares.back() == 1.0);
   std::vector<int32_t> whole = tokenizer.encode(text);
   whole.push_back(*tokenizer.eos_id());
   CHECK(blocks.dropped_tokens == static_cast<int64_t>(whole.size() % 1000));

@@ -114,7 +114,12 @@ TEST_CASE("lines of a file of several pieces are whole and counted") {
   for (int64_t i = 0; i < kRows; ++i) text += "{\"input_ids\":[1,7],\"labels\":[1,7]}\n";
   REQUIRE(text.size() > size_t{4} << 20);
   const std::string path = dir.write("long.jsonl", text);
-  CHECK(read_token_rows(path, kCausal).dataset.size() == kRows);
+  std::vector<double> shares;
+  TokenRowOptions options = kCausal;
+  options.progress = [&](double share) { shares.push_back(share); };
+  CHECK(read_token_rows(path, options).dataset.size() == kRows);
+  CHECK(shares.size() == 2);
+  CHECK(shares.back() == 1.0);
   dir.write("long.jsonl", text + "{\"input_ids\":[1]");
   CHECK(error_of([&] { read_token_rows(path, kCausal); }).find(path + ":150001") == 0);
 }

@@ -1,0 +1,28 @@
+#pragma once
+// How far the reading of a file has come, on a terminal.
+#include <string>
+
+namespace tessera::programs {
+
+// One line on standard error, drawn over itself some ten times a second once the work has taken
+// half a second, and wiped out at the end; nothing where standard error is no terminal.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string title);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void operator()(double share);
+
+ private:
+  std::string title_;
+  bool terminal_;
+  bool drawn_ = false;
+  double begin_s_, last_s_;
+};
+
+// "title [####......]  40 %  0:12 left"; `left_s` is negative where it is not known.
+std::string progress_text(const std::string& title, double share, double left_s);
+
+}  // namespace tessera::programs
