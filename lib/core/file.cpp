@@ -12,49 +12,36 @@
 #include "tessera/core/error.h"
 
 namespace tessera {
-namespace {
 
-class RegularFile {
- public:
-  // O_NONBLOCK so that opening a pipe returns at once and is refused.
-  explicit RegularFile(const std::string& path)
-      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    check(file_ >= 0, ErrorCode::kDataLoss, path, ": cannot be opened: ", std::strerror(errno));
-    struct stat status {};
-    const bool examined = ::fstat(file_, &status) == 0;
-    const bool regular = examined && S_ISREG(status.st_mode);
-    if (!regular) ::close(file_);
-    check(examined, ErrorCode::kDataLoss, path, ": cannot be examined: ", std::strerror(errno));
-    check(regular, ErrorCode::kDataLoss, path, ": not a regular file");
-    size_ = static_cast<uint64_t>(status.st_size);
+// O_NONBLOCK so that opening a pipe returns at once and is refused.
+RegularFile::RegularFile(std::string path)
+    : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  check(file_ >= 0, ErrorCode::kDataLoss, path_, ": cannot be opened: ", std::strerror(errno));
+  struct stat status {};
+  const bool examined = ::fstat(file_, &status) == 0;
+  const bool regular = examined && S_ISREG(status.st_mode);
+  if (!regular) ::close(file_);
+  check(examined, ErrorCode::kDataLoss, path_, ": cannot be examined: ", std::strerror(errno));
+  check(regular, ErrorCode::kDataLoss, path_, ": not a regular file");
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+RegularFile::~RegularFile() { ::close(file_); }
+
+void RegularFile::read(uint64_t begin, void* into, size_t size) const {
+  for (size_t done = 0; done < size;) {
+    const uint64_t at = begin + done;
+    const size_t wanted = std::min(size - done, size_t{1} << 30);
+    const ssize_t got =
+        ::pread(file_, static_cast<char*>(into) + done, wanted, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    check(got >= 0, ErrorCode::kDataLoss, path_, ": byte ", at,
+          ": cannot be read: ", std::strerror(errno));
+    check(got > 0, ErrorCode::kDataLoss, path_, ": ends at byte ", at, " although it was ", size_,
+          " bytes long when it was opened");
+    done += static_cast<size_t>(got);
   }
-  ~RegularFile() { ::close(file_); }
-  RegularFile(const RegularFile&) = delete;
-  RegularFile& operator=(const RegularFile&) = delete;
-
-  uint64_t size() const { return size_; }
-
-  void read(uint64_t begin, char* bytes, size_t size) const {
-    for (size_t done = 0; done < size;) {
-      const uint64_t at = begin + done;
-      const size_t wanted = std::min(size - done, size_t{1} << 30);
-      const ssize_t got = ::pread(file_, bytes + done, wanted, static_cast<off_t>(at));
-      if (got < 0 && errno == EINTR) continue;
-      check(got >= 0, ErrorCode::kDataLoss, path_, ": byte ", at,
-            ": cannot be read: ", std::strerror(errno));
-      check(got > 0, ErrorCode::kDataLoss, path_, ": ends at byte ", at, " although it was ", size_,
-            " bytes long when it was opened");
-      done += static_cast<size_t>(got);
-    }
-  }
-
- private:
-  const std::string& path_;
-  const int file_;
-  uint64_t size_ = 0;
-};
-
-}  // namespace
+}
 
 std::string read_file(const std::string& path, size_t max_bytes) {
   const RegularFile file(path);

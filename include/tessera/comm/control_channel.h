@@ -17,7 +17,7 @@ class ControlChannel {
   virtual std::vector<std::string> exchange(const std::string& bytes) = 0;
 };
 
-// A channel that talks through a communicator on the CPU, which must outlive it.
+// A channel that talks through a communicator, which must outlive it.
 class CommunicatorChannel final : public ControlChannel {
  public:
   explicit CommunicatorChannel(Communicator& comm) : comm_(&comm) {}

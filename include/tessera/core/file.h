@@ -2,11 +2,30 @@
 // Whole files as bytes, read with pread so that a file that shrinks meanwhile is an error and not a
 // fault.
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
 namespace tessera {
+
+// An open regular file. Every error is Error(kDataLoss) with its path. Any thread may read.
+class RegularFile {
+ public:
+  explicit RegularFile(std::string path);
+  ~RegularFile();
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }  // when it was opened
+  void read(uint64_t begin, void* into, size_t size) const;
+
+ private:
+  const std::string path_;
+  const int file_;
+  uint64_t size_ = 0;
+};
 
 // The bytes of a regular file. Throws Error(kDataLoss) naming the file when it is missing, not a
 // regular file, longer than max_bytes, or changes its length while it is read.

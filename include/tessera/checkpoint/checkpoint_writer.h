@@ -1,0 +1,75 @@
+#pragma once
+// Saving the state of a run so that a kill at any instant leaves a checkpoint that loads.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/checkpoint/file_system.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/state.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+class CheckpointDirectory;
+struct ShardPiece;
+
+struct CheckpointOptions {
+  int64_t total_limit = 0;  // complete checkpoints that remain; 0: all
+  FileSystem* files = &FileSystem::system();
+};
+
+struct SavedCheckpoint {
+  std::string path;
+  int64_t step = 0;
+  int64_t bytes = 0;   // of all ranks' files
+  double write_s = 0;  // from save() until it was complete
+  double stall_s = 0;  // of it, how long this rank's calls took
+};
+
+// Writes checkpoints into one directory, which no other job may use meanwhile. Every call is
+// collective over `world`, which must outlive it, and is made between steps. What fails on one rank
+// (a full disk, a rank that cannot write) fails on all with the same Error(kDataLoss), which names
+// rank, file and reason; nothing of that checkpoint stays, and older ones are not touched.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(Communicator& world, std::string directory, CheckpointOptions options = {});
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Saves the pieces of all ranks as <directory>/checkpoint-<step>. run: a JSON object of the
+  // caller's, the same on all ranks; given back by Checkpoint::run().
+  void save(int64_t step, const std::vector<StateTensor>& state, const std::string& run);
+  // Those that have become complete since the last call of poll().
+  std::vector<SavedCheckpoint> poll() { return std::exchange(finished_, {}); }
+
+  // The checkpoint of this step is not removed by the limit; nullopt: none is kept but the newest.
+  void keep(std::optional<int64_t> step) { kept_ = step; }
+
+ private:
+  std::vector<ShardPiece> begin(int64_t step, const std::vector<StateTensor>& state);
+  // Of this rank; no other rank is needed.
+  Manifest write(int64_t step, const std::vector<ShardPiece>& pieces) const;
+  // Of rank 0.
+  Manifest assemble(const std::vector<std::string>& parts, int64_t step,
+                    const std::string& run) const;
+  int64_t commit(const std::vector<std::string>& parts, int64_t step, const std::string& run) const;
+
+  Communicator& world_;
+  std::string path_;
+  CheckpointOptions options_;
+  std::optional<int64_t> kept_;
+  std::vector<SavedCheckpoint> finished_;
+  std::unique_ptr<CheckpointDirectory> directory_;  // rank 0 only
+};
+
+// One checkpoint with a writer of its own.
+SavedCheckpoint save_checkpoint(Communicator& world, const std::string& directory, int64_t step,
+                                const std::vector<StateTensor>& state, const std::string& run,
+                                const CheckpointOptions& options = {});
+
+}  // namespace tessera

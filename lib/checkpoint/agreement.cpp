@@ -1,0 +1,66 @@
+#include "lib/checkpoint/agreement.h"
+
+#include <exception>
+#include <new>
+#include <optional>
+
+#include "tessera/comm/control_channel.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+// The first byte of what a rank says: kGood before its result, an ErrorCode before its message.
+constexpr char kGood = 'g';
+constexpr char kFirstCode = '0';
+
+std::string failure(ErrorCode code, const char* message) {
+  return static_cast<char>(kFirstCode + static_cast<int>(code)) + std::string(message);
+}
+
+std::string outcome(const std::function<std::string()>& fn) {
+  try {
+    return kGood + fn();
+  } catch (const Error& error) {
+    return failure(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return failure(ErrorCode::kResourceExhausted, "out of memory");
+  } catch (const std::exception& error) {
+    return failure(ErrorCode::kInternal, error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> on_all_ranks(Communicator& world, const std::function<std::string()>& fn) {
+  std::vector<std::string> said = CommunicatorChannel(world).exchange(outcome(fn));
+  std::optional<size_t> first;
+  size_t failed = 0;
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    if (said[rank].front() == kGood) continue;
+    ++failed;
+    if (!first) first = rank;
+  }
+  if (first) {
+    const std::string& bad = said[*first];
+    const auto code = static_cast<ErrorCode>(bad.front() - kFirstCode);
+    const std::string where = said.size() > 1 ? concat("rank ", *first, ": ") : "";
+    const std::string others = failed > 1 ? concat(" (and ", failed - 1, " more ranks)") : "";
+    throw Error(code, where + bad.substr(1) + others);
+  }
+  for (std::string& text : said) text.erase(0, 1);
+  return said;
+}
+
+void all_ranks_do(Communicator& world, const std::function<void()>& fn) {
+  on_all_ranks(world, [&] {
+    fn();
+    return std::string();
+  });
+}
+
+std::string rank_0_does(Communicator& world, const std::function<std::string()>& fn) {
+  return on_all_ranks(world, [&] { return world.rank() == 0 ? fn() : std::string(); }).front();
+}
+
+}  // namespace tessera

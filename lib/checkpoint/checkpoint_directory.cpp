@@ -1,0 +1,165 @@
+#include "lib/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "lib/checkpoint/output_file.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "checkpoint-";
+constexpr int64_t kManifestMargin = int64_t{1} << 20;
+
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool whole = error == std::errc() && end == name.data() + name.size() && step >= 0;
+  const bool plain = whole && std::to_string(step) == name;
+  return plain ? std::optional(step) : std::nullopt;
+}
+
+// Host and process, for the message of whoever finds the lock taken.
+std::string holder() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return concat("process ", ::getpid(), " on ", host.data(), "\n");
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& directory, int64_t step) {
+  return concat(directory, "/", kPrefix, step);
+}
+
+CheckpointDirectory::CheckpointDirectory(FileSystem& files, std::string path)
+    : files_(files), path_(std::move(path)) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  check(!error, ErrorCode::kDataLoss, path_, ": cannot be created: ", error.message());
+  lock();
+  try {
+    for (const NamedCheckpoint& named : named_checkpoints(path_)) {
+      if (named.unfinished) remove_path(files_, named.path);
+    }
+  } catch (...) {
+    files_.close(lock_);
+    throw;
+  }
+}
+
+CheckpointDirectory::~CheckpointDirectory() { files_.close(lock_); }
+
+void CheckpointDirectory::lock() {
+  const std::string file = path_ + "/checkpoint.lock";
+  lock_ = files_.open(file, O_RDWR | O_CREAT);
+  check(lock_ >= 0, ErrorCode::kDataLoss, file, ": cannot be opened: ", std::strerror(errno));
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
+    const std::string text = holder();
+    if (::ftruncate(lock_, 0) == 0) {  // it only informs: failures do not matter
+      files_.write(lock_, text.data(), text.size(), 0);
+    }
+    return;
+  }
+  const int reason = errno;
+  std::array<char, 300> other{};
+  const ssize_t length = ::pread(lock_, other.data(), other.size() - 1, 0);
+  files_.close(lock_);
+  check(reason == EWOULDBLOCK, ErrorCode::kDataLoss, file,
+        ": cannot be locked: ", std::strerror(reason));
+  std::string_view who(other.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  who = who.substr(0, who.find('\n'));
+  fail(ErrorCode::kDataLoss, path_, ": another job writes its checkpoints here (",
+       who.empty() ? "unknown" : who, "); wait for it, or choose another directory");
+}
+
+void CheckpointDirectory::begin(int64_t step, int64_t bytes) {
+  struct statvfs disk {};
+  check(::statvfs(path_.c_str(), &disk) == 0, ErrorCode::kDataLoss, path_,
+        ": its file system cannot be examined: ", std::strerror(errno));
+  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+  const int64_t needed = bytes + kManifestMargin;
+  check(free >= needed, ErrorCode::kDataLoss, path_, ": the checkpoint of step ", step, " needs ",
+        needed >> 20, " MiB, ", free >> 20,
+        " MiB are free; make room, or keep fewer checkpoints with --save_total_limit");
+  remove_path(files_, unfinished(step));
+  make_directory(files_, unfinished(step));
+}
+
+void CheckpointDirectory::commit(const Manifest& manifest) {
+  const std::string path = checkpoint_path(path_, manifest.step), temporary = path + kUnfinished;
+  for (const SavedFile& file : manifest.files) {
+    std::error_code error;
+    const auto size = fs::file_size(temporary + "/" + file.name, error);
+    check(!error && static_cast<int64_t>(size) == file.bytes, ErrorCode::kDataLoss, temporary, "/",
+          file.name, ": not the ", file.bytes,
+          " bytes that its rank has written; all ranks must write to the same shared storage");
+  }
+  const std::string text = manifest.to_json();
+  OutputFile file(files_, temporary + "/" + kManifestFile);
+  file.append(text.data(), static_cast<int64_t>(text.size()));
+  file.finish();
+  sync_directory(files_, temporary);
+  if (fs::exists(path)) {
+    std::string aside = path + ".old";
+    for (int number = 2; fs::exists(aside); ++number) aside = concat(path, ".old", number);
+    rename_path(files_, path, aside);
+  }
+  rename_path(files_, temporary, path);
+  sync_directory(files_, path_);
+  replace_file(files_, path_ + "/latest", fs::path(path).filename().string() + "\n");
+}
+
+void CheckpointDirectory::discard(int64_t step) noexcept {
+  try {
+    remove_path(files_, unfinished(step));
+  } catch (const std::exception&) {  // the next run removes it
+  }
+}
+
+void CheckpointDirectory::remove_old(int64_t limit, int64_t newest, std::optional<int64_t> kept) {
+  std::vector<NamedCheckpoint> complete = named_checkpoints(path_);
+  std::erase_if(complete, [](const NamedCheckpoint& checkpoint) {
+    return checkpoint.unfinished || !fs::exists(checkpoint.path + "/" + kManifestFile);
+  });
+  auto count = static_cast<int64_t>(complete.size());
+  while (count > limit && !complete.empty()) {
+    const auto [step, path, unfinished] = complete.back();
+    complete.pop_back();
+    if (step == newest || step == kept) continue;
+    remove_path(files_, path + "/" + kManifestFile);  // from here on it is no checkpoint
+    sync_directory(files_, path);
+    remove_path(files_, path);
+    --count;
+  }
+}
+
+std::vector<NamedCheckpoint> named_checkpoints(const std::string& directory) {
+  std::vector<NamedCheckpoint> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    std::string name = entry.path().filename();
+    const bool unfinished = name.ends_with(kUnfinished);
+    if (unfinished) name.resize(name.size() - std::strlen(kUnfinished));
+    if (const auto step = step_of(name)) found.push_back({*step, entry.path(), unfinished});
+  }
+  std::ranges::sort(found, std::greater<>(), &NamedCheckpoint::step);
+  return found;
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#pragma once
+// The directory in which a run keeps its checkpoints; what rank 0 does there for all. Errors are
+// Error(kDataLoss) with the path and the system's reason.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/file_system.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera {
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kUnfinished = ".tmp";
+
+std::string checkpoint_path(const std::string& directory, int64_t step);
+
+class CheckpointDirectory {
+ public:
+  // Makes the directory where it is missing, locks it against other jobs as long as this lives, and
+  // removes what killed runs left unfinished.
+  CheckpointDirectory(FileSystem& files, std::string path);
+  ~CheckpointDirectory();
+  CheckpointDirectory(const CheckpointDirectory&) = delete;
+  CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
+
+  // Makes the unfinished directory of a checkpoint for which `bytes` are free.
+  void begin(int64_t step, int64_t bytes);
+  // Writes the manifest and gives the directory its name. One that has the name already, which an
+  // abandoned continuation of the run left behind, is renamed to <name>.old.
+  void commit(const Manifest& manifest);
+  void discard(int64_t step) noexcept;  // an unfinished one
+  // Removes the oldest complete checkpoints until `limit` remain, but never these two.
+  void remove_old(int64_t limit, int64_t newest, std::optional<int64_t> kept);
+
+ private:
+  void lock();
+  std::string unfinished(int64_t step) const { return checkpoint_path(path_, step) + kUnfinished; }
+
+  FileSystem& files_;
+  std::string path_;
+  int lock_ = -1;
+};
+
+struct NamedCheckpoint {
+  int64_t step;
+  std::string path;
+  bool unfinished;  // checkpoint-<step>.tmp
+};
+// What is called checkpoint-<step> or checkpoint-<step>.tmp in the directory, newest first,
+// whatever it is; nothing when there is no such directory.
+std::vector<NamedCheckpoint> named_checkpoints(const std::string& directory);
+
+}  // namespace tessera

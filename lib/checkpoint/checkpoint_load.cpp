@@ -1,0 +1,170 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lib/checkpoint/agreement.h"
+#include "lib/checkpoint/piece_reader.h"
+#include "lib/checkpoint/slice_runs.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/core/clock.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kStaging = int64_t{64} << 20;
+
+// Brings saved tensors into wanted pieces, part by part.
+class TensorLoader {
+ public:
+  TensorLoader(const ShardFiles& files, int64_t block_bytes) : reader_(files, block_bytes) {}
+
+  void load(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted) {
+    const auto width = static_cast<int64_t>(c10::elementSize(saved.dtype));
+    const int64_t numel = wanted.slice.numel();
+    for (int64_t done = 0; done < numel; done += kStaging / width) {
+      const int64_t end = std::min(done + kStaging / width, numel);
+      TensorSlice slice = wanted.slice;
+      slice.begin = wanted.slice.begin + done;
+      slice.end = wanted.slice.begin + end;
+      load_part(key, saved, slice, wanted.value.slice(0, done, end));
+    }
+  }
+  int64_t bytes_read() const { return reader_.bytes_read(); }
+
+ private:
+  void load_part(const TensorKey& key, const SavedTensor& saved, const TensorSlice& slice,
+                 const at::Tensor& value) {
+    const auto width = static_cast<int64_t>(c10::elementSize(saved.dtype));
+    const bool direct = value.is_cpu() && value.scalar_type() == saved.dtype;
+    const int64_t held = held_numel(slice);
+    const at::Tensor host = direct ? value : staging(saved.dtype, value);
+    if (!direct && held < slice.numel()) host.copy_(value);  // for its padding
+    auto* bytes = static_cast<char*>(host.mutable_data_ptr());
+    int64_t found = 0;
+    for (const SavedPiece& piece : saved.pieces) {
+      const int64_t piece_bytes = piece.slice.numel() * width;
+      for_each_overlap(piece.slice, slice, [&](int64_t from, int64_t to, int64_t size) {
+        reader_.read(key, piece, piece_bytes, from * width, size * width, bytes + to * width);
+        found += size;
+      });
+    }
+    check(found == held, ErrorCode::kInternal, "tensor ", key.title(), ": ", found, " of ", held,
+          " elements are in its pieces");
+    if (!direct) value.copy_(host);
+  }
+
+  // Host memory for as many elements as `value` has.
+  at::Tensor staging(at::ScalarType dtype, const at::Tensor& value) {
+    if (!staging_.defined()) {
+      staging_ = at::empty({kStaging}, at::TensorOptions(at::kByte).pinned_memory(value.is_cuda()));
+    }
+    return staging_.view(dtype).narrow(0, 0, value.numel());
+  }
+
+  PieceReader reader_;
+  at::Tensor staging_;
+};
+
+}  // namespace
+
+LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
+  const double started = now_s();
+  LoadReport report;
+  std::set<TensorKey> used;
+  const ShardFiles files(path_, manifest_);
+  TensorLoader loader(files, manifest_.block_bytes);
+  for (const StateTensor& wanted : state) {
+    const TensorKey key{wanted.name, wanted.kind};
+    const auto found = manifest_.tensors.find(key);
+    check(found != manifest_.tensors.end(), ErrorCode::kDataLoss, path_, ": has no tensor ",
+          key.title(), "; it is of another model or another optimizer");
+    const SavedTensor& saved = found->second;
+    check(saved.shape == wanted.slice.shape, ErrorCode::kDataLoss, path_, ": tensor ", key.title(),
+          " has shape ", c10::IntArrayRef(saved.shape), ", the model asks for ",
+          c10::IntArrayRef(wanted.slice.shape));
+    if (saved.dtype != wanted.value.scalar_type()) {
+      report.converted.push_back(
+          concat(key.title(), ": ", saved.dtype, " to ", wanted.value.scalar_type()));
+    }
+    loader.load(key, saved, wanted);
+    used.insert(key);
+  }
+  for (const auto& [key, tensor] : manifest_.tensors) {
+    if (!used.contains(key)) report.unused.push_back(key.title());
+  }
+  report.bytes_read = loader.bytes_read();
+  report.load_s = now_s() - started;
+  return report;
+}
+
+at::Tensor Checkpoint::read(const TensorKey& key) const {
+  const auto found = manifest_.tensors.find(key);
+  check(found != manifest_.tensors.end(), ErrorCode::kDataLoss, path_, ": has no tensor ",
+        key.title());
+  const SavedTensor& saved = found->second;
+  at::Tensor value = at::empty(saved.shape, saved.dtype);
+  const TensorSlice whole{.shape = saved.shape, .end = value.numel()};
+  const ShardFiles files(path_, manifest_);
+  TensorLoader(files, manifest_.block_bytes)
+      .load(key, saved, {key.name, key.kind, whole, value.view(-1), {}});
+  return value;
+}
+
+std::vector<std::string> Checkpoint::verify() const {
+  std::vector<std::string> defects;
+  const auto attempt = [&](const auto& fn) {
+    try {
+      fn();
+    } catch (const Error& error) {
+      defects.emplace_back(error.what());
+    }
+  };
+  for (const SavedFile& file : manifest_.files) {
+    attempt([&] { const SafetensorsFile readable(path_ + "/" + file.name); });
+  }
+  attempt([&] {
+    const ShardFiles files(path_, manifest_);
+    PieceReader reader(files, manifest_.block_bytes);
+    std::vector<char> block(static_cast<size_t>(manifest_.block_bytes));
+    for (const auto& [key, tensor] : manifest_.tensors) {
+      const auto width = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+      for (const SavedPiece& piece : tensor.pieces) {
+        const int64_t bytes = piece.slice.numel() * width;
+        for (int64_t at = 0; at < bytes; at += manifest_.block_bytes) {
+          const int64_t size = std::min(manifest_.block_bytes, bytes - at);
+          attempt([&] { reader.read(key, piece, bytes, at, size, block.data()); });
+        }
+      }
+    }
+  });
+  return defects;
+}
+
+LoadReport load_checkpoint(Communicator& world, const Checkpoint& checkpoint,
+                           const std::vector<StateTensor>& state) {
+  LoadReport report;
+  // Every rank says by one character a tensor whether it has used it.
+  const std::vector<std::string> said = on_all_ranks(world, [&] {
+    report = checkpoint.load(state);
+    const std::set<std::string> unused(report.unused.begin(), report.unused.end());
+    std::string marks;
+    for (const auto& [key, tensor] : checkpoint.manifest().tensors) {
+      marks += unused.contains(key.title()) ? '-' : '+';
+    }
+    return marks;
+  });
+  report.unused.clear();
+  size_t index = 0;
+  for (const auto& [key, tensor] : checkpoint.manifest().tensors) {
+    const bool used = std::ranges::any_of(said, [&](const auto& m) { return m[index] == '+'; });
+    if (!used) report.unused.push_back(key.title());
+    ++index;
+  }
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+#pragma once
+// The last member of a manifest is the hash of all bytes before it.
+#include <string>
+#include <string_view>
+
+#include "tessera/core/error.h"
+#include "tessera/core/hash.h"
+
+namespace tessera {
+
+inline std::string manifest_seal(std::string_view before) {
+  return ",\"xxh3\":\"" + xxh3_128(before.data(), before.size()).hex() + "\"}\n";
+}
+
+// A JSON object in one line with its seal.
+inline std::string sealed(std::string object) {
+  object.pop_back();
+  return object + manifest_seal(object);
+}
+
+// Throws Error(kDataLoss) unless the text is one that sealed() made.
+inline void check_seal(std::string_view text, const std::string& origin) {
+  const size_t length = manifest_seal("").size();
+  const size_t split = text.size() - std::min(length, text.size());
+  check(text.size() > length && text.substr(split) == manifest_seal(text.substr(0, split)),
+        ErrorCode::kDataLoss, origin,
+        ": its last member is not the XXH3 of the bytes before it; the file is damaged, cut short, "
+        "or was edited");
+}
+
+}  // namespace tessera

@@ -1,0 +1,99 @@
+#include "lib/checkpoint/output_file.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWriteBehind = int64_t{16} << 20;
+
+void require(bool done, const std::string& path, const char* what) {
+  const int reason = errno;
+  check(done, ErrorCode::kDataLoss, path, ": cannot be ", what, ": ", std::strerror(reason));
+}
+
+}  // namespace
+
+OutputFile::OutputFile(FileSystem& files, std::string path)
+    : files_(files), path_(std::move(path)), file_(files.open(path_, O_WRONLY | O_CREAT | O_EXCL)) {
+  require(file_ >= 0, path_, "created");
+}
+
+OutputFile::~OutputFile() {
+  if (file_ >= 0) files_.close(file_);
+}
+
+void OutputFile::append(const void* bytes, int64_t size) {
+  const int64_t begin = size_;
+  for (int64_t done = 0; done < size;) {
+    const int64_t wanted = std::min(size - done, kWriteBehind);
+    const int64_t put = files_.write(file_, static_cast<const char*>(bytes) + done,
+                                     static_cast<size_t>(wanted), begin + done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put == 0) errno = ENOSPC;
+    const int reason = errno;
+    check(put > 0, ErrorCode::kDataLoss, path_, ": cannot be written at byte ", begin + done, ": ",
+          std::strerror(reason));
+    done += put;
+  }
+  size_ += size;
+  // The disk begins while the next bytes are made; a hint, so what it says does not matter.
+  if (begin / kWriteBehind != size_ / kWriteBehind) {
+    ::sync_file_range(file_, begin, size_ - begin, SYNC_FILE_RANGE_WRITE);
+  }
+}
+
+void OutputFile::finish() {
+  require(files_.sync(file_) == 0, path_, "made durable");
+  require(files_.close(std::exchange(file_, -1)) == 0, path_, "closed");
+}
+
+void sync_directory(FileSystem& files, const std::string& path) {
+  const int directory = files.open(path, O_RDONLY | O_DIRECTORY);
+  require(directory >= 0, path, "opened");
+  const bool synced = files.sync(directory) == 0;
+  const int reason = errno;
+  files.close(directory);
+  errno = reason;
+  require(synced, path, "made durable");
+}
+
+void rename_path(FileSystem& files, const std::string& from, const std::string& to) {
+  require(files.rename(from, to) == 0, from, "renamed");
+}
+
+void make_directory(FileSystem& files, const std::string& path) {
+  require(files.make_directory(path) == 0, path, "created");
+}
+
+void remove_path(FileSystem& files, const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(path, error))) {
+    for (const auto& entry : fs::directory_iterator(path, error)) {
+      remove_path(files, entry.path());
+    }
+  }
+  require(files.remove(path) == 0 || errno == ENOENT, path, "removed");
+}
+
+void replace_file(FileSystem& files, const std::string& path, std::string_view content) {
+  const std::string temporary = path + ".tmp";
+  remove_path(files, temporary);  // of a run that was killed
+  OutputFile file(files, temporary);
+  file.append(content.data(), static_cast<int64_t>(content.size()));
+  file.finish();
+  rename_path(files, temporary, path);
+  sync_directory(files, fs::path(path).parent_path());
+}
+
+}  // namespace tessera

@@ -1,0 +1,143 @@
+#include "lib/checkpoint/shard_writer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lib/checkpoint/output_file.h"
+#include "lib/checkpoint/safetensors_dtype.h"
+#include "lib/checkpoint/slice_runs.h"
+#include "tessera/core/error.h"
+#include "tessera/core/hash.h"
+#include "tessera/core/json.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kPage = 4096;  // pieces begin behind a header of whole pages
+constexpr int64_t kStaging = int64_t{16} << 20;
+constexpr int64_t kSmall = int64_t{64} << 10;  // a part of fewer bytes is not worth a piece
+
+void check_piece(const StateTensor& tensor) {
+  const std::string title = TensorKey{tensor.name, tensor.kind}.title();
+  const std::string defect = slice_defect(tensor.slice);
+  check(defect.empty(), ErrorCode::kInternal, "tensor ", title, ": ", defect);
+  check(tensor.value.dim() == 1 && tensor.value.is_contiguous() &&
+            tensor.value.numel() == tensor.slice.numel(),
+        ErrorCode::kInternal, "tensor ", title, ": a value of shape ", tensor.value.sizes(),
+        " for a slice of ", tensor.slice.numel(), " elements");
+}
+
+std::string header_of(const std::vector<ShardPiece>& pieces) {
+  JsonWriter out;
+  out.begin_object().key("__metadata__").begin_object().field("format", "pt").end_object();
+  std::map<TensorKey, int> numbers;  // pieces of a tensor, so far
+  int64_t offset = 0;
+  for (const ShardPiece& piece : pieces) {
+    const auto dtype = safetensors_dtype_name(piece.value.scalar_type());
+    check(dtype.has_value(), ErrorCode::kInvalidArgument, "tensor ", piece.key.title(),
+          ": safetensors has no dtype for ", piece.value.scalar_type());
+    const int64_t end = offset + static_cast<int64_t>(piece.value.nbytes());
+    out.key(concat(piece.key.name, "/", piece.key.kind, "/", numbers[piece.key]++));
+    out.begin_object().field("dtype", *dtype);
+    out.field("shape", piece.value.sizes().vec());
+    out.field("data_offsets", std::vector<int64_t>{offset, end}).end_object();
+    offset = end;
+  }
+  std::string json = out.end_object().text();
+  json.resize((json.size() + 8 + kPage - 1) / kPage * kPage - 8, ' ');
+  std::string header;
+  for (int shift = 0; shift < 64; shift += 8) header += static_cast<char>(json.size() >> shift);
+  return header + json;
+}
+
+// Values on a device, copied to the host piece by piece.
+class Staging {
+ public:
+  // The bytes of `value`, 1-D and of at most kStaging bytes; valid until the next call.
+  const char* bytes(const at::Tensor& value) {
+    if (value.is_cpu()) return static_cast<const char*>(value.const_data_ptr());
+    if (!buffer_.defined()) {
+      buffer_ = at::empty({kStaging}, at::TensorOptions(at::kByte).pinned_memory(true));
+    }
+    buffer_.narrow(0, 0, static_cast<int64_t>(value.nbytes())).copy_(value.view(at::kByte));
+    return static_cast<const char*>(buffer_.const_data_ptr());
+  }
+
+ private:
+  at::Tensor buffer_;
+};
+
+}  // namespace
+
+std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state) {
+  std::vector<ShardPiece> pieces;
+  for (const StateTensor& tensor : state) {
+    check_piece(tensor);
+    if (all_padding(tensor.slice)) continue;
+    int64_t holders = 1, index = 0;
+    for (const Communicator* ranks : tensor.replicas) {
+      index = index * ranks->size() + ranks->rank();
+      holders *= ranks->size();
+    }
+    const int64_t numel = tensor.slice.numel();
+    int64_t begin = 0, end = numel;
+    if (static_cast<int64_t>(tensor.value.nbytes()) >= holders * kSmall) {
+      begin = numel * index / holders;
+      end = numel * (index + 1) / holders;
+    } else if (xxh3_64(tensor.name.data(), tensor.name.size()) % static_cast<uint64_t>(holders) !=
+               static_cast<uint64_t>(index)) {
+      continue;
+    }
+    ShardPiece piece{{tensor.name, tensor.kind}, tensor.slice, tensor.value.detach()};
+    piece.slice.begin = tensor.slice.begin + begin;
+    piece.slice.end = tensor.slice.begin + end;
+    piece.value = piece.value.slice(0, begin, end);
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+int64_t shard_bytes(const std::vector<ShardPiece>& pieces) {
+  auto bytes = static_cast<int64_t>(header_of(pieces).size());
+  for (const ShardPiece& piece : pieces) bytes += static_cast<int64_t>(piece.value.nbytes());
+  return bytes;
+}
+
+Manifest write_shard(FileSystem& files, const std::string& directory, int rank,
+                     const std::vector<ShardPiece>& pieces) {
+  const std::string name = concat("rank-", rank, ".safetensors");
+  const std::string header = header_of(pieces);
+  OutputFile file(files, directory + "/" + name);
+  file.append(header.data(), static_cast<int64_t>(header.size()));
+  Manifest part;
+  Staging staging;
+  for (const ShardPiece& piece : pieces) {
+    SavedPiece saved{.offset = file.size(), .slice = piece.slice};
+    const int64_t unit = kStaging / static_cast<int64_t>(piece.value.element_size());
+    for (int64_t done = 0; done < piece.value.numel(); done += unit) {
+      const at::Tensor value =
+          piece.value.slice(0, done, std::min(done + unit, piece.value.numel()));
+      const char* bytes = staging.bytes(value);
+      const auto size = static_cast<int64_t>(value.nbytes());
+      for (int64_t at = 0; at < size; at += part.block_bytes) {
+        const int64_t block = std::min(part.block_bytes, size - at);
+        saved.hashes.push_back(xxh3_64(bytes + at, static_cast<size_t>(block)));
+        file.append(bytes + at, block);
+      }
+    }
+    SavedTensor& tensor = part.tensors[piece.key];
+    tensor.dtype = piece.value.scalar_type();
+    tensor.shape = piece.slice.shape;
+    tensor.pieces.push_back(std::move(saved));
+  }
+  file.finish();
+  part.files.push_back({.name = name,
+                        .bytes = file.size(),
+                        .header_bytes = static_cast<int64_t>(header.size()),
+                        .header_hash = xxh3_64(header.data(), header.size())});
+  return part;
+}
+
+}  // namespace tessera

@@ -1,0 +1,34 @@
+#pragma once
+// One rank's file of a checkpoint.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/file_system.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/state.h"
+
+namespace tessera {
+
+struct ShardPiece {
+  TensorKey key;
+  TensorSlice slice;
+  at::Tensor value;  // 1-D, contiguous, on any device
+};
+
+// What this rank writes of a state: of pieces that several ranks hold, each writes an equal part of
+// the large ones, and one of them, drawn by the name, the small ones. The values are views. Throws
+// Error(kInternal) naming a tensor whose value does not belong to its slice.
+std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state);
+
+// Of the file with these pieces.
+int64_t shard_bytes(const std::vector<ShardPiece>& pieces);
+
+// Writes the file <directory>/rank-<rank>.safetensors and makes it durable; hashes while writing.
+// Values on a device pass through a buffer of 16 MiB. Returns the part of the manifest about it.
+Manifest write_shard(FileSystem& files, const std::string& directory, int rank,
+                     const std::vector<ShardPiece>& pieces);
+
+}  // namespace tessera
