@@ -36,6 +36,7 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
           range.low_precision = slice_of(parameters.owned(u, segment), run.range, begin);
         }
         range.weight_decay = run.weight_decay;
+        places_.push_back(run.range);
         ranges.push_back(std::move(range));
       }
     }
@@ -61,6 +62,14 @@ void DeviceOptimizer::step(const StepScalars& scalars) {
 at::Tensor DeviceOptimizer::master(size_t unit, size_t segment) const {
   if (!masters_[unit].defined()) return parameters_->owned(unit, segment);
   return slice_of(masters_[unit], context_.units[unit].layout.compact(segment));
+}
+
+NamedTensors DeviceOptimizer::state(size_t unit, size_t, const FlatRange& part) const {
+  size_t range = ranges_[unit].first;
+  while (places_[range].offset + places_[range].numel <= part.offset) ++range;
+  NamedTensors state = optimizer_->state(range);
+  for (auto& [name, tensor] : state) tensor = slice_of(tensor, part, places_[range].offset);
+  return state;
 }
 
 void DeviceOptimizer::add_memory(StrategyMemory& memory) const {

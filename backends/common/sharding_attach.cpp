@@ -91,6 +91,7 @@ void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& contex
   require_same_blocks(model, data_);
   has_loss_ = model.has_loss;
   seed_ = context.seed;
+  steps_begun_ = at::zeros({}, at::kLong);
   // Handles stay valid while units_ grows: the stores refer to the vector, not to its elements.
   parameters_ = make_parameters();
   const UnitOptimizerContext optimizer_context{units_, shards_->rank(), config_.precision.parameter,
@@ -131,6 +132,7 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
   const std::string& block_name = builder.name;
   blocks_.push_back(builder.build(context));
   block_names_.push_back(block_name);
+  block_sharers_.push_back(builder.sharers);
   units_of_block_.emplace_back();
   std::vector<Parameter> parameters = blocks_.back()->parameters();
   agree_on_block(builder, parameters, blocks_.back()->buffers(), data_);
@@ -156,6 +158,8 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
       if (tie.holders == nullptr || !(tie.copy == nullptr ? owns(tie) : aliases(tie))) continue;
       if (tie.copy != nullptr) {
         become_copy(parameter, block_name, tie);
+        owner_elsewhere_[block_name + "." + parameter.name] =
+            tie.owner_block + "." + tie.owner_parameter;
         if (builder.from_first_rank) take_from_first_rank(parameter.tensor, data_);
       }
       auto& holders = parameter.placement.holders;

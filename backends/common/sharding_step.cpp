@@ -46,7 +46,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   with_gradients_ = with_gradients;
   micro_batches_.assign(micro_batches.begin(), micro_batches.end());
   // By the micro-batch's place in the global batch: one rank that runs them all draws the same.
-  const uint64_t step_seed = block_seed(seed_, steps_begun_);
+  const uint64_t step_seed = block_seed(seed_, static_cast<size_t>(steps_begun_.item<int64_t>()));
   const size_t first = static_cast<size_t>(data_.rank()) * micro_batches_.size();
   for (size_t m = 0; m < micro_batches_.size(); ++m) {
     check_counts(micro_batches_[m]);
@@ -56,7 +56,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   loss_gradient_.reset();
   sums_.reset();
   if (with_gradients) {
-    ++steps_begun_;
+    steps_begun_.add_(1);
     gradient_scale_.reset();
     gradients_->begin_step();
   } else {

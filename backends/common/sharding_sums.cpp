@@ -37,7 +37,7 @@ void ShardingStrategy::prepare_sums(const ModelSpec& model) {
   // Every element is counted by one rank of the data axis: its owner, or the first.
   const bool sharded = cut().shards > 1;
   norm_is_shared_ = sharded || sharers_ > 1;
-  const Communicator* equals = sharded ? replicas_ : &data_;
+  const Communicator* equals = equal_shards();
   const bool counts = !norm_is_shared_ || equals == nullptr || equals->rank() == 0;
   sums_late_.assign(units_.size(), false);
   for (size_t u = 0; u < units_.size(); ++u) {
@@ -72,6 +72,10 @@ void ShardingStrategy::prepare_sums(const ModelSpec& model) {
     for (const at::Tensor& gradient : sum.together) numel += gradient.numel();
     sum.staging = at::empty({numel}, at::TensorOptions().dtype(dtype).device(data_.device()));
   }
+}
+
+Communicator* ShardingStrategy::equal_shards() const {
+  return cut().shards > 1 ? replicas_ : &data_;
 }
 
 std::vector<at::Tensor> ShardingStrategy::owned_gradients(size_t unit) const {

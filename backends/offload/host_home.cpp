@@ -107,6 +107,18 @@ at::Tensor HostHome::master(size_t unit, size_t segment) const {
   return slice_of(units_[unit].master, context_.units[unit].layout.compact(segment));
 }
 
+NamedTensors HostHome::state(size_t unit, size_t segment, const FlatRange& part) const {
+  const FlatLayout& layout = context_.units[unit].layout;
+  const int64_t begin =
+      layout.owned(segment, context_.shard_rank).offset - layout.compact(segment).offset;
+  const std::vector<std::string> names = optimizer_->state_names();
+  NamedTensors state;
+  for (size_t i = 0; i < names.size(); ++i) {
+    state.emplace_back(names[i], slice_of(units_[unit].state[i], part, begin));
+  }
+  return state;
+}
+
 void HostHome::add_memory(StrategyMemory& memory) const {
   memory.host_bytes += host_bytes_;
   memory.pinned_bytes += pinned_bytes_;

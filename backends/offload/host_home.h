@@ -32,6 +32,8 @@ class HostHome : public UnitOptimizer {
   void prepare(ParameterStore& parameters, GradientStore& gradients,
                const OptimizerFactory& factory) override;
   at::Tensor master(size_t unit, size_t segment) const override;
+  NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const override;
+  at::Tensor step_count() const override { return optimizer_->step_count(); }
   void add_memory(StrategyMemory& memory) const override;
 
  protected:

@@ -88,7 +88,6 @@ void HostStep::gradient_ready(size_t unit) {
 }
 
 void HostStep::step(const StepScalars& scalars) {
-  if (units_.empty()) return;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     complete(unit);
     if (!traffic_[unit].fresh) gradient_ready(unit);  // a second step on the same gradient
@@ -99,20 +98,33 @@ void HostStep::step(const StepScalars& scalars) {
   LateValues values({scalars.learning_rate,
                      scalars.gradient_scale.defined() ? scalars.gradient_scale : one,
                      scalars.skip.defined() ? scalars.skip : none});
+  if (units_.empty()) {  // nothing to update, but the step counts
+    begin_step(values);
+    return;
+  }
   step_begin_.record(context_.device);
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     traffic_[unit].pending = !units_[unit].pieces.empty();
   }
   {
     std::unique_lock lock(mutex_);
-    // Units without pieces were not waited for: the worker may still be at the last one.
-    changed_.wait(lock, [&] { return !scalars_ || error_; });
-    if (error_) std::rethrow_exception(error_);
+    wait_for_worker(lock);  // units without pieces were not waited for
     scalars_ = std::move(values);
     done_ = 0;
     ++steps_;
   }
   changed_.notify_all();
+}
+
+void HostStep::wait_for_worker(std::unique_lock<std::mutex>& lock) const {
+  changed_.wait(lock, [&] { return !scalars_ || error_; });
+  if (error_) std::rethrow_exception(error_);
+}
+
+at::Tensor HostStep::step_count() const {
+  std::unique_lock lock(mutex_);
+  wait_for_worker(lock);
+  return HostHome::step_count();
 }
 
 void HostStep::complete(size_t unit) {
@@ -154,12 +166,16 @@ void HostStep::work() {
   }
 }
 
-void HostStep::run_step() {
-  const std::vector<double> values = scalars_->read();
-  const double begin = now_s();
+bool HostStep::begin_step(LateValues& scalars) {
+  const std::vector<double> values = scalars.read();
   const auto scalar = [](double value) { return at::full({}, value, at::kFloat); };
   optimizer_->begin_step({scalar(values[0]), scalar(values[1]), scalar(values[2])});
-  const bool skip = values[2] != 0;  // staging then holds no new values
+  return values[2] != 0;
+}
+
+void HostStep::run_step() {
+  const bool skip = begin_step(*scalars_);  // staging then holds no new values
+  const double begin = now_s();
   double update_s = 0;
   if (!skip) step_begin_.block(*to_device_);
   for (size_t unit = 0; unit < units_.size(); ++unit) {

@@ -30,6 +30,7 @@ class HostStep : public HostHome {
   void gradient_ready(size_t unit) override;
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override;
+  at::Tensor step_count() const override;
   OffloadReport report() override;
 
  protected:
@@ -53,6 +54,9 @@ class HostStep : public HostHome {
   };
   void work();
   void run_step();
+  bool begin_step(LateValues& scalars);  // waits for them; whether the step is skipped
+  // Until the worker has done the last step.
+  void wait_for_worker(std::unique_lock<std::mutex>& lock) const;
   void update(size_t unit);
   void update_chunk(size_t unit, int64_t chunk);
   void send(size_t unit);
@@ -65,8 +69,8 @@ class HostStep : public HostHome {
   std::vector<Traffic> traffic_;
   Marker step_begin_;  // on the compute stream
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
   std::optional<LateValues> scalars_;  // of the step to do
   size_t done_ = 0;                    // units of the step whose values are on their way
   bool stop_ = false;

@@ -186,6 +186,18 @@ at::Tensor StreamedStep::master(size_t unit, size_t segment) const {
   return HostHome::master(unit, segment);
 }
 
+NamedTensors StreamedStep::state(size_t unit, size_t segment, const FlatRange& part) const {
+  stored_.synchronize();
+  return HostHome::state(unit, segment, part);
+}
+
+at::Tensor StreamedStep::step_count() const {
+  Marker counted;
+  counted.record(*update_stream_);
+  counted.synchronize();
+  return HostHome::step_count();
+}
+
 void StreamedStep::add_memory(StrategyMemory& memory) const {
   HostHome::add_memory(memory);
   const auto add = [&](const at::Tensor& tensor) {

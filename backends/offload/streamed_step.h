@@ -13,7 +13,7 @@ namespace tessera {
 // directions and updates of three neighbouring chunks overlap. Gradients and 16-bit parameters stay
 // on the device. step() only issues; complete() makes the compute stream wait for the unit's update
 // (or, for parameters that live in host memory, for their way back). The host's copies of masters
-// are behind until the storing stream has ended: master() and the destructor wait for it.
+// are behind until the storing stream has ended: those who look at them wait for it.
 class StreamedStep : public HostHome {
  public:
   using HostHome::HostHome;
@@ -22,6 +22,8 @@ class StreamedStep : public HostHome {
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override;
   at::Tensor master(size_t unit, size_t segment) const override;
+  NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const override;
+  at::Tensor step_count() const override;
   void add_memory(StrategyMemory& memory) const override;
   OffloadReport report() override;
 

@@ -45,6 +45,11 @@ class LocalSgd : public tessera::ShardingStrategy {
       visitor({p.block, p.name, mean(p.value), p.placement});
     });
   }
+  std::vector<tessera::StateTensor> state() override {
+    tessera::fail(tessera::ErrorCode::kInvalidArgument,
+                  "local_sgd: parameters and moments differ between ranks until they are averaged, "
+                  "so there is no one state to save");
+  }
 
  protected:
   Cut cut() const override { return {.shards = 1}; }

@@ -97,7 +97,8 @@ void ModuleBlock::add_buffers(const BuildContext& context) {
             "\" is a running statistic, which every data rank computes from its own rows: say "
             "whose is the model's (ModuleOptions{.running_statistics_of_rank = 0}), put the layer "
             "in eval mode to keep it as it is, or use LayerNorm or GroupNorm");
-      if (tensor.is_floating_point()) tensor.set_data(tensor.to(at::kFloat));
+      const auto dtype = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
+      tensor.set_data(tensor.to(dtype).contiguous());
       const std::string stored = place_.checkpoint_prefix + name;
       if (context.source != nullptr && (statistic || context.source->has(stored))) {
         tensor.copy_(context.source->read(stored, tensor.sizes()));

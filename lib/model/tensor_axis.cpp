@@ -85,6 +85,7 @@ at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& s
 }
 
 BlockBuilder shared_by(Communicator& axis, BlockBuilder builder, bool sequence_parallel) {
+  builder.sharers = &axis;
   builder.build = [&axis, sequence_parallel, name = builder.name,
                    build = builder.build](const BuildContext& context) {
     BuildContext shared = context;

@@ -57,7 +57,7 @@ class AdamW : public Optimizer {
   }
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
-  std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const override {
+  NamedTensors state(size_t range) const override {
     return {{"exp_avg", updates_[range].exp_avg}, {"exp_avg_sq", updates_[range].exp_avg_sq}};
   }
   at::Tensor step_count() const override { return step_count_; }

@@ -43,7 +43,7 @@ class Sgd : public Optimizer {
     if (config_.momentum == 0) return {};
     return {"momentum"};
   }
-  std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const override {
+  NamedTensors state(size_t range) const override {
     if (momentum_.empty()) return {};
     return {{"momentum", momentum_[range]}};
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The checks of the conformance suite that compare with one rank, and what all checks report to.
+// The checks of the conformance suite that have files of their own, and what all checks report to.
 #include <set>
 #include <string>
 #include <vector>
@@ -35,5 +35,6 @@ using Check = void (*)(const Subject&, Findings&);
 void check_trajectory(const Subject& subject, Findings& findings);
 void check_exact_gradients(const Subject& subject, Findings& findings);
 void check_accumulation(const Subject& subject, Findings& findings);
+void check_state(const Subject& subject, Findings& findings);
 
 }  // namespace tessera::testing

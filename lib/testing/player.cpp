@@ -172,8 +172,9 @@ std::string difference(const std::map<std::string, at::Tensor>& actual,
       return concat(name, " has shape ", other.sizes(), " instead of ", value.sizes());
     }
     if (other.equal(value)) continue;
-    const double norm = std::max(value.norm().item<double>(), least_norm);
-    const double error = (other - value).norm().item<double>() / norm;
+    const at::Tensor wide = value.to(at::kDouble);
+    const double norm = std::max(wide.norm().item<double>(), least_norm);
+    const double error = (other - wide).norm().item<double>() / norm;
     if (error <= tolerance && tolerance > 0) continue;
     return concat(name, " differs by ", error, " relative");
   }

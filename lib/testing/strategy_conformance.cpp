@@ -52,6 +52,7 @@ void check_misuse(const Subject& subject, Findings& findings) {
   findings.take(subject.play([](Player& p) {
     p.expect_error("forward_backward() before attach()",
                    [&] { p.strategy().forward_backward(p.share(0)); });
+    p.expect_error("state() before attach()", [&] { p.strategy().state(); });
   }));
   findings.take(subject.play([](Player& p) {
     p.expect(!p.strategy().name().empty(), "name() is empty");
@@ -334,7 +335,8 @@ std::vector<std::pair<std::string, Check>> checks_of(Promise promise) {
                                                     {"learning rate 0", check_zero_rate},
                                                     {"learning", check_learning},
                                                     {"unsupervised", check_unsupervised},
-                                                    {"memory", check_memory}};
+                                                    {"memory", check_memory},
+                                                    {"state", check_state}};
   if (promise != Promise::kContract) checks.emplace_back("trajectory", check_trajectory);
   if (promise == Promise::kExact) {
     checks.emplace_back("exact gradients", check_exact_gradients);

@@ -2,6 +2,7 @@
 // What all strategies share that keep every block on every rank of the data axis and differ only in
 // who owns which range of its flat buffers and when it is materialised.
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,8 @@ class ShardingStrategy : public Strategy {
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
   void visit_buffers(const ParameterVisitor& visitor) override;
+  std::vector<StateTensor> state() override;
+  void state_restored() override;
   StrategyMemory memory() const override;
   OffloadReport offload_report() override { return optimizer_->report(); }
   int64_t parameter_count() const override { return parameter_count_; }
@@ -132,6 +135,10 @@ class ShardingStrategy : public Strategy {
   void gradient_reduced(size_t unit);
   void finish_sums();
   std::vector<at::Tensor> owned_gradients(size_t unit) const;
+  // Ranks of the data axis that own the same shards; null: this one alone.
+  Communicator* equal_shards() const;
+  void add_unit_state(size_t unit, std::vector<StateTensor>& state);
+  void add_buffer_state(size_t block, std::vector<StateTensor>& state);
   void visit(bool gradients, const ParameterVisitor& visitor);
 
   ParallelConfig config_;
@@ -144,6 +151,9 @@ class ShardingStrategy : public Strategy {
   bool has_loss_ = true;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::string> block_names_;
+  std::vector<Communicator*> block_sharers_;  // see BlockBuilder
+  // Of tied parameters whose owner is on another stage, "block.parameter": the owner's name.
+  std::map<std::string, std::string> owner_elsewhere_;
   std::vector<std::vector<size_t>> units_of_block_, trained_units_of_block_;
   std::vector<ParameterUnit> units_;
   std::unique_ptr<GradientWire> wire_;
@@ -168,7 +178,7 @@ class ShardingStrategy : public Strategy {
   // of the step or evaluation under way
   std::vector<MicroBatch> micro_batches_;
   bool with_gradients_ = false;
-  uint64_t steps_begun_ = 0;
+  at::Tensor steps_begun_;  // int64 scalar on the host: seeds of random numbers follow from it
   at::Tensor counts_, loss_gradient_, sums_;  // counts_: see exchange_counts()
   Work counts_work_;
   std::optional<c10::Stream> beside_;

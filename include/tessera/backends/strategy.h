@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/state.h"
+#include "tessera/core/error.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/optim/optimizer.h"
 
@@ -93,6 +95,18 @@ class Strategy {
 
   // The buffers of every block, the same on every rank; floating ones as they are.
   virtual void visit_buffers(const ParameterVisitor&) {}
+
+  // This rank's part of all that later steps depend on; the pieces of all ranks together are the
+  // model's and its optimizer's state. First finishes the step under way. Later calls give the same
+  // memory. Throws Error(kInvalidArgument) where a strategy does not say it.
+  virtual std::vector<StateTensor> state() {
+    fail(ErrorCode::kInvalidArgument, "strategy ", name(),
+         " does not say its state (Strategy::state), so it cannot be saved or resumed");
+  }
+  // Values were written into what state() gave, on all ranks: the next step goes on from them.
+  virtual void state_restored() {
+    fail(ErrorCode::kInvalidArgument, "strategy ", name(), " does not take a state");
+  }
 
   virtual StrategyMemory memory() const = 0;
   // Finishes the step under way first.

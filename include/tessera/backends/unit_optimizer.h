@@ -44,6 +44,12 @@ class UnitOptimizer {
   virtual void complete(size_t unit) = 0;
   // fp32 values of the owned part of a segment, on any device.
   virtual at::Tensor master(size_t unit, size_t segment) const = 0;
+  // What the optimizer keeps for a part of an owned segment (a range of the unit's flat buffer with
+  // equal treatment), as Optimizer::state(). Like master() it may be read and written once the unit
+  // is complete, and stays where it is.
+  virtual NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const = 0;
+  // Optimizer::step_count(), once the last step has counted.
+  virtual at::Tensor step_count() const = 0;
   virtual void add_memory(StrategyMemory& memory) const = 0;
   // Of the latest step whose updates were used, or of the only one, which is then finished first.
   virtual OffloadReport report() { return {}; }
@@ -63,6 +69,8 @@ class DeviceOptimizer : public UnitOptimizer {
   void step(const StepScalars& scalars) override;
   void complete(size_t) override {}
   at::Tensor master(size_t unit, size_t segment) const override;
+  NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const override;
+  at::Tensor step_count() const override { return optimizer_->step_count(); }
   void add_memory(StrategyMemory& memory) const override;
 
  private:
@@ -71,6 +79,7 @@ class DeviceOptimizer : public UnitOptimizer {
   std::vector<at::Tensor> masters_;  // by unit: compact; undefined when parameters are fp32
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::pair<size_t, size_t>> ranges_;  // by unit: first, count
+  std::vector<FlatRange> places_;                  // by range: in its unit's flat buffer
 };
 
 // The rank's part of a flat buffer, segment after segment: [shard_numel].

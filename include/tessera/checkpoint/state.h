@@ -22,8 +22,8 @@ struct TensorSlice {
   std::vector<int64_t> shape;  // of the whole tensor
   int dim = -1;                // the sliced dimension; -1: the local tensor is the whole one
   int64_t local_size = 0;      // extent of that dimension in the local tensor, padding included
-  // In increasing order, without overlap; local indices in none of them are padding. Empty when dim
-  // is -1.
+  // In increasing order, without overlap; local indices in none of them are padding, which is zero.
+  // Empty when dim is -1.
   std::vector<Interval> intervals;
   int64_t begin = 0, end = 0;
 
@@ -35,8 +35,10 @@ struct TensorSlice {
 // same address, as long as the strategy is; read and written between steps only.
 struct StateTensor {
   std::string name;  // canonical: block and parameter, such as "h.3.mlp.up.weight"
-  // "parameter" (fp32 masters; what forward reads where the parameter is frozen), "buffer", or one
-  // of the optimizer's state names such as "exp_avg".
+  // "parameter" (fp32 masters; what forward reads where the parameter is frozen) or one of the
+  // optimizer's state names such as "exp_avg": the optimizer's step alone changes them. "buffer",
+  // and the scalars "step_count" of "optimizer" and "steps_begun" of "strategy" (int64, on the
+  // host): forward may change them.
   std::string kind;
   TensorSlice slice;
   at::Tensor value;  // 1-D, slice.numel() elements, contiguous, on any device

@@ -66,6 +66,7 @@ struct BlockBuilder {
   // The weights come from the user's program: every data rank takes the first one's. Else they must
   // be equal already.
   bool from_first_rank = false;
+  Communicator* sharers = nullptr;  // set by shared_by(): the ranks that build it together
 };
 
 struct ModelSpec {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -36,6 +37,8 @@ struct ExternalRange {
   std::vector<at::Tensor> state;  // fp32, as Optimizer::state_names() lists them
 };
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -51,7 +54,7 @@ class Optimizer {
   // zeros.
   virtual std::vector<std::string> state_names() const = 0;
   // State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), aligned with the range.
-  virtual std::vector<std::pair<std::string, at::Tensor>> state(size_t range) const = 0;
+  virtual NamedTensors state(size_t range) const = 0;
   virtual at::Tensor step_count() const = 0;  // fp32 device scalar
   virtual int64_t state_bytes() const = 0;
 };

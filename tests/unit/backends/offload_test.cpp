@@ -87,7 +87,7 @@ class Failing : public Optimizer {
     check(steps_ < 2, ErrorCode::kDataLoss, "planted failure");
   }
   std::vector<std::string> state_names() const override { return {"a"}; }
-  std::vector<std::pair<std::string, at::Tensor>> state(size_t) const override { return {}; }
+  NamedTensors state(size_t) const override { return {}; }
   at::Tensor step_count() const override { return {}; }
   int64_t state_bytes() const override { return 0; }
 

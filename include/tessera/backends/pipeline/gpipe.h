@@ -55,6 +55,8 @@ class GPipe : public Strategy {
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
   void visit_buffers(const ParameterVisitor& visitor) override;
+  std::vector<StateTensor> state() override { return inner_->state(); }
+  void state_restored() override { inner_->state_restored(); }
   StrategyMemory memory() const override { return inner_->memory(); }
   OffloadReport offload_report() override { return inner_->offload_report(); }
   int64_t extra_bytes_sent() const override;

@@ -45,6 +45,8 @@ class TensorParallel final : public Strategy {
     inner_->visit_gradients(visitor);
   }
   void visit_buffers(const ParameterVisitor& visitor) override { inner_->visit_buffers(visitor); }
+  std::vector<StateTensor> state() override { return inner_->state(); }
+  void state_restored() override { inner_->state_restored(); }
   StrategyMemory memory() const override { return inner_->memory(); }
   OffloadReport offload_report() override { return inner_->offload_report(); }
   int64_t extra_bytes_sent() const override { return inner_->extra_bytes_sent(); }

@@ -1,0 +1,92 @@
+// The check of the conformance suite on Strategy::state().
+#include <memory>
+
+#include "lib/testing/checks.h"
+#include "lib/testing/whole_state.h"
+#include "tessera/core/error.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr uint64_t kStop = 2, kSteps = 4;
+
+bool says_its_state(const Subject& subject) {
+  bool says = true;
+  subject.play([&](Player& p) {
+    p.attach();
+    try {
+      p.strategy().state();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidArgument) throw;
+      says = false;
+    }
+  });
+  return says;
+}
+
+std::map<std::string, at::Tensor> parameters_in(const WholeState& state) {
+  const std::string kind = " parameter";
+  std::map<std::string, at::Tensor> parameters;
+  for (const auto& [key, value] : state.tensors()) {
+    if (key.ends_with(kind)) parameters.emplace(key.substr(0, key.size() - kind.size()), value);
+  }
+  return parameters;
+}
+
+}  // namespace
+
+// The pieces of all ranks are the whole model, once; and a run that was stopped goes on in another
+// strategy, which has trained on something else before, as if nothing had happened.
+void check_state(const Subject& subject, Findings& findings) {
+  if (!says_its_state(subject)) return;
+  WholeState stopped, expected_state, resumed_state;
+  const auto train = [](Player& p, uint64_t first, uint64_t end) {
+    for (uint64_t step = first; step < end; ++step) p.train(step);
+  };
+  const auto finish = [&](Player& p, WholeState& state) {
+    train(p, kStop, kSteps);
+    p.evaluate(9);
+    p.read_parameters();
+    state.take(p.strategy().state());
+  };
+  const auto alone = subject.play([&](Player& p) {
+    p.attach();
+    train(p, 0, kSteps);
+    p.evaluate(9);
+    p.read_parameters();
+  });
+  const auto expected = subject.play([&](Player& p) {
+    p.attach();
+    train(p, 0, kStop);
+    stopped.take(p.strategy().state());
+    finish(p, expected_state);
+  });
+  findings.take(expected);
+  findings.expect(stopped.problem().empty(), stopped.problem());
+  const auto resumed = subject.play([&](Player& p) {
+    p.attach();
+    for (uint64_t step = 20; step < 23; ++step) p.train(step);
+    stopped.give(p.strategy().state());
+    p.strategy().state_restored();
+    p.outcome() = {};
+    finish(p, resumed_state);
+  });
+  findings.take(resumed);
+  findings.add("parameters in the state beside the visited ones",
+               difference(parameters_in(expected_state), expected.front().parameters, 0));
+  findings.add("state of the resumed run",
+               difference(resumed_state.tensors(), expected_state.tensors(), 0));
+  for (size_t rank = 0; rank < resumed.size(); ++rank) {
+    const std::vector<double>& whole = expected[rank].loss;
+    findings.add("losses of a run whose state was read", difference(whole, alone[rank].loss, 0));
+    findings.add("parameters of a run whose state was read",
+                 difference(expected[rank].parameters, alone[rank].parameters, 0));
+    findings.add("losses of the resumed run",
+                 difference(resumed[rank].loss,
+                            {whole.begin() + static_cast<std::ptrdiff_t>(kStop), whole.end()}, 0));
+    findings.add("parameters of the resumed run",
+                 difference(resumed[rank].parameters, expected[rank].parameters, 0));
+  }
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,245 @@
+// The state of every strategy and layout: whole, exact, and good for any other layout.
+#include <ATen/ATen.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <set>
+
+#include "lib/testing/fuzz_run.h"
+#include "lib/testing/whole_state.h"
+#include "tessera/model/adapters.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/optim/adamw.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/torch_modules.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+namespace nn = torch::nn;
+
+namespace {
+
+constexpr int kSteps = 4, kStop = 2, kMicroBatches = 4;
+
+struct Training {
+  ModelSpec model;
+  std::function<MicroBatch(uint64_t)> batch;  // by seed
+};
+
+struct Run {
+  WholeState stopped, last;    // after kStop steps and at the end
+  std::vector<double> losses;  // of its steps
+  std::map<std::string, at::Tensor> at_stop, parameters;
+};
+
+std::map<std::string, at::Tensor> parameters_of(Strategy& strategy) {
+  std::map<std::string, at::Tensor> values;
+  strategy.visit_parameters(
+      [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
+  return values;
+}
+
+// All steps, or those that are left behind `from`. The layout is that of a fuzzer's line.
+void play(const std::string& line, const Training& work, const WholeState* from, Run& run) {
+  const FuzzCase layout = parse_case(line);
+  test::run_ranks(layout.ranks(), [&](Communicator& world) {
+    const DeviceMesh mesh(world, layout.mesh);
+    const auto strategy = make_strategy(layout.parallel, mesh);
+    strategy->attach(work.model, {.seed = 5}, make_adamw({.weight_decay = 0.1}));
+    if (from != nullptr) {
+      from->give(strategy->state());
+      strategy->state_restored();
+    }
+    const Communicator& data = mesh.axis(Axis::kData);
+    const int share = kMicroBatches / data.size();
+    for (int step = from == nullptr ? 0 : kStop; step < kSteps; ++step) {
+      if (step == kStop) {
+        run.stopped.take(strategy->state());
+        const auto values = parameters_of(*strategy);
+        if (world.rank() == 0) run.at_stop = values;
+      }
+      std::vector<MicroBatch> mine;
+      for (int m = 0; m < share; ++m) {
+        const int place = data.rank() * share + m;
+        mine.push_back(work.batch(static_cast<uint64_t>(step * kMicroBatches + place)));
+      }
+      const double loss = strategy->forward_backward(mine).loss.item<double>();
+      if (world.rank() == 0) run.losses.push_back(loss);
+      strategy->optimizer_step(1e-2);
+    }
+    const auto values = parameters_of(*strategy);
+    if (world.rank() == 0) run.parameters = values;
+    run.last.take(strategy->state());
+  });
+}
+
+void check_equal(const std::map<std::string, at::Tensor>& actual,
+                 const std::map<std::string, at::Tensor>& expected, const std::string& what) {
+  CHECK(actual.size() == expected.size());
+  for (const auto& [name, value] : expected) {
+    REQUIRE(actual.contains(name));
+    CHECK_NOTHROW(test::require_bit_equal(actual.at(name), value, what + " " + name));
+  }
+}
+
+// What must be there: every parameter with its moments, and nothing else.
+void check_names(const Run& run, size_t frozen) {
+  std::map<std::string, std::set<std::string>> kinds;
+  for (const auto& [key, value] : run.stopped.tensors()) {
+    const size_t space = key.rfind(' ');
+    kinds[key.substr(space + 1)].insert(key.substr(0, space));
+  }
+  std::set<std::string> parameters;
+  for (const auto& [name, value] : run.parameters) parameters.insert(name);
+  CHECK(kinds.at("parameter") == parameters);
+  CHECK(kinds.at("exp_avg") == kinds.at("exp_avg_sq"));
+  CHECK(kinds.at("exp_avg").size() + frozen == parameters.size());
+}
+
+// Every layout resumes bit for bit what it saved, and what the layout before it in the list saved.
+void check_layouts(const Training& work, const std::vector<std::string>& layouts, double tolerance,
+                   size_t frozen = 0) {
+  std::optional<std::string> other;
+  const Run* before = nullptr;
+  std::vector<std::unique_ptr<Run>> runs;
+  for (const std::string& line : layouts) {
+    INFO(line);
+    Run& run = *runs.emplace_back(std::make_unique<Run>());
+    play(line, work, nullptr, run);
+    CHECK(run.stopped.problem() == "");
+    check_names(run, frozen);
+    Run resumed;
+    play(line, work, &run.stopped, resumed);
+    check_equal(resumed.stopped.tensors(), run.stopped.tensors(), "restored");
+    check_equal(resumed.last.tensors(), run.last.tensors(), "resumed");
+    check_equal(resumed.parameters, run.parameters, "resumed");
+    CHECK(resumed.losses == std::vector(run.losses.begin() + kStop, run.losses.end()));
+    if (before != nullptr) {
+      INFO("from " << *other);
+      Run moved;
+      play(line, work, &before->stopped, moved);
+      check_equal(moved.stopped.tensors(), before->stopped.tensors(), "moved");
+      check_equal(moved.at_stop, before->at_stop, "moved");
+      CHECK(std::abs(moved.losses[0] - before->losses[kStop]) <=
+            tolerance * std::abs(before->losses[kStop]));
+    }
+    before = &run;
+    other = line;
+  }
+}
+
+Training toy(const std::string& model) {
+  const FuzzModel made = fuzz_families().at("toy").build(parse_case(model));
+  return {made.model, [made](uint64_t seed) {
+            const MicroBatch drawn = made.batch(2, 5, seed);
+            return make_micro_batch(drawn.input_ids, drawn.labels);
+          }};
+}
+
+// Multiplies by a constant whose rows do not lie one after the other.
+struct FactorImpl : nn::Cloneable<FactorImpl> {
+  FactorImpl() { reset(); }
+  void reset() override { factor = register_buffer("factor", at::arange(10.0).view({2, 5}).t()); }
+  at::Tensor forward(const at::Tensor& x) { return at::tanh(x * factor.select(1, 1)); }
+  at::Tensor factor;
+};
+TORCH_MODULE(Factor);
+
+const std::vector<std::string> kOnTheDataAxis{
+    "strategy=single",
+    "strategy=ddp data=2",
+    "strategy=zero1 data=4",
+    "strategy=zero2 data=2 reduce_at_boundary=1",
+    "strategy=zero3 data=4 persistence_threshold=20",
+    "strategy=zero1 data=2 offload=optimizer offload_step=host offload_threads=2",
+    "strategy=fsdp data=4 unit_numel=300",
+    "strategy=zero3 data=2 persistence_threshold=20 offload=parameters offload_step=host",
+    "strategy=fsdp data=4 shard_ranks=2",
+    "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
+    "strategy=fsdp data=4 shard_ranks=1",
+    "strategy=zero3 data=4 persistence_threshold=20 offload=parameters offload_step=device "
+    "chunk_numel=64",
+    "strategy=fsdp data=2 reshard_after_forward=0 overlap=0",
+    "strategy=fsdp data=4 shard_ranks=2 offload=optimizer offload_step=host",
+};
+
+std::vector<std::string> in(const std::string& precision, std::vector<std::string> layouts) {
+  for (std::string& line : layouts) line += " parameter=" + precision;
+  return layouts;
+}
+
+}  // namespace
+
+TEST_CASE("a state is whole, resumes bit for bit and fits other layouts: data axis") {
+  check_layouts(toy("blocks=L6.D.Q3.B.L10.T.U1 tie=first hidden=12"), kOnTheDataAxis, 1e-5);
+}
+
+TEST_CASE("in bf16 masters are the state, and frozen parameters what forward reads") {
+  const Training work = toy("blocks=L6.L6f.D.Q3g.L10 tie=last frozen=last hidden=12");
+  check_layouts(work, in("bf16", kOnTheDataAxis), 2e-2, /*frozen=*/8);
+}
+
+TEST_CASE("pipelines say a tied parameter once under its owner's name") {
+  check_layouts(
+      toy("blocks=L6.D.C4f.B.L10.T.P.Q3 tie=first hidden=8"),
+      {"strategy=ddp data=2", "strategy=ddp pipeline=2 data=2",
+       "strategy=zero3 pipeline=3 data=2 schedule=1f1b persistence_threshold=20",
+       "strategy=fsdp data=4 shard_ranks=2",
+       "strategy=zero2 pipeline=2 data=2 schedule=interleaved chunks=3",
+       "strategy=zero1 pipeline=4 schedule=1f1b offload=optimizer offload_step=host",
+       "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=device", "strategy=single"},
+      1e-5, /*frozen=*/4);
+}
+
+TEST_CASE("stages without anything to update count the steps of the others") {
+  check_layouts(
+      toy("blocks=P.L6f tie=none frozen=last"),
+      {"strategy=zero1 pipeline=4 block_costs=1,1,1,1 offload=optimizer offload_step=host",
+       "strategy=zero1 pipeline=4 block_costs=1,1,1,1 offload=optimizer "
+       "offload_step=device",
+       "strategy=zero3 pipeline=4 block_costs=1,1,1,1"},
+      1e-5, /*frozen=*/7);
+}
+
+TEST_CASE("running statistics are those of the named rank, constant buffers everybody's") {
+  torch::manual_seed(3);
+  nn::Sequential module(nn::Linear(6, 5), nn::BatchNorm1d(5), Factor(), nn::Linear(5, 2));
+  const Training work{
+      from_sequential(module, squared_error, {.running_statistics_of_rank = 1}), [](uint64_t seed) {
+        const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+        return make_micro_batch(at::randn({8, 6}, generator) * 3 + 1, at::randn({8, 2}, generator));
+      }};
+  check_layouts(work,
+                {"strategy=ddp data=2", "strategy=zero3 data=2 persistence_threshold=8",
+                 "strategy=fsdp pipeline=2 data=2"},
+                1e-5);
+}
+
+TEST_CASE("pieces of a tensor axis are slices: fused queries, keys and values, padded tables") {
+  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
+  config.vocabulary = 31;
+  config.hidden = 24;
+  config.inner = 48;
+  config.heads = 4;
+  config.layers = 3;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
+  const Training work{make_gpt2_causal(config), [](uint64_t seed) {
+                        return toy_micro_batch({.vocabulary = 31}, 2, 5, seed);
+                      }};
+  const std::vector<std::string> layouts{
+      "strategy=ddp data=2",
+      "strategy=ddp tensor=2",
+      "strategy=zero3 data=2 tensor=2 sequence_parallel=1 persistence_threshold=20",
+      "strategy=zero1 pipeline=2 data=2 tensor=2 schedule=1f1b",
+      "strategy=single tensor=4 offload=optimizer offload_step=host",
+      "strategy=zero2 pipeline=2 data=2 shared_vocabulary=1",
+      "strategy=fsdp data=2 tensor=4 shard_ranks=1 sequence_parallel=1",
+      "strategy=single pipeline=3 schedule=1f1b shared_vocabulary=1",
+      "strategy=single"};
+  check_layouts(work, layouts, 1e-5);
+  check_layouts(work, in("bf16", {layouts.begin(), layouts.begin() + 4}), 2e-2);
+}
