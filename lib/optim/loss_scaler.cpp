@@ -35,4 +35,16 @@ void LossScaler::update(const at::Tensor& found_inf) {
   good_steps_.masked_fill_(grow, 0);
 }
 
+LossScalerState LossScaler::state() const {
+  return {scale_.item<double>(), static_cast<int64_t>(good_steps_.item<double>())};
+}
+
+void LossScaler::restore(const LossScalerState& state) {
+  check(state.scale >= config_.min_scale && state.scale <= config_.max_scale,
+        ErrorCode::kInvalidArgument, "loss scaling: a scale of ", state.scale,
+        " cannot be restored; the bounds are ", config_.min_scale, " and ", config_.max_scale);
+  scale_.fill_(state.scale);
+  good_steps_.fill_(static_cast<double>(state.good_steps));
+}
+
 }  // namespace tessera

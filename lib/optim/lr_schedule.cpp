@@ -115,18 +115,19 @@ double LrSchedule::at(int64_t updates_done) const {
 }
 
 void PlateauRate::observe(double metric) {
-  const bool better = metric < best_ * (1 - options_.threshold);
-  best_ = better ? metric : best_;
-  bad_ = better ? 0 : bad_ + 1;
-  if (cooldown_left_ > 0) {
-    --cooldown_left_;
-    bad_ = 0;
+  auto& [rate, best, bad, cooldown_left] = state_;
+  const bool better = metric < best * (1 - options_.threshold);
+  best = better ? metric : best;
+  bad = better ? 0 : bad + 1;
+  if (cooldown_left > 0) {
+    --cooldown_left;
+    bad = 0;
   }
-  if (bad_ <= options_.patience) return;
-  const double lower = std::max(rate_ * options_.factor, options_.min_lr.value_or(0));
-  if (rate_ - lower > options_.eps) rate_ = lower;
-  cooldown_left_ = options_.cooldown;
-  bad_ = 0;
+  if (bad <= options_.patience) return;
+  const double lower = std::max(rate * options_.factor, options_.min_lr.value_or(0));
+  if (rate - lower > options_.eps) rate = lower;
+  cooldown_left = options_.cooldown;
+  bad = 0;
 }
 
 }  // namespace tessera

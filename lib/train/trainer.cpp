@@ -21,7 +21,7 @@ std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& micro_batches, 
 
 struct Trainer::Pending {
   StepReport report;
-  std::optional<LateValues> values;
+  std::optional<LateValues> values;  // until they are read
 };
 
 Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
@@ -38,7 +38,8 @@ Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
 Trainer::~Trainer() = default;
 
 int64_t Trainer::fit(const BatchSource& source,
-                     const std::function<void(const StepReport&)>& on_step) {
+                     const std::function<void(const StepReport&)>& on_step,
+                     const StepBoundary& boundary) {
   last_end_s_ = now_s();
   int64_t made = 0;
   while (options_.max_steps == 0 || steps_ < options_.max_steps) {
@@ -53,6 +54,7 @@ int64_t Trainer::fit(const BatchSource& source,
     // issue_step() has read the previous step; its report goes out while this one runs.
     if (pending_ != nullptr) on_step(pending_->report);
     pending_ = std::move(next);
+    if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {
     const StepReport last = finish_step();
@@ -84,9 +86,11 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
                                                  result.token_count});
 }
 
-StepReport Trainer::finish_step() {
+const StepReport& Trainer::finish_step() {
   StepReport& report = pending_->report;
+  if (!pending_->values) return report;
   const std::vector<double> values = pending_->values->read();
+  pending_->values.reset();
   report.loss = values[0];
   report.grad_norm = values[1];
   report.clip_coefficient = values[2];
@@ -111,6 +115,23 @@ double Trainer::learning_rate() const {
 }
 
 void Trainer::observe(double metric) { plateau_.observe(metric); }
+
+TrainerState Trainer::state() {
+  if (pending_ != nullptr) finish_step();
+  TrainerState state{.steps = steps_, .updates = updates_, .skipped_in_a_row = skipped_in_a_row_};
+  if (scaler_.enabled()) state.loss_scaler = scaler_.state();
+  if (options_.schedule.kind == LrScheduleKind::kReduceOnPlateau) state.plateau = plateau_.state();
+  return state;
+}
+
+void Trainer::restore(const TrainerState& state) {
+  check(steps_ == 0, ErrorCode::kInternal, "Trainer::restore() after ", steps_, " steps");
+  steps_ = state.steps;
+  updates_ = state.updates;
+  skipped_in_a_row_ = state.skipped_in_a_row;
+  if (scaler_.enabled() && state.loss_scaler) scaler_.restore(*state.loss_scaler);
+  if (state.plateau) plateau_.restore(*state.plateau);
+}
 
 void Trainer::stop_for_numerics() {
   std::string culprit;

@@ -24,6 +24,12 @@ struct LossScalerConfig {
   double max_scale = kLargestLossScale;  // growth stops here; at most kLargestLossScale
 };
 
+struct LossScalerState {
+  double scale = 1;
+  int64_t good_steps = 0;  // finite steps in a row
+  bool operator==(const LossScalerState&) const = default;
+};
+
 // One per training run. Per step: read scale() for backward and unscaling, then update(), in this
 // order: gradients of a step are always divided by the scale they were multiplied with.
 class LossScaler {
@@ -32,6 +38,8 @@ class LossScaler {
   const at::Tensor& scale() const { return scale_; }  // fp32 scalar, same address for ever
   // found_inf: fp32 scalar, non-zero when the step's gradients were not finite.
   void update(const at::Tensor& found_inf);
+  LossScalerState state() const;  // waits for the device
+  void restore(const LossScalerState& state);
   bool enabled() const { return config_.enabled; }
 
  private:

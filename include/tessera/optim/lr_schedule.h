@@ -66,16 +66,24 @@ struct LrSchedule {
 // than `patience` observations: torch's ReduceLROnPlateau in mode min, with a relative threshold.
 class PlateauRate {
  public:
-  PlateauRate(double start, const LrScheduleOptions& options) : rate_(start), options_(options) {}
+  PlateauRate(double start, const LrScheduleOptions& options)
+      : state_{.rate = start}, options_(options) {}
 
-  double rate() const { return rate_; }
+  struct State {
+    double rate = 0;
+    double best = std::numeric_limits<double>::infinity();
+    int64_t bad = 0, cooldown_left = 0;  // observations
+    bool operator==(const State&) const = default;
+  };
+
+  double rate() const { return state_.rate; }
   void observe(double metric);
+  const State& state() const { return state_; }
+  void restore(const State& state) { state_ = state; }
 
  private:
-  double rate_;
+  State state_;
   LrScheduleOptions options_;
-  double best_ = std::numeric_limits<double>::infinity();
-  int64_t bad_ = 0, cooldown_left_ = 0;
 };
 
 }  // namespace tessera

@@ -9,12 +9,17 @@
 #include "tessera/backends/strategy.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/lr_schedule.h"
+#include "tessera/train/trainer_state.h"
 
 namespace tessera {
 
 // The micro-batches of this rank's next optimizer step; empty at the end of the data. Every rank's
 // source ends at the same step.
 using BatchSource = std::function<std::vector<MicroBatch>()>;
+
+// Called with a step's number once it is issued, before its report: the place to save, to evaluate
+// and to observe() between steps. Returns whether to go on, the same on every rank.
+using StepBoundary = std::function<bool(int64_t step)>;
 
 struct TrainerOptions {
   at::Device device = at::kCPU;  // where micro-batches are moved
@@ -57,9 +62,10 @@ class Trainer {
   Trainer(Strategy& strategy, const TrainerOptions& options);
   ~Trainer();
 
-  // Trains until max_steps or the end of the source; returns the steps made by this call. on_step
-  // may throw to stop.
-  int64_t fit(const BatchSource& source, const std::function<void(const StepReport&)>& on_step);
+  // Trains until max_steps, the end of the source, or a boundary that does not go on; returns the
+  // steps made by this call. on_step may throw to stop.
+  int64_t fit(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
+              const StepBoundary& boundary = {});
   // Runs the whole source without gradients; each call of the source gives micro-batches evaluated
   // together.
   EvalReport evaluate(const BatchSource& source);
@@ -67,10 +73,16 @@ class Trainer {
   // every rank; other schedules do not look at it.
   void observe(double metric);
 
+  // After the steps issued so far; inside fit() at a boundary. Waits for the last of them.
+  TrainerState state();
+  // Before the first step. A scale and a plateau's rate that this run's options have no use for are
+  // left alone.
+  void restore(const TrainerState& state);
+
  private:
   struct Pending;
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
-  StepReport finish_step();
+  const StepReport& finish_step();
   double learning_rate() const;
   [[noreturn]] void stop_for_numerics();
 
@@ -79,8 +91,7 @@ class Trainer {
   LossScaler scaler_;
   PlateauRate plateau_;
   std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet
-  int64_t steps_ = 0, updates_ = 0;
-  int skipped_in_a_row_ = 0;
+  int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
   double last_end_s_ = 0;
 };
 
