@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,11 +87,23 @@ void CheckpointDirectory::lock() {
        who.empty() ? "unknown" : who, "); wait for it, or choose another directory");
 }
 
+void CheckpointDirectory::set_aside_after(int64_t step) {
+  for (const auto& [later, path, unfinished] : named_checkpoints(path_)) {
+    if (later <= step) break;
+    std::string aside = path + ".old";
+    for (int number = 2; fs::exists(aside); ++number) aside = concat(path, ".old", number);
+    rename_path(files_, path, aside);
+  }
+  sync_directory(files_, path_);
+}
+
 void CheckpointDirectory::begin(int64_t step, int64_t bytes) {
-  struct statvfs disk {};
-  check(::statvfs(path_.c_str(), &disk) == 0, ErrorCode::kDataLoss, path_,
+  const std::string path = checkpoint_path(path_, step);
+  check(!fs::exists(path), ErrorCode::kDataLoss, path,
+        ": already exists and is not overwritten; resume from it, or choose another directory");
+  const int64_t free = files_.free_bytes(path_);
+  check(free >= 0, ErrorCode::kDataLoss, path_,
         ": its file system cannot be examined: ", std::strerror(errno));
-  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
   const int64_t needed = bytes + kManifestMargin;
   check(free >= needed, ErrorCode::kDataLoss, path_, ": the checkpoint of step ", step, " needs ",
         needed >> 20, " MiB, ", free >> 20,
@@ -115,11 +126,6 @@ void CheckpointDirectory::commit(const Manifest& manifest) {
   file.append(text.data(), static_cast<int64_t>(text.size()));
   file.finish();
   sync_directory(files_, temporary);
-  if (fs::exists(path)) {
-    std::string aside = path + ".old";
-    for (int number = 2; fs::exists(aside); ++number) aside = concat(path, ".old", number);
-    rename_path(files_, path, aside);
-  }
   rename_path(files_, temporary, path);
   sync_directory(files_, path_);
   replace_file(files_, path_ + "/latest", fs::path(path).filename().string() + "\n");

@@ -25,10 +25,12 @@ class CheckpointDirectory {
   CheckpointDirectory(const CheckpointDirectory&) = delete;
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
-  // Makes the unfinished directory of a checkpoint for which `bytes` are free.
+  // Renames the checkpoints of later steps to <name>.old.
+  void set_aside_after(int64_t step);
+  // Makes the unfinished directory of a checkpoint for which `bytes` are free. Refuses a step whose
+  // checkpoint exists.
   void begin(int64_t step, int64_t bytes);
-  // Writes the manifest and gives the directory its name. One that has the name already, which an
-  // abandoned continuation of the run left behind, is renamed to <name>.old.
+  // Writes the manifest and gives the directory its name.
   void commit(const Manifest& manifest);
   void discard(int64_t step) noexcept;  // an unfinished one
   // Removes the oldest complete checkpoints until `limit` remain, but never these two.

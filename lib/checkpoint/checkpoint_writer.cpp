@@ -24,6 +24,12 @@ CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
 
 CheckpointWriter::~CheckpointWriter() = default;
 
+void CheckpointWriter::resume_from(int64_t step) {
+  all_ranks_do(world_, [&] {
+    if (directory_) directory_->set_aside_after(step);
+  });
+}
+
 std::vector<ShardPiece> CheckpointWriter::begin(int64_t step,
                                                 const std::vector<StateTensor>& state) {
   std::vector<ShardPiece> pieces;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,6 +22,11 @@ int FileSystem::rename(const std::string& from, const std::string& to) {
 }
 int FileSystem::make_directory(const std::string& path) { return ::mkdir(path.c_str(), 0755); }
 int FileSystem::remove(const std::string& path) { return ::remove(path.c_str()); }
+int64_t FileSystem::free_bytes(const std::string& path) {
+  struct statvfs disk {};
+  if (::statvfs(path.c_str(), &disk) != 0) return -1;
+  return static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+}
 
 FileSystem& FileSystem::system() {
   static FileSystem files;

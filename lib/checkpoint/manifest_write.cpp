@@ -71,7 +71,9 @@ std::string Manifest::to_json() const {
   out.key("libraries").begin_object();
   for (const auto& [name, version] : libraries) out.field(name, version);
   out.end_object();
-  out.key("run").value(Json::parse(run, {.error_code = ErrorCode::kInvalidArgument}, "run"));
+  const Json of_run = Json::parse(run, {.error_code = ErrorCode::kInvalidArgument}, "run");
+  if (!of_run.is_object()) of_run.fail("expected an object");
+  out.key("run").value(of_run);
   out.key("files").begin_array();
   for (const SavedFile& file : files) {
     out.begin_object().field("name", file.name).field("bytes", file.bytes);

@@ -41,6 +41,10 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
+  // The run continues from this step: checkpoints of later ones, damaged or of an abandoned
+  // continuation, are renamed to <name>.old, so that nobody takes them for this run's.
+  void resume_from(int64_t step);
+
   // Saves the pieces of all ranks as <directory>/checkpoint-<step>. run: a JSON object of the
   // caller's, the same on all ranks; given back by Checkpoint::run().
   void save(int64_t step, const std::vector<StateTensor>& state, const std::string& run);

@@ -17,7 +17,8 @@ class FileSystem {
   virtual int close(int file);
   virtual int rename(const std::string& from, const std::string& to);
   virtual int make_directory(const std::string& path);
-  virtual int remove(const std::string& path);  // a file or an empty directory
+  virtual int remove(const std::string& path);          // a file or an empty directory
+  virtual int64_t free_bytes(const std::string& path);  // of its file system, for this user
 
   static FileSystem& system();
 };
