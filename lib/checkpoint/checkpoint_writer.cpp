@@ -1,21 +1,76 @@
 #include "tessera/checkpoint/checkpoint_writer.h"
 
+#include <ATen/ATen.h>
 #include <torch/version.h>
 
-#include <charconv>
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include "lib/checkpoint/agreement.h"
 #include "lib/checkpoint/checkpoint_directory.h"
 #include "lib/checkpoint/shard_writer.h"
+#include "lib/checkpoint/snapshot.h"
 #include "tessera/core/clock.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/core/late_values.h"
 
 namespace tessera {
+namespace {
+
+// Whether something holds on all ranks, asked at one step and answered at a later one, so that
+// neither the host nor the device waits.
+class LateAgreement {
+ public:
+  LateAgreement(Communicator& world, bool mine)
+      : all_(at::full({1}, mine ? 1 : 0, at::dtype(at::kInt).device(world.device()))),
+        work_(world.all_reduce(all_, ReduceOp::kMin)) {
+    if (all_.is_cpu()) return;
+    work_.wait();
+    copied_.emplace(std::vector<at::Tensor>{all_[0]});
+  }
+  bool answer() {
+    work_.wait();
+    return (copied_ ? copied_->read().front() : all_.item<double>()) == 1;
+  }
+
+ private:
+  at::Tensor all_;
+  Work work_;
+  std::optional<LateValues> copied_;
+};
+
+Manifest assemble(const std::vector<std::string>& parts, int64_t step, const std::string& run) {
+  Manifest manifest;
+  manifest.step = step;
+  manifest.run = run;
+  manifest.libraries = {{"tessera", TESSERA_VERSION}, {"torch", TORCH_VERSION}};
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    manifest.merge(Manifest::parse_part(parts[rank], concat("rank ", rank)));
+  }
+  manifest.check_complete();
+  return manifest;
+}
+
+}  // namespace
+
+// First every rank writes its file, then rank 0 commits them.
+struct CheckpointWriter::Save {
+  std::string run;
+  double started = now_s();
+  SavedCheckpoint saved;
+  bool written = false;                  // by all ranks
+  std::optional<LateAgreement> is_done;  // the task, on all ranks
+  std::future<std::string> task;         // last: it ends before the rest goes
+};
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
                                    CheckpointOptions options)
-    : world_(world), path_(std::move(directory)), options_(options) {
+    : world_(world),
+      path_(std::move(directory)),
+      options_(options),
+      snapshot_(std::make_unique<Snapshot>()) {
   all_ranks_do(world_, [&] {
     if (world_.rank() != 0) return;
     directory_ = std::make_unique<CheckpointDirectory>(*options_.files, path_);
@@ -25,6 +80,7 @@ CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
 CheckpointWriter::~CheckpointWriter() = default;
 
 void CheckpointWriter::resume_from(int64_t step) {
+  complete();
   all_ranks_do(world_, [&] {
     if (directory_) directory_->set_aside_after(step);
   });
@@ -47,48 +103,85 @@ std::vector<ShardPiece> CheckpointWriter::begin(int64_t step,
   return pieces;
 }
 
-Manifest CheckpointWriter::write(int64_t step, const std::vector<ShardPiece>& pieces) const {
-  const std::string directory = checkpoint_path(path_, step) + kUnfinished;
-  return write_shard(*options_.files, directory, world_.rank(), pieces);
-}
-
-Manifest CheckpointWriter::assemble(const std::vector<std::string>& parts, int64_t step,
-                                    const std::string& run) const {
-  Manifest manifest;
-  manifest.step = step;
-  manifest.run = run;
-  manifest.libraries = {{"tessera", TESSERA_VERSION}, {"torch", TORCH_VERSION}};
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    manifest.merge(Manifest::parse_part(parts[rank], concat("rank ", rank)));
-  }
-  manifest.check_complete();
-  return manifest;
-}
-
-int64_t CheckpointWriter::commit(const std::vector<std::string>& parts, int64_t step,
-                                 const std::string& run) const {
-  const Manifest manifest = assemble(parts, step, run);
-  directory_->commit(manifest);
-  if (options_.total_limit > 0) directory_->remove_old(options_.total_limit, step, kept_);
-  return manifest.total_bytes();
-}
-
 void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
                             const std::string& run) {
+  complete();
   const double started = now_s();
-  const std::vector<ShardPiece> pieces = begin(step, state);
-  SavedCheckpoint saved{.path = checkpoint_path(path_, step), .step = step};
+  std::vector<ShardPiece> pieces = begin(step, state);
+  under_way_ = std::make_unique<Save>();
+  under_way_->run = run;
+  under_way_->started = started;
+  under_way_->saved = {.path = checkpoint_path(path_, step), .step = step};
+  const bool copied = options_.asynchronous && snapshot_->take(pieces);
+  auto ready = std::make_shared<Marker>();
+  if (copied) ready->record(world_.device());
+  const auto write = [this, step, ready, pieces = std::move(pieces)] {
+    const c10::Stream stream = side_stream(world_.device());
+    set_current_device(world_.device());
+    const StreamScope beside(stream);  // of the run's own work on the device
+    ready->block(stream);
+    const std::string directory = checkpoint_path(path_, step) + kUnfinished;
+    return write_shard(*options_.files, directory, world_.rank(), pieces).to_json();
+  };
+  under_way_->task = std::async(copied ? std::launch::async : std::launch::deferred, write);
+  if (!copied) under_way_->task.wait();  // the views are valid now only
+  under_way_->saved.stall_s = now_s() - started;
+  if (!options_.asynchronous) complete();
+}
+
+void CheckpointWriter::advance() {
+  Save& save = *under_way_;
+  const double started = now_s();
   try {
-    const std::vector<std::string> parts =
-        on_all_ranks(world_, [&] { return write(step, pieces).to_json(); });
-    saved.bytes =
-        std::stoll(rank_0_does(world_, [&] { return std::to_string(commit(parts, step, run)); }));
+    const std::vector<std::string> results = on_all_ranks(world_, [&] { return save.task.get(); });
+    save.is_done.reset();
+    if (save.written) {
+      save.saved.bytes = std::stoll(results.front());
+      save.saved.write_s = now_s() - save.started;
+      save.saved.stall_s += now_s() - started;
+      finished_.push_back(std::move(save.saved));
+      under_way_.reset();
+      return;
+    }
+    save.written = true;
+    const auto commit = [this, results, run = save.run, step = save.saved.step, kept = kept_] {
+      if (!directory_) return std::string();
+      const Manifest manifest = assemble(results, step, run);
+      directory_->commit(manifest);
+      if (options_.total_limit > 0) directory_->remove_old(options_.total_limit, step, kept);
+      return std::to_string(manifest.total_bytes());
+    };
+    const auto policy = options_.asynchronous ? std::launch::async : std::launch::deferred;
+    save.task = std::async(policy, commit);
   } catch (...) {
+    const int64_t step = save.saved.step;
+    under_way_.reset();  // waits for its thread
     if (directory_) directory_->discard(step);
     throw;
   }
-  saved.write_s = saved.stall_s = now_s() - started;
-  finished_.push_back(std::move(saved));
+  save.saved.stall_s += now_s() - started;
+}
+
+void CheckpointWriter::complete() {
+  while (under_way_) {
+    if (under_way_->is_done) under_way_->is_done->answer();
+    advance();
+  }
+}
+
+std::vector<SavedCheckpoint> CheckpointWriter::poll() {
+  if (under_way_ && under_way_->is_done && under_way_->is_done->answer()) advance();
+  if (under_way_) {
+    const auto now = std::chrono::seconds(0);
+    under_way_->is_done.emplace(world_,
+                                under_way_->task.wait_for(now) == std::future_status::ready);
+  }
+  return std::exchange(finished_, {});
+}
+
+std::vector<SavedCheckpoint> CheckpointWriter::wait() {
+  complete();
+  return std::exchange(finished_, {});
 }
 
 SavedCheckpoint save_checkpoint(Communicator& world, const std::string& directory, int64_t step,
@@ -96,7 +189,7 @@ SavedCheckpoint save_checkpoint(Communicator& world, const std::string& director
                                 const CheckpointOptions& options) {
   CheckpointWriter writer(world, directory, options);
   writer.save(step, state, run);
-  return writer.poll().front();
+  return writer.wait().front();
 }
 
 }  // namespace tessera

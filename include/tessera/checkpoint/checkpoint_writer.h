@@ -4,21 +4,22 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tessera/checkpoint/file_system.h"
-#include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera {
 
 class CheckpointDirectory;
+class Snapshot;
 struct ShardPiece;
 
 struct CheckpointOptions {
   int64_t total_limit = 0;  // complete checkpoints that remain; 0: all
+  // save() returns when the state is copied; the rest happens on a thread beside the next steps.
+  bool asynchronous = false;
   FileSystem* files = &FileSystem::system();
 };
 
@@ -33,7 +34,8 @@ struct SavedCheckpoint {
 // Writes checkpoints into one directory, which no other job may use meanwhile. Every call is
 // collective over `world`, which must outlive it, and is made between steps. What fails on one rank
 // (a full disk, a rank that cannot write) fails on all with the same Error(kDataLoss), which names
-// rank, file and reason; nothing of that checkpoint stays, and older ones are not touched.
+// rank, file and reason; nothing of that checkpoint stays, and older ones are not touched. When
+// asynchronous, the error comes from the next call.
 class CheckpointWriter {
  public:
   CheckpointWriter(Communicator& world, std::string directory, CheckpointOptions options = {});
@@ -46,22 +48,25 @@ class CheckpointWriter {
   void resume_from(int64_t step);
 
   // Saves the pieces of all ranks as <directory>/checkpoint-<step>. run: a JSON object of the
-  // caller's, the same on all ranks; given back by Checkpoint::run().
+  // caller's, the same on all ranks; given back by Checkpoint::run(). One save is under way at a
+  // time: the one before is waited for.
   void save(int64_t step, const std::vector<StateTensor>& state, const std::string& run);
-  // Those that have become complete since the last call of poll().
-  std::vector<SavedCheckpoint> poll() { return std::exchange(finished_, {}); }
+  // Those that have become complete since the last call of poll() or wait(). To be called after
+  // every step when asynchronous: it moves a save on that all ranks have written, and waits for
+  // none.
+  std::vector<SavedCheckpoint> poll();
+  // The same, after the save under way is complete.
+  std::vector<SavedCheckpoint> wait();
 
   // The checkpoint of this step is not removed by the limit; nullopt: none is kept but the newest.
   void keep(std::optional<int64_t> step) { kept_ = step; }
 
  private:
+  struct Save;  // one under way
+
   std::vector<ShardPiece> begin(int64_t step, const std::vector<StateTensor>& state);
-  // Of this rank; no other rank is needed.
-  Manifest write(int64_t step, const std::vector<ShardPiece>& pieces) const;
-  // Of rank 0.
-  Manifest assemble(const std::vector<std::string>& parts, int64_t step,
-                    const std::string& run) const;
-  int64_t commit(const std::vector<std::string>& parts, int64_t step, const std::string& run) const;
+  void advance();   // collective: gets the result of the task under way, and starts the next
+  void complete();  // collective: until nothing is under way
 
   Communicator& world_;
   std::string path_;
@@ -69,6 +74,8 @@ class CheckpointWriter {
   std::optional<int64_t> kept_;
   std::vector<SavedCheckpoint> finished_;
   std::unique_ptr<CheckpointDirectory> directory_;  // rank 0 only
+  std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<Save> under_way_;
 };
 
 // One checkpoint with a writer of its own.

@@ -1,0 +1,74 @@
+#include "lib/checkpoint/snapshot.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+#include "tessera/core/host_memory.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kAlignment = 512;
+// Stays free for what the next steps allocate.
+constexpr int64_t kDeviceMargin = int64_t{1} << 30;
+constexpr int64_t kHostMargin = int64_t{2} << 30;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+at::Tensor device_buffer(at::Device device, int64_t bytes) {
+  if (device_memory(device).first < bytes + kDeviceMargin) return {};
+  try {
+    return at::empty({bytes}, at::dtype(at::kByte).device(device));
+  } catch (const c10::OutOfMemoryError&) {
+    return {};
+  }
+}
+
+at::Tensor host_buffer(at::Device source, int64_t bytes) {
+  if (available_host_memory() < bytes + kHostMargin) return {};
+  try {
+    HostThreads threads(2, cores_near(source));
+    return host_zeros(bytes, at::kByte, source.is_cuda(), threads);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResourceExhausted) throw;
+    return {};
+  }
+}
+
+}  // namespace
+
+bool Snapshot::take(std::vector<ShardPiece>& pieces) {
+  if (pieces.empty()) return true;
+  // Values on the host and on the device may be mixed (offload).
+  int64_t on_device = 0, on_host = 0;
+  at::Device device = at::kCPU;
+  for (const ShardPiece& piece : pieces) {
+    if (!piece.value.is_cpu()) device = piece.value.device();
+    (piece.value.is_cpu() ? on_host : on_device) +=
+        aligned(static_cast<int64_t>(piece.value.nbytes()));
+  }
+  const at::Tensor copies = on_device > 0 ? device_buffer(device, on_device) : at::Tensor();
+  const int64_t host_bytes = on_host + (copies.defined() ? 0 : on_device);
+  if (host_bytes > 0 && (!host_.defined() || host_.numel() < host_bytes)) {
+    host_ = at::Tensor();
+    host_ = host_buffer(device, host_bytes);
+    if (!host_.defined()) return false;
+  }
+  int64_t device_used = 0, host_used = 0;
+  for (ShardPiece& piece : pieces) {
+    const bool stays = copies.defined() && !piece.value.is_cpu();
+    int64_t& used = stays ? device_used : host_used;
+    const auto bytes = static_cast<int64_t>(piece.value.nbytes());
+    const at::Tensor copy =
+        (stays ? copies : host_).narrow(0, used, bytes).view(piece.value.scalar_type());
+    copy.copy_(piece.value, /*non_blocking=*/true);
+    piece.value = copy;
+    used += aligned(bytes);
+  }
+  if (on_device > 0 && !copies.defined()) synchronize_device(device);
+  return true;
+}
+
+}  // namespace tessera

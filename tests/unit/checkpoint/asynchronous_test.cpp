@@ -1,0 +1,126 @@
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+#include "tests/unit/checkpoint/states.h"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+// Writes of a page or more wait until they are let through.
+class SlowFileSystem : public FileSystem {
+ public:
+  int64_t write(int file, const void* bytes, size_t size, int64_t at) override {
+    std::unique_lock lock(mutex_);
+    if (size >= 4096) changed_.wait(lock, [&] { return let_through_; });
+    return FileSystem::write(file, bytes, size, at);
+  }
+  void let_through() {
+    const std::lock_guard lock(mutex_);
+    let_through_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool let_through_ = false;
+};
+
+// The file of rank 1 cannot be made.
+struct FullForRankOne : FileSystem {
+  std::atomic<bool> full = true;
+  int open(const std::string& path, int flags) override {
+    errno = ENOSPC;
+    return full && path.ends_with("rank-1.safetensors") ? -1 : FileSystem::open(path, flags);
+  }
+};
+
+std::vector<StateTensor> state_at(Communicator& world, double step) {
+  return state_of(small_model(), world.rank(), world.size(), step, 1);
+}
+
+// A step of the run: it talks to the other ranks and changes the state.
+void step(Communicator& world, const std::vector<StateTensor>& state) {
+  for (const StateTensor& tensor : state) tensor.value.add_(1);
+  world.all_reduce(at::ones({1})).wait();
+}
+
+std::vector<SavedCheckpoint> run_until_saved(Communicator& world, CheckpointWriter& writer,
+                                             const std::vector<StateTensor>& state) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (std::chrono::steady_clock::now() < deadline) {
+    step(world, state);
+    std::vector<SavedCheckpoint> saved = writer.poll();
+    if (!saved.empty()) return saved;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("an asynchronous save keeps the state of its step while the run goes on") {
+  const TempDir folder;
+  SlowFileSystem files;
+  run_ranks(3, [&](Communicator& world) {
+    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true, .files = &files});
+    const auto state = state_at(world, 5);
+    writer.save(5, state, R"({"a":1})");
+    for (int i = 0; i < 20; ++i) {
+      step(world, state);
+      require(writer.poll().empty(), "the disk stands still");
+    }
+    if (world.rank() == 0) files.let_through();
+    const auto saved = run_until_saved(world, writer, state);
+    require(saved.size() == 1 && saved[0].step == 5, "one checkpoint");
+    require(saved[0].bytes > 0 && saved[0].stall_s < saved[0].write_s, "its figures");
+    require(writer.wait().empty(), "nothing is under way");
+  });
+  require_loads(folder.path("run/checkpoint-5"), 5, small_model());
+}
+
+TEST_CASE("a save waits for the one before, and what is under way at the end is waited for") {
+  const TempDir folder;
+  run_ranks(2, [&](Communicator& world) {
+    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true});
+    for (const int number : {1, 2, 3}) {
+      const auto state = state_at(world, number);
+      writer.save(number, state, "{}");
+      step(world, state);
+    }
+    const auto saved = writer.wait();
+    require(saved.size() == 3 && saved[0].step == 1 && saved[2].step == 3, "all, in order");
+  });
+  for (const int number : {1, 2, 3}) {
+    require_loads(folder.path("run/checkpoint-" + std::to_string(number)), number, small_model());
+  }
+}
+
+TEST_CASE("what fails beside the run is an error of a later call on every rank") {
+  const TempDir folder;
+  FullForRankOne files;
+  run_ranks(2, [&](Communicator& world) {
+    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true, .files = &files});
+    const auto state = state_at(world, 1);
+    writer.save(1, state, "{}");
+    const std::string said = require_error(
+        ErrorCode::kDataLoss, [&] { run_until_saved(world, writer, state); }, "poll");
+    require(said.find("rank 1: ") == 0 && said.find("rank-1.safetensors: cannot be created: No "
+                                                    "space left on device") != said.npos,
+            said);
+    world.barrier();
+    require(find_checkpoint(folder.path("run")).path.empty(), "nothing stays");
+    require(find_checkpoint(folder.path("run")).skipped.empty(), "not even a part");
+    world.barrier();
+    files.full = false;
+    writer.save(2, state_at(world, 2), "{}");
+    require(writer.wait().size() == 1, "the next save is an ordinary one");
+  });
+  require_loads(folder.path("run/checkpoint-2"), 2, small_model());
+}
