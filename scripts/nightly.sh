@@ -59,10 +59,10 @@ release_target() {
 }
 stage_fuzz() {
   release_target fuzz_layouts
-  local how=(--seconds "${TESSERA_FUZZ_SECONDS:-7200}" --least 20)
+  local how=(--seconds "${TESSERA_FUZZ_SECONDS:-7200}" --least 20 --case-seconds 900)
   [[ -z $short ]] || how=(--seconds 20)
   # A rank that is late because others have the host is no hang.
-  TESSERA_COLLECTIVE_TIMEOUT_S=60 "build/${TESSERA_PRESET:-release}/bin/fuzz_layouts" --seed "$(date +%s)" "${how[@]}"
+  TESSERA_COLLECTIVE_TIMEOUT_S=300 "build/${TESSERA_PRESET:-release}/bin/fuzz_layouts" --seed "$(date +%s)" "${how[@]}"
 }
 stage_readers() {
   release_target all

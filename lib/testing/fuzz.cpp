@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kShrinkAttempts = 2000;
 constexpr double kShrinkSeconds = 240;
+constexpr double kReportSeconds = 600;
 
 struct Outcome {
   enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
@@ -245,6 +246,7 @@ FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& opt
     return summary;
   }
   const double end = begin + options.seconds;
+  double report_at = begin + kReportSeconds;
   for (int64_t i = options.first; now_s() < end && summary.failures.size() < options.most_failures;
        ++i) {
     if (options.cases > 0 && i >= options.first + options.cases) break;
@@ -252,6 +254,10 @@ FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& opt
     std::seed_seq numbers{options.seed, static_cast<uint64_t>(i)};
     std::mt19937_64 random(numbers);
     run_one(i, draw_case(random, options));
+    if (now_s() < report_at) continue;
+    print(concat(std::lround(now_s() - begin), " s: held ", summary.held, ", refused ",
+                 summary.refused, ", failed ", summary.failures.size()));
+    report_at += kReportSeconds;
   }
   print(concat("largest share of a tolerance: ", worst));
   return summary;

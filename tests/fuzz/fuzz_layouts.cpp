@@ -1,11 +1,12 @@
 // The layout fuzzer by hand, for as long as wanted:
 //   fuzz_layouts [--seconds N] [--seed N] [--first N] [--cases N] [--only-strategy NAME]...
 //                [--only-model NAME]... [--case 'LINE'] [--no-shrink] [--with-known] [--verbose]
-//                [--failures N] [--least N] [--only-values]
+//                [--failures N] [--least N] [--only-values] [--case-seconds N]
 // At its end it says in how many held cases each value of each option was, and names those in fewer
 // than 20; with --least those in fewer than N are an error. Exits 1 then, when a case failed, or
 // when more than half of them were refused. Stops after 5 failed cases, or --failures.
-// --only-values leaves out what ranks hold.
+// --only-values leaves out what ranks hold. A case that takes longer than --case-seconds (120) ends
+// the program: a hang, unless others have the host.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -59,6 +60,8 @@ Command parse(int argc, char** argv) {
       options.most_failures = std::stoull(value());
     } else if (flag == "--least") {
       command.least = std::stoll(value());
+    } else if (flag == "--case-seconds") {
+      options.case_seconds = std::stod(value());
     } else if (flag == "--no-shrink") {
       options.shrink = false;
     } else if (flag == "--with-known") {
