@@ -25,3 +25,6 @@ run 0 'conform: tcp, 2 ranks' --rdzv-backend c10d --rdzv-endpoint "127.0.0.1:$po
 proved torchrun "c10d: $(grep "cases conform" "$work/output")"
 run 0 'ddp on 2 rank' --standalone $(squad "$work/squad")
 proved torchrun "fine-tuning without --strategy: $(grep -m1 'ddp on 2 rank' "$work/output")"
+run 1 'Root Cause' --standalone $(squad "$work/nothing") --validation_file "$work/nowhere.json"
+grep -q 'traceback *: .*nowhere.json' "$work/output" || { cat "$work/output"; die "torchrun: its summary does not name the cause"; }
+proved torchrun "its summary names the cause: $(grep -m1 -o 'traceback *: .*nowhere.json[^"]*' "$work/output")"

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <new>
 
@@ -14,6 +16,7 @@
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_threads.h"
+#include "tessera/core/json.h"
 #include "tessera/core/log.h"
 
 namespace tessera {
@@ -102,6 +105,19 @@ void log_endings(const std::vector<Ending>& endings) {
   set_log_rank(speaker);
 }
 
+// For torchrun, whose summary names the cause that its workers leave in this file (the format is
+// torch.distributed.elastic's).
+void leave_for_agent(const Ending& ending) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr) return;
+  JsonWriter report;
+  report.begin_object().key("message").begin_object();
+  report.field("message", concat(ending.kind, ": ", ending.message)).key("extraInfo");
+  report.begin_object().field("timestamp", std::to_string(std::time(nullptr))).end_object();
+  report.field("errorCode", ending.code).end_object().end_object();
+  std::ofstream(path, std::ios::trunc) << report.text();
+}
+
 int run_threads(int ranks, const JobFunction& fn) {
   std::vector<Ending> endings(ranks);
   try {
@@ -168,6 +184,7 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
     return ending.message != kNoAnswer;
   });
   if (reporter - endings.begin() == bootstrap->rank()) log_endings(endings);
+  if (mine.code != 0 && mine.code == root_cause(endings)) leave_for_agent(mine);
   world.reset();  // after the report: closing what was aborted may take its time
   return root_cause(endings);
 }
@@ -190,6 +207,7 @@ int run_job(const JobOptions& options, const JobFunction& fn) {
   } catch (...) {
     const Ending ending = current_exception_ending();
     log(LogLevel::kError, ending.kind, ": ", ending.message);
+    leave_for_agent(ending);
     return ending.code;
   }
 }

@@ -2,7 +2,9 @@
 
 #include <atomic>
 
+#include "tessera/core/json.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
 namespace tessera {
@@ -47,6 +49,23 @@ TEST_CASE("one process is a world of one, whatever the transport it may use") {
     });
     REQUIRE(code == 0);
   }
+}
+
+TEST_CASE("torchrun's agent is told the cause in the file it names") {
+  const TempDir dir;
+  const std::string path = dir.path("error.json");
+  setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), /*overwrite=*/1);
+  const JobFunction torn = [](Communicator&, const LaunchInfo&, ControlChannel&) {
+    fail(ErrorCode::kDataLoss, "\"a\" is torn");
+  };
+  const int code = run_job({.transport = "local"}, torn);
+  unsetenv("TORCHELASTIC_ERROR_FILE");
+  REQUIRE(code == 4);
+  const Json message = Json::parse_file(path).at("message");
+  REQUIRE(message.at("message").as_string().ends_with(": \"a\" is torn"));
+  REQUIRE(message.at("errorCode").as_int64() == 4);
+  // torchrun reads it as an integer in a string.
+  REQUIRE(std::stoll(message.at("extraInfo").at("timestamp").as_string()) > 1'700'000'000);
 }
 
 TEST_CASE("a transport that is not there is a usage error") {
