@@ -24,9 +24,8 @@ constexpr F refused(const char* name, const char* value, const char* remedy) {
   return {name, value, F::kRefused, "", "", remedy};
 }
 
-constexpr const char* kCheckpoints =
-    "checkpoints during training are not built yet; --save_final true (the default) writes the "
-    "trained model to OUTPUT_DIR/final";
+constexpr const char* kBest =
+    "checkpoints are of the newest steps; evaluations and losses are in metrics.jsonl";
 constexpr const char* kReadsAhead = "batches are prepared ahead on a thread, always";
 constexpr const char* kIsAdamW = "the optimizer is AdamW";
 constexpr const char* kOnlyAdamW =
@@ -149,27 +148,25 @@ constexpr F kFlags[] = {
     no_effect("include_num_input_tokens_seen", "*", "tokens of every step are in metrics.jsonl"),
     no_effect("include_tokens_per_second", "*", "tokens_per_second is in metrics.jsonl"),
     no_effect("skip_memory_metrics", "*", "memory is always measured"),
-    no_effect("save_strategy", "no", "the final model is written with --save_final true only"),
-    refused("save_strategy", "*", kCheckpoints),
-    refused("save_steps", "*", kCheckpoints),
-    refused("save_total_limit", "*", kCheckpoints),
-    refused("save_only_model", "true", kCheckpoints),
-    no_effect("save_only_model", "false", kCheckpoints),
+    refused("save_strategy", "best", kBest),
+    refused("save_only_model", "true", "--save_strategy no --save_final true"),
+    no_effect("save_only_model", "false", kOff),
     no_effect("save_on_each_node", "false", kOff),
     refused("save_on_each_node", "true", "rank 0 writes --output_dir"),
     no_effect("save_safetensors", "true", "it is the only format"),
     refused("save_safetensors", "false", "safetensors is the only format"),
-    no_effect("resume_from_checkpoint", "none", kCheckpoints),
-    no_effect("resume_from_checkpoint", "false", kCheckpoints),
-    refused("resume_from_checkpoint", "*", kCheckpoints),
+    sets("resume_from_checkpoint", "true", "resume_from_checkpoint", "auto"),
+    sets("resume_from_checkpoint", "false", "resume_from_checkpoint", "none"),
     no_effect("load_best_model_at_end", "false", kOff),
-    refused("load_best_model_at_end", "true", kCheckpoints),
+    refused("load_best_model_at_end", "true", kBest),
     no_effect("metric_for_best_model", "*", "only the last model is kept"),
     no_effect("greater_is_better", "*", "only the last model is kept"),
-    no_effect("ignore_data_skip", "*", kCheckpoints),
-    no_effect("restore_callback_states_from_checkpoint", "*", kCheckpoints),
+    no_effect("ignore_data_skip", "false", kOff),
+    refused("ignore_data_skip", "true",
+            "the data begins anew with another --train_file, --train_slice or --seed"),
+    no_effect("restore_callback_states_from_checkpoint", "*", "there are no callbacks"),
     no_effect("enable_jit_checkpoint", "false", kOff),
-    refused("enable_jit_checkpoint", "true", kCheckpoints),
+    refused("enable_jit_checkpoint", "true", "--save_strategy steps --save_steps N"),
     no_effect("overwrite_cache", "false", kOff),
     refused("overwrite_cache", "true", "a changed file is noticed; remove --cache_dir to be sure"),
 

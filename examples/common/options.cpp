@@ -172,8 +172,17 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("eval_steps", &o.eval_steps,
             "evaluate every so many steps; 0: after every epoch, -1: never");
   flags.add("overwrite_output_dir", &o.overwrite_output_dir,
-            "replace the run that --output_dir holds");
+            "replace the run that --output_dir holds, unless it goes on");
   flags.add("report_to", &o.report_to, "any of jsonl, csv, tensorboard, or none");
+  flags.add("save_strategy", &o.save_strategy,
+            "checkpoints in --output_dir: every --save_steps, after every epoch, none; with any, "
+            "one at the end",
+            {"steps", "epoch", "no"});
+  flags.add("save_steps", &o.save_steps, "with --save_strategy steps");
+  flags.add("save_total_limit", &o.save_total_limit, "checkpoints that are kept; 0: all");
+  flags.add("resume_from_checkpoint", &o.resume_from_checkpoint,
+            "auto: the newest in --output_dir that loads, if there is one; the PATH of a "
+            "checkpoint or of a run; none");
   flags.add("save_final", &o.save_final, "write the trained model to final/");
   flags.add("ranks", &o.ranks, "in-process ranks as threads, CPU only");
   flags.add("backend", &o.backend, "transport of the collectives",
@@ -215,6 +224,7 @@ void validate_options(const TrainOptions& o, Program program) {
       {"gradient_accumulation_steps", o.gradient_accumulation_steps},
       {"logging_steps", o.logging_steps},
       {"loss_scale_window", o.loss_scale_window},
+      {"save_steps", o.save_steps},
       {"bucket_bytes", o.bucket_bytes},
       {"pipeline_parallel", o.pipeline_parallel},
       {"pipeline_chunks", o.pipeline_chunks},
@@ -226,6 +236,7 @@ void validate_options(const TrainOptions& o, Program program) {
   }
   const std::pair<const char*, double> not_negative[] = {
       {"warmup_steps", o.warmup_steps},
+      {"save_total_limit", static_cast<double>(o.save_total_limit)},
       {"num_labels", static_cast<double>(o.num_labels)},
       {"doc_stride", static_cast<double>(o.doc_stride)},
       {"persistence_threshold", static_cast<double>(o.persistence_threshold)},
@@ -244,6 +255,7 @@ void validate_options(const TrainOptions& o, Program program) {
        {std::pair{"adam_beta1", o.adam_beta1}, {"adam_beta2", o.adam_beta2}}) {
     require(beta >= 0 && beta < 1, "--", name, " is ", beta, "; it must be in [0, 1)");
   }
+  require(!o.resume_from_checkpoint.empty(), "give --resume_from_checkpoint auto, PATH or none");
   require(o.eval_steps >= -1, "--eval_steps is ", o.eval_steps, "; the least is -1: never");
   require(o.warmup_steps < 1 || o.warmup_steps == std::floor(o.warmup_steps), "--warmup_steps is ",
           o.warmup_steps, "; it must be a whole number, or a part of all steps below 1");

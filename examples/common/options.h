@@ -37,6 +37,8 @@ struct TrainOptions {
   std::string output_dir, report_to = "jsonl,csv";
   int64_t logging_steps = 1, eval_steps = 0;
   bool save_final = true;
+  std::string save_strategy = "no", resume_from_checkpoint = "none";
+  int64_t save_steps = 500, save_total_limit = 0;
   // strategy
   std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
   int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;

@@ -3,11 +3,13 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "examples/common/run_checkpoints.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/resource_sampler.h"
 
@@ -17,6 +19,22 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunFiles[] = {"metrics.jsonl", "results.csv", "resources.csv",
                                      "config.json",   "final",       "tensorboard"};
+
+bool is_of_checkpoints(const std::string& name) {
+  return name.starts_with("checkpoint-") || name == "checkpoint.lock" || name == "latest";
+}
+
+// What of a run the directory holds.
+std::vector<fs::path> run_files(const fs::path& directory, std::error_code& error) {
+  std::vector<fs::path> found;
+  for (const char* name : kRunFiles) {
+    if (fs::exists(directory / name)) found.push_back(directory / name);
+  }
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (is_of_checkpoints(entry.path().filename())) found.push_back(entry.path());
+  }
+  return found;
+}
 
 // mpirun gives its children a pseudo-terminal even when its own output is a pipe; then its own
 // counts.
@@ -36,21 +54,32 @@ void check_output_directory(const TrainOptions& options) {
   if (!fs::exists(directory)) return;
   check(fs::is_directory(directory), ErrorCode::kInvalidArgument, "--output_dir ",
         options.output_dir, " is a file; name a directory");
-  if (options.overwrite_output_dir) return;
-  for (const char* name : kRunFiles) {
-    check(!fs::exists(directory / name), ErrorCode::kInvalidArgument, "--output_dir ",
-          options.output_dir, " already holds a run (", name,
-          "); choose another directory, or add --overwrite_output_dir");
+  std::error_code error;
+  const std::vector<fs::path> found = run_files(directory, error);
+  if (continues_in_place(options)) {
+    const bool goes_on = std::ranges::any_of(
+        found, [](const fs::path& path) { return is_of_checkpoints(path.filename()); });
+    check(goes_on || !fs::exists(directory / "final"), ErrorCode::kInvalidArgument, "--output_dir ",
+          options.output_dir,
+          " holds a run that ended (final) and has no checkpoint to go on from");
+    return;
   }
+  if (options.overwrite_output_dir) return;
+  check(found.empty(), ErrorCode::kInvalidArgument, "--output_dir ", options.output_dir,
+        " already holds a run (", found.empty() ? fs::path() : found.front().filename(),
+        "); choose another directory, go on with --resume_from_checkpoint auto, or add "
+        "--overwrite_output_dir");
 }
 
 void prepare_output_directory(const TrainOptions& options) {
   std::error_code error;
   const fs::path directory = options.output_dir;
-  for (const char* name : kRunFiles) {
-    if (options.overwrite_output_dir && !error) fs::remove_all(directory / name, error);
+  fs::create_directories(directory, error);
+  if (options.overwrite_output_dir && !continues_in_place(options)) {
+    for (const fs::path& path : run_files(directory, error)) {
+      if (!error) fs::remove_all(path, error);
+    }
   }
-  if (!error) fs::create_directories(directory, error);
   check(!error, ErrorCode::kDataLoss, "--output_dir ", options.output_dir, ": ", error.message());
 }
 

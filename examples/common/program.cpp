@@ -11,6 +11,7 @@
 #include "examples/common/options.h"
 #include "examples/common/output.h"
 #include "examples/common/prepare.h"
+#include "examples/common/run_checkpoints.h"
 #include "examples/common/training_run.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
@@ -67,6 +68,7 @@ int run_finetune(Program program, const std::string& name, const std::string& su
     }
     validate_options(options, program);
     check_ranks(options);
+    check_resume(options);
     check_output_directory(options);
     set_numerics(options);
     prepared = prepare(options, program);

@@ -105,17 +105,20 @@ TrainerOptions TrainingRun::trainer_options() const {
                       .growth_interval = options_.loss_scale_window}};
 }
 
+int64_t TrainingRun::last_step() const {
+  if (options_.max_steps > 0) return options_.max_steps;
+  const auto per_epoch = static_cast<double>(train_loader_->steps_per_epoch());
+  const auto steps = static_cast<int64_t>(std::ceil(options_.num_train_epochs * per_epoch));
+  return data_begun_ + steps;
+}
+
 // Everything that can be refused without memory for the model.
 void TrainingRun::plan() {
   mesh_ = std::make_unique<DeviceMesh>(world_, mesh_extents(options_, world_.size()));
   Communicator& data = mesh_->axis(Axis::kData);
   train_loader_ =
       std::make_unique<DataLoader>(prepared_.train, loader_options(data, /*training=*/true));
-  const int64_t per_epoch = train_loader_->steps_per_epoch();
-  total_steps_ = options_.max_steps > 0
-                     ? options_.max_steps
-                     : static_cast<int64_t>(
-                           std::ceil(options_.num_train_epochs * static_cast<double>(per_epoch)));
+  total_steps_ = last_step();
   ParallelConfig config = parallel_config(options_);
   strategy_ = make_strategy(config, *mesh_);
   if (options_.pipeline_balance == "measured" && mesh_->extent(Axis::kPipeline) > 1 &&
@@ -134,7 +137,10 @@ void TrainingRun::build() {
                                 .beta2 = options_.adam_beta2,
                                 .epsilon = options_.adam_epsilon,
                                 .weight_decay = options_.weight_decay}));
+  resumed_ = resume(options_, world_, *strategy_);
+  if (resumed_) go_on();
   trainer_ = std::make_unique<Trainer>(*strategy_, trainer_options());
+  if (resumed_) trainer_->restore(resumed_->run.trainer);
   const StrategyMemory memory = strategy_->memory();
   memory_ =
       largest_over_ranks({memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
@@ -142,6 +148,32 @@ void TrainingRun::build() {
   const std::string dtype = options_.dtype == "fp32" && options_.tf32 ? "tf32" : options_.dtype;
   peak_flops_ = metrics::peak_flops_per_second(device_name(world_.device()).c_str(), dtype.c_str())
                     .value_or(0);
+}
+
+// The step goes on; the data does where it is the same, else it begins.
+void TrainingRun::go_on() {
+  const RunState& run = resumed_->run;
+  const auto say = [&](const std::string& what, const std::vector<std::string>& texts) {
+    if (!reports() || texts.empty()) return;
+    std::string all;
+    for (const std::string& text : texts) all += (all.empty() ? "" : "; ") + text;
+    log(LogLevel::kInfo, what, all);
+  };
+  const std::vector<std::string> other = run.other_data(data_identity(prepared_));
+  say("settings that are not those of the checkpoint: ",
+      run.other_settings(flags_.config_json(/*indent=*/0)));
+  say("weights, moments and step go on, the data begins anew: ", other);
+  steps_ = data_begun_ = run.trainer.steps;
+  if (other.empty()) {
+    train_loader_->restore(run.data);
+    const int64_t batch = train_loader_->global_batch_size();
+    data_begun_ -=
+        run.data.epoch * train_loader_->steps_per_epoch() + (run.data.consumed + batch - 1) / batch;
+  }
+  total_steps_ = last_step();
+  if (steps_ >= total_steps_ && reports()) {
+    log(LogLevel::kInfo, "step ", steps_, " of ", total_steps_, ": nothing is left to train");
+  }
 }
 
 void TrainingRun::describe() {
@@ -170,11 +202,16 @@ void TrainingRun::open_output() {
     recorder_ = std::make_unique<metrics::Recorder>(make_sinks(options_), options_.logging_steps);
     recorder_->start(start_record());
     for (const metrics::DataRecord& file : prepared_.data_files) recorder_->data(file);
+    if (resumed_) recorder_->checkpoint({.path = resumed_->path, .restored_from = resumed_->path});
     sampler_ = std::make_unique<metrics::ResourceSampler>(
         metrics::ResourceSamplerOptions{.tree_root = metrics::node_tree_root(launch_.launcher)},
         [recorder = recorder_.get()](const metrics::ResourceRecord& r) { recorder->resource(r); });
   }
   control_.exchange("");  // nobody trains when rank 0 cannot write
+  if (options_.save_strategy != "no") {
+    writer_ = std::make_unique<CheckpointWriter>(
+        world_, options_.output_dir, CheckpointOptions{.total_limit = options_.save_total_limit});
+  }
   reset_device_peak(world_.device());
 }
 
@@ -215,112 +252,18 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   return r;
 }
 
-double TrainingRun::epoch() const {
-  return static_cast<double>(steps_) / static_cast<double>(train_loader_->steps_per_epoch());
-}
-
-TrainingRun::StepStart TrainingRun::now() const {
-  return {now_s(), bytes_sent(*mesh_, *strategy_)};
-}
-
 DataLoaderOptions TrainingRun::loader_options(const Communicator& data, bool training) const {
   DataLoaderOptions options = prepared_.loader_options(data.rank(), data.size(), training);
   options.pinned = world_.device().is_cuda();
   return options;
 }
 
-void TrainingRun::train() {
-  batches_ = std::make_unique<BatchStream>(*train_loader_, world_.device());
-  const int64_t per_epoch = train_loader_->steps_per_epoch();
-  const int64_t interval = options_.eval_steps > 0 ? options_.eval_steps : per_epoch;
-  const bool evaluates = prepared_.validation.size() > 0 && options_.eval_steps >= 0;
-  while (steps_ < total_steps_) {
-    const int64_t next = evaluates ? (steps_ / interval + 1) * interval : total_steps_;
-    train_until(std::min(next, total_steps_));
-    if (evaluates) evaluate();
-  }
-}
-
-void TrainingRun::train_until(int64_t step) {
-  int64_t issued = steps_;
-  trainer_->fit(
-      [&]() -> std::vector<MicroBatch> {
-        if (issued == step) return {};
-        ++issued;
-        starts_.push_back(now());
-        return batches_->next();
-      },
-      [&](const StepReport& report) { on_step(report); });
-}
-
-void TrainingRun::on_step(const StepReport& report) {
-  steps_ = report.step;
-  // A step lasts from when its batch is asked for to when the next one is; reports come one step
-  // late.
-  const StepStart from = starts_.front();
-  starts_.pop_front();
-  const StepStart to = starts_.empty() ? now() : starts_.front();
-  const DeviceMemory memory = device_memory(world_.device());
-  if (!reports()) return;
-  metrics::StepRecord r;
-  r.step = report.step;
-  r.epoch = epoch();
-  r.loss = report.loss;
-  r.learning_rate = report.learning_rate;
-  r.grad_norm = report.grad_norm;
-  r.clip_coefficient = report.clip_coefficient;
-  if (options_.dtype == "fp16") r.loss_scale = report.loss_scale;
-  r.skipped = report.skipped;
-  r.step_time_s = to.time_s - from.time_s;
-  r.data_time_s = report.data_time_s;
-  r.samples = report.samples;
-  r.tokens = report.tokens;
-  r.supervised_tokens = static_cast<int64_t>(report.target_count);
-  r.comm_bytes = to.sent - from.sent;
-  r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
-  r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
-  if (peak_flops_ > 0 && prepared_.model.flops_per_token && report.tokens > 0 &&
-      r.step_time_s > 0) {
-    const int64_t length = report.tokens / train_loader_->global_batch_size();
-    r.mfu_ratio = metrics::mfu_ratio(prepared_.model.flops_per_token(length),
-                                     static_cast<double>(report.tokens) / r.step_time_s,
-                                     peak_flops_, world_.size());
-  }
-  if (!std::isfinite(report.loss)) {
-    recorder_->anomaly(
-        {.kind = "nan", .detail = concat("the loss of step ", report.step, " is not finite")});
-  }
-  recorder_->step(r);
-}
-
-void TrainingRun::evaluate() {
-  Communicator& data = mesh_->axis(Axis::kData);
-  const DataLoader loader(prepared_.validation, loader_options(data, /*training=*/false));
-  BatchStream batches(loader, world_.device());
-  int64_t left = loader.steps_per_epoch();
-  const EvalReport report = trainer_->evaluate([&]() -> std::vector<MicroBatch> {
-    if (left == 0) return {};
-    --left;
-    return batches.next();
-  });
-  trainer_->observe(report.loss);
-  if (!reports()) return;
-  metrics::EvalRecord record;
-  record.step = steps_;
-  record.epoch = epoch();
-  record.eval_loss = report.loss;
-  record.eval_runtime_s = report.time_s;
-  record.samples = prepared_.validation.size();
-  record.steps = loader.steps_per_epoch();
-  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
-      report.target_count > 0) {
-    record.eval_accuracy = report.counters[0] / report.target_count;
-  }
-  recorder_->eval(record);
-}
-
 std::string TrainingRun::export_final() {
   sampler_.reset();
+  if (reports() && options_.save_final && continues_in_place(options_)) {
+    std::error_code error;
+    std::filesystem::remove_all(options_.output_dir + "/final", error);
+  }
   return write_final(prepared_, *strategy_, reports());
 }
 

@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "examples/common/flags.h"
 #include "examples/common/prepare.h"
+#include "examples/common/run_checkpoints.h"
 #include "tessera/backends/parallel_config.h"
+#include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/comm/launch.h"
 #include "tessera/data/batch_stream.h"
@@ -37,11 +40,15 @@ class TrainingRun {
   void agree();
   void plan();
   void build();
+  void go_on();  // from a checkpoint, where one is asked for
+  // When all of this data has been seen as often as asked for, or --max_steps.
+  int64_t last_step() const;
   void describe();
   void open_output();
   void train();
   void train_until(int64_t step);
   void evaluate();
+  void save();
   void on_step(const StepReport& report);
   std::string export_final();  // returns the hash of all parameters
   void finish(int exit_code, const std::string& hash);
@@ -70,7 +77,10 @@ class TrainingRun {
   std::unique_ptr<BatchStream> batches_;               // of a copy of it, ahead of the training
   std::unique_ptr<metrics::Recorder> recorder_;        // rank 0
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
+  std::unique_ptr<CheckpointWriter> writer_;           // null: no checkpoints are written
+  std::optional<Resumed> resumed_;
   int64_t total_steps_ = 0, steps_ = 0;
+  int64_t data_begun_ = 0;        // step before the first on this data
   std::deque<StepStart> starts_;  // of the steps that are not reported yet
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory_;

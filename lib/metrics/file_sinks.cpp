@@ -2,7 +2,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -31,9 +33,19 @@ class LineFile {
   std::ofstream out_;
 };
 
+// Removes what a killed run has left of its last line.
+const std::string& without_torn_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  std::error_code error;  // a file that cannot be changed cannot be opened for writing either
+  if (whole < text.size()) std::filesystem::resize_file(path, whole, error);
+  return path;
+}
+
 class JsonlSink final : public Sink {
  public:
-  explicit JsonlSink(const std::string& path) : file_(path) {}
+  explicit JsonlSink(const std::string& path) : file_(without_torn_line(path)) {}
   void write(const Event& event) override { file_.write(to_json(event)); }
 
  private:

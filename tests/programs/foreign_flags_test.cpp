@@ -121,12 +121,14 @@ TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK(Parsed({"--do_train", "--do_eval"}).flags.notices().size() == 2);
   CHECK(Parsed({"--dtype", "bfloat16"}).options.dtype == "bf16");
   CHECK(Parsed({"--do_eval", "False", "--eval_strategy", "no"}).options.eval_steps == -1);
+  CHECK(Parsed({"--resume_from_checkpoint", "True"}).options.resume_from_checkpoint == "auto");
+  CHECK(Parsed({"--resume_from_checkpoint", "out/7"}).options.resume_from_checkpoint == "out/7");
 }
 
 TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {
   CHECK(contains(refusal({"--eval_strategy", "often"}), "'often' is not one of no, epoch, steps"));
   CHECK(contains(refusal({"--eval_strategy", "steps"}), "needs --eval_steps N"));
-  CHECK(contains(refusal({"--save_strategy", "epoch"}), "--save_final true"));
+  CHECK(contains(refusal({"--save_strategy", "best"}), "metrics.jsonl"));
   CHECK(contains(refusal({"--report_to", "wandb"}), "jsonl,csv,tensorboard"));
   CHECK(contains(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));
   CHECK(contains(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));

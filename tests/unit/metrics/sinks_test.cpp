@@ -154,6 +154,17 @@ TEST_CASE("results.csv has one row a run, whose columns hold every scalar of the
   }
 }
 
+TEST_CASE("events are appended behind the last whole line of a run that was killed") {
+  Folder folder;
+  const std::string path = folder.file("metrics.jsonl");
+  std::ofstream(path) << "{\"first\":1}\n{\"second\":2}\n{\"thi";
+  make_jsonl_sink(path)->write({"step", {}});
+  const std::vector<std::string> lines = lines_of(path);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[1] == "{\"second\":2}");
+  CHECK(lines[2].ends_with("}"));
+}
+
 TEST_CASE("a CSV file with other columns is refused before anything is appended") {
   Folder folder;
   const std::string path = folder.file("results.csv");

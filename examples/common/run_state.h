@@ -1,0 +1,34 @@
+#pragma once
+// What a checkpoint of a program's run remembers beside its tensors (Manifest::run).
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/common/flags.h"
+#include "examples/common/prepare.h"
+#include "tessera/data/data_loader.h"
+#include "tessera/train/trainer_state.h"
+
+namespace tessera::programs {
+
+// Name and value of everything that the rows and their order follow from.
+using DataIdentity = std::vector<std::pair<std::string, std::string>>;
+DataIdentity data_identity(const Prepared& prepared);
+
+struct RunState {
+  TrainerState trainer;
+  DataLoaderState data;
+  DataIdentity of;       // the data
+  std::string settings;  // FlagSet::config_json()
+
+  std::string to_json() const;
+  // Throws Error(kDataLoss) for what to_json() does not write.
+  static RunState from_json(const std::string& text, const std::string& origin);
+
+  // "--train_slice 0:50 -> 50:100" for what is not the same now; empty: the data goes on.
+  std::vector<std::string> other_data(const DataIdentity& now) const;
+  // The same of the command line's values.
+  std::vector<std::string> other_settings(const std::string& now) const;
+};
+
+}  // namespace tessera::programs

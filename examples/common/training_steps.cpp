@@ -1,0 +1,138 @@
+// The steps of a run, with evaluations and checkpoints between them.
+#include <algorithm>
+#include <cmath>
+
+#include "examples/common/device_memory.h"
+#include "examples/common/layout.h"
+#include "examples/common/training_run.h"
+#include "tessera/core/clock.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+#include "tessera/metrics/statistics.h"
+
+namespace tessera::programs {
+
+double TrainingRun::epoch() const {
+  return static_cast<double>(steps_ - data_begun_) /
+         static_cast<double>(train_loader_->steps_per_epoch());
+}
+
+TrainingRun::StepStart TrainingRun::now() const {
+  return {now_s(), bytes_sent(*mesh_, *strategy_)};
+}
+
+void TrainingRun::train() {
+  batches_ = std::make_unique<BatchStream>(*train_loader_, world_.device());
+  const int64_t per_epoch = train_loader_->steps_per_epoch();
+  const bool evaluates = prepared_.validation.size() > 0 && options_.eval_steps >= 0;
+  const bool saves = options_.save_strategy != "no";
+  const bool saves_by_epoch = options_.save_strategy == "epoch";
+  // 0: epochs of the data, else steps.
+  const auto end_of = [&](int64_t interval) {
+    const int64_t begin = interval == 0 ? data_begun_ : 0,
+                  every = interval == 0 ? per_epoch : interval;
+    return std::min(total_steps_, begin + ((steps_ - begin) / every + 1) * every);
+  };
+  while (steps_ < total_steps_) {
+    const int64_t to_evaluate = evaluates ? end_of(options_.eval_steps) : total_steps_;
+    const int64_t to_save = saves ? end_of(saves_by_epoch ? 0 : options_.save_steps) : total_steps_;
+    train_until(std::min(to_evaluate, to_save));
+    if (evaluates && steps_ == to_evaluate) evaluate();
+    if (saves && steps_ == to_save) save();
+  }
+}
+
+void TrainingRun::train_until(int64_t step) {
+  int64_t issued = steps_;
+  trainer_->fit(
+      [&]() -> std::vector<MicroBatch> {
+        if (issued == step) return {};
+        ++issued;
+        starts_.push_back(now());
+        return batches_->next();
+      },
+      [&](const StepReport& report) { on_step(report); });
+}
+
+void TrainingRun::on_step(const StepReport& report) {
+  steps_ = report.step;
+  // A step lasts from when its batch is asked for to when the next one is; reports come one step
+  // late.
+  const StepStart from = starts_.front();
+  starts_.pop_front();
+  const StepStart to = starts_.empty() ? now() : starts_.front();
+  const DeviceMemory memory = device_memory(world_.device());
+  if (!reports()) return;
+  metrics::StepRecord r;
+  r.step = report.step;
+  r.epoch = epoch();
+  r.loss = report.loss;
+  r.learning_rate = report.learning_rate;
+  r.grad_norm = report.grad_norm;
+  r.clip_coefficient = report.clip_coefficient;
+  if (options_.dtype == "fp16") r.loss_scale = report.loss_scale;
+  r.skipped = report.skipped;
+  r.step_time_s = to.time_s - from.time_s;
+  r.data_time_s = report.data_time_s;
+  r.samples = report.samples;
+  r.tokens = report.tokens;
+  r.supervised_tokens = static_cast<int64_t>(report.target_count);
+  r.comm_bytes = to.sent - from.sent;
+  r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
+  r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
+  if (peak_flops_ > 0 && prepared_.model.flops_per_token && report.tokens > 0 &&
+      r.step_time_s > 0) {
+    const int64_t length = report.tokens / train_loader_->global_batch_size();
+    r.mfu_ratio = metrics::mfu_ratio(prepared_.model.flops_per_token(length),
+                                     static_cast<double>(report.tokens) / r.step_time_s,
+                                     peak_flops_, world_.size());
+  }
+  if (!std::isfinite(report.loss)) {
+    recorder_->anomaly(
+        {.kind = "nan", .detail = concat("the loss of step ", report.step, " is not finite")});
+  }
+  recorder_->step(r);
+}
+
+void TrainingRun::evaluate() {
+  Communicator& data = mesh_->axis(Axis::kData);
+  const DataLoader loader(prepared_.validation, loader_options(data, /*training=*/false));
+  BatchStream batches(loader, world_.device());
+  int64_t left = loader.steps_per_epoch();
+  const EvalReport report = trainer_->evaluate([&]() -> std::vector<MicroBatch> {
+    if (left == 0) return {};
+    --left;
+    return batches.next();
+  });
+  trainer_->observe(report.loss);
+  if (!reports()) return;
+  metrics::EvalRecord record;
+  record.step = steps_;
+  record.epoch = epoch();
+  record.eval_loss = report.loss;
+  record.eval_runtime_s = report.time_s;
+  record.samples = prepared_.validation.size();
+  record.steps = loader.steps_per_epoch();
+  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
+      report.target_count > 0) {
+    record.eval_accuracy = report.counters[0] / report.target_count;
+  }
+  recorder_->eval(record);
+}
+
+void TrainingRun::save() {
+  const RunState run{.trainer = trainer_->state(),
+                     .data = batches_->state(),
+                     .of = data_identity(prepared_),
+                     .settings = flags_.config_json(/*indent=*/0)};
+  writer_->save(steps_, strategy_->state(), run.to_json());
+  for (const SavedCheckpoint& saved : writer_->poll()) {
+    if (!reports()) continue;
+    recorder_->checkpoint({.path = saved.path,
+                           .bytes = saved.bytes,
+                           .write_s = saved.write_s,
+                           .stall_s = saved.stall_s});
+  }
+}
+
+}  // namespace tessera::programs
