@@ -211,6 +211,7 @@ void TrainingRun::open_output() {
   if (options_.save_strategy != "no") {
     writer_ = std::make_unique<CheckpointWriter>(
         world_, options_.output_dir, CheckpointOptions{.total_limit = options_.save_total_limit});
+    if (continues_in_place(options_)) writer_->resume_from(steps_);
   }
   reset_device_peak(world_.device());
 }
