@@ -5,11 +5,11 @@
 #include <fstream>
 #include <functional>
 #include <istream>
-#include <new>
 #include <ostream>
 #include <sstream>
 
 #include "examples/common/flags.h"
+#include "examples/common/tool.h"
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
 #include "tessera/core/json.h"
@@ -198,7 +198,6 @@ int run(const std::vector<std::string>& arguments, std::istream& in, std::ostrea
     convert_to_file(options, tokenizer, in, err);
   } else {
     convert(options, tokenizer, in, out, err);
-    check(bool(out.flush()), ErrorCode::kDataLoss, "standard output: cannot be written");
   }
   return 0;
 }
@@ -207,22 +206,7 @@ int run(const std::vector<std::string>& arguments, std::istream& in, std::ostrea
 
 int run_tokenize(const std::vector<std::string>& arguments, std::istream& in, std::ostream& out,
                  std::ostream& err) {
-  const auto stop = [&](ErrorCode code, const std::string& message) {
-    out.flush();
-    err << "tessera-tokenize: " << message << "\n";
-    return exit_code(code);
-  };
-  try {
-    return run(arguments, in, out, err);
-  } catch (const Error& error) {
-    return stop(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return stop(ErrorCode::kResourceExhausted, "out of memory");
-  } catch (const std::filesystem::filesystem_error& error) {
-    return stop(ErrorCode::kDataLoss, error.what());
-  } catch (const std::exception& error) {
-    return stop(ErrorCode::kInternal, error.what());
-  }
+  return run_tool("tessera-tokenize", out, err, [&] { return run(arguments, in, out, err); });
 }
 
 }  // namespace tessera::programs

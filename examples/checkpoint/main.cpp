@@ -1,0 +1,9 @@
+// tessera-checkpoint verify out/checkpoint-500
+// tessera-checkpoint export out/checkpoint-500 model --dtype bf16
+#include <iostream>
+
+#include "examples/checkpoint/checkpoint_tool.h"
+
+int main(int argc, char** argv) {
+  return tessera::programs::run_checkpoint_tool({argv + 1, argv + argc}, std::cout, std::cerr);
+}

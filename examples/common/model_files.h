@@ -1,0 +1,14 @@
+#pragma once
+// The files beside a model's weights.
+#include <string>
+
+#include "tessera/checkpoint/huggingface.h"
+
+namespace tessera::programs {
+
+// Copies of every tokenizer file of the directory, or of the directory of the file; nothing when it
+// is "".
+void add_tokenizer_files(HuggingFaceWriter& writer, const std::string& directory);
+void add_generation_files(HuggingFaceWriter& writer, const std::string& directory);
+
+}  // namespace tessera::programs

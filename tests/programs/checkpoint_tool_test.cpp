@@ -1,0 +1,178 @@
+#include "examples/checkpoint/checkpoint_tool.h"
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tessera/checkpoint/checkpoint_writer.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Answer {
+  int status;
+  std::string out, err;
+};
+Answer tool(const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  const int status = programs::run_checkpoint_tool(arguments, out, err);
+  return {status, out.str(), err.str()};
+}
+
+constexpr const char* kRun = R"({"model": {"config": {"model_type": "other", "dtype": "float32"},
+  "names": {"head.weight": "lm_head.weight", "norm.count": "norm.num_batches_tracked"}}})";
+
+StateTensor whole(const std::string& name, const std::string& kind, const at::Tensor& value) {
+  const auto shape = value.sizes().vec();
+  return {name, kind, {.shape = shape, .end = value.numel()}, value.reshape(-1), {}};
+}
+
+void save(const std::string& directory, int64_t step, const at::Tensor& weight,
+          const std::string& run = kRun) {
+  test::run_ranks(1, [&](Communicator& world) {
+    save_checkpoint(
+        world, directory, step,
+        {whole("head.weight", "parameter", weight), whole("head.weight", "exp_avg", weight * 2),
+         whole("norm.count", "buffer", at::full({}, 7, at::kLong))},
+        run);
+  });
+}
+
+at::Tensor weight() { return at::arange(24, at::kFloat).view({4, 6}); }
+
+}  // namespace
+
+TEST_CASE("inspect says what a checkpoint holds, also of a run's directory") {
+  const TempDir folder;
+  save(folder.path("run"), 3, weight());
+  fs::create_directory(folder.path("run/checkpoint-9.tmp"));
+  const Answer answer = tool({"inspect", folder.path("run")});
+  CHECK(answer.status == 0);
+  CHECK_THAT(answer.err, Contains("skipped " + folder.path("run/checkpoint-9.tmp")));
+  CHECK_THAT(answer.err, Contains("reading " + folder.path("run/checkpoint-3")));
+  CHECK_THAT(answer.out, Contains("step 3, "));
+  CHECK_THAT(answer.out, Contains("run.model {\"config\""));
+  CHECK_THAT(answer.out, Contains("head.weight (exp_avg) Float [4, 6]\n"));
+  CHECK_THAT(answer.out, Contains("3 tensors, 1 elements in Long, 48 elements in Float"));
+}
+
+TEST_CASE(
+    "export writes what transformers reads, in the dtype asked for, and verify and diff take it") {
+  const TempDir folder;
+  save(folder.path("run"), 3, weight());
+  folder.write("tokenizer.json", "{}");
+  const std::string exported = folder.path("model");
+  const Answer answer = tool({"export", folder.path("run/checkpoint-3"), exported, "--dtype",
+                              "bf16", "--tokenizer", folder.path("tokenizer.json")});
+  INFO(answer.err);
+  CHECK(answer.status == 0);
+  CHECK(answer.out == exported + ": 2 tensors of step 3 in bf16\n");
+  const HuggingFaceDirectory model(exported);
+  CHECK(model.names() == std::vector<std::string>{"lm_head.weight", "norm.num_batches_tracked"});
+  CHECK(at::equal(model.read("lm_head.weight", {4, 6}), weight().to(at::kBFloat16)));
+  CHECK(model.read("norm.num_batches_tracked", {}).item<int64_t>() == 7);
+  CHECK(fs::exists(exported + "/tokenizer.json"));
+  std::ifstream config(exported + "/config.json");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  CHECK_THAT(text, Contains("\"dtype\": \"bfloat16\""));
+
+  const Answer verified = tool({"verify", exported});
+  CHECK(verified.status == 0);
+  CHECK_THAT(verified.out, Contains("2 tensors, headers, names and sizes are right"));
+  const Answer differs = tool({"diff", exported, folder.path("run")});
+  CHECK(differs.status == 1);
+  CHECK_THAT(differs.out, Contains("lm_head.weight: only in " + exported));
+
+  const Answer again = tool({"export", folder.path("run/checkpoint-3"), exported});
+  CHECK(again.status == 2);
+  CHECK_THAT(again.err, Contains("already exists and is not overwritten"));
+}
+
+TEST_CASE("the export of a language model finds the names by its configuration") {
+  const TempDir folder;
+  const char* run = R"({"model": {"config": {"model_type": "bloom", "vocab_size": 8,
+    "hidden_size": 4, "n_layer": 1, "n_head": 2, "architectures": ["BloomForCausalLM"]}}})";
+  test::run_ranks(1, [&](Communicator& world) {
+    save_checkpoint(world, folder.path("run"), 1,
+                    {whole("h.0.input_layernorm.weight", "parameter", at::ones({4}))}, run);
+    save_checkpoint(world, folder.path("other"), 1,
+                    {whole("encoder.0.weight", "parameter", at::ones({4}))}, run);
+  });
+  const Answer answer = tool({"export", folder.path("run"), folder.path("model")});
+  INFO(answer.err);
+  REQUIRE(answer.status == 0);
+  CHECK(HuggingFaceDirectory(folder.path("model")).names() ==
+        std::vector<std::string>{"transformer.h.0.input_layernorm.weight"});
+  const Answer other = tool({"export", folder.path("other"), folder.path("model2")});
+  CHECK(other.status == 4);
+  CHECK_THAT(other.err, Contains("tensor encoder.0.weight belongs to no block"));
+  CHECK_FALSE(fs::exists(folder.path("model2")));
+}
+
+TEST_CASE("an export without the model's configuration is refused") {
+  const TempDir folder;
+  save(folder.path("run"), 3, weight(), "{}");
+  const Answer answer = tool({"export", folder.path("run"), folder.path("model")});
+  CHECK(answer.status == 4);
+  CHECK_THAT(answer.err, Contains("the run has kept no configuration of its model"));
+}
+
+TEST_CASE("verify reads every byte, and names the tensor of a damaged one") {
+  const TempDir folder;
+  save(folder.path("run"), 3, weight());
+  const std::string file = folder.path("run/checkpoint-3/rank-0.safetensors");
+  const Answer good = tool({"verify", folder.path("run/checkpoint-3")});
+  CHECK(good.status == 0);
+  CHECK_THAT(good.out, Contains("3 tensors, every byte has the hash of the manifest"));
+  CHECK(tool({"verify", file}).status == 0);
+  std::fstream change(file, std::ios::in | std::ios::out | std::ios::binary);
+  change.seekp(-1, std::ios::end);
+  change.put('\x55');
+  change.close();
+  const Answer bad = tool({"verify", folder.path("run/checkpoint-3")});
+  CHECK(bad.status == 4);
+  CHECK_THAT(bad.out, Contains("damaged: " + file + ": byte ") && Contains("norm.count (buffer)"));
+  CHECK_THAT(bad.err, Contains("1 place is damaged"));
+}
+
+TEST_CASE("diff says which tensors differ, and by how much") {
+  const TempDir folder;
+  save(folder.path("a"), 1, weight());
+  at::Tensor other = weight();
+  other[2][3] += 0.5;
+  other[3][3] = std::numeric_limits<float>::quiet_NaN();
+  save(folder.path("b"), 1, other);
+  const Answer same = tool({"diff", folder.path("b"), folder.path("b/checkpoint-1")});
+  CHECK(same.status == 0);
+  CHECK_THAT(same.out, Contains("3 tensors are the same, 0 differ"));
+  const Answer answer = tool({"diff", folder.path("a"), folder.path("b")});
+  CHECK(answer.status == 1);
+  CHECK_THAT(answer.out, Contains("head.weight (parameter): 2 of 24 elements differ, by at most "
+                                  "0.5; the first is [15]: 15 and 15.5\n"));
+  CHECK_THAT(answer.out, Contains("head.weight (exp_avg): 2 of 24 elements differ, by at most 1;"));
+  CHECK_THAT(answer.out, Contains("1 tensors are the same, 2 differ"));
+}
+
+TEST_CASE("a call that makes no sense is a usage error, a path without a checkpoint bad data") {
+  const TempDir folder;
+  CHECK(tool({}).status == 2);
+  CHECK_THAT(tool({"look"}).err, Contains("unknown command look; expected inspect, verify"));
+  CHECK_THAT(tool({"diff", "a"}).err, Contains("diff takes 2 paths, found 1"));
+  CHECK(tool({"verify", folder.path("x"), "--fast"}).status == 2);
+  CHECK(tool({"--help"}).status == 0);
+  CHECK(tool({"verify", folder.path("x")}).status == 4);
+  fs::create_directory(folder.path("empty"));
+  CHECK_THAT(tool({"verify", folder.path("empty")}).err, Contains("neither a checkpoint"));
+  folder.write("file", "no safetensors");
+  CHECK(tool({"inspect", folder.path("file")}).status == 4);
+}
