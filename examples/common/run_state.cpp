@@ -49,6 +49,7 @@ std::string RunState::to_json() const {
   for (const auto& [name, value] : of) json.field(name, value);
   json.end_object().end_object();
   json.key("settings").scalar(settings);
+  json.key("model").begin_object().key("config").scalar(model).end_object();
   return json.end_object().text();
 }
 
@@ -59,7 +60,8 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   RunState state{.trainer = TrainerState::from_json(json.at("trainer")),
                  .data = {.epoch = data.at("epoch").as_int64(0, kMost),
                           .consumed = data.at("consumed").as_int64(0, kMost)},
-                 .settings = json.at("settings").dump()};
+                 .settings = json.at("settings").dump(),
+                 .model = json.at("model").at("config").dump()};
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
   }

@@ -20,6 +20,7 @@ struct RunState {
   DataLoaderState data;
   DataIdentity of;       // the data
   std::string settings;  // FlagSet::config_json()
+  std::string model;     // its config.json for transformers
 
   std::string to_json() const;
   // Throws Error(kDataLoss) for what to_json() does not write.

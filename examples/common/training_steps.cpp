@@ -124,7 +124,8 @@ void TrainingRun::save() {
   const RunState run{.trainer = trainer_->state(),
                      .data = batches_->state(),
                      .of = data_identity(prepared_),
-                     .settings = flags_.config_json(/*indent=*/0)};
+                     .settings = flags_.config_json(/*indent=*/0),
+                     .model = prepared_.language_model.to_json(prepared_.head())};
   writer_->save(steps_, strategy_->state(), run.to_json());
   for (const SavedCheckpoint& saved : writer_->poll()) {
     if (!reports()) continue;
