@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <map>
+#include <atomic>
 #include <set>
 
 #include "lib/checkpoint/agreement.h"
@@ -10,34 +10,48 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/clock.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_threads.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t kStaging = int64_t{64} << 20;
+constexpr int kReaders = 4;  // threads of a rank: a disk is at its best with several requests
+constexpr int64_t kPart = int64_t{32} << 20;
 
-// Brings saved tensors into wanted pieces, part by part.
-class TensorLoader {
+// Elements [begin, end) of a wanted piece.
+struct Part {
+  const TensorKey& key;
+  const SavedTensor& saved;
+  const StateTensor& wanted;
+  int64_t begin, end;
+};
+
+void cut_into_parts(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted,
+                    std::vector<Part>& parts) {
+  const int64_t unit = kPart / static_cast<int64_t>(c10::elementSize(saved.dtype));
+  for (int64_t begin = 0; begin < wanted.slice.numel(); begin += unit) {
+    parts.push_back({key, saved, wanted, begin, std::min(begin + unit, wanted.slice.numel())});
+  }
+}
+
+// Brings saved tensors into wanted pieces, part by part. One thread.
+class PartLoader {
  public:
-  TensorLoader(const ShardFiles& files, int64_t block_bytes) : reader_(files, block_bytes) {}
+  PartLoader(const ShardFiles& files, int64_t block_bytes) : reader_(files, block_bytes) {}
 
-  void load(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted) {
-    const auto width = static_cast<int64_t>(c10::elementSize(saved.dtype));
-    const int64_t numel = wanted.slice.numel();
-    for (int64_t done = 0; done < numel; done += kStaging / width) {
-      const int64_t end = std::min(done + kStaging / width, numel);
-      TensorSlice slice = wanted.slice;
-      slice.begin = wanted.slice.begin + done;
-      slice.end = wanted.slice.begin + end;
-      load_part(key, saved, slice, wanted.value.slice(0, done, end));
-    }
+  void load(const Part& part) {
+    TensorSlice slice = part.wanted.slice;
+    slice.begin = part.wanted.slice.begin + part.begin;
+    slice.end = part.wanted.slice.begin + part.end;
+    load(part.key, part.saved, slice, part.wanted.value.slice(0, part.begin, part.end));
   }
   int64_t bytes_read() const { return reader_.bytes_read(); }
 
  private:
-  void load_part(const TensorKey& key, const SavedTensor& saved, const TensorSlice& slice,
-                 const at::Tensor& value) {
+  void load(const TensorKey& key, const SavedTensor& saved, const TensorSlice& slice,
+            const at::Tensor& value) {
     const auto width = static_cast<int64_t>(c10::elementSize(saved.dtype));
     const bool direct = value.is_cpu() && value.scalar_type() == saved.dtype;
     const int64_t held = held_numel(slice);
@@ -60,7 +74,7 @@ class TensorLoader {
   // Host memory for as many elements as `value` has.
   at::Tensor staging(at::ScalarType dtype, const at::Tensor& value) {
     if (!staging_.defined()) {
-      staging_ = at::empty({kStaging}, at::TensorOptions(at::kByte).pinned_memory(value.is_cuda()));
+      staging_ = at::empty({kPart}, at::TensorOptions(at::kByte).pinned_memory(value.is_cuda()));
     }
     return staging_.view(dtype).narrow(0, 0, value.numel());
   }
@@ -69,6 +83,25 @@ class TensorLoader {
   at::Tensor staging_;
 };
 
+// Returns the bytes that were read.
+int64_t load_parts(const std::vector<Part>& parts, const ShardFiles& files, int64_t block_bytes) {
+  for (const Part& part : parts) {  // what the run has begun there comes first
+    if (!part.wanted.value.is_cpu()) {
+      synchronize_device(part.wanted.value.device());
+      break;
+    }
+  }
+  std::atomic<size_t> next = 0;
+  std::atomic<int64_t> bytes_read = 0;
+  HostThreads readers(std::clamp(static_cast<int>(parts.size()), 1, kReaders), allowed_cores());
+  readers.run(readers.size(), [&](int64_t) {
+    PartLoader loader(files, block_bytes);
+    for (size_t i = next++; i < parts.size(); i = next++) loader.load(parts[i]);
+    bytes_read += loader.bytes_read();
+  });
+  return bytes_read;
+}
+
 }  // namespace
 
 LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
@@ -76,7 +109,7 @@ LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
   LoadReport report;
   std::set<TensorKey> used;
   const ShardFiles files(path_, manifest_);
-  TensorLoader loader(files, manifest_.block_bytes);
+  std::vector<Part> parts;
   for (const StateTensor& wanted : state) {
     const TensorKey key{wanted.name, wanted.kind};
     const auto found = manifest_.tensors.find(key);
@@ -90,13 +123,13 @@ LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
       report.converted.push_back(
           concat(key.title(), ": ", saved.dtype, " to ", wanted.value.scalar_type()));
     }
-    loader.load(key, saved, wanted);
+    cut_into_parts(found->first, saved, wanted, parts);
     used.insert(key);
   }
   for (const auto& [key, tensor] : manifest_.tensors) {
     if (!used.contains(key)) report.unused.push_back(key.title());
   }
-  report.bytes_read = loader.bytes_read();
+  report.bytes_read = load_parts(parts, files, manifest_.block_bytes);
   report.load_s = now_s() - started;
   return report;
 }
@@ -108,9 +141,10 @@ at::Tensor Checkpoint::read(const TensorKey& key) const {
   const SavedTensor& saved = found->second;
   at::Tensor value = at::empty(saved.shape, saved.dtype);
   const TensorSlice whole{.shape = saved.shape, .end = value.numel()};
-  const ShardFiles files(path_, manifest_);
-  TensorLoader(files, manifest_.block_bytes)
-      .load(key, saved, {key.name, key.kind, whole, value.view(-1), {}});
+  const StateTensor wanted{key.name, key.kind, whole, value.view(-1), {}};
+  std::vector<Part> parts;
+  cut_into_parts(key, saved, wanted, parts);
+  load_parts(parts, ShardFiles(path_, manifest_), manifest_.block_bytes);
   return value;
 }
 

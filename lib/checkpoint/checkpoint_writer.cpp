@@ -113,12 +113,13 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
   under_way_->started = started;
   under_way_->saved = {.path = checkpoint_path(path_, step), .step = step};
   const bool copied = options_.asynchronous && snapshot_->take(pieces);
+  const at::Device device = device_of(pieces);
   auto ready = std::make_shared<Marker>();
-  if (copied) ready->record(world_.device());
-  const auto write = [this, step, ready, pieces = std::move(pieces)] {
-    const c10::Stream stream = side_stream(world_.device());
-    set_current_device(world_.device());
-    const StreamScope beside(stream);  // of the run's own work on the device
+  ready->record(device);
+  const auto write = [this, step, device, ready, pieces = std::move(pieces)] {
+    set_current_device(device);
+    const c10::Stream stream = side_stream(device);  // beside the run's own work
+    const StreamScope scope(stream);
     ready->block(stream);
     const std::string directory = checkpoint_path(path_, step) + kUnfinished;
     return write_shard(*options_.files, directory, world_.rank(), pieces).to_json();

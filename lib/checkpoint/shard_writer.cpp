@@ -99,6 +99,13 @@ std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state) {
   return pieces;
 }
 
+at::Device device_of(const std::vector<ShardPiece>& pieces) {
+  for (const ShardPiece& piece : pieces) {
+    if (!piece.value.is_cpu()) return piece.value.device();
+  }
+  return at::kCPU;
+}
+
 int64_t shard_bytes(const std::vector<ShardPiece>& pieces) {
   auto bytes = static_cast<int64_t>(header_of(pieces).size());
   for (const ShardPiece& piece : pieces) bytes += static_cast<int64_t>(piece.value.nbytes());

@@ -23,6 +23,8 @@ struct ShardPiece {
 // Error(kInternal) naming a tensor whose value does not belong to its slice.
 std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state);
 
+// The device of the pieces that are on one; the CPU where all are on the host.
+at::Device device_of(const std::vector<ShardPiece>& pieces);
 // Of the file with these pieces.
 int64_t shard_bytes(const std::vector<ShardPiece>& pieces);
 

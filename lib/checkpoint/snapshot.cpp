@@ -43,9 +43,8 @@ bool Snapshot::take(std::vector<ShardPiece>& pieces) {
   if (pieces.empty()) return true;
   // Values on the host and on the device may be mixed (offload).
   int64_t on_device = 0, on_host = 0;
-  at::Device device = at::kCPU;
+  const at::Device device = device_of(pieces);
   for (const ShardPiece& piece : pieces) {
-    if (!piece.value.is_cpu()) device = piece.value.device();
     (piece.value.is_cpu() ? on_host : on_device) +=
         aligned(static_cast<int64_t>(piece.value.nbytes()));
   }
