@@ -14,6 +14,7 @@
 
 #include "lib/checkpoint/output_file.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
 namespace {
@@ -51,13 +52,13 @@ CheckpointDirectory::CheckpointDirectory(FileSystem& files, std::string path)
   std::error_code error;
   fs::create_directories(path_, error);
   check(!error, ErrorCode::kDataLoss, path_, ": cannot be created: ", error.message());
-  lock();
   try {
+    lock();
     for (const NamedCheckpoint& named : named_checkpoints(path_)) {
       if (named.unfinished) remove_path(files_, named.path);
     }
   } catch (...) {
-    files_.close(lock_);
+    if (lock_ >= 0) files_.close(lock_);
     throw;
   }
 }
@@ -73,18 +74,17 @@ void CheckpointDirectory::lock() {
     if (::ftruncate(lock_, 0) == 0) {  // it only informs: failures do not matter
       files_.write(lock_, text.data(), text.size(), 0);
     }
-    return;
+  } else if (errno == EWOULDBLOCK) {
+    std::array<char, 300> other{};
+    const ssize_t length = ::pread(lock_, other.data(), other.size() - 1, 0);
+    std::string_view who(other.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+    who = who.substr(0, who.find('\n'));
+    fail(ErrorCode::kDataLoss, path_, ": another job writes its checkpoints here (",
+         who.empty() ? "unknown" : who, "); wait for it, or choose another directory");
+  } else {  // some network file systems have no locks
+    log(LogLevel::kWarning, file, ": cannot be locked (", std::strerror(errno),
+        "); a second job that writes here would not be noticed");
   }
-  const int reason = errno;
-  std::array<char, 300> other{};
-  const ssize_t length = ::pread(lock_, other.data(), other.size() - 1, 0);
-  files_.close(lock_);
-  check(reason == EWOULDBLOCK, ErrorCode::kDataLoss, file,
-        ": cannot be locked: ", std::strerror(reason));
-  std::string_view who(other.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
-  who = who.substr(0, who.find('\n'));
-  fail(ErrorCode::kDataLoss, path_, ": another job writes its checkpoints here (",
-       who.empty() ? "unknown" : who, "); wait for it, or choose another directory");
 }
 
 void CheckpointDirectory::set_aside_after(int64_t step) {
