@@ -180,6 +180,11 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
             {"steps", "epoch", "no"});
   flags.add("save_steps", &o.save_steps, "with --save_strategy steps");
   flags.add("save_total_limit", &o.save_total_limit, "checkpoints that are kept; 0: all");
+  flags.add("save_async", &o.save_async,
+            "checkpoints are copied in memory and written beside the next steps");
+  flags.add("save_on_signal", &o.save_on_signal,
+            "with --save_strategy: SIGTERM or SIGUSR1 to any rank writes a checkpoint after the "
+            "step under way and ends the run with exit code 75");
   flags.add("resume_from_checkpoint", &o.resume_from_checkpoint,
             "auto: the newest in --output_dir that loads, if there is one; the PATH of a "
             "checkpoint or of a run; none");

@@ -39,6 +39,7 @@ struct TrainOptions {
   bool save_final = true;
   std::string save_strategy = "no", resume_from_checkpoint = "none";
   int64_t save_steps = 500, save_total_limit = 0;
+  bool save_async = true, save_on_signal = true;
   // strategy
   std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
   int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;

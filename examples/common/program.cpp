@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 #include "examples/common/flags.h"
 #include "examples/common/memory_advice.h"
@@ -15,6 +16,7 @@
 #include "examples/common/training_run.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
+#include "tessera/train/stop_signal.h"
 
 namespace tessera::programs {
 namespace {
@@ -78,11 +80,15 @@ int run_finetune(Program program, const std::string& name, const std::string& su
     options.backend = "auto";
   }
   const std::vector<std::string> arguments(argv, argv + argc);
+  std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
+  if (options.save_strategy != "no" && options.save_on_signal) signals.emplace();
   return run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
                   .transport = options.backend},
                  [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                    if (problem) std::rethrow_exception(problem);
-                   TrainingRun(prepared, flags, arguments, world, launch, control).execute();
+                   TrainingRun(prepared, flags, arguments, world, launch, control,
+                               signals ? &*signals : nullptr)
+                       .execute();
                  });
 }
 

@@ -47,14 +47,17 @@ void measure_balance(const Prepared& prepared, const DeviceMesh& mesh, ParallelC
 
 TrainingRun::TrainingRun(const Prepared& prepared, const FlagSet& flags,
                          const std::vector<std::string>& argv, Communicator& world,
-                         const LaunchInfo& launch, ControlChannel& control)
+                         const LaunchInfo& launch, ControlChannel& control,
+                         const StopSignals* signals)
     : prepared_(prepared),
       options_(prepared.options),
       flags_(flags),
       argv_(argv),
       world_(world),
       launch_(launch),
-      control_(control) {}
+      control_(control),
+      signals_(signals),
+      agreement_(world) {}
 
 TrainingRun::~TrainingRun() = default;
 
@@ -210,7 +213,9 @@ void TrainingRun::open_output() {
   control_.exchange("");  // nobody trains when rank 0 cannot write
   if (options_.save_strategy != "no") {
     writer_ = std::make_unique<CheckpointWriter>(
-        world_, options_.output_dir, CheckpointOptions{.total_limit = options_.save_total_limit});
+        world_, options_.output_dir,
+        CheckpointOptions{.total_limit = options_.save_total_limit,
+                          .asynchronous = options_.save_async});
     if (continues_in_place(options_)) writer_->resume_from(steps_);
   }
   reset_device_peak(world_.device());

@@ -17,6 +17,7 @@
 #include "tessera/data/batch_stream.h"
 #include "tessera/metrics/recorder.h"
 #include "tessera/metrics/resource_sampler.h"
+#include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::programs {
@@ -26,7 +27,8 @@ namespace tessera::programs {
 class TrainingRun {
  public:
   TrainingRun(const Prepared& prepared, const FlagSet& flags, const std::vector<std::string>& argv,
-              Communicator& world, const LaunchInfo& launch, ControlChannel& control);
+              Communicator& world, const LaunchInfo& launch, ControlChannel& control,
+              const StopSignals* signals = nullptr);
   ~TrainingRun();
 
   // Collective. Throws Error; running out of memory becomes Error(kResourceExhausted) with advice.
@@ -49,6 +51,9 @@ class TrainingRun {
   void train_until(int64_t step);
   void evaluate();
   void save();
+  bool between_steps();  // whether to go on
+  void record(const std::vector<SavedCheckpoint>& saved);
+  [[noreturn]] void stop();
   void on_step(const StepReport& report);
   std::string export_final();  // returns the hash of all parameters
   void finish(int exit_code, const std::string& hash);
@@ -69,6 +74,7 @@ class TrainingRun {
   Communicator& world_;
   const LaunchInfo& launch_;
   ControlChannel& control_;
+  const StopSignals* signals_;  // null: they end the process
 
   std::unique_ptr<DeviceMesh> mesh_;
   std::unique_ptr<Strategy> strategy_;
@@ -78,6 +84,8 @@ class TrainingRun {
   std::unique_ptr<metrics::Recorder> recorder_;        // rank 0
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;           // null: no checkpoints are written
+  StopAgreement agreement_;
+  bool stopping_ = false;  // all ranks know of a signal to one of them
   std::optional<Resumed> resumed_;
   int64_t total_steps_ = 0, steps_ = 0;
   int64_t data_begun_ = 0;        // step before the first on this data

@@ -38,8 +38,10 @@ void TrainingRun::train() {
     const int64_t to_save = saves ? end_of(saves_by_epoch ? 0 : options_.save_steps) : total_steps_;
     train_until(std::min(to_evaluate, to_save));
     if (evaluates && steps_ == to_evaluate) evaluate();
-    if (saves && steps_ == to_save) save();
+    if (saves && (steps_ == to_save || stopping_)) save();
+    if (stopping_) stop();
   }
+  if (writer_) record(writer_->wait());
 }
 
 void TrainingRun::train_until(int64_t step) {
@@ -51,7 +53,7 @@ void TrainingRun::train_until(int64_t step) {
         starts_.push_back(now());
         return batches_->next();
       },
-      [&](const StepReport& report) { on_step(report); });
+      [&](const StepReport& report) { on_step(report); }, [&](int64_t) { return between_steps(); });
 }
 
 void TrainingRun::on_step(const StepReport& report) {
@@ -127,13 +129,28 @@ void TrainingRun::save() {
                      .settings = flags_.config_json(/*indent=*/0),
                      .model = prepared_.language_model.to_json(prepared_.head())};
   writer_->save(steps_, strategy_->state(), run.to_json());
-  for (const SavedCheckpoint& saved : writer_->poll()) {
-    if (!reports()) continue;
-    recorder_->checkpoint({.path = saved.path,
-                           .bytes = saved.bytes,
-                           .write_s = saved.write_s,
-                           .stall_s = saved.stall_s});
+  record(writer_->poll());
+}
+
+bool TrainingRun::between_steps() {
+  if (writer_ == nullptr) return true;
+  record(writer_->poll());
+  stopping_ = options_.save_on_signal && agreement_.agree(signals_ && signals_->caught() != 0);
+  return !stopping_;
+}
+
+void TrainingRun::record(const std::vector<SavedCheckpoint>& saved) {
+  if (!reports()) return;
+  for (const SavedCheckpoint& one : saved) {
+    recorder_->checkpoint(
+        {.path = one.path, .bytes = one.bytes, .write_s = one.write_s, .stall_s = one.stall_s});
   }
+}
+
+void TrainingRun::stop() {
+  record(writer_->wait());
+  fail(ErrorCode::kPreempted, "stopped by a signal after step ", steps_, " of ", total_steps_,
+       "; the checkpoint is complete, --resume_from_checkpoint auto goes on from it");
 }
 
 }  // namespace tessera::programs

@@ -5,9 +5,11 @@ Usage: resume.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
 import json
 import pathlib
 import shutil
+import signal
+import subprocess
 import tempfile
 
-from support import DATA, MPIRUN, Checker, launch, read_events
+from support import BIN, DATA, MPIRUN, TIME_LIMIT_S, Checker, launch, read_events
 
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_resume_"))
@@ -129,6 +131,24 @@ check.that("begins anew: " in result.text and "--train_slice 0:18 -> 18:26" in r
 steps, _ = seen(out)
 check.that(sorted(steps) == [9, 10, 11, 12], f"two epochs of two steps follow step 8: {sorted(steps)}")
 check.that(checkpoints(out) == ["checkpoint-10", "checkpoint-12"], f"a checkpoint an epoch: {checkpoints(out)}")
+
+# --- a signal to one rank: all save after the same step and end with 75, and the run goes on from there
+layout = ["--ranks", "2", "--strategy", "zero2", "--per_device_train_batch_size", "2", "--lr_scheduler_type", "constant"]
+for name, sent, mode in [("terminated", signal.SIGTERM, "true"), ("usr1", signal.SIGUSR1, "false")]:
+    out = folder / name
+    process = subprocess.Popen([str(BIN / SQUAD), *common, *data, *layout, "--max_steps", "100000", "--save_strategy", "epoch", "--save_async", mode,
+                                "--save_total_limit", "2", "--output_dir", str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines = iter(process.stdout.readline, b"")
+    check.that(any(line.startswith(b"step 7/") for line in lines), f"{name}: trains")
+    process.send_signal(sent)
+    text = b"".join(lines).decode()
+    check.that(process.wait(TIME_LIMIT_S) == 75 and "stopped by a signal after step" in text, f"{name}: exit 75: {text[-1000:]}")
+    last = max(seen(out)[0])
+    check.that(f"checkpoint-{last}" in checkpoints(out) and len(checkpoints(out)) <= 2, f"{name}: {last}, {checkpoints(out)}")
+    STEPS = last + 3
+    run(name, *common, *data, *layout, "--max_steps", str(STEPS), "--resume_from_checkpoint", "auto", place=out)
+    whole, _ = run(f"not {name}", *common, *data, *layout, "--max_steps", str(STEPS))
+    require_same(name, seen(out), seen(whole), 1, out)
 
 # --- refused
 _, result = run("no such path", *full, "--resume_from_checkpoint", str(folder / "nowhere"), code=2)
