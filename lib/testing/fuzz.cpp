@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <condition_variable>
@@ -113,6 +114,36 @@ std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const Fu
   return "";
 }
 
+// The run once more, stopped before step c.resume, and what goes on from its state.
+Outcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c, const FuzzModel& model,
+                        const FuzzWork& work, const RunRecord& run) {
+  const auto stop = static_cast<size_t>(c.resume);
+  FuzzCase then;
+  try {
+    check(stop < work.steps.size(), ErrorCode::kInvalidArgument,
+          "fuzz: resume after the last step");
+    then = resumed_case(c);
+  } catch (const Error& error) {
+    return {Outcome::Kind::kRefused, error.what()};
+  }
+  WholeState state;
+  const RunRecord stopped =
+      run_case(make, c, model, work, /*quiet=*/true, {.end = stop, .to = &state});
+  if (!stopped.error.empty()) return failed("stopped run: exception: " + stopped.error);
+  if (const std::string problem = state.problem(); !problem.empty()) return failed(problem);
+  const FuzzWork then_work = dealt_out(work, then.mesh.data);
+  const RunRecord resumed =
+      run_case(make, then, model, then_work, /*quiet=*/false, {.first = stop, .from = &state});
+  if (resumed.before_attached && resumed.invalid_argument) {
+    return {Outcome::Kind::kRefused, resumed.error};
+  }
+  if (!resumed.error.empty()) return failed("resumed run: exception: " + resumed.error);
+  Outcome outcome;
+  outcome.text = compare_resumed(c, then, model, work, then_work, run, resumed, &outcome.worst);
+  if (!outcome.text.empty()) outcome.kind = Outcome::Kind::kFailed;
+  return outcome;
+}
+
 Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
                     const FuzzFamily& family, const FuzzCase& c) {
   FuzzModel model;
@@ -146,7 +177,10 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
   if (!quiet.error.empty()) return failed("quiet run: exception: " + quiet.error);
   text = compare_runs(quiet, run);
   if (!text.empty()) return failed(text);
-  return outcome;
+  if (c.resume == 0) return outcome;
+  Outcome resumed = resumed_outcome(make, c, model, work, run);
+  resumed.worst = std::max(resumed.worst, outcome.worst);
+  return resumed;
 }
 
 // Anything that a case throws outside the ranks is a failure of the case.

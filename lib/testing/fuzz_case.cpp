@@ -97,7 +97,34 @@ void parse(const std::string& key, const std::string& text, std::vector<double>&
   for (std::string part; std::getline(parts, part, ',');) parse(key, part, values.emplace_back());
 }
 
-// The only list of fields.
+// The only lists of fields.
+template <typename Mesh, typename Parallel, typename Fn>
+void for_each_layout_field(const std::string& prefix, Mesh& mesh, Parallel& p, const Fn& fn) {
+  fn(prefix + "pipeline", mesh.pipeline);
+  fn(prefix + "data", mesh.data);
+  fn(prefix + "tensor", mesh.tensor);
+  fn(prefix + "strategy", p.strategy);
+  fn(prefix + "bucket_bytes", p.bucket_bytes);
+  fn(prefix + "overlap", p.overlap);
+  fn(prefix + "reduce_at_boundary", p.reduce_at_boundary);
+  fn(prefix + "persistence_threshold", p.persistence_threshold);
+  fn(prefix + "prefetch_blocks", p.prefetch_blocks);
+  fn(prefix + "unit_numel", p.unit_numel);
+  fn(prefix + "reshard_after_forward", p.reshard_after_forward);
+  fn(prefix + "shard_ranks", p.shard_ranks);
+  fn(prefix + "gradient_checkpointing", p.gradient_checkpointing);
+  fn(prefix + "offload", p.offload.what);
+  fn(prefix + "offload_step", p.offload.step);
+  fn(prefix + "pin_memory", p.offload.pin_memory);
+  fn(prefix + "offload_threads", p.offload.threads);
+  fn(prefix + "chunk_numel", p.offload.chunk_numel);
+  fn(prefix + "schedule", p.pipeline.schedule);
+  fn(prefix + "chunks", p.pipeline.chunks);
+  fn(prefix + "shared_vocabulary", p.pipeline.shared_vocabulary);
+  fn(prefix + "balance", p.pipeline.balance);
+  fn(prefix + "block_costs", p.pipeline.block_costs);
+  fn(prefix + "sequence_parallel", p.sequence_parallel);
+}
 template <typename Case, typename Fn>
 void for_each_field(Case& c, const Fn& fn) {
   auto& p = c.parallel;
@@ -112,33 +139,10 @@ void for_each_field(Case& c, const Fn& fn) {
   fn("frozen", c.frozen);
   fn("own_weights", c.own_weights);
   fn("whole_module", c.whole_module);
-  fn("pipeline", c.mesh.pipeline);
-  fn("data", c.mesh.data);
-  fn("tensor", c.mesh.tensor);
-  fn("strategy", p.strategy);
+  for_each_layout_field("", c.mesh, p, fn);
   fn("parameter", p.precision.parameter);
   fn("gradient", p.precision.gradient);
   fn("reduce", p.precision.reduce);
-  fn("bucket_bytes", p.bucket_bytes);
-  fn("overlap", p.overlap);
-  fn("reduce_at_boundary", p.reduce_at_boundary);
-  fn("persistence_threshold", p.persistence_threshold);
-  fn("prefetch_blocks", p.prefetch_blocks);
-  fn("unit_numel", p.unit_numel);
-  fn("reshard_after_forward", p.reshard_after_forward);
-  fn("shard_ranks", p.shard_ranks);
-  fn("gradient_checkpointing", p.gradient_checkpointing);
-  fn("offload", p.offload.what);
-  fn("offload_step", p.offload.step);
-  fn("pin_memory", p.offload.pin_memory);
-  fn("offload_threads", p.offload.threads);
-  fn("chunk_numel", p.offload.chunk_numel);
-  fn("schedule", p.pipeline.schedule);
-  fn("chunks", p.pipeline.chunks);
-  fn("shared_vocabulary", p.pipeline.shared_vocabulary);
-  fn("balance", p.pipeline.balance);
-  fn("block_costs", p.pipeline.block_costs);
-  fn("sequence_parallel", p.sequence_parallel);
   fn("steps", c.steps);
   fn("accumulation", c.accumulation);
   fn("rows", c.rows);
@@ -157,13 +161,15 @@ void for_each_field(Case& c, const Fn& fn) {
   fn("epsilon", c.epsilon);
   fn("seed", c.seed);
   fn("refuse", c.refuse);
+  fn("resume", c.resume);
+  for_each_layout_field("then.", c.then.mesh, c.then.parallel, fn);
 }
 
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> fields_of(const FuzzCase& fuzz_case) {
   std::vector<std::pair<std::string, std::string>> fields;
-  for_each_field(fuzz_case, [&](const char* key, const auto& value) {
+  for_each_field(fuzz_case, [&](const std::string& key, const auto& value) {
     fields.emplace_back(key, text_of(value));
   });
   return fields;
@@ -188,7 +194,7 @@ FuzzCase parse_case(const std::string& line) {
           "\" is not key=value");
     const std::string key = word.substr(0, equals), text = word.substr(equals + 1);
     bool known = false;
-    for_each_field(fuzz_case, [&](const char* name, auto& value) {
+    for_each_field(fuzz_case, [&](const std::string& name, auto& value) {
       if (key != name) return;
       parse(key, text, value);
       known = true;
@@ -196,6 +202,25 @@ FuzzCase parse_case(const std::string& line) {
     check(known, ErrorCode::kInvalidArgument, "fuzz case: there is no field \"", key, "\"");
   }
   return fuzz_case;
+}
+
+FuzzCase without_resume(const FuzzCase& c) {
+  FuzzCase alone = c;
+  alone.resume = 0;
+  alone.then = {};
+  return alone;
+}
+
+FuzzCase resumed_case(const FuzzCase& c) {
+  FuzzCase then = without_resume(c);
+  const int micro_batches = c.mesh.data * c.accumulation;
+  then.mesh = c.then.mesh;
+  then.parallel = c.then.parallel;
+  then.parallel.precision = c.parallel.precision;
+  then.accumulation = micro_batches / then.mesh.data;
+  check(then.accumulation * then.mesh.data == micro_batches, ErrorCode::kInvalidArgument,
+        "fuzz: ", then.mesh.data, " data ranks do not divide ", micro_batches, " micro-batches");
+  return then;
 }
 
 }  // namespace tessera::testing

@@ -5,42 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/testing/fuzz_difference.h"
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
 namespace {
 
-using Named = std::map<std::string, at::Tensor>;
 using GradientOf = std::function<OracleGradient(const OracleDtypes&)>;
-
-struct Difference {
-  std::string text;
-};
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  if (!condition) throw Difference{concat(parts...)};
-}
-
-void require_bits(const std::string& what, const Named& actual, const Named& expected) {
-  for (const auto& [name, value] : expected) {
-    require(actual.contains(name), what, " ", name, " is missing");
-    const at::Tensor& other = actual.at(name);
-    require(other.sizes() == value.sizes(), what, " ", name, " has shape ", other.sizes(),
-            ", expected ", value.sizes());
-    const at::Tensor same = other.eq(value).logical_or(other.isnan().logical_and(value.isnan()));
-    require(same.all().item<bool>(), what, " ", name, " differs in its bits, by ",
-            (other - value).abs().max().item<double>());
-  }
-  for (const auto& [name, value] : actual) require(expected.contains(name), what, " ", name, "?");
-}
-
-bool same_bits(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-
-void require_same(const std::string& what, double actual, double expected) {
-  require(same_bits(actual, expected), what, " is ", actual, ", expected the bits of ", expected);
-}
 
 // Everything that all ranks report alike.
 void require_ranks_agree(const RunRecord& run) {
@@ -77,10 +49,8 @@ at::Tensor rounding_variance(const at::Tensor& x, at::ScalarType dtype) {
 class Comparison {
  public:
   Comparison(const FuzzCase& c, const FuzzModel& model, const RunRecord& run, double* worst)
-      : c_(c),
-        model_(model),
+      : model_(model),
         worst_(worst),
-        exact_((!model.forward || model.same_terms) && c.mesh.tensor == 1 && !run.other_kernels),
         oracle_(model.of_rank ? model.of_rank(0) : model.model,
                 {.seed = c.seed,
                  .adamw = {.beta1 = c.beta1,
@@ -88,6 +58,13 @@ class Comparison {
                            .epsilon = c.epsilon,
                            .weight_decay = c.weight_decay},
                  .forward = model.forward}) {
+    enter(c, run);
+  }
+
+  // From here on steps are of this case's layout.
+  void enter(const FuzzCase& c, const RunRecord& run) {
+    c_ = c;
+    exact_ = (!model_.forward || model_.same_terms) && c.mesh.tensor == 1 && !run.other_kernels;
     const PrecisionConfig& precision = c.parallel.precision;
     sample_ = {precision.parameter, precision.parameter};
     reference_ = exact_ ? sample_ : OracleDtypes{precision.parameter, at::kDouble};
@@ -100,12 +77,16 @@ class Comparison {
     sums_.additions = run.rounded_additions ? std::max(c.ranks() - 1, 1) : 1;
   }
 
-  void run(const FuzzWork& work, const RankRecord& rank) {
+  void check_initial(const RankRecord& rank) {
     Named expected = oracle_.by_name(oracle_.parameters());
     for (const auto& [name, value] : oracle_.frozen()) {  // no master, in 16-bit training either
       expected[name] = value.to(at::kFloat).to(sample_.weights).to(at::kFloat);
     }
     require_bits("initial parameter", rank.initial, expected);
+  }
+
+  // Steps [first, end), of which the record has those from `first` on.
+  void check_steps(const FuzzWork& work, const RankRecord& rank, size_t first, size_t end) {
     const Named* before = &rank.initial;
     auto evaluation = rank.evaluations.begin();
     const auto evaluations_at = [&](size_t steps_done) {
@@ -114,14 +95,16 @@ class Comparison {
         check_evaluation(work.evaluation, *evaluation);
       }
     };
-    for (size_t s = 0; s < rank.steps.size(); ++s) {
+    for (size_t s = first; s < end; ++s) {
+      const StepRecord& step = rank.steps[s - first];
       evaluations_at(s);
       at_ = concat(" at step ", s);
-      check_step(with_seeds(work.steps[s]), rank.steps[s], *before);
-      before = &rank.steps[s].parameters;
+      check_step(with_seeds(work.steps[s]), step, *before);
+      before = &step.parameters;
     }
+    if (end < work.steps.size()) return;
     require_bits("final parameter", rank.final, *before);
-    evaluations_at(rank.steps.size());
+    evaluations_at(end);
   }
 
  private:
@@ -318,25 +301,15 @@ class Comparison {
     oracle_.parameters() = shown;
   }
 
-  const FuzzCase& c_;
+  FuzzCase c_;
   const FuzzModel& model_;
   double* worst_;
-  bool exact_;
+  bool exact_ = true;
   Oracle oracle_;
   OracleDtypes reference_, sample_;
   SumOfTerms sums_{};
   std::string at_;
 };
-
-template <typename Fn>
-std::string text_of_difference(const Fn& fn) {
-  try {
-    fn();
-  } catch (const Difference& difference) {
-    return difference.text;
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -345,8 +318,36 @@ std::string compare_with_oracle(const FuzzCase& c, const FuzzModel& model, const
   return text_of_difference([&] {
     require_ranks_agree(run);
     require(!model.seeds || !model.seeds->ambiguous(), "seeds of micro-batches are not distinct");
-    Comparison(c, model, run, worst).run(work, run.ranks.front());
+    Comparison comparison(c, model, run, worst);
+    comparison.check_initial(run.ranks.front());
+    comparison.check_steps(work, run.ranks.front(), 0, work.steps.size());
   });
+}
+
+std::string compare_resumed(const FuzzCase& c, const FuzzCase& then, const FuzzModel& model,
+                            const FuzzWork& work, const FuzzWork& then_work, const RunRecord& run,
+                            const RunRecord& resumed, double* worst) {
+  const auto stop = static_cast<size_t>(c.resume);
+  const RankRecord &before = run.ranks.front(), &after = resumed.ranks.front();
+  const std::string text = text_of_difference([&] {
+    require_ranks_agree(resumed);
+    require(!model.seeds || !model.seeds->ambiguous(), "seeds of micro-batches are not distinct");
+    require_bits("restored parameter", after.initial, before.steps[stop - 1].parameters);
+    const bool same_layout = to_line(then) == to_line(without_resume(c));
+    for (size_t s = stop; same_layout && s < before.steps.size(); ++s) {
+      const StepRecord &step = after.steps[s - stop], &expected = before.steps[s];
+      const std::string at = concat(" at step ", s);
+      require_same("loss" + at, step.loss, expected.loss);
+      require_same("norm" + at, step.norm, expected.norm);
+      require_bits("gradient" + at, step.gradients, expected.gradients);
+      require_bits("parameter" + at, step.parameters, expected.parameters);
+    }
+    Comparison comparison(c, model, run, worst);
+    comparison.check_steps(work, before, 0, stop);
+    comparison.enter(then, resumed);
+    comparison.check_steps(then_work, after, stop, work.steps.size());
+  });
+  return text.empty() ? text : "resumed: " + text;
 }
 
 std::string compare_runs(const RunRecord& quiet, const RunRecord& visited) {

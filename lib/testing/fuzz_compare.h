@@ -10,6 +10,12 @@ namespace tessera::testing {
 std::string compare_with_oracle(const FuzzCase& fuzz_case, const FuzzModel& model,
                                 const FuzzWork& work, const RunRecord& run, double* worst);
 
+// A run and what went on from it before step c.resume, under the layout of `then`
+// (resumed_case()), with its work: both beside one oracle; the same bits under the same layout.
+std::string compare_resumed(const FuzzCase& c, const FuzzCase& then, const FuzzModel& model,
+                            const FuzzWork& work, const FuzzWork& then_work, const RunRecord& run,
+                            const RunRecord& resumed, double* worst);
+
 // The quiet run of the same layout: the same bits in losses, norms and final parameters.
 std::string compare_runs(const RunRecord& quiet, const RunRecord& visited);
 

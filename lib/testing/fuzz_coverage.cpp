@@ -186,6 +186,11 @@ void add_work(std::vector<FuzzFeature>& all) {
                         [](const FuzzCase& c) { return steps_in(c.skip); }));
   all.push_back(feature("evaluation between steps", {"none", "some"},
                         [](const FuzzCase& c) { return steps_in(c.evaluate); }));
+  all.push_back(feature("resumed", {"no", "same layout", "other layout"}, [](const FuzzCase& c) {
+    if (c.resume == 0) return "no";
+    const bool same = to_line(resumed_case(c)) == to_line(without_resume(c));
+    return same ? "same layout" : "other layout";
+  }));
   all.push_back(field("loss_scale", {"0", "3", "1024", "65536", "1099511627776"}));
   all.push_back(field("max_norm", {"0", "0.1", "100"}));
   all.push_back(field("learning_rate", {"0.01", "0.001"}));

@@ -201,6 +201,26 @@ std::string draw_refusal(Random& random, const FuzzOptions& options) {
   return word(random, kinds);
 }
 
+// Where the run goes on: under the same layout, or under another one.
+void draw_resume(Random& random, const FuzzOptions& options, const FuzzFamily& family,
+                 const ModelSpec& model, FuzzCase& c) {
+  if (options.own_strategy || c.refuse != "none" || !chance(random, 30)) return;
+  c.resume = 1 + static_cast<int>(random() % static_cast<uint64_t>(c.steps - 1));
+  c.then = {c.mesh, c.parallel};
+  c.then.parallel.precision = {};
+  if (chance(random, 25)) return;
+  FuzzCase other = c;
+  other.parallel = {};
+  do {
+    draw_mesh(random, options, family, model, other);
+  } while (c.mesh.data * c.accumulation % other.mesh.data != 0);
+  draw_strategy(random, options, model, other);
+  draw_pipeline(random, family, model, other);
+  other.parallel.sequence_parallel =
+      family.sequence_parallel && other.mesh.tensor > 1 && chance(random, 50);
+  c.then = {other.mesh, other.parallel};
+}
+
 // Everything else as it must be for the disturbance to be one.
 void fit_refusal(FuzzCase& c) {
   if (c.refuse == "none") return;
@@ -240,6 +260,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   }
   draw_work(random, c);
   fit_refusal(c);
+  draw_resume(random, options, family, model, c);
   return c;
 }
 

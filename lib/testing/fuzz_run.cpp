@@ -48,14 +48,19 @@ class Rank {
        bool quiet)
       : c_(c), work_(work), mesh_(mesh), strategy_(strategy), quiet_(quiet) {}
 
-  RankRecord run() {
+  RankRecord run(const RunPart& part) {
+    if (part.from != nullptr) {
+      part.from->give(strategy_.state());
+      strategy_.state_restored();
+    }
     record_.initial = parameters();
     const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
     if (c_.loss_scale > 0) strategy_.set_loss_scale(at::full({}, scale, at::kFloat));
-    for (size_t step = 0; step < work_.steps.size(); ++step) {
+    for (size_t step = part.first; step < std::min(part.end, work_.steps.size()); ++step) {
       if (lists(c_.evaluate, step)) evaluate(step);
       train(step, scale);
     }
+    if (part.to != nullptr) part.to->take(strategy_.state());
     record_.final = parameters();
     evaluate(work_.steps.size());
     record_.memory = strategy_.memory();
@@ -165,7 +170,7 @@ bool disturbs(const FuzzCase& c, const FuzzWork& work) {
 }
 
 RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const FuzzModel& model,
-                   const FuzzWork& work, bool quiet) {
+                   const FuzzWork& work, bool quiet, const RunPart& part) {
   RunRecord result;
   result.ranks.resize(static_cast<size_t>(c.ranks()));
   std::atomic<int> attached{0};
@@ -181,7 +186,8 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
                                    .epsilon = c.epsilon,
                                    .weight_decay = c.weight_decay}));
       ++attached;
-      result.ranks[static_cast<size_t>(world.rank())] = Rank(c, work, mesh, *strategy, quiet).run();
+      result.ranks[static_cast<size_t>(world.rank())] =
+          Rank(c, work, mesh, *strategy, quiet).run(part);
     });
   } catch (const Error& error) {
     result.error = error.what();
@@ -191,6 +197,20 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
   }
   result.before_attached = attached == 0;
   return result;
+}
+
+FuzzWork dealt_out(const FuzzWork& work, int data_ranks) {
+  const auto deal = [&](const GlobalBatch& batch) {
+    Batches all;
+    for (const Batches& of_rank : batch) all.insert(all.end(), of_rank.begin(), of_rank.end());
+    GlobalBatch dealt(static_cast<size_t>(data_ranks));
+    const size_t share = all.size() / dealt.size();
+    for (size_t i = 0; i < all.size(); ++i) dealt[i / share].push_back(all[i]);
+    return dealt;
+  };
+  FuzzWork dealt{.evaluation = deal(work.evaluation)};
+  for (const GlobalBatch& step : work.steps) dealt.steps.push_back(deal(step));
+  return dealt;
 }
 
 }  // namespace tessera::testing

@@ -2,12 +2,14 @@
 // Runs one case of the fuzzer on in-process ranks and keeps what came out.
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/testing/oracle.h"
+#include "lib/testing/whole_state.h"
 #include "tessera/testing/fuzz.h"
 
 namespace tessera::testing {
@@ -49,8 +51,18 @@ struct RunRecord {
   bool other_kernels = false, rounded_additions = false;
 };
 
+// Some of a case's steps, from a state that is given and to one that is taken.
+struct RunPart {
+  size_t first = 0, end = std::numeric_limits<size_t>::max();
+  const WholeState* from = nullptr;
+  WholeState* to = nullptr;
+};
 // quiet: nothing is visited between the steps.
 RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& fuzz_case,
-                   const FuzzModel& model, const FuzzWork& work, bool quiet);
+                   const FuzzModel& model, const FuzzWork& work, bool quiet,
+                   const RunPart& part = {});
+
+// The same micro-batches in the same order for as many data ranks.
+FuzzWork dealt_out(const FuzzWork& work, int data_ranks);
 
 }  // namespace tessera::testing

@@ -15,19 +15,27 @@ void add(Cases& cases, const FuzzCase& c, const std::function<void(FuzzCase&)>& 
   if (to_line(changed) != to_line(c)) cases.push_back(std::move(changed));
 }
 
+void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
+  PipelineConfig& pipeline = parallel.pipeline;
+  if (mesh.pipeline == 1) pipeline = {};
+  if (pipeline.schedule == "interleaved" && pipeline.chunks == 1) pipeline.schedule = "1f1b";
+  if (mesh.tensor == 1) parallel.sequence_parallel = false;
+  if (parallel.strategy == "single" && mesh.data > 1) parallel.strategy = "ddp";
+  if (parallel.shard_ranks > mesh.data) parallel.shard_ranks = 0;
+  if (parallel.strategy != "fsdp") {
+    parallel.unit_numel = 0;
+    parallel.shard_ranks = 0;
+    parallel.reshard_after_forward = true;
+  }
+}
+
 // What belongs to a size and must follow it.
 FuzzCase consistent(FuzzCase c) {
-  PipelineConfig& pipeline = c.parallel.pipeline;
-  if (c.mesh.pipeline == 1) pipeline = {};
-  if (pipeline.schedule == "interleaved" && pipeline.chunks == 1) pipeline.schedule = "1f1b";
-  if (c.mesh.tensor == 1) c.parallel.sequence_parallel = false;
-  if (c.parallel.strategy == "single" && c.mesh.data > 1) c.parallel.strategy = "ddp";
-  if (c.parallel.shard_ranks > c.mesh.data) c.parallel.shard_ranks = 0;
-  if (c.parallel.strategy != "fsdp") {
-    c.parallel.unit_numel = 0;
-    c.parallel.shard_ranks = 0;
-    c.parallel.reshard_after_forward = true;
-  }
+  make_consistent(c.mesh, c.parallel);
+  c.resume = std::min(c.resume, c.steps - 1);
+  if (c.resume == 0) c.then = {};
+  if (c.mesh.data * c.accumulation % c.then.mesh.data != 0) c.then.mesh.data = 1;
+  make_consistent(c.then.mesh, c.then.parallel);
   const auto in_range = [&](std::string& steps) {
     std::erase_if(steps, [&](char digit) { return digit - '0' >= c.steps; });
   };
@@ -86,6 +94,20 @@ void add_smaller_meshes(Cases& cases, const FuzzCase& c) {
   }
 }
 
+// Where the run goes on: nowhere, as before, or on fewer ranks.
+void add_smaller_resumes(Cases& cases, const FuzzCase& c) {
+  if (c.resume == 0) return;
+  add(cases, c, [](FuzzCase& d) { d.resume = 0; });
+  add(cases, c, [](FuzzCase& d) {
+    d.then = {d.mesh, d.parallel};
+    d.then.parallel.precision = {};
+  });
+  for (int MeshExtents::*axis :
+       {&MeshExtents::pipeline, &MeshExtents::data, &MeshExtents::tensor}) {
+    add(cases, c, [&](FuzzCase& d) { d.then.mesh.*axis = 1; });
+  }
+}
+
 Cases with_fewer_blocks(const FuzzCase& c, const FuzzFamily& family) {
   Cases cases = family.smaller ? family.smaller(c) : Cases{};
   std::erase_if(cases, [&](const FuzzCase& d) { return inner_blocks(d) >= inner_blocks(c); });
@@ -135,6 +157,7 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   cases.push_back(without(c, all));
   for (const auto& group : groups()) cases.push_back(without(c, group));
   add_smaller_meshes(cases, c);
+  add_smaller_resumes(cases, c);
   if (family.smaller) {
     for (FuzzCase& d : family.smaller(c)) {
       // Costs are by block: they go with the block list they belong to.

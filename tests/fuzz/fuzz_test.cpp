@@ -45,6 +45,30 @@ class Plain : public Ddp {
   explicit Plain(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
 };
 
+// Says its moments, but what is written there is lost.
+class ForgetsMoments : public Plain {
+ public:
+  using Plain::Plain;
+  std::vector<StateTensor> state() override {
+    std::vector<StateTensor> pieces = Plain::state();
+    for (StateTensor& piece : pieces) {
+      if (piece.kind == "exp_avg") piece.value = piece.value.clone();
+    }
+    return pieces;
+  }
+};
+
+template <typename S>
+FuzzSummary fuzz_line(const std::string& line) {
+  FuzzOptions options{.line = line};
+  options.print = [](const std::string&) {};
+  return fuzz_layouts(
+      [](const ParallelConfig&, const DeviceMesh& mesh) -> std::unique_ptr<Strategy> {
+        return std::make_unique<S>(mesh.axis(Axis::kData));
+      },
+      options);
+}
+
 }  // namespace
 
 TEST_CASE("a case survives its line, and a line that says nothing is the default") {
@@ -58,6 +82,9 @@ TEST_CASE("a case survives its line, and a line that says nothing is the default
   c.parallel.pipeline.block_costs = {1, 0.25};
   c.parallel.overlap = false;
   c.epsilon = 1e-3;
+  c.resume = 1;
+  c.then = {{1, 2, 3}, {.strategy = "zero1"}};
+  c.then.parallel.pipeline.block_costs = {2};
   const std::string line = to_line(c);
   CHECK(to_line(parse_case(line)) == line);
   CHECK(parse_case(line).parallel.pipeline.block_costs == c.parallel.pipeline.block_costs);
@@ -77,6 +104,21 @@ TEST_CASE("a strategy of a user's own that forgets a micro-batch is found and sh
   CHECK(smallest.accumulation == 3);
   CHECK(smallest.steps == 1);
   CHECK(smallest.blocks == "-");
+}
+
+TEST_CASE("a run that goes on without its moments is found and shrunk to one that stops once") {
+  const std::string line = "strategy=ddp data=2 accumulation=2 steps=4 resume=2 then.strategy=ddp";
+  for (const std::string data : {"2", "1", "4"}) {
+    INFO(data << " data ranks go on");
+    CHECK(fuzz_line<Plain>(line + " then.data=" + data).good());
+    const FuzzSummary summary = fuzz_line<ForgetsMoments>(line + " then.data=" + data);
+    REQUIRE(summary.failures.size() == 1);
+    INFO(summary.failures.front());
+    CHECK(summary.failures.front().find("resumed: ") != std::string::npos);
+    CHECK(summary.failures.front().find("steps=") == std::string::npos);  // the default: 2
+    CHECK(summary.failures.front().find(" resume=1") != std::string::npos);
+  }
+  CHECK(fuzz_line<Plain>(line + " then.data=3").refused == 1);  // 4 micro-batches
 }
 
 TEST_CASE("a strategy of a user's own that keeps its promise holds") {

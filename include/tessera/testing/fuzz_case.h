@@ -49,6 +49,14 @@ struct FuzzCase {
   // (differ between ranks), layout (a parameter's shape differs between ranks).
   std::string refuse = "none";
 
+  // Before this step (not 0) the run stops and another strategy goes on from its state, under the
+  // layout `then`, with the micro-batches of all ranks dealt out anew.
+  int resume = 0;
+  struct Layout {
+    MeshExtents mesh;
+    ParallelConfig parallel;  // but for the precision, which stays
+  } then;
+
   int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
 };
 
@@ -56,6 +64,11 @@ struct FuzzCase {
 // what it does not know.
 std::string to_line(const FuzzCase& fuzz_case);
 FuzzCase parse_case(const std::string& line);
+
+// The case as it goes on from `resume`. Throws Error(kInvalidArgument) when its data ranks do not
+// divide the micro-batches.
+FuzzCase resumed_case(const FuzzCase& fuzz_case);
+FuzzCase without_resume(const FuzzCase& fuzz_case);
 
 // Every field with its value as text, for tallies.
 std::vector<std::pair<std::string, std::string>> fields_of(const FuzzCase& fuzz_case);
