@@ -51,7 +51,8 @@ class ConsoleSink final : public Sink {
     } else if (event.name == "anomaly") {
       line("warning: " + event.text("kind") + ": " + event.text("detail"));
     } else if (event.name == "checkpoint") {
-      line("checkpoint " + event.text("path"));
+      const bool resumed = !event.text("restored_from").empty();
+      line((resumed ? "resumed from " : "checkpoint ") + event.text("path"));
     } else if (event.name == "run_end") {
       step_ = 0;  // no bar below the last line
       line(run_end_line(event));

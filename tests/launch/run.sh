@@ -35,9 +35,9 @@ expect() {
     die "'$*' ended with $got, expected $status and '$pattern'"
   fi
 }
-squad() {  # output folder: a training step of the sample on the CPU, as arguments
+squad() {  # output folder, steps: training on the sample on the CPU, as arguments
   echo "$bin/tessera-finetune-squad --model_config bloom-tiny --tokenizer $root/examples/data/tokenizer" \
-    "--train_file $root/examples/data/squad_sample.json --max_steps 2 --per_device_train_batch_size 2 --backend tcp --output_dir $1"
+    "--train_file $root/examples/data/squad_sample.json --max_steps ${2:-2} --per_device_train_batch_size 2 --backend tcp --output_dir $1"
 }
 for name in "${names[@]}"; do
   [[ -e $root/tests/launch/$name.sh ]] || die "no launcher '$name'"

@@ -86,3 +86,29 @@ for i in 1 2; do wait "${jobs[i]}" || { cat "$work/job$i"; die "slurm: two jobs 
 proved slurm "two jobs at once on one node"
 expect 0 'ddp on 2 rank' srun -N1 -n2 $(squad "$work/squad")
 proved slurm "fine-tuning without --strategy: $(grep -m1 'ddp on 2 rank' "$work/output")"
+
+# examples/slurm/requeue.sbatch: a signal before the time limit, a checkpoint, queued again, gone on.
+sed '/gpus-per-node/d' "$root/examples/slurm/requeue.sbatch" >"$work/requeue.sbatch"
+job=$(sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT=29543 -o "$work/requeue.out" \
+  "$work/requeue.sbatch" $(squad "$work/requeued" 60) --save_steps 1000)
+appears() {  # pattern: in the job's output within five minutes
+  for ((i = 0; i < 600; ++i)); do
+    ! grep -q "$1" "$work/requeue.out" 2>/dev/null || return 0
+    sleep 0.5
+  done
+  cat "$work/requeue.out"
+  scontrol show job "$job"
+  die "slurm: no '$1' in the output of the job to be queued again"
+}
+appears '^step 5/'
+scancel --signal=USR1 "$job"
+appears 'stopped by a signal after step'
+# Slurm lets a job that was queued again wait for two minutes; this one need not.
+for ((i = 0; i < 60; ++i)); do
+  [[ $(squeue -h -j "$job" -o %T) != PENDING ]] || break
+  sleep 0.5
+done
+scontrol update JobId="$job" StartTime=now
+appears 'resumed from'
+appears '^done: '
+proved slurm "requeue.sbatch on two nodes: $(grep -o 'stopped by a signal after step [0-9]*' "$work/requeue.out" | head -1), exit 75, $(grep -o 'resumed from checkpoint.*\|resumed from .*/checkpoint-[0-9]*' "$work/requeue.out" | head -1 | sed 's,/.*/,,'), $(grep -o '^done: train loss [0-9.]*' "$work/requeue.out")"
