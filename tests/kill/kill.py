@@ -118,7 +118,7 @@ def saving(output, since):
 def disturb(job, output, draw):
     """Kills a random rank at a random step or inside a save; says where, or nothing when the run was over before."""
     since, inside, delay_s = time.time(), draw.random() < 0.5, draw.random() * 0.02
-    before = max(steps_of(output), default=0)
+    before = min(STEPS - 1, max(steps_of(output), default=0))
     step, seen, victim = draw.randrange(before + 1, STEPS + 1), set(), draw.choice(job.ranks)
     ready = False
     while job.running() and not ready:
