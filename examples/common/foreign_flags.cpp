@@ -25,7 +25,7 @@ constexpr F refused(const char* name, const char* value, const char* remedy) {
 }
 
 constexpr const char* kBest =
-    "checkpoints are of the newest steps; evaluations and losses are in metrics.jsonl";
+    "use --save_strategy steps or epoch with --load_best_model_at_end, which keeps the best";
 constexpr const char* kReadsAhead = "batches are prepared ahead on a thread, always";
 constexpr const char* kIsAdamW = "the optimizer is AdamW";
 constexpr const char* kOnlyAdamW =
@@ -157,10 +157,9 @@ constexpr F kFlags[] = {
     refused("save_safetensors", "false", "safetensors is the only format"),
     sets("resume_from_checkpoint", "true", "resume_from_checkpoint", "auto"),
     sets("resume_from_checkpoint", "false", "resume_from_checkpoint", "none"),
-    no_effect("load_best_model_at_end", "false", kOff),
-    refused("load_best_model_at_end", "true", kBest),
-    no_effect("metric_for_best_model", "*", "only the last model is kept"),
-    no_effect("greater_is_better", "*", "only the last model is kept"),
+    sets("metric_for_best_model", "eval_loss", "metric_for_best_model", "loss"),
+    sets("metric_for_best_model", "eval_accuracy", "metric_for_best_model", "accuracy"),
+    no_effect("greater_is_better", "*", "less loss and more accuracy are better"),
     no_effect("ignore_data_skip", "false", kOff),
     refused("ignore_data_skip", "true",
             "the data begins anew with another --train_file, --train_slice or --seed"),

@@ -150,6 +150,22 @@ void check_schedule(const TrainOptions& o) {
           "--validation_file");
 }
 
+// The best checkpoint is one of those whose step was evaluated.
+void check_best(const TrainOptions& o, Program program) {
+  require(o.metric_for_best_model == "loss" || program == Program::kClassification,
+          "--metric_for_best_model accuracy is known of classification only; use loss");
+  if (!o.load_best_model_at_end) return;
+  const bool evaluated = !o.validation_file.empty() || !o.validation_ids.empty();
+  const bool together =
+      o.save_strategy == "epoch"
+          ? o.eval_steps == 0
+          : o.save_strategy == "steps" && o.eval_steps > 0 && o.save_steps % o.eval_steps == 0;
+  require(evaluated && together,
+          "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
+          "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
+          "multiple of --eval_steps");
+}
+
 bool is_dtype(const std::string& name) {
   return name.empty() || std::find(kDtypes.begin(), kDtypes.end(), name) != kDtypes.end();
 }
@@ -185,6 +201,11 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("save_on_signal", &o.save_on_signal,
             "with --save_strategy: SIGTERM or SIGUSR1 to any rank writes a checkpoint after the "
             "step under way and ends the run with exit code 75");
+  flags.add("load_best_model_at_end", &o.load_best_model_at_end,
+            "keep the checkpoint whose evaluation is the best, and write final/ from it");
+  flags.add("metric_for_best_model", &o.metric_for_best_model,
+            "of the evaluation: loss (less is better) or accuracy (more; classification)",
+            {"loss", "accuracy"});
   flags.add("resume_from_checkpoint", &o.resume_from_checkpoint,
             "auto: the newest in --output_dir that loads, if there is one; the PATH of a "
             "checkpoint or of a run; none");
@@ -265,6 +286,7 @@ void validate_options(const TrainOptions& o, Program program) {
   require(o.warmup_steps < 1 || o.warmup_steps == std::floor(o.warmup_steps), "--warmup_steps is ",
           o.warmup_steps, "; it must be a whole number, or a part of all steps below 1");
   check_schedule(o);
+  check_best(o, program);
   require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
           "; it must be positive unless --max_steps is");
   require(o.initial_loss_scale >= 1 && o.initial_loss_scale <= kLargestLossScale,

@@ -40,6 +40,8 @@ struct TrainOptions {
   std::string save_strategy = "no", resume_from_checkpoint = "none";
   int64_t save_steps = 500, save_total_limit = 0;
   bool save_async = true, save_on_signal = true;
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "loss";
   // strategy
   std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
   int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;

@@ -17,11 +17,16 @@ bool is_directory_of_run(const std::string& path) { return !fs::exists(path + "/
 
 bool was_damaged(const std::string& skipped) { return !skipped.ends_with("was not finished"); }
 
+LoadReport fill(const Checkpoint& checkpoint, Communicator& world, Strategy& strategy) {
+  LoadReport report = load_checkpoint(world, checkpoint, strategy.state());
+  strategy.state_restored();
+  return report;
+}
+
 Resumed load(const std::string& path, Communicator& world, Strategy& strategy) {
   const Checkpoint checkpoint = open_checkpoint(world, path);
   Resumed resumed{path, RunState::from_json(checkpoint.run(), path)};
-  const LoadReport report = load_checkpoint(world, checkpoint, strategy.state());
-  strategy.state_restored();
+  const LoadReport report = fill(checkpoint, world, strategy);
   if (world.rank() != 0) return resumed;
   log(LogLevel::kInfo, "going on from ", path, ", step ", resumed.run.trainer.steps, ": ",
       report.bytes_read >> 20, " MiB read by this rank in ", report.load_s, " s");
@@ -81,6 +86,23 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
   check(from == "auto", ErrorCode::kInvalidArgument, "--resume_from_checkpoint ", from,
         " holds no checkpoint");
   return std::nullopt;
+}
+
+void load_best(const RunState::Best& best, Communicator& world, Strategy& strategy) {
+  const auto say = [&](LogLevel level, const auto&... text) {
+    if (world.rank() == 0) log(level, text...);
+  };
+  std::optional<Checkpoint> checkpoint;
+  try {
+    checkpoint = open_checkpoint(world, best.path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) throw;
+    say(LogLevel::kWarning, "the model stays that of the last step: ", error.what());
+    return;
+  }
+  fill(*checkpoint, world, strategy);
+  say(LogLevel::kInfo, "the model is that of step ", best.step, ", whose metric ", best.metric,
+      " is the best: ", best.path);
 }
 
 }  // namespace tessera::programs

@@ -27,4 +27,8 @@ struct Resumed {
 // the path holds no checkpoint, Error(kDataLoss) when none loads.
 std::optional<Resumed> resume(const TrainOptions& options, Communicator& world, Strategy& strategy);
 
+// Fills the strategy from the best checkpoint. Where it is gone, nothing changes but that this is
+// logged. Collective.
+void load_best(const RunState::Best& best, Communicator& world, Strategy& strategy);
+
 }  // namespace tessera::programs

@@ -48,6 +48,10 @@ std::string RunState::to_json() const {
   json.key("of").begin_object();
   for (const auto& [name, value] : of) json.field(name, value);
   json.end_object().end_object();
+  if (best) {
+    json.key("best").begin_object().field("path", best->path).field("step", best->step);
+    json.field("metric", best->metric).end_object();
+  }
   json.key("settings").scalar(settings);
   json.key("model").begin_object().key("config").scalar(model).end_object();
   return json.end_object().text();
@@ -64,6 +68,10 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
                  .model = json.at("model").at("config").dump()};
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
+  }
+  if (const auto best = json.find("best")) {
+    state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),
+                  best->at("metric").as_double()};
   }
   return state;
 }

@@ -1,5 +1,6 @@
 #pragma once
 // What a checkpoint of a program's run remembers beside its tensors (Manifest::run).
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +19,13 @@ DataIdentity data_identity(const Prepared& prepared);
 struct RunState {
   TrainerState trainer;
   DataLoaderState data;
-  DataIdentity of;       // the data
+  DataIdentity of;  // the data
+  struct Best {     // of the checkpoints of steps that were evaluated
+    std::string path;
+    int64_t step = 0;
+    double metric = 0;
+  };
+  std::optional<Best> best;
   std::string settings;  // FlagSet::config_json()
   std::string model;     // its config.json for transformers
 

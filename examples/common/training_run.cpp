@@ -167,6 +167,7 @@ void TrainingRun::go_on() {
       run.other_settings(flags_.config_json(/*indent=*/0)));
   say("weights, moments and step go on, the data begins anew: ", other);
   steps_ = data_begun_ = run.trainer.steps;
+  best_ = run.best;
   if (other.empty()) {
     train_loader_->restore(run.data);
     const int64_t batch = train_loader_->global_batch_size();
@@ -217,6 +218,7 @@ void TrainingRun::open_output() {
         CheckpointOptions{.total_limit = options_.save_total_limit,
                           .asynchronous = options_.save_async});
     if (continues_in_place(options_)) writer_->resume_from(steps_);
+    if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
   reset_device_peak(world_.device());
 }

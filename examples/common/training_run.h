@@ -51,6 +51,7 @@ class TrainingRun {
   void train_until(int64_t step);
   void evaluate();
   void save();
+  void note_best();
   bool between_steps();  // whether to go on
   void record(const std::vector<SavedCheckpoint>& saved);
   [[noreturn]] void stop();
@@ -87,6 +88,7 @@ class TrainingRun {
   StopAgreement agreement_;
   bool stopping_ = false;  // all ranks know of a signal to one of them
   std::optional<Resumed> resumed_;
+  std::optional<RunState::Best> best_, evaluated_;  // so far; the latest, with its step
   int64_t total_steps_ = 0, steps_ = 0;
   int64_t data_begun_ = 0;        // step before the first on this data
   std::deque<StepStart> starts_;  // of the steps that are not reported yet

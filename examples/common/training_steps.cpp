@@ -42,6 +42,9 @@ void TrainingRun::train() {
     if (stopping_) stop();
   }
   if (writer_) record(writer_->wait());
+  if (options_.load_best_model_at_end && best_ && best_->step != steps_) {
+    load_best(*best_, world_, *strategy_);
+  }
 }
 
 void TrainingRun::train_until(int64_t step) {
@@ -107,6 +110,15 @@ void TrainingRun::evaluate() {
     return batches.next();
   });
   trainer_->observe(report.loss);
+  std::optional<double> accuracy;
+  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
+      report.target_count > 0) {
+    accuracy = report.counters[0] / report.target_count;
+  }
+  const bool by_loss = options_.metric_for_best_model == "loss";
+  evaluated_ = {.path = concat(options_.output_dir, "/checkpoint-", steps_),
+                .step = steps_,
+                .metric = by_loss ? report.loss : accuracy.value_or(0)};
   if (!reports()) return;
   metrics::EvalRecord record;
   record.step = steps_;
@@ -115,17 +127,26 @@ void TrainingRun::evaluate() {
   record.eval_runtime_s = report.time_s;
   record.samples = prepared_.validation.size();
   record.steps = loader.steps_per_epoch();
-  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
-      report.target_count > 0) {
-    record.eval_accuracy = report.counters[0] / report.target_count;
-  }
+  record.eval_accuracy = accuracy;
   recorder_->eval(record);
 }
 
+// Before a checkpoint is written: whether it will be the best one.
+void TrainingRun::note_best() {
+  if (!evaluated_ || evaluated_->step != steps_) return;
+  const bool by_loss = options_.metric_for_best_model == "loss";
+  const bool better =
+      !best_ || (by_loss ? evaluated_->metric < best_->metric : evaluated_->metric > best_->metric);
+  if (better) best_ = evaluated_;
+  if (options_.load_best_model_at_end) writer_->keep(best_->step);
+}
+
 void TrainingRun::save() {
+  note_best();
   const RunState run{.trainer = trainer_->state(),
                      .data = batches_->state(),
                      .of = data_identity(prepared_),
+                     .best = best_,
                      .settings = flags_.config_json(/*indent=*/0),
                      .model = prepared_.language_model.to_json(prepared_.head())};
   writer_->save(steps_, strategy_->state(), run.to_json());

@@ -128,7 +128,7 @@ TEST_CASE("values of Hugging Face's flags become ours") {
 TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {
   CHECK(contains(refusal({"--eval_strategy", "often"}), "'often' is not one of no, epoch, steps"));
   CHECK(contains(refusal({"--eval_strategy", "steps"}), "needs --eval_steps N"));
-  CHECK(contains(refusal({"--save_strategy", "best"}), "metrics.jsonl"));
+  CHECK(contains(refusal({"--save_strategy", "best"}), "--load_best_model_at_end"));
   CHECK(contains(refusal({"--report_to", "wandb"}), "jsonl,csv,tensorboard"));
   CHECK(contains(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));
   CHECK(contains(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));

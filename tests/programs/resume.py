@@ -150,6 +150,22 @@ for name, sent, mode in [("terminated", signal.SIGTERM, "true"), ("usr1", signal
     whole, _ = run(f"not {name}", *common, *data, *layout, "--max_steps", str(STEPS))
     require_same(name, seen(out), seen(whole), 1, out)
 
+# --- the best model: its checkpoint is kept whatever the limit, also by the run that goes on, and final/ is of it
+layout = ["--per_device_train_batch_size", "4", "--learning_rate", "3e-2", "--validation_file", str(DATA / "squad_sample.json"), "--validation_slice", "100:108",
+          "--eval_steps", "1", "--lr_scheduler_type", "constant"]
+best = [*[a for a in common if a not in ("--learning_rate", "1e-3")], *data, *layout, "--max_steps", "8", "--save_strategy", "steps", "--save_steps", "1",
+        "--save_total_limit", "2", "--load_best_model_at_end"]
+out, result = run("best", *best)
+losses = {e["step"]: e["eval_loss"] for e in read_events(check, out) if e["event"] == "eval"}
+winner = min(losses, key=losses.get)
+check.that(winner < 7, f"the best evaluation is none of the last two: {losses}")
+check.that(checkpoints(out) == sorted([f"checkpoint-{winner}", "checkpoint-8"]), f"the best is kept: {checkpoints(out)}, best {winner}")
+check.that(f"the model is that of step {winner}" in result.text, "the best model is said", result)
+short, _ = run("up to the best", *best[:best.index("--max_steps") + 1], str(winner))
+check.that(seen(out)[1] == seen(short)[1], "final/ is of the best step")
+again, result = run("best goes on", *best, "--resume_from_checkpoint", str(out / "checkpoint-8"))
+check.that(f"the model is that of step {winner}" in result.text and seen(again)[1] == seen(short)[1], "what goes on knows the best", result)
+
 # --- refused
 _, result = run("no such path", *full, "--resume_from_checkpoint", str(folder / "nowhere"), code=2)
 check.that("--resume_from_checkpoint" in result.text, "a path that is not there is named", result)
