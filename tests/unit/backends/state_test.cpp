@@ -12,6 +12,7 @@
 #include "tessera/model/adapters.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/torch_modules.hpp"
@@ -28,6 +29,8 @@ constexpr int kSteps = 4, kStop = 2, kMicroBatches = 4;
 struct Training {
   ModelSpec model;
   std::function<MicroBatch(uint64_t)> batch;  // by seed
+  OptimizerFactory optimizer = make_adamw({.weight_decay = 0.1});
+  std::set<std::string> moments = {"exp_avg", "exp_avg_sq"};
 };
 
 struct Run {
@@ -49,7 +52,7 @@ void play(const std::string& line, const Training& work, const WholeState* from,
   test::run_ranks(layout.ranks(), [&](Communicator& world) {
     const DeviceMesh mesh(world, layout.mesh);
     const auto strategy = make_strategy(layout.parallel, mesh);
-    strategy->attach(work.model, {.seed = 5}, make_adamw({.weight_decay = 0.1}));
+    strategy->attach(work.model, {.seed = 5}, work.optimizer);
     if (from != nullptr) {
       from->give(strategy->state());
       strategy->state_restored();
@@ -86,8 +89,8 @@ void check_equal(const std::map<std::string, at::Tensor>& actual,
   }
 }
 
-// What must be there: every parameter with its moments, and nothing else.
-void check_names(const Run& run, size_t frozen) {
+// What must be there: every parameter, and what the optimizer keeps for those that are trained.
+void check_names(const Training& work, const Run& run, size_t frozen) {
   std::map<std::string, std::set<std::string>> kinds;
   for (const auto& [key, value] : run.stopped.tensors()) {
     const size_t space = key.rfind(' ');
@@ -96,8 +99,11 @@ void check_names(const Run& run, size_t frozen) {
   std::set<std::string> parameters;
   for (const auto& [name, value] : run.parameters) parameters.insert(name);
   CHECK(kinds.at("parameter") == parameters);
-  CHECK(kinds.at("exp_avg") == kinds.at("exp_avg_sq"));
-  CHECK(kinds.at("exp_avg").size() + frozen == parameters.size());
+  for (const std::string& moment : work.moments) {
+    CHECK(kinds.at(moment) == kinds.at(*work.moments.begin()));
+    CHECK(kinds.at(moment).size() + frozen == parameters.size());
+  }
+  CHECK(kinds.contains("exp_avg") == work.moments.contains("exp_avg"));
 }
 
 // Every layout resumes bit for bit what it saved, and what the layout before it in the list saved.
@@ -111,7 +117,7 @@ void check_layouts(const Training& work, const std::vector<std::string>& layouts
     Run& run = *runs.emplace_back(std::make_unique<Run>());
     play(line, work, nullptr, run);
     CHECK(run.stopped.problem() == "");
-    check_names(run, frozen);
+    check_names(work, run, frozen);
     Run resumed;
     play(line, work, &run.stopped, resumed);
     check_equal(resumed.stopped.tensors(), run.stopped.tensors(), "restored");
@@ -203,6 +209,21 @@ TEST_CASE("stages without anything to update count the steps of the others") {
        "offload_step=device",
        "strategy=zero3 pipeline=4 block_costs=1,1,1,1"},
       1e-5, /*frozen=*/7);
+}
+
+TEST_CASE("another optimizer has another state: momentum, or nothing") {
+  const std::vector<std::string> layouts{
+      "strategy=zero3 data=2 persistence_threshold=20",
+      "strategy=zero1 data=2 offload=optimizer offload_step=host parameter=bf16",
+      "strategy=zero1 pipeline=2 offload=optimizer offload_step=device chunk_numel=50 "
+      "parameter=bf16"};
+  Training work = toy("blocks=L6.D.L10f.Q3 tie=first");
+  work.optimizer = make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  work.moments = {"momentum"};
+  check_layouts(work, {layouts.begin() + 1, layouts.end()}, 2e-2, /*frozen=*/5);
+  work.optimizer = make_sgd({.weight_decay = 0.1});
+  work.moments = {};
+  check_layouts(work, {layouts.front(), "strategy=ddp data=2"}, 1e-5, /*frozen=*/5);
 }
 
 TEST_CASE("running statistics are those of the named rank, constant buffers everybody's") {

@@ -86,6 +86,17 @@ class Broken : public Ddp {
       visitor({p.block, p.name, value, p.placement});
     });
   }
+  std::vector<StateTensor> state() override {
+    std::vector<StateTensor> state = Ddp::state();
+    if (is("leaves a tensor out of its state")) state.erase(state.begin());
+    for (StateTensor& piece : state) {
+      if (is("names no replicas")) piece.replicas.clear();
+      if (is("moments are not restored") && piece.kind == "exp_avg") {
+        piece.value = piece.value.clone();
+      }
+    }
+    return state;
+  }
   StrategyMemory memory() const override {
     StrategyMemory memory = Ddp::memory();
     memory.buffer_bytes += memory_;
@@ -147,6 +158,9 @@ TEST_CASE("every planted defect is found by the check that is there for it") {
            {"ignores the loss scale", "loss scale"},
            {"evaluation changes parameters", "evaluation"},
            {"never skips", "skip"},
+           {"leaves a tensor out of its state", "state"},
+           {"names no replicas", "state"},
+           {"moments are not restored", "state"},
            {"a learning rate of its own", "learning rate 0"},
            {"learns nothing", "learning"},
            {"climbs", "learning"},
