@@ -1,5 +1,7 @@
 #include "examples/common/run_checkpoints.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -12,8 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the newest; false when the path is itself a checkpoint.
-bool is_directory_of_run(const std::string& path) { return !fs::exists(path + "/manifest.json"); }
+// As rank 0 sees it, so that all ranks go the same way. Else it may be the directory of a run.
+bool is_checkpoint(const std::string& path, Communicator& world) {
+  const at::Tensor found = at::full({1}, fs::exists(path + "/manifest.json") ? 1 : 0,
+                                    at::TensorOptions(at::kLong).device(world.device()));
+  world.broadcast(found, 0).wait();
+  return found.item<int64_t>() != 0;
+}
 
 bool was_damaged(const std::string& skipped) { return !skipped.ends_with("was not finished"); }
 
@@ -59,7 +66,7 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
                               Strategy& strategy) {
   const std::string& from = options.resume_from_checkpoint;
   if (from == "none") return std::nullopt;
-  if (from != "auto" && !is_directory_of_run(from)) return load(from, world, strategy);
+  if (from != "auto" && is_checkpoint(from, world)) return load(from, world, strategy);
   const std::string directory = from == "auto" ? options.output_dir : from;
   std::vector<std::string> skipped;
   std::optional<int64_t> before;

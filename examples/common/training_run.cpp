@@ -217,7 +217,7 @@ void TrainingRun::open_output() {
         world_, options_.output_dir,
         CheckpointOptions{.total_limit = options_.save_total_limit,
                           .asynchronous = options_.save_async});
-    if (continues_in_place(options_)) writer_->resume_from(steps_);
+    writer_->resume_from(steps_);
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
   reset_device_peak(world_.device());
