@@ -1,15 +1,19 @@
 // A run that is stopped at any step and goes on in new objects is the run that was never stopped.
 #include <ATen/ATen.h>
 
+#include <filesystem>
 #include <limits>
 
 #include "lib/testing/whole_state.h"
 #include "tessera/backends/parallel_config.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/data/batch_stream.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -62,11 +66,11 @@ Seen train(const TrainerOptions& options, at::ScalarType dtype, int64_t stop_at,
     BatchStream batches(loader, at::kCPU, /*ahead=*/3);
     trainer.fit([&] { return batches.next(); },
                 [&](const StepReport& report) {
-                          if (comm.rank() == 0) seen.reports.push_back(report);
+                  if (comm.rank() == 0) seen.reports.push_back(report);
                 },
                 [&](int64_t step) {
                   trainer.observe(1);  // never better
-          if (step != stop_at) return true;
+                  if (step != stop_at) return true;
                   stopped->strategy.take(strategy->state());
                   const std::string state = trainer.state().to_json();
                   if (comm.rank() == 0) {
@@ -131,6 +135,52 @@ TEST_CASE("resumed at any step: the rate of a plateau") {
   check_stops(options, at::kFloat);
   const Seen seen = train(options, at::kFloat, 0, nullptr, nullptr);
   CHECK(seen.reports.back().learning_rate < seen.reports.front().learning_rate);
+}
+
+// The loop of docs/checkpoints.md.
+TEST_CASE("a user's own loop saves, and goes on from the newest checkpoint") {
+  const TempDir folder;
+  const auto play = [&](const std::string& strategy_name, int64_t save_at) {
+    std::map<std::string, at::Tensor> parameters;
+    test::run_ranks(2, [&](Communicator& world) {
+      const DeviceMesh mesh(world, {.data = 2});
+      const auto strategy = make_strategy({.strategy = strategy_name}, mesh);
+      strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+      Trainer trainer(*strategy, {.max_steps = kSteps});
+      DataLoader loader(rows(), {.micro_batch_size = 2, .data_rank = world.rank(), .data_size = 2});
+      const FoundCheckpoint found = find_checkpoint(world, folder.path("run"));
+      if (!found.path.empty()) {
+        const Checkpoint checkpoint = open_checkpoint(world, found.path);
+        load_checkpoint(world, checkpoint, strategy->state());
+        strategy->state_restored();
+        trainer.restore(TrainerState::from_json(Json::parse(checkpoint.run(), {}, found.path)));
+        loader.restore(
+            {.epoch = trainer.state().steps / 5, .consumed = 4 * (trainer.state().steps % 5)});
+      }
+      CheckpointWriter writer(world, folder.path("run"));
+      trainer.fit([&] { return loader.next(); }, [](const StepReport&) {},
+                  [&](int64_t step) {
+                    if (step == save_at) {
+                      writer.save(step, strategy->state(), trainer.state().to_json());
+                    }
+                    return true;
+                  });
+      std::map<std::string, at::Tensor> values;
+      strategy->visit_parameters(
+          [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
+      if (world.rank() == 0) parameters = values;
+    });
+    return parameters;
+  };
+  const auto expected = play("zero2", 7);
+  CHECK(std::filesystem::exists(folder.path("run/checkpoint-7/manifest.json")));
+  for (const auto& [name, value] : play("zero2", 0)) {
+    CHECK_NOTHROW(test::require_bit_equal(value, expected.at(name), name));
+  }
+  for (const auto& [name, value] : play("fsdp", 0)) {
+    INFO(name);
+    CHECK(at::allclose(value, expected.at(name), 1e-5, 1e-6));
+  }
 }
 
 TEST_CASE("a trainer's state is one line of JSON, and what is none is refused") {
