@@ -139,10 +139,15 @@ for name, flags in [("causal", ["--strategy", "zero3", "--ranks", "3", "--per_de
                                         "3", "--gradient_accumulation_steps", "2"])]:
     fixture = json.loads((FIXTURES / name / "expected.json").read_text())
     training, batches = fixture["training"], batches_of(name)
-    out = run(name, "trained", batches, *flags, *[part for key in ("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm")
+    out = run(name, "trained", batches, *flags, "--save_strategy", "steps", *[part for key in ("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm")
                                                   for part in (f"--{key}", str(training[key]))])
     loss = loss_of(open_model(out / "final"), batches[0])
     check.that(relative(loss, fixture["eval_loss"]) <= LOSS_TOLERANCE, f"{name}: trained to {loss}, transformers to {fixture['eval_loss']}")
+    exported = folder / f"{name}-exported"
+    result = launch("tessera-checkpoint", ["export", str(out), str(exported)])
+    check.that(result.code == 0, f"{name}: its checkpoint is exported", result)
+    check.that(torch.equal(logits_of(open_model(exported), batches[0]), logits_of(open_model(out / "final"), batches[0])),
+               f"{name}: the export of its checkpoint has the logits of final/")
     evaluated = [event["eval_loss"] for event in check_events(out) if event["event"] == "eval"]
     check.that(evaluated and relative(evaluated[-1], loss) <= LOSS_TOLERANCE, f"{name}: evaluated {evaluated}, transformers {loss}")
 
