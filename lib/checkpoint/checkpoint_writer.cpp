@@ -62,6 +62,7 @@ struct CheckpointWriter::Save {
   SavedCheckpoint saved;
   bool written = false;                  // by all ranks
   std::optional<LateAgreement> is_done;  // the task, on all ranks
+  std::shared_future<void> copied;       // what is copied late; not valid when nothing is
   std::future<std::string> task;         // last: it ends before the rest goes
 };
 
@@ -112,17 +113,30 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
   under_way_->run = run;
   under_way_->started = started;
   under_way_->saved = {.path = checkpoint_path(path_, step), .step = step};
-  const bool copied = options_.asynchronous && snapshot_->take(pieces);
   const at::Device device = device_of(pieces);
+  const bool copied = options_.asynchronous && snapshot_->take(pieces, options_.late_copies);
   auto ready = std::make_shared<Marker>();
   ready->record(device);
-  const auto write = [this, step, device, ready, pieces = std::move(pieces)] {
+  // On a stream of the device beside the run's own work, behind what is there now.
+  const auto beside = [device, ready](const auto& fn) {
     set_current_device(device);
-    const c10::Stream stream = side_stream(device);  // beside the run's own work
+    const c10::Stream stream = side_stream(device);
     const StreamScope scope(stream);
     ready->block(stream);
+    return fn();
+  };
+  if (copied) {
+    const auto copy = [this, beside, ready] {
+      beside([&] { snapshot_->copy_the_rest(); });
+      ready->synchronize();
+    };
+    under_way_->copied = std::async(std::launch::async, copy).share();
+  }
+  const auto write = [this, step, beside, copy = under_way_->copied, pieces = std::move(pieces)] {
+    if (copy.valid()) copy.get();
     const std::string directory = checkpoint_path(path_, step) + kUnfinished;
-    return write_shard(*options_.files, directory, world_.rank(), pieces).to_json();
+    return beside(
+        [&] { return write_shard(*options_.files, directory, world_.rank(), pieces).to_json(); });
   };
   under_way_->task = std::async(copied ? std::launch::async : std::launch::deferred, write);
   if (!copied) under_way_->task.wait();  // the views are valid now only
@@ -161,6 +175,13 @@ void CheckpointWriter::advance() {
     throw;
   }
   save.saved.stall_s += now_s() - started;
+}
+
+void CheckpointWriter::before_update() {
+  if (!under_way_ || !under_way_->copied.valid()) return;
+  const double started = now_s();
+  under_way_->copied.wait();  // what it threw, the task throws
+  under_way_->saved.stall_s += now_s() - started;
 }
 
 void CheckpointWriter::complete() {

@@ -1,11 +1,14 @@
 #include "lib/checkpoint/snapshot.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_memory.h"
+#include "tessera/core/host_threads.h"
 
 namespace tessera {
 namespace {
@@ -14,6 +17,13 @@ constexpr int64_t kAlignment = 512;
 // Stays free for what the next steps allocate.
 constexpr int64_t kDeviceMargin = int64_t{1} << 30;
 constexpr int64_t kHostMargin = int64_t{2} << 30;
+
+// See StateTensor::kind.
+bool forward_may_change(const ShardPiece& piece) {
+  const auto width = static_cast<int64_t>(piece.value.element_size());
+  return piece.key.kind == "buffer" ||
+         c10::multiply_integers(piece.slice.shape) * width < kSmallState;
+}
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -39,7 +49,7 @@ at::Tensor host_buffer(at::Device source, int64_t bytes) {
 
 }  // namespace
 
-bool Snapshot::take(std::vector<ShardPiece>& pieces) {
+bool Snapshot::take(std::vector<ShardPiece>& pieces, bool late) {
   if (pieces.empty()) return true;
   // Values on the host and on the device may be mixed (offload).
   int64_t on_device = 0, on_host = 0;
@@ -62,12 +72,19 @@ bool Snapshot::take(std::vector<ShardPiece>& pieces) {
     const auto bytes = static_cast<int64_t>(piece.value.nbytes());
     const at::Tensor copy =
         (stays ? copies : host_).narrow(0, used, bytes).view(piece.value.scalar_type());
-    copy.copy_(piece.value, /*non_blocking=*/true);
+    if (late && !stays && !forward_may_change(piece)) {
+      rest_.emplace_back(copy, piece.value);
+    } else {
+      copy.copy_(piece.value, /*non_blocking=*/true);
+    }
     piece.value = copy;
     used += aligned(bytes);
   }
-  if (on_device > 0 && !copies.defined()) synchronize_device(device);
   return true;
+}
+
+void Snapshot::copy_the_rest() {
+  for (const auto& [copy, value] : std::exchange(rest_, {})) copy.copy_(value);
 }
 
 }  // namespace tessera

@@ -74,14 +74,16 @@ TEST_CASE("a snapshot lies on the device while there is room, else in page-locke
   const auto pieces = [] { return pieces_to_write(state_on_gpu(3)); };
   Snapshot snapshot;
   auto copies = pieces();
-  REQUIRE(snapshot.take(copies));
+  REQUIRE(snapshot.take(copies, true));
   CHECK(copies.front().value.is_cuda());
   // All but some 100 MiB of the device are taken.
   const at::Device device(at::kCUDA, 0);
   const int64_t rest = device_memory(device).first - (int64_t{100} << 20);
   const at::Tensor hog = at::empty({rest}, at::dtype(at::kByte).device(device));
   copies = pieces();
-  REQUIRE(snapshot.take(copies));
+  REQUIRE(snapshot.take(copies, true));
+  snapshot.copy_the_rest();
+  synchronize_device(device);
   const auto originals = pieces();
   for (size_t i = 0; i < copies.size(); ++i) {
     CHECK(copies[i].value.is_cpu());

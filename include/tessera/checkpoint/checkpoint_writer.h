@@ -20,6 +20,9 @@ struct CheckpointOptions {
   int64_t total_limit = 0;  // complete checkpoints that remain; 0: all
   // save() returns when the state is copied; the rest happens on a thread beside the next steps.
   bool asynchronous = false;
+  // Where the copy does not fit on the device it is made while the next forward and backward run.
+  // Then before_update() has to be called before every update.
+  bool late_copies = false;
   FileSystem* files = &FileSystem::system();
 };
 
@@ -51,6 +54,8 @@ class CheckpointWriter {
   // caller's, the same on all ranks; given back by Checkpoint::run(). One save is under way at a
   // time: the one before is waited for.
   void save(int64_t step, const std::vector<StateTensor>& state, const std::string& run);
+  // Returns when what the update changes has been copied. Not collective.
+  void before_update();
   // Those that have become complete since the last call of poll() or wait(). To be called after
   // every step when asynchronous: it moves a save on that all ranks have written, and waits for
   // none.

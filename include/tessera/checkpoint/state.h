@@ -31,6 +31,8 @@ struct TensorSlice {
   bool operator==(const TensorSlice&) const = default;
 };
 
+inline constexpr int64_t kSmallState = 1 << 10;
+
 // A piece of the state, as a view of the memory in which the run itself keeps it: valid, at the
 // same address, as long as the strategy is; read and written between steps only.
 struct StateTensor {

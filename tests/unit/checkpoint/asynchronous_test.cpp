@@ -102,6 +102,38 @@ TEST_CASE("a save waits for the one before, and what is under way at the end is 
   }
 }
 
+TEST_CASE(
+    "late copies are complete before the update, and what forward changes is copied at once") {
+  const TempDir folder;
+  run_ranks(2, [&](Communicator& world) {
+    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true, .late_copies = true});
+    for (const int number : {1, 2}) {
+      const int64_t numel = int64_t{8} << 20;
+      const TensorSlice mine{
+          .shape = {2 * numel}, .begin = world.rank() * numel, .end = (world.rank() + 1) * numel};
+      const TensorSlice few{.shape = {2}, .begin = world.rank(), .end = world.rank() + 1};
+      const auto value = [&](int64_t size) { return at::full({size}, number * 1.0, at::kFloat); };
+      const std::vector<StateTensor> state = {{"w", "exp_avg", mine, value(numel), {}},
+                                              {"mean", "buffer", mine, value(numel), {}},
+                                              {"strategy", "steps_begun", few, value(1), {}}};
+      writer.save(number, state, "{}");
+      state[1].value.fill_(-1);  // forward
+      state[2].value.fill_(-1);
+      writer.before_update();
+      state[0].value.fill_(-1);
+      writer.before_update();  // of the next step: there is nothing to wait for
+    }
+    require(writer.wait().size() == 2, "both");
+  });
+  for (const int number : {1, 2}) {
+    const Checkpoint checkpoint(folder.path("run/checkpoint-" + std::to_string(number)));
+    for (const auto& [key, tensor] : checkpoint.manifest().tensors) {
+      INFO(key.title());
+      CHECK(checkpoint.read(key).eq(number).all().item<bool>());
+    }
+  }
+}
+
 TEST_CASE("what fails beside the run is an error of a later call on every rank") {
   const TempDir folder;
   FullForRankOne files;

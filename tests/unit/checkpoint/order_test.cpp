@@ -47,12 +47,13 @@ class DurabilityChecker : public FileSystem {
         violations_.push_back(path + " is not durable when " + from + " is renamed");
     }
     if (to.ends_with("latest") && unsynced_.contains(run_)) {
-      violations_.push_back("latest names a checkpoint whose name is not durable");
+      violations_.emplace_back("latest names a checkpoint whose name is not durable");
     }
     if (from.ends_with(".tmp") && from.find("checkpoint-") != from.npos) {
       ++commits_;
       run_ = parent(to);
-      if (!std::filesystem::exists(from + "/manifest.json")) violations_.push_back("no manifest");
+      if (!std::filesystem::exists(from + "/manifest.json"))
+        violations_.emplace_back("no manifest");
       unsynced_.insert(run_);
     }
     return FileSystem::rename(from, to);
