@@ -117,11 +117,12 @@ check.that("checkpoint-3" in result.text and "--resume_from_checkpoint none" in 
 expected, _ = seen(single)
 for name, layout in [("two ranks", ["--ranks", "2", "--strategy", "zero3", "--per_device_train_batch_size", "2", "--warmup_steps", "2"]),
                      ("pipeline", ["--ranks", "4", "--strategy", "fsdp", "--pipeline_parallel", "2", "--per_device_train_batch_size", "1",
-                                   "--gradient_accumulation_steps", "2", "--warmup_steps", "2"])]:
+                                   "--gradient_accumulation_steps", "2", "--warmup_steps", "2"]),
+                     ("bf16", [*single_layout, "--dtype", "bf16", "--strategy", "zero1"])]:
     out, result = run(f"moved to {name}", *full, *layout, "--resume_from_checkpoint", str(single / "checkpoint-3"))
     check.that("--strategy \"single\" -> " in result.text, f"{name}: says what is other than in the checkpoint", result)
     steps, _ = seen(out)
-    check.that(min(steps) == 4 and all(abs(steps[s][0] - expected[s][0]) < 1e-5 * expected[s][0] for s in range(4, STEPS + 1)),
+    check.that(min(steps) == 4 and all(abs(steps[s][0] - expected[s][0]) < (2e-2 if name == "bf16" else 1e-5) * expected[s][0] for s in range(4, STEPS + 1)),
                f"{name}: losses {steps}, expected {expected}")
 
 # --- other data: weights, moments and step go on, and the data begins anew

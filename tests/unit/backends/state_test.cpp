@@ -211,6 +211,23 @@ TEST_CASE("stages without anything to update count the steps of the others") {
       1e-5, /*frozen=*/7);
 }
 
+TEST_CASE("masters and moments move between precisions") {
+  const Training work = toy("blocks=L6.D.Q3.L10.T tie=first");
+  const std::vector<std::string> layouts{
+      "strategy=zero3 data=2", "strategy=fsdp data=2 unit_numel=200 parameter=bf16",
+      "strategy=zero1 data=4 parameter=fp16 offload=optimizer", "strategy=ddp data=2"};
+  Run before;
+  play(layouts.back(), work, nullptr, before);
+  for (const std::string& line : layouts) {
+    INFO(line);
+    Run moved;
+    play(line, work, &before.stopped, moved);
+    check_equal(moved.stopped.tensors(), before.stopped.tensors(), "moved");
+    check_equal(moved.at_stop, before.at_stop, "moved");
+    CHECK(std::abs(moved.losses[0] - before.losses[kStop]) <= 3e-2 * before.losses[kStop]);
+  }
+}
+
 TEST_CASE("another optimizer has another state: momentum, or nothing") {
   const std::vector<std::string> layouts{
       "strategy=zero3 data=2 persistence_threshold=20",
