@@ -210,7 +210,8 @@ at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device dev
   std::vector<at::Tensor> contents;  // one checksum of all: few kernels
   for (const MicroBatch& batch : micro_batches) {
     std::string text = concat(batch.sample_count, " ", batch.token_count, " ", batch.target_count);
-    for (const at::Tensor& tensor : {batch.input_ids, batch.labels, batch.attention_mask}) {
+    for (const at::Tensor& tensor : {batch.input_ids, batch.labels, batch.attention_mask,
+                                     batch.packed.offsets, batch.head_positions}) {
       text += concat(" ", tensor.defined() ? tensor.sizes() : at::IntArrayRef());
       if (tensor.defined()) contents.push_back(bits(tensor));
     }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/core/error.h"
@@ -18,6 +19,42 @@ int64_t count_targets(const at::Tensor& labels, int64_t rows) {
 
 }  // namespace
 
+int64_t PackedRows::longest() const { return *std::ranges::max_element(lengths); }
+
+PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool pinned) {
+  const auto in_memory = [&](at::ScalarType dtype) {
+    return at::TensorOptions(dtype).pinned_memory(pinned);
+  };
+  PackedRows rows;
+  rows.offsets = at::empty({static_cast<int64_t>(lengths.size()) + 1}, in_memory(at::kInt));
+  std::vector<int64_t> positions;
+  std::vector<int32_t> first_keys;
+  auto* offset = rows.offsets.mutable_data_ptr<int32_t>();
+  *offset = 0;
+  for (const int64_t length : lengths) {
+    const int64_t first = *offset % sequence;
+    check(length > 0 && first + length <= sequence, ErrorCode::kInvalidArgument,
+          "packed rows: a row of ", length, " tokens at place ", first, " of a sequence of ",
+          sequence);
+    for (int64_t i = 0; i < length; ++i) positions.push_back(i);
+    first_keys.insert(first_keys.end(), static_cast<size_t>(length), static_cast<int32_t>(first));
+    offset[1] = offset[0] + static_cast<int32_t>(length);
+    ++offset;
+  }
+  check(*offset > 0 && *offset % sequence == 0, ErrorCode::kInvalidArgument,
+        "packed rows: ", *offset, " tokens do not fill sequences of ", sequence);
+  const auto by_sequence = [&](const auto& values, at::ScalarType dtype) {
+    const at::Tensor tensor = at::empty({*offset / sequence, sequence}, in_memory(dtype));
+    using Value = typename std::decay_t<decltype(values)>::value_type;
+    std::ranges::copy(values, tensor.mutable_data_ptr<Value>());
+    return tensor;
+  };
+  rows.positions = by_sequence(positions, at::kLong);
+  rows.first_keys = by_sequence(first_keys, at::kInt);
+  rows.lengths = std::move(lengths);
+  return rows;
+}
+
 MicroBatch MicroBatch::to(at::Device device) const {
   auto move = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
@@ -26,6 +63,10 @@ MicroBatch MicroBatch::to(at::Device device) const {
   moved.input_ids = move(input_ids);
   moved.labels = move(labels);
   moved.attention_mask = move(attention_mask);
+  moved.packed.offsets = move(packed.offsets);
+  moved.packed.positions = move(packed.positions);
+  moved.packed.first_keys = move(packed.first_keys);
+  moved.head_positions = move(head_positions);
   moved.loss_gradient = move(loss_gradient);
   return moved;
 }
@@ -45,6 +86,18 @@ MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels) {
   batch.input_ids = std::move(inputs);
   batch.labels = std::move(labels);
   return batch;
+}
+
+void choose_head_positions(MicroBatch& micro_batch, int64_t multiple) {
+  const at::Tensor supervised = micro_batch.labels.flatten().ne(kIgnoredLabel);
+  const int64_t all = supervised.numel(), targets = supervised.sum().item<int64_t>();
+  const int64_t chosen = (std::max<int64_t>(targets, 1) + multiple - 1) / multiple * multiple;
+  if (4 * chosen > 3 * all) return;
+  const at::Tensor others = supervised.logical_not().nonzero().narrow(0, 0, chosen - targets);
+  micro_batch.head_positions =
+      at::empty({chosen},
+                micro_batch.labels.options().pinned_memory(micro_batch.labels.is_pinned()))
+          .copy_(at::cat({supervised.nonzero(), others}).squeeze(1));
 }
 
 void check_counts(const MicroBatch& micro_batch) {

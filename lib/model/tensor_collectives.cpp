@@ -1,9 +1,10 @@
 #include "lib/model/tensor_collectives.h"
 
 #include <ATen/ATen.h>
-#include <torch/custom_class.h>
 
 #include <algorithm>
+
+#include "lib/ops/saved_value.h"
 
 namespace tessera {
 namespace detail {
@@ -36,21 +37,11 @@ at::Tensor own_rows(const at::Tensor& all, const TensorAxis& axis) {
   return count == size ? mine.clone() : at::constant_pad_nd(mine, {0, 0, 0, size - count});
 }
 
-namespace {
-struct AxisHolder : torch::CustomClassHolder {
-  explicit AxisHolder(const TensorAxis& axis) : axis(axis) {}
-  TensorAxis axis;
-};
-}  // namespace
-
 void keep_axis(AutogradContext* context, const TensorAxis& axis) {
-  context->saved_data["axis"] = at::IValue::make_capsule(c10::make_intrusive<AxisHolder>(axis));
+  save_value(context, "axis", axis);
 }
 
-TensorAxis kept_axis(AutogradContext* context) {
-  return c10::static_intrusive_pointer_cast<AxisHolder>(context->saved_data["axis"].toCapsule())
-      ->axis;
-}
+TensorAxis kept_axis(AutogradContext* context) { return saved_value<TensorAxis>(context, "axis"); }
 
 GradientSink::GradientSink(const at::Tensor& parameter) {
   if (!parameter.defined() || !parameter.requires_grad()) return;

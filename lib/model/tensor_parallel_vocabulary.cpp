@@ -80,18 +80,27 @@ at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& wei
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                                         int64_t vocabulary, const TensorAxis& axis,
-                                        int64_t chunk_rows) {
+                                        const at::Tensor& positions, int64_t chunk_rows) {
+  const auto chosen = [&](const at::Tensor& rows) {
+    return positions.defined() ? rows.index_select(0, positions) : rows;
+  };
+  const at::Tensor targets = chosen(labels.flatten());
   if (axis.size() == 1) {
-    return ops::linear_cross_entropy(x.flatten(0, -2), weight, labels.flatten(), loss_gradient,
+    return ops::linear_cross_entropy(chosen(x.flatten(0, -2)), weight, targets, loss_gradient,
                                      chunk_rows);
   }
-  check_ids(labels, vocabulary, /*may_be_ignored=*/true, "label");
-  const at::Tensor hidden = enter_tensor_ranks(x, labels.sizes(), axis).flatten(0, -2);
-  check(hidden.size(0) == labels.numel(), ErrorCode::kInvalidArgument,
+  check_ids(targets, vocabulary, /*may_be_ignored=*/true, "label");
+  at::Tensor hidden;
+  if (axis.sequence_parallel()) {
+    hidden = chosen(gather_tokens(x, labels.sizes(), axis).flatten(0, -2));
+  } else {
+    hidden = copy_to_tensor_ranks(chosen(x.flatten(0, -2)), axis);
+  }
+  check(hidden.size(0) == targets.numel(), ErrorCode::kInvalidArgument,
         "vocab_parallel_cross_entropy: hidden ", hidden.sizes(), ", labels ", labels.sizes(),
         "; expected one label a row.");
   return ops::linear_loss(hidden, weight, loss_gradient, chunk_rows,
-                          loss_of_columns(labels.flatten(), weight.size(0), vocabulary, axis));
+                          loss_of_columns(targets, weight.size(0), vocabulary, axis));
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const BuildContext& context, const std::string& name,

@@ -67,7 +67,8 @@ class CausalHead final : public HeadBlock {
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     return vocab_parallel_cross_entropy(norm(hidden), weight_, micro_batch.labels,
-                                        micro_batch.loss_gradient, vocabulary_, axis_)
+                                        micro_batch.loss_gradient, vocabulary_, axis_,
+                                        micro_batch.head_positions)
         .reshape({1});
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
@@ -108,11 +109,18 @@ class ClassificationHead final : public HeadBlock {
     const at::Tensor all = axis_.sequence_parallel()
                                ? gather_whole_tokens(hidden, micro_batch.input_ids.sizes(), axis_)
                                : hidden;
-    const at::Tensor last = last_token(micro_batch).view({-1, 1, 1}).expand({-1, 1, all.size(2)});
-    return ops::linear(norm(all.gather(1, last).squeeze(1)), weight_, {});
+    return ops::linear(norm(pooled(all, micro_batch)), weight_, {});
   }
 
  private:
+  // [batch, sequence, n] -> [labels, n]
+  at::Tensor pooled(const at::Tensor& hidden, const MicroBatch& micro_batch) const {
+    if (micro_batch.head_positions.defined()) {
+      return hidden.flatten(0, 1).index_select(0, micro_batch.head_positions);
+    }
+    const at::Tensor last = last_token(micro_batch).view({-1, 1, 1});
+    return hidden.gather(1, last.expand({-1, 1, hidden.size(2)})).squeeze(1);
+  }
   // [batch] int64; 0 in a row of nothing but padding, as in transformers.
   at::Tensor last_token(const MicroBatch& micro_batch) const {
     const at::Tensor& ids = micro_batch.input_ids;

@@ -79,7 +79,7 @@ class BloomBlock final : public Block {
                          : hidden.is_cuda() ? &bloom_block_fused
                                             : &bloom_block_composed;
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
-                   micro_batch.input_ids.sizes(), axis_);
+                   micro_batch.input_ids.sizes(), axis_, micro_batch.packed);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
 

@@ -49,16 +49,18 @@ at::Tensor run_block(const at::Tensor& hidden, const BloomBlockWeights& w, doubl
 at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
                                 double epsilon, bool residual_post_layernorm,
-                                at::IntArrayRef tokens, const TensorAxis& axis) {
-  return run_block(
-      hidden, weights, epsilon, residual_post_layernorm, tokens, axis,
-      [&](const at::Tensor& qkv) { return ops::alibi_attention(qkv, slopes, attention_mask); });
+                                at::IntArrayRef tokens, const TensorAxis& axis,
+                                const PackedRows& packed) {
+  return run_block(hidden, weights, epsilon, residual_post_layernorm, tokens, axis,
+                   [&](const at::Tensor& qkv) {
+                     return ops::alibi_attention(qkv, slopes, attention_mask, packed);
+                   });
 }
 
 at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
-                              const TensorAxis& axis) {
+                              const TensorAxis& axis, const PackedRows&) {
   const at::Tensor& mask = attention_mask;
   const auto attention = [&](const at::Tensor& qkv) {
     const at::Tensor context = ops::alibi_attention(qkv, slopes, mask);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/model/tensor_collectives.h"
+#include "lib/ops/saved_value.h"
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/kernels.h"
 
@@ -44,6 +45,7 @@ struct Settings {
   double epsilon;
   bool post;  // the residual starts at the norm's output
   TensorAxis axis;
+  PackedRows packed;
 };
 
 // What forward leaves for backward. The norms' outputs and the GELU's are formed anew there.
@@ -84,7 +86,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const B
       ops::linear_forward(start_enter(norm1.output, rows, axis).wait(), w.qkv_weight, w.qkv_bias)
           .view({tokens[0], tokens[1], -1});
   const auto attention =
-      ops::alibi_attention_forward(qkv, settings.slopes, settings.attention_mask);
+      ops::alibi_attention_forward(qkv, settings.slopes, settings.attention_mask, settings.packed);
   const at::Tensor attended = row_parallel(attention.output, w.dense_weight, w.dense_bias,
                                            settings.post ? norm1.output : hidden, axis);
   const auto norm2 = ops::layer_norm_forward(attended, w.attention_norm_weight,
@@ -136,9 +138,9 @@ at::Tensor run_backward(const at::Tensor& gradient, const BloomBlockWeights& w,
     dcontext = ops::linear_backward_input(all_dattended.wait(), w.dense_weight);
     add_weight(dinner, all_norm.wait(), g.up_weight);
   }
-  const at::Tensor dqkv =
-      ops::alibi_attention_backward(dcontext.view(s.context.sizes()), s.qkv, settings.slopes,
-                                    settings.attention_mask, {s.context, s.log_sum_exp});
+  const at::Tensor dqkv = ops::alibi_attention_backward(
+      dcontext.view(s.context.sizes()), s.qkv, settings.slopes, settings.attention_mask,
+      {s.context, s.log_sum_exp}, settings.packed);
   Pending sum = start_leave(ops::linear_backward_input(dqkv, w.qkv_weight), axis);
   add_weight(all_dattended.tensor, s.context, g.dense_weight);
   add_bias(dqkv, g.qkv_bias);
@@ -168,20 +170,13 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     context->save_for_backward({s.hidden, s.mean1, s.rstd1, s.qkv, s.context, s.log_sum_exp,
                                 s.attended, s.mean2, s.rstd2, s.inner});
     context->saved_data["weights"] = std::vector<at::Tensor>(list.begin(), list.end());
-    context->saved_data["slopes"] = settings.slopes;
-    if (settings.attention_mask.defined()) context->saved_data["mask"] = settings.attention_mask;
-    context->saved_data["post"] = settings.post;
-    detail::keep_axis(context, settings.axis);
+    save_value(context, "settings", settings);
     return output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    auto& data = context->saved_data;
-    const std::vector<at::Tensor> weights = data["weights"].toTensorVector();
-    const auto mask = data.find("mask");
-    const Settings settings{data["slopes"].toTensor(),
-                            mask == data.end() ? at::Tensor() : mask->second.toTensor(), 0.0,
-                            data["post"].toBool(), detail::kept_axis(context)};
+    const std::vector<at::Tensor> weights = context->saved_data["weights"].toTensorVector();
+    const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
     const Saved saved{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9]};
     variable_list result(3 + kWeights);  // hidden, tokens, settings, weights
@@ -203,8 +198,8 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
 at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
-                             const TensorAxis& axis) {
-  const Settings settings{slopes, attention_mask, epsilon, residual_post_layernorm, axis};
+                             const TensorAxis& axis, const PackedRows& packed) {
+  const Settings settings{slopes, attention_mask, epsilon, residual_post_layernorm, axis, packed};
   const at::Tensor input = hidden.contiguous();
   if (!axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/model/tensor_collectives.h"
 #include "lib/models/assemble.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -76,7 +77,8 @@ class EmbeddingBlock final : public Block {
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
-    const int64_t length = micro_batch.input_ids.size(1);
+    const PackedRows& packed = micro_batch.packed;
+    const int64_t length = packed.defined() ? packed.longest() : micro_batch.input_ids.size(1);
     check(length <= positions_.size(0), ErrorCode::kInvalidArgument, "a sequence of ", length,
           " tokens, but the model has ", positions_.size(0), " positions");
     const at::Tensor hidden =
@@ -89,10 +91,14 @@ class EmbeddingBlock final : public Block {
  private:
   at::Tensor positions_of(const MicroBatch& micro_batch) const {
     const at::Tensor& ids = micro_batch.input_ids;
-    if (!axis_.sequence_parallel()) return positions_.narrow(0, 0, ids.size(1));
-    const int64_t rows = axis_.rows_per_rank(ids.numel());
-    const at::Tensor own = at::arange(rows, ids.options()) + axis_.rank() * rows;
-    return at::embedding(positions_, own.remainder(ids.size(1)));
+    at::Tensor places = micro_batch.packed.positions;
+    if (!places.defined()) places = at::arange(ids.size(1), ids.options()).expand_as(ids);
+    if (axis_.sequence_parallel()) {
+      places = detail::own_rows(places.reshape({-1, 1}), axis_).squeeze(1);
+    } else if (!micro_batch.packed.defined()) {
+      return positions_.narrow(0, 0, ids.size(1));
+    }
+    return at::embedding(positions_, places);
   }
 
   TensorAxis axis_;
@@ -160,8 +166,8 @@ class Gpt2Block final : public Block {
       options.dropout = config_.attention_dropout;
       options.seed = dropout_.seed(micro_batch, kAttentionDropout);
     }
-    const at::Tensor context =
-        ops::causal_attention(qkv[0], qkv[1], qkv[2], micro_batch.attention_mask, options);
+    const at::Tensor context = ops::causal_attention(
+        qkv[0], qkv[1], qkv[2], micro_batch.attention_mask, options, micro_batch.packed);
     return projection_.by_rows(context, axis_);
   }
 

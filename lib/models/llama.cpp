@@ -104,7 +104,10 @@ class LlamaBlock final : public Block {
     const auto by_head = [&](const at::Tensor& x) {
       return x.unflatten(2, {-1, config_.head_dim});
     };
-    const ops::RotaryTables& tables = tables_for(normed.size(1));
+    const PackedRows& packed = micro_batch.packed;
+    const ops::RotaryTables tables =
+        packed.defined() ? ops::at_positions(tables_for(packed.longest()), packed.positions)
+                         : tables_for(normed.size(1));
     ops::CausalAttentionOptions options{
         .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
         .first_head = axis_.rank() * config_.heads / axis_.size()};
@@ -112,9 +115,9 @@ class LlamaBlock final : public Block {
       options.dropout = config_.attention_dropout;
       options.seed = block_seed(micro_batch.seed, seed_);
     }
-    return ops::causal_attention(ops::rotary(by_head(query_(normed)), tables),
-                                 ops::rotary(by_head(key_(normed)), tables),
-                                 by_head(value_(normed)), micro_batch.attention_mask, options);
+    return ops::causal_attention(
+        ops::rotary(by_head(query_(normed)), tables), ops::rotary(by_head(key_(normed)), tables),
+        by_head(value_(normed)), micro_batch.attention_mask, options, packed);
   }
 
   // Batches of one length follow each other, mostly.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "lib/ops/packed.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
 
@@ -33,7 +34,7 @@ class Rotary : public Function<Rotary> {
   static at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
     const int64_t half = x.size(3) / 2;
     const at::Tensor first = x.narrow(3, 0, half), second = x.narrow(3, half, half);
-    const at::Tensor c = cos.unsqueeze(1), s = sin.unsqueeze(1);  // [sequence, 1, d/2]
+    const at::Tensor c = cos.unsqueeze(-2), s = sin.unsqueeze(-2);  // [..., sequence, 1, d/2]
     const at::Tensor result = at::empty_like(x, at::MemoryFormat::Contiguous);
     result.narrow(3, 0, half).copy_(first * c - second * s);
     result.narrow(3, half, half).copy_(second * c + first * s);
@@ -69,6 +70,37 @@ at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const a
   return at::matmul((probability * at::stack(factors, 1)).to(q.scalar_type()), v);
 }
 
+// Rows of any lengths in one call of the 16-bit kernel.
+bool fits_varlen_kernel(const at::Tensor& q) {
+  return q.is_cuda() && (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16) &&
+         q.size(3) % 8 == 0 && q.size(3) <= 256;
+}
+
+at::Tensor attend_to_rows(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const CausalAttentionOptions& options, const PackedRows& packed) {
+  if (fits_varlen_kernel(q)) {
+    std::optional<SeededDevice> seeded;
+    if (options.dropout > 0) {
+      seeded.emplace(q.device(), mixed_seed(options.seed, options.first_head));
+    }
+    const at::Tensor& offsets = packed.offsets;
+    const int64_t longest = packed.longest();
+    const at::Tensor context = std::get<0>(at::_flash_attention_forward(
+        q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), offsets, offsets, longest, longest,
+        options.dropout, /*is_causal=*/true, /*return_debug_mask=*/false, options.scale));
+    return context.view({q.size(0), q.size(1), -1});
+  }
+  const auto queries = each_row(q, packed), keys = each_row(k, packed),
+             values = each_row(v, packed);
+  std::vector<at::Tensor> contexts;
+  CausalAttentionOptions of_row = options;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    of_row.seed = mixed_seed(options.seed, i);
+    contexts.push_back(causal_attention(queries[i], keys[i], values[i], {}, of_row));
+  }
+  return at::cat(contexts, 1).view({q.size(0), q.size(1), -1});
+}
+
 }  // namespace
 
 at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_factor,
@@ -91,16 +123,22 @@ RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t sequence) {
   return {angles.cos(), angles.sin()};
 }
 
+RotaryTables at_positions(const RotaryTables& tables, const at::Tensor& positions) {
+  return {at::embedding(tables.cos, positions), at::embedding(tables.sin, positions)};
+}
+
 at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables) {
-  check(x.dim() == 4 && x.size(1) == tables.cos.size(0) && x.size(3) == 2 * tables.cos.size(1),
+  const at::Tensor& cos = tables.cos;
+  check(x.dim() == 4 && x.size(1) == cos.size(-2) && x.size(3) == 2 * cos.size(-1) &&
+            (cos.dim() == 2 || (cos.dim() == 3 && cos.size(0) == x.size(0))),
         ErrorCode::kInvalidArgument, "rotary: x has shape ", x.sizes(), ", the tables ",
-        tables.cos.sizes(), "; expected [batch, sequence, heads, d] and [sequence, d/2].");
+        cos.sizes(), "; expected [batch, sequence, heads, d] and [sequence, d/2].");
   return Rotary::apply(x, tables.cos, tables.sin);
 }
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& attention_mask,
-                            const CausalAttentionOptions& options) {
+                            const at::Tensor& attention_mask, const CausalAttentionOptions& options,
+                            const PackedRows& packed) {
   check(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() && q.size(0) == k.size(0) &&
             q.size(1) == k.size(1) && q.size(3) == k.size(3) && q.size(2) % k.size(2) == 0,
         ErrorCode::kInvalidArgument, "causal_attention: q has shape ", q.sizes(), ", k ", k.sizes(),
@@ -108,6 +146,8 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   check(!attention_mask.defined() || attention_mask.sizes() == q.sizes().slice(0, 2),
         ErrorCode::kInvalidArgument, "causal_attention: the mask must have the shape ",
         q.sizes().slice(0, 2), " of [batch, sequence].");
+  check_packed(packed, q, attention_mask);
+  if (packed.defined()) return attend_to_rows(q, k, v, options, packed);
   const int64_t groups = q.size(2) / k.size(2);
   // Only the 16-bit kernels read a key head for several query heads.
   const bool expand = groups > 1 && (q.is_cpu() || q.scalar_type() == at::kFloat ||

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lib/ops/saved_value.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/kernels.h"
 
@@ -112,20 +113,24 @@ class GeluTanh : public Function<GeluTanh> {
 class AlibiAttention : public Function<AlibiAttention> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
-                            const at::Tensor& slopes, const std::optional<at::Tensor>& given) {
+                            const at::Tensor& slopes, const std::optional<at::Tensor>& given,
+                            const PackedRows& packed) {
     const at::Tensor mask = given.value_or(at::Tensor());
     const at::Tensor input = qkv.contiguous();
-    const AttentionOutput result = alibi_attention_forward(input, slopes, mask);
+    const AttentionOutput result = alibi_attention_forward(input, slopes, mask, packed);
+    save_value(context, "packed", packed);
     context->save_for_backward({input, slopes, mask, result.output, result.log_sum_exp});
     return result.output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {alibi_attention_backward(gradients[0].contiguous(), saved[0], saved[1], saved[2],
-                                     {saved[3], saved[4]}),
-            {},
-            {}};
+    return {
+        alibi_attention_backward(gradients[0].contiguous(), saved[0], saved[1], saved[2],
+                                 {saved[3], saved[4]}, saved_value<PackedRows>(context, "packed")),
+        {},
+        {},
+        {}};
   }
 };
 
@@ -201,8 +206,8 @@ at::Tensor alibi_slopes(int64_t heads) {
 }
 
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
-                           const at::Tensor& attention_mask) {
-  return AlibiAttention::apply(qkv, slopes, std::optional(attention_mask));
+                           const at::Tensor& attention_mask, const PackedRows& packed) {
+  return AlibiAttention::apply(qkv, slopes, std::optional(attention_mask), packed);
 }
 
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight) {

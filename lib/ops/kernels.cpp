@@ -5,6 +5,7 @@
 
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
+#include "lib/ops/packed.h"
 #include "tessera/core/error.h"
 
 namespace tessera::ops {
@@ -91,7 +92,8 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
 }
 
 AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask) {
+                                        const at::Tensor& attention_mask,
+                                        const PackedRows& packed) {
   check(qkv.dim() == 3 && slopes.dim() == 1 && qkv.size(2) % (3 * slopes.size(0)) == 0,
         ErrorCode::kInvalidArgument, "alibi_attention: qkv has shape ", qkv.sizes(),
         ", expected [batch, sequence, 3 * heads * d] for the ", slopes.numel(),
@@ -99,14 +101,15 @@ AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor&
   check(!attention_mask.defined() || attention_mask.sizes() == qkv.sizes().slice(0, 2),
         ErrorCode::kInvalidArgument, "alibi_attention: the attention mask does not have the shape ",
         qkv.sizes().slice(0, 2), " of qkv.");
-  return TESSERA_DISPATCH(alibi_attention_forward, qkv, qkv, slopes, attention_mask);
+  check_packed(packed, qkv, attention_mask);
+  return TESSERA_DISPATCH(alibi_attention_forward, qkv, qkv, slopes, attention_mask, packed);
 }
 
 at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                                     const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward) {
+                                    const AttentionOutput& forward, const PackedRows& packed) {
   return TESSERA_DISPATCH(alibi_attention_backward, qkv, gradient, qkv, slopes, attention_mask,
-                          forward);
+                          forward, packed);
 }
 
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,

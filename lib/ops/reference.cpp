@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "lib/ops/packed.h"
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
 
@@ -137,7 +138,17 @@ struct Attention {
 }  // namespace
 
 AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask) {
+                                        const at::Tensor& attention_mask,
+                                        const PackedRows& packed) {
+  if (packed.defined()) {
+    std::vector<at::Tensor> outputs, log_sum_exps;
+    for (const at::Tensor& row : each_row(qkv, packed)) {
+      const AttentionOutput alone = alibi_attention_forward(row, slopes, {}, {});
+      outputs.push_back(alone.output);
+      log_sum_exps.push_back(alone.log_sum_exp);
+    }
+    return {at::cat(outputs, 1).view({qkv.size(0), qkv.size(1), -1}), at::cat(log_sum_exps, 2)};
+  }
   const Attention a(qkv, slopes, attention_mask);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   at::Tensor log_sum_exp = a.scores.logsumexp(3);
@@ -152,7 +163,18 @@ AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor&
 
 at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                                     const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward) {
+                                    const AttentionOutput& forward, const PackedRows& packed) {
+  if (packed.defined()) {
+    const auto gradients = each_row(gradient, packed), rows = each_row(qkv, packed),
+               outputs = each_row(forward.output, packed),
+               log_sum_exps = forward.log_sum_exp.split_with_sizes(packed.lengths, 2);
+    std::vector<at::Tensor> results;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      results.push_back(alibi_attention_backward(gradients[i], rows[i], slopes, {},
+                                                 {outputs[i], log_sum_exps[i]}, {}));
+    }
+    return at::cat(results, 1).view(qkv.sizes());
+  }
   const Attention a(qkv, slopes, attention_mask);
   const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = slopes.size(0);
   const int64_t d = qkv.size(2) / (3 * heads);

@@ -37,7 +37,7 @@ template <typename Version>
 at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights, int64_t heads,
                const at::Tensor& mask, bool post) {
   const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
-  const at::Tensor output = version(input, named(weights), slopes, mask, 1e-5, post, {}, {});
+  const at::Tensor output = version(input, named(weights), slopes, mask, 1e-5, post, {}, {}, {});
   // bf16 and fp64 get the very same incoming gradient.
   const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
   torch::autograd::backward({output}, {gradient.to(output.scalar_type()).view_as(output)});

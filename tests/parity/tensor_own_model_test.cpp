@@ -73,7 +73,7 @@ class Loss : public Block {
                               {.dim = 0, .padded = true}, axis_)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
     return vocab_parallel_cross_entropy(hidden, weight_.tensor, batch.labels, batch.loss_gradient,
-                                        kVocabulary, axis_, /*chunk_rows=*/5)
+                                        kVocabulary, axis_, batch.head_positions, /*chunk_rows=*/5)
         .reshape({1});
   }
   std::vector<Parameter> parameters() override { return {weight_}; }

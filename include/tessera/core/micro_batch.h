@@ -3,10 +3,28 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace tessera {
 
 constexpr int64_t kIgnoredLabel = -100;
+
+// Rows that lie end to end in the sequences of a micro-batch. Attention and positions stay inside
+// each, so that its numbers are those it has alone.
+struct PackedRows {
+  // Tokens of every row, sequence by sequence; what fills a sequence up is rows, too. They add up
+  // to batch * sequence, and no row continues in the next sequence.
+  std::vector<int64_t> lengths;
+  at::Tensor offsets;    // int32 [rows + 1]: where each begins in the flattened tokens, and the end
+  at::Tensor positions;  // int64 [batch, sequence]: each token's place in its row
+  at::Tensor first_keys;  // int32 [batch, sequence]: its row's first place in the sequence
+
+  bool defined() const { return !lengths.empty(); }
+  int64_t longest() const;
+};
+// Rows of these lengths in sequences of this many tokens. Throws Error(kInvalidArgument) for
+// lengths that are not positive or do not fill whole sequences.
+PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool pinned = false);
 
 // All tensors live on the rank's device. The counts are host values, so no step ever asks the
 // device for them.
@@ -19,6 +37,11 @@ struct MicroBatch {
   // [batch, sequence] bool, true for real tokens. Undefined when there is no padding, and when
   // padding changes no supervised number (at the end of rows, under causal attention).
   at::Tensor attention_mask;
+  PackedRows packed;  // undefined: every sequence is one row; with it there is no attention_mask
+  // int64 [n], places in the flattened [batch * sequence] tokens on which alone the head needs to
+  // run: all supervised ones, perhaps others, at least one. Undefined: all of them. Packed
+  // classification rows: where each label's row is pooled (labels are [n]).
+  at::Tensor head_positions;
   int64_t sample_count = 0;  // real rows, without rows added to fill a batch
   int64_t token_count = 0;   // all positions, padding included
   int64_t target_count = 0;  // labels that are not kIgnoredLabel
@@ -43,6 +66,11 @@ struct MicroBatch {
 // made, before they are copied to a GPU. Throws Error(kInvalidArgument) unless inputs and labels
 // have the same number of rows (dimension 0).
 MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels);
+
+// Sets head_positions of a causal micro-batch on the CPU to the supervised positions, filled up
+// with others to a multiple of `multiple` so that GPUs meet few sizes; leaves it undefined where
+// that would leave out less than a quarter of all.
+void choose_head_positions(MicroBatch& micro_batch, int64_t multiple = 64);
 
 // Throws Error(kInvalidArgument) when the micro-batch has targets but a target_count of 0, on which
 // a step would train on the sum of the loss instead of its mean. Labels that are all ignored are

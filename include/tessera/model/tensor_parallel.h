@@ -111,10 +111,12 @@ at::Tensor vocab_parallel_embedding(const at::Tensor& ids, const at::Tensor& wei
                                     int64_t vocabulary, const TensorAxis& axis);
 // ops::linear_cross_entropy of x (between layers) with a table cut by rows, labels [tokens...]; the
 // same scalar on every rank. Logits are never gathered: per chunk of rows the ranks exchange two
-// numbers a row, their log-sum-exp and the target's logit.
+// numbers a row, their log-sum-exp and the target's logit. positions: MicroBatch::head_positions;
+// logits are formed there alone.
 at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                                         int64_t vocabulary, const TensorAxis& axis,
+                                        const at::Tensor& positions = {},
                                         int64_t chunk_rows = 1024);
 
 // --- The same as layers that own their parameters, for models of one's own. They are made from

@@ -22,13 +22,15 @@ struct BloomBlockWeights {
 // hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
 // (tessera/model/tensor_parallel.h). tokens: {batch, sequence}, needed then. slopes: fp32 on
 // hidden's device, one for each of the rank's heads.
-// attention_mask: [batch, sequence] bool or undefined. residual_post_layernorm: the residual
+// attention_mask: [batch, sequence] bool or undefined; packed: rows inside the sequences, without
+// a mask. residual_post_layernorm: the residual
 // branches start at the norms' outputs instead of their inputs. Composed from tessera::ops; works
 // on every device and dtype and is the reference for any faster version.
 at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeights& weights,
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
                                 double epsilon, bool residual_post_layernorm,
-                                at::IntArrayRef tokens = {}, const TensorAxis& axis = {});
+                                at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
+                                const PackedRows& packed = {});
 
 // The same with a mask, which must be defined, as transformers computes it: a query that sees no
 // key (padding on the left) attends to all keys of its row alike, gradient included, where the
@@ -36,13 +38,15 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
 at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm,
-                              at::IntArrayRef tokens = {}, const TensorAxis& axis = {});
+                              at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
+                              const PackedRows& packed = {});
 
 // The same with a hand-scheduled backward that keeps only what it needs and adds weight gradients
 // to .grad() where that is defined (the Block contract); it hands autograd those of the others.
 at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm,
-                             at::IntArrayRef tokens = {}, const TensorAxis& axis = {});
+                             at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
+                             const PackedRows& packed = {});
 
 }  // namespace tessera

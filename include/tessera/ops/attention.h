@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "tessera/core/micro_batch.h"
+
 namespace tessera::ops {
 
 // Llama 3's way to longer contexts (Grattafiori et al. 2024): low frequencies are divided by
@@ -21,9 +23,11 @@ at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_fact
 
 // Cosines and sines of position * frequency.
 struct RotaryTables {
-  at::Tensor cos, sin;  // fp32 [sequence, d/2]
+  at::Tensor cos, sin;  // fp32 [sequence, d/2], or [batch, sequence, d/2] of their own positions
 };
 RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t sequence);
+// Those of positions [batch, sequence], all of which the tables have.
+RotaryTables at_positions(const RotaryTables& tables, const at::Tensor& positions);
 
 // Turns the pairs (x[i], x[i + d/2]) of every head by their position's angles, in fp32 and rounded
 // once. x [batch, sequence, heads, d].
@@ -41,11 +45,12 @@ struct CausalAttentionOptions {
 //   k, v  [batch, sequence, key_heads, d]; query head i reads key head i / (heads / key_heads)
 //   attention_mask  [batch, sequence] bool, false keys are never attended to; undefined: none. A
 //                   query without any visible key gives 0.
+//   packed          rows inside the sequences, each attended to alone; not with a mask
 // On CUDA without a mask nothing of size sequence^2 is formed, nor is the mask's on the CPU without
 // dropout.
 // -> [batch, sequence, heads * d]
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& attention_mask,
-                            const CausalAttentionOptions& options);
+                            const at::Tensor& attention_mask, const CausalAttentionOptions& options,
+                            const PackedRows& packed = {});
 
 }  // namespace tessera::ops

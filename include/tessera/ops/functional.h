@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "tessera/core/micro_batch.h"
+
 namespace tessera::ops {
 
 // y = x W^T + b.  x [..., in], weight [out, in], bias [out] or undefined -> [..., out].
@@ -43,10 +45,11 @@ at::Tensor alibi_slopes(int64_t heads);
 //   slopes          fp32 [heads] on qkv's device
 //   attention_mask  [batch, sequence] bool, false keys are never attended to; undefined: none. A
 //                   query without any visible key gives 0.
+//   packed          rows inside the sequences, each attended to alone; not with a mask
 // On CUDA a mask costs speed and memory (scores are formed); padding on the right needs none.
 // -> [batch, sequence, heads * d].  score(i, j) = q_i . k_j / sqrt(d) + slope (j - i), j <= i.
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
-                           const at::Tensor& attention_mask);
+                           const at::Tensor& attention_mask, const PackedRows& packed = {});
 
 // Rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to
 // weight.grad() directly when that is defined (the Block contract) and handed to autograd

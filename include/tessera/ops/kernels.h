@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/core/micro_batch.h"
+
 namespace tessera::ops {
 
 // Column sums on their way into gradients of biases and norm weights: a block collects them and
@@ -72,11 +74,12 @@ struct AttentionOutput {
 };
 // As alibi_attention in functional.h.
 AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask);
+                                        const at::Tensor& attention_mask,
+                                        const PackedRows& packed = {});
 // -> the gradient of qkv, in its layout.
 at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                                     const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward);
+                                    const AttentionOutput& forward, const PackedRows& packed = {});
 
 // Rows of weight_gradient [vocabulary, n] += rows of gradient [..., n] with the same id; every id's
 // sum is formed in fp32 and added once.

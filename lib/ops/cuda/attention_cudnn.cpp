@@ -22,7 +22,7 @@ namespace graph = cudnn_frontend::graph;
 using Attributes = std::shared_ptr<graph::Tensor_attributes>;
 using Sizes = std::vector<int64_t>;
 
-enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kGradient, kDq, kDk, kDv, kSlopes };
+enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kGradient, kDq, kDk, kDv, kSlopes, kFirstKeys };
 
 Attributes tensor(graph::Graph& g, Id id, const Sizes& sizes, const Sizes& strides) {
   return g.tensor(graph::Tensor_attributes().set_uid(id).set_dim(sizes).set_stride(strides));
@@ -42,6 +42,19 @@ Attributes combine(graph::Graph& g, const Attributes& a, const Attributes& b,
   return g.pointwise(a, b, graph::Pointwise_attributes().set_mode(mode));
 }
 
+// The score where the key is not before the query's first one, else what softmax takes for nothing.
+Attributes within_row(graph::Graph& g, const Attributes& scores, const Attributes& key,
+                      const Attributes& first_keys) {
+  const Attributes visible = g.pointwise(key, first_keys,
+                                         graph::Pointwise_attributes()
+                                             .set_mode(fe::PointwiseMode_t::CMP_GE)
+                                             .set_compute_data_type(fe::DataType_t::BOOLEAN));
+  visible->set_data_type(fe::DataType_t::BOOLEAN);
+  constexpr float kHidden = -1e9F;
+  return g.pointwise(scores, g.tensor(kHidden), visible,
+                     graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::BINARY_SELECT));
+}
+
 // A built graph for one direction of one shape.
 class Plan {
  public:
@@ -50,7 +63,7 @@ class Plan {
     g.set_io_data_type(shape.type == at::kHalf ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    const auto [batch, sequence, heads, d, type] = shape;
+    const auto [batch, sequence, heads, d, type, packed_rows] = shape;
     const Sizes sizes{batch, heads, sequence, d};
     const Sizes interleaved{sequence * heads * 3 * d, 3 * d, heads * 3 * d, 1};
     const Sizes packed{sequence * heads * d, d, heads * d, 1};
@@ -60,12 +73,19 @@ class Plan {
                      v = tensor(g, kV, sizes, interleaved);
     const Attributes slopes = tensor(g, kSlopes, {1, heads, 1, 1}, {heads, 1, 1, 1});
     slopes->set_data_type(fe::DataType_t::FLOAT);
-    // score + slope * key, then the causal mask. The softmax drops what slope * query would add.
+    Attributes first_keys;
+    if (packed_rows) {
+      first_keys = tensor(g, kFirstKeys, {batch, 1, sequence, 1}, {sequence, sequence, 1, 1});
+      first_keys->set_data_type(fe::DataType_t::INT32);
+    }
+    // score + slope * key, then the masks. The softmax drops what slope * query would add.
     const auto modify = [=](std::shared_ptr<graph::Graph> inner, Attributes scores) {
-      const Attributes bias =
-          combine(*inner, key_index(*inner, scores), slopes, fe::PointwiseMode_t::MUL);
-      return graph::attn::score_modifiers::causal_mask(
-          inner, combine(*inner, scores, bias, fe::PointwiseMode_t::ADD));
+      const Attributes key = key_index(*inner, scores);
+      const Attributes bias = combine(*inner, key, slopes, fe::PointwiseMode_t::MUL);
+      Attributes modified = combine(*inner, scores, bias, fe::PointwiseMode_t::ADD);
+      if (first_keys)
+        modified = within_row(*inner, modified, key_index(*inner, scores), first_keys);
+      return graph::attn::score_modifiers::causal_mask(inner, modified);
     };
     const float scale = 1.0F / std::sqrt(float(d));
     const auto output = [](const Attributes& x, Id id, const Sizes& dim, const Sizes& strides) {
@@ -143,6 +163,7 @@ std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const Att
   std::unordered_map<int64_t, void*> map{
       {kQ, part(p.qkv, 0)}, {kK, part(p.qkv, 1)},    {kV, part(p.qkv, 2)},
       {kO, p.output},       {kStats, p.log_sum_exp}, {kSlopes, const_cast<void*>(p.slopes)}};
+  if (p.first_keys) map.emplace(kFirstKeys, const_cast<void*>(p.first_keys));
   if (p.dqkv) {
     map.emplace(kGradient, const_cast<void*>(p.gradient));
     map.emplace(kDq, part(p.dqkv, 0));

@@ -11,6 +11,7 @@ namespace tessera::ops::cuda {
 struct AttentionShape {
   int64_t batch, sequence, heads, d;
   at::ScalarType type;  // bf16 or fp16
+  bool packed = false;  // rows inside the sequences: a query sees no key before its row's first
   auto operator<=>(const AttentionShape&) const = default;
 };
 
@@ -22,6 +23,7 @@ bool has_attention_graph(const AttentionShape& shape);
 // fp32 [heads]; log_sum_exp fp32 [batch, heads, sequence], of scores with the bias slope * key.
 struct AttentionPointers {
   const void *qkv, *slopes;
+  const void* first_keys = nullptr;  // int32 [batch, sequence], of packed rows
   void *output, *log_sum_exp;
   const void* gradient = nullptr;  // backward only
   void* dqkv = nullptr;

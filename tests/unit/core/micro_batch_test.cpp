@@ -68,3 +68,40 @@ TEST_CASE("counts that are set are believed without reading the labels") {
   batch.target_count = 0;
   CHECK_THROWS(check_counts(batch));
 }
+
+TEST_CASE("the head's positions are the supervised ones, filled up with others") {
+  MicroBatch batch;
+  batch.labels = at::full({2, 50}, kIgnoredLabel);
+  batch.labels[0][7] = batch.labels[1][3] = 5;
+  const auto chosen = [&](int64_t multiple) {
+    batch.head_positions = at::Tensor();
+    choose_head_positions(batch, multiple);
+    return batch.head_positions;
+  };
+  CHECK(chosen(1).equal(at::tensor({7, 53}, at::kLong)));
+  CHECK(chosen(4).equal(at::tensor({7, 53, 0, 1}, at::kLong)));
+  CHECK(chosen(64).size(0) == 64);
+  CHECK_FALSE(chosen(100).defined());  // it would be all of them
+  batch.labels.fill_(kIgnoredLabel);
+  CHECK(chosen(1).equal(at::zeros({1}, at::kLong)));  // no kernel gets nothing to do
+  batch.labels.fill_(1);
+  CHECK_FALSE(chosen(1).defined());
+}
+
+TEST_CASE("packed rows know where each begins, in the flattened tokens and in its sequence") {
+  const PackedRows rows = make_packed_rows({2, 3, 4, 1}, 5);
+  CHECK(rows.longest() == 4);
+  CHECK(rows.offsets.equal(at::tensor({0, 2, 5, 9, 10}, at::kInt)));
+  CHECK(rows.positions.equal(at::tensor({0, 1, 0, 1, 2, 0, 1, 2, 3, 0}, at::kLong).view({2, 5})));
+  CHECK(rows.first_keys.equal(at::tensor({0, 0, 2, 2, 2, 0, 0, 0, 0, 4}, at::kInt).view({2, 5})));
+  const auto refusal = [](std::vector<int64_t> lengths) {
+    return error_of(ErrorCode::kInvalidArgument, [&] { make_packed_rows(lengths, 5); });
+  };
+  CHECK_THAT(refusal({4, 2, 4}), Contains("a row of 2 tokens at place 4"));
+  CHECK_THAT(refusal({5, 0}), Contains("a row of 0 tokens"));
+  CHECK_THAT(refusal({5, 3}), Contains("8 tokens do not fill sequences of 5"));
+  CHECK_THAT(refusal({}), Contains("0 tokens"));
+  MicroBatch batch;
+  batch.packed = rows;
+  CHECK(batch.to(at::kMeta).packed.first_keys.is_meta());
+}

@@ -154,6 +154,9 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
   at::Tensor labels = at::randint(kVocabulary, {kRows, kSequence}, generator, at::kLong);
   labels.masked_fill_(at::rand({kRows, kSequence}, generator).lt(0.3), kIgnoredLabel);
   labels[0][0] = kVocabulary - 1;
+  const at::Tensor ignored = labels.flatten().eq(kIgnoredLabel);
+  const at::Tensor supervised =
+      at::cat({ignored.logical_not().nonzero(), ignored.nonzero().narrow(0, 0, 1)}).flatten();
   const at::Tensor scale = at::scalar_tensor(0.37);
 
   const at::Tensor weight = leaf(table);
@@ -167,6 +170,8 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
     for (bool sequence_parallel : {false, true}) {
       for (int64_t chunk_rows : {4, 1024}) {
         for (bool given : {true, false}) {
+          // The second time on the supervised positions alone, with one more at the end.
+          const at::Tensor positions = given ? at::Tensor() : supervised;
           run_ranks(ranks, [&](Communicator& comm) {
             const BuildContext context = context_of(comm, sequence_parallel);
             const TensorAxis axis(context);
@@ -176,7 +181,7 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
             const at::Tensor hidden = embedding.forward(ids);
             const at::Tensor result = vocab_parallel_cross_entropy(
                 hidden * 3, parameter.tensor, labels, given ? scale : at::Tensor(), kVocabulary,
-                axis, chunk_rows);
+                axis, positions, chunk_rows);
             require_close(result, loss.detach(), "loss");
             torch::autograd::backward({result}, {scale});
             require_close(whole_gradient(parameter, comm), weight.grad(), "table gradient");
@@ -188,9 +193,10 @@ TEST_CASE("vocabulary: embedding and loss equal the whole ones") {
                   "filling rows have a gradient");
             }
             at::NoGradGuard no_grad;
-            require_close(vocab_parallel_cross_entropy(embedding.forward(ids) * 3, parameter.tensor,
-                                                       labels, {}, kVocabulary, axis, chunk_rows),
-                          loss.detach(), "loss of an evaluation");
+            require_close(
+                vocab_parallel_cross_entropy(embedding.forward(ids) * 3, parameter.tensor, labels,
+                                             {}, kVocabulary, axis, positions, chunk_rows),
+                loss.detach(), "loss of an evaluation");
           });
         }
       }

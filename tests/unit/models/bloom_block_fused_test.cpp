@@ -48,7 +48,7 @@ Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
   }
   const at::Tensor input = leaf(hidden);
   const at::Tensor output =
-      version(input, named(mine), ops::alibi_slopes(kHeads), mask, 1e-5, post, {}, {});
+      version(input, named(mine), ops::alibi_slopes(kHeads), mask, 1e-5, post, {}, {}, {});
   torch::autograd::backward(
       {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
   Result result{output, input.grad(), {}};

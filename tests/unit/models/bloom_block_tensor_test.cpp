@@ -90,7 +90,7 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
   };
   const at::Tensor hidden = leaf(own(whole.hidden));
   const at::Tensor output = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
-                                    {kBatch, kSequence}, axis);
+                                    {kBatch, kSequence}, axis, {});
   const at::Tensor real = own(at::ones({kBatch, kSequence, 1}));  // filling holds biases
   require_close(output.detach() * real, own(whole.output), 1e-5, "output");
   torch::autograd::backward({output}, {own(whole.gradient)});
@@ -104,7 +104,7 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
   }
   const at::NoGradGuard no_grad;
   const at::Tensor evaluated = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
-                                       {kBatch, kSequence}, axis);
+                                       {kBatch, kSequence}, axis, {});
   require_close(evaluated, output.detach(), 1e-6, "output without gradients");
 }
 

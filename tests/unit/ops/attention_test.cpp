@@ -90,3 +90,23 @@ TEST_CASE("attention refuses shapes that do not fit") {
       ops::alibi_attention(at::ones({1, 2, 12}), ops::alibi_slopes(2), at::ones({2, 1}, at::kBool)),
       Error);
 }
+
+TEST_CASE("packed rows attend as each alone") {
+  at::manual_seed(7);
+  const at::Tensor slopes = ops::alibi_slopes(3), qkv = at::randn({2, 8, 3 * 3 * 4});
+  const std::vector<int64_t> lengths{3, 1, 4, 6, 2};
+  const PackedRows packed = make_packed_rows(lengths, 8);
+  const auto operation = [&](const Tensors& t) {
+    return ops::alibi_attention(t[0], slopes, {}, packed);
+  };
+  const auto alone = [&](const Tensors& t) {
+    Tensors rows = t[0].view({1, 16, -1}).split_with_sizes(lengths, 1);
+    for (at::Tensor& row : rows) row = formula(row, slopes, at::ones({1, row.size(1)}, at::kBool));
+    return at::cat(rows, 1).view({2, 8, -1});
+  };
+  check_gradients({qkv}, operation, alone, 2e-6);
+  check_gradients({qkv.to(at::kBFloat16)}, operation, alone, 1e-2);
+  const at::Tensor mask = at::ones({2, 8}, at::kBool);
+  CHECK_THROWS_AS(ops::alibi_attention(qkv, slopes, mask, packed), Error);
+  CHECK_THROWS_AS(ops::alibi_attention(qkv.view({1, 16, -1}), slopes, {}, packed), Error);
+}

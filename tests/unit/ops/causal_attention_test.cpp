@@ -141,3 +141,39 @@ TEST_CASE("causal attention refuses shapes that do not fit") {
   CHECK_THROWS_AS(ops::causal_attention(x, three, three, {}, {}), Error);
   CHECK_THROWS_AS(ops::causal_attention(x, x, x, at::ones({1, 2}, at::kBool), {}), Error);
 }
+
+TEST_CASE("packed rows attend, turn and drop out as each alone") {
+  at::manual_seed(25);
+  const std::vector<int64_t> lengths{3, 1, 4, 6, 2};
+  const PackedRows packed = make_packed_rows(lengths, 8);
+  const at::Tensor q = at::randn({2, 8, 4, 6}), k = at::randn({2, 8, 2, 6}), v = at::randn_like(k);
+  const at::Tensor frequencies = ops::rotary_frequencies(6, 100.0);
+  const auto operation = [&](const Tensors& t) {
+    const auto turned = ops::at_positions(ops::rotary_tables(frequencies, 6), packed.positions);
+    return ops::causal_attention(ops::rotary(t[0], turned), ops::rotary(t[1], turned), t[2], {},
+                                 {.scale = 0.3}, packed);
+  };
+  const auto alone = [&](const Tensors& t) {
+    std::vector<Tensors> parts;
+    for (const at::Tensor& x : t)
+      parts.push_back(x.flatten(0, 1).unsqueeze(0).split_with_sizes(lengths, 1));
+    Tensors rows;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const ops::RotaryTables tables = ops::rotary_tables(frequencies, lengths[i]);
+      rows.push_back(ops::causal_attention(ops::rotary(parts[0][i], tables),
+                                           ops::rotary(parts[1][i], tables), parts[2][i], {},
+                                           {.scale = 0.3}));
+    }
+    return at::cat(rows, 1).view({2, 8, -1});
+  };
+  check_gradients({q, k, v}, operation, alone, 1e-6);
+  check_gradients({q.to(at::kBFloat16), k.to(at::kBFloat16), v.to(at::kBFloat16)}, operation, alone,
+                  2e-2);
+  const ops::CausalAttentionOptions dropped{.dropout = 0.5, .seed = 3};
+  const PackedRows twins = make_packed_rows({4, 4, 4, 4}, 8);
+  const at::Tensor ones = at::ones({2, 8, 1, 2});
+  const at::Tensor y = ops::causal_attention(ones, ones, ones, {}, dropped, twins);
+  CHECK(y.equal(ops::causal_attention(ones, ones, ones, {}, dropped, twins)));
+  CHECK_FALSE(y[0].narrow(0, 0, 4).equal(y[0].narrow(0, 4, 4)));  // each row draws for itself
+  CHECK_THROWS_AS(ops::causal_attention(q, k, v, at::ones({2, 8}, at::kBool), {}, packed), Error);
+}

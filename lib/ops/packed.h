@@ -1,0 +1,26 @@
+#pragma once
+// What operations on packed rows share.
+#include <ATen/ATen.h>
+
+#include "tessera/core/error.h"
+#include "tessera/core/micro_batch.h"
+
+namespace tessera::ops {
+
+// tokens [batch, sequence, ...] of packed rows. Throws Error(kInvalidArgument).
+inline void check_packed(const PackedRows& packed, const at::Tensor& tokens,
+                         const at::Tensor& attention_mask) {
+  if (!packed.defined()) return;
+  check(!attention_mask.defined(), ErrorCode::kInvalidArgument,
+        "attention: packed rows take no attention mask");
+  check(packed.positions.sizes() == tokens.sizes().slice(0, 2), ErrorCode::kInvalidArgument,
+        "attention: rows packed into ", packed.positions.sizes(), " of [batch, sequence], but ",
+        tokens.sizes().slice(0, 2), " were given");
+}
+
+// Every row as [1, tokens, ...], views of x [batch, sequence, ...].
+inline std::vector<at::Tensor> each_row(const at::Tensor& x, const PackedRows& packed) {
+  return x.flatten(0, 1).unsqueeze(0).split_with_sizes(packed.lengths, 1);
+}
+
+}  // namespace tessera::ops
