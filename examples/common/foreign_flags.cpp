@@ -226,9 +226,9 @@ constexpr F kFlags[] = {
     refused("label_names", "*", "use --label_column"),
     sets("train_sampling_strategy", "random", "shuffle", "true"),
     sets("train_sampling_strategy", "sequential", "shuffle", "false"),
-    refused("train_sampling_strategy", "*", "rows are shuffled or in the file's order: --shuffle"),
-    no_effect("group_by_length", "false", kOff),
-    refused("group_by_length", "true", "rows are shuffled or in the file's order: --shuffle"),
+    sets("train_sampling_strategy", "group_by_length", "group_by_length", "true"),
+    refused("train_sampling_strategy", "*",
+            "rows are shuffled, in the file's order (--shuffle false) or --group_by_length"),
     no_effect("length_column_name", "*", "lengths are counted"),
 
     // Strategies and launchers.

@@ -59,6 +59,10 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("padding_side", &o.padding_side, "where short rows are filled", {"right", "left"});
   flags.add("pad_to_max_length", &o.pad_to_max_length,
             "pad to --max_seq_length instead of the longest row of a micro-batch");
+  flags.add("pad_to_multiple_of", &o.pad_to_multiple_of, "lengths are rounded up to it");
+  flags.add("group_by_length", &o.group_by_length, "batches of rows of about one length");
+  flags.add("packing", &o.packing,
+            "lay a step's rows end to end in sequences of --max_seq_length; changes no number");
 }
 
 void add_training_flags(FlagSet& flags, TrainOptions& o) {
@@ -243,8 +247,13 @@ void validate_options(const TrainOptions& o, Program program) {
   require(!o.output_dir.empty() || o.dry_run, "give --output_dir DIR");
   require(o.label_padding == "ignore" || o.supervise == "all" || program != Program::kSquad,
           "--label_padding include needs --supervise all");
+  require(!o.packing || o.padding_side == "right",
+          "--packing leaves rows no side to pad; leave out --padding_side left");
+  require(!o.packing || o.label_padding == "ignore",
+          "--packing leaves no padding to supervise; leave out --label_padding include");
   const std::pair<const char*, int64_t> positive[] = {
       {"max_seq_length", o.max_seq_length},
+      {"pad_to_multiple_of", o.pad_to_multiple_of},
       {"per_device_train_batch_size", o.per_device_train_batch_size},
       {"per_device_eval_batch_size", o.per_device_eval_batch_size},
       {"gradient_accumulation_steps", o.gradient_accumulation_steps},

@@ -29,7 +29,8 @@ struct TrainOptions {
   bool squad_v2 = false;                 // SQuAD
   int64_t doc_stride = 128;              // SQuAD
   std::string padding_side = "right";
-  bool pad_to_max_length = false;
+  bool pad_to_max_length = false, packing = false, group_by_length = false;
+  int64_t pad_to_multiple_of = 1;
   bool shuffle = true;
   int64_t max_seq_length = 512;
   // output

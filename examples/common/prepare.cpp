@@ -85,7 +85,11 @@ DataLoaderOptions Prepared::loader_options(int64_t data_rank, int64_t data_size,
       .seed = o.seed,
       .padding_side = o.padding_side == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
       .pad_id = config().pad_token.value_or(tokenizer_pad.value_or(0)),
-      .pad_to = o.pad_to_max_length ? o.max_seq_length : 0,
+      .pad_to = o.pad_to_max_length || o.packing ? o.max_seq_length : 0,
+      .pad_to_multiple_of = o.pad_to_multiple_of,
+      .group_by_length = o.group_by_length,
+      .packing = o.packing,
+      .pad_token = config().pad_token,
       .supervise_padding = o.label_padding == "include",
       .always_attention_mask = task == Task::kClassification && !config().pad_token};
 }
@@ -100,12 +104,15 @@ Prepared prepare(const TrainOptions& options, Program program) {
   prepare_config(run);
   prepare_data(run);
   const int64_t positions = run.config().max_positions;
-  const int64_t wanted =
+  int64_t wanted =
       std::min(options.max_seq_length, std::max(run.train.longest(), run.validation.longest()));
-  check(
-      positions == 0 || (options.pad_to_max_length ? options.max_seq_length : wanted) <= positions,
-      ErrorCode::kInvalidArgument, "--max_seq_length ", options.max_seq_length, ": model ",
-      run.config().name, " has ", positions, " positions");
+  if (!options.packing) {  // the positions of packed rows are their own
+    if (options.pad_to_max_length) wanted = options.max_seq_length;
+    const int64_t multiple = options.pad_to_multiple_of;
+    wanted = (wanted + multiple - 1) / multiple * multiple;
+  }
+  check(positions == 0 || wanted <= positions, ErrorCode::kInvalidArgument, "--max_seq_length ",
+        options.max_seq_length, ": model ", run.config().name, " has ", positions, " positions");
   run.model = run.language_model.make(run.head(), run.train.num_labels());
   return run;
 }

@@ -69,6 +69,8 @@ int run_finetune(Program program, const std::string& name, const std::string& su
       return 0;
     }
     validate_options(options, program);
+    check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
+          "--packing needs --max_seq_length N, the length of its sequences");
     check_ranks(options);
     check_resume(options);
     check_output_directory(options);

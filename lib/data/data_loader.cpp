@@ -1,12 +1,13 @@
 #include "tessera/data/data_loader.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 
+#include "lib/data/collate.h"
 #include "tessera/core/error.h"
+#include "tessera/data/packing.h"
 
 namespace tessera {
 namespace {
@@ -16,17 +17,20 @@ void require_positive(int64_t value, const char* name) {
         ", expected at least 1");
 }
 
-// Whether a row is real tokens followed by positions that are masked and not supervised: then a
-// model with causal attention computes the same supervised numbers without the mask.
-bool masked_only_at_end(const TokenRow& row, Task task) {
-  const auto& mask = row.attention_mask;
-  const auto real_end = std::find(mask.begin(), mask.end(), 0);
-  if (std::find(real_end, mask.end(), 1) != mask.end()) return false;
-  if (task == Task::kClassification) return true;
-  for (auto token = static_cast<size_t>(real_end - mask.begin()); token < mask.size(); ++token) {
-    if (row.label_at(token) != kIgnoredLabel) return false;
+// As transformers' LengthGroupedSampler: in pieces of up to 50 batches the longest rows come first,
+// and the longest of all at the very start, where memory that does not suffice shows at once.
+void group_by_length(std::vector<int64_t>& order, int64_t batch,
+                     const std::function<int64_t(int64_t row)>& length_of) {
+  const auto count = static_cast<int64_t>(order.size());
+  const int64_t piece = batch * std::clamp<int64_t>(count / (4 * batch), 1, 50);
+  auto longest = order.begin();
+  for (int64_t first = 0; first < count; first += piece) {
+    const auto begin = order.begin() + first;
+    std::stable_sort(begin, order.begin() + std::min(first + piece, count),
+                     [&](int64_t a, int64_t b) { return length_of(a) > length_of(b); });
+    if (length_of(*begin) > length_of(*longest)) longest = begin;
   }
-  return true;
+  std::iter_swap(order.begin(), longest);
 }
 
 }  // namespace
@@ -53,6 +57,7 @@ DataLoader::DataLoader(TokenTable rows, const DataLoaderOptions& options)
   require_positive(options.micro_batch_size, "micro_batch_size");
   require_positive(options.accumulation_steps, "accumulation_steps");
   require_positive(options.data_size, "data_size");
+  require_positive(options.pad_to_multiple_of, "pad_to_multiple_of");
   check(options.data_rank >= 0 && options.data_rank < options.data_size,
         ErrorCode::kInvalidArgument, "DataLoader: data_rank ", options.data_rank,
         " is not below data_size ", options.data_size);
@@ -61,6 +66,16 @@ DataLoader::DataLoader(TokenTable rows, const DataLoaderOptions& options)
         ErrorCode::kInvalidArgument, "DataLoader: the data set has ", rows_.size(),
         " rows, fewer than one global batch of ", global_batch_size(),
         "; use a smaller batch, or pad the last one");
+  check(!options.packing || options.pad_to > 0, ErrorCode::kInvalidArgument,
+        "DataLoader: packing needs pad_to, the length of its sequences");
+  check(!options.packing || (options.padding_side == PaddingSide::kRight &&
+                             !options.supervise_padding && options.causal_attention),
+        ErrorCode::kInvalidArgument,
+        "DataLoader: packed rows have no padding and attend causally; padding_side left, "
+        "supervise_padding and attention that is not causal do not go with packing");
+  for (int64_t row = 0; options.packing && row < rows_.size(); ++row) {
+    check_packable(rows_.row(row), rows_.task(), row);
+  }
   const int64_t longest = options.pad_to == 0 ? 0 : rows_.longest();
   check(longest <= options.pad_to, ErrorCode::kInvalidArgument, "DataLoader: a row has ", longest,
         " tokens, more than the length to pad to, ", options.pad_to);
@@ -89,23 +104,33 @@ void DataLoader::restore(const DataLoaderState& state) {
 }
 
 const std::vector<int64_t>& DataLoader::order() {
-  if (order_epoch_ != state_.epoch) {
-    if (options_.shuffle) {
-      order_ = shuffled_order(rows_.size(), options_.seed, state_.epoch);
-    } else if (order_.empty()) {
-      order_.resize(static_cast<size_t>(rows_.size()));
-      std::iota(order_.begin(), order_.end(), int64_t{0});
-    }
-    order_epoch_ = state_.epoch;
+  if (order_epoch_ == state_.epoch || (!options_.shuffle && !order_.empty())) return order_;
+  if (options_.shuffle) {
+    order_ = shuffled_order(rows_.size(), options_.seed, state_.epoch);
+  } else {
+    order_.resize(static_cast<size_t>(rows_.size()));
+    std::iota(order_.begin(), order_.end(), int64_t{0});
   }
+  if (options_.group_by_length) {
+    group_by_length(order_, global_batch_size(), [&](int64_t row) {
+      return static_cast<int64_t>(rows_.row(row).input_ids.size());
+    });
+  }
+  order_epoch_ = state_.epoch;
   return order_;
 }
 
 std::vector<MicroBatch> DataLoader::next() {
   if (epoch_finished()) state_ = {state_.epoch + 1, 0};
+  std::vector<MicroBatch> batches = options_.packing ? packed_step() : padded_step();
+  state_.consumed = std::min(state_.consumed + global_batch_size(), rows_.size());
+  return batches;
+}
+
+std::vector<MicroBatch> DataLoader::padded_step() {
   const auto& order = this->order();
-  const int64_t part = options_.micro_batch_size * options_.accumulation_steps;
-  int64_t at = state_.consumed + part * options_.data_rank;
+  int64_t at = state_.consumed +
+               options_.micro_batch_size * options_.accumulation_steps * options_.data_rank;
   std::vector<MicroBatch> batches;
   for (int64_t step = 0; step < options_.accumulation_steps; ++step) {
     std::vector<std::optional<TokenRow>> rows;  // none: a row that fills the batch
@@ -113,74 +138,35 @@ std::vector<MicroBatch> DataLoader::next() {
       rows.emplace_back();
       if (at < rows_.size()) rows.back() = rows_.row(order[static_cast<size_t>(at)]);
     }
-    batches.push_back(collate(rows));
+    batches.push_back(collate(rows_.task(), rows, options_));
   }
-  state_.consumed = std::min(state_.consumed + global_batch_size(), rows_.size());
   return batches;
 }
 
-MicroBatch DataLoader::collate(const std::vector<std::optional<TokenRow>>& rows) const {
-  const bool causal = rows_.task() == Task::kCausal;
-  const auto count = static_cast<int64_t>(rows.size());
-  int64_t length = std::max(options_.pad_to, int64_t{1});
-  for (const auto& row : rows) {
-    if (row) length = std::max(length, static_cast<int64_t>(row->input_ids.size()));
+// Every rank shares out the rows of all.
+std::vector<MicroBatch> DataLoader::packed_step() {
+  const auto& order = this->order();
+  std::vector<TokenRow> rows;
+  std::vector<int64_t> lengths;
+  const int64_t end = std::min(state_.consumed + global_batch_size(), rows_.size());
+  for (int64_t at = state_.consumed; at < end; ++at) {
+    rows.push_back(rows_.row(order[static_cast<size_t>(at)]));
+    lengths.push_back(static_cast<int64_t>(rows.back().input_ids.size()));
   }
-  MicroBatch batch;
-  const auto in_memory = [&](at::ScalarType dtype) {
-    return at::TensorOptions(dtype).pinned_memory(options_.pinned);
-  };
-  batch.input_ids = at::full({count, length}, options_.pad_id, in_memory(at::kLong));
-  batch.labels = causal ? at::full({count, length}, kIgnoredLabel, in_memory(at::kLong))
-                        : at::full({count}, kIgnoredLabel, in_memory(at::kLong));
-  at::Tensor mask = at::zeros({count, length}, in_memory(at::kBool));
-  auto* ids = batch.input_ids.mutable_data_ptr<int64_t>();
-  auto* labels = batch.labels.mutable_data_ptr<int64_t>();
-  auto* attended = mask.mutable_data_ptr<bool>();
-  bool padding = false;
-  // Supervised padding does see the mask.
-  bool mask_matters = !options_.causal_attention || (causal && options_.supervise_padding);
-  for (int64_t b = 0; b < count; ++b, ids += length, attended += length) {
-    const std::optional<TokenRow>& row = rows[static_cast<size_t>(b)];
-    const int64_t tokens = row ? static_cast<int64_t>(row->input_ids.size()) : 1;
-    const int64_t first = options_.padding_side == PaddingSide::kLeft ? length - tokens : 0;
-    padding = padding || tokens < length;
-    mask_matters = mask_matters || (tokens < length && first > 0 && row.has_value());
-    if (!row) {
-      // One token to attend to, which must differ from padding for models that look for the last
-      // real one.
-      ids[first] = options_.pad_id == 0 ? 1 : 0;
-      attended[first] = true;
-      continue;
-    }
-    ++batch.sample_count;
-    std::copy(row->input_ids.begin(), row->input_ids.end(), ids + first);
-    if (row->attention_mask.empty()) {
-      std::fill_n(attended + first, tokens, true);
-    } else {
-      std::copy(row->attention_mask.begin(), row->attention_mask.end(), attended + first);
-      padding = padding || std::count(attended + first, attended + first + tokens, false) > 0;
-      mask_matters = mask_matters || !masked_only_at_end(*row, rows_.task());
-    }
-    if (!causal) {
-      labels[b] = row->label;
-      continue;
-    }
-    // Position s predicts what stands at s + 1 of the padded row.
-    int64_t* targets = labels + b * length;
-    const auto label_at = [&](int64_t s) -> int64_t {
-      const bool real = s >= first && s < first + tokens;
-      if (real) return row->label_at(static_cast<size_t>(s - first));
-      return options_.supervise_padding ? options_.pad_id : kIgnoredLabel;
-    };
-    for (int64_t s = 0; s + 1 < length; ++s) targets[s] = label_at(s + 1);
+  const PackingOptions packing{
+      .sequence_length = rounded_up(options_.pad_to, options_.pad_to_multiple_of),
+      .pad_id = options_.pad_id,
+      .pad_token = options_.pad_token,
+      .pinned = options_.pinned};
+  const auto shares = share_out_rows(lengths, options_.accumulation_steps * options_.data_size,
+                                     packing.sequence_length);
+  std::vector<MicroBatch> batches;
+  for (int64_t step = 0; step < options_.accumulation_steps; ++step) {
+    const int64_t place = options_.data_rank * options_.accumulation_steps + step;
+    batches.push_back(
+        collate_packed(rows_.task(), rows, shares[static_cast<size_t>(place)], packing));
   }
-  if ((padding && mask_matters) || options_.always_attention_mask) batch.attention_mask = mask;
-  batch.token_count = count * length;
-  const auto* all = batch.labels.const_data_ptr<int64_t>();
-  batch.target_count =
-      batch.labels.numel() - std::count(all, all + batch.labels.numel(), int64_t{kIgnoredLabel});
-  return batch;
+  return batches;
 }
 
 }  // namespace tessera

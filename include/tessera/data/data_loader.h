@@ -26,7 +26,15 @@ struct DataLoaderOptions {
   LastBatch last_batch = LastBatch::kPad;
   PaddingSide padding_side = PaddingSide::kRight;
   int64_t pad_id = 0;
-  int64_t pad_to = 0;  // every row's length; 0: the longest of the micro-batch
+  int64_t pad_to = 0;              // every row's length; 0: the longest of the micro-batch
+  int64_t pad_to_multiple_of = 1;  // lengths are rounded up to it
+  // Rows of about one length come together, as with transformers' group_by_length: the order is
+  // then a function of the global batch size, too.
+  bool group_by_length = false;
+  // A step's rows lie end to end in sequences of pad_to tokens (tessera/data/packing.h);
+  // micro_batch_size and global_batch_size() still count rows.
+  bool packing = false;
+  std::optional<int64_t> pad_token;  // see PackingOptions
   bool supervise_padding =
       false;  // causal: padding gets its own id as label, as when labels = input_ids
   // The model sees no later position, so padding at the end changes nothing before it and needs no
@@ -43,8 +51,9 @@ struct DataLoaderState {
 };
 
 // Step k of an epoch takes rows k*B .. k*B+B-1 of the epoch's order, B = global_batch_size(); the
-// rank with coordinate r takes the r-th part of them, its micro-batches in order. The order is a
-// function of (seed, epoch) only, so a run continues from its state at any number of ranks.
+// rank with coordinate r takes the r-th part of them, its micro-batches in order; packed, its share
+// of their tokens. The order is a function of (seed, epoch) only, so a run continues from its state
+// at any number of ranks.
 class DataLoader {
  public:
   // Throws Error(kInvalidArgument) for sizes that make no sense, rows longer than pad_to, or no
@@ -63,7 +72,8 @@ class DataLoader {
       const DataLoaderState& state);  // Error(kInvalidArgument) when it cannot be of this data set
 
  private:
-  MicroBatch collate(const std::vector<std::optional<TokenRow>>& rows) const;
+  std::vector<MicroBatch> padded_step();
+  std::vector<MicroBatch> packed_step();
   const std::vector<int64_t>& order();
 
   TokenTable rows_;

@@ -247,3 +247,39 @@ TEST_CASE("slices are strict") {
   CHECK(error_of([] { Slice::parse("5:").of(numbered(5)); }) ==
         "slice 5: does not fit the data, which has 5 rows");
 }
+
+TEST_CASE("lengths are rounded up to a multiple") {
+  const auto width = [](DataLoaderOptions options) {
+    options.micro_batch_size = 3;
+    return DataLoader(numbered(3), options).next()[0].input_ids.size(1);
+  };
+  CHECK(width({}) == 3);
+  CHECK(width({.pad_to_multiple_of = 8}) == 8);
+  CHECK(width({.pad_to_multiple_of = 3}) == 3);
+  CHECK(width({.pad_to = 5, .pad_to_multiple_of = 4}) == 8);
+  CHECK(error_of([&] { width({.pad_to_multiple_of = 0}); }) ==
+        "DataLoader: pad_to_multiple_of is 0, expected at least 1");
+}
+
+TEST_CASE("grouped by length, batches are of about one length and the first has the longest row") {
+  Dataset dataset;
+  for (const int64_t row : shuffled_order(40, 1, 0)) {
+    dataset.examples.push_back({std::vector<int32_t>(static_cast<size_t>(row + 1), 1), {}, {}});
+    dataset.examples.back().labels = dataset.examples.back().input_ids;
+  }
+  DataLoader loader(dataset, {.micro_batch_size = 5, .group_by_length = true});
+  std::vector<int64_t> lengths;
+  while (lengths.size() < 40) {
+    const at::Tensor ids = loader.next()[0].input_ids;
+    for (int64_t b = 0; b < 5; ++b) lengths.push_back(ids[b].sum().item<int64_t>());
+  }
+  CHECK(lengths.front() == 40);
+  // Pieces of two batches, longest first but for the row that changed places.
+  for (const size_t first : {0, 10, 20, 30}) {
+    CHECK(
+        std::is_sorted(lengths.begin() + first + 1, lengths.begin() + first + 10, std::greater()));
+  }
+  std::sort(lengths.begin(), lengths.end());
+  for (int64_t i = 0; i < 40; ++i) CHECK(lengths[static_cast<size_t>(i)] == i + 1);
+  CHECK(loader.state() == DataLoaderState{0, 40});
+}

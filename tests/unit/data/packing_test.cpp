@@ -1,0 +1,225 @@
+#include "tessera/data/packing.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tessera/data/data_loader.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using Catch::Matchers::Contains;
+
+namespace {
+
+using List = std::vector<int64_t>;
+
+List values(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kLong).contiguous();
+  return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
+}
+
+// Row i is i's number and its tokens' places: 100 i, 100 i + 1, ...
+Dataset numbered(const List& lengths, Task task = Task::kCausal) {
+  Dataset dataset;
+  dataset.task = task;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<int32_t> ids(static_cast<size_t>(lengths[i]));
+    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(100 * i));
+    dataset.examples.push_back({ids, task == Task::kCausal ? ids : std::vector<int32_t>{1}, {}});
+  }
+  return dataset;
+}
+
+List random_lengths(std::mt19937_64& random, size_t count, int64_t most) {
+  List lengths;
+  for (size_t i = 0; i < count; ++i) {
+    lengths.push_back(1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most)));
+  }
+  return lengths;
+}
+
+// The rows that packed micro-batches hold, each checked to be whole and in order.
+List whole_rows(const std::vector<MicroBatch>& batches, const Dataset& dataset) {
+  List found;
+  for (const MicroBatch& batch : batches) {
+    const List ids = values(batch.input_ids), labels = values(batch.labels);
+    const auto& lengths = batch.packed.lengths;
+    size_t first = 0, rows = 0;
+    for (const int64_t length : lengths) {
+      const size_t last = first + static_cast<size_t>(length) - 1;
+      CHECK(labels[last] == kIgnoredLabel);
+      const bool filling = ids[first] == -1;
+      if (!filling) {
+        ++rows;
+        found.push_back(ids[first] / 100);
+        const Example& row = dataset.examples[static_cast<size_t>(found.back())];
+        CHECK(static_cast<int64_t>(row.input_ids.size()) == length);
+      }
+      for (size_t i = first; i < last; ++i) {
+        CHECK(ids[i + 1] == (filling ? -1 : ids[i] + 1));
+        CHECK(labels[i] == (filling ? kIgnoredLabel : ids[i + 1]));
+      }
+      first = last + 1;
+    }
+    CHECK(first == ids.size());
+    CHECK(batch.sample_count == static_cast<int64_t>(rows));
+    CHECK(batch.token_count == static_cast<int64_t>(ids.size()));
+    CHECK(batch.target_count == std::ranges::count_if(labels, [](auto l) { return l >= 0; }));
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("rows are shared out whole, none lost or doubled, and balanced by tokens") {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 50; ++round) {
+    const auto micro_batches = static_cast<int64_t>(1 + random() % 8);
+    const int64_t most = 20;
+    const List lengths = random_lengths(random, random() % 60, most);
+    const auto shares = share_out_rows(lengths, micro_batches, most + 5);
+    CHECK(shares == share_out_rows(lengths, micro_batches, most + 5));
+    REQUIRE(static_cast<int64_t>(shares.size()) == micro_batches);
+    std::vector<size_t> seen;
+    List tokens;
+    for (const SequencesOfRows& sequences : shares) {
+      tokens.push_back(0);
+      for (const auto& sequence : sequences) {
+        CHECK_FALSE(sequence.empty());
+        CHECK(std::ranges::is_sorted(sequence));
+        int64_t filled = 0;
+        for (const size_t row : sequence) filled += lengths[row];
+        CHECK(filled <= most + 5);
+        tokens.back() += filled;
+        seen.insert(seen.end(), sequence.begin(), sequence.end());
+      }
+      // First fit leaves no two sequences that would fit into one.
+      CHECK((sequences.size() < 2 ||
+             2 * tokens.back() > static_cast<int64_t>(sequences.size()) * (most + 5)));
+    }
+    std::ranges::sort(seen);
+    std::vector<size_t> all(lengths.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    CHECK(seen == all);
+    const auto [least, largest] = std::ranges::minmax(tokens);
+    CHECK(largest - least <= most);
+  }
+}
+
+TEST_CASE("what no sequence can hold is refused with its length") {
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
+                      [] {
+                        share_out_rows(List{3, 9, 2}, 2, 8);
+                      }),
+             Contains("a row has 9 tokens, more than a sequence of 8"));
+  const Dataset dataset = numbered({3, 9});
+  CHECK_THAT(error_of([&] { DataLoader(dataset, {.pad_to = 8, .packing = true}); }),
+             Contains("a row has 9 tokens"));
+  CHECK_THAT(error_of([&] { DataLoader(dataset, {.packing = true}); }), Contains("pad_to"));
+  CHECK_THAT(error_of([&] {
+               DataLoader(dataset,
+                          {.padding_side = PaddingSide::kLeft, .pad_to = 9, .packing = true});
+             }),
+             Contains("padding_side left"));
+  Dataset masked = numbered({3});
+  masked.examples[0].attention_mask = {1, 0, 1};
+  CHECK_THAT(error_of([&] { DataLoader(masked, {.pad_to = 8, .packing = true}).next(); }),
+             Contains("row 0 (from 0)") && Contains("leave packing out"));
+  masked.examples[0].attention_mask = {1, 1, 0};
+  masked.examples[0].labels[2] = kIgnoredLabel;
+  CHECK_NOTHROW(DataLoader(masked, {.pad_to = 8, .packing = true}).next());
+}
+
+TEST_CASE("packed steps hold the rows of the padded ones on every layout") {
+  std::mt19937_64 random(6);
+  const Dataset dataset = numbered(random_lengths(random, 53, 30));
+  for (const auto& [micro, accumulation, ranks] :
+       {std::tuple{12, 1, 1}, {3, 2, 2}, {1, 3, 4}, {4, 3, 1}}) {
+    std::vector<DataLoader> packed, padded;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      DataLoaderOptions options{.micro_batch_size = micro,
+                                .accumulation_steps = accumulation,
+                                .data_rank = rank,
+                                .data_size = ranks,
+                                .pad_id = -1};
+      padded.emplace_back(dataset, options);
+      options.pad_to = 32;
+      options.packing = true;
+      packed.emplace_back(dataset, options);
+    }
+    while (padded[0].state().epoch == 0) {
+      List expected;
+      std::vector<MicroBatch> batches;
+      for (size_t rank = 0; rank < packed.size(); ++rank) {
+        for (const MicroBatch& batch : padded[rank].next()) {
+          for (int64_t b = 0; b < batch.sample_count; ++b) {
+            expected.push_back(batch.input_ids[b][0].item<int64_t>() / 100);
+          }
+        }
+        const auto own = packed[rank].next();
+        CHECK(static_cast<int>(own.size()) == accumulation);
+        batches.insert(batches.end(), own.begin(), own.end());
+        CHECK(packed[rank].state() == padded[rank].state());
+      }
+      List found = whole_rows(batches, dataset);
+      std::ranges::sort(found);
+      std::ranges::sort(expected);
+      CHECK(found == expected);
+    }
+  }
+}
+
+TEST_CASE("a micro-batch without rows is a sequence that counts for nothing") {
+  for (const Task task : {Task::kCausal, Task::kClassification}) {
+    const Dataset dataset = numbered({3}, task);
+    DataLoader loader(dataset,
+                      {.accumulation_steps = 2, .pad_id = 7, .pad_to = 8, .packing = true});
+    const MicroBatch empty = loader.next()[1];
+    CHECK(values(empty.input_ids) == List(8, 7));
+    CHECK(empty.packed.lengths == List{3, 3, 2});  // no longer than the longest row of the step
+    CHECK(values(empty.labels) == List(task == Task::kCausal ? 8 : 1, kIgnoredLabel));
+    CHECK(empty.sample_count == 0);
+    CHECK(empty.token_count == 8);
+    CHECK(empty.target_count == 0);
+    CHECK(empty.head_positions.defined() == (task == Task::kClassification));
+  }
+}
+
+TEST_CASE("packed classification rows say where each is pooled") {
+  Dataset dataset = numbered({4, 2, 3}, Task::kClassification);
+  dataset.examples[0].input_ids = {5, 6, 9, 9};
+  dataset.examples[1].labels = {0};
+  const auto batch_with = [&](std::optional<int64_t> pad_token) {
+    return DataLoader(dataset, {.micro_batch_size = 3,
+                                .shuffle = false,
+                                .pad_to = 6,
+                                .packing = true,
+                                .pad_token = pad_token})
+        .next()[0];
+  };
+  const MicroBatch batch = batch_with({});
+  CHECK(batch.packed.lengths == List{4, 2, 3, 3});
+  CHECK(values(batch.labels) == List{1, 0, 1});
+  CHECK(values(batch.head_positions) == List{3, 5, 8});
+  CHECK(values(batch_with(9).head_positions) == List{1, 5, 8});
+  dataset.examples[2].attention_mask = {1, 1, 0};
+  CHECK(values(batch_with({}).head_positions) == List{3, 5, 7});
+}
+
+TEST_CASE("answer-only labels choose the head's positions, padded and packed") {
+  Dataset dataset = numbered(List(8, 100));
+  for (Example& row : dataset.examples) std::fill_n(row.labels.begin(), 95, kIgnoredLabel);
+  for (const bool packing : {false, true}) {
+    const MicroBatch batch =
+        DataLoader(dataset, {.micro_batch_size = 8, .pad_to = 200, .packing = packing}).next()[0];
+    REQUIRE(batch.head_positions.defined());
+    CHECK(batch.head_positions.numel() == 64);
+    const at::Tensor chosen = batch.labels.flatten().index_select(0, batch.head_positions);
+    CHECK(chosen.ne(kIgnoredLabel).sum().item<int64_t>() == 40);
+    CHECK(batch.target_count == 40);
+  }
+}
