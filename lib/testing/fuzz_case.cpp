@@ -149,6 +149,8 @@ void for_each_field(Case& c, const Fn& fn) {
   fn("length", c.length);
   fn("ragged", c.ragged);
   fn("padded", c.padded);
+  fn("packed", c.packed);
+  fn("supervised_only", c.supervised_only);
   fn("untargeted", c.untargeted);
   fn("skip", c.skip);
   fn("evaluate", c.evaluate);

@@ -121,6 +121,12 @@ void add_model(std::vector<FuzzFeature>& all) {
       [](const FuzzCase& c) { return c.key_heads == c.heads ? "one a query" : "shared"; },
       [](const FuzzCase& c) { return c.model == "llama"; }));
   all.push_back(field("padded", {"0", "1"}, is_language_model));
+  all.push_back(field("packed", {"0", "1"}, is_language_model));
+  all.push_back(field("supervised_only", {"0", "1"}, is_language_model));
+  all.push_back(feature(
+      "supervised positions of uneven batches", {"padded", "packed"},
+      [](const FuzzCase& c) { return c.packed ? "packed" : "padded"; },
+      [](const FuzzCase& c) { return c.supervised_only && c.ragged && (c.packed || c.padded); }));
 }
 
 void add_layout(std::vector<FuzzFeature>& all) {

@@ -30,21 +30,38 @@ Config config_of(const FuzzCase& c) {
   return config;
 }
 
+// Of rows that fill sequences.
+std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t seed) {
+  Random random(seed);
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < sequences; ++i) {
+    for (int64_t left = length; left > 0; left -= lengths.back()) {
+      lengths.push_back(1 + static_cast<int64_t>(random() % static_cast<uint64_t>(left)));
+    }
+  }
+  return lengths;
+}
+
 FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) {
   FuzzModel result{.model = std::move(model)};
-  result.forward = std::move(forward);
-  result.batch = [vocabulary = c.vocabulary, padded = c.padded](int64_t rows, int64_t length,
-                                                                uint64_t seed) {
+  result.forward = each_row_alone(std::move(forward));
+  result.batch = [vocabulary = c.vocabulary, padded = c.padded, packed = c.packed,
+                  supervised_only = c.supervised_only](int64_t rows, int64_t length,
+                                                       uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     MicroBatch batch;
     batch.input_ids = at::randint(vocabulary, {rows, length}, generator, at::kLong);
     batch.labels = at::randint(vocabulary, {rows, length}, generator, at::kLong);
-    batch.labels.masked_fill_(at::rand({rows, length}, generator).lt(0.25), kIgnoredLabel);
-    if (padded) {  // no causal query before it sees padding, so the plain forward needs no mask
+    batch.labels.masked_fill_(at::rand({rows, length}, generator).lt(0.4), kIgnoredLabel);
+    if (packed) {
+      batch.packed = make_packed_rows(random_lengths(rows, length, seed), length);
+    } else if (padded) {  // no causal query before it sees padding, so the plain forward needs no
+                          // mask
       const at::Tensor ends = at::randint(1, length + 1, {rows, 1}, generator, at::kLong);
       batch.attention_mask = at::arange(length).unsqueeze(0).lt(ends);
       batch.labels.masked_fill_(batch.attention_mask.logical_not(), kIgnoredLabel);
     }
+    if (supervised_only) choose_head_positions(batch, 1);
     return batch;
   };
   return result;
@@ -79,7 +96,9 @@ void draw(Random& random, FuzzCase& c) {
   c.layers =
       random() % 8 == 0 ? 6 + static_cast<int64_t>(random() % 8) : draw_from(random, {1, 2, 3, 4});
   c.tie = random() % 2 == 0 ? "first" : "none";
-  c.padded = random() % 3 == 0;
+  c.packed = random() % 3 == 0;
+  c.padded = !c.packed && random() % 2 == 0;
+  c.supervised_only = random() % 2 == 0;
   c.blocks = "-";
 }
 

@@ -30,9 +30,9 @@ FuzzCase case_of(const ParityRow& row, const ParityWork& work) {
           .seed = work.seed};
 }
 
-GlobalBatch cut(const MicroBatch& global, const ParityRow& row) {
+GlobalBatch cut(const ParityWork& work, size_t step, const ParityRow& row) {
   GlobalBatch batch;
-  for (int rank = 0; rank < row.data(); ++rank) batch.push_back(share_of(global, row, rank));
+  for (int rank = 0; rank < row.data(); ++rank) batch.push_back(share_of(work, step, row, rank));
   return batch;
 }
 
@@ -102,8 +102,10 @@ RunRecord record_on_threads(const ParityRow& row, const ParityWork& work) {
 
 std::string oracle_difference(const ParityRow& row, const ParityWork& work, const RunRecord& run) {
   FuzzWork steps;
-  for (const MicroBatch& global : work.global_batches) steps.steps.push_back(cut(global, row));
-  steps.evaluation = cut(work.global_batches.front(), row);
+  for (size_t step = 0; step < work.global_batches.size(); ++step) {
+    steps.steps.push_back(cut(work, step, row));
+  }
+  steps.evaluation = cut(work, 0, row);
   double worst = 0;
   return compare_with_oracle(case_of(row, work), {.model = work.model, .forward = work.forward},
                              steps, run, &worst);

@@ -42,7 +42,10 @@ ParityWork token_work(ModelSpec model, const TokenBatches& batches, PlainForward
   return work;
 }
 
-std::vector<MicroBatch> share_of(const MicroBatch& global, const ParityRow& row, int data_rank) {
+std::vector<MicroBatch> share_of(const ParityWork& work, size_t step, const ParityRow& row,
+                                 int data_rank) {
+  if (work.batches) return work.batches(step, row, data_rank);
+  const MicroBatch& global = work.global_batches[step];
   const int64_t rows = global.input_ids.size(0) / row.data() / row.accumulation;
   const int64_t first = int64_t{data_rank} * row.accumulation;
   std::vector<MicroBatch> mine;
@@ -72,16 +75,14 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
   options.device = comm.device();
   Trainer trainer(*strategy, options);
 
-  auto share = [&](const MicroBatch& global) {
-    return share_of(global, row, mesh.coordinate(Axis::kData));
-  };
+  auto share = [&](size_t step) { return share_of(work, step, row, mesh.coordinate(Axis::kData)); };
   size_t next = 0;
   ParityResult result;
   trainer.fit(
       [&]() -> std::vector<MicroBatch> {
         if (between_steps) between_steps(*strategy);
         if (next == work.global_batches.size()) return {};
-        return share(work.global_batches[next++]);
+        return share(next++);
       },
       [&](const StepReport& report) {
         result.loss.push_back(report.loss);
@@ -96,7 +97,7 @@ ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWo
   bool evaluated = false;
   const EvalReport eval = trainer.evaluate([&]() -> std::vector<MicroBatch> {
     if (std::exchange(evaluated, true)) return {};
-    return share(work.global_batches.front());
+    return share(0);
   });
   result.eval_loss = eval.loss;
   result.eval_targets = eval.target_count;

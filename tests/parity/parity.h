@@ -14,6 +14,15 @@
 
 namespace tessera::testing {
 
+struct ParityRow {
+  ParallelConfig parallel;
+  int ranks = 1;  // pipeline x data x tensor
+  int accumulation = 1;
+  int pipeline = 1, tensor = 1;
+  int data() const { return ranks / (pipeline * tensor); }
+  std::string name() const;
+};
+
 struct ParityWork {
   ModelSpec model;
   std::vector<MicroBatch>
@@ -24,6 +33,8 @@ struct ParityWork {
   uint64_t seed = 7;
   const TensorSource* source = nullptr;  // pretrained weights
   PlainForward forward;  // the model without its blocks, for the oracle; null: those are plain
+  // A data rank's micro-batches of a step where they are not its share of the global batch's rows.
+  std::function<std::vector<MicroBatch>(size_t step, const ParityRow&, int data_rank)> batches;
 };
 
 // Global batches of random tokens; batch i has the seed first_seed + i.
@@ -36,15 +47,6 @@ struct TokenBatches {
 // model on these, with a warm-up and clipping that is active.
 ParityWork token_work(ModelSpec model, const TokenBatches& batches, PlainForward forward = {});
 
-struct ParityRow {
-  ParallelConfig parallel;
-  int ranks = 1;  // pipeline x data x tensor
-  int accumulation = 1;
-  int pipeline = 1, tensor = 1;
-  int data() const { return ranks / (pipeline * tensor); }
-  std::string name() const;
-};
-
 struct ParityResult {
   std::vector<double> loss, grad_norm, clip, loss_scale, learning_rate, targets;
   std::vector<bool> skipped;
@@ -56,7 +58,8 @@ struct ParityResult {
 };
 
 // The micro-batches of a rank of the data axis.
-std::vector<MicroBatch> share_of(const MicroBatch& global, const ParityRow& row, int data_rank);
+std::vector<MicroBatch> share_of(const ParityWork& work, size_t step, const ParityRow& row,
+                                 int data_rank);
 
 // What rank comm.rank() sees. between_steps is called before the first step and after every step.
 ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,

@@ -182,4 +182,22 @@ PlainForward plain_llama(const LlamaConfig& config) {
   };
 }
 
+PlainForward each_row_alone(PlainForward forward) {
+  return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch) {
+    if (!batch.packed.defined()) return forward(all, batch);
+    const std::vector<int64_t>& lengths = batch.packed.lengths;
+    const auto ids = batch.input_ids.flatten().split_with_sizes(lengths),
+               labels = batch.labels.flatten().split_with_sizes(lengths);
+    at::Tensor sum;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      MicroBatch row;
+      row.input_ids = ids[i].unsqueeze(0);
+      row.labels = labels[i].unsqueeze(0);
+      const at::Tensor output = forward(all, row);
+      sum = sum.defined() ? sum + output : output;
+    }
+    return sum;
+  };
+}
+
 }  // namespace tessera::testing

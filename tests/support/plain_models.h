@@ -11,4 +11,7 @@ PlainForward plain_bloom(const BloomConfig& config);
 PlainForward plain_gpt2(const Gpt2Config& config);
 PlainForward plain_llama(const LlamaConfig& config);
 
+// The sum over packed rows, each run alone; other micro-batches as they are.
+PlainForward each_row_alone(PlainForward forward);
+
 }  // namespace tessera::testing

@@ -38,6 +38,8 @@ struct FuzzCase {
   int64_t rows = 2, length = 3;
   bool ragged = false;              // micro-batches of all sizes up to rows x length
   bool padded = false;              // language models: rows end in padding that a mask hides
+  bool packed = false;              // language models: sequences hold rows of several lengths
+  bool supervised_only = false;     // language models: heads are told the supervised positions
   std::string untargeted = "none";  // none, rows, micro_batches, ranks, step
   std::string skip, evaluate;
   double loss_scale = 0;  // 0: none is set

@@ -1,0 +1,149 @@
+// Rows of many lengths: packed and padded steps are those of every row alone, on every layout.
+#include <ATen/ATen.h>
+
+#include "tessera/models/language_model.h"
+#include "tests/parity/ragged_work.h"
+#include "tests/parity/rows.h"
+#include "tests/support/plain_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr int64_t kVocabulary = 37;
+
+template <typename Config>
+Config small() {
+  Config config;
+  config.vocabulary = kVocabulary;
+  config.hidden = 24;
+  config.layers = 3;
+  config.heads = 4;
+  config.pad_token = 0;
+  return config;
+}
+
+Gpt2Config small_gpt2() {
+  auto config = small<Gpt2Config>();
+  config.inner = 48;
+  config.max_positions = 9;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
+  return config;
+}
+
+LlamaConfig small_llama() {
+  auto config = small<LlamaConfig>();
+  config.key_heads = 2;
+  config.head_dim = 6;
+  config.inner = 32;
+  return config;
+}
+
+ParityWork causal_work(const std::string& model, RowsAre rows) {
+  const auto bloom = small<BloomConfig>();
+  if (model == "bloom") {
+    return ragged_work(make_bloom_causal(bloom), plain_bloom(bloom), kVocabulary, rows);
+  }
+  if (model == "gpt2") {
+    return ragged_work(make_gpt2_causal(small_gpt2()), plain_gpt2(small_gpt2()), kVocabulary, rows);
+  }
+  return ragged_work(make_llama_causal(small_llama()), plain_llama(small_llama()), kVocabulary,
+                     rows);
+}
+
+ParityRow layout(const std::string& strategy, int pipeline, int data, int tensor,
+                 int accumulation) {
+  ParityRow row{.ranks = pipeline * data * tensor,
+                .accumulation = accumulation,
+                .pipeline = pipeline,
+                .tensor = tensor};
+  row.parallel.strategy = strategy;
+  row.parallel.persistence_threshold = 100;
+  return row;
+}
+
+// Every strategy over data ranks, and every other axis around one of them.
+std::vector<ParityRow> layouts() {
+  std::vector<ParityRow> rows{layout("single", 1, 1, 1, 1), layout("single", 1, 1, 1, 3)};
+  for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    rows.push_back(layout(strategy, 1, 2, 1, 2));
+    rows.back().parallel.gradient_checkpointing = strategy == "zero3";
+  }
+  rows.push_back(layout("zero2", 1, 2, 1, 2));
+  rows.back().parallel.offload = {.what = Offload::kOptimizer, .step = OffloadStep::kHost};
+  rows.push_back(layout("zero1", 2, 2, 1, 3));
+  rows.push_back(layout("ddp", 2, 2, 1, 2));
+  rows.back().parallel.pipeline = {.schedule = "gpipe", .shared_vocabulary = true};
+  rows.back().parallel.gradient_checkpointing = true;
+  rows.push_back(layout("fsdp", 2, 1, 1, 4));
+  rows.back().parallel.pipeline = {.schedule = "interleaved", .chunks = 2};
+  for (const bool sequence_parallel : {false, true}) {
+    rows.push_back(layout("zero3", 1, 2, 2, 2));
+    rows.back().parallel.sequence_parallel = sequence_parallel;
+    rows.push_back(layout("zero1", 2, 1, 2, 2));
+    rows.back().parallel.sequence_parallel = sequence_parallel;
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("packed and padded causal rows reproduce each row alone") {
+  for (const std::string model : {"bloom", "gpt2", "llama"}) {
+    const ParityResult expected = reference(causal_work(model, RowsAre::kPacked));
+    for (const RowsAre rows : {RowsAre::kPadded, RowsAre::kPacked}) {
+      const ParityWork work = causal_work(model, rows);
+      for (const ParityRow& row : layouts()) {
+        INFO(model << (rows == RowsAre::kPacked ? " packed" : " padded"));
+        check_row(row, work, expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("packed classification rows reproduce padded ones") {
+  constexpr int64_t kClasses = 3;
+  for (const ModelSpec& model : {make_bloom_classifier(small<BloomConfig>(), kClasses),
+                                 make_gpt2_classifier(small_gpt2(), kClasses),
+                                 make_llama_classifier(small_llama(), kClasses)}) {
+    const auto work_of = [&](RowsAre rows) {
+      return ragged_work(model, {}, kVocabulary, rows, kClasses);
+    };
+    const ParityResult expected = single_run(work_of(RowsAre::kPadded));
+    const ParityWork packed = work_of(RowsAre::kPacked);
+    for (const ParityRow& row : layouts()) {
+      if (row.parallel.pipeline.shared_vocabulary) continue;  // a classifier has no vocabulary
+      INFO(model.name);
+      check_row(row, packed, expected);
+    }
+  }
+}
+
+TEST_CASE("packed rows in 16 bits stay within the roundings of each step") {
+  for (const std::string model : {"bloom", "gpt2", "llama"}) {
+    const ParityWork work = causal_work(model, RowsAre::kPacked);
+    for (ParityRow row : {layout("zero2", 1, 2, 1, 2), layout("zero3", 2, 1, 2, 2)}) {
+      INFO(model);
+      row.parallel.precision.parameter = at::kBFloat16;
+      check_16_bit_row(row, work);
+    }
+  }
+}
+
+TEST_CASE("micro-batches without rows add nothing, under every strategy") {
+  const auto bloom = small<BloomConfig>();
+  ParityWork work = token_work(make_bloom_causal(bloom), {.vocabulary = kVocabulary, .steps = 3},
+                               plain_bloom(bloom));
+  const ParityResult expected = reference(work);
+  // All rows go to the last micro-batch of the last data rank.
+  work.batches = [global = work.global_batches](size_t step, const ParityRow& row, int data_rank) {
+    std::vector<MicroBatch> own;
+    for (int m = 0; m < row.accumulation; ++m) {
+      const bool all = data_rank + 1 == row.data() && m + 1 == row.accumulation;
+      own.push_back(rows_of(global[step], 0, all ? global[step].input_ids.size(0) : 0));
+    }
+    return own;
+  };
+  for (const ParityRow& row : layouts()) check_row(row, work, expected);
+}
