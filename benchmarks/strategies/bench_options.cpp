@@ -24,6 +24,8 @@ Options::Options()
               {"micro_batches", "4"},
               {"accumulation", "1"},
               {"seq", "128"},
+              {"rows", "fixed"},
+              {"supervise", "all"},
               {"dtype", "fp32"},
               {"gradient_dtype", ""},
               {"reduce_dtype", ""},

@@ -1,4 +1,5 @@
-// Step time and memory of every strategy on random token ids. One Google Benchmark row a
+// Step time and memory of every strategy on random token ids, in rows of one length or of many
+// (--rows padded, left or packed, --supervise answer). One Google Benchmark row a
 // configuration and one JSON line with the keys that the rivals' scripts print, so that lines can
 // be joined:
 //   mpirun -n 4 bench_strategies --model_config bloom-560m --strategies zero1,zero2

@@ -1,14 +1,15 @@
 #include "benchmarks/strategies/step_benchmark.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
 #include <iostream>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
+#include "benchmarks/strategies/row_source.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"
@@ -68,26 +69,6 @@ std::vector<int64_t> StepBenchmark::Footprint::values() const {
           allocated};
 }
 
-// The same on all ranks that work on the same micro-batches.
-std::vector<MicroBatch> StepBenchmark::draw(const DeviceMesh& mesh, int64_t vocabulary,
-                                            int64_t step) const {
-  const int64_t sequence = options_.number("seq");
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(
-      block_seed(static_cast<uint64_t>(step), static_cast<size_t>(mesh.coordinate(Axis::kData))));
-  auto ids = [&] {
-    return at::randint(0, vocabulary, {micro_batch_, sequence}, generator, at::kLong)
-        .to(world_.device());
-  };
-  std::vector<MicroBatch> batches(static_cast<size_t>(options_.number("accumulation")));
-  for (MicroBatch& batch : batches) {
-    batch.input_ids = ids();
-    batch.labels = ids();
-    batch.sample_count = micro_batch_;
-    batch.token_count = batch.target_count = micro_batch_ * sequence;
-  }
-  return batches;
-}
-
 void StepBenchmark::run(benchmark::State& state) {
   const at::Device device = world_.device();
   DeviceMesh mesh(world_, options_.mesh(world_.size()));
@@ -95,6 +76,7 @@ void StepBenchmark::run(benchmark::State& state) {
   const LanguageModel language_model = LanguageModel::preset(options_.text("model_config"));
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
+  RowSource rows(options_, mesh, micro_batch_, vocabulary, device);
   if (config.pipeline.balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
     config.pipeline.block_costs = measure_block_costs(
         model,
@@ -102,7 +84,7 @@ void StepBenchmark::run(benchmark::State& state) {
          .seed = 1,
          .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
          .sequence_parallel = config.sequence_parallel},
-        config.precision.parameter, draw(mesh, vocabulary, 0).front(), world_);
+        config.precision.parameter, rows.next().front(), world_);
   }
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
@@ -121,18 +103,18 @@ void StepBenchmark::run(benchmark::State& state) {
                 [&](const StepReport& report) { loss_ = report.loss; });
     if (options_.flag("sync")) synchronize();
   };
-  int64_t steps = 0;
-  while (steps < options_.number("warmup")) step(draw(mesh, vocabulary, steps++));
+  for (int64_t i = 0; i < options_.number("warmup"); ++i) step(rows.next());
   const int64_t sent = bytes_sent(mesh, *strategy);
   if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
   const int64_t allocations = read_device().device_allocations;
   world_.barrier();
   for (auto _ : state) {
-    const std::vector<MicroBatch> batches = draw(mesh, vocabulary, steps++);
+    const std::vector<MicroBatch> batches = rows.next();
     if (options_.flag("sync")) synchronize();
     const double begin = now_s();
     step(batches);
     times_.push_back(now_s() - begin);
+    tokens_.push_back(rows.tokens());
     state.SetIterationTime(times_.back());
   }
   Footprint footprint = read_device();
@@ -140,10 +122,11 @@ void StepBenchmark::run(benchmark::State& state) {
   offload_ = strategy->offload_report();
   footprint.device_allocations -= allocations;
   footprint.sent = (bytes_sent(mesh, *strategy) - sent) / static_cast<int64_t>(times_.size());
-  state.counters["tokens/s/rank"] = tokens_per_second_and_rank(mesh);
+  state.counters["tokens/s/rank"] = tokens_per_second_and_rank();
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
-  const Idle idle =
-      measure_idle(*strategy, model, config, [&] { step(draw(mesh, vocabulary, steps++)); });
+  const Idle idle = measure_idle(*strategy, model, config, [&] { step(rows.next()); });
+  mean_length_ = std::accumulate(tokens_.begin(), tokens_.end(), int64_t{0}) /
+                 (static_cast<int64_t>(tokens_.size()) * rows.rows());
   print(model, mesh, strategy->parameter_count(), footprint, idle);
 }
 
@@ -220,11 +203,14 @@ double StepBenchmark::median() const {
   return sorted[sorted.size() / 2];
 }
 
-// Tokens of the global batch over all ranks of all axes.
-double StepBenchmark::tokens_per_second_and_rank(const DeviceMesh& mesh) const {
-  const int64_t tokens = micro_batch_ * options_.number("seq") * options_.number("accumulation") *
-                         mesh.extent(Axis::kData);
-  return static_cast<double>(tokens) / median() / world_.size();
+// Tokens of the global batch over all ranks of all axes: the median step's.
+double StepBenchmark::tokens_per_second_and_rank() const {
+  std::vector<double> rates;
+  for (size_t i = 0; i < times_.size(); ++i) {
+    rates.push_back(static_cast<double>(tokens_[i]) / times_[i] / world_.size());
+  }
+  std::ranges::sort(rates);
+  return rates[(rates.size() - 1) / 2];
 }
 
 void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
@@ -233,7 +219,9 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
   const std::vector<int64_t> least = over_ranks(footprint.values(), /*largest=*/false);
   if (world_.rank() != 0) return;
   const int64_t sequence = options_.number("seq");
-  const double tokens_per_s = tokens_per_second_and_rank(mesh);
+  const double tokens_per_s = tokens_per_second_and_rank();
+  const double all_tokens = std::accumulate(tokens_.begin(), tokens_.end(), 0.0);
+  const double all_time = std::accumulate(times_.begin(), times_.end(), 0.0);
   const auto [fastest, slowest] = std::minmax_element(times_.begin(), times_.end());
   auto mib = [](int64_t bytes) { return bytes >> 20; };
   JsonLine line;
@@ -251,9 +239,11 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("step_ms", median() * 1e3)
       .add("min_ms", *fastest * 1e3)
       .add("max_ms", *slowest * 1e3)
-      .add("tok_s_gpu", tokens_per_s);
+      .add("tok_s_gpu", tokens_per_s)
+      .add("tok_s_gpu_all_steps", all_tokens / all_time / world_.size())
+      .add("mean_length", mean_length_);
   if (model.flops_per_token) {
-    line.add("tflops", model.flops_per_token(sequence) * tokens_per_s / 1e12);
+    line.add("tflops", model.flops_per_token(mean_length_) * tokens_per_s / 1e12);
   }
   line.add("peak_alloc_mib", mib(most[0]))
       .add("peak_alloc_least_mib", mib(least[0]))

@@ -39,12 +39,11 @@ class StepBenchmark {
   };
   Idle measure_idle(Strategy& strategy, const ModelSpec& model, const ParallelConfig& config,
                     const std::function<void()>& step) const;
-  std::vector<MicroBatch> draw(const DeviceMesh& mesh, int64_t vocabulary, int64_t step) const;
   Footprint read_device() const;
   std::vector<int64_t> over_ranks(std::vector<int64_t> values, bool largest) const;
   void synchronize() const;
   double median() const;
-  double tokens_per_second_and_rank(const DeviceMesh& mesh) const;
+  double tokens_per_second_and_rank() const;
   void print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
              const Footprint& footprint, const Idle& idle) const;
 
@@ -53,6 +52,8 @@ class StepBenchmark {
   std::string strategy_name_;
   int64_t micro_batch_;
   std::vector<double> times_;
+  std::vector<int64_t> tokens_;  // of every step, padding not counted
+  int64_t mean_length_ = 0;
   double build_s_ = 0, loss_ = 0;
   OffloadReport offload_;
 };

@@ -1,0 +1,96 @@
+#include "benchmarks/strategies/row_source.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tessera/core/error.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera::bench {
+namespace {
+
+Dataset ragged_rows(int64_t count, int64_t longest, int64_t vocabulary, bool answers_only) {
+  constexpr double kLogMean = 5.13, kLogDeviation = 0.4;  // a mean of 183 tokens
+  std::mt19937_64 random(1);
+  std::lognormal_distribution<double> length(kLogMean, kLogDeviation);
+  std::geometric_distribution<int64_t> answer(0.25);
+  std::uniform_int_distribution<int32_t> id(1, static_cast<int32_t>(vocabulary - 1));
+  Dataset dataset;
+  for (int64_t i = 0; i < count; ++i) {
+    Example row;
+    const auto tokens = static_cast<int64_t>(std::lround(length(random)));
+    row.input_ids.resize(static_cast<size_t>(std::clamp<int64_t>(tokens, 2, longest)));
+    for (int32_t& token : row.input_ids) token = id(random);
+    row.labels = row.input_ids;
+    const auto unsupervised = static_cast<int64_t>(row.labels.size()) - 2 - answer(random);
+    if (answers_only) std::fill_n(row.labels.begin(), std::max<int64_t>(unsupervised, 0), -100);
+    dataset.examples.push_back(std::move(row));
+  }
+  return dataset;
+}
+
+}  // namespace
+
+RowSource::RowSource(const Options& options, const DeviceMesh& mesh, int64_t micro_batch,
+                     int64_t vocabulary, at::Device device)
+    : options_(options),
+      micro_batch_(micro_batch),
+      vocabulary_(vocabulary),
+      data_rank_(mesh.coordinate(Axis::kData)),
+      global_rows_(micro_batch * options.number("accumulation") * mesh.extent(Axis::kData)),
+      device_(device) {
+  const std::string &rows = options.text("rows"), &supervise = options.text("supervise");
+  check(supervise == "all" || supervise == "answer", ErrorCode::kInvalidArgument, "--supervise is ",
+        supervise, "; use all or answer");
+  if (rows == "fixed") return;
+  check(rows == "padded" || rows == "left" || rows == "packed", ErrorCode::kInvalidArgument,
+        "--rows is ", rows, "; use fixed, padded, left or packed");
+  constexpr int64_t kMoreSteps = 8;  // that measure idle time
+  const int64_t steps = options.number("warmup") + options.number("steps") + kMoreSteps;
+  const int64_t longest = options.number("seq");
+  ragged_ = ragged_rows(steps * global_rows_, longest, vocabulary, supervise == "answer");
+  loader_.emplace(ragged_, DataLoaderOptions{.micro_batch_size = micro_batch,
+                                             .accumulation_steps = options.number("accumulation"),
+                                             .data_rank = data_rank_,
+                                             .data_size = mesh.extent(Axis::kData),
+                                             .shuffle = false,
+                                             .padding_side = rows == "left" ? PaddingSide::kLeft
+                                                                            : PaddingSide::kRight,
+                                             .pad_to = rows == "packed" ? longest : 0,
+                                             .packing = rows == "packed",
+                                             .pinned = device.is_cuda()});
+}
+
+std::vector<MicroBatch> RowSource::next() {
+  if (!loader_) return draw();
+  const int64_t first = loader_->epoch_finished() ? 0 : loader_->state().consumed;
+  tokens_ = 0;
+  for (int64_t row = first; row < first + global_rows_; ++row) {
+    tokens_ += static_cast<int64_t>(ragged_.row(row).input_ids.size());
+  }
+  return loader_->next();
+}
+
+std::vector<MicroBatch> RowSource::draw() {
+  const int64_t sequence = options_.number("seq");
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(
+      block_seed(static_cast<uint64_t>(steps_++), static_cast<size_t>(data_rank_)));
+  auto ids = [&] {
+    return at::randint(0, vocabulary_, {micro_batch_, sequence}, generator, at::kLong).to(device_);
+  };
+  tokens_ = global_rows_ * sequence;
+  std::vector<MicroBatch> batches(static_cast<size_t>(options_.number("accumulation")));
+  for (MicroBatch& batch : batches) {
+    batch.input_ids = ids();
+    batch.labels = ids();
+    batch.sample_count = micro_batch_;
+    batch.token_count = batch.target_count = micro_batch_ * sequence;
+  }
+  return batches;
+}
+
+}  // namespace tessera::bench
