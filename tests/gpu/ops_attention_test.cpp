@@ -12,19 +12,27 @@ struct Shape {
   int64_t batch, sequence, heads, d;
 };
 
-void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask) {
+PackedRows packed_on_gpu(std::vector<int64_t> lengths, int64_t sequence) {
+  MicroBatch batch;
+  batch.packed = make_packed_rows(std::move(lengths), sequence);
+  return batch.to(at::kCUDA).packed;
+}
+
+void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask,
+                     const PackedRows& packed = {}) {
   INFO("batch " << s.batch << " sequence " << s.sequence << " heads " << s.heads << " d " << s.d
-                << " type " << at::toString(type) << (mask.defined() ? " masked" : ""));
+                << " type " << at::toString(type) << (mask.defined() ? " masked" : "")
+                << (packed.defined() ? " packed" : ""));
   const auto options = at::TensorOptions(at::kCUDA);
   const at::Tensor qkv = at::randn({s.batch, s.sequence, s.heads * 3 * s.d}, options).to(type);
   const at::Tensor gradient = at::randn({s.batch, s.sequence, s.heads * s.d}, options).to(type);
   const at::Tensor slopes = ops::alibi_slopes(s.heads).to(at::kCUDA);
-  const auto mine = ops::alibi_attention_forward(qkv, slopes, mask);
-  const at::Tensor dqkv = ops::alibi_attention_backward(gradient, qkv, slopes, mask, mine);
+  const auto mine = ops::alibi_attention_forward(qkv, slopes, mask, packed);
+  const at::Tensor dqkv = ops::alibi_attention_backward(gradient, qkv, slopes, mask, mine, packed);
   const at::Tensor exact = qkv.to(at::kDouble);
-  const auto expected = ops::reference::alibi_attention_forward(exact, slopes, mask);
+  const auto expected = ops::reference::alibi_attention_forward(exact, slopes, mask, packed);
   const at::Tensor dexpected = ops::reference::alibi_attention_backward(
-      gradient.to(at::kDouble), exact, slopes, mask, expected);
+      gradient.to(at::kDouble), exact, slopes, mask, expected, packed);
   const double tolerance = type == at::kBFloat16 ? 1e-2 : type == at::kHalf ? 2e-3 : 1e-5;
   CHECK(relative_error(mine.output, expected.output) < tolerance);
   const auto parts = [&](const at::Tensor& x) {
@@ -74,4 +82,15 @@ TEST_CASE("attention on the GPU in shapes and types without a graph") {
   at::manual_seed(33);
   check_attention({2, 33, 4, 20}, at::kBFloat16, {});
   check_attention({2, 33, 4, 16}, at::kFloat, {});
+}
+
+TEST_CASE("attention on the GPU inside packed rows") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(34);
+  const PackedRows rows = packed_on_gpu({100, 1, 27, 64, 64, 2, 40, 86}, 128);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    check_attention({3, 128, 16, 64}, type, {}, rows);
+    check_attention({3, 128, 12, 80}, type, {}, rows);
+    check_attention({3, 128, 32, 128}, type, {}, rows);
+  }
 }

@@ -113,3 +113,20 @@ TEST_CASE("GPT-2 and Llama give the same loss and gradients on the GPU as on the
     }
   }
 }
+
+TEST_CASE("causal attention on the GPU inside packed rows") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(44);
+  MicroBatch batch;
+  batch.packed = make_packed_rows({100, 1, 29, 64, 66, 2, 40, 88}, 130);
+  const PackedRows here = batch.to(at::kCUDA).packed;
+  for (const auto& [heads, key_heads, d] : {std::tuple{12, 12, 64}, {8, 2, 64}, {4, 2, 20}}) {
+    INFO("heads " << heads << " of " << key_heads << " keys, d " << d);
+    check_on_gpu({at::randn({3, 130, heads, d}), at::randn({3, 130, key_heads, d}),
+                  at::randn({3, 130, key_heads, d})},
+                 [&](const Tensors& t) {
+                   return ops::causal_attention(t[0], t[1], t[2], {}, {.scale = 0.15},
+                                                t[0].is_cuda() ? here : batch.packed);
+                 });
+  }
+}

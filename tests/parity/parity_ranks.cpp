@@ -9,6 +9,7 @@
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tests/parity/oracle_run.h"
+#include "tests/parity/ragged_work.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/toy_models.h"
 
@@ -22,6 +23,10 @@ ParityWork make_work(const std::string& model) {
   bloom.heads = 12;
   bloom.layers = 4;
   const ToyConfig toy;
+  if (model == "packed") {
+    return ragged_work(make_bloom_causal(bloom), plain_bloom(bloom), bloom.vocabulary,
+                       RowsAre::kPacked);
+  }
   ParityWork work =
       model == "toy"
           ? token_work(toy_language_model(toy), {.vocabulary = toy.vocabulary, .sequence = 8})
@@ -181,12 +186,16 @@ bool report(Communicator& world, const std::string& row, const Outcome& outcome)
 
 bool run_table(Communicator& world, const std::string& only) {
   bool all_equal = true;
-  for (const std::string model : {"toy", "bloom"}) {
+  for (const std::string model : {"toy", "bloom", "packed"}) {
     std::vector<ParityRow> rows = data_rows(world.size());
     for (const auto& row : pipeline_rows(world.size())) rows.push_back(row);
-    for (const auto& row : offload_rows(world.size())) rows.push_back(row);
-    if (model == "bloom") {  // the toy has no tensor-parallel layers
+    if (model != "packed") {
+      for (const auto& row : offload_rows(world.size())) rows.push_back(row);
+    }
+    if (model != "toy") {  // which has no tensor-parallel layers
       for (const auto& row : tensor_rows(world.size())) rows.push_back(row);
+    }
+    if (model == "bloom") {
       for (const auto& row : vocabulary_rows(world.size())) rows.push_back(row);
     }
     const ParityWork work = make_work(model);
@@ -194,6 +203,7 @@ bool run_table(Communicator& world, const std::string& only) {
     ParityWork short_work = work;  // in 16 bits every step is compared for itself
     short_work.global_batches.resize(2);
     for (auto dtype : {at::kFloat, at::kBFloat16}) {
+      if (model == "packed" && dtype != at::kFloat) continue;
       for (ParityRow row : rows) {
         row.parallel.precision.parameter = dtype;
         row.parallel.persistence_threshold = 100;
