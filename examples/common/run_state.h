@@ -14,7 +14,7 @@ namespace tessera::programs {
 
 // Name and value of everything that the rows and their order follow from.
 using DataIdentity = std::vector<std::pair<std::string, std::string>>;
-DataIdentity data_identity(const Prepared& prepared);
+DataIdentity data_identity(const Prepared& prepared, int64_t global_batch_size);
 
 struct RunState {
   TrainerState trainer;

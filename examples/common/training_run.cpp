@@ -162,7 +162,8 @@ void TrainingRun::go_on() {
     for (const std::string& text : texts) all += (all.empty() ? "" : "; ") + text;
     log(LogLevel::kInfo, what, all);
   };
-  const std::vector<std::string> other = run.other_data(data_identity(prepared_));
+  const std::vector<std::string> other =
+      run.other_data(data_identity(prepared_, train_loader_->global_batch_size()));
   say("settings that are not those of the checkpoint: ",
       run.other_settings(flags_.config_json(/*indent=*/0)));
   say("weights, moments and step go on, the data begins anew: ", other);

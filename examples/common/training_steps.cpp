@@ -145,7 +145,7 @@ void TrainingRun::save() {
   note_best();
   const RunState run{.trainer = trainer_->state(),
                      .data = batches_->state(),
-                     .of = data_identity(prepared_),
+                     .of = data_identity(prepared_, train_loader_->global_batch_size()),
                      .best = best_,
                      .settings = flags_.config_json(/*indent=*/0),
                      .model = prepared_.language_model.to_json(prepared_.head())};
