@@ -121,15 +121,16 @@ void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s) 
                    dy = make.draw({s.batch, s.sequence, s.hidden()});
   const at::Tensor slopes = ops::alibi_slopes(s.heads).to(make.options.device());
   const auto mine = ops::alibi_attention_forward(qkv, slopes, {});
-  const auto theirs = ops::reference::alibi_attention_forward(qkv, slopes, {});
+  const auto theirs = ops::reference::alibi_attention_forward(qkv, slopes, {}, {});
   const double flops = 2.0 * double(s.rows()) * double(s.sequence) *
                        double(s.hidden());  // causal: half of the square
   cases.push_back({"alibi_attention_forward", 0, flops,
-                   [=] { ops::reference::alibi_attention_forward(qkv, slopes, {}); },
+                   [=] { ops::reference::alibi_attention_forward(qkv, slopes, {}, {}); },
                    [=] { ops::alibi_attention_forward(qkv, slopes, {}); }});
-  cases.push_back({"alibi_attention_backward", 0, 2.5 * flops,
-                   [=] { ops::reference::alibi_attention_backward(dy, qkv, slopes, {}, theirs); },
-                   [=] { ops::alibi_attention_backward(dy, qkv, slopes, {}, mine); }});
+  cases.push_back(
+      {"alibi_attention_backward", 0, 2.5 * flops,
+       [=] { ops::reference::alibi_attention_backward(dy, qkv, slopes, {}, theirs, {}); },
+       [=] { ops::alibi_attention_backward(dy, qkv, slopes, {}, mine); }});
 }
 
 void add_head(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
