@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kPage = 4096;  // pieces begin behind a header of whole pages
 constexpr int64_t kStaging = int64_t{16} << 20;
+constexpr int64_t kHeaderEntry = 160;          // at most, beside the names
 constexpr int64_t kSmall = int64_t{64} << 10;  // a part of fewer bytes is not worth a piece
 
 void check_piece(const StateTensor& tensor) {
@@ -91,9 +92,11 @@ std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state) {
       continue;
     }
     ShardPiece piece{{tensor.name, tensor.kind}, tensor.slice, tensor.value.detach()};
-    piece.slice.begin = tensor.slice.begin + begin;
-    piece.slice.end = tensor.slice.begin + end;
-    piece.value = piece.value.slice(0, begin, end);
+    if (end - begin < numel) {
+      piece.slice.begin = tensor.slice.begin + begin;
+      piece.slice.end = tensor.slice.begin + end;
+      piece.value = piece.value.slice(0, begin, end);
+    }
     pieces.push_back(std::move(piece));
   }
   return pieces;
@@ -107,8 +110,11 @@ at::Device device_of(const std::vector<ShardPiece>& pieces) {
 }
 
 int64_t shard_bytes(const std::vector<ShardPiece>& pieces) {
-  auto bytes = static_cast<int64_t>(header_of(pieces).size());
-  for (const ShardPiece& piece : pieces) bytes += static_cast<int64_t>(piece.value.nbytes());
+  int64_t bytes = kPage;
+  for (const ShardPiece& piece : pieces) {
+    const auto names = static_cast<int64_t>(piece.key.name.size() + piece.key.kind.size());
+    bytes += names + kHeaderEntry + static_cast<int64_t>(piece.value.nbytes());
+  }
   return bytes;
 }
 

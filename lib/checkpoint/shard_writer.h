@@ -25,7 +25,7 @@ std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state);
 
 // The device of the pieces that are on one; the CPU where all are on the host.
 at::Device device_of(const std::vector<ShardPiece>& pieces);
-// Of the file with these pieces.
+// The file with these pieces has no more.
 int64_t shard_bytes(const std::vector<ShardPiece>& pieces);
 
 // Writes the file <directory>/rank-<rank>.safetensors and makes it durable; hashes while writing.

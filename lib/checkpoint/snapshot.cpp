@@ -17,6 +17,7 @@ constexpr int64_t kAlignment = 512;
 // Stays free for what the next steps allocate.
 constexpr int64_t kDeviceMargin = int64_t{1} << 30;
 constexpr int64_t kHostMargin = int64_t{2} << 30;
+constexpr int64_t kSmallHostPart = int64_t{1} << 20;
 
 // See StateTensor::kind.
 bool forward_may_change(const ShardPiece& piece) {
@@ -37,6 +38,8 @@ at::Tensor device_buffer(at::Device device, int64_t bytes) {
 }
 
 at::Tensor host_buffer(at::Device source, int64_t bytes) {
+  // A step count or two: looking at the host's topology would take longer than all of a save.
+  if (bytes < kSmallHostPart) return at::empty({bytes}, at::kByte);
   if (available_host_memory() < bytes + kHostMargin) return {};
   try {
     HostThreads threads(2, cores_near(source));
@@ -66,19 +69,26 @@ bool Snapshot::take(std::vector<ShardPiece>& pieces, bool late) {
     if (!host_.defined()) return false;
   }
   int64_t device_used = 0, host_used = 0;
+  std::vector<at::Tensor> on_device_from, on_device_to;  // few launches for all of them
   for (ShardPiece& piece : pieces) {
     const bool stays = copies.defined() && !piece.value.is_cpu();
     int64_t& used = stays ? device_used : host_used;
     const auto bytes = static_cast<int64_t>(piece.value.nbytes());
     const at::Tensor copy =
         (stays ? copies : host_).narrow(0, used, bytes).view(piece.value.scalar_type());
-    if (late && !stays && !forward_may_change(piece)) {
+    if (stays) {
+      on_device_from.push_back(piece.value);
+      on_device_to.push_back(copy);
+    } else if (late && !forward_may_change(piece)) {
       rest_.emplace_back(copy, piece.value);
     } else {
       copy.copy_(piece.value, /*non_blocking=*/true);
     }
     piece.value = copy;
     used += aligned(bytes);
+  }
+  if (!on_device_to.empty()) {
+    at::_foreach_copy_(on_device_to, on_device_from, /*non_blocking=*/true);
   }
   return true;
 }
