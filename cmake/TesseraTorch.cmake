@@ -63,7 +63,9 @@ function(tessera_torch_targets root)
   if(EXISTS ${lib}/libtorch_cuda.so)
     add_library(tessera_torch_cuda INTERFACE IMPORTED GLOBAL)
     # Kept although no symbol of it may be used: its operators register themselves. As a library, so that older policies keep it too.
-    target_link_libraries(tessera_torch_cuda INTERFACE tessera_torch ${lib}/libc10_cuda.so ${lib}/libtorch.so
+    # Not libtorch.so: it has nothing of LibTorch, and its copy of std::filesystem::remove_all, which would be taken, calls a weak
+    # symbol that is nowhere defined (2.11).
+    target_link_libraries(tessera_torch_cuda INTERFACE tessera_torch ${lib}/libc10_cuda.so
       -Wl,--push-state,--no-as-needed,${lib}/libtorch_cuda.so,--pop-state)
   endif()
 endfunction()
