@@ -96,6 +96,11 @@ def steps_of(output):
     return losses
 
 
+def size_of(output):
+    path = pathlib.Path(output, "metrics.jsonl")
+    return path.stat().st_size if path.exists() else 0
+
+
 def files_of(output):
     """What must be equal: the exported weights and the pieces of the last checkpoint (masters, moments)."""
     folder = pathlib.Path(output)
@@ -118,7 +123,7 @@ def saving(output, since):
 def disturb(job, output, draw):
     """Kills a random rank at a random step or inside a save; says where, or nothing when the run was over before."""
     since, inside, delay_s = time.time(), draw.random() < 0.5, draw.random() * 0.02
-    before = min(STEPS - 1, max(steps_of(output), default=0))
+    before, written = min(STEPS - 1, max(steps_of(output), default=0)), size_of(output)
     step, seen, victim = draw.randrange(before + 1, STEPS + 1), set(), draw.choice(job.ranks)
     ready = False
     while job.running() and not ready:
@@ -127,7 +132,7 @@ def disturb(job, output, draw):
             seen |= new
             ready = any(draw.random() < 0.4 for _ in new)
         else:
-            ready = max(steps_of(output), default=0) >= step
+            ready = size_of(output) > written and max(steps_of(output), default=0) >= step
         time.sleep(0.001)
     if inside:
         delay_s /= 4
