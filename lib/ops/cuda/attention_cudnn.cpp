@@ -108,7 +108,10 @@ class Plan {
       // is 0.
       auto [dq, dk, dv] = g.sdpa_backward(
           q, k, v, o, gradient, stats,
-          graph::SDPA_backward_attributes().set_attn_scale(scale).set_score_mod(modify));
+          graph::SDPA_backward_attributes()
+              .set_attn_scale(scale)
+              .set_score_mod(modify)
+              .set_deterministic_algorithm(at::globalContext().deterministicAlgorithms()));
       output(dq, kDq, sizes, interleaved);
       output(dk, kDk, sizes, interleaved);
       output(dv, kDv, sizes, interleaved);

@@ -115,8 +115,8 @@ class Plan {
     candidates_.resize(kCandidates);
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        blas_handle(), operation_.value, a_.value, b_.value, d_.value,
-        d_.value, preference.value, kCandidates, candidates_.data(), &found);
+        blas_handle(), operation_.value, a_.value, b_.value, d_.value, d_.value, preference.value,
+        kCandidates, candidates_.data(), &found);
     check_cublas(status, "asking for an algorithm", g);
     check(found > 0, ErrorCode::kInternal, "cuBLASLt offers no algorithm for m ", g.m, ", n ", g.n,
           ", k ", g.k, ".");
@@ -128,6 +128,8 @@ class Plan {
   }
 
   void tune(Gemm g, void* workspace, cudaStream_t stream) {
+    // What is fastest differs from run to run, and with it the last bits.
+    if (at::globalContext().deterministicAlgorithms()) return;
     void* scratch = nullptr;
     if (g.beta != 0 && !g.c) {  // would change the caller's sum
       if (cudaMalloc(&scratch, size_t(g.ldd) * g.n * at::elementSize(g.out_type)) != cudaSuccess) {
@@ -166,9 +168,9 @@ class Plan {
                                void* workspace, cudaStream_t stream) {
     const float one = 1;
     set_pointers(g);
-    return cublasLtMatmul(blas_handle(), operation_.value, &one, g.a,
-                          a_.value, g.b, b_.value, &g.beta, g.c ? g.c : g.d, d_.value, g.d,
-                          d_.value, &candidate.algo, workspace, kWorkspaceBytes, stream);
+    return cublasLtMatmul(blas_handle(), operation_.value, &one, g.a, a_.value, g.b, b_.value,
+                          &g.beta, g.c ? g.c : g.d, d_.value, g.d, d_.value, &candidate.algo,
+                          workspace, kWorkspaceBytes, stream);
   }
 
   // Milliseconds for one product; gives up early on what is far slower than best.
