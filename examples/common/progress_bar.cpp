@@ -2,12 +2,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
 
 #include "tessera/core/clock.h"
+#include "tessera/metrics/sink.h"
 
 namespace tessera::programs {
 namespace {
@@ -17,15 +17,10 @@ constexpr double kQuiet_s = 0.5, kBetween_s = 0.1;
 }  // namespace
 
 std::string progress_text(const std::string& title, double share, double left_s) {
-  constexpr int kWidth = 30;
-  const double done = std::clamp(share, 0.0, 1.0);
-  const auto filled = static_cast<size_t>(done * kWidth);
-  char numbers[64];
-  std::snprintf(numbers, sizeof numbers, "] %3.0f %%", done * 100);
-  std::string text = title + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.');
-  text += numbers;
+  const std::string text = title + " " + metrics::bar_text(share);
   if (left_s < 0) return text;
   const long long left = std::llround(left_s);
+  char numbers[64];
   std::snprintf(numbers, sizeof numbers, "  %lld:%02lld left", left / 60, left % 60);
   return text + numbers;
 }

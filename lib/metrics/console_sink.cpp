@@ -68,12 +68,9 @@ class ConsoleSink final : public Sink {
   }
 
   void draw_bar() {
-    constexpr int kWidth = 30;
-    const double done = std::min(1.0, step_ / total_steps_);
-    const int filled = static_cast<int>(done * kWidth);
     const double left = (total_steps_ - step_) * time_sum_ / std::max(1.0, steps_seen_);
-    std::fprintf(stream_, "[%s%s] %3.0f %%  %s left", std::string(filled, '#').c_str(),
-                 std::string(kWidth - filled, '.').c_str(), done * 100, clock_text(left).c_str());
+    std::fprintf(stream_, "%s  %s left", bar_text(step_ / total_steps_).c_str(),
+                 clock_text(left).c_str());
   }
 
   std::string run_start_line(const Event& e) const {
@@ -127,6 +124,14 @@ class ConsoleSink final : public Sink {
 };
 
 }  // namespace
+
+std::string bar_text(double share) {
+  constexpr int kWidth = 30;
+  const double done = std::clamp(share, 0.0, 1.0);
+  const auto filled = static_cast<size_t>(done * kWidth);
+  return "[" + std::string(filled, '#') + std::string(kWidth - filled, '.') +
+         format("] %3.0f %%", done * 100);
+}
 
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal) {
   return std::make_unique<ConsoleSink>(stream, terminal);

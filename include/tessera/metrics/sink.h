@@ -17,6 +17,8 @@ class Sink {
 // One line per step, evaluation and anomaly on a stream that the caller keeps open. On a terminal a
 // progress bar with the time left is redrawn below the lines; a pipe gets lines only.
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal);
+// "[####......]  40 %", as such a bar begins.
+std::string bar_text(double share);
 
 // The files of an output directory, which must exist. Every line is flushed when written. Appends
 // to files of earlier runs; throws Error(kDataLoss) with the path when a file cannot be opened or
