@@ -33,7 +33,7 @@ CONFIGURATIONS = {  # ranks, flags; saves are asynchronous where nothing else is
     "zero3-offload": (2, "--strategy zero3 --offload optimizer+params --dtype bf16"),
     "pipeline": (2, "--strategy ddp --pipeline_parallel 2 --gradient_accumulation_steps 4 --dtype bf16"),
     "tensor": (2, "--strategy ddp --tensor_parallel 2 --dtype bf16 --save_async false"),
-    "three-axes": (8, "--strategy zero1 --pipeline_parallel 2 --tensor_parallel 2 --gradient_accumulation_steps 2 --dtype fp32"),
+    "three-axes": (8, "--strategy zero1 --pipeline_parallel 2 --tensor_parallel 2 --gradient_accumulation_steps 2 --packing --dtype fp32"),
 }
 
 
