@@ -1,17 +1,18 @@
-"""Writes lib/data/unicode_tables.cpp: the code points that \\p{L}, \\p{N} and \\s match in Hugging Face tokenizers.
+"""Writes the tables of code points that lib/data asks about, read off the programs with which it has to agree.
 
-The tables are read off the `tokenizers` package itself, so that pre-tokenisation agrees with it for every code point.
-Usage: make_unicode_tables.py > lib/data/unicode_tables.cpp
+Usage: make_unicode_tables.py tokenizers > lib/data/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)
+       make_unicode_tables.py python > lib/data/python_tables.cpp        (Python's str: lower(), split(), \\w)
 """
-import tokenizers
-from tokenizers import Regex
-from tokenizers.pre_tokenizers import Split
+import sys
+import unicodedata
 
 POINTS = [p for p in range(0x110000) if not 0xD800 <= p < 0xE000]
 
 
 def matched(pattern):
-    """The code points that a one-character pattern matches."""
+    """The code points that a one-character pattern of `tokenizers` matches."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Split
     text = "".join(map(chr, POINTS))
     pieces = Split(Regex(pattern + "+"), "isolated").pre_tokenize_str(text)
     found = set()
@@ -33,8 +34,29 @@ def ranges(points):
     return result
 
 
-def table(name, points):
-    cells = [f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(points)]
+def lower_runs():
+    """[first, last, step, difference]: code points that lower() moves by the same difference."""
+    runs = []
+    for p in POINTS:
+        lower = chr(p).lower()
+        if lower == chr(p) or len(lower) > 1:  # U+0130 alone becomes two
+            continue
+        difference = ord(lower) - p
+        if runs and runs[-1][3] == difference and p - runs[-1][1] in (1, 2):
+            first, last, step, _ = runs[-1]
+            if first == last or p - last == step:
+                runs[-1][1:3] = [p, p - last]
+                continue
+        runs.append([p, p, 1, difference])
+    return runs
+
+
+def sigma_ends_after(text):
+    """Whether lower() makes the final form of a sigma that follows this text and ends the word."""
+    return (text + "\u03a3").lower().endswith("\u03c2")
+
+
+def cells_table(kind, name, cells):
     lines, line = [], "   "
     for cell in cells:
         if len(line) + 1 + len(cell) > 100:
@@ -42,13 +64,34 @@ def table(name, points):
             line = "   "
         line += " " + cell
     lines.append(line)
-    return f"const CodePointRange {name}[] = {{\n" + "\n".join(lines) + "\n};\n" + \
-        f"const size_t {name}Size = {len(cells)};\n"
+    return f"const {kind} {name}[] = {{\n" + "\n".join(lines) + f"\n}};\nconst size_t {name}Size = {len(cells)};\n"
 
 
-print(f"// Made by scripts/make_unicode_tables.py from tokenizers {tokenizers.__version__}; do not edit.\n"
-      "// clang-format off\n"
-      '#include "lib/data/unicode.h"\n\nnamespace tessera {\n')
-for name, pattern in (("kLetters", r"\p{L}"), ("kNumbers", r"\p{N}"), ("kWhiteSpace", r"\s")):
-    print(table(name, matched(pattern)))
-print("}  // namespace tessera")
+def table(name, points):
+    return cells_table("CodePointRange", name, [f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(points)])
+
+
+def header(made_from):
+    return (f"// Made by scripts/make_unicode_tables.py from {made_from}; do not edit.\n"
+            '// clang-format off\n#include "lib/data/unicode.h"\n\nnamespace tessera {\n')
+
+
+def main(kind):
+    if kind == "tokenizers":
+        import tokenizers
+        print(header(f"tokenizers {tokenizers.__version__}"))
+        for name, pattern in (("kLetters", r"\p{L}"), ("kNumbers", r"\p{N}"), ("kWhiteSpace", r"\s")):
+            print(table(name, matched(pattern)))
+    else:
+        print(header(f"Python {sys.version.split()[0]}, Unicode {unicodedata.unidata_version}"))
+        print(cells_table("LowerRun", "kLowerRuns", [f"{{0x{a:X}, 0x{b:X}, {s}, {d}}}," for a, b, s, d in lower_runs()]))
+        ignored = [p for p in POINTS if not sigma_ends_after(chr(p)) and sigma_ends_after("A" + chr(p))]
+        print(table("kCaseIgnorable", ignored))
+        print(table("kCased", [p for p in POINTS if sigma_ends_after(chr(p))]))
+        print(table("kPythonAlnum", [p for p in POINTS if chr(p).isalnum()]))
+        print(table("kPythonSpace", [p for p in POINTS if not chr(p).split()]))
+    print("}  // namespace tessera")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,6 +1,9 @@
 #include "lib/data/unicode.h"
 
 #include <algorithm>
+#include <ranges>
+#include <span>
+#include <vector>
 
 #include "tessera/core/file.h"
 
@@ -12,6 +15,28 @@ bool contains(const CodePointRange* table, size_t size, uint32_t code) {
       table, table + size, code,
       [](uint32_t wanted, const CodePointRange& range) { return wanted < range.first; });
   return after != table && code <= (after - 1)->last;
+}
+
+constexpr uint32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kDottedI = 0x130, kDotAbove = 0x307;
+
+uint32_t lower_of(uint32_t code) {
+  if (code < 0x80) return code >= 'A' && code <= 'Z' ? code | 0x20 : code;
+  const auto* after =
+      std::upper_bound(kLowerRuns, kLowerRuns + kLowerRunsSize, code,
+                       [](uint32_t wanted, const LowerRun& run) { return wanted < run.first; });
+  const LowerRun& run = *(after - 1);  // the first one is that of 'A'
+  const bool moves = code <= run.last && (code - run.first) % run.step == 0;
+  return moves ? code + static_cast<uint32_t>(run.difference) : code;
+}
+
+// Whether the nearest of these that case does not ignore is a letter with case.
+template <typename Codes>
+bool meets_cased(const Codes& codes) {
+  for (const uint32_t code : codes) {
+    if (contains(kCaseIgnorable, kCaseIgnorableSize, code)) continue;
+    return contains(kCased, kCasedSize, code);
+  }
+  return false;
 }
 
 }  // namespace
@@ -29,6 +54,34 @@ bool is_number(uint32_t code) {
 bool is_white_space(uint32_t code) {
   if (code < 0x80) return code == ' ' || (code >= 9 && code <= 13);
   return contains(kWhiteSpace, kWhiteSpaceSize, code);
+}
+
+bool is_python_alnum(uint32_t code) { return contains(kPythonAlnum, kPythonAlnumSize, code); }
+
+bool is_python_space(uint32_t code) { return contains(kPythonSpace, kPythonSpaceSize, code); }
+
+std::string python_lower(std::string_view text) {
+  std::vector<uint32_t> codes;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    codes.push_back(point.code);
+    at += point.length;
+  }
+  std::string lower;
+  lower.reserve(text.size());
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const std::span all(codes);
+    if (codes[i] == kDottedI) {
+      append_utf8(lower, 'i');
+      append_utf8(lower, kDotAbove);
+    } else if (codes[i] == kSigma && meets_cased(all.first(i) | std::views::reverse) &&
+               !meets_cased(all.subspan(i + 1))) {
+      append_utf8(lower, kFinalSigma);
+    } else {
+      append_utf8(lower, lower_of(codes[i]));
+    }
+  }
+  return lower;
 }
 
 CodePoint code_point_at(std::string_view text, size_t at) {

@@ -1,6 +1,6 @@
 #pragma once
-// The few Unicode questions that pre-tokenisation asks. Texts are valid UTF-8 wherever one is
-// passed.
+// The few Unicode questions that pre-tokenisation and the scores of answers ask. Texts are valid
+// UTF-8 wherever one is passed.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,9 +18,25 @@ extern const size_t kNumbersSize;
 extern const CodePointRange kWhiteSpace[];
 extern const size_t kWhiteSpaceSize;
 
+// Code points first, first + step, ..., last, which lower case moves by `difference`.
+struct LowerRun {
+  uint32_t first, last, step;
+  int32_t difference;
+};
+extern const LowerRun kLowerRuns[];
+extern const size_t kLowerRunsSize;
+extern const CodePointRange kCaseIgnorable[], kCased[], kPythonAlnum[], kPythonSpace[];
+extern const size_t kCaseIgnorableSize, kCasedSize, kPythonAlnumSize, kPythonSpaceSize;
+
 bool is_letter(uint32_t code);       // \p{L}
 bool is_number(uint32_t code);       // \p{N}
 bool is_white_space(uint32_t code);  // \s
+
+// As Python's str: isalnum(), what split() splits at, and lower() of a whole text, in which the
+// form of a sigma depends on its neighbours.
+bool is_python_alnum(uint32_t code);
+bool is_python_space(uint32_t code);
+std::string python_lower(std::string_view text);
 
 struct CodePoint {
   uint32_t code;

@@ -51,10 +51,4 @@ SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
                              const Tokenizer& tokenizer, const SquadOptions& options,
                              RowIssues* issues = nullptr);
 
-// The official measures on one prediction: best over the answers after lower-casing and dropping
-// ASCII punctuation, articles and extra space. A question without answers wants an empty
-// prediction.
-bool squad_exact_match(const std::string& prediction, const std::vector<std::string>& answers);
-double squad_f1(const std::string& prediction, const std::vector<std::string>& answers);
-
 }  // namespace tessera

@@ -136,15 +136,3 @@ TEST_CASE("mutated SQuAD files are read or end in a tessera::Error") {
   CHECK(read > 100);
   CHECK(read < 2900);
 }
-
-TEST_CASE("exact match and F1 follow the official evaluation") {
-  CHECK(squad_exact_match("The  Black Sea!", {"red sea", "black sea"}));
-  CHECK_FALSE(squad_exact_match("Black", {"black sea"}));
-  CHECK(squad_exact_match("", {}));
-  CHECK_FALSE(squad_exact_match("a lake", {}));
-  CHECK(squad_f1("the black sea coast", {"black sea"}) == Approx(0.8));
-  CHECK(squad_f1("sea sea", {"sea"}) == Approx(2.0 / 3));
-  CHECK(squad_f1("lake", {"sea"}) == 0.0);
-  CHECK(squad_f1("", {}) == 1.0);
-  CHECK(squad_f1("x", {"y z", "x"}) == 1.0);
-}
