@@ -105,7 +105,10 @@ TrainerOptions TrainingRun::trainer_options() const {
                    .options = parse_lr_schedule_options(kind, options_.lr_scheduler_kwargs)},
       .loss_scaler = {.enabled = options_.dtype == "fp16",
                       .initial_scale = options_.initial_loss_scale,
-                      .growth_interval = options_.loss_scale_window}};
+                      .growth_interval = options_.loss_scale_window},
+      .before_update = [this] {
+        if (writer_) writer_->before_update();
+      }};
 }
 
 int64_t TrainingRun::last_step() const {
@@ -217,7 +220,9 @@ void TrainingRun::open_output() {
     writer_ = std::make_unique<CheckpointWriter>(
         world_, options_.output_dir,
         CheckpointOptions{.total_limit = options_.save_total_limit,
-                          .asynchronous = options_.save_async});
+                          .asynchronous = options_.save_async,
+                          .late_copies = true,
+                          .channel = &control_});
     writer_->resume_from(steps_);
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }

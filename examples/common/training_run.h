@@ -90,6 +90,7 @@ class TrainingRun {
   std::optional<Resumed> resumed_;
   std::optional<RunState::Best> best_, evaluated_;  // so far; the latest, with its step
   int64_t total_steps_ = 0, steps_ = 0;
+  int64_t steps_here_ = 0;        // issued by this process
   int64_t data_begun_ = 0;        // step before the first on this data
   std::deque<StepStart> starts_;  // of the steps that are not reported yet
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.

@@ -12,6 +12,10 @@
 
 namespace tessera::programs {
 
+namespace {
+constexpr int64_t kStepsUntilFull = 2;  // then the device's memory is filled as it will be
+}
+
 double TrainingRun::epoch() const {
   return static_cast<double>(steps_ - data_begun_) /
          static_cast<double>(train_loader_->steps_per_epoch());
@@ -155,6 +159,7 @@ void TrainingRun::save() {
 
 bool TrainingRun::between_steps() {
   if (writer_ == nullptr) return true;
+  if (++steps_here_ == kStepsUntilFull) writer_->reserve(strategy_->state());
   record(writer_->poll());
   stopping_ = options_.save_on_signal && agreement_.agree(signals_ && signals_->caught() != 0);
   return !stopping_;

@@ -4,7 +4,6 @@
 #include <new>
 #include <optional>
 
-#include "tessera/comm/control_channel.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -32,10 +31,10 @@ std::string outcome(const std::function<std::string()>& fn) {
 
 }  // namespace
 
-std::vector<std::string> on_all_ranks(Communicator& world, const std::function<std::string()>& fn) {
+std::vector<std::string> on_all_ranks(ControlChannel& ranks,
+                                      const std::function<std::string()>& fn) {
   std::vector<std::string> said{outcome(fn)};
-  // On a device the exchange waits for the work that is queued there.
-  if (world.size() > 1) said = CommunicatorChannel(world).exchange(said.front());
+  if (ranks.size() > 1) said = ranks.exchange(said.front());
   std::optional<size_t> first;
   size_t failed = 0;
   for (size_t rank = 0; rank < said.size(); ++rank) {
@@ -54,15 +53,15 @@ std::vector<std::string> on_all_ranks(Communicator& world, const std::function<s
   return said;
 }
 
-void all_ranks_do(Communicator& world, const std::function<void()>& fn) {
-  on_all_ranks(world, [&] {
+void all_ranks_do(ControlChannel& ranks, const std::function<void()>& fn) {
+  on_all_ranks(ranks, [&] {
     fn();
     return std::string();
   });
 }
 
-std::string rank_0_does(Communicator& world, const std::function<std::string()>& fn) {
-  return on_all_ranks(world, [&] { return world.rank() == 0 ? fn() : std::string(); }).front();
+std::string rank_0_does(ControlChannel& ranks, const std::function<std::string()>& fn) {
+  return on_all_ranks(ranks, [&] { return ranks.rank() == 0 ? fn() : std::string(); }).front();
 }
 
 }  // namespace tessera

@@ -49,7 +49,8 @@ Checkpoint::Checkpoint(std::string path)
 
 Checkpoint open_checkpoint(Communicator& world, const std::string& path) {
   std::optional<Checkpoint> opened;
-  const std::vector<std::string> seals = on_all_ranks(world, [&] {
+  CommunicatorChannel ranks(world);
+  const std::vector<std::string> seals = on_all_ranks(ranks, [&] {
     opened.emplace(path);
     const std::string text = opened->manifest().to_json();
     return xxh3_128(text.data(), text.size()).hex();

@@ -182,7 +182,8 @@ LoadReport load_checkpoint(Communicator& world, const Checkpoint& checkpoint,
                            const std::vector<StateTensor>& state) {
   LoadReport report;
   // Every rank says by one character a tensor whether it has used it.
-  const std::vector<std::string> said = on_all_ranks(world, [&] {
+  CommunicatorChannel ranks(world);
+  const std::vector<std::string> said = on_all_ranks(ranks, [&] {
     report = checkpoint.load(state);
     const std::set<std::string> unused(report.unused.begin(), report.unused.end());
     std::string marks;

@@ -1,8 +1,10 @@
 #include "tessera/checkpoint/checkpoint_writer.h"
 
-#include <ATen/ATen.h>
 #include <torch/version.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <future>
 #include <utility>
@@ -11,35 +13,21 @@
 #include "lib/checkpoint/checkpoint_directory.h"
 #include "lib/checkpoint/shard_writer.h"
 #include "lib/checkpoint/snapshot.h"
+#include "tessera/comm/late_vote.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/late_values.h"
 
 namespace tessera {
 namespace {
 
-// Whether something holds on all ranks, asked at one step and answered at a later one, so that
-// neither the host nor the device waits.
-class LateAgreement {
- public:
-  LateAgreement(Communicator& world, bool mine)
-      : all_(at::full({1}, mine ? 1 : 0, at::dtype(at::kInt).device(world.device()))),
-        work_(world.all_reduce(all_, ReduceOp::kMin)) {
-    if (all_.is_cpu()) return;
-    work_.wait();
-    copied_.emplace(std::vector<at::Tensor>{all_[0]});
-  }
-  bool answer() {
-    work_.wait();
-    return (copied_ ? copied_->read().front() : all_.item<double>()) == 1;
-  }
-
- private:
-  at::Tensor all_;
-  Work work_;
-  std::optional<LateValues> copied_;
-};
+// Ranks that share this rank's host.
+int ranks_of_host(ControlChannel& ranks) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::vector<std::string> hosts = on_all_ranks(ranks, [&] { return host.data(); });
+  return static_cast<int>(std::ranges::count(hosts, host.data()));
+}
 
 Manifest assemble(const std::vector<std::string>& parts, int64_t step, const std::string& run) {
   Manifest manifest;
@@ -60,19 +48,21 @@ struct CheckpointWriter::Save {
   std::string run;
   double started = now_s();
   SavedCheckpoint saved;
-  bool written = false;                  // by all ranks
-  std::optional<LateAgreement> is_done;  // the task, on all ranks
-  std::shared_future<void> copied;       // what is copied late; not valid when nothing is
-  std::future<std::string> task;         // last: it ends before the rest goes
+  bool written = false;             // by all ranks
+  std::optional<LateVote> is_done;  // the task, on all ranks
+  std::shared_future<void> copied;  // what is copied late; not valid when nothing is
+  std::future<std::string> task;    // last: it ends before the rest goes
 };
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
                                    CheckpointOptions options)
-    : world_(world),
-      path_(std::move(directory)),
-      options_(options),
-      snapshot_(std::make_unique<Snapshot>()) {
-  all_ranks_do(world_, [&] {
+    : world_(world), path_(std::move(directory)), options_(options) {
+  if (options_.channel == nullptr) {
+    own_channel_ = std::make_unique<CommunicatorChannel>(world);
+    options_.channel = own_channel_.get();
+  }
+  snapshot_ = std::make_unique<Snapshot>(ranks_of_host(*options_.channel));
+  all_ranks_do(*options_.channel, [&] {
     if (world_.rank() != 0) return;
     directory_ = std::make_unique<CheckpointDirectory>(*options_.files, path_);
   });
@@ -82,7 +72,7 @@ CheckpointWriter::~CheckpointWriter() = default;
 
 void CheckpointWriter::resume_from(int64_t step) {
   complete();
-  all_ranks_do(world_, [&] {
+  all_ranks_do(*options_.channel, [&] {
     if (directory_) directory_->set_aside_after(step);
   });
 }
@@ -90,18 +80,22 @@ void CheckpointWriter::resume_from(int64_t step) {
 std::vector<ShardPiece> CheckpointWriter::begin(int64_t step,
                                                 const std::vector<StateTensor>& state) {
   std::vector<ShardPiece> pieces;
-  const std::vector<std::string> sizes = on_all_ranks(world_, [&] {
+  const std::vector<std::string> sizes = on_all_ranks(*options_.channel, [&] {
     check(step >= 0, ErrorCode::kInvalidArgument, path_, ": step ", step, " is negative");
     pieces = pieces_to_write(state);
     return std::to_string(shard_bytes(pieces));
   });
   int64_t bytes = 0;
   for (const std::string& size : sizes) bytes += std::stoll(size);
-  rank_0_does(world_, [&] {
+  rank_0_does(*options_.channel, [&] {
     directory_->begin(step, bytes);
     return std::string();
   });
   return pieces;
+}
+
+void CheckpointWriter::reserve(const std::vector<StateTensor>& state) {
+  if (options_.asynchronous && !under_way_) snapshot_->reserve(pieces_to_write(state));
 }
 
 void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
@@ -123,22 +117,32 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
     const c10::Stream stream = side_stream(device);
     const StreamScope scope(stream);
     ready->block(stream);
-    return fn();
+    return fn(stream);
   };
-  if (copied) {
-    const auto copy = [this, beside, ready] {
-      beside([&] { snapshot_->copy_the_rest(); });
-      ready->synchronize();
+  if (copied && snapshot_->has_rest()) {
+    const auto copy = [this, beside] {
+      beside([&](c10::Stream stream) {
+        snapshot_->copy_the_rest();
+        Marker done;
+        done.record(stream);
+        done.synchronize();
+      });
     };
     under_way_->copied = std::async(std::launch::async, copy).share();
   }
-  const auto write = [this, step, beside, copy = under_way_->copied, pieces = std::move(pieces)] {
-    if (copy.valid()) copy.get();
+  auto write = [this, step, copied, beside, ready, late = under_way_->copied,
+                taken = std::move(pieces)]() mutable {
+    std::vector<ShardPiece> values = std::move(taken);  // gone with the last byte
+    if (late.valid()) late.get();
+    if (copied) snapshot_->give(values);
+    ready->synchronize();
     const std::string directory = checkpoint_path(path_, step) + kUnfinished;
-    return beside(
-        [&] { return write_shard(*options_.files, directory, world_.rank(), pieces).to_json(); });
+    return beside([&](c10::Stream) {
+      return write_shard(*options_.files, directory, world_.rank(), values).to_json();
+    });
   };
-  under_way_->task = std::async(copied ? std::launch::async : std::launch::deferred, write);
+  under_way_->task =
+      std::async(copied ? std::launch::async : std::launch::deferred, std::move(write));
   if (!copied) under_way_->task.wait();  // the views are valid now only
   under_way_->saved.stall_s = now_s() - started;
   if (!options_.asynchronous) complete();
@@ -148,7 +152,8 @@ void CheckpointWriter::advance() {
   Save& save = *under_way_;
   const double started = now_s();
   try {
-    const std::vector<std::string> results = on_all_ranks(world_, [&] { return save.task.get(); });
+    const std::vector<std::string> results =
+        on_all_ranks(*options_.channel, [&] { return save.task.get(); });
     save.is_done.reset();
     if (save.written) {
       save.saved.bytes = std::stoll(results.front());
@@ -195,7 +200,7 @@ std::vector<SavedCheckpoint> CheckpointWriter::poll() {
   if (under_way_ && under_way_->is_done && under_way_->is_done->answer()) advance();
   if (under_way_) {
     const auto now = std::chrono::seconds(0);
-    under_way_->is_done.emplace(world_,
+    under_way_->is_done.emplace(world_, LateVote::Of::kAll,
                                 under_way_->task.wait_for(now) == std::future_status::ready);
   }
   return std::exchange(finished_, {});

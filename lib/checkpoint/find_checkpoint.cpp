@@ -26,7 +26,8 @@ FoundCheckpoint find_checkpoint(const std::string& directory, std::optional<int6
 
 FoundCheckpoint find_checkpoint(Communicator& world, const std::string& directory,
                                 std::optional<int64_t> before) {
-  const std::string answer = rank_0_does(world, [&] {
+  CommunicatorChannel ranks(world);
+  const std::string answer = rank_0_does(ranks, [&] {
     const FoundCheckpoint found = find_checkpoint(directory, before);
     JsonWriter out;
     out.begin_object().field("path", found.path).field("skipped", found.skipped);

@@ -4,6 +4,9 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -14,8 +17,9 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kAlignment = 512;
+constexpr int64_t kRun = int64_t{256} << 20;  // so that a part of the values fits where not all do
 // Stays free for what the next steps allocate.
-constexpr int64_t kDeviceMargin = int64_t{1} << 30;
+constexpr int64_t kDeviceMargin = int64_t{2} << 30;
 constexpr int64_t kHostMargin = int64_t{2} << 30;
 constexpr int64_t kSmallHostPart = int64_t{1} << 20;
 
@@ -28,19 +32,14 @@ bool forward_may_change(const ShardPiece& piece) {
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-at::Tensor device_buffer(at::Device device, int64_t bytes) {
-  if (device_memory(device).first < bytes + kDeviceMargin) return {};
-  try {
-    return at::empty({bytes}, at::dtype(at::kByte).device(device));
-  } catch (const c10::OutOfMemoryError&) {
-    return {};
-  }
+uintptr_t address(const at::Tensor& value) {
+  return reinterpret_cast<uintptr_t>(value.const_data_ptr());
 }
 
-at::Tensor host_buffer(at::Device source, int64_t bytes) {
+at::Tensor host_memory(at::Device source, int64_t bytes, int host_ranks) {
   // A step count or two: looking at the host's topology would take longer than all of a save.
   if (bytes < kSmallHostPart) return at::empty({bytes}, at::kByte);
-  if (available_host_memory() < bytes + kHostMargin) return {};
+  if (available_host_memory() < (bytes + kHostMargin) * host_ranks) return {};
   try {
     HostThreads threads(2, cores_near(source));
     return host_zeros(bytes, at::kByte, source.is_cuda(), threads);
@@ -52,49 +51,131 @@ at::Tensor host_buffer(at::Device source, int64_t bytes) {
 
 }  // namespace
 
-bool Snapshot::take(std::vector<ShardPiece>& pieces, bool late) {
-  if (pieces.empty()) return true;
-  // Values on the host and on the device may be mixed (offload).
-  int64_t on_device = 0, on_host = 0;
-  const at::Device device = device_of(pieces);
-  for (const ShardPiece& piece : pieces) {
-    (piece.value.is_cpu() ? on_host : on_device) +=
-        aligned(static_cast<int64_t>(piece.value.nbytes()));
+Snapshot::~Snapshot() = default;
+
+void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
+  runs_.clear();
+  places_.assign(pieces.size(), {});
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto key = [&](size_t i) {
+    const at::Tensor& value = pieces[i].value;
+    return std::tuple(forward_may_change(pieces[i]), value.is_cpu(), value.scalar_type(),
+                      address(value));
+  };
+  std::ranges::sort(order, {}, key);
+  const auto begin_of = [&](size_t i) { return pieces[i].value.storage_offset(); };
+  const auto end_of = [&](size_t i) { return begin_of(i) + pieces[i].value.numel(); };
+  for (size_t first = 0; first < order.size();) {
+    const ShardPiece& piece = pieces[order[first]];
+    const auto width = static_cast<int64_t>(piece.value.element_size());
+    const int64_t begin = begin_of(order[first]);
+    int64_t end = end_of(order[first]);
+    size_t next = first + 1;
+    places_[order[first]] = {runs_.size(), 0};
+    for (; next < order.size(); ++next) {
+      const size_t i = order[next];
+      const int64_t gap = begin_of(i) - end;
+      const bool same = forward_may_change(pieces[i]) == forward_may_change(piece) &&
+                        pieces[i].value.scalar_type() == piece.value.scalar_type() &&
+                        pieces[i].value.is_alias_of(piece.value);
+      if (!same || gap < 0 || gap * width > kAlignment) break;
+      if ((end_of(i) - begin) * width > kRun) break;
+      places_[i] = {runs_.size(), begin_of(i) - begin};
+      end = end_of(i);
+    }
+    runs_.push_back({.values = piece.value.as_strided({end - begin}, {1}, begin),
+                     .copy = {},
+                     .forward_may_change = forward_may_change(piece)});
+    first = next;
   }
-  const at::Tensor copies = on_device > 0 ? device_buffer(device, on_device) : at::Tensor();
-  const int64_t host_bytes = on_host + (copies.defined() ? 0 : on_device);
+}
+
+// Free memory, and what the last copy has left in the device's cache where steps do not need it.
+int64_t Snapshot::device_budget(at::Device device) {
+  const MemoryUse use = memory_use(device);
+  if (!peak_of_steps_) peak_of_steps_ = use.peak_allocated_bytes;
+  const int64_t cached =
+      std::clamp<int64_t>(use.reserved_bytes - *peak_of_steps_, 0, device_bytes_);
+  return device_memory(device).first + cached - kDeviceMargin;
+}
+
+// Gives every run the memory of its copy.
+bool Snapshot::find_memory(std::vector<Run*>& on_device, std::vector<Run*>& on_host) {
+  const auto is_gpu = [](const Run& run) { return run.values.is_cuda(); };
+  const auto gpu = std::ranges::find_if(runs_, is_gpu);
+  const at::Device device = gpu == runs_.end() ? at::Device(at::kCPU) : gpu->values.device();
+  int64_t device_bytes = 0, host_bytes = 0;
+  const int64_t budget = device.is_cuda() ? device_budget(device) : 0;
+  for (Run& run : runs_) {
+    const bool stays = is_gpu(run) && device_bytes + aligned(run.bytes()) <= budget;
+    (stays ? device_bytes : host_bytes) += aligned(run.bytes());
+    (stays ? on_device : on_host).push_back(&run);
+  }
+  at::Tensor copies;
+  if (device_bytes > 0) {
+    try {
+      copies = at::empty({device_bytes}, at::dtype(at::kByte).device(device));
+    } catch (const c10::OutOfMemoryError&) {  // in pieces that are too small
+      host_bytes += std::exchange(device_bytes, 0);
+      for (Run* run : std::exchange(on_device, {})) on_host.push_back(run);
+    }
+  }
+  device_bytes_ = device_bytes;
   if (host_bytes > 0 && (!host_.defined() || host_.numel() < host_bytes)) {
     host_ = at::Tensor();
-    host_ = host_buffer(device, host_bytes);
+    host_ = host_memory(device, host_bytes, host_ranks_);
     if (!host_.defined()) return false;
   }
-  int64_t device_used = 0, host_used = 0;
-  std::vector<at::Tensor> on_device_from, on_device_to;  // few launches for all of them
-  for (ShardPiece& piece : pieces) {
-    const bool stays = copies.defined() && !piece.value.is_cpu();
-    int64_t& used = stays ? device_used : host_used;
-    const auto bytes = static_cast<int64_t>(piece.value.nbytes());
-    const at::Tensor copy =
-        (stays ? copies : host_).narrow(0, used, bytes).view(piece.value.scalar_type());
-    if (stays) {
-      on_device_from.push_back(piece.value);
-      on_device_to.push_back(copy);
-    } else if (late && !forward_may_change(piece)) {
-      rest_.emplace_back(copy, piece.value);
-    } else {
-      copy.copy_(piece.value, /*non_blocking=*/true);
+  const auto hand_out = [](const std::vector<Run*>& to, const at::Tensor& memory) {
+    int64_t used = 0;
+    for (Run* run : to) {
+      run->copy = memory.narrow(0, used, run->bytes()).view(run->values.scalar_type());
+      used += aligned(run->bytes());
     }
-    piece.value = copy;
-    used += aligned(bytes);
-  }
-  if (!on_device_to.empty()) {
-    at::_foreach_copy_(on_device_to, on_device_from, /*non_blocking=*/true);
+  };
+  hand_out(on_device, copies);
+  hand_out(on_host, host_);
+  return true;
+}
+
+void Snapshot::reserve(const std::vector<ShardPiece>& pieces) {
+  const at::Device device = device_of(pieces);
+  int64_t bytes = 0;
+  for (const ShardPiece& piece : pieces)
+    bytes += aligned(static_cast<int64_t>(piece.value.nbytes()));
+  if (device.is_cuda()) bytes -= std::max<int64_t>(device_budget(device) - kRun, 0);
+  if (bytes < kSmallHostPart || host_.defined()) return;
+  reserved_ = std::async(std::launch::async, host_memory, device, bytes, host_ranks_);
+}
+
+bool Snapshot::take(const std::vector<ShardPiece>& pieces, bool late) {
+  if (reserved_.valid()) host_ = reserved_.get();
+  find_runs(pieces);
+  std::vector<Run*> on_device, on_host;
+  if (!find_memory(on_device, on_host)) return false;
+  for (Run* run : on_device) run->copy.copy_(run->values, /*non_blocking=*/true);
+  rest_.clear();
+  for (Run* run : on_host) {
+    if (late && !run->forward_may_change) {
+      rest_.push_back(static_cast<size_t>(run - runs_.data()));
+    } else {
+      run->copy.copy_(run->values, /*non_blocking=*/true);
+    }
   }
   return true;
 }
 
 void Snapshot::copy_the_rest() {
-  for (const auto& [copy, value] : std::exchange(rest_, {})) copy.copy_(value);
+  for (const size_t run : rest_) runs_[run].copy.copy_(runs_[run].values, /*non_blocking=*/true);
+}
+
+void Snapshot::give(std::vector<ShardPiece>& pieces) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto& [run, begin] = places_[i];
+    pieces[i].value = runs_[run].copy.narrow(0, begin, pieces[i].value.numel());
+  }
+  runs_.clear();  // the device's memory is free when the pieces are
 }
 
 }  // namespace tessera

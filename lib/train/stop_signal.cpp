@@ -1,7 +1,5 @@
 #include "tessera/train/stop_signal.h"
 
-#include <ATen/ATen.h>
-
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -45,11 +43,8 @@ StopSignals::~StopSignals() {
 int StopSignals::caught() const { return first; }
 
 bool StopAgreement::agree(bool asked) {
-  const bool verdict = asked_ && asked_->read().front() > 0;
-  const at::Tensor votes =
-      at::full({1}, asked ? 1.0 : 0.0, at::TensorOptions(at::kFloat).device(world_.device()));
-  world_.all_reduce(votes).wait();
-  asked_.emplace(std::vector<at::Tensor>{votes});
+  const bool verdict = asked_ && asked_->answer();
+  asked_.emplace(world_, LateVote::Of::kAny, asked);
   return verdict;
 }
 

@@ -79,6 +79,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   // values were copied a whole forward and backward ago.
   if (pending_ != nullptr) finish_step();
   report.learning_rate = learning_rate();
+  if (options_.before_update) options_.before_update();
   strategy_.optimizer_step(report.learning_rate, found_inf);
   scaler_.update(found_inf);
   pending.values.emplace(std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf,

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/file_system.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/control_channel.h"
 
 namespace tessera {
 
@@ -20,9 +21,12 @@ struct CheckpointOptions {
   int64_t total_limit = 0;  // complete checkpoints that remain; 0: all
   // save() returns when the state is copied; the rest happens on a thread beside the next steps.
   bool asynchronous = false;
-  // Where the copy does not fit on the device it is made while the next forward and backward run.
-  // Then before_update() has to be called before every update.
+  // What does not fit on the device a second time is copied while the next forward and backward
+  // run. Then before_update() has to be called before every update.
   bool late_copies = false;
+  // How the ranks talk to each other on the host; must outlive the writer. Null: through `world`,
+  // and where that is one of GPUs a call waits for the work that is queued there.
+  ControlChannel* channel = nullptr;
   FileSystem* files = &FileSystem::system();
 };
 
@@ -50,6 +54,10 @@ class CheckpointWriter {
   // continuation, are renamed to <name>.old, so that nobody takes them for this run's.
   void resume_from(int64_t step);
 
+  // Gets the host memory that save() needs where the device has no room for a copy of such a state,
+  // on a thread, so that the first save costs what the others do. To be called when the device's
+  // memory is filled as it will be, after a step. Not collective.
+  void reserve(const std::vector<StateTensor>& state);
   // Saves the pieces of all ranks as <directory>/checkpoint-<step>. run: a JSON object of the
   // caller's, the same on all ranks; given back by Checkpoint::run(). One save is under way at a
   // time: the one before is waited for.
@@ -78,6 +86,7 @@ class CheckpointWriter {
   CheckpointOptions options_;
   std::optional<int64_t> kept_;
   std::vector<SavedCheckpoint> finished_;
+  std::unique_ptr<ControlChannel> own_channel_;     // where the caller has none
   std::unique_ptr<CheckpointDirectory> directory_;  // rank 0 only
   std::unique_ptr<Snapshot> snapshot_;
   std::unique_ptr<Save> under_way_;

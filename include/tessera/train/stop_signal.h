@@ -2,8 +2,7 @@
 // Stopping between steps because somebody outside asks for it: a scheduler, a time limit, a person.
 #include <optional>
 
-#include "tessera/comm/communicator.h"
-#include "tessera/core/late_values.h"
+#include "tessera/comm/late_vote.h"
 
 namespace tessera {
 
@@ -30,7 +29,7 @@ class StopAgreement {
 
  private:
   Communicator& world_;
-  std::optional<LateValues> asked_;
+  std::optional<LateVote> asked_;
 };
 
 }  // namespace tessera

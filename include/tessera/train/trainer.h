@@ -27,6 +27,8 @@ struct TrainerOptions {
   double max_grad_norm = 1.0;    // clip to this global norm; 0: no clipping
   LrSchedule schedule;
   LossScalerConfig loss_scaler;
+  // Called before every update, when the step's forward and backward are issued.
+  std::function<void()> before_update;
   int max_skipped_in_a_row = 20;  // then training stops with Error(kNumerics)
 };
 

@@ -248,3 +248,30 @@ TEST_CASE("an evaluation's loss is the mean over targets, however they lie in ba
     CHECK(apart.target_count == first.target_count + last.target_count);
   });
 }
+
+TEST_CASE("before every update its observer is called") {
+  test::run_ranks(2, [](Communicator& comm) {
+    DeviceMesh mesh(comm, {.data = comm.size()});
+    auto strategy = make_strategy({.strategy = "zero2"}, mesh);
+    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+    const at::Tensor value = strategy->state().front().value;
+    at::Tensor before = value.clone();
+    int calls = 0;
+    TrainerOptions options{.max_steps = 3, .schedule = {.peak = 1e-2}};
+    options.before_update = [&] {
+      ++calls;
+      test::require(value.equal(before), "the step has not changed what an update changes");
+    };
+    Trainer trainer(*strategy, options);
+    const auto boundary = [&](int64_t step) {
+      test::require(calls == step, "once a step");
+      strategy->state();  // the update is done
+      test::require(!value.equal(before), "the update comes behind it");
+      before.copy_(value);
+      return true;
+    };
+    const auto source = [] { return std::vector<MicroBatch>{toy_micro_batch({}, 2, 3, 1)}; };
+    trainer.fit(
+        source, [](const StepReport&) {}, boundary);
+  });
+}
