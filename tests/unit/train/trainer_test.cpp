@@ -257,7 +257,8 @@ TEST_CASE("before every update its observer is called") {
     const at::Tensor value = strategy->state().front().value;
     at::Tensor before = value.clone();
     int calls = 0;
-    TrainerOptions options{.max_steps = 3, .schedule = {.peak = 1e-2}};
+    TrainerOptions options{.max_steps = 3,
+                           .schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-2}};
     options.before_update = [&] {
       ++calls;
       test::require(value.equal(before), "the step has not changed what an update changes");
