@@ -44,6 +44,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
       !micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
       with_gradients ? ": a step without micro-batches" : ": an evaluation without micro-batches");
   with_gradients_ = with_gradients;
+  with_scores_ = false;
   micro_batches_.assign(micro_batches.begin(), micro_batches.end());
   // By the micro-batch's place in the global batch: one rank that runs them all draws the same.
   const uint64_t step_seed = block_seed(seed_, static_cast<size_t>(steps_begun_.item<int64_t>()));
@@ -121,6 +122,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   run.first_block = first_block;
   run.block_count = block_count;
   run.with_gradients = with_gradients_;
+  run.with_scores = with_scores_;
   run.last_micro_batch = index + 1 == micro_batches_.size();
   return run;
 }
@@ -152,7 +154,10 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
     block.has_backward = run.with_gradients && is_trained;
     acquire_block(i);
     prefetch_after(i, end, +1);
-    if (has_loss_ && i + 1 == blocks_.size()) {
+    const bool last = has_loss_ && i + 1 == blocks_.size();
+    if (last && run.with_scores) {
+      hidden = forward_scores(run, hidden);
+    } else if (last) {
       forward_loss(run, i, hidden);
       hidden.reset();
     } else {

@@ -32,6 +32,15 @@ struct GPipe::Step {
   // stage's own blocks and a pass of all stages.
   std::map<int, MicroBatchRun> embedded;
   std::map<int, at::Tensor> hidden, gradients;
+  // Of a prediction, by micro-batch: what is kept of its scores.
+  bool with_scores = false;
+  ScoreSelection select;
+  std::vector<at::Tensor> kept;
+
+  void keep(int m, const at::Tensor& scores) {
+    const auto i = static_cast<size_t>(m);
+    kept[i] = select ? select(scores, i) : scores;
+  }
 };
 
 GPipe::GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
@@ -61,14 +70,41 @@ const StagePlan& GPipe::plan(size_t micro_batches, bool with_gradients) {
 
 StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradients) {
   inner_->begin(micro_batches, with_gradients);
-  const StagePlan& plan = this->plan(micro_batches.size(), with_gradients);
+  Step step{.with_gradients = with_gradients};
+  play(micro_batches, step);
+  StepResult result = inner_->finish();
+  links_->finish();
+  share_result(result);
+  return result;
+}
+
+// The scores are on the last stage, or with a shared vocabulary on all.
+std::vector<at::Tensor> GPipe::predict(std::span<const MicroBatch> micro_batches,
+                                       const ScoreSelection& select) {
+  const TraceRange range("pipeline predict");
+  const at::NoGradGuard no_grad;
+  inner_->begin_predictions(micro_batches);
+  Step step{.with_gradients = false, .with_scores = true, .select = select};
+  step.kept.resize(micro_batches.size());
+  play(micro_batches, step);
+  inner_->finish_predictions();
+  links_->finish();
+  if (everyone_ != nullptr) return std::move(step.kept);
+  for (size_t m = 0; m < micro_batches.size(); ++m) {
+    step.kept[m] = links_->share_scores(micro_batches[m], step.kept[m]);
+  }
+  return std::move(step.kept);
+}
+
+// All turns of this stage.
+void GPipe::play(std::span<const MicroBatch> micro_batches, Step& step) {
+  const StagePlan& plan = this->plan(micro_batches.size(), step.with_gradients);
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& micro_batch : micro_batches) {
     shapes.push_back(micro_batch.input_ids.sizes().vec());
-    shapes.back().push_back(with_gradients);
+    shapes.back().push_back(step.with_gradients);
   }
   links_->begin(plan, std::move(shapes));
-  Step step{.with_gradients = with_gradients};
   for (size_t turn = 0; turn < plan.turns.size(); ++turn) {
     links_->post(static_cast<int>(turn));
     const PipelineAction& action = plan.turns[turn].action;
@@ -78,10 +114,6 @@ StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradi
       run_own(static_cast<int>(turn), plan, step);
     }
   }
-  StepResult result = inner_->finish();
-  links_->finish();
-  share_result(result);
-  return result;
 }
 
 // Forward or backward of this stage's blocks.
@@ -97,6 +129,8 @@ void GPipe::run_own(int turn, const StagePlan& plan, Step& step) {
     at::Tensor hidden = std::exchange(run.hidden, {});
     if (output) {
       links_->send(turn, hidden);
+    } else if (step.with_scores && everyone_ == nullptr) {
+      step.keep(m, hidden);
     } else {
       step.hidden[m] = hidden;  // for the head; undefined behind the loss
     }
@@ -137,6 +171,7 @@ void GPipe::run_shared(const PipelineAction& action, Step& step) {
     const int boundary = static_cast<int>(parts_.size());
     run.hidden = links_->share(m, boundary, last, take(step.hidden, m));
     inner_->forward(run);
+    if (step.with_scores) step.keep(m, run.hidden);
     if (me == last) step.gradients[m] = run.gradient;
   } else {
     MicroBatchRun run = take(step.embedded, m);

@@ -177,29 +177,41 @@ void StageLinks::send(int turn, const at::Tensor& tensor) {
       {destination, from.output_needed, pipeline_.send(tensor.contiguous(), destination)});
 }
 
-at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::Tensor& tensor) {
-  const FormKey key{boundary, shapes_[static_cast<size_t>(micro_batch)]};
-  const bool mine = all_->rank() == root;
-  check(!mine || tensor.defined(), ErrorCode::kInvalidArgument,
-        "the first block behind the embedding gave no gradient to its input; its output must "
-        "depend on it");
-  const auto known = forms_.find(key);
-  if (known == forms_.end()) {
-    Form form;
+at::Tensor StageLinks::share_from(Communicator& comm, int root, const at::Tensor& tensor,
+                                  int boundary, Form& form) {
+  const bool mine = comm.rank() == root;
+  if (form.dtype == at::ScalarType::Undefined) {
     if (mine) form = {tensor.sizes().vec(), tensor.scalar_type()};
     const at::Tensor header = mine ? header_of(form, boundary) : empty_header();
-    all_->broadcast(header, root).wait();
-    forms_[key] = read_header(header);
+    comm.broadcast(header, root).wait();
+    form = read_header(header);
   } else if (mine) {
-    check_known(tensor, known->second, boundary);
+    check_known(tensor, form, boundary);
   }
-  const Form& form = forms_[key];
   const at::Tensor shared =
       mine ? tensor.contiguous()
-           : at::empty(form.sizes, at::TensorOptions(form.dtype).device(all_->device()));
-  Work work = all_->broadcast(shared, root);
+           : at::empty(form.sizes, at::TensorOptions(form.dtype).device(comm.device()));
+  Work work = comm.broadcast(shared, root);
   timer_.time([&] { work.wait(); });
   return shared;
+}
+
+at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::Tensor& tensor) {
+  check(all_->rank() != root || tensor.defined(), ErrorCode::kInvalidArgument,
+        "the first block behind the embedding gave no gradient to its input; its output must "
+        "depend on it");
+  return share_from(*all_, root, tensor, boundary,
+                    forms_[{boundary, shapes_[static_cast<size_t>(micro_batch)]}]);
+}
+
+// The number of scores follows from more than the input's shape, so it is told each time, but for
+// steps of which there are many.
+at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Tensor& scores) {
+  Form told;
+  Form& form =
+      micro_batch.so_far.begun() ? score_forms_[micro_batch.input_ids.sizes().vec()] : told;
+  const int last = pipeline_.size() - 1;
+  return share_from(pipeline_, last, scores, pipeline_.size(), form);
 }
 
 void StageLinks::finish() {

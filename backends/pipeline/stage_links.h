@@ -8,6 +8,7 @@
 #include "backends/pipeline/stage_plan.h"
 #include "backends/pipeline/wait_timer.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/core/micro_batch.h"
 
 namespace tessera {
 
@@ -35,12 +36,15 @@ class StageLinks {
   // The root stage's tensor of this micro-batch on every stage: what crosses the boundary before
   // the first part (a gradient) or behind the last one.
   at::Tensor share(int micro_batch, int boundary, int root, const at::Tensor& tensor);
+  // The last stage's scores, or what it keeps of them, on every stage; between finish() and
+  // begin().
+  at::Tensor share_scores(const MicroBatch& micro_batch, const at::Tensor& scores);
   void finish();  // every message has left
 
  private:
   struct Form {
     std::vector<int64_t> sizes;
-    at::ScalarType dtype = at::kFloat;
+    at::ScalarType dtype = at::ScalarType::Undefined;  // not known yet
   };
   using FormKey = std::pair<int, std::vector<int64_t>>;  // boundary, shape of the input
   struct Received {
@@ -56,6 +60,9 @@ class StageLinks {
   at::Tensor header_of(const Form& form, int boundary) const;
   at::Tensor empty_header() const;
   static Form read_header(const at::Tensor& header);
+  // The root's tensor on every rank of comm, which all learn its form where it is not known.
+  at::Tensor share_from(Communicator& comm, int root, const at::Tensor& tensor, int boundary,
+                        Form& form);
   static void check_known(const at::Tensor& tensor, const Form& known, int boundary);
   void release_sent(int destination, int until);
   int64_t reserved_bytes() const;
@@ -65,6 +72,7 @@ class StageLinks {
   WaitTimer& timer_;
   const int receives_ahead_;
   std::map<FormKey, Form> forms_;
+  std::map<std::vector<int64_t>, Form> score_forms_;  // of steps that take one more token of rows
   // By the shape of an input: what the allocator held after a step with it, which a later one
   // needs.
   std::map<std::vector<int64_t>, int64_t> took_bytes_;

@@ -194,7 +194,7 @@ void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
   }
 }
 
-at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& micro_batch) {
   const bool training = micro_batch.training;
   const bool runs_again = training && !at::GradMode::is_enabled();
   set_mode(training);
@@ -204,10 +204,6 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
   for (const KeptBuffer& buffer : buffers_) {
     versions.push_back(buffer.registered._version());
     if (runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
-  }
-  std::optional<SeededGenerators> seeded;
-  if (place_.loss || (training ? traits_.draws_in_training : traits_.draws_in_evaluation)) {
-    seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
   }
   const bool users = !hidden.defined();
   const at::Tensor given = users ? micro_batch.input_ids : hidden;
@@ -221,11 +217,38 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
     // Through data(): backward of another pass may have saved the tensor.
     if (buffers_[i].statistic) buffers_[i].registered.data().copy_(statistics[next++]);
   }
+  return output;
+}
+
+bool ModuleBlock::draws(bool training) const {
+  return training ? traits_.draws_in_training : traits_.draws_in_evaluation;
+}
+
+at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  std::optional<SeededGenerators> seeded;
+  if (place_.loss || draws(micro_batch.training)) {
+    seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
+  }
+  const at::Tensor output = run_module(hidden, micro_batch);
   if (!place_.loss) return output;
   const at::Tensor result = output.to(at::kFloat);
   return call("the loss", [&] { return place_.loss(result, micro_batch); })
       .to(at::kFloat)
       .reshape({-1});
+}
+
+at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  std::optional<SeededGenerators> seeded;
+  if (draws(micro_batch.training)) {
+    seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
+  }
+  const at::Tensor output = run_module(hidden, micro_batch);
+  const at::Tensor& positions = micro_batch.head_positions;
+  if (!positions.defined()) return output;
+  check(output.dim() == 3, ErrorCode::kInvalidArgument, "block ", place_.block,
+        ": its output has shape ", output.sizes(),
+        "; scores at head_positions need [batch, sequence, n]");
+  return output.flatten(0, 1).index_select(0, positions);
 }
 
 }  // namespace tessera

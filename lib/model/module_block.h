@@ -22,7 +22,7 @@ struct ModulePlace {
   ModuleOptions options;
 };
 
-class ModuleBlock final : public Block {
+class ModuleBlock final : public Head {
  public:
   // Takes the module to the device and fp32, and reads the source. keep_eval: modules in eval mode
   // stay in it.
@@ -30,6 +30,8 @@ class ModuleBlock final : public Block {
               const BuildContext& context);
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  // The module's output.
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override;
 
@@ -44,6 +46,8 @@ class ModuleBlock final : public Block {
     void give(at::ScalarType dtype);
   };
 
+  bool draws(bool training) const;
+  at::Tensor run_module(const at::Tensor& hidden, const MicroBatch& micro_batch);
   void add_parameters(const BuildContext& context);
   void add_buffers(const BuildContext& context);
   void set_mode(bool training);

@@ -28,6 +28,7 @@ BlockWeights weights_of(const DecoderParts& parts, const BuildContext& context, 
 class HeadBlock : public Head {
  public:
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  protected:
   HeadBlock(const DecoderParts& parts, BlockWeights& weights, const TensorCut& norm)
@@ -72,9 +73,10 @@ class CausalHead final : public HeadBlock {
         .reshape({1});
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    const at::Tensor own =
-        column_parallel_linear(norm(hidden), weight_, {}, micro_batch.input_ids.sizes(), axis_);
-    return gather_columns(own, vocabulary_, axis_);
+    const at::Tensor& positions = micro_batch.head_positions;
+    at::Tensor chosen = enter_tensor_ranks(norm(hidden), micro_batch.input_ids.sizes(), axis_);
+    if (positions.defined()) chosen = chosen.flatten(0, 1).index_select(0, positions);
+    return gather_columns(ops::linear(chosen, weight_, {}), vocabulary_, axis_);
   }
 
  private:

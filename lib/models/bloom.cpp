@@ -2,12 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <utility>
 
 #include "lib/models/assemble.h"
+#include "lib/models/so_far.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera {
 namespace {
@@ -35,6 +38,7 @@ class EmbeddingBlock final : public Block {
         norm_bias_, epsilon_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  private:
   TensorAxis axis_;
@@ -75,6 +79,11 @@ class BloomBlock final : public Block {
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     const at::Tensor& mask = micro_batch.attention_mask;
+    if (micro_batch.so_far.defined()) {
+      return bloom_block_inference(hidden, w_, epsilon_, residual_post_layernorm_,
+                                   micro_batch.input_ids.sizes(), axis_,
+                                   [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); });
+    }
     const auto version = mask.defined()     ? &bloom_block_padded
                          : hidden.is_cuda() ? &bloom_block_fused
                                             : &bloom_block_composed;
@@ -82,8 +91,16 @@ class BloomBlock final : public Block {
                    micro_batch.input_ids.sizes(), axis_, micro_batch.packed);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  private:
+  at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
+    const auto parts = qkv.unflatten(2, {slopes_.size(0), 3, -1}).unbind(3);
+    const double scale = 1.0 / std::sqrt(static_cast<double>(parts[0].size(3)));
+    return attend_so_far(micro_batch, this, parts[0], parts[1], parts[2], scale, slopes_,
+                         [&] { return ops::alibi_attention_forward(qkv, slopes_, {}).output; });
+  }
+
   TensorAxis axis_;
   double epsilon_;
   bool residual_post_layernorm_;

@@ -76,8 +76,10 @@ at::Tensor row_parallel(const at::Tensor& x, const at::Tensor& weight, const at:
   return sum.add_(residual);
 }
 
+// attention: qkv [batch, sequence, ...] -> ops::AttentionOutput.
+template <typename Attention>
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const BloomBlockWeights& w,
-                       const Settings& settings, Saved* saved) {
+                       const Settings& settings, const Attention& attend, Saved* saved) {
   const TensorAxis& axis = settings.axis;
   const int64_t rows = c10::multiply_integers(tokens);
   const auto norm1 =
@@ -85,8 +87,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const B
   const at::Tensor qkv =
       ops::linear_forward(start_enter(norm1.output, rows, axis).wait(), w.qkv_weight, w.qkv_bias)
           .view({tokens[0], tokens[1], -1});
-  const auto attention =
-      ops::alibi_attention_forward(qkv, settings.slopes, settings.attention_mask, settings.packed);
+  const ops::AttentionOutput attention = attend(qkv);
   const at::Tensor attended = row_parallel(attention.output, w.dense_weight, w.dense_bias,
                                            settings.post ? norm1.output : hidden, axis);
   const auto norm2 = ops::layer_norm_forward(attended, w.attention_norm_weight,
@@ -101,6 +102,15 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const B
   }
   return row_parallel(active, w.down_weight, w.down_bias, settings.post ? norm2.output : attended,
                       axis);
+}
+
+at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const BloomBlockWeights& w,
+                       const Settings& settings, Saved* saved) {
+  const auto attend = [&](const at::Tensor& qkv) {
+    return ops::alibi_attention_forward(qkv, settings.slopes, settings.attention_mask,
+                                        settings.packed);
+  };
+  return run_forward(hidden, tokens, w, settings, attend, saved);
 }
 
 // Adds all weight gradients to the tensors in g, whose undefined members are not wanted. On a
@@ -206,6 +216,18 @@ at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& 
   return std::apply(
       [&](const auto&... w) { return FusedBlock::apply(input, tokens, settings, w...); },
       to_list(weights));
+}
+
+at::Tensor bloom_block_inference(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                                 double epsilon, bool residual_post_layernorm,
+                                 at::IntArrayRef tokens, const TensorAxis& axis,
+                                 const std::function<at::Tensor(const at::Tensor&)>& attention) {
+  const at::NoGradGuard no_grad;
+  const Settings settings{{}, {}, epsilon, residual_post_layernorm, axis, {}};
+  const auto attend = [&](const at::Tensor& qkv) {
+    return ops::AttentionOutput{attention(qkv), {}};
+  };
+  return run_forward(hidden.contiguous(), tokens, weights, settings, attend, nullptr);
 }
 
 }  // namespace tessera

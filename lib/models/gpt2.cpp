@@ -8,6 +8,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/assemble.h"
+#include "lib/models/so_far.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/attention.h"
@@ -78,7 +79,9 @@ class EmbeddingBlock final : public Block {
   }
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
     const PackedRows& packed = micro_batch.packed;
-    const int64_t length = packed.defined() ? packed.longest() : micro_batch.input_ids.size(1);
+    const int64_t length = micro_batch.so_far.defined() ? micro_batch.so_far.cache->capacity()
+                           : packed.defined()           ? packed.longest()
+                                                        : micro_batch.input_ids.size(1);
     check(length <= positions_.size(0), ErrorCode::kInvalidArgument, "a sequence of ", length,
           " tokens, but the model has ", positions_.size(0), " positions");
     const at::Tensor hidden =
@@ -87,15 +90,18 @@ class EmbeddingBlock final : public Block {
     return dropout_(hidden, probability_, micro_batch, kEmbeddingDropout);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  private:
   at::Tensor positions_of(const MicroBatch& micro_batch) const {
     const at::Tensor& ids = micro_batch.input_ids;
     at::Tensor places = micro_batch.packed.positions;
+    const bool begun = micro_batch.so_far.begun();
+    if (begun) places = micro_batch.so_far.lengths.unsqueeze(1);
     if (!places.defined()) places = at::arange(ids.size(1), ids.options()).expand_as(ids);
     if (axis_.sequence_parallel()) {
       places = detail::own_rows(places.reshape({-1, 1}), axis_).squeeze(1);
-    } else if (!micro_batch.packed.defined()) {
+    } else if (!micro_batch.packed.defined() && !begun) {
       return positions_.narrow(0, 0, ids.size(1));
     }
     return at::embedding(positions_, places);
@@ -152,6 +158,7 @@ class Gpt2Block final : public Block {
            dropout_(down_.by_rows(inner, axis_), residual_dropout, micro_batch, kInnerDropout);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  private:
   at::Tensor norm(const at::Tensor& x, const Linear& weights) const {
@@ -166,8 +173,11 @@ class Gpt2Block final : public Block {
       options.dropout = config_.attention_dropout;
       options.seed = dropout_.seed(micro_batch, kAttentionDropout);
     }
-    const at::Tensor context = ops::causal_attention(
-        qkv[0], qkv[1], qkv[2], micro_batch.attention_mask, options, micro_batch.packed);
+    const at::Tensor context =
+        attend_so_far(micro_batch, this, qkv[0], qkv[1], qkv[2], options.scale, /*slopes=*/{}, [&] {
+          return ops::causal_attention(qkv[0], qkv[1], qkv[2], micro_batch.attention_mask, options,
+                                       micro_batch.packed);
+        });
     return projection_.by_rows(context, axis_);
   }
 

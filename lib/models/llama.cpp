@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/models/assemble.h"
+#include "lib/models/so_far.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/functional.h"
 
@@ -36,6 +37,7 @@ class EmbeddingBlock final : public Block {
     return at::where(real, hidden, hidden.detach());
   }
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  private:
   TensorAxis axis_;
@@ -94,6 +96,7 @@ class LlamaBlock final : public Block {
                                           down_.bias, axis_);
   }
   std::vector<Parameter> parameters() override { return parameters_; }
+  bool continues_rows() const override { return true; }
 
  private:
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const {
@@ -104,10 +107,7 @@ class LlamaBlock final : public Block {
     const auto by_head = [&](const at::Tensor& x) {
       return x.unflatten(2, {-1, config_.head_dim});
     };
-    const PackedRows& packed = micro_batch.packed;
-    const ops::RotaryTables tables =
-        packed.defined() ? ops::at_positions(tables_for(packed.longest()), packed.positions)
-                         : tables_for(normed.size(1));
+    const ops::RotaryTables tables = tables_of(micro_batch);
     ops::CausalAttentionOptions options{
         .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
         .first_head = axis_.rank() * config_.heads / axis_.size()};
@@ -115,9 +115,22 @@ class LlamaBlock final : public Block {
       options.dropout = config_.attention_dropout;
       options.seed = block_seed(micro_batch.seed, seed_);
     }
-    return ops::causal_attention(
-        ops::rotary(by_head(query_(normed)), tables), ops::rotary(by_head(key_(normed)), tables),
-        by_head(value_(normed)), micro_batch.attention_mask, options, packed);
+    const at::Tensor query = ops::rotary(by_head(query_(normed)), tables);
+    const at::Tensor key = ops::rotary(by_head(key_(normed)), tables);
+    const at::Tensor value = by_head(value_(normed));
+    return attend_so_far(micro_batch, this, query, key, value, options.scale, /*slopes=*/{}, [&] {
+      return ops::causal_attention(query, key, value, micro_batch.attention_mask, options,
+                                   micro_batch.packed);
+    });
+  }
+
+  // Of the micro-batch's positions.
+  ops::RotaryTables tables_of(const MicroBatch& micro_batch) {
+    const PackedRows& packed = micro_batch.packed;
+    const RowsSoFar& rows = micro_batch.so_far;
+    if (packed.defined()) return ops::at_positions(tables_for(packed.longest()), packed.positions);
+    if (!rows.begun()) return tables_for(micro_batch.input_ids.size(1));
+    return ops::at_positions(tables_for(rows.cache->capacity()), rows.lengths.unsqueeze(1));
   }
 
   // Batches of one length follow each other, mostly.

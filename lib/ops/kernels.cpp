@@ -112,6 +112,19 @@ at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor
                           forward, packed);
 }
 
+at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes) {
+  check(q.dim() == 4 && q.size(1) == 1 && k.sizes() == v.sizes() && keys.dim() == 4 &&
+            keys.sizes() == values.sizes() && k.size(0) == q.size(0) && k.size(1) == 1 &&
+            keys.size(0) == q.size(0) && keys.size(2) == k.size(2) && keys.size(3) == q.size(3) &&
+            k.size(3) == q.size(3) && q.size(2) % k.size(2) == 0 && lengths.numel() == q.size(0),
+        ErrorCode::kInvalidArgument, "attention_to_cache: q has shape ", q.sizes(), ", k ",
+        k.sizes(), ", v ", v.sizes(), ", the keys kept ", keys.sizes(), ", their values ",
+        values.sizes(), ", lengths ", lengths.sizes());
+  return TESSERA_DISPATCH(attention_to_cache, q, q, k, v, keys, values, lengths, scale, slopes);
+}
+
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
                         const at::Tensor& weight_gradient) {
   TESSERA_DISPATCH(embedding_backward, gradient, gradient, ids, weight_gradient);

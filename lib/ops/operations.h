@@ -19,6 +19,7 @@
   X(layer_norm_backward)              \
   X(alibi_attention_forward)          \
   X(alibi_attention_backward)         \
+  X(attention_to_cache)               \
   X(embedding_backward)               \
   X(logits_forward)                   \
   X(cross_entropy_)                   \

@@ -8,7 +8,7 @@ import sys
 
 LEVEL = {"sharding", "model", "optim", "checkpoint", "ops", "comm", "core"}
 # Folder -> folders it may include. Nothing may include anything to its left:
-# examples, benchmarks, tests -> train, plan -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
+# examples, benchmarks, tests -> train, generation, plan -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
 ALLOWED = {
     "core": {"core"},
     "comm": {"comm", "core"},
@@ -21,6 +21,7 @@ ALLOWED = {
     "checkpoint": LEVEL,
     "models": {"models", "model", "ops", "checkpoint", "core"},
     "backends": LEVEL | {"backends"},
+    "generation": LEVEL | {"backends", "generation"},
     "train": LEVEL | {"backends", "data", "metrics", "train"},
     "plan": LEVEL | {"backends", "plan"},
     "testing": LEVEL | {"backends", "testing"},

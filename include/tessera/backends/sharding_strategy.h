@@ -28,9 +28,10 @@ struct MicroBatchRun {
   MicroBatch micro_batch;
   size_t first_block = 0, block_count = 0;
   bool with_gradients = true;
+  bool with_scores = false;       // of the last block, in place of its loss
   bool last_micro_batch = false;  // of the step: its backward completes the gradients
   // Before forward(): the output of the block before the first (undefined when there is none).
-  // After it: the output of the last block; undefined when that was the loss.
+  // After it: the output of the last block, or its scores; undefined when that was the loss.
   at::Tensor hidden;
   // Before backward(): of forward's output; the loss sets it in forward(). After it: of forward's
   // input.
@@ -59,6 +60,9 @@ class ShardingStrategy : public Strategy {
   void set_loss_scale(const at::Tensor& scale) override { loss_scale_ = scale; }
   StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
+  std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
+                                  const ScoreSelection& select = {}) override;
+  bool continues_rows() const override;
   at::Tensor grad_norm_squared() override;
   void scale_gradients(const at::Tensor& factor) override;
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override;
@@ -79,6 +83,9 @@ class ShardingStrategy : public Strategy {
   // begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
   // order for the same blocks, then finish().
   void begin(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  // The same for predict(): forward() of every micro-batch, then finish_predictions().
+  void begin_predictions(std::span<const MicroBatch> micro_batches);
+  void finish_predictions();
   // Of micro-batch `index` through blocks [first_block, first_block + block_count) of this rank.
   MicroBatchRun make_run(size_t index, size_t first_block, size_t block_count) const;
   // The loss block's backward follows its forward at once, inside forward().
@@ -122,6 +129,7 @@ class ShardingStrategy : public Strategy {
 
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
+  at::Tensor forward_scores(const MicroBatchRun& run, const at::Tensor& hidden);
   void exchange_counts();
   void check_agreement();
   at::Tensor value_of(const Buffer& buffer);
@@ -177,7 +185,7 @@ class ShardingStrategy : public Strategy {
 
   // of the step or evaluation under way
   std::vector<MicroBatch> micro_batches_;
-  bool with_gradients_ = false;
+  bool with_gradients_ = false, with_scores_ = false;
   at::Tensor steps_begun_;  // int64 scalar on the host: seeds of random numbers follow from it
   at::Tensor counts_, loss_gradient_, sums_;  // counts_: see exchange_counts()
   Work counts_work_;

@@ -57,6 +57,10 @@ struct VisitedParameter {
 };
 using ParameterVisitor = std::function<void(const VisitedParameter&)>;
 
+// What to keep of the scores of the micro-batch at this place. Runs without gradients on every rank
+// that has the scores, which all must return the same.
+using ScoreSelection = std::function<at::Tensor(const at::Tensor& scores, size_t index)>;
+
 // Used by one thread per rank; every call is collective. Verbs per optimizer step, so that a
 // pipeline fits.
 class Strategy {
@@ -77,6 +81,20 @@ class Strategy {
   // all ranks.
   virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches) = 0;
   virtual StepResult evaluate(std::span<const MicroBatch> micro_batches) = 0;
+
+  // The scores that the last block (a Head) gives for each micro-batch, or what select makes of
+  // them at once; labels are not looked at. A rank gets those of its own micro-batches, also where
+  // the last block is on another stage. Throws Error(kInvalidArgument) when the last block has no
+  // scores. Micro-batches of which any has so_far.lengths take one more token a row: then ranks are
+  // not asked whether they do the same, and the shape of what select returns follows from the
+  // input's.
+  virtual std::vector<at::Tensor> predict(std::span<const MicroBatch>,
+                                          const ScoreSelection& /*select*/ = {}) {
+    fail(ErrorCode::kInvalidArgument, "strategy ", name(),
+         " gives no scores (Strategy::predict), so it can neither predict nor generate");
+  }
+  // Whether all blocks of this rank take rows piece by piece (Block::continues_rows).
+  virtual bool continues_rows() const { return false; }
 
   // Sum of squares of the whole model's gradient, over every axis; fp32 device scalar. Loss-scaled
   // like the gradients.

@@ -3,9 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace tessera {
+
+class KeyValueCache;
 
 constexpr int64_t kIgnoredLabel = -100;
 
@@ -26,6 +29,18 @@ struct PackedRows {
 // lengths that are not positive or do not fill whole sequences.
 PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool pinned = false);
 
+// Rows that are given to the model piece by piece, as generation does.
+struct RowsSoFar {
+  std::shared_ptr<KeyValueCache> cache;  // where blocks keep what they need of the pieces before
+  // int64 [batch] on the device: tokens of each row before input_ids, which are then one token a
+  // row, [batch, 1]. Undefined: input_ids are the rows' beginnings, filled up on the right; what
+  // fills them up is overwritten once the row goes on.
+  at::Tensor lengths;
+
+  bool defined() const { return cache != nullptr; }
+  bool begun() const { return lengths.defined(); }
+};
+
 // All tensors live on the rank's device. The counts are host values, so no step ever asks the
 // device for them.
 struct MicroBatch {
@@ -42,6 +57,9 @@ struct MicroBatch {
   // run: all supervised ones, perhaps others, at least one. Undefined: all of them. Packed
   // classification rows: where each label's row is pooled (labels are [n]).
   at::Tensor head_positions;
+  // Undefined: the rows are whole. Else there is neither attention_mask nor packed, and every block
+  // must be one that can go on with rows (Block::continues_rows).
+  RowsSoFar so_far;
   int64_t sample_count = 0;  // real rows, without rows added to fill a batch
   int64_t token_count = 0;   // all positions, padding included
   int64_t target_count = 0;  // labels that are not kIgnoredLabel

@@ -49,6 +49,17 @@ class Block {
   virtual std::vector<Parameter> parameters() = 0;
   // On the rank's device, kept whole on every rank that has the block.
   virtual std::vector<Buffer> buffers() { return {}; }
+  // Whether forward() takes rows piece by piece (MicroBatch::so_far). A block that treats every
+  // token alone does without doing anything.
+  virtual bool continues_rows() const { return false; }
+};
+
+// A last block that can also give its scores instead of the loss.
+class Head : public Block {
+ public:
+  // Causal models: [batch, sequence, vocabulary], or [n, vocabulary] where the micro-batch has
+  // head_positions; classifiers: [labels, classes]. The same on every rank of a tensor axis.
+  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
 };
 
 }  // namespace tessera

@@ -9,13 +9,6 @@
 
 namespace tessera {
 
-// A last block that can also give its scores instead of the loss.
-class Head : public Block {
- public:
-  // Causal models: [batch, sequence, vocabulary]; classifiers: [batch, labels].
-  virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
-};
-
 // Owns every block. Tied parameters share storage and gradient. Parameters have zero gradients from
 // the start.
 class WholeModel {

@@ -3,6 +3,8 @@
 // signature.
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
@@ -48,5 +50,12 @@ at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& 
                              double epsilon, bool residual_post_layernorm,
                              at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
                              const PackedRows& packed = {});
+
+// The forward pass alone, without gradients and with any attention: qkv [batch, sequence, 3h] ->
+// [batch, sequence, h], both of the rank's heads.
+at::Tensor bloom_block_inference(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                                 double epsilon, bool residual_post_layernorm,
+                                 at::IntArrayRef tokens, const TensorAxis& axis,
+                                 const std::function<at::Tensor(const at::Tensor&)>& attention);
 
 }  // namespace tessera

@@ -81,6 +81,19 @@ at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor
                                     const at::Tensor& slopes, const at::Tensor& attention_mask,
                                     const AttentionOutput& forward, const PackedRows& packed = {});
 
+// One more token of every row: its key and value become number lengths[row] of those kept, and its
+// query attends to all up to it.
+//   q             [batch, 1, heads, d]
+//   k, v          [batch, 1, key_heads, d], as in causal_attention of attention.h
+//   keys, values  [batch, capacity, key_heads, d], written to; what lies behind a row is not read
+//   lengths       int64 [batch], each less than capacity
+//   slopes        ALiBi: fp32 [heads], added as slope * (key's place - query's place); undefined:
+//                 none
+// -> [batch, 1, heads * d]
+at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes);
+
 // Rows of weight_gradient [vocabulary, n] += rows of gradient [..., n] with the same id; every id's
 // sum is formed in fp32 and added once.
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,

@@ -52,6 +52,22 @@ struct ColumnItems {
 // gradient[j] += sum over parts of partial[part][j], in that order.
 void add_column_sums(Type type, const ColumnItems& items, cudaStream_t stream);
 
+// As ops::attention_to_cache. Strides are in elements, multiples of 8; d is a multiple of 8 up to
+// kMaxCachedHead.
+constexpr int kMaxCachedHead = 256;
+struct CachedAttention {
+  const void *q, *k, *v;
+  int64_t q_row, q_head, key_row, key_head;  // strides of q, and of both k and v
+  void *keys, *values;                       // [batch, capacity, key_heads, d]
+  const int64_t* lengths;
+  const float* slopes;  // may be null
+  void* output;         // [batch, heads, d]
+  int batch, heads, key_heads, d;
+  int64_t capacity;
+  float scale;
+};
+void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_t stream);
+
 // Rows are stride elements apart; the columns between vocabulary and the next multiple of 16 bytes
 // may be overwritten. scale may be null.
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,

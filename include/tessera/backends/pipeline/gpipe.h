@@ -47,6 +47,9 @@ class GPipe : public Strategy {
   // Results are the same on all stages.
   StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
+  std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
+                                  const ScoreSelection& select = {}) override;
+  bool continues_rows() const override { return inner_->continues_rows(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
@@ -81,6 +84,7 @@ class GPipe : public Strategy {
   size_t part_of_block(size_t block) const;
   const StagePlan& plan(size_t micro_batches, bool with_gradients);
   StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  void play(std::span<const MicroBatch> micro_batches, Step& step);
   void run_own(int turn, const StagePlan& plan, Step& step);
   void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);

@@ -2,6 +2,7 @@
 // Tensor parallelism (Shoeybi et al. 2019) around any other strategy.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/communicator.h"
@@ -33,6 +34,11 @@ class TensorParallel final : public Strategy {
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override {
     return inner_->evaluate(micro_batches);
   }
+  std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
+                                  const ScoreSelection& select = {}) override {
+    return inner_->predict(micro_batches, select);
+  }
+  bool continues_rows() const override { return inner_->continues_rows(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {

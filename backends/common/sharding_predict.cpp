@@ -1,0 +1,60 @@
+// Scores in place of the loss: predictions and generation under a ShardingStrategy.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "tessera/backends/sharding_strategy.h"
+#include "tessera/core/error.h"
+#include "tessera/core/trace.h"
+
+namespace tessera {
+
+std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> micro_batches,
+                                                  const ScoreSelection& select) {
+  const TraceRange range("predict");
+  const at::NoGradGuard no_grad;
+  begin_predictions(micro_batches);
+  std::vector<at::Tensor> results;
+  for (size_t m = 0; m < micro_batches.size(); ++m) {
+    MicroBatchRun run = make_run(m, 0, blocks_.size());
+    forward(run);
+    results.push_back(select ? select(run.hidden, m) : run.hidden);
+  }
+  finish_predictions();
+  return results;
+}
+
+bool ShardingStrategy::continues_rows() const {
+  return std::ranges::all_of(blocks_, [](const auto& block) { return block->continues_rows(); });
+}
+
+// A step that takes one more token of rows is one of many, whose first has shown that the ranks
+// agree.
+void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batches) {
+  check(parameters_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
+  check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
+        ": a prediction without micro-batches");
+  with_gradients_ = false;
+  with_scores_ = true;
+  micro_batches_.assign(micro_batches.begin(), micro_batches.end());
+  const auto begun = [](const MicroBatch& batch) { return batch.so_far.begun(); };
+  if (std::ranges::any_of(micro_batches_, begun)) return;
+  exchange_counts();
+  adopt_statistics();
+}
+
+void ShardingStrategy::finish_predictions() {
+  micro_batches_.clear();
+  if (counts_work_.pending()) check_agreement();
+}
+
+at::Tensor ShardingStrategy::forward_scores(const MicroBatchRun& run, const at::Tensor& hidden) {
+  const TraceRange range("scores");
+  auto* head = dynamic_cast<Head*>(blocks_.back().get());
+  check(head != nullptr, ErrorCode::kInvalidArgument, name(), ": the last block (",
+        block_names_.back(),
+        ") has no scores to predict with; derive it from tessera::Head and give its logits()");
+  return head->logits(hidden, run.micro_batch);
+}
+
+}  // namespace tessera
