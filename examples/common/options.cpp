@@ -218,6 +218,9 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("backend", &o.backend, "transport of the collectives",
             {"auto", "local", "mpi", "nccl", "tcp"});
   flags.add("dry_run", &o.dry_run, "check everything, say what would run, and stop");
+  flags.add("rehearse", &o.rehearse,
+            "before a long run: a few steps of it, a save, a kill, going on, also under another "
+            "layout; say what that takes and how often to save, and stop");
 }
 
 std::string data_recipe(const TrainOptions& o) {
@@ -245,6 +248,7 @@ void validate_options(const TrainOptions& o, Program program) {
   require(!text || !o.model.empty() || !o.tokenizer.empty(),
           "text files need --tokenizer DIR (with tokenizer.json)");
   require(!o.output_dir.empty() || o.dry_run, "give --output_dir DIR");
+  require(!o.rehearse || !o.dry_run, "--dry_run and --rehearse exclude each other");
   require(o.label_padding == "ignore" || o.supervise == "all" || program != Program::kSquad,
           "--label_padding include needs --supervise all");
   require(!o.packing || o.padding_side == "right",

@@ -69,7 +69,7 @@ struct TrainOptions {
   // run
   int64_t ranks = 1;
   std::string backend = "auto";
-  bool dry_run = false;
+  bool dry_run = false, rehearse = false;
 
   int64_t global_batch_size(int64_t data_ranks) const {
     return per_device_train_batch_size * gradient_accumulation_steps * data_ranks;

@@ -12,6 +12,7 @@
 #include "examples/common/options.h"
 #include "examples/common/output.h"
 #include "examples/common/prepare.h"
+#include "examples/common/rehearsal.h"
 #include "examples/common/run_checkpoints.h"
 #include "examples/common/training_run.h"
 #include "tessera/comm/launch.h"
@@ -72,15 +73,18 @@ int run_finetune(Program program, const std::string& name, const std::string& su
     check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
           "--packing needs --max_seq_length N, the length of its sequences");
     check_ranks(options);
-    check_resume(options);
-    check_output_directory(options);
-    set_numerics(options);
-    prepared = prepare(options, program);
+    if (!options.rehearse) {
+      check_resume(options);
+      check_output_directory(options);
+      set_numerics(options);
+      prepared = prepare(options, program);
+    }
   } catch (...) {
     problem = std::current_exception();
     options.ranks = 1;
     options.backend = "auto";
   }
+  if (options.rehearse && !problem) return rehearse(flags, options);
   const std::vector<std::string> arguments(argv, argv + argc);
   std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
   if (options.save_strategy != "no" && options.save_on_signal) signals.emplace();

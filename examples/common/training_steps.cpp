@@ -168,8 +168,11 @@ bool TrainingRun::between_steps() {
 void TrainingRun::record(const std::vector<SavedCheckpoint>& saved) {
   if (!reports()) return;
   for (const SavedCheckpoint& one : saved) {
-    recorder_->checkpoint(
-        {.path = one.path, .bytes = one.bytes, .write_s = one.write_s, .stall_s = one.stall_s});
+    recorder_->checkpoint({.path = one.path,
+                           .bytes = one.bytes,
+                           .write_s = one.write_s,
+                           .stall_s = one.stall_s,
+                           .waited_s = one.waited_s});
   }
 }
 

@@ -192,6 +192,11 @@ void CheckpointWriter::before_update() {
 void CheckpointWriter::complete() {
   while (under_way_) {
     if (under_way_->is_done) under_way_->is_done->answer();
+    SavedCheckpoint& saved = under_way_->saved;
+    const double started = now_s();
+    under_way_->task.wait();
+    saved.waited_s += now_s() - started;
+    saved.stall_s += now_s() - started;
     advance();
   }
 }

@@ -167,6 +167,7 @@ Event to_event(const CheckpointRecord& r) {
            {"bytes", r.bytes},
            {"write_s", r.write_s},
            {"stall_s", r.stall_s},
+           {"waited_s", r.waited_s},
            {"restored_from", text_or_null(r.restored_from)}}};
 }
 

@@ -36,6 +36,9 @@ struct SavedCheckpoint {
   int64_t bytes = 0;   // of all ranks' files
   double write_s = 0;  // from save() until it was complete
   double stall_s = 0;  // of it, how long this rank's calls took
+  // Of stall_s, waiting for the disk: all of a synchronous save's writing; else because the next
+  // save, or the end of the run, came before this one was complete.
+  double waited_s = 0;
 };
 
 // Writes checkpoints into one directory, which no other job may use meanwhile. Every call is

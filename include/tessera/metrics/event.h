@@ -94,7 +94,7 @@ struct EvalRecord {
 struct CheckpointRecord {
   std::string path;
   int64_t bytes = 0;
-  double write_s = 0, stall_s = 0;
+  double write_s = 0, stall_s = 0, waited_s = 0;
   std::string restored_from;
 };
 
