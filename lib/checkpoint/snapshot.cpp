@@ -36,6 +36,16 @@ uintptr_t address(const at::Tensor& value) {
   return reinterpret_cast<uintptr_t>(value.const_data_ptr());
 }
 
+// Undefined where the memory is free in pieces only.
+at::Tensor device_block(at::Device device, int64_t bytes) {
+  if (bytes == 0) return {};
+  try {
+    return at::empty({bytes}, at::dtype(at::kByte).device(device));
+  } catch (const c10::OutOfMemoryError&) {
+    return {};
+  }
+}
+
 at::Tensor host_memory(at::Device source, int64_t bytes, int host_ranks) {
   // A step count or two: looking at the host's topology would take longer than all of a save.
   if (bytes < kSmallHostPart) return at::empty({bytes}, at::kByte);
@@ -112,14 +122,10 @@ bool Snapshot::find_memory(std::vector<Run*>& on_device, std::vector<Run*>& on_h
     (stays ? device_bytes : host_bytes) += aligned(run.bytes());
     (stays ? on_device : on_host).push_back(&run);
   }
-  at::Tensor copies;
-  if (device_bytes > 0) {
-    try {
-      copies = at::empty({device_bytes}, at::dtype(at::kByte).device(device));
-    } catch (const c10::OutOfMemoryError&) {  // in pieces that are too small
-      host_bytes += std::exchange(device_bytes, 0);
-      for (Run* run : std::exchange(on_device, {})) on_host.push_back(run);
-    }
+  const at::Tensor copies = device_block(device, device_bytes);
+  if (device_bytes > 0 && !copies.defined()) {
+    host_bytes += std::exchange(device_bytes, 0);
+    for (Run* run : std::exchange(on_device, {})) on_host.push_back(run);
   }
   device_bytes_ = device_bytes;
   if (host_bytes > 0 && (!host_.defined() || host_.numel() < host_bytes)) {
@@ -141,12 +147,20 @@ bool Snapshot::find_memory(std::vector<Run*>& on_device, std::vector<Run*>& on_h
 
 void Snapshot::reserve(const std::vector<ShardPiece>& pieces) {
   const at::Device device = device_of(pieces);
-  int64_t bytes = 0;
-  for (const ShardPiece& piece : pieces)
-    bytes += aligned(static_cast<int64_t>(piece.value.nbytes()));
-  if (device.is_cuda()) bytes -= std::max<int64_t>(device_budget(device) - kRun, 0);
-  if (bytes < kSmallHostPart || host_.defined()) return;
-  reserved_ = std::async(std::launch::async, host_memory, device, bytes, host_ranks_);
+  int64_t host_bytes = 0, device_bytes = 0;
+  for (const ShardPiece& piece : pieces) {
+    const bool on_device = device.is_cuda() && !piece.value.is_cpu();
+    (on_device ? device_bytes : host_bytes) += aligned(static_cast<int64_t>(piece.value.nbytes()));
+  }
+  if (device_bytes > 0) {
+    // Gone at once, but the device's allocator keeps it, which is what takes long to get.
+    const int64_t fits = std::clamp<int64_t>(device_budget(device), 0, device_bytes);
+    const at::Tensor block = device_block(device, fits);
+    device_bytes_ = block.defined() ? fits : 0;
+    if (device_bytes_ < device_bytes) host_bytes += device_bytes - device_bytes_ + kRun;
+  }
+  if (host_bytes < kSmallHostPart || host_.defined()) return;
+  reserved_ = std::async(std::launch::async, host_memory, device, host_bytes, host_ranks_);
 }
 
 bool Snapshot::take(const std::vector<ShardPiece>& pieces, bool late) {

@@ -19,7 +19,8 @@ class Snapshot {
   explicit Snapshot(int host_ranks) : host_ranks_(host_ranks) {}
   ~Snapshot();
 
-  // Gets the host memory that copies of these pieces need, on a thread; the next call waits for it.
+  // Gets the memory that copies of these pieces need: the device's at once, to be kept by its
+  // allocator, the host's on a thread; the next call waits for it.
   void reserve(const std::vector<ShardPiece>& pieces);
 
   // Copies the values: on their device as far as its memory allows, which takes milliseconds, the

@@ -57,9 +57,9 @@ class CheckpointWriter {
   // continuation, are renamed to <name>.old, so that nobody takes them for this run's.
   void resume_from(int64_t step);
 
-  // Gets the host memory that save() needs where the device has no room for a copy of such a state,
-  // on a thread, so that the first save costs what the others do. To be called when the device's
-  // memory is filled as it will be, after a step. Not collective.
+  // Gets the memory that copies of such a state need, so that the first save costs what the others
+  // do. To be called when the device's memory is filled as it will be, after a step. Not
+  // collective.
   void reserve(const std::vector<StateTensor>& state);
   // Saves the pieces of all ranks as <directory>/checkpoint-<step>. run: a JSON object of the
   // caller's, the same on all ranks; given back by Checkpoint::run(). One save is under way at a
