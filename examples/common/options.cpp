@@ -89,6 +89,41 @@ void add_training_flags(FlagSet& flags, TrainOptions& o) {
             "only algorithms that give the same bits every time");
 }
 
+void check_schedule(const TrainOptions& o) {
+  const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
+  LrSchedule{.kind = kind,
+             .peak = o.learning_rate,
+             .options = parse_lr_schedule_options(kind, o.lr_scheduler_kwargs)}
+      .validate();
+  const bool evaluates =
+      (!o.validation_file.empty() || !o.validation_ids.empty()) && o.eval_steps >= 0;
+  require(kind != LrScheduleKind::kReduceOnPlateau || evaluates,
+          "--lr_scheduler_type reduce_lr_on_plateau follows the evaluation's loss; give "
+          "--validation_file");
+}
+
+// The best checkpoint is one of those whose step was evaluated.
+void check_best(const TrainOptions& o, Program program) {
+  require(o.metric_for_best_model == "loss" || program == Program::kClassification,
+          "--metric_for_best_model accuracy is known of classification only; use loss");
+  if (!o.load_best_model_at_end) return;
+  const bool evaluated = !o.validation_file.empty() || !o.validation_ids.empty();
+  const bool together =
+      o.save_strategy == "epoch"
+          ? o.eval_steps == 0
+          : o.save_strategy == "steps" && o.eval_steps > 0 && o.save_steps % o.eval_steps == 0;
+  require(evaluated && together,
+          "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
+          "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
+          "multiple of --eval_steps");
+}
+
+bool is_dtype(const std::string& name) {
+  return name.empty() || std::find(kDtypes.begin(), kDtypes.end(), name) != kDtypes.end();
+}
+
+}  // namespace
+
 void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.section("Strategy and precision");
   flags.add("strategy", &o.strategy,
@@ -140,41 +175,6 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
   flags.add("sequence_parallel", &o.sequence_parallel,
             "tensor parallel: norms and residuals hold a part of the sequence");
 }
-
-void check_schedule(const TrainOptions& o) {
-  const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
-  LrSchedule{.kind = kind,
-             .peak = o.learning_rate,
-             .options = parse_lr_schedule_options(kind, o.lr_scheduler_kwargs)}
-      .validate();
-  const bool evaluates =
-      (!o.validation_file.empty() || !o.validation_ids.empty()) && o.eval_steps >= 0;
-  require(kind != LrScheduleKind::kReduceOnPlateau || evaluates,
-          "--lr_scheduler_type reduce_lr_on_plateau follows the evaluation's loss; give "
-          "--validation_file");
-}
-
-// The best checkpoint is one of those whose step was evaluated.
-void check_best(const TrainOptions& o, Program program) {
-  require(o.metric_for_best_model == "loss" || program == Program::kClassification,
-          "--metric_for_best_model accuracy is known of classification only; use loss");
-  if (!o.load_best_model_at_end) return;
-  const bool evaluated = !o.validation_file.empty() || !o.validation_ids.empty();
-  const bool together =
-      o.save_strategy == "epoch"
-          ? o.eval_steps == 0
-          : o.save_strategy == "steps" && o.eval_steps > 0 && o.save_steps % o.eval_steps == 0;
-  require(evaluated && together,
-          "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
-          "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
-          "multiple of --eval_steps");
-}
-
-bool is_dtype(const std::string& name) {
-  return name.empty() || std::find(kDtypes.begin(), kDtypes.end(), name) != kDtypes.end();
-}
-
-}  // namespace
 
 void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.understand_foreign();
@@ -238,6 +238,34 @@ std::string data_recipe(const TrainOptions& o) {
       .text();
 }
 
+void validate_layout(const TrainOptions& o) {
+  struct Range {
+    const char* name;
+    int64_t value, least, most;
+  };
+  constexpr int64_t kMuch = int64_t{1} << 40, kCount = 65536;
+  for (const Range& range :
+       {Range{"bucket_bytes", o.bucket_bytes, 1, kMuch},
+        Range{"pipeline_parallel", o.pipeline_parallel, 1, kCount},
+        Range{"pipeline_chunks", o.pipeline_chunks, 1, kCount},
+        Range{"tensor_parallel", o.tensor_parallel, 1, kCount}, Range{"ranks", o.ranks, 1, kMuch},
+        Range{"persistence_threshold", o.persistence_threshold, 0, INT64_MAX},
+        Range{"prefetch_blocks", o.prefetch_blocks, 0, kCount},
+        Range{"fsdp_unit_numel", o.fsdp_unit_numel, 0, INT64_MAX},
+        Range{"shard_ranks", o.shard_ranks, 0, kCount},
+        Range{"offload_threads", o.offload_threads, 0, kCount}}) {
+    require(range.value >= range.least, "--", range.name, " is ", range.value,
+            range.least == 1 ? "; it must be at least 1" : "; it must not be negative");
+    require(range.value <= range.most, "--", range.name, " is ", range.value,
+            "; that is too large");
+  }
+  require(o.ranks <= 256, "--ranks is ", o.ranks,
+          "; threads as ranks end at 256, use mpirun for more");
+  require(is_dtype(o.gradient_dtype), "--gradient_dtype is '", o.gradient_dtype,
+          "'; fp32, bf16 or fp16");
+  require(is_dtype(o.reduce_dtype), "--reduce_dtype is '", o.reduce_dtype, "'; fp32, bf16 or fp16");
+}
+
 void validate_options(const TrainOptions& o, Program program) {
   require(o.model.empty() != o.model_config.empty(),
           "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
@@ -263,12 +291,8 @@ void validate_options(const TrainOptions& o, Program program) {
       {"gradient_accumulation_steps", o.gradient_accumulation_steps},
       {"logging_steps", o.logging_steps},
       {"loss_scale_window", o.loss_scale_window},
-      {"save_steps", o.save_steps},
-      {"bucket_bytes", o.bucket_bytes},
-      {"pipeline_parallel", o.pipeline_parallel},
-      {"pipeline_chunks", o.pipeline_chunks},
-      {"tensor_parallel", o.tensor_parallel},
-      {"ranks", o.ranks}};
+      {"save_steps", o.save_steps}};
+  validate_layout(o);
   for (const auto& [name, value] : positive) {
     require(value >= 1, "--", name, " is ", value, "; it must be at least 1");
     require(value <= int64_t{1} << 40, "--", name, " is ", value, "; that is too large");
@@ -278,11 +302,6 @@ void validate_options(const TrainOptions& o, Program program) {
       {"save_total_limit", static_cast<double>(o.save_total_limit)},
       {"num_labels", static_cast<double>(o.num_labels)},
       {"doc_stride", static_cast<double>(o.doc_stride)},
-      {"persistence_threshold", static_cast<double>(o.persistence_threshold)},
-      {"prefetch_blocks", static_cast<double>(o.prefetch_blocks)},
-      {"fsdp_unit_numel", static_cast<double>(o.fsdp_unit_numel)},
-      {"shard_ranks", static_cast<double>(o.shard_ranks)},
-      {"offload_threads", static_cast<double>(o.offload_threads)},
       {"learning_rate", o.learning_rate},
       {"weight_decay", o.weight_decay},
       {"max_grad_norm", o.max_grad_norm},
@@ -305,18 +324,6 @@ void validate_options(const TrainOptions& o, Program program) {
   require(o.initial_loss_scale >= 1 && o.initial_loss_scale <= kLargestLossScale,
           "--initial_loss_scale is ", o.initial_loss_scale,
           "; it must be at least 1 and at most 2^63, where growth ends");
-  const std::pair<const char*, int64_t> counts[] = {
-      {"pipeline_parallel", o.pipeline_parallel}, {"pipeline_chunks", o.pipeline_chunks},
-      {"tensor_parallel", o.tensor_parallel},     {"shard_ranks", o.shard_ranks},
-      {"prefetch_blocks", o.prefetch_blocks},     {"offload_threads", o.offload_threads}};
-  for (const auto& [name, value] : counts) {
-    require(value <= 65536, "--", name, " is ", value, "; that is too large");
-  }
-  require(o.ranks <= 256, "--ranks is ", o.ranks,
-          "; threads as ranks end at 256, use mpirun for more");
-  require(is_dtype(o.gradient_dtype), "--gradient_dtype is '", o.gradient_dtype,
-          "'; fp32, bf16 or fp16");
-  require(is_dtype(o.reduce_dtype), "--reduce_dtype is '", o.reduce_dtype, "'; fp32, bf16 or fp16");
   for (const std::string& slice : {o.train_slice, o.validation_slice}) {
     if (!slice.empty()) Slice::parse(slice);
   }

@@ -76,13 +76,16 @@ struct TrainOptions {
   }
 };
 
+// How the model is spread, and in which precision.
+void add_strategy_flags(FlagSet& flags, TrainOptions& options);
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program);
 
 // The data options that a file's tokens depend on, as text.
 std::string data_recipe(const TrainOptions& options);
 
-// Everything that can be said from the values alone, without files and ranks. Throws
-// Error(kInvalidArgument).
+// Everything that can be said from the values alone, without files and ranks: of the strategy and
+// the number of ranks, and of all. Throws Error(kInvalidArgument).
+void validate_layout(const TrainOptions& options);
 void validate_options(const TrainOptions& options, Program program);
 
 }  // namespace tessera::programs

@@ -20,7 +20,6 @@
 #include "tessera/train/stop_signal.h"
 
 namespace tessera::programs {
-namespace {
 
 bool speaks_first() {
   try {
@@ -50,8 +49,6 @@ void check_ranks(const TrainOptions& options) {
         "--ranks ", options.ranks, " needs --backend local; for ", options.backend,
         " start the program with mpirun -n ", options.ranks);
 }
-
-}  // namespace
 
 int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
                  char** argv) {

@@ -1,12 +1,11 @@
 // What generate() writes is what transformers writes behind the same prompts, under every strategy.
 #include <ATen/ATen.h>
 
-#include "tessera/backends/parallel_config.h"
-#include "tessera/checkpoint/huggingface.h"
-#include "tessera/core/json.h"
+#include <cmath>
+
 #include "tessera/generation/generate.h"
-#include "tessera/optim/sgd.h"
-#include "tests/parity/huggingface/fixtures.h"
+#include "tessera/generation/perplexity.h"
+#include "tests/parity/huggingface/generation_work.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
@@ -16,76 +15,17 @@ using namespace tessera::testing;
 
 namespace {
 
-using Ids = std::vector<std::vector<int64_t>>;
-
-constexpr const char* kModels[] = {"generation/bloom", "generation/gpt2", "llama", "causal"};
-
-Ids ids_of(const Json& rows) {
-  Ids ids;
-  for (const auto& row : rows.items()) {
-    ids.emplace_back();
-    for (const auto& id : row.items()) ids.back().push_back(id.as_int64());
-  }
-  return ids;
-}
-
-struct Work {
-  Fixture fixture;
-  Ids prompts, expected;
-  GenerationOptions options;
-
-  explicit Work(const std::string& model) : fixture(load_fixture(model)) {
-    const Json numbers = Json::parse_file(fixture_path("generation/expected.json"));
-    const Json own = numbers.at("models").at(model);
-    prompts = ids_of(numbers.at("prompts"));
-    expected = ids_of(own.at("ids"));
-    options = {.max_new_tokens = numbers.at("max_new_tokens").as_int64(),
-               .end_tokens = {own.at("end_token").as_int64()},
-               .max_positions = fixture.config().max_positions,
-               .vocabulary = fixture.config().vocabulary,
-               .batch_size = 4};
-  }
-};
-
-struct Layout {
-  ParallelConfig parallel;
-  int pipeline = 1, data = 1, tensor = 1;
-};
-
-Layout layout(const std::string& strategy, int pipeline, int data, int tensor) {
-  Layout made{.pipeline = pipeline, .data = data, .tensor = tensor};
-  made.parallel.strategy = strategy;
-  made.parallel.persistence_threshold = 100;
-  return made;
-}
-
-// On every rank of the layout.
-void on_ranks(const Layout& row, const Fixture& fixture,
+// With threads as ranks.
+void on_ranks(const WritingLayout& row, const Fixture& fixture,
               const std::function<void(Strategy&, const DeviceMesh&)>& fn) {
-  const HuggingFaceDirectory source(fixture.directory);
-  run_ranks(row.pipeline * row.data * row.tensor, [&](Communicator& comm) {
-    const DeviceMesh mesh(comm, {row.pipeline, row.data, row.tensor});
-    auto strategy = make_strategy(row.parallel, mesh);
-    strategy->attach(fixture.model, {.device = comm.device(), .source = &source}, make_sgd({}));
-    fn(*strategy, mesh);
-  });
+  run_ranks(row.ranks(), [&](Communicator& world) { with_strategy(world, row, fixture, fn); });
 }
 
-void require_expected(const std::vector<GeneratedRow>& rows, const Work& work) {
-  require(rows.size() == work.expected.size(), rows.size(), " rows");
-  for (size_t i = 0; i < rows.size(); ++i) {
-    require(rows[i].ids == work.expected[i], "prompt ", i, ": ", at::IntArrayRef(rows[i].ids),
-            " instead of ", at::IntArrayRef(work.expected[i]));
-    const bool ended = rows[i].ids.back() == work.options.end_tokens.front();
-    require((rows[i].finish == FinishReason::kEndToken) == ended, "prompt ", i, ": finish reason");
-  }
-}
-
-void check_layout(const Layout& row, const GenerationOptions& change = {}) {
-  CAPTURE(row.parallel.strategy, row.pipeline, row.data, row.tensor);
-  for (const std::string name : kModels) {
+void check_layout(const WritingLayout& row, const GenerationOptions& change = {}) {
+  INFO(row.name());
+  for (const std::string name : kWritingModels) {
     INFO(name);
-    Work work(name);
+    WritingTrial work(name);
     work.options.use_cache = change.use_cache;
     work.options.batch_size = std::min(change.batch_size, work.options.batch_size);
     on_ranks(row, work.fixture, [&](Strategy& strategy, const DeviceMesh& mesh) {
@@ -100,21 +40,22 @@ TEST_CASE("generated ids are transformers': one rank, with and without a cache, 
   for (const bool use_cache : {true, false}) {
     for (const int64_t rows : {1, 3, 4}) {
       CAPTURE(use_cache, rows);
-      check_layout(layout("single", 1, 1, 1), {.batch_size = rows, .use_cache = use_cache});
+      check_layout(writing_layout("single", 1, 1, 1), {.batch_size = rows, .use_cache = use_cache});
     }
   }
 }
 
 TEST_CASE("generated ids are transformers': ddp, zero1 and zero2") {
   for (const std::string strategy : {"ddp", "zero1", "zero2"}) {
-    check_layout(layout(strategy, 1, 2, 1));
+    check_layout(writing_layout(strategy, 1, 2, 1));
   }
 }
 
 TEST_CASE("generated ids are transformers': parameters sharded, and in host memory") {
-  for (const std::string strategy : {"zero3", "fsdp"}) check_layout(layout(strategy, 1, 3, 1));
+  for (const std::string strategy : {"zero3", "fsdp"})
+    check_layout(writing_layout(strategy, 1, 3, 1));
   for (const int ranks : {1, 2}) {
-    Layout row = layout("zero3", 1, ranks, 1);
+    WritingLayout row = writing_layout("zero3", 1, ranks, 1);
     row.parallel.offload.what = Offload::kOptimizerAndParameters;
     check_layout(row);
   }
@@ -123,19 +64,19 @@ TEST_CASE("generated ids are transformers': parameters sharded, and in host memo
 TEST_CASE("generated ids are transformers': stages of a pipeline") {
   for (const bool use_cache : {true, false}) {
     for (const bool shared : {false, true}) {
-      Layout row = layout("ddp", 2, 1, 1);
+      WritingLayout row = writing_layout("ddp", 2, 1, 1);
       row.parallel.pipeline.shared_vocabulary = shared;
       check_layout(row, {.use_cache = use_cache});
     }
   }
-  Layout row = layout("single", 2, 1, 1);
+  WritingLayout row = writing_layout("single", 2, 1, 1);
   row.parallel.pipeline = {.schedule = "interleaved", .chunks = 2};
   check_layout(row);
 }
 
 TEST_CASE("generated ids are transformers': tensor ranks") {
   for (const bool sequence_parallel : {false, true}) {
-    Layout row = layout("single", 1, 1, 2);
+    WritingLayout row = writing_layout("single", 1, 1, 2);
     row.parallel.sequence_parallel = sequence_parallel;
     check_layout(row);
     check_layout(row, {.use_cache = false});
@@ -143,8 +84,139 @@ TEST_CASE("generated ids are transformers': tensor ranks") {
 }
 
 TEST_CASE("generated ids are transformers': all three axes") {
-  check_layout(layout("zero1", 2, 2, 2));
-  Layout row = layout("zero3", 1, 2, 2);
+  check_layout(writing_layout("zero1", 2, 2, 2));
+  WritingLayout row = writing_layout("zero3", 1, 2, 2);
   row.parallel.sequence_parallel = true;
   check_layout(row);
+}
+
+TEST_CASE("perplexity is that of transformers' guide") {
+  const Json numbers = generation_numbers();
+  const std::vector<int64_t> text = ids_of(numbers.at("text"));
+  for (const std::string name : kWritingModels) {
+    for (const WritingLayout& row :
+         {writing_layout("single", 1, 1, 1), writing_layout("zero3", 1, 3, 1),
+          writing_layout("ddp", 2, 1, 1), writing_layout("single", 1, 1, 2)}) {
+      INFO(name << " " << row.name());
+      on_ranks(row, load_fixture(name), [&](Strategy& strategy, const DeviceMesh& mesh) {
+        for (const Json& expected : numbers.at("models").at(name).at("perplexity").items()) {
+          const Perplexity actual = perplexity(strategy, mesh, text,
+                                               {.window = expected.at("window").as_int64(),
+                                                .stride = expected.at("stride").as_int64(),
+                                                .batch_size = 2});
+          const auto close = [](double a, double b) { return std::abs(a - b) < 1e-4 * b; };
+          require(close(actual.value, expected.at("perplexity").as_double()), "perplexity ",
+                  actual.value, " instead of ", expected.at("perplexity").as_double());
+          require(close(actual.per_token, expected.at("perplexity_per_token").as_double()),
+                  "perplexity per token ", actual.per_token);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("what is drawn has the probabilities that transformers' processors leave") {
+  const Json sampling = generation_numbers().at("sampling");
+  std::vector<at::Tensor> rows;
+  for (const Json& row : sampling.at("scores").items()) {
+    rows.push_back(at::tensor(numbers(row), at::kFloat));
+  }
+  const at::Tensor scores = at::stack(rows);
+  constexpr int64_t kDraws = 4000;
+  for (const Json& item : sampling.at("cases").items()) {
+    const SamplingOptions options{.temperature = item.at("temperature").as_double(),
+                                  .top_k = item.at("top_k").as_int64(),
+                                  .top_p = item.at("top_p").as_double()};
+    CAPTURE(options.temperature, options.top_k, options.top_p);
+    for (int64_t row = 0; row < scores.size(0); ++row) {
+      const at::Tensor uniform = (at::arange(kDraws, at::kDouble) + 0.5) / kDraws;
+      const at::Tensor drawn = sampled_token(scores[row].expand({kDraws, -1}), uniform, options);
+      const at::Tensor share = drawn.bincount({}, scores.size(1)).to(at::kDouble) / kDraws;
+      const at::Tensor expected =
+          at::tensor(numbers(item.at("probability").at(static_cast<size_t>(row))), at::kDouble);
+      CHECK((share - expected).abs().max().item<double>() <= 1.01 / kDraws);
+    }
+  }
+}
+
+TEST_CASE("what is drawn is the same on every layout and in every batch, and follows the seed") {
+  WritingTrial work("llama");
+  work.options.sampling = SamplingOptions{.temperature = 1.2, .top_p = 0.9, .seed = 3};
+  const auto drawn = [&](const WritingLayout& row, const GenerationOptions& options) {
+    std::vector<GeneratedRow> rows;
+    on_ranks(row, work.fixture, [&](Strategy& strategy, const DeviceMesh& mesh) {
+      auto mine = generate(strategy, mesh, work.prompts, options);
+      if (mesh.world().rank() == 0) rows = std::move(mine);
+    });
+    Ids ids;
+    for (const GeneratedRow& row : rows) ids.push_back(row.ids);
+    return ids;
+  };
+  const Ids expected = drawn(writing_layout("single", 1, 1, 1), work.options);
+  CHECK(expected != work.expected);
+  GenerationOptions other = work.options;
+  other.batch_size = 3;
+  other.use_cache = false;
+  CHECK(drawn(writing_layout("single", 1, 1, 1), other) == expected);
+  for (const WritingLayout& row : {writing_layout("zero3", 1, 2, 1), writing_layout("ddp", 2, 1, 1),
+                                   writing_layout("single", 1, 1, 2)}) {
+    CHECK(drawn(row, work.options) == expected);
+  }
+  other = work.options;
+  other.sampling->seed = 4;
+  CHECK(drawn(writing_layout("single", 1, 1, 1), other) != expected);
+}
+
+TEST_CASE("a row ends where the model has no more positions") {
+  WritingTrial work("generation/gpt2");
+  work.options.end_tokens.clear();
+  work.options.without_end_token = true;
+  work.options.max_new_tokens = 30;
+  on_ranks(writing_layout("ddp", 1, 2, 1), work.fixture,
+           [&](Strategy& strategy, const DeviceMesh& mesh) {
+             const auto rows = generate(strategy, mesh, work.prompts, work.options);
+             for (size_t i = 0; i < rows.size(); ++i) {
+               require(rows[i].ids.size() + work.prompts[i].size() == 16, "row ", i, " has ",
+                       rows[i].ids.size(), " tokens");
+               require(rows[i].finish == FinishReason::kLength, "finish reason");
+             }
+           });
+}
+
+TEST_CASE("what cannot be generated is refused on all ranks") {
+  const WritingTrial work("generation/gpt2");
+  const auto refused = [&](const std::string& what, const Ids& prompts,
+                           const GenerationOptions& options) {
+    on_ranks(writing_layout("zero3", 1, 2, 1), work.fixture,
+             [&](Strategy& strategy, const DeviceMesh& mesh) {
+               const std::string said = require_error(
+                   ErrorCode::kInvalidArgument, [&] { generate(strategy, mesh, prompts, options); },
+                   what);
+               require(said.find(what) != said.npos, "expected ", what, ", found ", said);
+             });
+  };
+  const auto changed = [&](const std::function<void(GenerationOptions&)>& change) {
+    GenerationOptions options = work.options;
+    change(options);
+    return options;
+  };
+  refused("prompt 1 is empty", {{5}, {}}, work.options);
+  refused("prompt 0 has 16 tokens, but the model has 16 positions", {Ids::value_type(16, 5)},
+          work.options);
+  refused("prompt 1 holds the id 61", {{5}, {7, 61}}, work.options);
+  refused("no end token", work.prompts, changed([](auto& o) { o.end_tokens.clear(); }));
+  refused("max_new_tokens is 0", work.prompts, changed([](auto& o) { o.max_new_tokens = 0; }));
+  refused("top_p is 0", work.prompts,
+          changed([](auto& o) { o.sampling = SamplingOptions{.top_p = 0}; }));
+  refused("temperature is 0", work.prompts,
+          changed([](auto& o) { o.sampling = SamplingOptions{.temperature = 0}; }));
+  on_ranks(writing_layout("ddp", 1, 2, 1), work.fixture,
+           [&](Strategy& strategy, const DeviceMesh& mesh) {
+             const Ids mine{{5, static_cast<int64_t>(mesh.world().rank())}};
+             const std::string said = require_error(
+                 ErrorCode::kInvalidArgument, [&] { generate(strategy, mesh, mine, work.options); },
+                 "other prompts");
+             require(said.find("different prompts") != said.npos, said);
+             require(generate(strategy, mesh, {}, work.options).empty(), "no prompts, no rows");
+           });
 }
