@@ -16,6 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kWriteBehind = int64_t{16} << 20;
+// Not on the disk yet, at most: a system whose memory is full of such pages stops every process
+// that writes, the run's logs included.
+constexpr int64_t kMostUnwritten = int64_t{256} << 20;
 
 void require(bool done, const std::string& path, const char* what) {
   const int reason = errno;
@@ -47,9 +50,15 @@ void OutputFile::append(const void* bytes, int64_t size) {
     done += put;
   }
   size_ += size;
-  // The disk begins while the next bytes are made; a hint, so what it says does not matter.
-  if (begin / kWriteBehind != size_ / kWriteBehind) {
-    ::sync_file_range(file_, begin, size_ - begin, SYNC_FILE_RANGE_WRITE);
+  if (size_ - begun_ < kWriteBehind) return;
+  // The disk begins while the next bytes are made. Hints, so what they say does not matter.
+  ::sync_file_range(file_, begun_, size_ - begun_, SYNC_FILE_RANGE_WRITE);
+  begun_ = size_;
+  if (const int64_t behind = size_ - kMostUnwritten; behind > waited_) {
+    ::sync_file_range(
+        file_, waited_, behind - waited_,
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    waited_ = behind;
   }
 }
 

@@ -26,6 +26,7 @@ class OutputFile {
   std::string path_;
   int file_;
   int64_t size_ = 0;
+  int64_t begun_ = 0, waited_ = 0;  // bytes on their way to the disk, and those that have arrived
 };
 
 // Makes the names in a directory durable.

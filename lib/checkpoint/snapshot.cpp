@@ -21,6 +21,7 @@ constexpr int64_t kRun = int64_t{256} << 20;  // so that a part of the values fi
 // Stays free for what the next steps allocate.
 constexpr int64_t kDeviceMargin = int64_t{2} << 30;
 constexpr int64_t kHostMargin = int64_t{2} << 30;
+constexpr int kTouching = 8;  // threads
 constexpr int64_t kSmallHostPart = int64_t{1} << 20;
 
 // See StateTensor::kind.
@@ -51,7 +52,10 @@ at::Tensor host_memory(at::Device source, int64_t bytes, int host_ranks) {
   if (bytes < kSmallHostPart) return at::empty({bytes}, at::kByte);
   if (available_host_memory() < (bytes + kHostMargin) * host_ranks) return {};
   try {
-    HostThreads threads(2, cores_near(source));
+    // A block of tens of GB is touched page by page; the run's own threads need cores, too.
+    const std::vector<int> cores = cores_near(source);
+    const int count = std::clamp(static_cast<int>(cores.size()) / (2 * host_ranks), 2, kTouching);
+    HostThreads threads(count, cores);
     return host_zeros(bytes, at::kByte, source.is_cuda(), threads);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
