@@ -105,6 +105,7 @@ class ConsoleSink final : public Sink {
                        format("  loss %.5f", e.number("eval_loss").value_or(NAN));
     if (auto accuracy = e.number("eval_accuracy"))
       text += format("  accuracy %.1f %%", *accuracy * 100);
+    if (auto macro = e.number("eval_f1_macro")) text += format("  macro F1 %.3f", *macro);
     if (auto exact = e.number("eval_exact_match")) text += format("  exact match %.1f %%", *exact);
     if (auto f1 = e.number("eval_f1")) text += format("  F1 %.1f", *f1);
     return text + "  " + seconds_text(e.number("eval_runtime").value_or(0));

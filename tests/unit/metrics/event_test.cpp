@@ -62,3 +62,14 @@ TEST_CASE("experiment names follow the field's habit") {
   run.pin_memory = true;
   CHECK(experiment_name(run) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2_off_pin");
 }
+
+TEST_CASE("an evaluation has the scores that were taken, and no others") {
+  EvalRecord record;
+  CHECK(to_event(record).find("eval_f1_macro") == nullptr);
+  record.eval_f1_macro = 0.25;
+  record.eval_f1_weighted = 0.5;
+  const Event event = to_event(record);
+  CHECK(event.number("eval_f1_macro") == 0.25);
+  CHECK(event.number("eval_f1_weighted") == 0.5);
+  CHECK(event.find("eval_f1") == nullptr);
+}
