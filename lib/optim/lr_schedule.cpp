@@ -46,6 +46,10 @@ class Factor {
         return cosine_warmup_with_min_lr();
       case LrScheduleKind::kWarmupStableDecay:
         return warmup_stable_decay();
+      case LrScheduleKind::kWarmupLr:
+      case LrScheduleKind::kWarmupDecayLr:
+      case LrScheduleKind::kWarmupCosineLr:
+        return deepspeed();
       default:
         return done_ < warmup_ ? done_ / std::max(1.0, warmup_) : after_warmup();
     }
@@ -94,11 +98,32 @@ class Factor {
                               ? static_cast<double>(*o_.num_stable_steps)
                               : static_cast<double>(s_.total_steps) - warmup_ - decay;
     const double decays_from = warmup_ + stable;
-    if (done_ < warmup_) return above(o_.min_lr_ratio, rise(o_.warmup_type, done_ / warmup_));
+    if (done_ < warmup_) {
+      return above(o_.min_lr_ratio, rise(o_.warmup_type.value_or("linear"), done_ / warmup_));
+    }
     if (done_ < decays_from) return 1;
     if (done_ >= decays_from + decay) return o_.min_lr_ratio;
     return above(o_.min_lr_ratio,
                  fall(o_.decay_type, (done_ - decays_from) / decay, o_.num_cycles.value_or(0.5)));
+  }
+
+  double deepspeed() const {
+    const bool cosine = s_.kind == LrScheduleKind::kWarmupCosineLr;
+    const double floor = cosine ? o_.warmup_min_ratio : o_.warmup_min_lr / s_.peak;
+    const double last = done_ - 1;  // its last_batch_iteration
+    if (last < 0) return cosine ? 0 : floor;
+    const double warmup = std::max(2.0, warmup_);
+    const auto total = static_cast<double>(o_.total_num_steps.value_or(s_.total_steps));
+    if (last < warmup) {
+      const bool linear = o_.warmup_type == "linear";
+      return floor + (1 - floor) * (linear ? last / warmup : std::log(last + 1) / std::log(warmup));
+    }
+    const double decay = std::max(1.0, total - warmup);
+    if (cosine) {
+      return above(o_.cos_min_ratio, wave(0.5, std::min(1.0, (last - warmup + 1) / decay)));
+    }
+    const bool decays = s_.kind == LrScheduleKind::kWarmupDecayLr;
+    return decays ? floor + (1 - floor) * std::max(0.0, (total - last) / decay) : 1;
   }
 
   double least() const { return o_.min_lr ? *o_.min_lr / s_.peak : o_.min_lr_rate.value_or(0); }

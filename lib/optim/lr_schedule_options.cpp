@@ -23,10 +23,14 @@ constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kCosineWithMinLr, "cosine_with_min_lr"},
     {Kind::kCosineWarmupWithMinLr, "cosine_warmup_with_min_lr"},
     {Kind::kWarmupStableDecay, "warmup_stable_decay"},
+    {Kind::kWarmupLr, "WarmupLR"},
+    {Kind::kWarmupDecayLr, "WarmupDecayLR"},
+    {Kind::kWarmupCosineLr, "WarmupCosineLR"},
 };
 
 using Member = std::variant<double Options::*, int64_t Options::*, std::string Options::*,
-                            std::optional<double> Options::*, std::optional<int64_t> Options::*>;
+                            std::optional<double> Options::*, std::optional<int64_t> Options::*,
+                            std::optional<std::string> Options::*>;
 
 struct Key {
   const char* name;
@@ -52,7 +56,9 @@ const std::vector<Key>& keys() {
       {"timescale", &Options::timescale, {Kind::kInverseSqrt}},
       {"num_decay_steps", &Options::num_decay_steps, {Kind::kWarmupStableDecay}},
       {"num_stable_steps", &Options::num_stable_steps, {Kind::kWarmupStableDecay}},
-      {"warmup_type", &Options::warmup_type, {Kind::kWarmupStableDecay}},
+      {"warmup_type",
+       &Options::warmup_type,
+       {Kind::kWarmupStableDecay, Kind::kWarmupLr, Kind::kWarmupDecayLr, Kind::kWarmupCosineLr}},
       {"decay_type", &Options::decay_type, {Kind::kWarmupStableDecay}},
       {"min_lr_ratio", &Options::min_lr_ratio, {Kind::kWarmupStableDecay}},
       {"factor", &Options::factor, {Kind::kReduceOnPlateau}},
@@ -60,6 +66,10 @@ const std::vector<Key>& keys() {
       {"threshold", &Options::threshold, {Kind::kReduceOnPlateau}},
       {"cooldown", &Options::cooldown, {Kind::kReduceOnPlateau}},
       {"eps", &Options::eps, {Kind::kReduceOnPlateau}},
+      {"warmup_min_lr", &Options::warmup_min_lr, {Kind::kWarmupLr, Kind::kWarmupDecayLr}},
+      {"total_num_steps", &Options::total_num_steps, {Kind::kWarmupDecayLr, Kind::kWarmupCosineLr}},
+      {"warmup_min_ratio", &Options::warmup_min_ratio, {Kind::kWarmupCosineLr}},
+      {"cos_min_ratio", &Options::cos_min_ratio, {Kind::kWarmupCosineLr}},
   };
   return kKeys;
 }
@@ -122,7 +132,8 @@ LrScheduleOptions parse_lr_schedule_options(LrScheduleKind kind, const std::stri
         [&](auto member) {
           auto& target = options.*member;
           using T = std::remove_reference_t<decltype(target)>;
-          if constexpr (std::is_same_v<T, std::string>) {
+          if constexpr (std::is_same_v<T, std::string> ||
+                        std::is_same_v<T, std::optional<std::string>>) {
             target = given.as_string();
           } else if constexpr (std::is_same_v<T, int64_t> ||
                                std::is_same_v<T, std::optional<int64_t>>) {
@@ -156,8 +167,14 @@ void LrSchedule::validate() const {
   if (kind == Kind::kWarmupStableDecay) {
     require(o.num_decay_steps.has_value(),
             "give num_decay_steps in lr_scheduler_kwargs, such as {\"num_decay_steps\": 100}");
-    require_curve(o.warmup_type, "warmup_type");
+    require_curve(o.warmup_type.value_or("linear"), "warmup_type");
     require_curve(o.decay_type, "decay_type");
+  }
+  if (kind == Kind::kWarmupLr || kind == Kind::kWarmupDecayLr || kind == Kind::kWarmupCosineLr) {
+    const std::string type = o.warmup_type.value_or("log");
+    require(type == "log" || type == "linear", "warmup_type is '", type,
+            "'; expected log or linear");
+    require(o.total_num_steps != 0, "total_num_steps is 0; leave it out for the run's own steps");
   }
 }
 

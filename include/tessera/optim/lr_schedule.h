@@ -20,10 +20,13 @@ enum class LrScheduleKind {
   kInverseSqrt,
   kWarmupStableDecay,
   kReduceOnPlateau,
+  kWarmupLr,  // this and the next two: DeepSpeed's
+  kWarmupDecayLr,
+  kWarmupCosineLr,
 };
 
-// Hugging Face's names: constant, linear, cosine_with_restarts, ... Throws Error(kInvalidArgument)
-// naming the kinds for any other name.
+// Hugging Face's names (constant, linear, cosine_with_restarts, ...) and DeepSpeed's. Throws
+// Error(kInvalidArgument) naming the kinds for any other name.
 LrScheduleKind parse_lr_schedule(const std::string& name);
 std::vector<std::string> lr_schedule_names();
 
@@ -32,23 +35,28 @@ struct LrScheduleOptions {
   std::optional<double> num_cycles;  // cosines 0.5 (half a wave), with restarts 1
   // cosine_with_min_lr, cosine_warmup_with_min_lr: one of both; reduce_lr_on_plateau: min_lr
   std::optional<double> min_lr, min_lr_rate;
-  std::optional<double> warmup_lr_rate;               // cosine_warmup_with_min_lr: 1 / warmup steps
-  double lr_end = 1e-7, power = 1;                    // polynomial
-  std::optional<int64_t> timescale;                   // inverse_sqrt: warmup steps, or 10,000
-  std::optional<int64_t> num_decay_steps;             // warmup_stable_decay: must be given
-  std::optional<int64_t> num_stable_steps;            // warmup_stable_decay: what is left
-  std::string warmup_type = "linear";                 // warmup_stable_decay: linear, cosine, 1-sqrt
+  std::optional<double> warmup_lr_rate;     // cosine_warmup_with_min_lr: 1 / warmup steps
+  double lr_end = 1e-7, power = 1;          // polynomial
+  std::optional<int64_t> timescale;         // inverse_sqrt: warmup steps, or 10,000
+  std::optional<int64_t> num_decay_steps;   // warmup_stable_decay: must be given
+  std::optional<int64_t> num_stable_steps;  // warmup_stable_decay: what is left
+  // warmup_stable_decay: linear (unless given), cosine, 1-sqrt; DeepSpeed's: log, linear
+  std::optional<std::string> warmup_type;
   std::string decay_type = "cosine";                  // the same
   double min_lr_ratio = 0;                            // warmup_stable_decay
   double factor = 0.1, threshold = 1e-4, eps = 1e-8;  // reduce_lr_on_plateau
   int64_t patience = 10, cooldown = 0;                // reduce_lr_on_plateau
+  double warmup_min_lr = 0;                           // WarmupLR, WarmupDecayLR
+  std::optional<int64_t> total_num_steps;             // WarmupDecayLR, WarmupCosineLR: all steps
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR
 };
 
 // From a JSON object; empty text gives the defaults. Throws Error(kInvalidArgument) for keys that
 // are not this kind's and for values of another type.
 LrScheduleOptions parse_lr_schedule_options(LrScheduleKind kind, const std::string& json);
 
-// The formulas of transformers' get_*_schedule functions.
+// The formulas of transformers' get_*_schedule functions, and of DeepSpeed's schedulers, whose
+// first update is made at their least rate and which lag a step behind from then on.
 struct LrSchedule {
   LrScheduleKind kind = LrScheduleKind::kLinear;
   double peak = 5e-5;

@@ -1,4 +1,5 @@
-// Schedules against rates that transformers' own gave (scripts/make_lr_schedules.py).
+// Schedules against rates that transformers' and DeepSpeed's own gave
+// (scripts/make_lr_schedules.py, scripts/make_deepspeed_schedules.py).
 #include "tessera/optim/lr_schedule.h"
 
 #include <cmath>
@@ -13,6 +14,23 @@ using namespace tessera;
 namespace {
 
 Json recorded() { return Json::parse_file(TESSERA_TEST_DATA "/lr_schedules.json"); }
+
+void check_rates(const Json& schedules) {
+  for (const Json& item : schedules.items()) {
+    const std::string name = item.at("name").as_string();
+    const LrScheduleKind kind = parse_lr_schedule(name);
+    const LrSchedule schedule{kind, item.at("peak").as_double(), item.at("warmup_steps").as_int64(),
+                              item.at("total_steps").as_int64(),
+                              parse_lr_schedule_options(kind, item.at("options").dump())};
+    schedule.validate();
+    const std::vector<Json> rates = item.at("rates").items();
+    for (size_t step = 0; step < rates.size(); ++step) {
+      INFO(name << " " << item.at("options").dump() << ", step " << step);
+      CHECK(std::abs(schedule.at(static_cast<int64_t>(step)) - rates[step].as_double()) <=
+            1e-12 * schedule.peak);
+    }
+  }
+}
 
 std::string refusal(const std::string& name, const std::string& options, double peak = 1) {
   return error_of(ErrorCode::kInvalidArgument, [&] {
@@ -29,20 +47,13 @@ bool contains(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("learning rates equal transformers' at every step") {
-  for (const Json& item : recorded().at("schedules").items()) {
-    const std::string name = item.at("name").as_string();
-    const LrScheduleKind kind = parse_lr_schedule(name);
-    const LrSchedule schedule{kind, item.at("peak").as_double(), item.at("warmup_steps").as_int64(),
-                              item.at("total_steps").as_int64(),
-                              parse_lr_schedule_options(kind, item.at("options").dump())};
-    schedule.validate();
-    const std::vector<Json> rates = item.at("rates").items();
-    for (size_t step = 0; step < rates.size(); ++step) {
-      INFO(name << " " << item.at("options").dump() << ", step " << step);
-      CHECK(std::abs(schedule.at(static_cast<int64_t>(step)) - rates[step].as_double()) <=
-            1e-12 * schedule.peak);
-    }
-  }
+  check_rates(recorded().at("schedules"));
+}
+
+TEST_CASE("learning rates equal those of DeepSpeed's schedulers at every update") {
+  const Json file = Json::parse_file(TESSERA_TEST_DATA "/deepspeed_schedules.json");
+  REQUIRE(file.at("schedules").size() == 9);
+  check_rates(file.at("schedules"));
 }
 
 TEST_CASE("a plateau lowers the rate where torch's ReduceLROnPlateau does") {
@@ -59,11 +70,12 @@ TEST_CASE("a plateau lowers the rate where torch's ReduceLROnPlateau does") {
   }
 }
 
-TEST_CASE("every schedule of transformers is known but greedy") {
+TEST_CASE("every schedule of transformers is known but greedy, and three of DeepSpeed's") {
   const std::vector<std::string> ours = lr_schedule_names();
   std::set<std::string> names;
   for (const Json& name : recorded().at("names").items()) names.insert(name.as_string());
   CHECK(names.erase("greedy") == 1);
+  names.insert({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"});
   CHECK(std::set<std::string>(ours.begin(), ours.end()) == names);
 }
 
@@ -78,6 +90,8 @@ TEST_CASE("a schedule's options are its own") {
   CHECK(contains(refusal("warmup_stable_decay", ""), "num_decay_steps"));
   CHECK(contains(refusal("warmup_stable_decay", R"({"num_decay_steps": 2, "decay_type": "sqrt"})"),
                  "decay_type is 'sqrt'"));
+  CHECK(contains(refusal("WarmupLR", R"({"warmup_type": "cosine"})"), "expected log or linear"));
+  CHECK(contains(refusal("WarmupDecayLR", R"({"total_num_steps": 0})"), "total_num_steps is 0"));
   CHECK(contains(refusal("polynomial", "", 1e-8), "not below the learning rate"));
   CHECK(contains(refusal("inverse_sqrt", "{\"timescale\": 0}"), "timescale is 0"));
   CHECK(contains(refusal("reduce_lr_on_plateau", "{\"factor\": 1.5}"), "below 1"));
