@@ -1,11 +1,9 @@
 #include "examples/common/cached_rows.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
 
 #include "tessera/core/error.h"
+#include "tessera/core/file.h"
 #include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
@@ -20,21 +18,11 @@ constexpr int kRowsVersion = 1;
 // Without --cache_dir, smaller files are tokenised every time: it takes less than a second.
 constexpr uintmax_t kWorthKeeping = 4 << 20;
 
-std::string usual_cache() {
-  if (const char* given = std::getenv("TESSERA_CACHE_DIR")) return given;
-  const char* base = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (base == nullptr && home == nullptr) return "none";
-  const fs::path folder = base != nullptr ? fs::path(base) : fs::path(home) / ".cache";
-  const std::string nearest = fs::exists(folder) ? folder.string() : folder.parent_path().string();
-  return access(nearest.c_str(), W_OK) == 0 ? (folder / "tessera").string() : "none";
-}
-
 std::string cache_directory(const TrainOptions& options, const std::string& path) {
   std::string directory = options.cache_dir;
   std::error_code error;
   if (directory.empty()) {
-    directory = fs::file_size(path, error) >= kWorthKeeping ? usual_cache() : "none";
+    directory = fs::file_size(path, error) >= kWorthKeeping ? user_cache_directory() : "none";
   }
   return directory == "none" ? "" : directory;
 }

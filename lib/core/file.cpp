@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "tessera/core/error.h"
 
@@ -65,6 +67,17 @@ void for_each_piece(const std::string& path, const std::function<void(std::strin
       progress(static_cast<double>(at + bytes.size()) / static_cast<double>(file.size()));
     }
   }
+}
+
+std::string user_cache_directory() {
+  if (const char* given = std::getenv("TESSERA_CACHE_DIR")) return given;
+  const char* base = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (base == nullptr && home == nullptr) return "none";
+  namespace fs = std::filesystem;
+  const fs::path folder = base != nullptr ? fs::path(base) : fs::path(home) / ".cache";
+  const std::string nearest = fs::exists(folder) ? folder.string() : folder.parent_path().string();
+  return access(nearest.c_str(), W_OK) == 0 ? (folder / "tessera").string() : "none";
 }
 
 size_t utf8_valid_prefix(std::string_view text) {

@@ -94,3 +94,15 @@ TEST_CASE("attention on the GPU inside packed rows") {
     check_attention({3, 128, 32, 128}, type, {}, rows);
   }
 }
+
+TEST_CASE("attention on the GPU inside packed rows of batches of many sizes") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(35);
+  for (const int64_t batch : {4, 5, 3, 6, 1, 12}) {
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < batch; ++i) {
+      for (const int64_t length : {57 + i, int64_t{1}, 134 - i}) lengths.push_back(length);
+    }
+    check_attention({batch, 192, 16, 64}, at::kBFloat16, {}, packed_on_gpu(lengths, 192));
+  }
+}

@@ -92,7 +92,7 @@ void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type) {
   const at::Tensor dweight = at::mm(exact(gradient).t(), exact(x));
   for (const at::ScalarType sum_type : {type, at::kFloat}) {
     const at::Tensor sum = at::ones({out, in}, kOnGpu.dtype(sum_type));
-    ops::linear_backward_weight(gradient, x, sum);  // tuned here: must add once all the same
+    ops::linear_backward_weight(gradient, x, sum);
     CHECK(relative_error(sum, dweight + 1) < tolerance);
     ops::linear_backward_weight(gradient, x, sum);
     CHECK(relative_error(sum, 2 * dweight + 1) < 2 * tolerance);
@@ -137,6 +137,27 @@ TEST_CASE("linear layers on the GPU") {
     check_linear(333, 2560, 2560, type);
     check_linear(40, 72, 24, type);
     check_linear(7, 20, 12, type);
+  }
+}
+
+TEST_CASE("products on the GPU are right while algorithms are tried, and add once") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(38);
+  constexpr int kCalls = 60;  // more than there are trials
+  for (const int64_t rows : {700, 704, 1500}) {
+    INFO("rows " << rows);
+    const auto draw = [&](at::IntArrayRef shape) {
+      return at::randn(shape, kOnGpu).to(at::kBFloat16);
+    };
+    const at::Tensor x = draw({rows, 1024}), weight = draw({512, 1024}), bias = draw({512});
+    const at::Tensor gradient = draw({rows, 512}), sum = at::zeros({512, 1024}, kOnGpu);
+    const at::Tensor product = at::mm(exact(x), exact(weight).t()) + exact(bias);
+    for (int call = 0; call < kCalls; ++call) {
+      const at::Tensor y = ops::linear_forward(x, weight, bias);
+      CHECK(relative_error(y, product) < tolerance_of(at::kBFloat16));
+      ops::linear_backward_weight(gradient, x, sum);
+    }
+    CHECK(relative_error(sum, kCalls * at::mm(exact(gradient).t(), exact(x))) < 1e-4);
   }
 }
 

@@ -36,6 +36,10 @@ std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 3
 void for_each_piece(const std::string& path, const std::function<void(std::string_view)>& piece,
                     const std::function<void(double)>& progress = {});
 
+// Where programs keep what can be made again: TESSERA_CACHE_DIR ("none": nowhere), else "tessera"
+// in XDG_CACHE_HOME or ~/.cache where that can be written. "none" when there is no such place.
+std::string user_cache_directory();
+
 // Throws Error(kDataLoss) with `where` and the offset of the first byte that is not well-formed
 // UTF-8 (no overlong forms, no surrogates, nothing above U+10FFFF).
 void check_utf8(std::string_view text, const std::string& where);

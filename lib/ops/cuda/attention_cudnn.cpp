@@ -5,14 +5,18 @@
 #include <ATen/cudnn/Handle.h>
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "lib/ops/cuda/attention_graph.h"
+#include "lib/ops/cuda/plan_store.h"
 #include "tessera/core/error.h"
+#include "tessera/core/rounding.h"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -150,12 +154,66 @@ struct Pair {
   explicit Pair(const AttentionShape& shape) : forward(shape, false), backward(shape, true) {}
 };
 
+// What differs between packed micro-batches: how many sequences they have, or the length of one.
+int64_t& varying_size(AttentionShape& shape) {
+  return shape.batch > 1 ? shape.batch : shape.sequence;
+}
+
+// [Note: packed batches of many sizes] A graph takes a tenth of a second to build. The first shape
+// of a kind builds those of all sizes between the ones that earlier runs have met; without such
+// runs, the second shape those around both, so that steps stop meeting new ones after a few.
+class Graphs {
+ public:
+  const Pair& of(const AttentionShape& shape) {
+    const std::lock_guard lock(mutex_);
+    const int device = at::cuda::current_device();
+    const Pair& pair = pairs_.try_emplace({device, shape}, shape).first->second;
+    if (shape.packed && met_.insert({device, shape}).second) {
+      for (const int64_t size : sizes_to_build(shape, device)) {
+        AttentionShape other = shape;
+        varying_size(other) = size;
+        pairs_.try_emplace({device, other}, other);
+      }
+    }
+    return pair;
+  }
+
+ private:
+  std::vector<int64_t> sizes_to_build(AttentionShape shape, int device) {
+    const int64_t size = varying_size(shape);
+    const int64_t step = shape.batch > 1 ? 1 : rounding_unit(size);
+    varying_size(shape) = 0;
+    const PlanCache::Kind kind{shape.heads, shape.d, int64_t(shape.type), shape.batch,
+                               shape.sequence};
+    const int64_t shapes_of_kind = ++shapes_of_kind_[{device, kind}];
+    PlanCache& stored = stored_plans("attention", cudnnGetVersion());
+    const auto known = stored.nearest(kind, size);
+    stored.add(kind, size, {});
+    constexpr size_t kMost = 24, kFew = 3;
+    const bool enough = known.size() >= kFew;
+    if (shapes_of_kind != (enough ? 1 : 2)) return {};
+    int64_t least = size, largest = size;
+    for (const auto& [other, plan] : known) {
+      least = std::min(least, other), largest = std::max(largest, other);
+    }
+    if (!enough) {
+      least = std::max(least - std::max(4 * step, least / 5), 2 * step) / step * step;
+      largest += std::max(4 * step, largest / 5);
+    }
+    std::vector<int64_t> sizes;
+    for (; least <= largest && sizes.size() < kMost; least += step) sizes.push_back(least);
+    return sizes;
+  }
+
+  std::mutex mutex_;
+  std::map<std::pair<int, AttentionShape>, Pair> pairs_;
+  std::set<std::pair<int, AttentionShape>> met_;
+  std::map<std::pair<int, PlanCache::Kind>, int64_t> shapes_of_kind_;
+};
+
 const Pair& plans(const AttentionShape& shape) {
-  // Never destroyed: cuDNN may be gone by then.
-  static auto* const mutex = new std::mutex;
-  static auto* const cache = new std::map<std::pair<int, AttentionShape>, Pair>;
-  const std::lock_guard lock(*mutex);
-  return cache->try_emplace({at::cuda::current_device(), shape}, shape).first->second;
+  static auto* const graphs = new Graphs;  // never destroyed: cuDNN may be gone by then
+  return graphs->of(shape);
 }
 
 std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const AttentionPointers& p) {

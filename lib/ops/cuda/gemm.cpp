@@ -2,21 +2,29 @@
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAException.h>
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdlib>
 #include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "lib/ops/cuda/plan_store.h"
 #include "tessera/core/error.h"
+#include "tessera/core/rounding.h"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -30,7 +38,6 @@ cublasLtHandle_t blas_handle() {
 }
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
-constexpr int kCandidates = 12;
 
 void check_cublas(cublasStatus_t status, const char* what, const Gemm& g) {
   check(status == CUBLAS_STATUS_SUCCESS, ErrorCode::kInternal, "cuBLASLt: ", what, " failed with ",
@@ -72,7 +79,7 @@ struct Handle {
 };
 using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-using Key = std::array<int64_t, 15>;
+using Key = std::array<int64_t, 16>;
 
 Key key_of(const Gemm& g) {
   return {at::cuda::current_device(),
@@ -89,14 +96,49 @@ Key key_of(const Gemm& g) {
           int64_t(g.out_type),
           g.beta != 0,
           g.c != nullptr,
+          g.aux != nullptr,
+          at::globalContext().deterministicAlgorithms()};
+}
+
+int64_t tokens_of(const Gemm& g) { return g.transpose_b ? g.k : g.n; }
+
+PlanCache::Kind kind_of(const Gemm& g) {
+  return {g.m,
+          g.transpose_b ? g.n : g.k,
+          g.lda,
+          g.ldb,
+          g.ldd,
+          g.transpose_a,
+          g.transpose_b,
+          int64_t(g.epilogue),
+          int64_t(g.type),
+          int64_t(g.out_type),
+          g.beta != 0,
+          g.c != nullptr,
           g.aux != nullptr};
 }
 
+using Algorithms = std::vector<PlanCache::Plan>;
+
+// What is known about products on a device.
+struct Measured {
+  PlanCache& fastest;                          // by kind and rounded number of tokens
+  std::map<PlanCache::Kind, Algorithms> good;  // of kinds of which all suggestions were tried
+};
+
 // A described product and the algorithm chosen for it. The descriptor's pointers change with every
 // call.
+//
+// [Note: measuring in passing] The first calls of a shape take several algorithms in turn, between
+// two events each; when the device has come to the last of them, the fastest is kept. No product is
+// computed more than once, and the host never waits. A short sleep before each lets the host get
+// ahead of the device, so that the time between the events is the product's. The first shape of a
+// kind tries what the library suggests; those with other numbers of tokens try the best of these
+// only, whose kernels are loaded.
 class Plan {
  public:
-  explicit Plan(const Gemm& g) {
+  // measured null: the library's first suggestion is taken.
+  Plan(const Gemm& g, Measured* measured) : measured_(measured) {
     check_cublas(cublasLtMatmulDescCreate(&operation_.value, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "describing the product", g);
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -108,46 +150,39 @@ class Plan {
     create(a_, g.type, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda, g);
     create(b_, g.type, g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb, g);
     create(d_, g.out_type, g.m, g.n, g.ldd, g);
-    Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-    check_cublas(cublasLtMatmulPreferenceCreate(&preference.value), "creating a preference", g);
-    cublasLtMatmulPreferenceSetAttribute(preference.value, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                         &kWorkspaceBytes, sizeof kWorkspaceBytes);
-    candidates_.resize(kCandidates);
-    int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        blas_handle(), operation_.value, a_.value, b_.value, d_.value, d_.value, preference.value,
-        kCandidates, candidates_.data(), &found);
-    check_cublas(status, "asking for an algorithm", g);
-    check(found > 0, ErrorCode::kInternal, "cuBLASLt offers no algorithm for m ", g.m, ", n ", g.n,
-          ", k ", g.k, ".");
-    candidates_.resize(found);
+    if (measured_) take_known(g);
+    if (candidates_.empty()) suggest(g);
   }
 
-  cublasStatus_t run(const Gemm& g, void* workspace, cudaStream_t stream) {
-    return run_candidate(g, candidates_[chosen_], workspace, stream);
-  }
-
-  void tune(Gemm g, void* workspace, cudaStream_t stream) {
-    // What is fastest differs from run to run, and with it the last bits.
-    if (at::globalContext().deterministicAlgorithms()) return;
-    void* scratch = nullptr;
-    if (g.beta != 0 && !g.c) {  // would change the caller's sum
-      if (cudaMalloc(&scratch, size_t(g.ldd) * g.n * at::elementSize(g.out_type)) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return;
-      }
-      cudaMemsetAsync(scratch, 0, size_t(g.ldd) * g.n * at::elementSize(g.out_type), stream);
-      g.d = scratch;
+  cublasStatus_t run(const Gemm& g, void* workspace, c10::cuda::CUDAStream stream) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (candidates_.size() > 1) cudaStreamIsCapturing(stream, &capture);
+    if (candidates_.size() == 1 || capture != cudaStreamCaptureStatusNone) {
+      return issue(g, candidates_[0], workspace, stream);
     }
-    float best = std::numeric_limits<float>::infinity();
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      const float time = measure(g, candidates_[i], best, workspace, stream);
-      if (time < best) best = time, chosen_ = i;
+    while (issued_ < trials_each_ * candidates_.size()) {
+      const size_t candidate = issued_++ % candidates_.size();
+      Trial trial{candidate};
+      at::cuda::sleep(kSleepCycles);
+      trial.begin.record(stream);
+      if (issue(g, candidates_[candidate], workspace, stream) != CUBLAS_STATUS_SUCCESS) continue;
+      trial.end.record(stream);
+      trials_.push_back(std::move(trial));
+      return CUBLAS_STATUS_SUCCESS;
     }
-    if (scratch) cudaFree(scratch);
+    choose(g);
+    return issue(g, candidates_[0], workspace, stream);
   }
 
  private:
+  static constexpr int kCandidates = 12;
+  static constexpr size_t kGood = 4;
+  static constexpr int64_t kSleepCycles = 50'000;  // some 25 microseconds
+  struct Trial {
+    size_t candidate;
+    at::cuda::CUDAEvent begin{cudaEventDefault}, end{cudaEventDefault};
+  };
+
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     cublasLtMatmulDescSetAttribute(operation_.value, attribute, &value, sizeof value);
@@ -164,48 +199,105 @@ class Plan {
                  "describing a matrix", g);
   }
 
-  cublasStatus_t run_candidate(const Gemm& g, const cublasLtMatmulHeuristicResult_t& candidate,
-                               void* workspace, cudaStream_t stream) {
+  bool fits(const cublasLtMatmulAlgo_t& algorithm) const {
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(blas_handle(), operation_.value, a_.value, b_.value, d_.value,
+                                d_.value, &algorithm, &result);
+    return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes;
+  }
+
+  // The fastest one as the only candidate where it is known, else those that were good for other
+  // numbers of tokens.
+  void take_known(const Gemm& g) {
+    const PlanCache::Kind kind = kind_of(g);
+    const int64_t size = rounded_size(tokens_of(g));
+    Algorithms known;
+    if (const auto fastest = measured_->fastest.find(kind, size)) {
+      known = {*fastest};
+    } else {
+      if (const auto good = measured_->good.find(kind); good != measured_->good.end()) {
+        known = good->second;
+      }
+      for (const auto& [other, plan] : measured_->fastest.nearest(kind, size))
+        known.push_back(plan);
+    }
+    Algorithms taken;
+    for (const PlanCache::Plan& plan : known) {
+      if (taken.size() == kGood || std::ranges::count(taken, plan) > 0) continue;
+      const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(plan);
+      if (!fits(algorithm)) continue;
+      taken.push_back(plan);
+      candidates_.push_back(algorithm);
+    }
+    trials_each_ = 2;
+  }
+
+  void suggest(const Gemm& g) {
+    const int most = measured_ ? kCandidates : 1;
+    trials_each_ = 3;
+    Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    check_cublas(cublasLtMatmulPreferenceCreate(&preference.value), "creating a preference", g);
+    cublasLtMatmulPreferenceSetAttribute(preference.value, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &kWorkspaceBytes, sizeof kWorkspaceBytes);
+    std::vector<cublasLtMatmulHeuristicResult_t> results(most);
+    int found = 0;
+    check_cublas(cublasLtMatmulAlgoGetHeuristic(blas_handle(), operation_.value, a_.value, b_.value,
+                                                d_.value, d_.value, preference.value, most,
+                                                results.data(), &found),
+                 "asking for an algorithm", g);
+    for (int i = 0; i < found; ++i) candidates_.push_back(results[i].algo);
+    check(!candidates_.empty(), ErrorCode::kInternal, "cuBLASLt offers no algorithm for m ", g.m,
+          ", n ", g.n, ", k ", g.k, ".");
+  }
+
+  cublasStatus_t issue(const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, void* workspace,
+                       cudaStream_t stream) {
     const float one = 1;
     set_pointers(g);
     return cublasLtMatmul(blas_handle(), operation_.value, &one, g.a, a_.value, g.b, b_.value,
-                          &g.beta, g.c ? g.c : g.d, d_.value, g.d, d_.value, &candidate.algo,
-                          workspace, kWorkspaceBytes, stream);
+                          &g.beta, g.c ? g.c : g.d, d_.value, g.d, d_.value, &algorithm, workspace,
+                          kWorkspaceBytes, stream);
   }
 
-  // Milliseconds for one product; gives up early on what is far slower than best.
-  float measure(const Gemm& g, const cublasLtMatmulHeuristicResult_t& candidate, float best,
-                void* workspace, cudaStream_t stream) {
-    const float never = std::numeric_limits<float>::infinity();
-    if (run_candidate(g, candidate, workspace, stream) != CUBLAS_STATUS_SUCCESS) return never;
-    cudaEvent_t start, stop;
-    cudaEventCreate(&start);
-    cudaEventCreate(&stop);
-    float result = never;
-    for (const int count : {1, 4, 4}) {
-      cudaEventRecord(start, stream);
-      for (int i = 0; i < count; ++i) run_candidate(g, candidate, workspace, stream);
-      cudaEventRecord(stop, stream);
-      float time = never;
-      if (cudaEventSynchronize(stop) == cudaSuccess) cudaEventElapsedTime(&time, start, stop);
-      if (count > 1) result = std::min(result, time / count);
-      if (time / count > 2 * best) break;
+  // Keeps the fastest candidate as soon as all trials have ended.
+  void choose(const Gemm& g) {
+    if (trials_.empty() ||
+        !std::ranges::all_of(trials_, [](const Trial& trial) { return trial.end.query(); })) {
+      return;
     }
-    cudaEventDestroy(start);
-    cudaEventDestroy(stop);
-    return result;
+    std::vector<std::pair<float, size_t>> times;  // least, of each candidate
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      times.emplace_back(std::numeric_limits<float>::infinity(), i);
+    }
+    for (const Trial& trial : trials_) {
+      float& least = times[trial.candidate].first;
+      least = std::min(least, trial.begin.elapsed_time(trial.end));
+    }
+    std::ranges::sort(times);
+    Algorithms good;
+    for (size_t i = 0; i < std::min(kGood, times.size()); ++i) {
+      good.push_back(std::bit_cast<PlanCache::Plan>(candidates_[times[i].second]));
+    }
+    candidates_ = {candidates_[times[0].second]};
+    trials_.clear();
+    measured_->fastest.add(kind_of(g), rounded_size(tokens_of(g)), good.front());
+    measured_->good.try_emplace(kind_of(g), std::move(good));
   }
 
+  Measured* const measured_;
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout a_, b_, d_;
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates_;
-  size_t chosen_ = 0;
+  std::vector<cublasLtMatmulAlgo_t> candidates_;  // one: chosen
+  std::vector<Trial> trials_;
+  size_t trials_each_ = 0, issued_ = 0;
 };
 
 // Lives as long as the process: CUDA may be gone when static objects are destroyed.
 struct Cache {
   std::mutex mutex;
   std::map<Key, Plan> plans;
+  std::map<int, Measured> measured;  // by device
   std::map<std::pair<int, cudaStream_t>, at::Tensor> workspaces;
   const bool tuning = [] {
     const char* value = std::getenv("TESSERA_GEMM_TUNING");
@@ -215,6 +307,17 @@ struct Cache {
   static Cache& instance() {
     static Cache* const cache = new Cache;
     return *cache;
+  }
+
+  // What is fastest differs from run to run, and with it the last bits.
+  Measured* measured_on(int device) {
+    if (!tuning || at::globalContext().deterministicAlgorithms()) return nullptr;
+    auto found = measured.find(device);
+    if (found == measured.end()) {
+      PlanCache& stored = stored_plans("matrix products", cublasLtGetVersion());
+      found = measured.emplace(device, Measured{stored, {}}).first;
+    }
+    return &found->second;
   }
 };
 
@@ -234,12 +337,7 @@ void run_gemm(const Gemm& gemm) {
   const Key key = key_of(gemm);
   auto found = cache.plans.find(key);
   if (found == cache.plans.end()) {
-    found = cache.plans.try_emplace(key, gemm).first;
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    cudaStreamIsCapturing(stream, &capture);
-    if (cache.tuning && capture == cudaStreamCaptureStatusNone) {
-      found->second.tune(gemm, workspace.data_ptr(), stream);
-    }
+    found = cache.plans.try_emplace(key, gemm, cache.measured_on(stream.device_index())).first;
   }
   check_cublas(found->second.run(gemm, workspace.data_ptr(), stream), "the product", gemm);
 }

@@ -1,7 +1,8 @@
 #pragma once
-// Matrix products of 16-bit tensors through cuBLASLt, with plans kept per shape. The first product
-// of a shape times a few of the library's suggestions on the caller's operands (not inside a graph
-// capture, and not when the environment says TESSERA_GEMM_TUNING=0) and keeps the fastest.
+// Matrix products of 16-bit tensors through cuBLASLt. The first products of a shape try the
+// library's suggestions and the fastest is kept, for shapes of about as many tokens and in
+// user_cache_directory() for later runs, too. Nothing is tried inside a graph capture, with
+// deterministic algorithms, and when the environment says TESSERA_GEMM_TUNING=0.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

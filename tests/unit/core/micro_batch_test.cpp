@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/core/rounding.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
@@ -104,4 +105,20 @@ TEST_CASE("packed rows know where each begins, in the flattened tokens and in it
   MicroBatch batch;
   batch.packed = rows;
   CHECK(batch.to(at::kMeta).packed.first_keys.is_meta());
+}
+
+TEST_CASE("sizes are rounded up by at most an eighth, to few others") {
+  CHECK(rounded_size(1) == 64);
+  CHECK(rounded_size(64) == 64);
+  CHECK(rounded_size(65) == 128);
+  CHECK(rounded_size(1000) == 1024);
+  CHECK(rounded_size(2049) == 2304);
+  CHECK(rounded_size(4096) == 4096);
+  for (int64_t tokens = 512; tokens < 20'000; tokens += 37) {
+    const int64_t rounded = rounded_size(tokens);
+    CHECK(rounded >= tokens);
+    CHECK(8 * (rounded - tokens) <= tokens);
+    CHECK(rounded_size(rounded) == rounded);
+    CHECK(rounded_size(rounded + 1) == rounded + rounding_unit(rounded));
+  }
 }
