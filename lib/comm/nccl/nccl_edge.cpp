@@ -9,6 +9,12 @@
 #include "lib/comm/nccl/nccl_job.h"
 
 namespace tessera::nccl {
+namespace {
+
+// A message that waits for its peer occupies its channels' multiprocessors meanwhile.
+constexpr int kChannels = 1;
+
+}  // namespace
 
 // [Note: order on an edge] A transfer starts after what the current stream held when it was called
 // (the event before_), runs on the edge's stream in the order of the calls, and ends with the event
@@ -68,7 +74,8 @@ void Edge::connect() {
             bytes.size(), " bytes");
       std::memcpy(id.internal, bytes.data(), bytes.size());
     }
-    auto handle = std::make_shared<Handle>(id, role_ == Role::kSender ? 0 : 1, 2, job_->signal);
+    auto handle =
+        std::make_shared<Handle>(id, role_ == Role::kSender ? 0 : 1, 2, job_->signal, kChannels);
     job_->watch->add(handle);
     // NCCL's first message builds the connection and waits for the peer: it must not do so where
     // the host is to go on.

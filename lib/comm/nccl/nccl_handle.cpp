@@ -51,11 +51,14 @@ ncclComm_t set_up(const char* what, const AbortSignal& signal,
 }  // namespace
 
 Handle::Handle(const ncclUniqueId& id, int rank, int size,
-               std::shared_ptr<const AbortSignal> signal)
+               std::shared_ptr<const AbortSignal> signal, int channels)
     : signal_(std::move(signal)) {
   cudaGetDevice(&device_);
-  comm_ = set_up("ncclCommInitRank", *signal_,
-                 [=](ncclComm_t* comm) { return ncclCommInitRank(comm, size, id, rank); });
+  comm_ = set_up("ncclCommInitRank", *signal_, [=](ncclComm_t* comm) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (channels > 0) config.minCTAs = 1, config.maxCTAs = channels;
+    return ncclCommInitRankConfig(comm, size, id, rank, &config);
+  });
 }
 
 Handle::Handle(Handle& parent, int color, int key)

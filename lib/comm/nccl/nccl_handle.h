@@ -24,8 +24,10 @@ namespace tessera::nccl {
 // the job is aborted; operations only enqueue, but for their first connection.
 class Handle {
  public:
-  // Collective over the ranks that know the id; returns when all have come.
-  Handle(const ncclUniqueId& id, int rank, int size, std::shared_ptr<const AbortSignal> signal);
+  // Collective over the ranks that know the id; returns when all have come. Its operations use at
+  // most `channels` channels, of which each takes a multiprocessor; 0: as many as NCCL likes.
+  Handle(const ncclUniqueId& id, int rank, int size, std::shared_ptr<const AbortSignal> signal,
+         int channels = 0);
   // Collective over parent's ranks: the part of this color.
   Handle(Handle& parent, int color, int key);
   ~Handle();
