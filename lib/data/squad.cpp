@@ -18,14 +18,15 @@ struct Tokenised {
   size_t answer_begin;         // byte of the whole text
 };
 
+// answer null: the prompt alone.
 Tokenised tokenise(const SquadQuestion& question, std::string_view context,
-                   const std::string& answer, const Tokenizer& tokenizer) {
+                   const std::string* answer, const Tokenizer& tokenizer) {
   std::string text = "Question: " + question.question + "\nContext: ";
   const size_t first = text.size(), last = first + context.size();
   text += context;
   text += "\nAnswer:";
   Tokenised result{{}, {}, text.size()};
-  text += " " + answer;
+  if (answer != nullptr) text += " " + *answer;
   result.tokens = tokenizer.encode_with_offsets(text);
   for (const Token& token : result.tokens) {
     if (token.end <= first || token.begin >= last) continue;
@@ -59,17 +60,22 @@ Range window_around(const std::vector<Range>& tokens, Range bytes, size_t room) 
   return {begin, std::min(tokens.size(), std::max(last, begin + room))};
 }
 
-// The row of one question. Tokens are counted without the end token.
+// The rows of one question, each of at most `most` tokens without the end token: with the answer,
+// or the prompts alone.
 class RowMaker {
  public:
-  RowMaker(const SquadQuestion& question, const Tokenizer& tokenizer, const SquadOptions& options)
+  enum class Part { kPromptAndAnswer, kPrompt };
+
+  RowMaker(const SquadQuestion& question, const Tokenizer& tokenizer, int64_t most, int64_t stride,
+           Part part)
       : question_(question),
         context_(question.context),
-        answer_(question.answers.empty() ? "" : question.answers.front()),
+        answers_(part == Part::kPromptAndAnswer),
+        answer_(question.answers.empty() || !answers_ ? "" : question.answers.front()),
         tokenizer_(tokenizer),
-        most_(static_cast<size_t>(options.max_seq_length - 1)),
-        stride_(static_cast<size_t>(options.doc_stride)),
-        whole_(tokenise(question, context_, answer_, tokenizer)) {}
+        most_(static_cast<size_t>(most)),
+        stride_(static_cast<size_t>(stride)),
+        whole_(row_of(context_)) {}
 
   const Tokenised& whole() const { return whole_; }
   bool fits() const { return whole_.tokens.size() <= most_; }
@@ -84,7 +90,7 @@ class RowMaker {
       for (const Range tokens : sliding_windows(whole_.context.size(), room, stride_)) {
         const Range window = bytes_of(tokens);
         const bool holds = window.begin <= answer.begin && answer.end <= window.end;
-        if (question_.answers.empty()) {
+        if (question_.answers.empty() || !answers_) {
           add(window, {window.begin, window.begin}, rows);
         } else if (holds) {
           add(window, answer, rows);
@@ -93,13 +99,17 @@ class RowMaker {
         }
       }
       if (rows.empty()) add(bytes_of(window_around(whole_.context, answer, room)), answer, rows);
-    } else {
+    } else if (answers_) {
       add(answer, answer, rows);
     }
     return rows;
   }
 
  private:
+  Tokenised row_of(std::string_view context) const {
+    return tokenise(question_, context, answers_ ? &answer_ : nullptr, tokenizer_);
+  }
+
   Range bytes_of(Range tokens) const {
     Range bytes{whole_.context[tokens.begin].begin, whole_.context[tokens.end - 1].end};
     while (inside_character(context_, bytes.begin)) ++bytes.begin;
@@ -114,7 +124,7 @@ class RowMaker {
     while (true) {
       while (window.begin < keep.begin && context_[window.begin] == ' ') ++window.begin;
       const std::string_view context = context_.substr(window.begin, window.end - window.begin);
-      Tokenised row = tokenise(question_, context, answer_, tokenizer_);
+      Tokenised row = row_of(context);
       if (row.tokens.size() <= most_) return rows.push_back(std::move(row));
       const size_t excess = std::min(row.tokens.size() - most_, row.context.size());
       if (window.end > keep.end) {
@@ -133,6 +143,7 @@ class RowMaker {
 
   const SquadQuestion& question_;
   const std::string_view context_;
+  const bool answers_;
   const std::string answer_;
   const Tokenizer& tokenizer_;
   const size_t most_, stride_;
@@ -157,6 +168,30 @@ std::string squad_prompt(const SquadQuestion& question) {
   return "Question: " + question.question + "\nContext: " + question.context + "\nAnswer:";
 }
 
+std::vector<SquadPrompt> squad_prompts(const std::vector<SquadQuestion>& questions,
+                                       const Tokenizer& tokenizer, const SquadOptions& options,
+                                       int64_t max_new_tokens) {
+  check(max_new_tokens > 0 && max_new_tokens < options.max_seq_length, ErrorCode::kInvalidArgument,
+        max_new_tokens, " new tokens leave nothing of ", options.max_seq_length,
+        " tokens for a prompt");
+  std::vector<SquadPrompt> prompts;
+  const auto make = [&](int64_t index) {
+    const RowMaker maker(questions[static_cast<size_t>(index)], tokenizer,
+                         options.max_seq_length - max_new_tokens, options.doc_stride,
+                         RowMaker::Part::kPrompt);
+    int64_t left_out = 0;
+    return maker.fits() ? std::vector{maker.whole()} : maker.rows(left_out);
+  };
+  const auto take = [&](int64_t index, std::vector<Tokenised>& rows) {
+    for (const Tokenised& row : rows) {
+      SquadPrompt& prompt = prompts.emplace_back(SquadPrompt{static_cast<size_t>(index), {}});
+      for (const Token& token : row.tokens) prompt.ids.push_back(token.id);
+    }
+  };
+  in_order(static_cast<int64_t>(questions.size()), make, take, /*share_size=*/64, options.progress);
+  return prompts;
+}
+
 SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
                              const Tokenizer& tokenizer, const SquadOptions& options,
                              RowIssues* issues) {
@@ -178,7 +213,8 @@ SquadExamples squad_examples(const std::vector<SquadQuestion>& questions,
     const auto add = [&](const Tokenised& row) {
       made.rows.push_back(example_of(row, *tokenizer.eos_id(), options.supervise_all));
     };
-    const RowMaker maker(question, tokenizer, options);
+    const RowMaker maker(question, tokenizer, options.max_seq_length - 1, options.doc_stride,
+                         RowMaker::Part::kPromptAndAnswer);
     made.fits = maker.fits();
     if (made.fits) {
       add(maker.whole());

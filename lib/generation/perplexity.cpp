@@ -1,87 +1,33 @@
 #include "tessera/generation/perplexity.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "lib/generation/window_losses.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t kChunkRows = 512;  // scores that are widened together
-
-struct Window {
-  size_t begin = 0, length = 0;
-  size_t first_target = 0;  // place in the window of the first token that is predicted
-  size_t new_tokens = 0;
-
-  size_t targets() const { return length - first_target; }
+struct Windows {
+  std::vector<TokenWindow> list;
+  std::vector<size_t> new_tokens;  // of each
 };
 
 // Those that predict something.
-std::vector<Window> windows_of(size_t tokens, const PerplexityOptions& options) {
+Windows windows_of(size_t tokens, const PerplexityOptions& options) {
   const auto window = static_cast<size_t>(options.window);
-  std::vector<Window> windows;
+  Windows windows;
   for (size_t begin = 0, seen = 0; seen < tokens; begin += static_cast<size_t>(options.stride)) {
     const size_t end = std::min(begin + window, tokens);
-    const Window next{begin, end - begin, std::max(seen, begin + 1) - begin, end - seen};
-    if (next.targets() > 0) windows.push_back(next);
+    const TokenWindow next{begin, end - begin, std::max(seen, begin + 1) - begin};
+    if (next.targets() > 0) {
+      windows.list.push_back(next);
+      windows.new_tokens.push_back(end - seen);
+    }
     seen = end;
   }
   return windows;
-}
-
-// The windows of one micro-batch; empty ones stand for none.
-struct Batch {
-  MicroBatch micro_batch;
-  at::Tensor targets;  // int64 [n], at head_positions
-  at::Tensor windows;  // int64 [n], the window that each is of
-};
-
-Batch make_batch(std::span<const Window> windows, std::span<const int64_t> ids, int64_t rows,
-                 int64_t width, at::Device device) {
-  const at::Tensor inputs = at::zeros({rows, width}, at::kLong);
-  std::vector<int64_t> positions, targets, numbers;
-  for (size_t row = 0; row < windows.size(); ++row) {
-    const Window& window = windows[row];
-    const auto first = static_cast<int64_t>(row) * width;
-    std::ranges::copy(ids.subspan(window.begin, window.length),
-                      inputs.mutable_data_ptr<int64_t>() + first);
-    for (size_t at = window.first_target; at < window.length; ++at) {
-      positions.push_back(first + static_cast<int64_t>(at) - 1);
-      targets.push_back(ids[window.begin + at]);
-      numbers.push_back(static_cast<int64_t>(row));
-    }
-  }
-  if (positions.empty()) {  // the head wants one; it counts for no window
-    positions = targets = {0};
-    numbers = {rows};
-  }
-  const auto moved = [&](const std::vector<int64_t>& values) {
-    return at::tensor(values, at::kLong).to(device);
-  };
-  Batch batch{.targets = moved(targets), .windows = moved(numbers)};
-  batch.micro_batch.input_ids = inputs.to(device);
-  batch.micro_batch.head_positions = moved(positions);
-  batch.micro_batch.sample_count = static_cast<int64_t>(windows.size());
-  batch.micro_batch.token_count = rows * width;
-  batch.micro_batch.target_count = static_cast<int64_t>(targets.size());
-  return batch;
-}
-
-// fp64 [rows]: the sum of every window's losses. scores [n, vocabulary].
-at::Tensor loss_sums(const at::Tensor& scores, const Batch& batch, int64_t rows) {
-  const at::Tensor sums = at::zeros({rows + 1}, scores.options().dtype(at::kDouble));
-  for (int64_t first = 0; first < scores.size(0); first += kChunkRows) {
-    const int64_t count = std::min(kChunkRows, scores.size(0) - first);
-    const auto chunk = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-    const at::Tensor loss = at::nll_loss(chunk(scores).to(at::kFloat).log_softmax(1),
-                                         chunk(batch.targets), {}, at::Reduction::None);
-    sums.index_add_(0, chunk(batch.windows), loss.to(at::kDouble));
-  }
-  return sums.narrow(0, 0, rows);
 }
 
 }  // namespace
@@ -96,50 +42,18 @@ Perplexity perplexity(Strategy& strategy, const DeviceMesh& mesh, std::span<cons
         "size");
   check(ids.size() >= 2, ErrorCode::kInvalidArgument, "perplexity: the text has ", ids.size(),
         " tokens; at least two are needed, for the first is never predicted");
-  const at::NoGradGuard no_grad;
-  Communicator& data = mesh.axis(Axis::kData);
-  const std::vector<Window> windows = windows_of(ids.size(), options);
-  const auto rows = static_cast<size_t>(options.batch_size);
-  const auto together = static_cast<size_t>(mesh.extent(Axis::kPipeline));
-  const auto ranks = static_cast<size_t>(data.size());
-  const int64_t width = std::min(options.window, static_cast<int64_t>(ids.size()));
-  const auto taken = [&](size_t number) {  // the windows of a batch
-    const size_t begin = std::min(number * rows, windows.size());
-    return std::span(windows).subspan(begin, std::min(rows, windows.size() - begin));
-  };
-  const size_t per_pass = rows * together * ranks;
-  const size_t passes = (windows.size() + per_pass - 1) / per_pass;
-  std::vector<at::Tensor> sums;
-  for (size_t pass = 0; pass < passes; ++pass) {
-    std::vector<Batch> batches;
-    std::vector<MicroBatch> micro_batches;
-    for (size_t i = 0; i < together; ++i) {
-      const size_t number = (pass * ranks + static_cast<size_t>(data.rank())) * together + i;
-      batches.push_back(make_batch(taken(number), ids, options.batch_size, width, data.device()));
-      micro_batches.push_back(batches.back().micro_batch);
-    }
-    const auto losses = strategy.predict(micro_batches, [&](const at::Tensor& scores, size_t i) {
-      return loss_sums(scores, batches[i], options.batch_size);
-    });
-    sums.insert(sums.end(), losses.begin(), losses.end());
-  }
-  const at::Tensor mine = at::stack(sums);  // [passes * together, rows]
-  const at::Tensor all = at::empty({data.size(), mine.size(0), mine.size(1)}, mine.options());
-  data.all_gather(all, mine).wait();
-  const at::Tensor known = all.cpu();
-  Perplexity result{.windows = static_cast<int64_t>(windows.size())};
+  const Windows windows = windows_of(ids.size(), options);
+  const std::vector<double> losses =
+      window_losses(strategy, mesh, ids, windows.list, options.batch_size);
+  Perplexity result{.windows = static_cast<int64_t>(losses.size())};
   double weighted = 0, weights = 0, total = 0;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    const size_t number = i / rows, group = number / together;
-    const auto* of_rank = known[static_cast<int64_t>(group % ranks)].const_data_ptr<double>();
-    const size_t batch = group / ranks * together + number % together;
-    const double sum = of_rank[batch * rows + i % rows];
-    const auto targets = static_cast<double>(windows[i].targets());
-    const auto weight = static_cast<double>(windows[i].new_tokens) - 1;
-    weighted += sum / targets * weight;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const auto targets = static_cast<double>(windows.list[i].targets());
+    const auto weight = static_cast<double>(windows.new_tokens[i]) - 1;
+    weighted += losses[i] / targets * weight;
     weights += weight;
-    total += sum;
-    result.predicted_tokens += static_cast<int64_t>(windows[i].targets());
+    total += losses[i];
+    result.predicted_tokens += static_cast<int64_t>(windows.list[i].targets());
   }
   result.value = std::exp(weighted / weights);
   result.per_token = std::exp(total / static_cast<double>(result.predicted_tokens));

@@ -33,6 +33,19 @@ struct SquadOptions {
 // "Question: {q}\nContext: {c}\nAnswer:" — what a model is given to answer.
 std::string squad_prompt(const SquadQuestion& question);
 
+// What a model is given to answer one question, or a window of its context.
+struct SquadPrompt {
+  size_t question = 0;  // place among the questions
+  std::vector<int64_t> ids;
+};
+
+// The prompts of all questions, in their order, each of at most max_seq_length - max_new_tokens
+// tokens: a context that is too long is cut into overlapping windows, whether they hold an answer
+// or not. A question that leaves no room for any of its context has none.
+std::vector<SquadPrompt> squad_prompts(const std::vector<SquadQuestion>& questions,
+                                       const Tokenizer& tokenizer, const SquadOptions& options,
+                                       int64_t max_new_tokens);
+
 struct SquadExamples {
   Dataset dataset;
   std::vector<size_t> question_index;  // of each example, into the questions

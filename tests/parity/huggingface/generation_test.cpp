@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/generation/generate.h"
+#include "tessera/generation/log_probabilities.h"
 #include "tessera/generation/perplexity.h"
 #include "tests/parity/huggingface/generation_work.h"
 #include "tests/support/ranks.hpp"
@@ -112,6 +113,38 @@ TEST_CASE("perplexity is that of transformers' guide") {
         }
       });
     }
+  }
+}
+
+// A text's perplexity in one window is the probability of all of it behind its first token.
+TEST_CASE("a text behind a prompt is as likely as the perplexity of the whole says") {
+  const std::vector<int64_t> whole = ids_of(generation_numbers().at("text"));
+  const std::vector<int64_t> text(whole.begin(), whole.begin() + 12);
+  const auto part = [&](size_t begin, size_t end) {
+    return std::vector<int64_t>(text.begin() + static_cast<ptrdiff_t>(begin),
+                                text.begin() + static_cast<ptrdiff_t>(end));
+  };
+  const std::vector<Continuation> asked{{part(0, 1), part(1, 12)},
+                                        {part(0, 4), {}},
+                                        {part(0, 1), part(1, 5)},
+                                        {part(0, 5), part(5, 12)},
+                                        {part(0, 8), part(8, 9)}};
+  for (const WritingLayout& row :
+       {writing_layout("single", 1, 1, 1), writing_layout("zero3", 1, 3, 1),
+        writing_layout("ddp", 2, 1, 1), writing_layout("single", 1, 1, 2)}) {
+    INFO(row.name());
+    on_ranks(row, load_fixture("generation/bloom"), [&](Strategy& strategy, const DeviceMesh& mesh) {
+      const double expected =
+          -11 * std::log(perplexity(strategy, mesh, text, {.window = 12, .stride = 12}).per_token);
+      for (const int64_t batch : {1, 2, 5}) {
+        const std::vector<double> logs = log_probabilities(strategy, mesh, asked, batch);
+        const auto close = [](double a, double b) { return std::abs(a - b) < 1e-4; };
+        require(close(logs[0], expected), "the whole: ", logs[0], " instead of ", expected);
+        require(logs[1] == 0, "nothing: ", logs[1]);
+        require(close(logs[2] + logs[3], expected), "two parts: ", logs[2] + logs[3]);
+        require(logs[4] < 0 && logs[4] > logs[0], "one token: ", logs[4]);
+      }
+    });
   }
 }
 

@@ -1,4 +1,6 @@
+#include <map>
 #include <set>
+#include <sstream>
 
 #include "tessera/data/squad.h"
 #include "tests/support/messages.hpp"
@@ -180,4 +182,38 @@ TEST_CASE("five percent of bad rows are borne, more are not; three places are ke
   CHECK(issues.text() == "5 of 100 rows skipped: no label (5): f.csv:1, f.csv:2, f.csv:3, ...");
   issues.skip("empty text", "f.csv:9");
   CHECK_FALSE(error_of([&] { issues.check_share("f.csv"); }).empty());
+}
+
+TEST_CASE("prompts show every part of a context, whether it holds the answer or not") {
+  const Tokenizer tokenizer = Tokenizer::load(sample_tokenizer());
+  const std::vector<SquadQuestion> questions{
+      question_about("A river.", "river"), question_about(long_context(200), "river0"),
+      question_about(long_context(100), ""), question_about(long_context(3), "")};
+  const SquadOptions options{.max_seq_length = 90, .doc_stride = 8};
+  const std::vector<SquadPrompt> prompts = squad_prompts(questions, tokenizer, options, 10);
+  std::map<size_t, std::string> seen;
+  for (const SquadPrompt& prompt : prompts) {
+    REQUIRE(prompt.ids.size() <= 80);
+    const std::string text =
+        tokenizer.decode(std::vector<int32_t>(prompt.ids.begin(), prompt.ids.end()));
+    const std::string head = "Question: What is it?\nContext: ", tail = "\nAnswer:";
+    REQUIRE(text.starts_with(head));
+    REQUIRE(text.ends_with(tail));
+    seen[prompt.question] +=
+        text.substr(head.size(), text.size() - head.size() - tail.size()) + " ";
+  }
+  for (size_t i = 0; i < questions.size(); ++i) {
+    std::istringstream words(questions[i].context);
+    for (std::string word; words >> word;) {
+      INFO("question " << i << ": " << word);
+      CHECK(seen[i].find(word + " ") != std::string::npos);
+    }
+  }
+  CHECK(prompts.front().ids.size() == tokenizer.encode(squad_prompt(questions[0])).size());
+  // No room for any context: no prompt. The answer's place is not looked at.
+  CHECK(squad_prompts({question_about("A river.", "river")}, tokenizer,
+                      {.max_seq_length = 8, .doc_stride = 8}, 4)
+            .empty());
+  CHECK(error_of([&] { squad_prompts(questions, tokenizer, options, 90); }) ==
+        "90 new tokens leave nothing of 90 tokens for a prompt");
 }
