@@ -118,10 +118,11 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
   check(q.dim() == 4 && q.size(1) == 1 && k.sizes() == v.sizes() && keys.dim() == 4 &&
             keys.sizes() == values.sizes() && k.size(0) == q.size(0) && k.size(1) == 1 &&
             keys.size(0) == q.size(0) && keys.size(2) == k.size(2) && keys.size(3) == q.size(3) &&
-            k.size(3) == q.size(3) && q.size(2) % k.size(2) == 0 && lengths.numel() == q.size(0),
+            k.size(3) == q.size(3) && q.size(2) % k.size(2) == 0 && lengths.numel() == q.size(0) &&
+            lengths.scalar_type() == at::kLong,
         ErrorCode::kInvalidArgument, "attention_to_cache: q has shape ", q.sizes(), ", k ",
         k.sizes(), ", v ", v.sizes(), ", the keys kept ", keys.sizes(), ", their values ",
-        values.sizes(), ", lengths ", lengths.sizes());
+        values.sizes(), ", lengths ", lengths.scalar_type(), lengths.sizes());
   return TESSERA_DISPATCH(attention_to_cache, q, q, k, v, keys, values, lengths, scale, slopes);
 }
 

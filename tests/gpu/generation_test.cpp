@@ -21,7 +21,7 @@ TEST_CASE("attention to kept keys on the GPU: every head size, fewer key heads, 
     for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
       for (const bool alibi : {false, true}) {
         CAPTURE(heads, key_heads, d, at::toString(type), alibi);
-        const at::Tensor lengths = at::tensor({0, 1, 15, 16, 63, 64, 500, 1023});
+        const at::Tensor lengths = at::tensor({0, 1, 15, 16, 63, 64, 500, 1023}, at::kLong);
         const int64_t batch = lengths.size(0), capacity = 1024;
         const auto drawn = [&](at::IntArrayRef shape) { return at::randn(shape).to(type); };
         // Queries, keys and values in one tensor, as blocks have them.
