@@ -6,6 +6,7 @@
 
 #include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/trace.h"
 
@@ -51,6 +52,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   const size_t first = static_cast<size_t>(data_.rank()) * micro_batches_.size();
   for (size_t m = 0; m < micro_batches_.size(); ++m) {
     check_counts(micro_batches_[m]);
+    check_packed_rows(micro_batches_[m]);
     micro_batches_[m].seed = block_seed(step_seed, first + m);
   }
   exchange_counts();
@@ -60,8 +62,37 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
     steps_begun_.add_(1);
     gradient_scale_.reset();
     gradients_->begin_step();
+    make_room();
   } else {
     adopt_statistics();
+  }
+}
+
+// A step that is larger than all before it asks the driver for memory many times, each of which
+// takes as long as several kernels. When micro-batches turn out to differ in size, LibTorch's
+// allocator gets one block from which it can cut what larger ones need; it gives the block back
+// when memory runs out.
+void ShardingStrategy::make_room() {
+  if (!data_.device().is_cuda() || room_made_) return;
+  int64_t tokens = 0;
+  for (const MicroBatch& batch : micro_batches_) tokens = std::max(tokens, batch.token_count);
+  if (tokens_before_ == 0) tokens_before_ = tokens;
+  if (tokens == tokens_before_) return;
+  room_made_ = true;
+  const MemoryUse use = memory_use(data_.device());
+  const int64_t of_steps = use.peak_allocated_bytes - use.allocated_bytes;
+  const int64_t room = std::min(of_steps / 2, device_memory(data_.device()).first / 4);
+  at::empty({room}, at::TensorOptions(at::kByte).device(data_.device()));
+}
+
+void ShardingStrategy::check_packed_rows(const MicroBatch& micro_batch) const {
+  for (size_t i = 0; micro_batch.packed.defined() && i < blocks_.size(); ++i) {
+    check(blocks_[i]->takes_packed_rows(), ErrorCode::kInvalidArgument, name(), ": block ",
+          block_names_[i],
+          " was given packed rows, but does not say that it keeps to them. Let "
+          "Block::takes_packed_rows() (ModuleOptions::takes_packed_rows of an adapted module) "
+          "return true if it looks at no other position or only at those of the same row "
+          "(MicroBatch::packed); else train without packing and padding_free");
   }
 }
 

@@ -52,6 +52,7 @@ PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool
   rows.positions = by_sequence(positions, at::kLong);
   rows.first_keys = by_sequence(first_keys, at::kInt);
   rows.lengths = std::move(lengths);
+  rows.position_count = rows.longest();
   return rows;
 }
 
@@ -93,7 +94,7 @@ void choose_head_positions(MicroBatch& micro_batch, int64_t multiple) {
   const at::Tensor supervised = micro_batch.labels.flatten().ne(kIgnoredLabel);
   const int64_t all = supervised.numel(), targets = supervised.sum().item<int64_t>();
   const int64_t chosen = (std::max<int64_t>(targets, 1) + multiple - 1) / multiple * multiple;
-  if (4 * chosen > 3 * all) return;
+  if (32 * chosen > 31 * all) return;
   const at::Tensor others = supervised.logical_not().nonzero().narrow(0, 0, chosen - targets);
   micro_batch.head_positions =
       at::empty({chosen},

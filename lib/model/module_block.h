@@ -32,6 +32,7 @@ class ModuleBlock final : public Head {
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
   // The module's output.
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
+  bool takes_packed_rows() const override { return place_.options.takes_packed_rows; }
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override;
 

@@ -27,6 +27,7 @@ BlockWeights weights_of(const DecoderParts& parts, const BuildContext& context, 
 
 class HeadBlock : public Head {
  public:
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 

@@ -37,6 +37,7 @@ class EmbeddingBlock final : public Block {
         vocab_parallel_embedding(micro_batch.input_ids, table_, vocabulary_, axis_), norm_weight_,
         norm_bias_, epsilon_);
   }
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
@@ -90,6 +91,7 @@ class BloomBlock final : public Block {
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
                    micro_batch.input_ids.sizes(), axis_, micro_batch.packed);
   }
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 

@@ -80,7 +80,7 @@ class EmbeddingBlock final : public Block {
   at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
     const PackedRows& packed = micro_batch.packed;
     const int64_t length = micro_batch.so_far.defined() ? micro_batch.so_far.cache->capacity()
-                           : packed.defined()           ? packed.longest()
+                           : packed.defined()           ? packed.position_count
                                                         : micro_batch.input_ids.size(1);
     check(length <= positions_.size(0), ErrorCode::kInvalidArgument, "a sequence of ", length,
           " tokens, but the model has ", positions_.size(0), " positions");
@@ -89,6 +89,7 @@ class EmbeddingBlock final : public Block {
         positions_of(micro_batch);
     return dropout_(hidden, probability_, micro_batch, kEmbeddingDropout);
   }
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
@@ -157,6 +158,7 @@ class Gpt2Block final : public Block {
     return attended +
            dropout_(down_.by_rows(inner, axis_), residual_dropout, micro_batch, kInnerDropout);
   }
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 

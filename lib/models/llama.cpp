@@ -36,6 +36,7 @@ class EmbeddingBlock final : public Block {
     if (axis_.sequence_parallel()) real = own_tokens(real.to(hidden.scalar_type()), axis_).ne(0);
     return at::where(real, hidden, hidden.detach());
   }
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
@@ -95,6 +96,7 @@ class LlamaBlock final : public Block {
     return attended + row_parallel_linear(ops::swiglu(gate_(normed), up_(normed)), down_.weight,
                                           down_.bias, axis_);
   }
+  bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
@@ -128,7 +130,8 @@ class LlamaBlock final : public Block {
   ops::RotaryTables tables_of(const MicroBatch& micro_batch) {
     const PackedRows& packed = micro_batch.packed;
     const RowsSoFar& rows = micro_batch.so_far;
-    if (packed.defined()) return ops::at_positions(tables_for(packed.longest()), packed.positions);
+    if (packed.defined())
+      return ops::at_positions(tables_for(packed.position_count), packed.positions);
     if (!rows.begun()) return tables_for(micro_batch.input_ids.size(1));
     return ops::at_positions(tables_for(rows.cache->capacity()), rows.lengths.unsqueeze(1));
   }

@@ -130,6 +130,8 @@ class ShardingStrategy : public Strategy {
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   at::Tensor forward_scores(const MicroBatchRun& run, const at::Tensor& hidden);
+  void make_room();
+  void check_packed_rows(const MicroBatch& micro_batch) const;
   void exchange_counts();
   void check_agreement();
   at::Tensor value_of(const Buffer& buffer);
@@ -158,6 +160,8 @@ class ShardingStrategy : public Strategy {
   UnitOptimizerFactory placement_;
   bool has_loss_ = true;
   std::vector<std::unique_ptr<Block>> blocks_;
+  int64_t tokens_before_ = 0;  // of the first step's largest micro-batch
+  bool room_made_ = false;
   std::vector<std::string> block_names_;
   std::vector<Communicator*> block_sharers_;  // see BlockBuilder
   // Of tied parameters whose owner is on another stage, "block.parameter": the owner's name.

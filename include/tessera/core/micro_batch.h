@@ -20,7 +20,8 @@ struct PackedRows {
   std::vector<int64_t> lengths;
   at::Tensor offsets;    // int32 [rows + 1]: where each begins in the flattened tokens, and the end
   at::Tensor positions;  // int64 [batch, sequence]: each token's place in its row
-  at::Tensor first_keys;  // int32 [batch, sequence]: its row's first place in the sequence
+  int64_t position_count = 0;  // all of positions are below it
+  at::Tensor first_keys;       // int32 [batch, sequence]: its row's first place in the sequence
 
   bool defined() const { return !lengths.empty(); }
   int64_t longest() const;
@@ -87,7 +88,7 @@ MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels);
 
 // Sets head_positions of a causal micro-batch on the CPU to the supervised positions, filled up
 // with others to a multiple of `multiple` so that GPUs meet few sizes; leaves it undefined where
-// that would leave out less than a quarter of all.
+// that would leave out less than one in 32.
 void choose_head_positions(MicroBatch& micro_batch, int64_t multiple = 64);
 
 // Throws Error(kInvalidArgument) when the micro-batch has targets but a target_count of 0, on which

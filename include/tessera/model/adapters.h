@@ -23,6 +23,9 @@ struct ModuleOptions {
   // Every data rank computes running statistics (of BatchNorm, InstanceNorm) from its own rows: the
   // rank whose values are the model's. Without it modules that have them are refused.
   std::optional<int> running_statistics_of_rank = std::nullopt;
+  // No module looks at any position but its own, so that several rows may lie in a sequence
+  // (MicroBatch::packed, which modules never see).
+  bool takes_packed_rows = false;
 };
 
 namespace detail {

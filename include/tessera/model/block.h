@@ -45,6 +45,9 @@ class Block {
   // hidden: the previous block's output; for the first block undefined (it reads
   // micro_batch.input_ids).
   virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
+  // Whether forward() keeps to the rows of micro_batch.packed: it looks at no other position, or
+  // only at those of the same row. Strategies refuse packed micro-batches for blocks that do not.
+  virtual bool takes_packed_rows() const { return false; }
   // Always the same handles in the same order. One whose tensor needs no gradient is frozen.
   virtual std::vector<Parameter> parameters() = 0;
   // On the rank's device, kept whole on every rank that has the block.

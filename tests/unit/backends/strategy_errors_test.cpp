@@ -1,9 +1,11 @@
 // What make_strategy() and attach() refuse, and that they do so on every rank before any
 // collective.
 #include <ATen/ATen.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
+#include "tessera/model/adapters.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
@@ -53,6 +55,35 @@ TEST_CASE("unknown strategies and impossible sizes are refused by name") {
   ParallelConfig doubles{.strategy = "ddp"};
   doubles.precision.parameter = at::kDouble;
   CHECK_THAT(refusal(2, doubles, model), Contains("float32, bfloat16 or float16"));
+}
+
+TEST_CASE("packed rows are refused by name for blocks that do not keep to them") {
+  using Catch::Matchers::Contains;
+  MicroBatch batch = make_micro_batch(at::ones({1, 6}, at::kLong), at::ones({1, 6}, at::kLong));
+  const auto outcome_of = [&](const ModelSpec& model, bool training) {
+    return error_of(ErrorCode::kInvalidArgument, [&] {
+      test::run_ranks(1, [&](Communicator& comm) {
+        DeviceMesh mesh(comm, {});
+        auto strategy = make_strategy({.strategy = "single"}, mesh);
+        strategy->attach(model, {}, make_adamw({}));
+        const std::vector<MicroBatch> step{batch};
+        training ? strategy->forward_backward(step) : strategy->evaluate(step);
+      });
+    });
+  };
+  const auto model_with = [](bool takes_packed_rows) {
+    return from_module([] { return torch::nn::Embedding(3, 1); },
+                       [](const at::Tensor& output, const MicroBatch&) { return output.sum(); },
+                       {.takes_packed_rows = takes_packed_rows});
+  };
+  CHECK(outcome_of(model_with(false), true) == "no error");
+  batch.packed = make_packed_rows({2, 4}, 6);
+  for (const bool training : {true, false}) {
+    CHECK_THAT(outcome_of(toy_language_model(), training),
+               Contains("block embedding was given packed rows") && Contains("takes_packed_rows"));
+    CHECK_THAT(outcome_of(model_with(false), training), Contains("was given packed rows"));
+    CHECK(outcome_of(model_with(true), training) == "no error");
+  }
 }
 
 TEST_CASE("models with wrong ties or names are refused") {
