@@ -26,6 +26,7 @@ Options::Options()
               {"seq", "128"},
               {"rows", "fixed"},
               {"supervise", "all"},
+              {"padding_free", "true"},
               {"dtype", "fp32"},
               {"gradient_dtype", ""},
               {"reduce_dtype", ""},

@@ -53,16 +53,18 @@ RowSource::RowSource(const Options& options, const DeviceMesh& mesh, int64_t mic
   const int64_t steps = options.number("warmup") + options.number("steps") + kMoreSteps;
   const int64_t longest = options.number("seq");
   ragged_ = ragged_rows(steps * global_rows_, longest, vocabulary, supervise == "answer");
-  loader_.emplace(ragged_, DataLoaderOptions{.micro_batch_size = micro_batch,
-                                             .accumulation_steps = options.number("accumulation"),
-                                             .data_rank = data_rank_,
-                                             .data_size = mesh.extent(Axis::kData),
-                                             .shuffle = false,
-                                             .padding_side = rows == "left" ? PaddingSide::kLeft
-                                                                            : PaddingSide::kRight,
-                                             .pad_to = rows == "packed" ? longest : 0,
-                                             .packing = rows == "packed",
-                                             .pinned = device.is_cuda()});
+  loader_.emplace(
+      ragged_,
+      DataLoaderOptions{.micro_batch_size = micro_batch,
+                        .accumulation_steps = options.number("accumulation"),
+                        .data_rank = data_rank_,
+                        .data_size = mesh.extent(Axis::kData),
+                        .shuffle = false,
+                        .padding_side = rows == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
+                        .pad_to = rows == "packed" ? longest : 0,
+                        .packing = rows == "packed",
+                        .padding_free = rows != "packed" && options.flag("padding_free"),
+                        .pinned = device.is_cuda()});
 }
 
 std::vector<MicroBatch> RowSource::next() {

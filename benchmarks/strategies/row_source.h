@@ -11,7 +11,8 @@ namespace tessera::bench {
 
 // With --rows fixed: micro-batches of random ids, all of --seq tokens and supervised. With padded,
 // left or packed: rows with lengths like SQuAD's (log-normal, mean 183, at most --seq), of which
-// --supervise answer counts the last few tokens, as a DataLoader pads or packs them.
+// --supervise answer counts the last few tokens, as a DataLoader packs them, or leaves their
+// padding out, or (--padding_free false) pads them.
 class RowSource {
  public:
   RowSource(const Options& options, const DeviceMesh& mesh, int64_t micro_batch, int64_t vocabulary,

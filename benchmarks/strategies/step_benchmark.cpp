@@ -115,6 +115,9 @@ void StepBenchmark::run(benchmark::State& state) {
     step(batches);
     times_.push_back(now_s() - begin);
     tokens_.push_back(rows.tokens());
+    positions_.push_back(std::accumulate(
+        batches.begin(), batches.end(), int64_t{0},
+        [](int64_t sum, const MicroBatch& batch) { return sum + batch.token_count; }));
     state.SetIterationTime(times_.back());
   }
   Footprint footprint = read_device();
@@ -213,6 +216,27 @@ double StepBenchmark::tokens_per_second_and_rank() const {
   return rates[(rates.size() - 1) / 2];
 }
 
+// The largest ratio of a step's time to what the line a + b * positions, fitted to all steps by
+// least squares, says.
+double StepBenchmark::slowest_over_line() const {
+  const auto count = static_cast<double>(times_.size());
+  const double mean_time = std::accumulate(times_.begin(), times_.end(), 0.0) / count;
+  const double mean = std::accumulate(positions_.begin(), positions_.end(), 0.0) / count;
+  double together = 0, alone = 0;
+  for (size_t i = 0; i < times_.size(); ++i) {
+    const double distance = static_cast<double>(positions_[i]) - mean;
+    together += distance * (times_[i] - mean_time);
+    alone += distance * distance;
+  }
+  const double slope = alone > 0 ? together / alone : 0;
+  double most = 0;
+  for (size_t i = 0; i < times_.size(); ++i) {
+    const double line = mean_time + slope * (static_cast<double>(positions_[i]) - mean);
+    most = std::max(most, times_[i] / line);
+  }
+  return most;
+}
+
 void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
                           const Footprint& footprint, const Idle& idle) const {
   const std::vector<int64_t> most = over_ranks(footprint.values(), /*largest=*/true);
@@ -239,6 +263,10 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("step_ms", median() * 1e3)
       .add("min_ms", *fastest * 1e3)
       .add("max_ms", *slowest * 1e3)
+      .add("slowest_over_line", slowest_over_line())
+      .add("slowest_step", slowest - times_.begin() + options_.number("warmup") + 1)
+      .add("positions", std::accumulate(positions_.begin(), positions_.end(), int64_t{0}) /
+                            static_cast<int64_t>(positions_.size()))
       .add("tok_s_gpu", tokens_per_s)
       .add("tok_s_gpu_all_steps", all_tokens / all_time / world_.size())
       .add("mean_length", mean_length_);

@@ -44,6 +44,7 @@ class StepBenchmark {
   void synchronize() const;
   double median() const;
   double tokens_per_second_and_rank() const;
+  double slowest_over_line() const;
   void print(const ModelSpec& model, const DeviceMesh& mesh, int64_t parameters,
              const Footprint& footprint, const Idle& idle) const;
 
@@ -52,7 +53,8 @@ class StepBenchmark {
   std::string strategy_name_;
   int64_t micro_batch_;
   std::vector<double> times_;
-  std::vector<int64_t> tokens_;  // of every step, padding not counted
+  std::vector<int64_t> tokens_;     // of every step, padding not counted
+  std::vector<int64_t> positions_;  // of every step's micro-batches here, padding counted
   int64_t mean_length_ = 0;
   double build_s_ = 0, loss_ = 0;
   OffloadReport offload_;

@@ -57,6 +57,10 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("shuffle", &o.shuffle, "a new order every epoch; false keeps the file's");
   flags.add("max_seq_length", &o.max_seq_length, "most tokens of a row");
   flags.add("padding_side", &o.padding_side, "where short rows are filled", {"right", "left"});
+  flags.add("padding_free", &o.padding_free,
+            "lay a micro-batch's rows end to end instead of padding them; changes no number; auto: "
+            "on GPUs",
+            {"auto", "true", "false"});
   flags.add("pad_to_max_length", &o.pad_to_max_length,
             "pad to --max_seq_length instead of the longest row of a micro-batch");
   flags.add("pad_to_multiple_of", &o.pad_to_multiple_of, "lengths are rounded up to it");
@@ -283,6 +287,11 @@ void validate_options(const TrainOptions& o, Program program) {
           "--packing leaves rows no side to pad; leave out --padding_side left");
   require(!o.packing || o.label_padding == "ignore",
           "--packing leaves no padding to supervise; leave out --label_padding include");
+  const bool padded = o.packing || o.pad_to_max_length || o.label_padding == "include";
+  require(
+      o.padding_free != "true" || !padded,
+      "--padding_free leaves out the padding that --pad_to_max_length or --label_padding include "
+      "ask for, and --packing has none; give one of them");
   const std::pair<const char*, int64_t> positive[] = {
       {"max_seq_length", o.max_seq_length},
       {"pad_to_multiple_of", o.pad_to_multiple_of},

@@ -28,7 +28,7 @@ struct TrainOptions {
   std::string label_padding = "ignore";  // SQuAD
   bool squad_v2 = false;                 // SQuAD
   int64_t doc_stride = 128;              // SQuAD
-  std::string padding_side = "right";
+  std::string padding_side = "right", padding_free = "auto";
   bool pad_to_max_length = false, packing = false, group_by_length = false;
   int64_t pad_to_multiple_of = 1;
   bool shuffle = true;

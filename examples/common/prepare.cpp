@@ -72,15 +72,16 @@ at::ScalarType scalar_type_of(const std::string& dtype) {
   return dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;
 }
 
-DataLoaderOptions Prepared::loader_options(int64_t data_rank, int64_t data_size,
-                                           bool training) const {
+DataLoaderOptions Prepared::loader_options(const Communicator& data, bool training) const {
   const TrainOptions& o = options;
+  const bool on_gpu = data.device().is_cuda();
+  const bool padded = o.packing || o.pad_to_max_length || o.label_padding == "include";
   const std::optional<int64_t> tokenizer_pad = tokenizer ? tokenizer->pad_id() : std::nullopt;
   return {
       .micro_batch_size = training ? o.per_device_train_batch_size : o.per_device_eval_batch_size,
       .accumulation_steps = training ? o.gradient_accumulation_steps : 1,
-      .data_rank = data_rank,
-      .data_size = data_size,
+      .data_rank = data.rank(),
+      .data_size = data.size(),
       .shuffle = training && o.shuffle,
       .seed = o.seed,
       .padding_side = o.padding_side == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
@@ -89,9 +90,11 @@ DataLoaderOptions Prepared::loader_options(int64_t data_rank, int64_t data_size,
       .pad_to_multiple_of = o.pad_to_multiple_of,
       .group_by_length = o.group_by_length,
       .packing = o.packing,
+      .padding_free = o.padding_free == "auto" ? on_gpu && !padded : o.padding_free == "true",
       .pad_token = config().pad_token,
       .supervise_padding = o.label_padding == "include",
-      .always_attention_mask = task == Task::kClassification && !config().pad_token};
+      .always_attention_mask = task == Task::kClassification && !config().pad_token,
+      .pinned = on_gpu};
 }
 
 Prepared prepare(const TrainOptions& options, Program program) {

@@ -8,6 +8,7 @@
 
 #include "examples/common/options.h"
 #include "tessera/checkpoint/huggingface.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/metrics/event.h"
@@ -40,7 +41,7 @@ struct Prepared {
   std::vector<std::vector<int64_t>> parameter_sizes() const {
     return language_model.parameter_sizes(head(), train.num_labels());
   }
-  DataLoaderOptions loader_options(int64_t data_rank, int64_t data_size, bool training) const;
+  DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
 
 // Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)

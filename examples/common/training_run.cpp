@@ -32,8 +32,7 @@ std::vector<int64_t> unpacked(const std::string& bytes) {
 // With --pipeline_balance measured: what each block takes for a micro-batch of the training data.
 void measure_balance(const Prepared& prepared, const DeviceMesh& mesh, ParallelConfig& config) {
   Communicator& data = mesh.axis(Axis::kData);
-  DataLoader loader(prepared.train,
-                    prepared.loader_options(data.rank(), data.size(), /*training=*/true));
+  DataLoader loader(prepared.train, prepared.loader_options(data, /*training=*/true));
   const BuildContext context{
       .device = data.device(),
       .seed = prepared.options.seed,
@@ -122,8 +121,8 @@ int64_t TrainingRun::last_step() const {
 void TrainingRun::plan() {
   mesh_ = std::make_unique<DeviceMesh>(world_, mesh_extents(options_, world_.size()));
   Communicator& data = mesh_->axis(Axis::kData);
-  train_loader_ =
-      std::make_unique<DataLoader>(prepared_.train, loader_options(data, /*training=*/true));
+  train_loader_ = std::make_unique<DataLoader>(prepared_.train,
+                                               prepared_.loader_options(data, /*training=*/true));
   total_steps_ = last_step();
   ParallelConfig config = parallel_config(options_);
   strategy_ = make_strategy(config, *mesh_);
@@ -264,12 +263,6 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   fill_versions(r);
   r.exp = metrics::experiment_name(r);
   return r;
-}
-
-DataLoaderOptions TrainingRun::loader_options(const Communicator& data, bool training) const {
-  DataLoaderOptions options = prepared_.loader_options(data.rank(), data.size(), training);
-  options.pinned = world_.device().is_cuda();
-  return options;
 }
 
 std::string TrainingRun::export_final() {

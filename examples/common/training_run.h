@@ -65,7 +65,6 @@ class TrainingRun {
   double epoch() const;
   metrics::RunStartRecord start_record() const;
   TrainerOptions trainer_options() const;
-  DataLoaderOptions loader_options(const Communicator& data, bool training) const;
   std::vector<int64_t> largest_over_ranks(const std::vector<int64_t>& values);
 
   const Prepared& prepared_;

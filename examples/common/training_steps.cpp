@@ -105,7 +105,7 @@ void TrainingRun::on_step(const StepReport& report) {
 
 void TrainingRun::evaluate() {
   Communicator& data = mesh_->axis(Axis::kData);
-  const DataLoader loader(prepared_.validation, loader_options(data, /*training=*/false));
+  const DataLoader loader(prepared_.validation, prepared_.loader_options(data, /*training=*/false));
   BatchStream batches(loader, world_.device());
   int64_t left = loader.steps_per_epoch();
   const EvalReport report = trainer_->evaluate([&]() -> std::vector<MicroBatch> {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "lib/data/collate.h"
+#include "lib/data/padding_free.h"
 #include "tessera/core/error.h"
 #include "tessera/data/packing.h"
 
@@ -54,31 +55,42 @@ std::vector<int64_t> shuffled_order(int64_t count, uint64_t seed, int64_t epoch)
 
 DataLoader::DataLoader(TokenTable rows, const DataLoaderOptions& options)
     : rows_(std::move(rows)), options_(options) {
-  require_positive(options.micro_batch_size, "micro_batch_size");
-  require_positive(options.accumulation_steps, "accumulation_steps");
-  require_positive(options.data_size, "data_size");
-  require_positive(options.pad_to_multiple_of, "pad_to_multiple_of");
-  check(options.data_rank >= 0 && options.data_rank < options.data_size,
-        ErrorCode::kInvalidArgument, "DataLoader: data_rank ", options.data_rank,
-        " is not below data_size ", options.data_size);
+  check_options();
+  if (options.padding_free)
+    padding_free_length_ = padding_free_length(rows_, options.micro_batch_size);
+}
+
+void DataLoader::check_options() const {
+  const DataLoaderOptions& o = options_;
+  require_positive(o.micro_batch_size, "micro_batch_size");
+  require_positive(o.accumulation_steps, "accumulation_steps");
+  require_positive(o.data_size, "data_size");
+  require_positive(o.pad_to_multiple_of, "pad_to_multiple_of");
+  check(o.data_rank >= 0 && o.data_rank < o.data_size, ErrorCode::kInvalidArgument,
+        "DataLoader: data_rank ", o.data_rank, " is not below data_size ", o.data_size);
   check(rows_.size() > 0, ErrorCode::kInvalidArgument, "DataLoader: the data set has no rows");
-  check(options.last_batch == LastBatch::kPad || rows_.size() >= global_batch_size(),
+  check(o.last_batch == LastBatch::kPad || rows_.size() >= global_batch_size(),
         ErrorCode::kInvalidArgument, "DataLoader: the data set has ", rows_.size(),
         " rows, fewer than one global batch of ", global_batch_size(),
         "; use a smaller batch, or pad the last one");
-  check(!options.packing || options.pad_to > 0, ErrorCode::kInvalidArgument,
+  check(!o.packing || o.pad_to > 0, ErrorCode::kInvalidArgument,
         "DataLoader: packing needs pad_to, the length of its sequences");
-  check(!options.packing || (options.padding_side == PaddingSide::kRight &&
-                             !options.supervise_padding && options.causal_attention),
+  check(!o.packing ||
+            (o.padding_side == PaddingSide::kRight && !o.supervise_padding && o.causal_attention),
         ErrorCode::kInvalidArgument,
         "DataLoader: packed rows have no padding and attend causally; padding_side left, "
         "supervise_padding and attention that is not causal do not go with packing");
-  for (int64_t row = 0; options.packing && row < rows_.size(); ++row) {
+  check(!o.padding_free ||
+            (!o.packing && o.pad_to == 0 && !o.supervise_padding && o.causal_attention),
+        ErrorCode::kInvalidArgument,
+        "DataLoader: padding_free leaves padding out and attends causally; packing, pad_to, "
+        "supervise_padding and attention that is not causal do not go with it");
+  for (int64_t row = 0; o.packing && row < rows_.size(); ++row) {
     check_packable(rows_.row(row), rows_.task(), row);
   }
-  const int64_t longest = options.pad_to == 0 ? 0 : rows_.longest();
-  check(longest <= options.pad_to, ErrorCode::kInvalidArgument, "DataLoader: a row has ", longest,
-        " tokens, more than the length to pad to, ", options.pad_to);
+  const int64_t longest = o.pad_to == 0 ? 0 : rows_.longest();
+  check(longest <= o.pad_to, ErrorCode::kInvalidArgument, "DataLoader: a row has ", longest,
+        " tokens, more than the length to pad to, ", o.pad_to);
 }
 
 int64_t DataLoader::global_batch_size() const {
@@ -138,7 +150,12 @@ std::vector<MicroBatch> DataLoader::padded_step() {
       rows.emplace_back();
       if (at < rows_.size()) rows.back() = rows_.row(order[static_cast<size_t>(at)]);
     }
-    batches.push_back(collate(rows_.task(), rows, options_));
+    std::optional<MicroBatch> without_padding;
+    if (padding_free_length_ > 0) {
+      without_padding = collate_padding_free(rows_.task(), rows, padding_free_length_, options_);
+    }
+    batches.push_back(without_padding ? std::move(*without_padding)
+                                      : collate(rows_.task(), rows, options_));
   }
   return batches;
 }

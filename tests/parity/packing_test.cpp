@@ -120,6 +120,25 @@ TEST_CASE("packed classification rows reproduce padded ones") {
   }
 }
 
+TEST_CASE("rows without padding reproduce padded ones, on both sides") {
+  const std::vector<ParityRow> rows{layout("single", 1, 1, 1, 3), layout("zero3", 1, 2, 1, 2),
+                                    layout("zero1", 2, 2, 1, 3), layout("fsdp", 1, 2, 2, 2)};
+  for (const auto& [padded, free] :
+       {std::pair{RowsAre::kPadded, RowsAre::kWithoutPadding},
+        std::pair{RowsAre::kPaddedLeft, RowsAre::kLeftWithoutPadding}}) {
+    for (const std::string model : {"bloom", "gpt2", "llama"}) {
+      INFO(model << (padded == RowsAre::kPadded ? " right" : " left"));
+      const ParityResult expected = single_run(causal_work(model, padded));
+      for (const ParityRow& row : rows) check_row(row, causal_work(model, free), expected);
+    }
+    const auto classifier = [](RowsAre are) {
+      return ragged_work(make_bloom_classifier(small<BloomConfig>(), 3), {}, kVocabulary, are, 3);
+    };
+    const ParityResult expected = single_run(classifier(padded));
+    for (const ParityRow& row : rows) check_row(row, classifier(free), expected);
+  }
+}
+
 TEST_CASE("packed rows in 16 bits stay within the roundings of each step") {
   for (const std::string model : {"bloom", "gpt2", "llama"}) {
     const ParityWork work = causal_work(model, RowsAre::kPacked);

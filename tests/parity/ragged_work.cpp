@@ -53,7 +53,13 @@ ParityWork ragged_work(ModelSpec model, PlainForward forward, int64_t vocabulary
   for (size_t step = 0; step < kSteps; ++step) {
     work.global_batches.push_back(step_of(rows, step, options).front());
   }
-  if (are == RowsAre::kPadded) options = {};
+  const bool left = are == RowsAre::kPaddedLeft || are == RowsAre::kLeftWithoutPadding;
+  if (are != RowsAre::kPacked) {
+    options = {
+        .padding_side = left ? PaddingSide::kLeft : PaddingSide::kRight,
+        .padding_free = are == RowsAre::kWithoutPadding || are == RowsAre::kLeftWithoutPadding,
+        .pad_token = 0};
+  }
   work.batches = [rows, options](size_t step, const ParityRow& row, int data_rank) {
     DataLoaderOptions own = options;
     own.accumulation_steps = row.accumulation;

@@ -5,7 +5,7 @@
 
 namespace tessera::testing {
 
-enum class RowsAre { kPadded, kPacked };
+enum class RowsAre { kPadded, kPaddedLeft, kPacked, kWithoutPadding, kLeftWithoutPadding };
 
 // model on rows of 1 to 9 tokens, 24 a step and fewer in the last, of which the end is supervised
 // and the head told so. A row of the table takes its micro-batches from a DataLoader of its layout;

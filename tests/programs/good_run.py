@@ -78,6 +78,8 @@ for name, extra, ranks, mpi, mesh, suffix in [
     ("shared vocabulary", ["--strategy", "zero3", "--pipeline_parallel", "2", "--pipeline_vocabulary", "shared"], 4, False, (2, 2, 1), "_pp2"),
     ("packed", ["--strategy", "zero2", "--packing"], 2, False, (1, 2, 1), ""),
     ("packed stages", ["--strategy", "zero1", "--pipeline_parallel", "2", "--packing"], 4, False, (2, 2, 1), "_pp2"),
+    ("without padding", ["--strategy", "zero2", "--padding_free", "true"], 2, False, (1, 2, 1), ""),
+    ("without padding on the left", ["--strategy", "fsdp", "--padding_free", "true", "--padding_side", "left"], 2, False, (1, 2, 1), ""),
     ("two axes", ["--strategy", "ddp", "--pipeline_parallel", "2", "--tensor_parallel", "2"], 4, True, (2, 1, 2), "_tp2_pp2"),
     ("three axes", ["--strategy", "zero2", "--pipeline_parallel", "2", "--tensor_parallel", "2", "--offload", "optimizer"],
      8, False, (2, 2, 2), "_tp2_pp2_off_pin"),

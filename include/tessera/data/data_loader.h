@@ -34,6 +34,10 @@ struct DataLoaderOptions {
   // A step's rows lie end to end in sequences of pad_to tokens (tessera/data/packing.h);
   // micro_batch_size and global_batch_size() still count rows.
   bool packing = false;
+  // The rows of a micro-batch lie end to end, too, in sequences of a length that the loader chooses
+  // once (one alone may be shorter), whatever padding_side says: its numbers are those it has
+  // padded, and GPUs meet few shapes. Micro-batches that need their mask are padded.
+  bool padding_free = false;
   std::optional<int64_t> pad_token;  // see PackingOptions
   bool supervise_padding =
       false;  // causal: padding gets its own id as label, as when labels = input_ids
@@ -74,10 +78,12 @@ class DataLoader {
  private:
   std::vector<MicroBatch> padded_step();
   std::vector<MicroBatch> packed_step();
+  void check_options() const;
   const std::vector<int64_t>& order();
 
   TokenTable rows_;
   DataLoaderOptions options_;
+  int64_t padding_free_length_ = 0;  // of the sequences; 0: rows are padded
   DataLoaderState state_;
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;
