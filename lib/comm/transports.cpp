@@ -18,15 +18,17 @@ std::unique_ptr<Communicator> connect_local(const TransportContext&) {
   return std::move(make_local_world(1).front());
 }
 
+std::string own_library() { return ""; }
+
 constexpr Transport kTransports[] = {
 #ifdef TESSERA_HAS_NCCL
-    {"nccl", nccl::unusable_because, nccl::connect},
+    {"nccl", nccl::unusable_because, nccl::connect, nccl::library},
 #endif
-    {"local", local_unusable, connect_local},
+    {"local", local_unusable, connect_local, own_library},
 #ifdef TESSERA_HAS_MPI
-    {"mpi", mpi::unusable_because, mpi::connect},
+    {"mpi", mpi::unusable_because, mpi::connect, mpi::library},
 #endif
-    {"tcp", tcp::unusable_because, tcp::connect},
+    {"tcp", tcp::unusable_because, tcp::connect, own_library},
 };
 
 }  // namespace

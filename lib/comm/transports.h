@@ -29,6 +29,7 @@ struct Transport {
   // Empty when the transport can serve this launch on this rank, else the reason why not.
   std::string (*unusable_because)(const LaunchInfo& launch);
   std::unique_ptr<Communicator> (*connect)(const TransportContext& context);
+  std::string (*library)();  // and its version; empty for a transport of this library's own
 };
 std::span<const Transport> transports();  // best first
 

@@ -54,6 +54,12 @@ struct GpuMonitor::Impl {
   int (*utilization)(Device, Utilization*) = nullptr;
   int (*power)(Device, unsigned*) = nullptr;  // milliwatts
   int (*driver)(char*, unsigned) = nullptr;
+  // Those that older drivers lack.
+  int (*clock)(Device, int kind, unsigned* mhz) = nullptr;
+  int (*most_clock)(Device, int kind, unsigned* mhz) = nullptr;
+  int (*nvlink_state)(Device, unsigned link, int* active) = nullptr;
+  int (*p2p_status)(Device, Device, int capability, int* status) = nullptr;
+  int (*common_ancestor)(Device, Device, int* level) = nullptr;
   bool ready = false;
   std::vector<Device> devices;
   std::vector<Gpu> gpus;
@@ -70,6 +76,11 @@ struct GpuMonitor::Impl {
     load(library, "nvmlDeviceGetUtilizationRates", utilization);
     load(library, "nvmlDeviceGetPowerUsage", power);
     load(library, "nvmlSystemGetDriverVersion", driver);
+    load(library, "nvmlDeviceGetClockInfo", clock);
+    load(library, "nvmlDeviceGetMaxClockInfo", most_clock);
+    load(library, "nvmlDeviceGetNvLinkState", nvlink_state);
+    load(library, "nvmlDeviceGetP2PStatus", p2p_status);
+    load(library, "nvmlDeviceGetTopologyCommonAncestor", common_ancestor);
     const bool complete = init && shutdown && device_count && device_by_index && device_name &&
                           memory_info && utilization && power && driver;
     ready = complete && init() == 0;
@@ -113,6 +124,44 @@ GpuMonitor::Reading GpuMonitor::read(size_t i) const {
   unsigned milliwatts = 0;
   if (impl_->power(impl_->devices.at(i), &milliwatts) == 0) reading.power_w = milliwatts / 1e3;
   return reading;
+}
+
+GpuMonitor::Clocks GpuMonitor::clocks(size_t i) const {
+  constexpr int kSm = 1;
+  Clocks clocks;
+  unsigned mhz = 0;
+  const Device device = impl_->devices.at(i);
+  if (impl_->clock != nullptr && impl_->clock(device, kSm, &mhz) == 0) clocks.sm_mhz = mhz;
+  if (impl_->most_clock != nullptr && impl_->most_clock(device, kSm, &mhz) == 0) {
+    clocks.most_mhz = mhz;
+  }
+  return clocks;
+}
+
+int GpuMonitor::nvlinks(size_t i) const {
+  constexpr unsigned kMostLinks = 18;
+  int count = 0;
+  for (unsigned link = 0; impl_->nvlink_state != nullptr && link < kMostLinks; ++link) {
+    int active = 0;
+    if (impl_->nvlink_state(impl_->devices.at(i), link, &active) == 0) count += active;
+  }
+  return count;
+}
+
+std::string GpuMonitor::path_between(size_t i, size_t j) const {
+  constexpr int kNvlink = 2, kWorks = 0;
+  const Device a = impl_->devices.at(i), b = impl_->devices.at(j);
+  int status = -1, level = -1;
+  if (impl_->p2p_status != nullptr && impl_->p2p_status(a, b, kNvlink, &status) == 0 &&
+      status == kWorks) {
+    return "NVLink";
+  }
+  if (impl_->common_ancestor == nullptr || impl_->common_ancestor(a, b, &level) != 0) return "";
+  return level == 0    ? "one board"
+         : level <= 20 ? "PCIe switch"
+         : level <= 30 ? "host bridge"
+         : level <= 40 ? "NUMA node"
+                       : "other NUMA nodes";
 }
 
 std::string GpuMonitor::driver_version() const {

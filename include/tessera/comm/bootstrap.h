@@ -26,6 +26,12 @@ LaunchInfo detect_launch();
 
 // Names of the transports in this build ("local" always; "mpi", "nccl" when built).
 std::vector<std::string> available_transports();
+struct TransportInfo {
+  std::string name;
+  std::string library;           // "NCCL 2.28.9"; empty for a transport of this library's own
+  std::string unusable_because;  // by this process as it was launched; empty when it is usable
+};
+std::vector<TransportInfo> describe_transports(const LaunchInfo& launch);
 
 // Connects the processes of one job; one per process, outlives every communicator it makes.
 //

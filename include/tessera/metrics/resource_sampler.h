@@ -38,10 +38,18 @@ class GpuMonitor {
     std::optional<int64_t> memory_used_bytes;
     std::optional<double> utilisation_ratio, power_w;
   };
+  struct Clocks {
+    std::optional<int64_t> sm_mhz, most_mhz;  // of the multiprocessors
+  };
   GpuMonitor();
   ~GpuMonitor();
   const std::vector<Gpu>& gpus() const;
   Reading read(size_t i) const;
+  Clocks clocks(size_t i) const;
+  int nvlinks(size_t i) const;  // active ones
+  // How two GPUs reach each other: "NVLink", or as what they share is called ("PCIe switch", "host
+  // bridge", "NUMA node", "other NUMA nodes"); "" where the driver does not say.
+  std::string path_between(size_t i, size_t j) const;
   std::string driver_version() const;  // "" without a driver
 
  private:

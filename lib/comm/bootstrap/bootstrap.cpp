@@ -154,6 +154,14 @@ class ProcessBootstrap final : public Bootstrap {
 
 }  // namespace
 
+std::vector<TransportInfo> describe_transports(const LaunchInfo& launch) {
+  std::vector<TransportInfo> all;
+  for (const Transport& transport : transports()) {
+    all.push_back({transport.name, transport.library(), transport.unusable_because(launch)});
+  }
+  return all;
+}
+
 std::vector<std::string> available_transports() {
   std::vector<std::string> names;
   for (const Transport& transport : transports()) names.emplace_back(transport.name);

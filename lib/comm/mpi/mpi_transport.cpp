@@ -1,5 +1,6 @@
 #include "lib/comm/mpi/mpi_transport.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -66,6 +67,14 @@ void close(bool clean) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized != 0) Runtime::instance().close(clean);
+}
+
+std::string library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string whole(text.data(), static_cast<size_t>(length));
+  return whole.substr(0, whole.find_first_of(",\n"));
 }
 
 }  // namespace tessera::mpi

@@ -94,4 +94,10 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
                                             launch.world_size, std::move(handle), std::move(job));
 }
 
+std::string library() {
+  int version = 0;  // 22809 is 2.28.9
+  ncclGetVersion(&version);
+  return concat("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
 }  // namespace tessera::nccl

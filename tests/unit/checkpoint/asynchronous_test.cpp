@@ -114,7 +114,7 @@ TEST_CASE(
       const TensorSlice few{.shape = {2}, .begin = world.rank(), .end = world.rank() + 1};
       const auto value = [&](int64_t size) { return at::full({size}, number * 1.0, at::kFloat); };
       const std::vector<StateTensor> state = {{"w", "exp_avg", mine, value(numel), {}},
-                                              {"mean", "buffer", mine, value(numel), {}},
+                                              {"mean", "buffer", few, value(1), {}},
                                               {"strategy", "steps_begun", few, value(1), {}}};
       writer.save(number, state, "{}");
       state[1].value.fill_(-1);  // forward
