@@ -84,7 +84,7 @@ TEST_CASE("a file of plans that is broken or of another owner is ignored and rep
   }
   write(path, good);
   CHECK(PlanCache(path, "this GPU").find(kUp, 512));
-  CHECK_FALSE(PlanCache(path, "another GPU").find(kUp, 512));
+  CHECK_FALSE(PlanCache(path, "that GPU").find(kUp, 512));
   CHECK_FALSE(PlanCache(path, "this GPU 2").find(kUp, 512));
   write(path, changed);
   made.add(kUp, 64, plan(3));
