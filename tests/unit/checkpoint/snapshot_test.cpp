@@ -18,12 +18,15 @@ ShardPiece piece(const char* name, const char* kind, const at::Tensor& memory, i
 }  // namespace
 
 TEST_CASE("copies of values side by side, apart, of several dtypes and kinds are the values") {
-  const at::Tensor floats = at::arange(101'000, at::kFloat), longs = at::arange(8, at::kLong);
-  const std::vector<ShardPiece> pieces = {
-      piece("b", "exp_avg", floats, 3'000, 1'000),      piece("a", "exp_avg", floats, 0, 3'000),
-      piece("far", "exp_avg", floats, 50'000, 50'000),  piece("gap", "exp_avg", floats, 4'007, 900),
-      piece("mean", "buffer", floats, 100'000, 500),    piece("steps", "step_count", longs, 5, 1),
-      piece("inside", "exp_avg", floats, 1'000, 2'500), piece("none", "exp_avg", floats, 10, 0)};
+  const at::Tensor floats = at::arange(101'000, at::kFloat), doubles = at::arange(8, at::kDouble);
+  const std::vector<ShardPiece> pieces = {piece("b", "exp_avg", floats, 3'000, 1'000),
+                                          piece("a", "exp_avg", floats, 0, 3'000),
+                                          piece("far", "exp_avg", floats, 50'000, 50'000),
+                                          piece("gap", "exp_avg", floats, 4'007, 900),
+                                          piece("mean", "buffer", floats, 100'000, 500),
+                                          piece("steps", "step_count", doubles, 5, 1),
+                                          piece("inside", "exp_avg", floats, 1'000, 2'500),
+                                          piece("none", "exp_avg", floats, 100'900, 0)};
   std::vector<at::Tensor> expected;
   for (const ShardPiece& one : pieces) expected.push_back(one.value.clone());
   for (const bool late : {false, true}) {
@@ -34,7 +37,7 @@ TEST_CASE("copies of values side by side, apart, of several dtypes and kinds are
     CHECK(snapshot.has_rest() == late);
     if (late) {  // what forward may change is copied already
       floats.narrow(0, 100'000, 500).fill_(-1);
-      longs.fill_(-1);
+      doubles.fill_(-1);
       snapshot.copy_the_rest();
     }
     snapshot.give(copies);
@@ -44,7 +47,7 @@ TEST_CASE("copies of values side by side, apart, of several dtypes and kinds are
       CHECK(copies[i].value.equal(expected[i]));
     }
     floats.copy_(at::arange(101'000, at::kFloat));
-    longs.copy_(at::arange(8, at::kLong));
+    doubles.copy_(at::arange(8, at::kDouble));
   }
 }
 
