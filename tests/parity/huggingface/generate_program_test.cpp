@@ -96,6 +96,45 @@ TEST_CASE("tessera-generate writes what transformers writes, on one rank and sev
   }
 }
 
+TEST_CASE(
+    "tessera-generate writes the same from a run's checkpoint, on any layout, and its export") {
+  const WritingTrial trial("llama");
+  const TempDir folder;
+  std::ofstream rows(folder.path("rows.jsonl"));
+  for (int64_t row = 0; row < 4; ++row) {
+    const std::vector<int64_t> ids{row + 5, 2 * row + 9, 30 - row, 41, row + 17};
+    rows << JsonWriter()
+                .begin_object()
+                .field("input_ids", ids)
+                .field("labels", ids)
+                .end_object()
+                .text()
+         << "\n";
+  }
+  rows.close();
+  const std::string train =
+      concat(TESSERA_FINETUNE_CAUSAL, " --model ", trial.fixture.directory, " --train_ids ",
+             folder.path("rows.jsonl"), " --output_dir ", folder.path("run"),
+             " --strategy zero2 --ranks 2 --per_device_train_batch_size 2 --max_steps 2"
+             " --learning_rate 0.02 --save_strategy steps --save_steps 2 > ",
+             folder.path("log"), " 2>&1");
+  REQUIRE(std::system(train.c_str()) == 0);
+  const auto written = [&](const std::string& arguments) {
+    const Outcome outcome =
+        run(folder, arguments + " --ignore_eos --max_new_tokens 6", json_prompts(trial.prompts));
+    INFO(arguments << ": " << outcome.err);
+    REQUIRE(outcome.status == 0);
+    return outcome.out;
+  };
+  const std::string expected = written("--model " + folder.path("run/final"));
+  CHECK(expected != written("--model " + trial.fixture.directory));
+  CHECK(written("--checkpoint " + folder.path("run")) == expected);
+  CHECK(written("--ranks 2 --strategy zero3 --offload optimizer+params --checkpoint " +
+                folder.path("run/checkpoint-2")) == expected);
+  CHECK(written("--ranks 4 --pipeline_parallel 2 --tensor_parallel 2 --checkpoint " +
+                folder.path("run")) == expected);
+}
+
 TEST_CASE("tessera-generate: texts, a file for the answers, sampling, perplexity") {
   const TempDir folder;
   const std::string model = text_model(folder);
