@@ -37,6 +37,12 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   with_gradients_ = false;
   with_scores_ = true;
   micro_batches_.assign(micro_batches.begin(), micro_batches.end());
+  for (const MicroBatch& batch : micro_batches_) {
+    check_packed_rows(batch);
+    check(!batch.so_far.defined() || continues_rows(), ErrorCode::kInvalidArgument, name(),
+          ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "
+          "goes on with them (Block::continues_rows); give whole rows");
+  }
   const auto begun = [](const MicroBatch& batch) { return batch.so_far.begun(); };
   if (std::ranges::any_of(micro_batches_, begun)) return;
   exchange_counts();

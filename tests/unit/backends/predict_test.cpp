@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "tessera/backends/parallel_config.h"
+#include "tessera/core/key_value_cache.h"
 #include "tessera/generation/generate.h"
 #include "tessera/model/adapters.h"
 #include "tessera/optim/sgd.h"
@@ -141,4 +142,25 @@ TEST_CASE("ranks that predict different numbers of micro-batches are told so") {
         require_error(
             ErrorCode::kInvalidArgument, [&] { strategy.predict({}); }, "none");
       });
+}
+
+TEST_CASE("rows that the blocks would not keep apart or go on with are refused") {
+  on_ranks({"ddp", 1, 2}, from_sequential(language_model(), no_loss),
+           [](Strategy& strategy, const DeviceMesh&) {
+             MicroBatch batch = make_micro_batch(at::ones({1, 4}, at::kLong), {});
+             const auto refused = [&](const std::string& what) {
+               const std::string said = require_error(
+                   ErrorCode::kInvalidArgument,
+                   [&] {
+                     strategy.predict({&batch, 1});
+                   },
+                   what);
+               require(said.find(what) != said.npos, said);
+             };
+             batch.packed = make_packed_rows({1, 3}, 4);
+             refused("packed rows");
+             batch.packed = {};
+             batch.so_far.cache = std::make_shared<KeyValueCache>(1, 8);
+             refused("piece by piece");
+           });
 }
