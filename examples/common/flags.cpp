@@ -279,10 +279,22 @@ void FlagSet::read_config_file(const std::string& path) {
   }
 }
 
-const std::string& FlagSet::origin(const std::string& name) const {
+const FlagSet::Flag& FlagSet::existing(const std::string& name) const {
   const Flag* flag = lookup(name);
   check(flag != nullptr, ErrorCode::kInternal, "no flag is called ", name);
-  return flag->origin;
+  return *flag;
+}
+
+const std::string& FlagSet::origin(const std::string& name) const { return existing(name).origin; }
+
+std::string FlagSet::text(const std::string& name) const {
+  const Target& target = existing(name).target;
+  const auto* text = std::get_if<std::string*>(&target);
+  return text != nullptr ? **text : json_value(target);
+}
+
+void FlagSet::set(const std::string& name, const std::string& text, const std::string& origin) {
+  set(const_cast<Flag&>(existing(name)), text, origin);
 }
 
 std::string FlagSet::help() const {
@@ -316,6 +328,17 @@ std::string FlagSet::config_json(int indent) const {
     writer.field("origin", flag.origin).end_object();
   }
   return writer.end_object().text();
+}
+
+std::string FlagSet::changed_text() const {
+  std::string all;
+  for (const Flag& flag : flags_) {
+    if (json_value(flag.target) == flag.default_text) continue;
+    const std::string value = text(flag.name);
+    const bool plain = value.find_first_of(" {}\"") == std::string::npos;
+    all += concat(" --", flag.name, " ", plain ? value : "'" + value + "'");
+  }
+  return all;
 }
 
 std::string FlagSet::values_text() const {

@@ -35,13 +35,19 @@ class FlagSet {
   bool print_config_requested() const { return print_config_; }
   std::string help() const;
 
-  // "default", "command line", or the configuration file.
+  // "default" (and whose), "command line", the configuration file, or what set() was told.
   const std::string& origin(const std::string& name) const;
-  bool given(const std::string& name) const { return origin(name) != kDefault; }
+  bool given(const std::string& name) const { return !origin(name).starts_with(kDefault); }
+  bool has(const std::string& name) const { return lookup(name) != nullptr; }
+  std::string text(const std::string& name) const;  // the value, as it may be written
+  void set(const std::string& name, const std::string& text, const std::string& origin);
+  void add_notice(const std::string& text) { notices_.push_back(text); }
   // {"name": {"value": ..., "origin": "..."}, ...}
   std::string config_json(int indent = 2) const;
-  // Flags that were given and have no effect here, one line each.
+  // What of the flags that were given has no effect here or wins over another, one line each.
   const std::vector<std::string>& notices() const { return notices_; }
+  // " --name value" of every flag whose value is not its default, as a shell takes it.
+  std::string changed_text() const;
   // The same text on every rank that has the same values.
   std::string values_text() const;
 
@@ -60,6 +66,7 @@ class FlagSet {
   };
   Flag* lookup(const std::string& name);
   const Flag* lookup(const std::string& name) const;
+  const Flag& existing(const std::string& name) const;
   // What this name and value, as somebody wrote them, set of ours; nothing when they have no
   // effect.
   std::optional<Setting> resolve(const std::string& name, const std::string& value,

@@ -108,8 +108,15 @@ void check_schedule(const TrainOptions& o) {
 
 // The best checkpoint is one of those whose step was evaluated.
 void check_best(const TrainOptions& o, Program program) {
-  require(o.metric_for_best_model == "loss" || program == Program::kClassification,
-          "--metric_for_best_model accuracy is known of classification only; use loss");
+  const std::string& metric = o.metric_for_best_model;
+  const bool of_answers = metric == "f1" || metric == "exact_match";
+  require(metric == "loss" || of_answers || program == Program::kClassification,
+          "--metric_for_best_model ", metric, " is known of classification only; use loss");
+  require(!of_answers || o.generation, "--metric_for_best_model ", metric,
+          " needs --generation (tessera-finetune-squad); of classification use accuracy, f1_macro "
+          "or f1_weighted");
+  require(!metric.starts_with("f1_") || o.predictions, "--metric_for_best_model ", metric,
+          " needs --predictions true");
   if (!o.load_best_model_at_end) return;
   const bool evaluated = !o.validation_file.empty() || !o.validation_ids.empty();
   const bool together =
@@ -140,6 +147,8 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
             "what collectives carry; --gradient_dtype unless given");
   flags.add("tf32", &o.tf32, "fp32 matrix products through TF32 on GPUs");
   flags.add("initial_loss_scale", &o.initial_loss_scale, "fp16: first loss scale, up to 2^63");
+  flags.add("loss_scale", &o.loss_scale, "fp16: 0: dynamic; else this one for ever");
+  flags.add("min_loss_scale", &o.min_loss_scale, "fp16: the dynamic scale does not fall below it");
   flags.add("loss_scale_window", &o.loss_scale_window,
             "fp16: finite steps before the scale doubles, up to 2^63");
   flags.add("bucket_bytes", &o.bucket_bytes,
@@ -195,6 +204,17 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("logging_steps", &o.logging_steps, "report every so many steps");
   flags.add("eval_steps", &o.eval_steps,
             "evaluate every so many steps; 0: after every epoch, -1: never");
+  if (program == Program::kSquad) {
+    flags.add("generation", &o.generation,
+              "answer the questions of --validation_file after every evaluation: predictions.json, "
+              "exact match, F1");
+    flags.add("generation_max_new_tokens", &o.generation_max_new_tokens,
+              "most tokens of such an answer");
+  }
+  if (program == Program::kClassification) {
+    flags.add("predictions", &o.predictions,
+              "evaluations write predictions.csv and have macro and weighted F1");
+  }
   flags.add("overwrite_output_dir", &o.overwrite_output_dir,
             "replace the run that --output_dir holds, unless it goes on");
   flags.add("report_to", &o.report_to, "any of jsonl, csv, tensorboard, or none");
@@ -212,12 +232,17 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("load_best_model_at_end", &o.load_best_model_at_end,
             "keep the checkpoint whose evaluation is the best, and write final/ from it");
   flags.add("metric_for_best_model", &o.metric_for_best_model,
-            "of the evaluation: loss (less is better) or accuracy (more; classification)",
-            {"loss", "accuracy"});
+            "of the evaluation: loss (less is better); more: accuracy, f1_macro, f1_weighted "
+            "(classification), f1, exact_match (--generation)",
+            {"loss", "accuracy", "f1_macro", "f1_weighted", "f1", "exact_match"});
   flags.add("resume_from_checkpoint", &o.resume_from_checkpoint,
             "auto: the newest in --output_dir that loads, if there is one; the PATH of a "
             "checkpoint or of a run; none");
   flags.add("save_final", &o.save_final, "write the trained model to final/");
+  flags.add("deepspeed", &o.deepspeed,
+            "DeepSpeed configuration file; tessera-lint-ds FILE says what it means here");
+  flags.add("deepspeed_defaults", &o.deepspeed_defaults,
+            "of which version of DeepSpeed what the file leaves out is", {"0.16", "0.19"});
   flags.add("ranks", &o.ranks, "in-process ranks as threads, CPU only");
   flags.add("backend", &o.backend, "transport of the collectives",
             {"auto", "local", "mpi", "nccl", "tcp"});
@@ -299,6 +324,7 @@ void validate_options(const TrainOptions& o, Program program) {
       {"per_device_eval_batch_size", o.per_device_eval_batch_size},
       {"gradient_accumulation_steps", o.gradient_accumulation_steps},
       {"logging_steps", o.logging_steps},
+      {"generation_max_new_tokens", o.generation_max_new_tokens},
       {"loss_scale_window", o.loss_scale_window},
       {"save_steps", o.save_steps}};
   validate_layout(o);
@@ -322,6 +348,10 @@ void validate_options(const TrainOptions& o, Program program) {
        {std::pair{"adam_beta1", o.adam_beta1}, {"adam_beta2", o.adam_beta2}}) {
     require(beta >= 0 && beta < 1, "--", name, " is ", beta, "; it must be in [0, 1)");
   }
+  require(!o.generation || !o.validation_file.empty(), "--generation needs --validation_file");
+  require(!o.generation || o.generation_max_new_tokens < o.max_seq_length,
+          "--generation_max_new_tokens ", o.generation_max_new_tokens,
+          " leaves nothing of --max_seq_length ", o.max_seq_length, " for questions");
   require(!o.resume_from_checkpoint.empty(), "give --resume_from_checkpoint auto, PATH or none");
   require(o.eval_steps >= -1, "--eval_steps is ", o.eval_steps, "; the least is -1: never");
   require(o.warmup_steps < 1 || o.warmup_steps == std::floor(o.warmup_steps), "--warmup_steps is ",
@@ -330,6 +360,11 @@ void validate_options(const TrainOptions& o, Program program) {
   check_best(o, program);
   require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
           "; it must be positive unless --max_steps is");
+  require(o.loss_scale >= 0 && o.loss_scale <= kLargestLossScale, "--loss_scale is ", o.loss_scale,
+          "; it must be 0 (dynamic) to 2^63");
+  require(o.min_loss_scale > 0 && o.min_loss_scale <= o.initial_loss_scale, "--min_loss_scale is ",
+          o.min_loss_scale, "; it must be above 0 and at most --initial_loss_scale ",
+          o.initial_loss_scale);
   require(o.initial_loss_scale >= 1 && o.initial_loss_scale <= kLargestLossScale,
           "--initial_loss_scale is ", o.initial_loss_scale,
           "; it must be at least 1 and at most 2^63, where growth ends");

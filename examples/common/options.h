@@ -28,6 +28,9 @@ struct TrainOptions {
   std::string label_padding = "ignore";  // SQuAD
   bool squad_v2 = false;                 // SQuAD
   int64_t doc_stride = 128;              // SQuAD
+  bool generation = false;               // SQuAD
+  int64_t generation_max_new_tokens = 32;
+  bool predictions = true;  // classification
   std::string padding_side = "right", padding_free = "auto";
   bool pad_to_max_length = false, packing = false, group_by_length = false;
   int64_t pad_to_multiple_of = 1;
@@ -62,11 +65,13 @@ struct TrainOptions {
   double warmup_steps = 0;  // below 1: that part of all steps
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;
-  double initial_loss_scale = 65536;
+  double loss_scale = 0;  // 0: dynamic
+  double initial_loss_scale = 65536, min_loss_scale = 1;
   int64_t loss_scale_window = 1000;
   uint64_t seed = 42;
   bool deterministic = false;
   // run
+  std::string deepspeed, deepspeed_defaults = "0.19";
   int64_t ranks = 1;
   std::string backend = "auto";
   bool dry_run = false, rehearse = false;

@@ -17,8 +17,17 @@ namespace tessera::programs {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kRunFiles[] = {"metrics.jsonl", "results.csv", "resources.csv",
-                                     "config.json",   "final",       "tensorboard"};
+constexpr const char* kRunFiles[] = {"metrics.jsonl",
+                                     "results.csv",
+                                     "resources.csv",
+                                     "config.json",
+                                     "final",
+                                     "tensorboard",
+                                     "scores.json",
+                                     "predictions.json",
+                                     "nbest_predictions.json",
+                                     "na_prob.json",
+                                     "predictions.csv"};
 
 bool is_of_checkpoints(const std::string& name) {
   return name.starts_with("checkpoint-") || name == "checkpoint.lock" || name == "latest";

@@ -106,6 +106,7 @@ Prepared prepare(const TrainOptions& options, Program program) {
   prepare_tokenizer(run);
   prepare_config(run);
   prepare_data(run);
+  if (options.generation) run.questions = read_questions(options, *run.tokenizer);
   const int64_t positions = run.config().max_positions;
   int64_t wanted =
       std::min(options.max_seq_length, std::max(run.train.longest(), run.validation.longest()));

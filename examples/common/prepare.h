@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/common/answers.h"
 #include "examples/common/options.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/communicator.h"
@@ -25,7 +26,8 @@ struct Prepared {
   std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
-  TokenTable train, validation;  // validation may be empty
+  TokenTable train, validation;          // validation may be empty
+  std::optional<QuestionSet> questions;  // with --generation
   std::string train_path, dataset_sha256;
   std::vector<metrics::DataRecord> data_files;
   std::vector<std::string> notices;  // what the user should know, one line each

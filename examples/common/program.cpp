@@ -7,7 +7,9 @@
 #include <exception>
 #include <optional>
 
+#include "examples/common/deepspeed.h"
 #include "examples/common/flags.h"
+#include "examples/common/foreign_config.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/options.h"
 #include "examples/common/output.h"
@@ -17,6 +19,7 @@
 #include "examples/common/training_run.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera::programs {
@@ -59,11 +62,18 @@ int run_finetune(Program program, const std::string& name, const std::string& su
   try {
     add_train_flags(flags, options, program);
     flags.parse({argv + 1, argv + argc});
-    const bool several = options.ranks > 1 || detect_launch().world_size > 1;
-    if (several && !flags.given("strategy")) options.strategy = "ddp";
+    const int64_t world = options.ranks > 1 ? options.ranks : detect_launch().world_size;
+    if (world > 1 && !flags.given("strategy")) options.strategy = "ddp";
+    if (!options.deepspeed.empty()) {
+      refuse_foreign_config(options.deepspeed);
+      apply_deepspeed(DeepSpeedFile::read(options.deepspeed), world, options, flags);
+    }
     if (flags.help_requested() || flags.print_config_requested()) {
       const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
-      if (speaks_first()) std::fputs(text.c_str(), stdout);
+      if (speaks_first()) {
+        std::fputs(text.c_str(), stdout);
+        for (const std::string& notice : flags.notices()) log(LogLevel::kInfo, notice);
+      }
       return 0;
     }
     validate_options(options, program);

@@ -89,6 +89,16 @@ void TrainingRun::agree() {
                             std::to_string(prepared_.validation.size()));
 }
 
+LossScalerConfig TrainingRun::loss_scaler() const {
+  const bool dynamic = options_.loss_scale == 0;
+  return {.enabled = options_.dtype == "fp16",
+          .initial_scale = dynamic ? options_.initial_loss_scale : options_.loss_scale,
+          .growth_factor = dynamic ? 2.0 : 1.0,
+          .backoff_factor = dynamic ? 0.5 : 1.0,
+          .growth_interval = options_.loss_scale_window,
+          .min_scale = dynamic ? options_.min_loss_scale : options_.loss_scale};
+}
+
 TrainerOptions TrainingRun::trainer_options() const {
   const double warmup = options_.warmup_steps;
   const LrScheduleKind kind = parse_lr_schedule(options_.lr_scheduler_type);

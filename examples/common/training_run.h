@@ -50,6 +50,7 @@ class TrainingRun {
   void train();
   void train_until(int64_t step);
   void evaluate();
+  void score(metrics::EvalRecord& record);  // beyond the loss
   void save();
   void note_best();
   bool between_steps();  // whether to go on
@@ -64,6 +65,7 @@ class TrainingRun {
   StepStart now() const;
   double epoch() const;
   metrics::RunStartRecord start_record() const;
+  LossScalerConfig loss_scaler() const;
   TrainerOptions trainer_options() const;
   std::vector<int64_t> largest_over_ranks(const std::vector<int64_t>& values);
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "examples/common/answers.h"
+#include "examples/common/class_predictions.h"
 #include "examples/common/device_memory.h"
 #include "examples/common/layout.h"
 #include "examples/common/training_run.h"
@@ -11,10 +13,15 @@
 #include "tessera/metrics/statistics.h"
 
 namespace tessera::programs {
-
 namespace {
+
 constexpr int64_t kStepsUntilFull = 2;  // then the device's memory is filled as it will be
+
+double metric_of(const metrics::EvalRecord& record, const std::string& name) {
+  return metrics::to_event(record).number("eval_" + name).value_or(0);
 }
+
+}  // namespace
 
 double TrainingRun::epoch() const {
   return static_cast<double>(steps_ - data_begun_) /
@@ -114,16 +121,6 @@ void TrainingRun::evaluate() {
     return batches.next();
   });
   trainer_->observe(report.loss);
-  std::optional<double> accuracy;
-  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
-      report.target_count > 0) {
-    accuracy = report.counters[0] / report.target_count;
-  }
-  const bool by_loss = options_.metric_for_best_model == "loss";
-  evaluated_ = {.path = concat(options_.output_dir, "/checkpoint-", steps_),
-                .step = steps_,
-                .metric = by_loss ? report.loss : accuracy.value_or(0)};
-  if (!reports()) return;
   metrics::EvalRecord record;
   record.step = steps_;
   record.epoch = epoch();
@@ -131,8 +128,35 @@ void TrainingRun::evaluate() {
   record.eval_runtime_s = report.time_s;
   record.samples = prepared_.validation.size();
   record.steps = loader.steps_per_epoch();
-  record.eval_accuracy = accuracy;
-  recorder_->eval(record);
+  if (prepared_.task == Task::kClassification && !report.counters.empty() &&
+      report.target_count > 0) {
+    record.eval_accuracy = report.counters[0] / report.target_count;
+  }
+  score(record);
+  evaluated_ = {.path = concat(options_.output_dir, "/checkpoint-", steps_),
+                .step = steps_,
+                .metric = metric_of(record, options_.metric_for_best_model)};
+  if (reports()) recorder_->eval(record);
+}
+
+void TrainingRun::score(metrics::EvalRecord& record) {
+  const double begun = now_s();
+  if (prepared_.questions) {
+    const Answers answers = answer_questions(*prepared_.questions, *prepared_.tokenizer,
+                                             prepared_.config(), options_, *strategy_, *mesh_);
+    record.eval_exact_match = answers.scores.all.exact_match;
+    record.eval_f1 = answers.scores.all.f1;
+    if (reports()) answers.write(options_.output_dir);
+  } else if (prepared_.task == Task::kClassification && options_.predictions) {
+    const ClassPredictions predictions =
+        predict_classes(prepared_.validation,
+                        prepared_.loader_options(mesh_->axis(Axis::kData), /*training=*/false),
+                        prepared_.config().labels, *strategy_, *mesh_);
+    record.eval_f1_macro = predictions.scores.f1_macro;
+    record.eval_f1_weighted = predictions.scores.f1_weighted;
+    if (reports()) predictions.write(options_.output_dir);
+  }
+  record.eval_runtime_s += now_s() - begun;
 }
 
 // Before a checkpoint is written: whether it will be the best one.

@@ -62,6 +62,9 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks, std::vector<std::
     for (const char* name : {"ranks", "gradient_accumulation_steps", "dry_run"}) {
       require(!set.given(name), "--", name, " is chosen by tessera-compare for every row");
     }
+    require(!set.given("deepspeed"),
+            "--deepspeed describes one layout; tessera-finetune-* "
+            "--print_config says its flags, which --rows takes");
   } catch (const Error& error) {
     fail(error.code(), where, ": ", error.what());
   }

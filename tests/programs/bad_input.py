@@ -67,7 +67,7 @@ CASES = [
     (SQUAD, squad, {"packing": True, "max_seq_length": 96, "train_file": None,
                     "train_ids": write("holes.jsonl", '{"input_ids":[1,2,3],"attention_mask":[1,0,1],"labels":[1,2,3]}\n')},
      USAGE, ["attention mask", "leave packing out"]),
-    (SQUAD, squad, {"deepspeed": "ds.json"}, USAGE, ["--deepspeed", "--strategy"]),
+    (SQUAD, squad, {"deepspeed": "ds.json"}, USAGE, ["--deepspeed", "ds.json"]),
     (SQUAD, squad, {"backend": "gloo"}, USAGE, ["gloo", "auto, local, mpi, nccl, tcp"]),
     (SQUAD, squad, {"model_config": "bloom-561m"}, USAGE, ["bloom-561m", "bloom-560m"]),
     (SQUAD, squad, {"tokenizer": None}, USAGE, ["--tokenizer"]),

@@ -1,0 +1,66 @@
+#pragma once
+// A DeepSpeed configuration file as users have it: JSON with comments and trailing commas.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/core/json.h"
+
+namespace tessera::programs {
+
+// Comments (//, /* */, #) and commas before a closing bracket become blanks, so that every place
+// stays what it was. *lines: of each of them.
+std::string plain_json(std::string text, std::vector<int64_t>* lines);
+
+class DeepSpeedFile {
+ public:
+  struct Value {
+    Json json;
+    int64_t line = 0;
+    bool is_auto() const { return json.is_string() && json.as_string() == "auto"; }
+    // Renamed switches say a device: true is "cpu".
+    std::string text() const;
+    double number() const { return json.as_double(); }
+    int64_t count() const { return static_cast<int64_t>(json.as_double()); }
+  };
+  struct Remark {
+    int64_t line = 0;
+    std::string text;
+  };
+
+  // Never throws for what is wrong with the file: that is in findings(). Throws
+  // Error(kInvalidArgument) when it cannot be read.
+  static DeepSpeedFile read(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  // By today's name of a key; null: absent, null or of another kind than it should be.
+  const Value* find(const std::string& key) const;
+  std::string where(const Value& value) const;  // "ds_config.json:7"
+  // The value with its place, for messages: `4 (train_batch_size, ds_config.json:7)`.
+  std::string quoted(const std::string& key) const;
+  // 0 to 3, or what was written; 0 without zero_optimization.
+  int64_t stage() const;
+
+  void add_finding(int64_t line, const std::string& text) { findings_.push_back({line, text}); }
+  std::vector<Remark> findings() const;                      // errors, in the file's order
+  const std::vector<Remark>& idle() const { return idle_; }  // understood, without effect, and why
+  const std::vector<Remark>& notes() const { return notes_; }  // accepted although it is not JSON
+  // All findings as "path:line: text".
+  std::vector<std::string> messages() const;
+
+ private:
+  void walk(const Json& object, const std::string& section, const std::string& written);
+  void take(const Json& value, const std::string& key, const std::string& written);
+  void unknown(const Json& value, const std::string& name, const std::string& section);
+  int64_t line_of(const Json& value) const;
+
+  std::string path_, text_;
+  std::map<std::string, Value> values_;
+  std::vector<Remark> findings_, idle_, notes_;
+};
+
+// What can be said of the file alone: adds to its findings.
+void check_deepspeed(DeepSpeedFile& file);
+
+}  // namespace tessera::programs

@@ -1,0 +1,158 @@
+#include "examples/common/foreign_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <sstream>
+
+#include "tessera/core/error.h"
+#include "tessera/core/file.h"
+
+namespace tessera::programs {
+namespace {
+
+// Keys (section.key) and values of files that are flat but for one level of sections, as both are.
+using Settings = std::map<std::string, std::string>;
+
+std::string trimmed(const std::string& text) {
+  const char* blank = " \t\r\"'";
+  const size_t begin = text.find_first_not_of(blank);
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(blank) + 1 - begin);
+}
+
+Settings read_settings(const std::string& text, char separator) {
+  Settings settings;
+  std::string section;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    line = line.substr(0, line.find('#'));
+    if (trimmed(line).empty()) continue;
+    if (line.front() == '[') {  // TOML
+      section = trimmed(line.substr(1, line.find(']') - 1)) + ".";
+      continue;
+    }
+    const size_t at = line.find(separator);
+    if (at == line.npos) continue;
+    const std::string name = trimmed(line.substr(0, at)), value = trimmed(line.substr(at + 1));
+    if (separator == ':' && line.front() != ' ') section = value.empty() ? name + "." : "";
+    if (!value.empty()) settings[section + name] = value;
+  }
+  return settings;
+}
+
+class Answer {
+ public:
+  explicit Answer(const Settings& settings) : settings_(settings) {}
+
+  std::string value(const std::string& key) const {
+    const auto found = settings_.find(key);
+    return found == settings_.end() ? "" : found->second;
+  }
+  bool is(const std::string& key, const std::string& wanted) const {
+    std::string text = value(key);
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text == wanted;
+  }
+  int64_t count(const std::string& key, int64_t otherwise) const {
+    const std::string text = value(key);
+    const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+    return digits && text.size() < 10 ? std::stoll(text) : otherwise;
+  }
+  void say(const std::string& flag) { flags_ += " " + flag; }
+  // The value, where there is one that is not in `unless`.
+  void pass(const std::string& key, const std::string& flag, const std::string& unless = "") {
+    const std::string text = value(key);
+    if (!text.empty() && text != unless) say(flag + " " + text);
+  }
+  const std::string& flags() const { return flags_; }
+
+ private:
+  const Settings& settings_;
+  std::string flags_;
+};
+
+std::string answer_accelerate(const std::string& path, const Settings& settings) {
+  Answer a(settings);
+  const std::string ds = "deepspeed_config.";
+  if (const std::string file = a.value(ds + "deepspeed_config_file"); !file.empty()) {
+    a.say("--deepspeed " + file);
+  } else if (a.is("distributed_type", "deepspeed")) {
+    const int64_t stage = a.count(ds + "zero_stage", 2);
+    a.say(stage == 0 ? "--strategy ddp" : concat("--strategy zero", stage));
+    const bool params = a.is(ds + "offload_param_device", "cpu");
+    if (params || a.is(ds + "offload_optimizer_device", "cpu")) {
+      a.say(params ? "--offload optimizer+params" : "--offload optimizer");
+    }
+    a.pass(ds + "gradient_accumulation_steps", "--gradient_accumulation_steps");
+    a.pass(ds + "gradient_clipping", "--max_grad_norm");
+  } else if (a.is("distributed_type", "fsdp")) {
+    const std::string fsdp = "fsdp_config.fsdp_";
+    const std::string kind = a.value(fsdp + "sharding_strategy");
+    const bool none = kind == "NO_SHARD" || kind == "3";
+    a.say(none ? "--strategy ddp" : "--strategy fsdp");
+    if (kind == "SHARD_GRAD_OP" || kind == "2" || a.is(fsdp + "reshard_after_forward", "false")) {
+      a.say("--reshard_after_forward false");
+    }
+    if (kind == "HYBRID_SHARD" || kind == "4") a.say("--shard_ranks RANKS_OF_A_NODE");
+    if (a.is(fsdp + "offload_params", "true")) a.say("--offload optimizer+params");
+    if (a.is(fsdp + "activation_checkpointing", "true")) a.say("--gradient_checkpointing");
+    a.pass(fsdp + "min_num_params", "--fsdp_unit_numel", "0");
+  } else {
+    a.say("--strategy ddp");
+  }
+  const std::string precision = a.value("mixed_precision");
+  if (precision == "bf16" || precision == "fp16") a.say("--dtype " + precision);
+  a.pass("gradient_accumulation_steps", "--gradient_accumulation_steps");
+  return concat(path, " is a configuration of accelerate; the same here, without it: mpirun -n ",
+                a.count("num_processes", 1), " PROGRAM", a.flags());
+}
+
+std::string answer_torchtitan(const std::string& path, const Settings& settings) {
+  Answer a(settings);
+  const std::string axes = "parallelism.", training = "training.";
+  const int64_t shard = a.count(axes + "data_parallel_shard_degree", -1),
+                replicate = a.count(axes + "data_parallel_replicate_degree", 1);
+  a.say(shard == 1 ? "--strategy ddp" : "--strategy fsdp");
+  if (shard > 1 && replicate > 1) a.say(concat("--shard_ranks ", shard));
+  if (a.is(axes + "fsdp_reshard_after_forward", "never")) a.say("--reshard_after_forward false");
+  a.pass(axes + "tensor_parallel_degree", "--tensor_parallel", "1");
+  a.pass(axes + "pipeline_parallel_degree", "--pipeline_parallel", "1");
+  std::string schedule = a.value(axes + "pipeline_parallel_schedule");
+  std::ranges::transform(schedule, schedule.begin(),
+                         [](unsigned char c) { return std::tolower(c); });
+  if (schedule.starts_with("interleaved")) schedule = "interleaved";
+  if (schedule == "gpipe" || schedule == "1f1b" || schedule == "interleaved") {
+    a.say("--pipeline_schedule " + schedule);
+  }
+  if (a.is("activation_checkpoint.mode", "full")) a.say("--gradient_checkpointing");
+  a.say(a.is(training + "mixed_precision_param", "float32") ? "--dtype fp32" : "--dtype bf16");
+  a.pass(training + "local_batch_size", "--per_device_train_batch_size");
+  a.pass(training + "seq_len", "--max_seq_length");
+  a.pass(training + "steps", "--max_steps");
+  a.pass(training + "max_norm", "--max_grad_norm");
+  a.pass("optimizer.lr", "--learning_rate");
+  a.pass("lr_scheduler.warmup_steps", "--warmup_steps");
+  return concat(path, " is a configuration of torchtitan; the same here, without it: PROGRAM",
+                a.flags());
+}
+
+}  // namespace
+
+std::optional<std::string> answer_foreign_config(const std::string& path) {
+  const bool yaml = path.ends_with(".yaml") || path.ends_with(".yml");
+  if (!yaml && !path.ends_with(".toml")) return std::nullopt;
+  std::string text;
+  try {
+    text = read_file(path, 1 << 20);
+  } catch (const Error& error) {
+    fail(ErrorCode::kInvalidArgument, "--deepspeed: ", error.what());
+  }
+  const Settings settings = read_settings(text, yaml ? ':' : '=');
+  return yaml ? answer_accelerate(path, settings) : answer_torchtitan(path, settings);
+}
+
+void refuse_foreign_config(const std::string& path) {
+  if (const auto answer = answer_foreign_config(path)) fail(ErrorCode::kInvalidArgument, *answer);
+}
+
+}  // namespace tessera::programs

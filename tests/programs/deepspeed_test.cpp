@@ -1,0 +1,293 @@
+// DeepSpeed configuration files: tests/programs/deepspeed/cases.json says what each must become.
+#include "examples/common/deepspeed.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "examples/common/deepspeed_keys.h"
+#include "examples/common/foreign_config.h"
+#include "examples/common/program.h"
+#include "examples/lint_ds/lint_ds.h"
+#include "tessera/core/error.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::programs;
+
+namespace {
+
+const std::string kFolder = TESSERA_DEEPSPEED_FILES "/";
+
+Json cases(const char* kind) { return Json::parse_file(kFolder + "cases.json").at(kind); }
+
+std::vector<std::string> strings(const Json& object, const char* key) {
+  std::vector<std::string> texts;
+  if (const auto list = object.find(key)) {
+    for (const Json& item : list->items()) texts.push_back(item.as_string());
+  }
+  return texts;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO(text << "\n  should contain: " << part);
+  return text.find(part) != std::string::npos;
+}
+
+const char* const kModel = R"({"model_type": "bloom", "vocab_size": 32, "hidden_size": 16,
+  "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3})";
+
+// A model of hidden size 16 and rows of ids, in a folder of its own.
+class Job {
+ public:
+  Job() {
+    dir_.write("model.json", kModel);
+    std::string rows;
+    for (int i = 0; i < 16; ++i) rows += concat("{\"input_ids\": [5, 6, ", 7 + i, ", 8]}\n");
+    dir_.write("ids.jsonl", rows);
+  }
+  std::string path(const std::string& name) const { return dir_.path(name); }
+
+  std::vector<std::string> arguments(const Json& sample, const std::string& file,
+                                     const std::string& output) const {
+    std::vector<std::string> all{"prog",
+                                 "--model_config",
+                                 path("model.json"),
+                                 "--train_ids",
+                                 path("ids.jsonl"),
+                                 "--max_steps",
+                                 "2",
+                                 "--ranks",
+                                 std::to_string(sample.get("ranks", 2)),
+                                 "--output_dir",
+                                 path(output),
+                                 "--save_final",
+                                 "false",
+                                 "--deepspeed",
+                                 file};
+    for (const std::string& flag : strings(sample, "flags")) all.push_back(flag);
+    return all;
+  }
+
+ private:
+  TempDir dir_;
+};
+
+int run(std::vector<std::string> arguments) {
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  return run_finetune(Program::kText, "prog", "", static_cast<int>(argv.size()), argv.data());
+}
+
+struct Resolved {
+  TrainOptions options;
+  FlagSet flags{"prog", ""};
+  Resolved(const std::string& file, const std::vector<std::string>& arguments, int64_t ranks = 2) {
+    add_train_flags(flags, options, Program::kText);
+    flags.parse(arguments);
+    apply_deepspeed(DeepSpeedFile::read(file), ranks, options, flags);
+  }
+  std::string notices() const {
+    std::string all;
+    for (const std::string& notice : flags.notices()) all += notice + "\n";
+    return all;
+  }
+};
+
+void check_values(const Json& config, const Json& expect) {
+  for (const auto& [flag, value] : expect.members()) {
+    const Json found = config.at(flag).at("value");
+    INFO("--" << flag << " is " << found.dump() << ", expected " << value.dump());
+    if (value.is_number()) {
+      CHECK(found.as_double() == Approx(value.as_double()));
+    } else {
+      CHECK(found.dump() == value.dump());
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("forty DeepSpeed files train two steps with the values they resolve to") {
+  const Job job;
+  const auto samples = cases("valid").members();
+  REQUIRE(samples.size() == 40);
+  for (const auto& [name, sample] : samples) {
+    INFO(name);
+    const std::string file = kFolder + "valid/" + name + ".json";
+    REQUIRE(run(job.arguments(sample, file, name)) == 0);
+    check_values(Json::parse_file(job.path(name) + "/config.json"), sample.at("expect"));
+    std::ifstream events(job.path(name) + "/metrics.jsonl");
+    int steps = 0;
+    for (std::string line; std::getline(events, line);) {
+      const Json event = Json::parse(line, {}, name);
+      if (event.at("event").as_string() != "step") continue;
+      ++steps;
+      CHECK(event.at("loss").as_double() > 0);
+    }
+    CHECK(steps == 2);
+  }
+}
+
+TEST_CASE("what a DeepSpeed file says beyond values is said once") {
+  for (const auto& [name, sample] : cases("valid").members()) {
+    const Resolved resolved(kFolder + "valid/" + name + ".json", strings(sample, "flags"),
+                            sample.get("ranks", 2));
+    for (const std::string& part : strings(sample, "says")) {
+      CHECK(contains(resolved.notices(), part));
+    }
+  }
+}
+
+TEST_CASE("twenty DeepSpeed files are refused with file, line and remedy") {
+  const Job job;
+  const auto samples = cases("invalid").members();
+  REQUIRE(samples.size() == 20);
+  for (const auto& [name, sample] : samples) {
+    INFO(name);
+    const std::string file = kFolder + "invalid/" + name + ".json";
+    const std::string said = error_of(ErrorCode::kInvalidArgument, [&, &sample = sample] {
+      Resolved(file, strings(sample, "flags"), sample.get("ranks", 2));
+    });
+    CHECK(said.starts_with(concat(file, ":", sample.at("line").as_int64(), ": ")));
+    for (const std::string& part : strings(sample, "says")) CHECK(contains(said, part));
+    CHECK(said.find('\n') == std::string::npos);
+  }
+  // The programs end with exit code 2 and have written nothing.
+  const std::string file = kFolder + "invalid/07-both-precisions.json";
+  CHECK(run(job.arguments(samples.front().second, file, "refused")) == 2);
+  CHECK_FALSE(std::filesystem::exists(job.path("refused")));
+}
+
+TEST_CASE("every value that a DeepSpeed file resolves has its origin") {
+  const std::string file = kFolder + "valid/06-trainer-stage-2.json";
+  const Resolved resolved(file, {"--learning_rate", "1e-3", "--model_config", "bloom-560m"});
+  CHECK(resolved.flags.origin("strategy") == file + ":31");
+  CHECK(resolved.flags.origin("learning_rate") == "command line, auto in " + file + ":16");
+  CHECK(resolved.flags.origin("max_grad_norm") == "default, auto in " + file + ":41");
+  CHECK(resolved.flags.origin("bucket_bytes") == "auto in " + file + ":38, hidden size 1024");
+  CHECK(resolved.options.bucket_bytes == 1024 * 1024 * 4);
+  CHECK(resolved.flags.origin("seed") == "default");
+  const Resolved old(kFolder + "valid/22-defaults-of-0.16.json", {"--deepspeed_defaults", "0.16"});
+  CHECK(old.flags.origin("max_grad_norm") == "default of DeepSpeed 0.16");
+  CHECK(old.flags.origin("per_device_train_batch_size") ==
+        kFolder + "valid/22-defaults-of-0.16.json:2, shared by 2 data-parallel ranks");
+}
+
+TEST_CASE("a DeepSpeed file trains as the flags that the lint says instead") {
+  const Job job;
+  const std::string file = kFolder + "valid/31-pipeline.json";
+  std::ostringstream out, err;
+  REQUIRE(run_lint_ds({"--ranks", "2", file}, out, err) == 0);
+  const std::string before = "rank(s) as ";
+  const size_t at = out.str().find(before);
+  REQUIRE(at != std::string::npos);
+  std::istringstream words(out.str().substr(at + before.size()));
+  const Json sample = Json::parse("{}", {}, "none");
+  std::vector<std::string> flags = job.arguments(sample, file, "flags");
+  flags.resize(flags.size() - 2);
+  for (std::string word; words >> word;) flags.push_back(word);
+  REQUIRE(run(flags) == 0);
+  REQUIRE(run(job.arguments(sample, file, "file")) == 0);
+  const auto hash = [&](const std::string& name) {
+    std::ifstream in(job.path(name) + "/metrics.jsonl");
+    std::string line, last;
+    while (std::getline(in, line)) last = line;
+    return Json::parse(last, {}, name).at("param_hash_final").as_string();
+  };
+  CHECK(hash("flags") == hash("file"));
+}
+
+TEST_CASE("the lint has one line a finding and exit code 2") {
+  const auto lint = [](const std::vector<std::string>& arguments, int status) {
+    std::ostringstream out, err;
+    CHECK(run_lint_ds(arguments, out, err) == status);
+    return out.str() + err.str();
+  };
+  const std::string valid = kFolder + "valid/", invalid = kFolder + "invalid/";
+  std::vector<std::string> files;
+  for (const auto& [name, sample] : cases("valid").members())
+    files.push_back(valid + name + ".json");
+  const std::string all = lint(files, 0);
+  CHECK(contains(all, "40-everything-idle.json:3: without effect: steps_per_print: "));
+  CHECK(contains(all, "09-comments.json:1: accepted: "));
+  CHECK(contains(lint({valid + "01-batch-sizes.json", invalid + "11-unknown-key.json"}, 2),
+                 "11-unknown-key.json:3: "));
+  CHECK(contains(lint({"--ranks", "4", valid + "01-batch-sizes.json"}, 2),
+                 "train_batch_size 8 is not 16"));
+  CHECK(contains(lint({"--auto"}, 0), "zero_optimization.reduce_bucket_size\n"));
+  CHECK(contains(lint({}, 2), "name the files"));
+  CHECK(contains(lint({kFolder + "none.json"}, 2), "none.json"));
+  const TempDir dir;
+  const std::string several =
+      dir.write("several.json", "{\n\"train_batch_size\": \"4\",\n\"bf16\": true,\n\"tpyo\": 1\n}");
+  const std::string said = lint({several}, 2);
+  CHECK(std::count(said.begin(), said.end(), '\n') == 3);
+  CHECK(contains(said, ":3: bf16: true stands where a section { ... } is due"));
+  CHECK(contains(error_of([&] { Resolved(several, {}); }), "(and 2 more: tessera-lint-ds "));
+}
+
+TEST_CASE("configurations of accelerate and torchtitan are answered with flags") {
+  const TempDir dir;
+  const std::string fsdp = dir.write("fsdp.yaml", R"(compute_environment: LOCAL_MACHINE
+distributed_type: FSDP  # version 1
+fsdp_config:
+  fsdp_sharding_strategy: SHARD_GRAD_OP
+  fsdp_offload_params: true
+  fsdp_min_num_params: 0
+mixed_precision: bf16
+num_processes: 4
+)");
+  CHECK(error_of(ErrorCode::kInvalidArgument, [&] { refuse_foreign_config(fsdp); }) ==
+        fsdp +
+            " is a configuration of accelerate; the same here, without it: mpirun -n 4 PROGRAM "
+            "--strategy fsdp --reshard_after_forward false --offload optimizer+params --dtype "
+            "bf16");
+  const std::string zero = dir.write("zero.yml", R"(deepspeed_config:
+  gradient_clipping: 1.0
+  offload_optimizer_device: cpu
+  zero_stage: 3
+distributed_type: DEEPSPEED
+num_processes: 2
+)");
+  CHECK(contains(*answer_foreign_config(zero),
+                 "mpirun -n 2 PROGRAM --strategy zero3 --offload optimizer --max_grad_norm 1.0"));
+  const std::string titan = dir.write("titan.toml", R"([training]
+local_batch_size = 8
+seq_len = 2048
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+[activation_checkpoint]
+mode = "full"
+)");
+  CHECK(contains(*answer_foreign_config(titan),
+                 "PROGRAM --strategy fsdp --tensor_parallel 2 --pipeline_schedule interleaved "
+                 "--gradient_checkpointing --dtype bf16 --per_device_train_batch_size 8 "
+                 "--max_seq_length 2048"));
+  CHECK_FALSE(answer_foreign_config("ds_config.json").has_value());
+}
+
+TEST_CASE("comments and trailing commas become blanks, texts stay") {
+  std::vector<int64_t> lines;
+  CHECK(plain_json("{\"a//b\": 1, // c\n \"#\": \"\\\"/*\", /* x\n */ }", &lines) ==
+        "{\"a//b\": 1,     \n \"#\": \"\\\"/*\"      \n    }");
+  CHECK(lines == std::vector<int64_t>{1, 2, 2});
+}
+
+TEST_CASE("every key of DeepSpeed stands once in the table, behind its section") {
+  std::set<std::string> seen;
+  for (const DeepSpeedKey& key : deepspeed_keys()) {
+    const std::string path = key.path;
+    INFO(path);
+    CHECK(seen.insert(path).second);
+    const size_t dot = path.rfind('.');
+    if (dot != path.npos) CHECK(seen.contains(path.substr(0, dot)));
+    if (key.use == DeepSpeedKey::kRenamed) CHECK(find_deepspeed_key(key.text) != nullptr);
+  }
+}
