@@ -112,7 +112,7 @@ TEST_CASE("every data option that rows depend on is part of their key") {
       "train_file",        "validation_file",    "train_ids",       "validation_ids",
       "train_slice",       "validation_slice",   "shuffle",         "padding_side",
       "pad_to_max_length", "pad_to_multiple_of", "group_by_length", "packing",
-      "label_padding",     "cache_dir"};
+      "label_padding",     "padding_free",       "cache_dir"};
   for (const Program program : {Program::kSquad, Program::kClassification}) {
     TrainOptions plain;
     FlagSet flags("prog", "");
