@@ -146,6 +146,18 @@ learnt = v2_questions[:LEARNT]
 sure, unsure = ([none[q["id"]] for q in learnt if bool(q["answers"]) == wanted] for wanted in (False, True))
 check.that(min(sure) > max(unsure), f"no answer is likelier where there is none: {sure} {unsure}")
 
+# --- a model that has learnt to say nothing: an empty answer is the last candidate however likely it is
+arguments = [part for part in common if part not in ("--max_seq_length", "160", "--learning_rate", "5e-3", "--model_config", "bloom-tiny")]
+place = folder / "silent windows"
+result = launch(SQUAD, [*arguments, "--model", str(out / "final"), "--train_file", train, "--validation_file", asked, "--generation",
+                        "--generation_max_new_tokens", "16", "--max_steps", "1", "--learning_rate", "0", "--save_final", "false", "--max_seq_length",
+                        "64", "--doc_stride", "8", "--output_dir", str(place)])
+check.that(result.code == 0, "silent windows: answers", result)
+lists = json.loads((place / "nbest_predictions.json").read_text()).values()
+silent = [list_ for list_ in lists if len(list_) > 1 and not max(list_, key=lambda c: c["log_probability"])["text"]]
+check.that(silent, "some windows are silent with the most confidence")
+check.that(all(list_[0]["text"] and not list_[-1]["text"] for list_ in silent), f"and are the last candidates: {silent}")
+
 # --- nothing to score
 nothing = write("nothing.json", [(c, {**q, "answers": [], "is_impossible": True}) for c, q in pairs])
 for extra in ([], ["--ranks", "2"]):
