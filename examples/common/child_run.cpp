@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera::programs {
 namespace {
@@ -59,9 +59,7 @@ ErrorCode code_of(int status) {
 ChildRun::ChildRun(const LaunchInfo& launch, ControlChannel& control, const std::string& folder,
                    const std::string& config)
     : control_(control), log_(concat(folder, "/rank-", launch.rank, ".log")) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const auto hosts = control.exchange(host.data());
+  const auto hosts = control.exchange(host_name());
   const bool one_host = std::ranges::all_of(hosts, [&](auto& h) { return h == hosts[0]; });
   const bool first = control.rank() == 0;
   const auto ports = control.exchange(first ? std::to_string(free_port()) : "");

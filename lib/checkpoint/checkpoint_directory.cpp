@@ -14,6 +14,7 @@
 
 #include "lib/checkpoint/output_file.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 #include "tessera/core/log.h"
 
 namespace tessera {
@@ -35,11 +36,7 @@ std::optional<int64_t> step_of(std::string_view name) {
 }
 
 // Host and process, for the message of whoever finds the lock taken.
-std::string holder() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return concat("process ", ::getpid(), " on ", host.data(), "\n");
-}
+std::string holder() { return concat("process ", ::getpid(), " on ", host_name(), "\n"); }
 
 }  // namespace
 

@@ -1,10 +1,8 @@
 #include "tessera/checkpoint/checkpoint_writer.h"
 
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <future>
 #include <utility>
@@ -17,16 +15,15 @@
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {
 
 // Ranks that share this rank's host.
 int ranks_of_host(ControlChannel& ranks) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::vector<std::string> hosts = on_all_ranks(ranks, [&] { return host.data(); });
-  return static_cast<int>(std::ranges::count(hosts, host.data()));
+  const std::vector<std::string> hosts = on_all_ranks(ranks, host_name);
+  return static_cast<int>(std::ranges::count(hosts, host_name()));
 }
 
 Manifest assemble(const std::vector<std::string>& parts, int64_t step, const std::string& run) {

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::metrics {
@@ -57,12 +58,10 @@ class TensorboardSink final : public Sink {
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     check(!error, ErrorCode::kDataLoss, directory, ": ", error.message());
-    char host[256] = "localhost";
-    gethostname(host, sizeof(host) - 1);
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const double seconds = std::chrono::duration<double>(now).count();
-    path_ = concat(directory, "/events.out.tfevents.", static_cast<int64_t>(seconds), ".", host,
-                   ".", getpid());
+    path_ = concat(directory, "/events.out.tfevents.", static_cast<int64_t>(seconds), ".",
+                   host_name(), ".", getpid());
     out_.open(path_, std::ios::binary | std::ios::app);
     write_record(fixed_field(1, seconds) + bytes_field(3, "brain.Event:2"));
   }

@@ -11,6 +11,7 @@
 #include "lib/comm/bootstrap/rendezvous.h"
 #include "lib/comm/transports.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {
@@ -34,7 +35,7 @@ std::string host_identity() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::error_code none;
   const auto network = std::filesystem::read_symlink("/proc/self/ns/net", none);
-  return concat(control::host_name(), " ", boot, " ", network.string());
+  return concat(host_name(), " ", boot, " ", network.string());
 }
 
 std::string available_list() {

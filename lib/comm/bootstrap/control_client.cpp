@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera::control {
 namespace {

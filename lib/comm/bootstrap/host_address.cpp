@@ -13,6 +13,7 @@
 
 #include "lib/comm/bootstrap/socket.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera::control {
 namespace {
@@ -73,12 +74,6 @@ std::string ours(const std::string& name, const std::vector<Interface>& all) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 std::string local_address(const Socket& socket) {
   sockaddr_storage address{};

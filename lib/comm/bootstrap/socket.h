@@ -56,6 +56,4 @@ bool resolves_to_loopback(const std::string& host);  // false for a name that do
 // hosts), else that of the first interface. Throws Error(kInvalidArgument) when there is none.
 std::string address_for_others(const std::string& hint);
 
-std::string host_name();
-
 }  // namespace tessera::control

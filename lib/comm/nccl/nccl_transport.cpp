@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <map>
@@ -12,15 +11,10 @@
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/nccl/nccl_communicator.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera::nccl {
 namespace {
-
-std::string host_name() {
-  char name[256] = "?";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 std::string gpu_identity(int device) {
   cudaDeviceProp properties{};

@@ -1,0 +1,9 @@
+#pragma once
+#include <string>
+
+namespace tessera {
+
+// As the system has it; "localhost" where it does not say.
+std::string host_name();
+
+}  // namespace tessera
