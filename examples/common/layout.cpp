@@ -45,13 +45,13 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
           .tensor = static_cast<int>(o.tensor_parallel)};
 }
 
-LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
+LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& o, int world_size) {
   ParallelConfig parallel = parallel_config(o);
   if (o.pipeline_balance == "measured") parallel.pipeline.balance = "flops";  // the nearest guess
   return {.parallel = parallel,
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.gradient_accumulation_steps,
-          .model = run.model,
+          .model = model,
           .moments = moments_of(make_adamw({}))};
 }
 

@@ -19,7 +19,7 @@ ParallelConfig parallel_config(const TrainOptions& options);
 MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
 // Without activations: their sizes are known when batches are.
-LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int world_size);
+LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& options, int world_size);
 
 // What this rank has sent, over all axes and over what the strategy has made itself.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);

@@ -3,12 +3,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <fstream>
 #include <new>
 
 #include "examples/common/layout.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_memory.h"
 #include "tessera/plan/activations.h"
 
 namespace tessera::programs {
@@ -21,7 +21,7 @@ struct Need {
 };
 
 Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
-  const LayoutPlan plan = layout_plan(run, o, static_cast<int>(ranks));
+  const LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
   const auto& config = run.config();
   const ActivationShape shape{.layers = config.layers,
                               .hidden = config.hidden,
@@ -52,15 +52,11 @@ std::string memory_need(const Prepared& run, int64_t ranks) {
 }
 
 void check_host_memory(const Prepared& run, int64_t ranks, int64_t ranks_on_host) {
-  std::ifstream in("/proc/meminfo");
-  double available = 0;
-  for (std::string key, unit; in >> key >> available >> unit && key != "MemAvailable:";) {
-  }
-  available *= 1024;
+  const auto available = static_cast<double>(available_host_memory());
   Need need = need_of(run, run.options, ranks);
   need.activations = 0;
   const double wanted = (need.total() + need.state.host_bytes) * static_cast<double>(ranks_on_host);
-  if (!in || wanted <= available) return;
+  if (wanted <= available) return;
   fail(ErrorCode::kResourceExhausted,
        memory_advice(run, ranks,
                      concat(ranks_on_host, " rank(s) on this host need ", mebibytes(wanted),

@@ -35,13 +35,28 @@ std::string how_to_fetch(const std::string& name) {
 }
 
 void prepare_config(Prepared& run) {
+  read_model_config(run);
+  if (!run.options.model.empty()) {
+    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model);
+  }
+  for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
+  if (run.tokenizer) {
+    check(run.tokenizer->size() <= run.config().vocabulary, ErrorCode::kInvalidArgument,
+          "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
+          " tokens, the model's vocabulary only ", run.config().vocabulary,
+          "; they do not belong together");
+  }
+}
+
+}  // namespace
+
+void read_model_config(Prepared& run) {
   const TrainOptions& o = run.options;
   if (!o.model.empty()) {
     check(fs::is_directory(o.model), ErrorCode::kDataLoss, "--model ", o.model,
           ": no such directory; expected one with config.json and model.safetensors",
           how_to_fetch(o.model));
     run.language_model = LanguageModel::from_directory(o.model);
-    run.weights = std::make_unique<HuggingFaceDirectory>(o.model);
   } else if (o.model_config.ends_with(".json")) {
     run.language_model = LanguageModel::from_file(o.model_config);
   } else {
@@ -57,16 +72,7 @@ void prepare_config(Prepared& run) {
     }
   }
   run.language_model.validate();
-  for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
-  if (run.tokenizer) {
-    check(run.tokenizer->size() <= run.config().vocabulary, ErrorCode::kInvalidArgument,
-          "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
-          " tokens, the model's vocabulary only ", run.config().vocabulary,
-          "; they do not belong together");
-  }
 }
-
-}  // namespace
 
 at::ScalarType scalar_type_of(const std::string& dtype) {
   return dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;

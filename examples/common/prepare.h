@@ -46,6 +46,9 @@ struct Prepared {
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
 
+// The model's configuration alone, which --model or --model_config names. Errors as of prepare().
+void read_model_config(Prepared& run);
+
 // Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)
 // or Error(kDataLoss) with flag or file, place and remedy.
 Prepared prepare(const TrainOptions& options, Program program);

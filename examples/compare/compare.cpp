@@ -146,7 +146,7 @@ std::vector<std::string> Comparison::command_of(const ComparisonRow& row) const 
 
 // After the run, which says how long its rows were.
 LayoutCost Comparison::formula_of(const ComparisonRow& row) const {
-  LayoutPlan plan = layout_plan(prepared_, row.options, static_cast<int>(row.ranks));
+  LayoutPlan plan = layout_plan(prepared_.model, row.options, static_cast<int>(row.ranks));
   plan.on_gpu = !row.run.device.starts_with("cpu");
   plan.tokens = static_cast<double>(row.run.tokens_per_step) /
                 static_cast<double>(plan.mesh.data * plan.accumulation);

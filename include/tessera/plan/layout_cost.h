@@ -2,6 +2,8 @@
 // What a layout should hold and send per rank, from shapes alone: the formulas of
 // docs/strategies.md.
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
@@ -22,11 +24,21 @@ struct LayoutPlan {
   double activation_elements = 0, tokens = 0;
 };
 
+// What one rank sends in a step for one purpose, in the ring model.
+struct Traffic {
+  std::string what;       // "gradients"
+  std::string operation;  // "reduce-scatter"
+  Axis axis = Axis::kData;
+  int ranks = 1;  // that take part
+  double bytes = 0;
+};
+
 // Of one rank; the categories are those of StrategyMemory.
 struct LayoutCost {
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;
-  double comm_bytes_per_step = 0;  // sent by one rank over all axes, in the ring model
+  double comm_bytes_per_step = 0;  // sent by one rank over all axes: the sum of traffic
+  std::vector<Traffic> traffic;    // what is not empty
 
   double device_bytes() const {
     return parameter_bytes + gradient_bytes + optimizer_bytes + buffer_bytes;

@@ -1,0 +1,88 @@
+// tessera-plan as a user meets it.
+#include <sstream>
+
+#include "examples/plan/run_plan.h"
+#include "tessera/core/json.h"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::programs;
+
+namespace {
+
+struct Answer {
+  int code = 0;
+  std::string out, err;
+};
+
+Answer ask(const std::string& line) {
+  std::vector<std::string> arguments;
+  std::istringstream in(line);
+  for (std::string word; in >> word;) arguments.push_back(word);
+  std::ostringstream out, err;
+  const int code = run_plan(arguments, out, err);
+  return {code, out.str(), err.str()};
+}
+
+Json json_of(const std::string& line) {
+  const Answer answer = ask(line + " --json");
+  INFO(answer.err);
+  REQUIRE((answer.code == 0 || answer.code == 3));
+  return Json::parse(answer.out, {}, "plan");
+}
+
+}  // namespace
+
+TEST_CASE("tessera-plan says what a model needs that is nowhere") {
+  const Json plan = json_of(
+      "--model_config bloom-7b1 --strategy zero3 --ranks 8 --dtype bf16 "
+      "--card h200 --persistence_threshold 0");
+  const double parameters = 7069016064.0;
+  const Json stage = plan.at("stages").at(0);
+  CHECK(stage.at("parameters_bytes").as_double() == Approx(2 * parameters / 8).epsilon(1e-3));
+  CHECK(stage.at("gradients_bytes").as_double() == Approx(2 * parameters / 8).epsilon(1e-3));
+  CHECK(stage.at("optimizer_bytes").as_double() == Approx(12 * parameters / 8).epsilon(1e-3));
+  CHECK(plan.at("fits").as_bool());
+  CHECK(plan.at("stages").size() == 1);
+}
+
+TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and time") {
+  const std::string job =
+      "--model_config bloom-560m --strategy zero1 --ranks 16 --dtype bf16 --card h200 "
+      "--link_gb_per_s 300 --network_gb_per_s 40";
+  const Json near = json_of(job + " --gpus_per_host 16").at("messages");
+  REQUIRE(near.size() == 2);
+  CHECK(near.at(0).at("operation").as_string() == "reduce-scatter");
+  CHECK(near.at(0).at("bytes").as_double() == Approx(2 * 559214592.0 * 15 / 16).epsilon(1e-3));
+  CHECK(near.at(0).at("time_s").as_double() == Approx(near.at(0).at("bytes").as_double() / 300e9));
+  const Json far = json_of(job + " --gpus_per_host 8").at("messages");
+  CHECK(far.at(0).at("between_hosts").as_bool());
+  CHECK(far.at(0).at("bytes_per_second").as_double() == 40e9);
+}
+
+TEST_CASE("tessera-plan takes bandwidths that were measured") {
+  const TempDir folder;
+  const std::string environment = folder.write(
+      "env.json",
+      R"({"bandwidth": {"host to GPU 0, pinned": "41.5 GB/s", "GPU 0 to GPU 1": "250.0 GB/s"}})");
+  const std::string benchmark = folder.write(
+      "b.json", R"({"benchmarks": [{"busbw_GB_per_s": 200.5}, {"busbw_GB_per_s": 310.5}]})");
+  const std::string job = "--model_config gpt2 --ranks 2 --card h200 --bandwidths ";
+  CHECK(json_of(job + environment).at("messages").at(0).at("bytes_per_second").as_double() ==
+        250e9);
+  CHECK(json_of(job + benchmark).at("messages").at(0).at("bytes_per_second").as_double() ==
+        310.5e9);
+  CHECK(ask(job + folder.write("other.json", "{}")).code == 4);
+}
+
+TEST_CASE("tessera-plan ends with 3 where the layout does not fit, with 2 for what is no layout") {
+  const Answer large = ask("--model_config bloom-7b1 --ranks 2 --dtype bf16 --card h100");
+  CHECK(large.code == 3);
+  CHECK(large.err.find("does not fit") != std::string::npos);
+  CHECK(ask("--model_config bloom-7b1 --rank 2").code == 2);
+  CHECK(ask("--model_config bloom-7b1 --card h20").code == 2);
+  CHECK(ask("--model_config bloom-560m --ranks 3 --tensor_parallel 2").code == 2);
+  CHECK(ask("--model_config bloom-560m --ranks 6 --tensor_parallel 6").code == 2);
+  CHECK(ask("--ranks 2").code == 2);
+}
