@@ -1,0 +1,56 @@
+#pragma once
+// Which runs did the same work, and what sets the others apart.
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "examples/report/run.h"
+
+namespace tessera::report {
+
+struct Difference {
+  std::string what, value, baseline;  // "dtype of parameters", "bf16", "fp32"
+  std::string text() const;
+};
+
+// In what the work of two runs differs so that their rows must not be read as rows of one kind:
+// model, data, batch, length, dtypes, steps, what trains it, device. A layout is no such
+// difference. What only one of them is known to have counts as one.
+std::vector<Difference> work_differences(const Run& run, const Run& baseline);
+
+// Everything in which the configurations of two runs differ, apart from paths of outputs.
+std::vector<Difference> configuration_differences(const Run& a, const Run& b);
+
+// Runs of one configuration, whatever their seeds: repeats of one another.
+struct Group {
+  std::string name;
+  std::vector<const Run*> runs;
+
+  const Run& first() const { return *runs.front(); }
+  bool finished() const;
+  Outcome outcome() const;  // of the first that did not finish
+  // Over the repeats that have a value; std: of the population.
+  std::optional<double> median(const std::string& key) const;
+  std::optional<double> deviation(const std::string& key) const;
+  std::string text(const std::string& key) const { return first().text(key); }
+};
+std::vector<Group> group_repeats(const std::vector<Run>& runs);
+
+// Equal for two runs whose settings are equal, those named left out.
+std::string settings_key(const Run& run, const std::set<std::string>& leave_out = {});
+
+// Letters for differences, given out in the order in which they are met.
+class Marks {
+ public:
+  explicit Marks(const Run* baseline) : baseline_(baseline) {}
+  std::string of(const Run& run);  // "a,c", or "" for a run that did the baseline's work
+  std::vector<std::string> notes() const;
+
+ private:
+  const Run* baseline_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace tessera::report

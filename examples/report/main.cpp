@@ -1,0 +1,9 @@
+// tessera-report runs/zero2 runs/zero3
+// tessera-report runs/compare --tables 4 --output table.csv
+#include <iostream>
+
+#include "examples/report/report.h"
+
+int main(int argc, char** argv) {
+  return tessera::report::run_report({argv + 1, argv + argc}, std::cout, std::cerr);
+}

@@ -1,0 +1,58 @@
+#pragma once
+// What a report knows of one run.
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::report {
+
+// Columns of one length, under the names of docs/schema/metrics.schema.json; NaN is unknown.
+class Series {
+ public:
+  size_t size() const { return rows_; }
+  bool empty() const { return rows_ == 0; }
+  void append(const std::map<std::string, double>& row);
+  // Drops the rows from the first whose value of this column is not below `from`.
+  void cut(const std::string& column, double from);
+  // NaN throughout where no row has the column.
+  std::vector<double> column(const std::string& name) const;
+  // Whether any row has a value.
+  bool has(const std::string& name) const;
+  // Of the known values; none when there is no such value.
+  std::optional<double> mean(const std::string& name) const;
+
+ private:
+  size_t rows_ = 0;
+  std::map<std::string, std::vector<double>> columns_;
+};
+
+enum class Outcome { kFinished, kOutOfMemory, kFailed, kUnfinished };
+const char* outcome_name(Outcome outcome);
+
+// How a row of tessera-compare compares with its reference; ratios are the largest relative
+// differences.
+struct Comparison {
+  std::string folder, reference, verdict, worst_parameter;
+  std::optional<double> loss, grad_norm, parameters, tolerance;
+};
+
+struct Run {
+  std::string path, name;  // name: short, and unique among the runs of a report
+  Outcome outcome = Outcome::kFinished;
+  std::string problem;                          // why it did not finish
+  std::map<std::string, std::string> facts;     // of run_start
+  std::map<std::string, std::string> settings;  // flags of the program, by name
+  std::map<std::string, double> numbers;        // of run_start, the last evaluation, run_end
+  Series steps, evaluations, resources;
+  std::vector<std::string> anomalies;  // "nan: the loss of step 7 is not finite"
+  int times_resumed = 0;
+  std::optional<Comparison> comparison;
+
+  std::optional<double> number(const std::string& key) const;
+  // Of facts, else of settings, else "".
+  std::string text(const std::string& key) const;
+};
+
+}  // namespace tessera::report

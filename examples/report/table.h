@@ -1,0 +1,45 @@
+#pragma once
+// Tables as data, and how they are written.
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::report {
+
+struct Cell {
+  std::optional<double> number;  // in the column's base unit
+  std::string text;              // where there is no number; "" is unknown
+};
+
+// Reading tables: number x scale under the title; CSV: the number itself under the key.
+struct Column {
+  std::string key, title;
+  double scale = 1;
+  int decimals = -1;  // -1: four significant digits
+  bool is_text = false;
+};
+
+struct Row {
+  std::vector<Cell> cells;
+  std::string mark;  // letters of the table's notes: it did other work than the baseline
+  bool is_baseline = false;
+};
+
+struct Table {
+  std::string id, title;  // "4", "ZeRO stage and offload"
+  std::string about;      // what the numbers are
+  std::vector<Column> columns;
+  std::vector<Row> rows;
+  std::vector<std::string> notes;
+};
+
+// 1234567.8 as "1,234,568", 0.00123456 as "0.001235"; decimals as in Column.
+std::string number_text(double number, int decimals = -1);
+std::string cell_text(const Cell& cell, const Column& column);
+
+std::string to_markdown(const Table& table);
+// RFC 4180; the last columns say mark and baseline.
+std::string to_csv(const Table& table);
+
+}  // namespace tessera::report
