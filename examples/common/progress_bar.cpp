@@ -31,8 +31,11 @@ ProgressBar::ProgressBar(std::string title)
       begin_s_(now_s()),
       last_s_(begin_s_) {}
 
-ProgressBar::~ProgressBar() {
+ProgressBar::~ProgressBar() { wipe(); }
+
+void ProgressBar::wipe() {
   if (drawn_) std::fputs("\r\033[K", stderr);
+  drawn_ = false;
 }
 
 void ProgressBar::operator()(double share) {

@@ -1,6 +1,7 @@
 #pragma once
-// How far the reading of a file has come, on a terminal.
+// How far work has come, on a terminal.
 #include <string>
+#include <utility>
 
 namespace tessera::programs {
 
@@ -14,6 +15,8 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void operator()(double share);
+  void retitle(std::string title) { title_ = std::move(title); }
+  void wipe();  // before something else is written; drawn again later
 
  private:
   std::string title_;

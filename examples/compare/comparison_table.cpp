@@ -2,12 +2,21 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 
 #include "tessera/core/error.h"
-#include "tessera/metrics/event.h"
 
 namespace tessera::programs {
 namespace {
+
+constexpr double kMebibyte = 1048576;
+
+using Cell = std::function<std::string(const ComparisonRow&)>;
+struct Column {
+  std::string title;
+  Cell cell;
+  bool always = true;  // false: only where rows differ
+};
 
 template <typename... Arguments>
 std::string format(const char* pattern, Arguments... arguments) {
@@ -16,134 +25,151 @@ std::string format(const char* pattern, Arguments... arguments) {
   return buffer;
 }
 
+std::string text_of(const char* pattern, const std::optional<double>& value, double scale = 1) {
+  return value ? format(pattern, *value * scale) : "-";
+}
+
+Cell median_of(const std::string& key, const char* pattern) {
+  return [=](const ComparisonRow& row) { return text_of(pattern, row.median(key)); };
+}
+
+// "median ± standard deviation (min)" where there are several runs.
+Cell spread_of(const std::string& key, const char* pattern) {
+  return [=](const ComparisonRow& row) -> std::string {
+    const auto values = spread(row.runs, key);
+    if (!values) return "-";
+    std::string text = format(pattern, values->median);
+    if (values->std) {
+      text += " +- " + format(pattern, *values->std) + " (" + format(pattern, values->min) + ")";
+    }
+    return text;
+  };
+}
+
 // Measured beside formula, in MiB.
-std::string mebibyte_pair(const std::optional<int64_t>& measured, double formula) {
-  if (!measured) return format("- / %.3f", formula / 1048576);
-  return format("%.3f / %.3f", static_cast<double>(*measured) / 1048576, formula / 1048576);
+Cell bytes_beside(const std::string& key, double LayoutCost::*formula) {
+  return [=](const ComparisonRow& row) -> std::string {
+    if (!row.finished()) return "-";
+    return text_of("%.3f", row.median(key), 1 / kMebibyte) +
+           format(" / %.3f", row.formula.*formula / kMebibyte);
+  };
 }
 
-std::string text_of(const char* pattern, const std::optional<double>& value) {
-  return value ? format(pattern, *value) : "-";
-}
-
-std::vector<std::string> cells_of(const ComparisonRow& row) {
+std::string mesh_text(const ComparisonRow& row) {
   const MeshExtents mesh = row.mesh();
-  std::vector<std::string> cells{row.name, concat(mesh.pipeline, "x", mesh.data, "x", mesh.tensor)};
-  if (row.outcome != Outcome::kFinished) {
-    cells.insert(cells.end(), 10, "-");
-  } else {
-    const RunResult& run = row.run;
-    cells.push_back(run.losses.empty() ? "-" : format("%.4f", run.losses.front()));
-    cells.push_back(text_of("%.6f", run.train_loss_final));
-    cells.push_back(text_of("%.0f", run.tokens_per_second));
-    cells.push_back(mebibyte_pair(run.parameter_bytes, row.formula.parameter_bytes));
-    cells.push_back(mebibyte_pair(run.gradient_bytes, row.formula.gradient_bytes));
-    cells.push_back(mebibyte_pair(run.optimizer_bytes, row.formula.optimizer_bytes));
-    cells.push_back(mebibyte_pair(run.host_bytes, row.formula.host_bytes));
-    cells.push_back(mebibyte_pair(run.comm_bytes_per_step, row.formula.comm_bytes_per_step));
-    const std::optional<int64_t>& peak =
-        run.gpu_peak_bytes ? run.gpu_peak_bytes : run.cpu_peak_bytes;
-    cells.push_back(peak ? format("%.0f", static_cast<double>(*peak) / 1048576) : "-");
-    cells.push_back(
-        row.judged && row.parity.mismatch.empty()
-            ? format("%.1e %.1e %.1e", row.parity.loss, row.parity.grad_norm, row.parity.parameters)
-            : "-");
+  return concat(mesh.pipeline, "x", mesh.data, "x", mesh.tensor);
+}
+
+std::string differences(const ComparisonRow& row) {
+  if (!row.parity || !row.parity->mismatch.empty()) return "-";
+  return format("%.1e %.1e %.1e", row.parity->loss, row.parity->grad_norm, row.parity->parameters);
+}
+
+std::string largest_text(const ComparisonRow& row) {
+  if (!row.largest) return "-";
+  const auto& [fits, beyond] = *row.largest;
+  return beyond ? concat(fits, " (", *beyond, " does not fit)") : concat(">= ", fits);
+}
+
+std::string table_text(const std::vector<ComparisonRow>& rows, const std::vector<Column>& columns) {
+  std::vector<std::vector<std::string>> lines(rows.size() + 1);
+  for (const Column& column : columns) {
+    std::vector<std::string> cells;
+    for (const ComparisonRow& row : rows) cells.push_back(column.cell(row));
+    const bool alike =
+        std::ranges::all_of(cells, [&](const auto& cell) { return cell == cells.front(); });
+    if (alike && !column.always) continue;
+    lines[0].push_back(column.title);
+    for (size_t i = 0; i < cells.size(); ++i) lines[i + 1].push_back(cells[i]);
   }
-  cells.push_back(row.verdict());
-  return cells;
-}
-
-}  // namespace
-
-bool ComparisonRow::failed() const {
-  return outcome == Outcome::kFailed || (judged && !parity.pass);
-}
-
-std::string ComparisonRow::verdict() const {
-  if (outcome == Outcome::kOutOfMemory) return "out of memory";
-  if (outcome == Outcome::kFailed) return concat("failed, exit ", exit_code);
-  if (is_reference) return "reference";
-  if (!judged) return "no reference";
-  if (!parity.mismatch.empty()) return "FAIL: " + parity.mismatch;
-  return parity.pass ? "PASS" : "FAIL";
-}
-
-std::string comparison_text(const std::vector<ComparisonRow>& rows, double tolerance) {
-  std::vector<std::vector<std::string>> table{
-      {"row", "mesh", "first loss", "final loss", "tokens/s", "parameters", "gradients",
-       "optimizer", "on the host", "sent per step", "peak", "loss, norm, parameters", "verdict"}};
-  for (const ComparisonRow& row : rows) table.push_back(cells_of(row));
-  std::vector<size_t> widths(table[0].size(), 0);
-  for (const auto& line : table) {
+  std::vector<size_t> widths(lines[0].size(), 0);
+  for (const auto& line : lines) {
     for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
   }
   std::string text;
-  for (const auto& line : table) {
+  for (const auto& line : lines) {
     for (size_t i = 0; i + 1 < line.size(); ++i) {
       const std::string fill(widths[i] - line[i].size(), ' ');
       text += (i == 0 ? line[i] + fill : fill + line[i]) + "  ";
     }
     text += line.back() + "\n";
   }
-  text += concat(
-      "MiB of the largest rank, measured / formula (docs/strategies.md). mesh: pipeline x data x "
-      "tensor ranks. sent per step: what rank 0 hands to the wire. peak: allocated on the GPU, or\n"
-      "resident in all ranks' processes together. The three differences are the largest relative "
-      "ones to the reference; PASS: all within ",
-      tolerance, ".\n");
   return text;
 }
 
-std::string comparison_csv(const std::vector<ComparisonRow>& rows) {
-  using metrics::Value;
-  auto optional = [](const auto& value) { return value ? Value(*value) : Value(); };
-  std::string text;
-  for (const ComparisonRow& row : rows) {
-    const bool ran = row.outcome == Outcome::kFinished;
-    const bool compared = ran && row.judged && row.parity.mismatch.empty();
-    auto when = [](bool condition, Value value) { return condition ? value : Value(); };
-    const metrics::Fields fields{
-        {"row", row.name},
-        {"strategy", row.options.strategy},
-        {"world_size", row.ranks},
-        {"pp", static_cast<int64_t>(row.mesh().pipeline)},
-        {"dp", static_cast<int64_t>(row.mesh().data)},
-        {"tp", static_cast<int64_t>(row.mesh().tensor)},
-        {"gradient_accumulation_steps", row.options.gradient_accumulation_steps},
-        {"train_loss_final", optional(row.run.train_loss_final)},
-        {"eval_loss", optional(row.run.eval_loss)},
-        {"tokens_per_second_median", optional(row.run.tokens_per_second)},
-        {"parameter_bytes", optional(row.run.parameter_bytes)},
-        {"parameter_formula_bytes", row.formula.parameter_bytes},
-        {"gradient_bytes", optional(row.run.gradient_bytes)},
-        {"gradient_formula_bytes", row.formula.gradient_bytes},
-        {"optimizer_bytes", optional(row.run.optimizer_bytes)},
-        {"optimizer_formula_bytes", row.formula.optimizer_bytes},
-        {"buffer_bytes", optional(row.run.buffer_bytes)},
-        {"buffer_formula_bytes", row.formula.buffer_bytes},
-        {"host_bytes", optional(row.run.host_bytes)},
-        {"host_formula_bytes", row.formula.host_bytes},
-        {"pinned_bytes", optional(row.run.pinned_bytes)},
-        {"comm_bytes_per_step", optional(row.run.comm_bytes_per_step)},
-        {"comm_formula_bytes_per_step", row.formula.comm_bytes_per_step},
-        {"gpu_mem_allocated_peak_bytes", optional(row.run.gpu_peak_bytes)},
-        {"cpu_rss_tree_peak_bytes", optional(row.run.cpu_peak_bytes)},
-        {"loss_difference_ratio", when(compared, row.parity.loss)},
-        {"grad_norm_difference_ratio", when(compared, row.parity.grad_norm)},
-        {"parameter_difference_ratio", when(compared, row.parity.parameters)},
-        {"worst_parameter", when(compared, row.parity.worst_parameter)},
-        {"wall_s", row.wall_s},
-        {"exit_code", static_cast<int64_t>(row.exit_code)},
-        {"verdict", row.verdict()},
-        {"message", row.message}};
-    std::string header, values;
-    for (size_t i = 0; i < fields.size(); ++i) {
-      header += concat(i == 0 ? "" : ",", fields[i].first);
-      values += concat(i == 0 ? "" : ",", metrics::to_csv(fields[i].second));
-    }
-    text += (text.empty() ? header + "\n" : "") + values + "\n";
-  }
-  return text;
+}  // namespace
+
+std::string comparison_text(const ComparisonView& view) {
+  const ComparisonRow& base = view.baseline;
+  const auto of_work = [](const std::string& key) -> Cell {
+    return [=](const ComparisonRow& row) {
+      const auto found = row.work.find(key);
+      return found == row.work.end() ? "-" : found->second;
+    };
+  };
+  const auto beside = [&](auto* measure) -> Cell {
+    return [&base, measure](const ComparisonRow& row) {
+      return &row == &base ? "baseline" : text_of("%+.1f", measure(row, base), 100);
+    };
+  };
+  const Column name{"row", [](const ComparisonRow& row) { return row.name; }};
+  const std::string first = table_text(
+      view.rows,
+      {name,
+       {"mesh", mesh_text},
+       {"model", [](const ComparisonRow& row) { return row.prepared->model.name; }, false},
+       {"dtype", of_work("dtype"), false},
+       {"batch",
+        [](const ComparisonRow& row) { return concat(row.options.per_device_train_batch_size); },
+        false},
+       {"global batch", of_work("global_batch_size"), false},
+       {"length", of_work("max_seq_length"), false},
+       {"data rows", [](const ComparisonRow& row) { return concat(row.prepared->train.size()); },
+        false},
+       {"largest batch", largest_text, false},
+       {"final loss", median_of("train_loss_final", "%.6f")},
+       {"tokens/s", spread_of("tokens_per_second_median", "%.0f")},
+       {"step ms",
+        [](const ComparisonRow& row) {
+          return text_of("%.1f", row.median("step_time_median_s"), 1000);
+        }},
+       {"runtime s", spread_of("train_runtime", "%.2f")},
+       {"change %", beside(runtime_change)},
+       {"peak MiB",
+        [](const ComparisonRow& row) { return text_of("%.0f", row.peak_bytes(), 1 / kMebibyte); }},
+       {"savings %", beside(memory_savings)},
+       {"of linear %",
+        [&](const ComparisonRow& row) { return text_of("%.0f", scaling_ratio(row, base), 100); },
+        false},
+       {"loss, norm, parameters", differences},
+       {"verdict", [](const ComparisonRow& row) {
+          return row.verdict() + (row.mark.empty() ? "" : " [" + row.mark + "]");
+        }}});
+  const std::string second = table_text(
+      view.rows,
+      {name,
+       {"parameters", bytes_beside("parameter_bytes", &LayoutCost::parameter_bytes)},
+       {"gradients", bytes_beside("gradient_bytes", &LayoutCost::gradient_bytes)},
+       {"optimizer", bytes_beside("optimizer_bytes", &LayoutCost::optimizer_bytes)},
+       {"on the host", bytes_beside("host_bytes", &LayoutCost::host_bytes)},
+       {"sent per step", bytes_beside("comm_bytes_per_step", &LayoutCost::comm_bytes_per_step)}});
+  const std::string tolerance =
+      view.tolerance > 0 ? concat(view.tolerance) : "1e-05 in fp32, 0.02 in 16 bit";
+  return concat(
+      first,
+      "mesh: pipeline x data x tensor ranks. change, savings: of runtime and peak memory, "
+      "beside ",
+      base.name,
+      ". peak: allocated on the GPU, or resident in all ranks' processes "
+      "together.\nThe three differences are the largest relative ones to the first row of the same "
+      "work; PASS: all within ",
+      tolerance, ". [...]: other work than ", base.name, "'s.\n",
+      view.repeat > 1
+          ? concat("Medians of ", view.repeat, " runs +- their standard deviation (the least).\n")
+          : "",
+      "\n", second,
+      "MiB of the largest rank, measured / formula (docs/strategies.md). sent per "
+      "step: what rank 0 hands to the wire.\n");
 }
 
 }  // namespace tessera::programs

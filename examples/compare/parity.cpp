@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <vector>
 
 #include "tessera/checkpoint/huggingface.h"
@@ -44,6 +45,9 @@ at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, in
 }
 
 void compare_parameters(const RunResult& run, const RunResult& reference, Parity& parity) {
+  const bool ours_is_there = std::filesystem::exists(run.directory + "/final");
+  const bool theirs_is_there = std::filesystem::exists(reference.directory + "/final");
+  if (!ours_is_there && !theirs_is_there) return;  // --save_final false
   const HuggingFaceDirectory ours(run.directory + "/final"), theirs(reference.directory + "/final");
   const Json config = Json::parse_file(reference.directory + "/final/config.json");
   const int64_t heads = config.get("n_head", 0);
@@ -69,10 +73,14 @@ double default_tolerance(const std::string& dtype) { return dtype == "fp32" ? 1e
 
 Parity compare_runs(const RunResult& run, const RunResult& reference, double tolerance) {
   Parity parity;
-  if (run.model != reference.model) parity.mismatch = "another model";
-  if (run.dataset_sha256 != reference.dataset_sha256) parity.mismatch = "other data";
-  if (run.global_batch != reference.global_batch) parity.mismatch = "another global batch";
-  if (run.parameter_dtype != reference.parameter_dtype) parity.mismatch = "another dtype";
+  for (const auto& [key, what] : {std::pair{"model", "another model"},
+                                  {"dataset_sha256", "other data"},
+                                  {"parameter_dtype", "another dtype"}}) {
+    if (run.text(key) != reference.text(key)) parity.mismatch = what;
+  }
+  if (run.number("global_batch_size") != reference.number("global_batch_size")) {
+    parity.mismatch = "another global batch";
+  }
   if (run.losses.size() != reference.losses.size()) {
     parity.mismatch =
         concat(run.losses.size(), " steps, the reference has ", reference.losses.size());

@@ -13,9 +13,9 @@ struct Parity {
   bool pass = false;
 };
 
-// Losses and gradient norms step by step, |a - b| / |b|; each parameter of final/ by norms, ||a -
-// b|| / ||b||. The key part of BLOOM's fused bias is left out: its gradient is zero in exact
-// arithmetic, so Adam makes full steps of rounding noise.
+// Losses and gradient norms step by step, |a - b| / |b|; each parameter of final/, where both have
+// it, by norms, ||a - b|| / ||b||. The key part of BLOOM's fused bias is left out: its gradient is
+// zero in exact arithmetic, so Adam makes full steps of rounding noise.
 Parity compare_runs(const RunResult& run, const RunResult& reference, double tolerance);
 
 // The tolerance for runs in this dtype: 1e-5 in fp32, 2e-2 in 16 bit.

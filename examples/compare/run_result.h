@@ -1,6 +1,8 @@
 #pragma once
-// What a finished run left in its output directory.
+// What a finished run left in its output directory, and what several runs of one row have in
+// common.
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,19 +11,26 @@ namespace tessera::programs {
 
 struct RunResult {
   std::string directory;
-  std::vector<double> losses, grad_norms;  // one a step
-  std::string device, parameter_dtype, gradient_dtype, reduce_dtype;
-  int64_t num_parameters = 0, accumulation = 1, global_batch = 0;
-  std::string model, dataset_sha256;
-  std::optional<double> train_loss_final, tokens_per_second, eval_loss;
-  std::optional<int64_t> parameter_bytes, gradient_bytes, optimizer_bytes, buffer_bytes;
-  std::optional<int64_t> host_bytes, pinned_bytes;
-  std::optional<int64_t> gpu_peak_bytes, cpu_peak_bytes;
-  std::optional<int64_t> comm_bytes_per_step;  // median over the steps, sent by rank 0
-  int64_t tokens_per_step = 0;                 // median, padding included, of all ranks
+  std::vector<double> losses, grad_norms;    // one a step
+  std::map<std::string, std::string> texts;  // of run_start
+  // Of run_start and run_end, with the last evaluation's and two of the steps': medians of
+  // comm_bytes (per step, sent by rank 0) and tokens (per step, padding included, all ranks).
+  std::map<std::string, double> numbers;
+
+  std::string text(const std::string& key) const;  // "" when the run does not say
+  std::optional<double> number(const std::string& key) const;
+  int64_t integer(const std::string& key) const;  // 0 when the run does not say
 };
 
 // Reads metrics.jsonl. Throws Error(kDataLoss) when the run has not written its end.
 RunResult read_run(const std::string& directory);
+
+struct Spread {
+  double median = 0, min = 0;
+  std::optional<double> std;  // of the sample; one run has none
+};
+
+// Of the runs that know the number; nothing when none does.
+std::optional<Spread> spread(const std::vector<RunResult>& runs, const std::string& key);
 
 }  // namespace tessera::programs

@@ -28,7 +28,7 @@ RunResult run_with(const TempDir& folder, const std::string& name, const Tensors
   writer.commit();
   run.losses = {2.5};
   run.grad_norms = {0.5};
-  run.parameter_dtype = "fp32";
+  run.texts["parameter_dtype"] = "fp32";
   return run;
 }
 

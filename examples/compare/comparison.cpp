@@ -1,0 +1,237 @@
+#include "examples/compare/comparison.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "examples/common/output.h"
+#include "examples/compare/comparison_files.h"
+#include "examples/compare/comparison_table.h"
+#include "tessera/comm/bootstrap.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <typename... Parts>
+void require(bool condition, const Parts&... parts) {
+  check(condition, ErrorCode::kInvalidArgument, parts...);
+}
+
+std::vector<std::string> names_of(const std::vector<ComparisonRow>& rows) {
+  std::vector<std::string> names;
+  for (const ComparisonRow& row : rows) names.push_back(row.name);
+  return names;
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
+
+LayoutCost formula_of(const ComparisonRow& row) {
+  LayoutPlan plan = layout_plan(row.prepared->model, row.options, static_cast<int>(row.ranks));
+  const RunResult& run = row.runs.front();
+  plan.on_gpu = !run.text("device").starts_with("cpu");
+  plan.tokens = run.number("tokens_per_step").value_or(0) /
+                static_cast<double>(plan.mesh.data * plan.accumulation);
+  plan.activation_elements = plan.tokens * static_cast<double>(row.prepared->config().hidden);
+  return largest_layout_cost(plan);
+}
+
+}  // namespace
+
+Comparison::Comparison(const CompareOptions& options, RowSource source, std::string defect)
+    : options_(options), source_(std::move(source)), defect_(std::move(defect)) {
+  check_options();
+  rows_ = make_rows(source_);
+  const std::vector<std::string> names = names_of(rows_);
+  const auto known = [&](const std::string& name) { return std::ranges::count(names, name) > 0; };
+  require(defect_.empty() || known(defect_), "TESSERA_COMPARE_DEFECT: no row is called ", defect_);
+  require(options_.baseline.empty() || known(options_.baseline), "--baseline ", options_.baseline,
+          ": no row is called so", nearest_hint(options_.baseline, names));
+  prepare_rows();
+  choose_launcher();
+}
+
+void Comparison::check_options() const {
+  require(!options_.output_dir.empty(), "give --output_dir DIR");
+  require(options_.tolerance >= 0, "--tolerance is ", options_.tolerance, "; it must be positive");
+  require(options_.repeat >= 1 && options_.repeat <= 1000, "--repeat is ", options_.repeat,
+          "; it must be 1 to 1000");
+  require(options_.largest_batch >= 0, "--largest_batch is ", options_.largest_batch,
+          "; it must not be negative");
+  require(options_.global_batch_size == 0 || !source_.weak_scaling,
+          "--scaling weak keeps the batch of a rank, --global_batch_size that of all; give one");
+  check_output_directory();
+}
+
+void Comparison::check_output_directory() const {
+  const fs::path directory = options_.output_dir;
+  if (!fs::exists(directory)) return;
+  require(fs::is_directory(directory), "--output_dir ", options_.output_dir, " is a file");
+  require(options_.overwrite_output_dir || fs::is_empty(directory) ||
+              fs::exists(directory / "done.jsonl"),
+          "--output_dir ", options_.output_dir,
+          " is not empty and holds no comparison to go on with; choose another directory, or add "
+          "--overwrite_output_dir");
+}
+
+// Rows of the same work share what was read for it.
+void Comparison::prepare_rows() {
+  std::map<Work, std::shared_ptr<const Prepared>> prepared;
+  for (ComparisonRow& row : rows_) {
+    Work key = row.work;
+    key.erase("global_batch_size");
+    std::shared_ptr<const Prepared>& shared = prepared[key];
+    if (!shared) shared = std::make_shared<Prepared>(prepare(row.options, source_.program));
+    row.prepared = shared;
+  }
+}
+
+// Every rank of every row gets the same number of cores, so that the rows compare.
+void Comparison::choose_launcher() {
+  int64_t most_ranks = 1;
+  for (const auto& row : rows_) most_ranks = std::max(most_ranks, row.ranks);
+  environment_["OMPI_MCA_mpi_yield_when_idle"] = "1";
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  const int64_t cores = std::thread::hardware_concurrency();
+  environment_["OMP_NUM_THREADS"] =
+      threads != nullptr ? threads : std::to_string(std::max<int64_t>(1, cores / most_ranks));
+  const auto transports = available_transports();
+  const bool mpi = std::ranges::count(transports, "mpi") > 0 && !find_in_path("mpirun").empty();
+  require(mpi || options_.launcher != "mpirun",
+          "--launcher mpirun: mpirun was not found, or this build has no MPI");
+  require(options_.launcher != "srun" || !find_in_path("srun").empty(),
+          "--launcher srun: srun was not found; it is for a batch script of Slurm");
+  launcher_ = options_.launcher != "auto" ? options_.launcher : mpi ? "mpirun" : "threads";
+}
+
+void Comparison::say(const std::string& line) {
+  bar_.wipe();
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+ChildResult Comparison::run_child(const ComparisonRow& row, const std::string& name,
+                                  std::vector<std::string> flags) {
+  Children::Request request{.name = name};
+  request.program = program_folder() + "/tessera-finetune-" + options_.task;
+  const std::string ranks = std::to_string(row.ranks);
+  if (row.ranks > 1 && launcher_ == "mpirun") {
+    request.command = {find_in_path("mpirun"), "--oversubscribe", "--bind-to", "none", "-n", ranks};
+    if (geteuid() == 0) request.command.push_back("--allow-run-as-root");
+  }
+  if (launcher_ == "srun") {
+    request.command = {find_in_path("srun"), "--cpu-bind=none", "--kill-on-bad-exit=1",
+                       "--ntasks=" + ranks};
+    request.keep_launcher = true;
+  }
+  request.command.push_back(request.program);
+  if (row.ranks > 1 && launcher_ == "threads") set_flag(flags, "ranks", ranks);
+  if (row.name == defect_) {
+    set_flag(flags, "learning_rate", concat(row.options.learning_rate * 1.01));
+  }
+  request.command.insert(request.command.end(), flags.begin(), flags.end());
+  request.output = {"--output_dir", options_.output_dir + "/" + name, "--overwrite_output_dir",
+                    "true"};
+  request.inputs = row.prepared->dataset_sha256;
+  request.environment = environment_;
+  const auto all = static_cast<double>(options_.repeat * static_cast<int64_t>(rows_.size()));
+  bar_.retitle(name);
+  return children_->run(request, [&] { bar_(static_cast<double>(done_) / all); });
+}
+
+void Comparison::take(ComparisonRow& row, const ChildResult& child, const std::string& name) {
+  row.wall_s += child.wall_s;
+  row.exit_code = child.exit_code;
+  if (child.exit_code == 0) {
+    row.runs.push_back(read_run(options_.output_dir + "/" + name));
+  } else {
+    row.outcome = is_out_of_memory(child) ? Outcome::kOutOfMemory : Outcome::kFailed;
+    row.message = child.message;
+  }
+}
+
+void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
+  if (repeat == 1 && options_.largest_batch > 0) find_largest_batch(row);
+  if (row.outcome == Outcome::kFinished) {
+    const std::string name = repeat == 1 ? row.name : concat(row.name, ".", repeat);
+    const ChildResult child = run_child(row, name, row.flags);
+    taken_over_ += child.taken_over ? 1 : 0;
+    take(row, child, name);
+    if (row.finished() && repeat == 1) row.formula = formula_of(row);
+    if (row.finished()) judge(row);
+    const std::string ran = child.taken_over ? "taken over" : seconds_text(child.wall_s);
+    say(concat(name, ": ", ran, ", ", row.verdict()));
+  } else if (repeat == 1) {
+    say(concat(row.name, ": ", row.verdict()));
+  }
+  if (repeat == 1 && !row.message.empty()) say("  " + row.message);
+  ++done_;
+}
+
+// Every run of every row is compared with the first run of the first row that does the same work.
+void Comparison::judge(ComparisonRow& row) {
+  const auto first = std::ranges::find_if(
+      rows_, [&](const auto& other) { return other.finished() && other.work == row.work; });
+  const RunResult &reference = first->runs.front(), &run = row.runs.back();
+  if (&reference == &run) return;
+  row.tolerance =
+      options_.tolerance > 0 ? options_.tolerance : default_tolerance(row.options.dtype);
+  const Parity parity = compare_runs(run, reference, row.tolerance);
+  row.compared_with = first->name;
+  if (!row.parity || row.parity->pass) row.parity = parity;
+}
+
+const ComparisonRow& Comparison::baseline() const {
+  const auto found =
+      std::ranges::find_if(rows_, [&](const auto& row) { return row.name == options_.baseline; });
+  return found == rows_.end() ? rows_.front() : *found;
+}
+
+int Comparison::run() {
+  std::error_code error;
+  if (options_.overwrite_output_dir) fs::remove_all(options_.output_dir, error);
+  children_ = std::make_unique<Children>(options_.output_dir);
+  for (int64_t repeat = 1; repeat <= options_.repeat; ++repeat) {
+    for (ComparisonRow& row : rows_) run_row(row, repeat);
+  }
+  bar_.wipe();
+  if (taken_over_ > 0) say(concat(taken_over_, " runs are taken over from an earlier call"));
+  return conclude();
+}
+
+int Comparison::conclude() {
+  const ComparisonRow& base = baseline();
+  for (ComparisonRow& row : rows_) row.mark = difference(row.work, base.work);
+  const ComparisonView view{.rows = rows_,
+                            .baseline = base,
+                            .repeat = options_.repeat,
+                            .scaling = options_.scaling,
+                            .tolerance = options_.tolerance};
+  std::printf("\n%s on %s\n%s\n", base.prepared->model.name.c_str(),
+              base.prepared->train_path.c_str(), comparison_text(view).c_str());
+  write_text_file(options_.output_dir + "/comparison.csv", comparison_csv(view));
+  write_text_file(options_.output_dir + "/compare.json", comparison_json(view));
+  std::printf("files: %s/compare.json, comparison.csv, <row>/metrics.jsonl, logs/<row>.log\n",
+              options_.output_dir.c_str());
+  int code = 0;
+  for (const ComparisonRow& row : rows_) {
+    if (!row.failed()) continue;
+    if (row.outcome == Outcome::kFailed) return row.exit_code;
+    std::printf("%s differs from %s; worst parameter: %s\n", row.name.c_str(),
+                row.compared_with.c_str(), row.parity->worst_parameter.c_str());
+    code = exit_code(ErrorCode::kNumerics);
+  }
+  return code;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,196 @@
+"""tessera-compare: rows, verdicts and marks, repeats, going on after an interruption, the largest batch.
+
+Usage: compare.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
+"""
+import csv
+import json
+import pathlib
+import shutil
+import statistics
+import tempfile
+
+from support import DATA, MPIRUN, ROOT, Checker, launch
+
+check = Checker()
+folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_compare_"))
+COMPARE = "tessera-compare"
+base = ["--model_config", "bloom-tiny", "--tokenizer", str(DATA / "tokenizer"), "--max_seq_length", "96",
+        "--learning_rate", "1e-3", "--train_file", str(DATA / "squad_sample.json")]
+four = [*base, "--max_steps", "4", "--per_device_train_batch_size", "1", "--launcher", "threads"]
+
+
+def rows_file(name, text):
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def csv_cell(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
+        return "'" + value  # no formula for spreadsheets
+    return "" if value is None else str(value)
+
+
+def rows_of(out):
+    """compare.json's rows by name; comparison.csv must say the same."""
+    comparison = json.loads((out / "compare.json").read_text())
+    table = list(csv.DictReader((out / "comparison.csv").open()))
+    check.that(comparison["schema"] == "tessera.compare/1", "compare.json says its schema")
+    for row, cells in zip(comparison["rows"], table, strict=True):
+        for key, cell in cells.items():
+            check.that(cell == csv_cell(row[key]) or float(cell) == row[key],
+                       f"{row['row']}: {key} is {cell} in comparison.csv, {row[key]} in compare.json")
+    return {row["row"]: row for row in comparison["rows"]}
+
+
+# --- strategies on several ranks pass beside one rank, whatever the launcher
+for launcher in ["threads", "mpirun"] if MPIRUN else ["threads"]:
+    out = folder / launcher
+    result = launch(COMPARE, [*four[:-2], "--rank_counts", "2", "--strategies", "ddp,zero3", "--launcher", launcher,
+                              "--output_dir", str(out)])
+    rows = rows_of(out)
+    check.that(result.code == 0, f"the comparison passes with {launcher}", result)
+    check.that([row["verdict"] for row in rows.values()] == ["reference", "PASS", "PASS"], f"verdicts with {launcher}", result)
+    check.that(rows["zero3-2"]["optimizer_bytes"] * 1.9 < rows["single-1"]["optimizer_bytes"], "two ranks share the state")
+
+# --- layouts: bytes beside formulas
+listed = rows_file("layouts.txt", "# ranks, flags\n2 --strategy ddp --pipeline_parallel 2 --pipeline_schedule gpipe\n\n"
+                   "4 --strategy fsdp --tensor_parallel 2 --sequence_parallel  # both axes\n")
+out = folder / "layouts"
+result = launch(COMPARE, [*four, "--rows", listed, "--global_batch_size", "4", "--output_dir", str(out)])
+rows = rows_of(out)
+check.that(result.code == 0 and list(rows) == ["single-1", "ddp-2-pp2-gpipe", "fsdp-4-tp2-sp"] and
+           [row["verdict"] for row in rows.values()] == ["reference", "PASS", "PASS"], "a list of layouts passes", result)
+for name, row in rows.items():
+    for what in ("parameter", "gradient", "optimizer", "comm"):
+        unit = "_bytes_per_step" if what == "comm" else "_bytes"
+        measured, formula = row[what + unit], row[f"{what}_formula{unit}"]
+        check.that(abs(measured - formula) <= 0.1 * formula + 8192, f"{name}: {what} {measured} beside {formula}")
+
+# --- other work is marked, never failed; rows of one work are held against each other
+mixed = rows_file("mixed.txt", f"""1 --strategy single
+2 --strategy zero2 --dtype bf16
+1 --strategy single --dtype bf16
+2 --strategy zero2 --per_device_train_batch_size 2
+2 --strategy zero2 --gradient_accumulation_steps 3 --name twelve
+2 --strategy zero1 --max_seq_length 64
+2 --strategy zero1 --model_config gpt2-tiny
+2 --strategy zero1 --train_slice 0:100
+2 --deepspeed {ROOT}/tests/programs/deepspeed/valid/03-total-and-micro.json
+""")
+out = folder / "mixed"
+arguments = [*four, "--rows", mixed, "--repeat", "2", "--baseline", "twelve", "--output_dir", str(out)]
+result = launch(COMPARE, arguments)
+rows = rows_of(out)
+check.that(result.code == 0, "rows of other work do not fail", result)
+for name, verdict, reference, mark in [
+    ("single-1", "reference", "single-1", "global_batch_size 4, not 6"),
+    ("zero2-2-bf16", "reference", "zero2-2-bf16", "dtype bf16, not fp32; global_batch_size 4, not 6"),
+    ("single-1-bf16", "PASS", "zero2-2-bf16", "dtype bf16, not fp32; global_batch_size 4, not 6"),
+    ("zero2-2-bs2", "PASS", "single-1", "global_batch_size 4, not 6"),
+    ("twelve", "reference", "twelve", None),
+    ("zero1-2-sl64", "reference", "zero1-2-sl64", "global_batch_size 4, not 6; max_seq_length 64, not 96"),
+    ("zero1-2-gpt2-tiny", "reference", "zero1-2-gpt2-tiny",
+     "global_batch_size 4, not 6; model_config gpt2-tiny, not bloom-tiny"),
+    ("zero1-2-rows0_100", "reference", "zero1-2-rows0_100", "global_batch_size 4, not 6; train_slice 0:100, not none"),
+]:
+    row = rows.get(name, {})
+    check.that((row.get("verdict"), row.get("reference"), row.get("mark")) == (verdict, reference, mark),
+               f"{name}: {row.get('verdict')}, {row.get('reference')}, {row.get('mark')}")
+    check.that(mark is None or f"[{mark}]" in result.text, f"{name}: the mark is printed", result)
+deepspeed = rows["ddp-2-03-total-and-micro"]
+check.that((deepspeed["per_device_train_batch_size"], deepspeed["gradient_accumulation_steps"]) == (1, 4) and
+           deepspeed["mark"] == "global_batch_size 8, not 6", f"a DeepSpeed file chooses its batches: {deepspeed}")
+check.that(rows["zero1-2-rows0_100"]["num_train_samples"] < rows["single-1"]["num_train_samples"] and
+           rows["zero1-2-gpt2-tiny"]["model"] == "gpt2-tiny", "data and model are columns")
+
+# --- medians, deviations and minima over the repeats; savings and changes beside the baseline
+ends = {}
+for name, row in rows.items():
+    check.that(row["runs"] == [name, name + ".2"], f"{name} ran twice: {row['runs']}")
+    ends[name] = [json.loads((out / run / "metrics.jsonl").read_text().splitlines()[-1]) for run in row["runs"]]
+    speeds = [end["tokens_per_second_median"] for end in ends[name]]
+    for key, expected in [("tokens_per_second_median", statistics.median(speeds)),
+                          ("tokens_per_second_repeat_std", statistics.stdev(speeds)),
+                          ("tokens_per_second_repeat_min", min(speeds))]:
+        check.that(abs(row[key] - expected) <= 1e-9 * expected, f"{name}: {key} {row[key]}, not {expected}")
+for name, row in rows.items():
+    ours, theirs = ({key: statistics.median(end[key] for end in ends[row]) for key in
+                     ("train_runtime", "cpu_rss_tree_peak_bytes", "tokens_per_second_median")} for row in (name, "twelve"))
+    for key, expected in [
+        ("memory_savings_ratio", 1 - ours["cpu_rss_tree_peak_bytes"] / theirs["cpu_rss_tree_peak_bytes"]),
+        ("runtime_change_ratio", ours["train_runtime"] / theirs["train_runtime"] - 1),
+        ("scaling_ratio", ours["tokens_per_second_median"] / row["world_size"] / (theirs["tokens_per_second_median"] / 2)),
+    ]:
+        check.that(abs(row[key] - expected) <= 1e-9, f"{name}: {key} {row[key]}, not {expected}")
+
+# --- what is done is not done again; what another command made, or what was cut off, is
+written = {run: (out / run / "metrics.jsonl").stat().st_mtime_ns for row in rows.values() for run in row["runs"]}
+journal = (out / "done.jsonl").read_text().splitlines(keepends=True)
+(out / "done.jsonl").write_text("".join(journal[:-2]) + journal[-2][:40])
+arguments[arguments.index("--rows") + 1] = rows_file("mixed2.txt", (folder / "mixed.txt").read_text().replace("_steps 3", "_steps 2"))
+result = launch(COMPARE, arguments)
+again = {run for run, time in written.items() if (out / run / "metrics.jsonl").stat().st_mtime_ns != time}
+check.that(result.code == 0 and again == {"twelve", "twelve.2", *rows_of(out)["ddp-2-03-total-and-micro"]["runs"][1:],
+                                          "zero1-2-rows0_100.2"},
+           f"only what changed or was not finished runs again: {again}", result)
+result = launch(COMPARE, [*four, "--output_dir", str(out), "--overwrite_output_dir", "--strategies", "ddp", "--rank_counts", "2"])
+check.that(result.code == 0 and not (out / "twelve").exists(), "--overwrite_output_dir begins anew", result)
+
+# --- weak scaling keeps the rows of a rank
+out = folder / "weak"
+result = launch(COMPARE, [*four, "--scaling", "weak", "--gradient_accumulation_steps", "2", "--strategies", "ddp",
+                          "--rank_counts", "2,4", "--output_dir", str(out)])
+check.that(result.code == 0 and [row["global_batch_size"] for row in rows_of(out).values()] == [2, 4, 8],
+           "weak scaling grows the global batch", result)
+
+# --- the same work with other numbers fails
+out = folder / "defect"
+result = launch(COMPARE, [*four, "--rank_counts", "2", "--strategies", "ddp,zero3", "--output_dir", str(out)],
+                environment={"TESSERA_COMPARE_DEFECT": "zero3-2"})
+check.that(result.code == 6, "a planted defect fails the comparison", result)
+check.that([row["verdict"] for row in rows_of(out).values()] == ["reference", "PASS", "FAIL"], "only the planted row fails",
+           result)
+
+# --- out of memory is a row
+large = rows_file("large.txt", "1 --strategy single --model_config bloom-560m --name large\n1 --strategy single --name small\n")
+out = folder / "large"
+result = launch(COMPARE, [*four, "--rows", large, "--output_dir", str(out)], memory_bytes=3 << 30)
+rows = rows_of(out)
+check.that(result.code == 0 and [row["verdict"] for row in rows.values()] == ["out of memory", "reference"] and
+           "out of memory" in rows["large"]["message"], "a row out of memory is a result", result)
+
+# --- the largest batch, among the divisors of a global batch
+out = folder / "batch"
+arguments = [*base, "--launcher", "threads", "--max_steps", "1", "--largest_batch", "256", "--global_batch_size", "256",
+             "--rows", rows_file("one.txt", "1 --strategy single\n"), "--output_dir", str(out)]
+result = launch(COMPARE, arguments, memory_bytes=1000 << 20)
+row = rows_of(out)["single-1"]
+largest = row["largest_batch_size"]
+check.that(result.code == 0 and largest >= 2 and row["out_of_memory_batch_size"] == 2 * largest and
+           row["per_device_train_batch_size"] == largest and row["gradient_accumulation_steps"] * largest == 256,
+           f"the largest batch that fits is found and used: {row['largest_batch_size']}", result)
+check.that([path.name for path in out.iterdir() if path.is_dir() and path.name != "logs"] == ["single-1"],
+           "tries leave no runs behind")
+
+# --- the mistakes of a row are named with its line, and nothing is run
+for text, pieces in [
+    ("2 --strategy ddp --pipeline_paralel 2", ["bad.txt:1", "--pipeline_parallel"]),
+    ("0 --strategy ddp", ["bad.txt:1", "'0'"]),
+    ("two --strategy ddp", ["bad.txt:1", "'two'"]),
+    ("2 --strategy ddp --output_dir x", ["bad.txt:1", "--output_dir"]),
+    ("2 --strategy ddp --name a/b", ["bad.txt:1", "--name a/b"]),
+    ("2 --strategy ddp\n2 --strategy ddp", ["two rows are called ddp-2", "--name"]),
+    ("2 --deepspeed missing.json", ["bad.txt:1", "missing.json"]),
+    ("# nothing", ["has no row"]),
+    ("3 --strategy ddp --tensor_parallel 2", ["bad.txt:1", "3 ranks are no multiple of 2"]),
+]:
+    out = folder / "bad"
+    result = launch(COMPARE, [*four, "--rows", rows_file("bad.txt", text + "\n"), "--output_dir", str(out)])
+    check.that(result.code == 2 and result.text.count("error:") == 1 and all(piece in result.text for piece in pieces),
+               f"{text!r} is refused with {pieces}", result)
+    check.that(not out.exists(), f"{text!r}: nothing is written")
+
+shutil.rmtree(folder)
+check.finish()
