@@ -120,11 +120,15 @@ PlanCache::Kind kind_of(const Gemm& g) {
 
 using Algorithms = std::vector<PlanCache::Plan>;
 
-// What is known about products on a device.
+// What is known about products on a device, by kind and rounded number of tokens.
 struct Measured {
-  PlanCache& fastest;                          // by kind and rounded number of tokens
-  std::map<PlanCache::Kind, Algorithms> good;  // of kinds of which all suggestions were tried
+  PlanCache& fastest;
+  // Of sizes for which all suggestions were tried.
+  std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good;
 };
+
+// What is good for one number of tokens is worth a try for the other.
+bool alike(int64_t tokens, int64_t other) { return tokens <= 2 * other && other <= 2 * tokens; }
 
 // A described product and the algorithm chosen for it. The descriptor's pointers change with every
 // call.
@@ -133,8 +137,8 @@ struct Measured {
 // two events each; when the device has come to the last of them, the fastest is kept. No product is
 // computed more than once, and the host never waits. A short sleep before each lets the host get
 // ahead of the device, so that the time between the events is the product's. The first shape of a
-// kind tries what the library suggests; those with other numbers of tokens try the best of these
-// only, whose kernels are loaded.
+// kind tries what the library suggests; those with about as many tokens try the best of these only,
+// whose kernels are loaded.
 class Plan {
  public:
   // measured null: the library's first suggestion is taken.
@@ -207,8 +211,8 @@ class Plan {
     return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes;
   }
 
-  // The fastest one as the only candidate where it is known, else those that were good for other
-  // numbers of tokens.
+  // The fastest one as the only candidate where it is known, else those that were good for about as
+  // many tokens.
   void take_known(const Gemm& g) {
     const PlanCache::Kind kind = kind_of(g);
     const int64_t size = rounded_size(tokens_of(g));
@@ -216,11 +220,13 @@ class Plan {
     if (const auto fastest = measured_->fastest.find(kind, size)) {
       known = {*fastest};
     } else {
-      if (const auto good = measured_->good.find(kind); good != measured_->good.end()) {
-        known = good->second;
+      const auto& tried = measured_->good[kind];
+      const auto nearest = std::ranges::min_element(
+          tried, {}, [&](const auto& entry) { return std::abs(entry.first - size); });
+      if (nearest != tried.end() && alike(size, nearest->first)) known = nearest->second;
+      for (const auto& [other, plan] : measured_->fastest.nearest(kind, size)) {
+        if (alike(size, other)) known.push_back(plan);
       }
-      for (const auto& [other, plan] : measured_->fastest.nearest(kind, size))
-        known.push_back(plan);
     }
     Algorithms taken;
     for (const PlanCache::Plan& plan : known) {
@@ -235,6 +241,7 @@ class Plan {
 
   void suggest(const Gemm& g) {
     const int most = measured_ ? kCandidates : 1;
+    suggested_ = true;
     trials_each_ = 3;
     Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     check_cublas(cublasLtMatmulPreferenceCreate(&preference.value), "creating a preference", g);
@@ -281,8 +288,10 @@ class Plan {
     }
     candidates_ = {candidates_[times[0].second]};
     trials_.clear();
-    measured_->fastest.add(kind_of(g), rounded_size(tokens_of(g)), good.front());
-    measured_->good.try_emplace(kind_of(g), std::move(good));
+    const PlanCache::Kind kind = kind_of(g);
+    const int64_t size = rounded_size(tokens_of(g));
+    measured_->fastest.add(kind, size, good.front());
+    if (suggested_) measured_->good[kind].try_emplace(size, std::move(good));
   }
 
   Measured* const measured_;
@@ -291,6 +300,7 @@ class Plan {
   std::vector<cublasLtMatmulAlgo_t> candidates_;  // one: chosen
   std::vector<Trial> trials_;
   size_t trials_each_ = 0, issued_ = 0;
+  bool suggested_ = false;  // the candidates are the library's
 };
 
 // Lives as long as the process: CUDA may be gone when static objects are destroyed.
