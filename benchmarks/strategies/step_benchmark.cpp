@@ -97,28 +97,51 @@ void StepBenchmark::run(benchmark::State& state) {
   trainer_options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-4};
   trainer_options.loss_scaler.enabled = config.precision.parameter == at::kHalf;
   Trainer trainer(*strategy, trainer_options);
-  auto step = [&](const std::vector<MicroBatch>& batches) {
-    bool given = false;
-    trainer.fit([&] { return std::exchange(given, true) ? std::vector<MicroBatch>{} : batches; },
-                [&](const StepReport& report) { loss_ = report.loss; });
-    if (options_.flag("sync")) synchronize();
+  using Work = std::vector<std::vector<MicroBatch>>;
+  const auto make_work = [&](int64_t steps) {
+    Work work;
+    for (int64_t i = 0; i < steps; ++i) {
+      work.push_back(rows.next());
+      tokens_.push_back(rows.tokens());
+      positions_.push_back(std::accumulate(
+          work.back().begin(), work.back().end(), int64_t{0},
+          [](int64_t sum, const MicroBatch& batch) { return sum + batch.token_count; }));
+    }
+    return work;
   };
-  for (int64_t i = 0; i < options_.number("warmup"); ++i) step(rows.next());
+  const auto take = [&](const Work& work) {
+    std::vector<double> times;
+    size_t next = 0;
+    trainer.fit([&] { return next < work.size() ? work[next++] : std::vector<MicroBatch>{}; },
+                [&](const StepReport& report) {
+                  loss_ = report.loss;
+                  times.push_back(report.step_time_s);
+                });
+    return times;
+  };
+  const bool apart = options_.flag("sync");
+  const auto step_apart = [&](const Work& work) {
+    if (apart) synchronize();
+    const double begin = now_s();
+    take(work);
+    if (apart) synchronize();
+    return now_s() - begin;
+  };
+  const int64_t warmup = options_.number("warmup"), steps = options_.number("steps");
+  if (apart) {
+    for (int64_t i = 0; i < warmup; ++i) step_apart(make_work(1));
+  } else {
+    take(make_work(warmup));
+  }
+  tokens_.clear(), positions_.clear();
   const int64_t sent = bytes_sent(mesh, *strategy);
   if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
   const int64_t allocations = read_device().device_allocations;
   world_.barrier();
-  for (auto _ : state) {
-    const std::vector<MicroBatch> batches = rows.next();
-    if (options_.flag("sync")) synchronize();
-    const double begin = now_s();
-    step(batches);
-    times_.push_back(now_s() - begin);
-    tokens_.push_back(rows.tokens());
-    positions_.push_back(std::accumulate(
-        batches.begin(), batches.end(), int64_t{0},
-        [](int64_t sum, const MicroBatch& batch) { return sum + batch.token_count; }));
-    state.SetIterationTime(times_.back());
+  if (!apart) times_ = take(make_work(steps));
+  for (size_t i = 0; auto _ : state) {
+    if (apart) times_.push_back(step_apart(make_work(1)));
+    state.SetIterationTime(times_[i++]);
   }
   Footprint footprint = read_device();
   footprint.held = strategy->memory();
@@ -127,7 +150,7 @@ void StepBenchmark::run(benchmark::State& state) {
   footprint.sent = (bytes_sent(mesh, *strategy) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank();
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
-  const Idle idle = measure_idle(*strategy, model, config, [&] { step(rows.next()); });
+  const Idle idle = measure_idle(*strategy, model, config, [&] { step_apart({rows.next()}); });
   mean_length_ = std::accumulate(tokens_.begin(), tokens_.end(), int64_t{0}) /
                  (static_cast<int64_t>(tokens_.size()) * rows.rows());
   print(model, mesh, strategy->parameter_count(), footprint, idle);

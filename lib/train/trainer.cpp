@@ -54,6 +54,8 @@ int64_t Trainer::fit(const BatchSource& source,
     // issue_step() has read the previous step; its report goes out while this one runs.
     if (pending_ != nullptr) on_step(pending_->report);
     pending_ = std::move(next);
+    // On the CPU the step is over, and its time is not the next one's.
+    if (options_.device.is_cpu()) finish_step();
     if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {

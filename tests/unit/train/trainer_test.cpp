@@ -276,3 +276,22 @@ TEST_CASE("before every update its observer is called") {
         source, [](const StepReport&) {}, boundary);
   });
 }
+
+TEST_CASE("on the CPU a step's time is that of its own tokens") {
+  test::run_ranks(1, [](Communicator& comm) {
+    DeviceMesh mesh(comm, {});
+    auto strategy = make_strategy({}, mesh);
+    strategy->attach(toy_language_model(), {}, make_adamw({}));
+    Trainer trainer(*strategy, {.max_steps = 12});
+    const MicroBatch large = toy_micro_batch({}, 256, 64, 1), small = toy_micro_batch({}, 1, 2, 2);
+    const auto source = [&, step = 0]() mutable {
+      return std::vector<MicroBatch>{step++ % 2 == 0 ? large : small};
+    };
+    double of_large = 0, of_small = 0;
+    trainer.fit(source, [&](const StepReport& report) {
+      (report.tokens == large.token_count ? of_large : of_small) += report.step_time_s;
+    });
+    test::require(of_large > 2 * of_small,
+                  concat("large steps took ", of_large, " s, small ones ", of_small, " s"));
+  });
+}
