@@ -55,6 +55,17 @@ LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& o, int world_
           .moments = moments_of(make_adamw({}))};
 }
 
+BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {
+  const int64_t rows = o.per_device_train_batch_size;
+  BatchShape shape{.rows = rows, .length = length};
+  if (run.task == Task::kClassification) {
+    shape.labels = rows;
+    shape.masked = !run.config().pad_token;
+  }
+  if (o.packing) shape.packed.assign(static_cast<size_t>(rows), length);
+  return shape;
+}
+
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
   return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
          mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();

@@ -7,6 +7,7 @@
 #include "examples/common/prepare.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
+#include "tessera/plan/activations.h"
 #include "tessera/plan/layout_cost.h"
 
 namespace tessera::programs {
@@ -20,6 +21,9 @@ MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
 // Without activations: their sizes are known when batches are.
 LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& options, int world_size);
+
+// Of a micro-batch whose rows all have this many tokens and are all supervised.
+BatchShape batch_shape(const Prepared& run, const TrainOptions& options, int64_t length);
 
 // What this rank has sent, over all axes and over what the strategy has made itself.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);

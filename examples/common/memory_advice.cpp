@@ -22,16 +22,9 @@ struct Need {
 
 Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
   const LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
-  const auto& config = run.config();
-  const ActivationShape shape{.layers = config.layers,
-                              .hidden = config.hidden,
-                              .heads = config.heads,
-                              .rows = o.per_device_train_batch_size,
-                              .length = o.pad_to_max_length
-                                            ? o.max_seq_length
-                                            : std::min(o.max_seq_length, run.train.longest()),
-                              .vocabulary = run.task == Task::kCausal ? config.vocabulary : 0};
-  return {largest_layout_cost(plan), activation_bytes(plan, shape)};
+  const int64_t length =
+      o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
+  return {largest_layout_cost(plan), activations_of(plan, batch_shape(run, o, length)).total()};
 }
 
 std::string describe(const Need& need) {

@@ -92,17 +92,10 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
         place.ranks, " ranks");
   run.global_batch = o.global_batch_size(run.mesh.data);
   LayoutPlan plan = layout_plan(model.model, o, static_cast<int>(place.ranks));
-  const LanguageModelConfig& config = model.config();
-  const bool causal = model.task == Task::kCausal;
   plan.on_gpu = !place.card.device.empty();
   plan.tokens = tokens_of_micro_batch(o);
-  plan.activation_elements = plan.tokens * static_cast<double>(config.hidden);
-  const BatchShape batch{.rows = o.per_device_train_batch_size,
-                         .length = o.max_seq_length,
-                         .hidden = config.hidden,
-                         .layers = config.layers,
-                         .heads = config.heads,
-                         .vocabulary = causal ? config.vocabulary : 0};
+  plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
+  const BatchShape batch = batch_shape(model, o, o.max_seq_length);
   for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
     run.stages.push_back(memory_plan(plan, batch, place.card, stage));
   }

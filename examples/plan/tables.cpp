@@ -26,7 +26,11 @@ using Category = std::pair<const char*, double>;
 std::vector<Category> device_categories(const MemoryPlan& memory) {
   return {{"parameters", memory.state.parameter_bytes}, {"gradients", memory.state.gradient_bytes},
           {"optimizer", memory.state.optimizer_bytes},  {"buffers", memory.state.buffer_bytes},
-          {"activations", memory.activations},          {"inputs", memory.inputs},
+          {"embedding", memory.activations.embedding}, {"layers", memory.activations.layers},
+          {"gradients of activations", memory.activations.gradients},
+          {"running", memory.activations.running},
+          {"constants", memory.activations.constants},
+          {"inputs", memory.activations.inputs},
           {"communicators", memory.communicators},      {"context", memory.context}};
 }
 
@@ -38,7 +42,7 @@ std::string memory_text(const RunPlan& run, const Card& card) {
   }
   text += "\n";
   const auto line = [&](const char* name, const auto& value_of) {
-    text += format("  %-16s", name);
+    text += format("  %-26s", name);
     for (const MemoryPlan& stage : run.stages) text += format("%12s", value_of(stage).c_str());
     text += "\n";
   };

@@ -34,8 +34,13 @@ at::Tensor BlockWeights::constant(const std::string& name, at::IntArrayRef shape
 
 at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
                                const TensorCut& cut) {
-  Parameter parameter{name, tied_placeholder(cut_shape(name, shape, cut, axis_)), shape.size() >= 2,
-                      place(shape, cut, axis_)};
+  const std::vector<int64_t> own = cut_shape(name, shape, cut, axis_);
+  const bool meta = context_.device.is_meta();
+  Parameter parameter{
+      name,
+      meta ? at::empty(own, at::dtype(at::kFloat).device(at::kMeta)).set_requires_grad(true)
+           : tied_placeholder(own),
+      shape.size() >= 2, place(shape, cut, axis_)};
   parameters_.push_back(parameter);
   return parameter.tensor;
 }

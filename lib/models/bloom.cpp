@@ -7,6 +7,7 @@
 
 #include "lib/models/assemble.h"
 #include "lib/models/so_far.h"
+#include "tessera/core/meta.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
@@ -86,7 +87,7 @@ class BloomBlock final : public Block {
                                    [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); });
     }
     const auto version = mask.defined()     ? &bloom_block_padded
-                         : hidden.is_cuda() ? &bloom_block_fused
+                         : runs_on_gpu(hidden) ? &bloom_block_fused
                                             : &bloom_block_composed;
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
                    micro_batch.input_ids.sizes(), axis_, micro_batch.packed);

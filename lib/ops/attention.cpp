@@ -7,9 +7,11 @@
 #include <limits>
 #include <numbers>
 
+#include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
+#include "tessera/core/meta.h"
 
 namespace tessera::ops {
 namespace {
@@ -65,14 +67,14 @@ at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const a
   std::vector<at::Tensor> factors;
   for (int64_t head = 0; head < heads; ++head) {
     const uint64_t seed = mixed_seed(options.seed, options.first_head + head);
-    factors.push_back(dropout_factors({batch, n, n}, wide, options.dropout, seed));
+    factors.push_back(dropout_factors({batch, n, n}, wide, options.dropout, seed, q.device()));
   }
   return at::matmul((probability * at::stack(factors, 1)).to(q.scalar_type()), v);
 }
 
 // Rows of any lengths in one call of the 16-bit kernel.
 bool fits_varlen_kernel(const at::Tensor& q) {
-  return q.is_cuda() && (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16) &&
+  return runs_on_gpu(q) && (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16) &&
          q.size(3) % 8 == 0 && q.size(3) <= 256;
 }
 
@@ -150,7 +152,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (packed.defined()) return attend_to_rows(q, k, v, options, packed);
   const int64_t groups = q.size(2) / k.size(2);
   // Only the 16-bit kernels read a key head for several query heads.
-  const bool expand = groups > 1 && (q.is_cpu() || q.scalar_type() == at::kFloat ||
+  const bool expand = groups > 1 && (!runs_on_gpu(q) || q.scalar_type() == at::kFloat ||
                                      attention_mask.defined() || options.dropout > 0);
   const auto key_heads = [&](const at::Tensor& x) {
     return (expand ? x.repeat_interleave(groups, 2) : x).transpose(1, 2);
@@ -159,8 +161,10 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   at::Tensor blind, visible;
   if (attention_mask.defined()) visible = visible_keys(attention_mask, blind);
   at::Tensor context;
-  if (options.dropout > 0 && q.is_cpu()) {
+  if (options.dropout > 0 && !runs_on_gpu(q)) {
     context = attend_with_dropout(query, key, value, visible, options);
+  } else if (q.is_meta()) {
+    context = counted_attention(query, key, value);
   } else {
     std::optional<SeededDevice> seeded;
     if (options.dropout > 0) {

@@ -7,6 +7,7 @@
 
 #include "lib/ops/saved_value.h"
 #include "tessera/core/error.h"
+#include "tessera/core/meta.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
@@ -179,8 +180,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
   check(weight.dim() == 1 && x.size(-1) == weight.numel(), ErrorCode::kInvalidArgument,
         "rms_norm: x has ", x.size(-1), " columns, weight shape ", weight.sizes(),
         "; both must agree.");
-  return x.is_cuda() ? FusedRmsNorm::apply(x.contiguous(), weight, epsilon)
-                     : RmsNorm::apply(x, weight, epsilon);
+  return runs_on_gpu(x) ? FusedRmsNorm::apply(x.contiguous(), weight, epsilon)
+                        : RmsNorm::apply(x, weight, epsilon);
 }
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {

@@ -3,20 +3,28 @@
 #include <ATen/ATen.h>
 #include <ATen/DeviceGuard.h>
 
+#include "lib/ops/counted.h"
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
 #include "lib/ops/packed.h"
 #include "tessera/core/error.h"
+#include "tessera/core/meta.h"
 
 namespace tessera::ops {
 namespace {
+
+const CudaOps* table_for(const at::Tensor& where) {
+  if (where.is_cuda()) return cuda_ops();
+  return where.is_meta() && runs_on_gpu(where) ? &counted_cuda_ops() : nullptr;
+}
 
 // Calls entry of the CUDA table for tensors on a CUDA device, else the reference.
 template <auto Entry, typename Reference, typename... Arguments>
 auto dispatch(const at::Tensor& where, Reference reference, Arguments&&... arguments) {
   const c10::OptionalDeviceGuard guard(at::device_of(where));
-  const CudaOps* cuda = where.is_cuda() ? cuda_ops() : nullptr;
-  return (cuda ? cuda->*Entry : reference)(std::forward<Arguments>(arguments)...);
+  const CudaOps* cuda = table_for(where);
+  const bool has = cuda != nullptr && cuda->*Entry != nullptr;
+  return (has ? cuda->*Entry : reference)(std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace

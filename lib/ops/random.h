@@ -23,8 +23,9 @@ class SeededDevice {
   at::Tensor state_;
 };
 
-// 0 with this probability, else 1 / (1 - probability): a CPU tensor.
+// 0 with this probability, else 1 / (1 - probability): drawn on the CPU, or on the meta device
+// nothing.
 at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, double probability,
-                           uint64_t seed);
+                           uint64_t seed, at::Device device = at::kCPU);
 
 }  // namespace tessera::ops

@@ -1,32 +1,202 @@
 #include "tessera/plan/activations.h"
 
 #include <algorithm>
-#include <cmath>
+#include <map>
+#include <utility>
 
-#include "lib/plan/rules.h"
+#include "backends/pipeline/stage_plan.h"
+#include "lib/plan/block_memory.h"
+#include "lib/plan/stage.h"
 
 namespace tessera {
+namespace {
 
-double activation_bytes(const LayoutPlan& plan, const ActivationShape& shape) {
-  const double element = Dtypes(plan.parallel.precision).parameter;
-  const auto tokens = static_cast<double>(shape.rows * shape.length);
-  const auto layers = static_cast<double>(shape.layers), hidden = static_cast<double>(shape.hidden);
-  const auto stages = static_cast<double>(plan.mesh.pipeline);
-  const auto tensor = static_cast<double>(plan.mesh.tensor);
-  const PipelineConfig& pipeline = plan.parallel.pipeline;
-  const bool recompute = plan.parallel.gradient_checkpointing;
-  const double layer =
-      tokens * (17 * hidden * element + static_cast<double>(shape.heads * shape.length) * 4) /
-      tensor;
-  const double kept = recompute ? tokens * hidden * element : layer;
-  const auto micro_batches = static_cast<double>(plan.accumulation);
-  const double most = stages + (pipeline.shared_vocabulary ? std::ceil((stages - 1) / 2) : 0);
-  const double in_flight = stages == 1                    ? 1
-                           : pipeline.schedule == "gpipe" ? micro_batches
-                                                          : std::min(micro_batches, most);
-  const double chunk = std::min(tokens, 1024.0) * static_cast<double>(shape.vocabulary);
-  return in_flight * layers * kept / stages + (recompute ? layer : 0) +
-         2 * 4 * chunk / end_ranks(plan);
+constexpr int kReceivesAhead = 2;  // turns, as of GPipe
+
+// Plays a stage's turns and adds up what its tensors take.
+class Play {
+ public:
+  Play(const LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage)
+      : plan_(plan), meter_(meter), layout_(layout), turns_(plan_stage(layout.schedule, stage)) {
+    posted_.assign(turns_.arrivals.size(), 0);
+  }
+
+  Activations run() {
+    for (size_t turn = 0; turn < turns_.turns.size(); ++turn) {
+      post(static_cast<int>(turn));
+      take(static_cast<int>(turn));
+    }
+    return most_;
+  }
+
+ private:
+  using Kind = PipelineAction::Kind;
+  struct Sent {
+    int destination, needed;
+    double bytes;
+  };
+
+  void hold(double Activations::*kind, double bytes) { now_.*kind += bytes; }
+  void drop(double Activations::*kind, double bytes) { now_.*kind -= bytes; }
+  void moment(double running, bool is_head = false) {
+    if (now_.total() + running <= most_.total()) return;
+    most_ = now_;
+    most_.running = running;
+    most_.head_runs = is_head;
+  }
+  bool is_loss(size_t block) const {
+    return plan_.model.has_loss && block + 1 == plan_.model.block_count();
+  }
+  // Whether its output stays with what backward needs of it.
+  bool stays(size_t block) const {
+    return !plan_.parallel.gradient_checkpointing && layout_.has_backward[block];
+  }
+  static double Activations::*kind_of(size_t block) {
+    return block == 0 ? &Activations::embedding : &Activations::layers;
+  }
+  // What the first block of a part takes comes from elsewhere.
+  double input_bytes(size_t block) const {
+    return block == 0 ? 0 : static_cast<double>(meter_.of(block - 1).output);
+  }
+  void drop_input(size_t block, size_t first) {
+    if (block == 0) return;
+    if (block == first) {
+      drop(&Activations::gradients, input_bytes(block));
+    } else if (!stays(block - 1)) {
+      drop(kind_of(block - 1), input_bytes(block));
+    }
+  }
+
+  void forward(size_t first, size_t count) {
+    for (size_t b = first; b < first + count; ++b) {
+      const BlockBytes& bytes = meter_.of(b);
+      if (is_loss(b)) {
+        moment(static_cast<double>(bytes.forward), /*is_head=*/true);
+        drop_input(b, first);
+        hold(&Activations::gradients, static_cast<double>(bytes.input));
+      } else {
+        moment(static_cast<double>(stays(b) ? bytes.forward : bytes.plain));
+        hold(kind_of(b), static_cast<double>(stays(b) ? bytes.kept : bytes.output));
+      }
+    }
+  }
+
+  // The gradient of the part's output is held; leaves that of its input.
+  void backward(size_t first, size_t count) {
+    for (size_t b = first + count; b-- > first;) {
+      if (is_loss(b)) continue;
+      if (!layout_.has_backward[b]) return;
+      const BlockBytes& bytes = meter_.of(b);
+      if (!stays(b)) {
+        moment(static_cast<double>(bytes.forward));
+        hold(kind_of(b), static_cast<double>(bytes.kept));
+      }
+      moment(static_cast<double>(bytes.backward));
+      hold(&Activations::gradients, static_cast<double>(bytes.input));
+      drop(&Activations::gradients, static_cast<double>(bytes.output));
+      drop(kind_of(b), static_cast<double>(bytes.kept));
+      drop_input(b, first);
+    }
+  }
+
+  // Buffers of messages that are received ahead.
+  void post(int turn) {
+    for (size_t source = 0; source < turns_.arrivals.size(); ++source) {
+      const auto& arrivals = turns_.arrivals[source];
+      for (size_t& next = posted_[source]; next < arrivals.size(); ++next) {
+        const auto& arrival = arrivals[next];
+        const int ahead = plan_.parallel.overlap ? kReceivesAhead : 0;
+        const bool mine = static_cast<int>(source) == turns_.stage;
+        if (mine || arrival.due > turn + ahead || arrival.open > turn) break;
+        hold(&Activations::gradients, boundary_bytes(arrival.message.boundary));
+        sent_by_turn_[arrival.needed] = {static_cast<int>(source), arrival.sent};
+      }
+    }
+  }
+
+  double boundary_bytes(int part) const {
+    return input_bytes(layout_.parts[static_cast<size_t>(part)].first);
+  }
+
+  void take(int turn) {
+    const auto& [action, input, output, output_needed] = turns_.turns[static_cast<size_t>(turn)];
+    if (const auto from = sent_by_turn_.find(turn); from != sent_by_turn_.end()) {
+      release(from->second.first, from->second.second);
+    }
+    const size_t last = plan_.model.block_count() - 1;
+    if (action.kind == Kind::kEmbed) return forward(0, 1);
+    if (action.kind == Kind::kHead) {
+      hold(&Activations::gradients, input_bytes(last));
+      forward(last, 1);
+      // One stage needs the gradient.
+      if (turns_.stage + 1 < turns_.stages) drop(&Activations::gradients, input_bytes(last));
+      return;
+    }
+    if (action.kind == Kind::kEmbedBackward) {
+      if (turns_.stage > 0) hold(&Activations::gradients, static_cast<double>(meter_.of(0).output));
+      return backward(0, 1);
+    }
+    const ModelPart& part =
+        layout_.parts[static_cast<size_t>(layout_.schedule.part(turns_.stage, action))];
+    const size_t end = part.first + part.count - 1;
+    if (action.kind == Kind::kForward) {
+      forward(part.first, part.count);
+      if (stays(end) || is_loss(end)) return;
+      const auto bytes = static_cast<double>(meter_.of(end).output);
+      drop(kind_of(end), bytes);
+      hold(&Activations::gradients, bytes);
+      send(output, output_needed, bytes);
+    } else {
+      backward(part.first, part.count);
+      send(output, output_needed, part.first == 0 ? 0 : input_bytes(part.first));
+    }
+  }
+
+  // Held until the destination shows that it has come.
+  void send(const std::optional<PipelineMessage>& output, int needed, double bytes) {
+    drop(&Activations::gradients, output ? 0 : bytes);
+    if (output) sent_.push_back({output->destination, needed, bytes});
+  }
+  void release(int destination, int until) {
+    std::erase_if(sent_, [&](const Sent& sent) {
+      const bool gone = sent.destination == destination && sent.needed <= until;
+      if (gone) drop(&Activations::gradients, sent.bytes);
+      return gone;
+    });
+  }
+
+  const LayoutPlan& plan_;
+  const BlockMeter& meter_;
+  const StageLayout& layout_;
+  const StagePlan turns_;
+  Activations now_, most_;
+  std::vector<size_t> posted_;
+  std::map<int, std::pair<int, int>> sent_by_turn_;  // source and its turn, by the turn that takes
+  std::vector<Sent> sent_;
+};
+
+}  // namespace
+
+BatchShape shape_of(const MicroBatch& micro_batch) {
+  const at::Tensor &ids = micro_batch.input_ids, &labels = micro_batch.labels;
+  return {
+      .rows = ids.size(0),
+      .length = ids.size(1),
+      .packed = micro_batch.packed.lengths,
+      .masked = micro_batch.attention_mask.defined(),
+      .labels = labels.dim() == 1 ? labels.size(0) : 0,
+      .head_rows = micro_batch.head_positions.defined() ? micro_batch.head_positions.size(0) : 0};
+}
+
+Activations activations_of(const LayoutPlan& plan, const BatchShape& batch, int stage) {
+  const BlockMeter meter(plan, batch);
+  const StageLayout layout = stage_layout(plan, stage);
+  Activations most = Play(plan, meter, layout, stage).run();
+  for (size_t block : layout.blocks) {
+    most.constants += static_cast<double>(meter.of(block).constants);
+  }
+  most.inputs = static_cast<double>(meter.batch_bytes() * plan.accumulation);
+  return most;
 }
 
 }  // namespace tessera

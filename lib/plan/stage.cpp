@@ -90,22 +90,48 @@ std::vector<StageBlocks> blocks_of_stages(const LayoutPlan& plan,
   return blocks;
 }
 
+std::vector<ModelPart> parts_of(const LayoutPlan& plan) {
+  if (plan.mesh.pipeline == 1) return {{0, plan.model.block_count(), 0}};
+  return partition(plan.model, plan.parallel.pipeline, plan.mesh.pipeline,
+                   plan.parallel.gradient_checkpointing);
+}
+
+ModelShapes shapes_of(const LayoutPlan& plan) {
+  return model_shapes(plan.model, {.tensor = plan.mesh.tensor,
+                                   .sequence_parallel = plan.parallel.sequence_parallel,
+                                   .ends = end_ranks(plan)});
+}
+
 }  // namespace
 
 Stage make_stage(const LayoutPlan& plan, int index) {
-  std::vector<ModelPart> parts{{0, plan.model.block_count(), 0}};
-  if (plan.mesh.pipeline > 1) {
-    parts = partition(plan.model, plan.parallel.pipeline, plan.mesh.pipeline,
-                      plan.parallel.gradient_checkpointing);
-  }
+  const std::vector<ModelPart> parts = parts_of(plan);
   const std::vector<StageBlocks> blocks = blocks_of_stages(plan, parts);
   Stage stage;
-  stage.shapes = model_shapes(plan.model, {.tensor = plan.mesh.tensor,
-                                           .sequence_parallel = plan.parallel.sequence_parallel,
-                                           .ends = end_ranks(plan)});
+  stage.shapes = shapes_of(plan);
   make_units(plan, blocks, static_cast<size_t>(index), stage);
   play_schedule(plan, index, parts, blocks[static_cast<size_t>(index)], stage);
   return stage;
+}
+
+StageLayout stage_layout(const LayoutPlan& plan, int index) {
+  StageLayout layout{.schedule = schedule_of(plan), .parts = parts_of(plan)};
+  const auto own = blocks_of_stages(plan, layout.parts)[static_cast<size_t>(index)];
+  for (const StageBlock& block : own) layout.blocks.push_back(block.index);
+  bool trained = false;
+  for (const auto& block : shapes_of(plan).blocks) {
+    trained = trained || std::ranges::any_of(block, [](const ParameterShape& shape) {
+                return !shape.parameter.placement.frozen;
+              });
+    layout.has_backward.push_back(trained);
+  }
+  // What an earlier stage hands on may be trained.
+  for (size_t part = 1; part < layout.parts.size(); ++part) {
+    const ModelPart& begun = layout.parts[part];
+    std::fill_n(layout.has_backward.begin() + static_cast<ptrdiff_t>(begun.first), begun.count,
+                true);
+  }
+  return layout;
 }
 
 }  // namespace tessera

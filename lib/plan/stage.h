@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/backends/pipeline/partition.h"
+#include "tessera/backends/pipeline/schedule.h"
 #include "tessera/plan/layout_cost.h"
 #include "tessera/plan/model_shapes.h"
 #include "tessera/sharding/flat_layout.h"
@@ -49,6 +50,15 @@ struct Stage {
 };
 
 Stage make_stage(const LayoutPlan& plan, int index);
+
+// Which blocks a stage runs, in which order.
+struct StageLayout {
+  PipelineSchedule schedule;
+  std::vector<ModelPart> parts;    // of the model; all stages'
+  std::vector<size_t> blocks;      // of this stage
+  std::vector<bool> has_backward;  // by the model's blocks: it or one before it is trained
+};
+StageLayout stage_layout(const LayoutPlan& plan, int index);
 
 // A block of a stage.
 struct StageBlock {

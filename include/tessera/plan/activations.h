@@ -1,24 +1,39 @@
 #pragma once
-// What forward keeps for backward, about: the one part of a rank's memory that shapes of parameters
-// do not say.
+// What a step holds besides parameters, gradients and optimizer: from blocks that run without
+// memory, and the schedule's order.
 #include <cstdint>
+#include <vector>
 
+#include "tessera/core/micro_batch.h"
 #include "tessera/plan/layout_cost.h"
 
 namespace tessera {
 
-// A decoder and one micro-batch of it, as far as activations go.
-struct ActivationShape {
-  int64_t layers = 0, hidden = 0, heads = 0;
-  int64_t rows = 0, length = 0;  // of a micro-batch
-  int64_t vocabulary = 0;        // of the logits; 0: a head without them
+// A micro-batch, as far as memory goes.
+struct BatchShape {
+  int64_t rows = 1, length = 1;  // of input_ids
+  std::vector<int64_t> packed;   // PackedRows::lengths
+  bool masked = false;           // there is an attention_mask
+  int64_t labels = 0;            // of classification; 0: one a token
+  int64_t head_rows = 0;         // of head_positions; 0: there are none
 };
 
-// 17 elements of the hidden size per token and layer (Korthikanti et al. 2022, equation 2 without
-// the attention scores), fp32 attention probabilities (stored on the CPU), one chunk of logits and
-// its gradient. Recomputation keeps one element and one layer's 17. A pipeline's first stage holds
-// the micro-batches in flight of its share of the layers; with a shared vocabulary more of them,
-// and a part of the logits.
-double activation_bytes(const LayoutPlan& plan, const ActivationShape& shape);
+BatchShape shape_of(const MicroBatch& micro_batch);
+
+// Bytes of one rank when they are most.
+struct Activations {
+  double embedding = 0, layers = 0;  // between a block's forward and its backward
+  double gradients = 0;              // of activations, and those that stages exchange
+  double running = 0;                // of the block that runs then, beyond what it keeps
+  bool head_runs = false;            // that is the loss
+  double constants = 0;              // of blocks, besides parameters: tables of positions
+  double inputs = 0;                 // the step's micro-batches
+
+  double total() const { return embedding + layers + gradients + running + constants + inputs; }
+};
+
+// Of a rank of this stage, which runs the model's blocks on tensors without memory: exact for what
+// their operations allocate. Throws as layout_cost().
+Activations activations_of(const LayoutPlan& plan, const BatchShape& batch, int stage = 0);
 
 }  // namespace tessera

@@ -1,26 +1,18 @@
 #pragma once
 // All that one rank holds in training, by category, from shapes alone.
-#include <cstdint>
-
+#include "tessera/plan/activations.h"
 #include "tessera/plan/card.h"
 #include "tessera/plan/layout_cost.h"
 
 namespace tessera {
 
-// A micro-batch, as far as memory goes.
-struct BatchShape {
-  int64_t rows = 1, length = 1;
-  int64_t hidden = 0, layers = 0, heads = 0, vocabulary = 0;  // 0: a head without logits
-};
-
 // Bytes of one rank of a pipeline stage at the peak of a step.
 struct MemoryPlan {
-  LayoutCost state;        // parameters, gradients, optimizer, buffers; on the host
-  double activations = 0;  // what forward keeps for backward, and what runs at the peak
-  double inputs = 0;       // batches: the step's and the next one's
+  LayoutCost state;  // parameters, gradients, optimizer, buffers; on the host
+  Activations activations;
   double communicators = 0, context = 0;  // not tensors
 
-  double tensors() const { return state.device_bytes() + activations + inputs; }
+  double tensors() const { return state.device_bytes() + activations.total(); }
   double device_bytes() const { return tensors() + communicators + context; }
   // On hosts without a GPU all is one memory.
   double needed(const Card& card) const {

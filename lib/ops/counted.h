@@ -1,0 +1,16 @@
+#pragma once
+// Operations on tensors without memory: they allocate what the real ones do and compute nothing.
+// [Note: counting] tests/unit/plan and tests/gpu hold them to what the real ones allocate.
+#include <ATen/core/Tensor.h>
+
+#include "lib/ops/cuda_ops.h"
+
+namespace tessera::ops {
+
+// What the CUDA versions allocate; an entry that is null stands for the reference.
+const CudaOps& counted_cuda_ops();
+
+// at::scaled_dot_product_attention with its backward. q [batch, heads, sequence, d].
+at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+}  // namespace tessera::ops

@@ -1,0 +1,151 @@
+#include "lib/plan/block_memory.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lib/plan/meta_kernels.h"
+#include "lib/plan/rules.h"
+#include "tessera/core/meta.h"
+
+namespace tessera {
+namespace {
+
+at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype) {
+  return at::empty(shape, at::TensorOptions(dtype).device(at::kMeta));
+}
+
+MicroBatch make_batch(const BatchShape& shape) {
+  const int64_t tokens = shape.rows * shape.length;
+  MicroBatch batch;
+  batch.input_ids = empty({shape.rows, shape.length}, at::kLong);
+  batch.labels = shape.labels > 0 ? empty({shape.labels}, at::kLong)
+                                  : empty({shape.rows, shape.length}, at::kLong);
+  if (shape.masked) batch.attention_mask = empty({shape.rows, shape.length}, at::kBool);
+  if (shape.head_rows > 0) batch.head_positions = empty({shape.head_rows}, at::kLong);
+  if (!shape.packed.empty()) {
+    PackedRows& packed = batch.packed;
+    packed.lengths = shape.packed;
+    packed.offsets = empty({static_cast<int64_t>(shape.packed.size()) + 1}, at::kInt);
+    packed.positions = empty({shape.rows, shape.length}, at::kLong);
+    packed.first_keys = empty({shape.rows, shape.length}, at::kInt);
+    packed.position_count = packed.longest();
+  }
+  batch.token_count = tokens;
+  batch.training = true;
+  return batch;
+}
+
+// Parameters as a strategy gives them to a block: in the compute dtype, with gradients to add to.
+void take_place(Block& block, const LayoutPlan& plan) {
+  const PrecisionConfig& precision = plan.parallel.precision;
+  for (const Parameter& parameter : block.parameters()) {
+    at::Tensor handle = parameter.tensor;
+    const bool trained = handle.requires_grad();
+    handle.set_data(empty(handle.sizes(), precision.parameter));
+    handle.set_requires_grad(trained);
+    if (trained) handle.mutable_grad() = empty(handle.sizes(), precision.gradient_dtype());
+  }
+}
+
+}  // namespace
+
+int64_t allocation_unit(const LayoutPlan& plan) { return plan.on_gpu ? 512 : 1; }
+
+BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch)
+    : plan_(plan), layers_(plan.mesh.tensor), ends_(end_ranks(plan)) {
+  register_meta_kernels();
+  const MetaStandsFor stands(plan.on_gpu ? at::kCUDA : at::kCPU);
+  {
+    const MetaMemoryCounter counter(allocation_unit(plan));
+    micro_batch_ = make_batch(batch);
+    batch_bytes_ = counter.live_bytes();
+  }
+  const size_t count = plan.model.block_count();
+  std::map<std::pair<int64_t, double>, size_t> known;  // by cost, of layers
+  std::vector<int64_t> hidden;
+  for (size_t block = 0; block < count; ++block) {
+    const bool is_loss = plan.model.has_loss && block + 1 == count;
+    const BlockCost& cost = plan.model.blocks[block].cost;
+    const bool is_layer = block > 0 && !is_loss && cost.parameters > 0;
+    const std::pair key{cost.parameters, cost.flops_per_token};
+    if (is_layer && known.contains(key)) {
+      blocks_.push_back(blocks_[known.at(key)]);
+      continue;
+    }
+    if (is_layer) known[key] = block;
+    blocks_.push_back(run(block, is_loss, hidden));
+  }
+}
+
+BlockMeter::~BlockMeter() = default;
+
+std::unique_ptr<Block> BlockMeter::build(size_t block) const {
+  const bool is_end = block == 0 || block + 1 == plan_.model.block_count();
+  auto& axis = const_cast<SilentCommunicator&>(is_end ? ends_ : layers_);
+  auto made =
+      plan_.model.blocks[block].build({.device = at::kMeta,
+                                       .tensor = axis.size() > 1 ? &axis : nullptr,
+                                       .sequence_parallel = plan_.parallel.sequence_parallel});
+  take_place(*made, plan_);
+  return made;
+}
+
+// Of a tensor, as the counter counts it.
+int64_t BlockMeter::taken(const at::Tensor& x) const {
+  const int64_t unit = allocation_unit(plan_);
+  return x.defined() ? (static_cast<int64_t>(x.nbytes()) + unit - 1) / unit * unit : 0;
+}
+
+BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hidden) {
+  const PrecisionConfig& precision = plan_.parallel.precision;
+  BlockBytes bytes;
+  MetaMemoryCounter counter(allocation_unit(plan_));
+  const auto block = build(index);
+  for (const Parameter& parameter : block->parameters()) {
+    bytes.constants -= taken(parameter.tensor) + taken(parameter.tensor.grad());
+  }
+  MicroBatch batch = micro_batch_;
+  if (is_loss) batch.loss_gradient = empty({}, at::kFloat);
+  // The second time nothing is made that stays.
+  for (int time = 0; time < 2; ++time) {
+    at::Tensor input;
+    if (index > 0) input = empty(hidden, precision.parameter).set_requires_grad(true);
+    const auto since = [&](int64_t base) {
+      const int64_t most = counter.peak_bytes() - base;
+      counter.reset_peak();
+      return most;
+    };
+    counter.reset_peak();
+    const int64_t begin = counter.live_bytes();
+    if (!is_loss) {
+      const at::NoGradGuard no_grad;
+      block->forward(input, batch);
+      bytes.plain = since(begin);
+    }
+    at::Tensor output = block->forward(input, batch);
+    bytes.forward = since(begin);
+    bytes.kept = counter.live_bytes() - begin;
+    if (is_loss) {
+      torch::autograd::backward({output.reshape({-1}).select(0, 0)}, {batch.loss_gradient});
+      bytes.forward = std::max(bytes.forward, since(begin));
+    } else {
+      bytes.output = taken(output);
+      if (output.requires_grad()) {
+        at::Tensor gradient = at::empty(output.sizes(), output.options());
+        counter.reset_peak();
+        const int64_t base = counter.live_bytes();
+        torch::autograd::backward({output}, {gradient});
+        bytes.backward = since(base);
+      }
+      hidden = output.sizes().vec();
+    }
+    if (input.defined()) bytes.input = taken(input.grad());
+    output.reset();
+    input.reset();
+    if (time == 1) bytes.constants += counter.live_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace tessera

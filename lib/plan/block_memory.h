@@ -1,0 +1,51 @@
+#pragma once
+// What a block's tensors take while it runs: counted on a block without memory.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "lib/plan/silent_communicator.h"
+#include "tessera/plan/memory_plan.h"
+
+namespace tessera {
+
+// Bytes above what was there before.
+struct BlockBytes {
+  int64_t output = 0;     // of forward
+  int64_t kept = 0;       // from a forward with gradients until its backward, output included
+  int64_t forward = 0;    // the most during it
+  int64_t plain = 0;      // the most during a forward without gradients
+  int64_t backward = 0;   // the most during backward, given the output's gradient
+  int64_t input = 0;      // the gradient of its input, which backward leaves
+  int64_t constants = 0;  // what the block holds besides parameters
+};
+
+// Blocks of one plan with micro-batches of one shape. The model's blocks are asked for in order:
+// each takes what the one before gives. Equal blocks (by BlockCost) are run once. The loss block
+// runs both ways in forward.
+class BlockMeter {
+ public:
+  BlockMeter(const LayoutPlan& plan, const BatchShape& batch);
+  ~BlockMeter();
+  const BlockBytes& of(size_t block) const { return blocks_.at(block); }
+  // Of the micro-batch itself.
+  int64_t batch_bytes() const { return batch_bytes_; }
+
+ private:
+  BlockBytes run(size_t block, bool is_loss, std::vector<int64_t>& hidden);
+  int64_t taken(const at::Tensor& x) const;
+  std::unique_ptr<Block> build(size_t block) const;
+
+  const LayoutPlan& plan_;
+  SilentCommunicator layers_, ends_;
+  MicroBatch micro_batch_;
+  int64_t batch_bytes_ = 0;
+  std::vector<BlockBytes> blocks_;
+};
+
+// Bytes to which the device's allocator rounds.
+int64_t allocation_unit(const LayoutPlan& plan);
+
+}  // namespace tessera

@@ -1,0 +1,91 @@
+#include "lib/plan/meta_kernels.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+namespace tessera {
+namespace {
+
+at::Tensor index_select(const at::Tensor& x, int64_t dim, const at::Tensor& index) {
+  std::vector<int64_t> shape = x.sizes().vec();
+  if (!shape.empty()) shape[static_cast<size_t>(at::maybe_wrap_dim(dim, x.dim()))] = index.numel();
+  return at::empty(shape, x.options());
+}
+
+at::Tensor where(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b) {
+  const auto shape = at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes()));
+  return at::empty(shape, a.options().dtype(at::result_type(a, b)));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_layer_norm(const at::Tensor& x,
+                                                                 at::IntArrayRef normalized,
+                                                                 const std::optional<at::Tensor>&,
+                                                                 const std::optional<at::Tensor>&,
+                                                                 double) {
+  std::vector<int64_t> rows = x.sizes().vec();
+  for (size_t i = rows.size() - normalized.size(); i < rows.size(); ++i) rows[i] = 1;
+  return {at::empty_like(x, at::MemoryFormat::Contiguous), at::empty(rows, x.options()),
+          at::empty(rows, x.options())};
+}
+
+// As if no two were equal.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim(const at::Tensor& x, int64_t, bool, bool,
+                                                          bool) {
+  const auto places = x.options().dtype(at::kLong);
+  return {at::empty_like(x), at::empty({x.size(0)}, places), at::empty({x.size(0)}, places)};
+}
+
+const at::Tensor& resized(const at::Tensor& out, at::IntArrayRef shape) {
+  out.resize_(shape);
+  return out;
+}
+
+at::Tensor& unary_out(const at::Tensor& x, at::Tensor& out) {
+  resized(out, x.sizes());
+  return out;
+}
+
+at::Tensor& binary_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  resized(out, at::infer_size(a.sizes(), b.sizes()));
+  return out;
+}
+
+at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b,
+                      at::Tensor& out) {
+  resized(out, at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes())));
+  return out;
+}
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& x, double,
+                                                  std::optional<bool>) {
+  return {at::empty_like(x), at::empty_like(x, at::kBool)};
+}
+
+at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&, double) {
+  return at::empty_like(gradient);
+}
+
+}  // namespace
+
+void register_meta_kernels() {
+  static const auto* const library = [] {
+    auto* made = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
+                                    __LINE__);
+    made->impl("index_select", index_select);
+    made->impl("where.self", where);
+    made->impl("native_layer_norm", native_layer_norm);
+    made->impl("where.self_out", where_out);
+    made->impl("unique_dim", unique_dim);
+    made->impl("native_dropout", native_dropout);
+    made->impl("native_dropout_backward", native_dropout_backward);
+    for (const char* name : {"abs.out", "logical_not.out"}) made->impl(name, unary_out);
+    for (const char* name : {"logical_and.out", "logical_or.out"}) made->impl(name, binary_out);
+    return made;
+  }();
+  static_cast<void>(library);
+}
+
+}  // namespace tessera

@@ -1,0 +1,183 @@
+// The most that a rank holds in a step, by the plan and by LibTorch's allocator.
+#include <ATen/ATen.h>
+
+#include "tessera/backends/strategy.h"
+#include "tessera/models/bloom.h"
+#include "tessera/models/gpt2.h"
+#include "tessera/models/llama.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/plan/memory_plan.h"
+#include "tests/support/counting_allocator.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr double kTolerance = 0.015;
+
+template <typename Config>
+Config sized(int64_t hidden, int64_t layers, int64_t vocabulary) {
+  Config config;
+  config.hidden = hidden;
+  config.layers = layers;
+  config.heads = 4;
+  config.vocabulary = vocabulary;
+  return config;
+}
+
+ModelSpec bloom(int64_t vocabulary = 1024) {
+  return make_bloom_causal(sized<BloomConfig>(128, 4, vocabulary));
+}
+
+ModelSpec gpt2(double dropout) {
+  auto config = sized<Gpt2Config>(128, 4, 1024);
+  config.inner = 512;
+  config.max_positions = 512;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
+  return make_gpt2_causal(config);
+}
+
+ModelSpec llama() {
+  auto config = sized<LlamaConfig>(128, 4, 1024);
+  config.inner = 384;
+  config.head_dim = 32;
+  config.key_heads = 2;
+  return make_llama_causal(config);
+}
+
+struct Case {
+  std::string name;
+  ModelSpec model;
+  ParallelConfig parallel;
+  MeshExtents mesh;
+  int64_t accumulation = 1, rows = 3, length = 96;
+  bool packed = false, masked = false;
+
+  int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
+};
+
+MicroBatch micro_batch(const Case& c) {
+  const at::Tensor ids = at::arange(c.rows * c.length).remainder_(997).view({c.rows, c.length});
+  MicroBatch batch = make_micro_batch(ids, ids.clone());
+  if (c.packed) {
+    const int64_t part = c.length / 4;
+    std::vector<int64_t> lengths;
+    for (int64_t row = 0; row < c.rows; ++row) {
+      lengths.insert(lengths.end(), {part, c.length - part});
+    }
+    batch.packed = make_packed_rows(lengths, c.length);
+  }
+  if (c.masked) {  // on the left, so that some queries see nothing
+    batch.attention_mask = at::ones({c.rows, c.length}, at::kBool);
+    batch.attention_mask.narrow(0, 0, 1).narrow(1, 0, 3).fill_(false);
+  }
+  return batch;
+}
+
+// Of one rank, in its third step.
+int64_t measured_peak(const Case& c, Communicator& world) {
+  const int64_t begin = CountingAllocator::live_bytes();
+  DeviceMesh mesh(world, c.mesh);
+  auto strategy = make_strategy(c.parallel, mesh);
+  strategy->attach(c.model, {}, make_adamw({}));
+  std::vector<MicroBatch> batches;
+  for (int64_t m = 0; m < c.accumulation; ++m) batches.push_back(micro_batch(c));
+  for (int step = 0; step < 3; ++step) {
+    CountingAllocator::reset_peak();
+    strategy->forward_backward(batches);
+    strategy->grad_norm_squared();
+    strategy->optimizer_step(1e-3);
+  }
+  return CountingAllocator::peak_bytes() - begin;
+}
+
+MemoryPlan planned(const Case& c, int stage) {
+  const int64_t tokens = c.rows * c.length;
+  const LayoutPlan plan{.parallel = c.parallel,
+                        .mesh = c.mesh,
+                        .accumulation = c.accumulation,
+                        .model = c.model,
+                        .activation_elements = static_cast<double>(tokens * 128),
+                        .tokens = static_cast<double>(tokens)};
+  return memory_plan(plan, shape_of(micro_batch(c)), card_named("cpu"), stage);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&](const std::string& name, const ModelSpec& model, ParallelConfig parallel,
+                       MeshExtents mesh = {}, int64_t accumulation = 1) -> Case& {
+    parallel.persistence_threshold = 1000;
+    all.push_back({concat(all.size(), " ", name), model, parallel, mesh, accumulation});
+    return all.back();
+  };
+  ParallelConfig half;
+  half.precision.parameter = at::kBFloat16;
+  const ParallelConfig recompute{.gradient_checkpointing = true};
+  add("bloom", bloom(), {});
+  add("bloom accumulated", bloom(), {}, {}, 3);
+  add("bloom bf16", bloom(), half);
+  add("bloom recomputed", bloom(), recompute);
+  add("bloom, large head", bloom(8192), {});
+  add("bloom packed", bloom(), {}).packed = true;
+  add("bloom masked", bloom(), {}).masked = true;
+  add("bloom long", bloom(), {}).length = 320;
+  add("gpt2", gpt2(0), {});
+  add("gpt2 dropout", gpt2(0.1), {});
+  add("gpt2 bf16 recomputed", gpt2(0), [&] {
+    ParallelConfig config = half;
+    config.gradient_checkpointing = true;
+    return config;
+  }());
+  add("llama", llama(), {});
+  add("llama bf16", llama(), half);
+  add("llama recomputed", llama(), recompute);
+  add("llama packed", llama(), {}).packed = true;
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    add("bloom " + name, bloom(), {.strategy = name}, {.data = 2}, 2);
+  }
+  ParallelConfig zero3 = half;
+  zero3.strategy = "zero3";
+  add("llama zero3 bf16", llama(), zero3, {.data = 2});
+  add("bloom offload", bloom(), {.strategy = "zero2", .offload = {.what = Offload::kOptimizer}},
+      {.data = 2});
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved"}) {
+    ParallelConfig config{.strategy = "ddp"};
+    config.pipeline = {.schedule = schedule, .chunks = *schedule == 'i' ? 2 : 1};
+    add(concat("bloom ", schedule), bloom(), config, {.pipeline = 2}, 4);
+    config.gradient_checkpointing = true;
+    add(concat("bloom recomputed ", schedule), bloom(), config, {.pipeline = 2}, 4);
+  }
+  ParallelConfig shared{.strategy = "ddp"};
+  shared.pipeline.shared_vocabulary = true;
+  add("bloom shared vocabulary", bloom(), shared, {.pipeline = 2}, 4);
+  add("bloom tensor", bloom(), {.strategy = "ddp"}, {.tensor = 2});
+  add("bloom sequence parallel", bloom(), {.strategy = "ddp", .sequence_parallel = true},
+      {.tensor = 2});
+  add("gpt2 tensor", gpt2(0), {.strategy = "ddp"}, {.tensor = 2});
+  add("llama zero1 x tensor", llama(), {.strategy = "zero1"}, {.data = 2, .tensor = 2}, 2);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the peak of a step is what the plan says, within 1.5 %") {
+  CountingAllocator counting;
+  for (const Case& c : cases()) {
+    std::vector<int64_t> measured(static_cast<size_t>(c.ranks()));
+    test::run_ranks(c.ranks(), [&](Communicator& world) {
+      measured[static_cast<size_t>(world.rank())] = measured_peak(c, world);
+    });
+    for (int rank = 0; rank < c.ranks(); ++rank) {
+      const MemoryPlan plan = planned(c, rank / (c.mesh.data * c.mesh.tensor));
+      const double needed = plan.needed(card_named("cpu"));
+      const auto peak = static_cast<double>(measured[static_cast<size_t>(rank)]);
+      INFO(c.name << " rank " << rank << ": planned " << needed << ", measured " << peak << ", "
+                  << 100 * (needed / peak - 1) << " %; running "
+                  << (plan.activations.head_runs ? "head" : "block"));
+      CHECK(std::abs(needed / peak - 1) <= kTolerance);
+    }
+  }
+}
