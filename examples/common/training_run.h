@@ -2,6 +2,7 @@
 // One rank's training run, from the agreement of the ranks to the exported model.
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,7 +51,9 @@ class TrainingRun {
   void train();
   void train_until(int64_t step);
   void evaluate();
-  void score(metrics::EvalRecord& record);  // beyond the loss
+  using Predictions = std::function<void(const std::string& directory)>;  // writes them
+  Predictions score(metrics::EvalRecord& record);  // beyond the loss; empty: there are none
+  bool is_best() const;                            // the latest evaluation
   void save();
   void note_best();
   bool between_steps();  // whether to go on

@@ -132,40 +132,51 @@ void TrainingRun::evaluate() {
       report.target_count > 0) {
     record.eval_accuracy = report.counters[0] / report.target_count;
   }
-  score(record);
+  const Predictions predictions = score(record);
   evaluated_ = {.path = concat(options_.output_dir, "/checkpoint-", steps_),
                 .step = steps_,
                 .metric = metric_of(record, options_.metric_for_best_model)};
-  if (reports()) recorder_->eval(record);
+  if (!reports()) return;
+  if (predictions && (!options_.load_best_model_at_end || is_best())) {
+    predictions(options_.output_dir);
+  }
+  recorder_->eval(record);
 }
 
-void TrainingRun::score(metrics::EvalRecord& record) {
+TrainingRun::Predictions TrainingRun::score(metrics::EvalRecord& record) {
   const double begun = now_s();
+  Predictions write;
   if (prepared_.questions) {
-    const Answers answers = answer_questions(*prepared_.questions, *prepared_.tokenizer,
-                                             prepared_.config(), options_, *strategy_, *mesh_);
+    Answers answers = answer_questions(*prepared_.questions, *prepared_.tokenizer,
+                                       prepared_.config(), options_, *strategy_, *mesh_);
     record.eval_exact_match = answers.scores.all.exact_match;
     record.eval_f1 = answers.scores.all.f1;
-    if (reports()) answers.write(options_.output_dir);
+    write = [answers = std::move(answers)](const std::string& to) { answers.write(to); };
   } else if (prepared_.task == Task::kClassification && options_.predictions) {
-    const ClassPredictions predictions =
+    ClassPredictions predictions =
         predict_classes(prepared_.validation,
                         prepared_.loader_options(mesh_->axis(Axis::kData), /*training=*/false),
                         prepared_.config().labels, *strategy_, *mesh_);
     record.eval_f1_macro = predictions.scores.f1_macro;
     record.eval_f1_weighted = predictions.scores.f1_weighted;
-    if (reports()) predictions.write(options_.output_dir);
+    write = [predictions = std::move(predictions)](const std::string& to) {
+      predictions.write(to);
+    };
   }
   record.eval_runtime_s += now_s() - begun;
+  return write;
+}
+
+bool TrainingRun::is_best() const {
+  if (!best_) return true;
+  return options_.metric_for_best_model == "loss" ? evaluated_->metric < best_->metric
+                                                  : evaluated_->metric > best_->metric;
 }
 
 // Before a checkpoint is written: whether it will be the best one.
 void TrainingRun::note_best() {
   if (!evaluated_ || evaluated_->step != steps_) return;
-  const bool by_loss = options_.metric_for_best_model == "loss";
-  const bool better =
-      !best_ || (by_loss ? evaluated_->metric < best_->metric : evaluated_->metric > best_->metric);
-  if (better) best_ = evaluated_;
+  if (is_best()) best_ = evaluated_;
   if (options_.load_best_model_at_end) writer_->keep(best_->step);
 }
 

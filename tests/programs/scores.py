@@ -77,22 +77,33 @@ result = launch(SQUAD, [*common, "--train_file", train, "--validation_file", ask
 check.that(result.code == 0, "a run with --generation ends well", result)
 rounds = evals(read_events(check, out))
 check.that(len(rounds) == 3 and all("eval_exact_match" in e and "eval_f1" in e for e in rounds), "every evaluation has both scores", result)
-last = rounds[-1]
+last, best = rounds[-1], max(rounds, key=lambda e: e["eval_f1"])
 predictions = json.loads((out / "predictions.json").read_text())
 nbest = json.loads((out / "nbest_predictions.json").read_text())
 exact, f1 = squad_scores(questions, predictions)
 check.that(list(predictions) == [q["id"] for q in questions], "every question is answered, in the file's order")
-check.that(close(exact, last["eval_exact_match"]) and close(f1, last["eval_f1"]), f"scores are the official ones: {exact} {f1} {last}")
+check.that(close(exact, best["eval_exact_match"]) and close(f1, best["eval_f1"]), f"scores are the official ones: {exact} {f1} {best}")
 check.that(30 <= exact <= 90, f"a part of the questions is answered: {exact}")
 check.that(all(nbest[i][0]["text"] == text for i, text in predictions.items()), "the best candidate is the prediction")
 check.that(all(close(sum(c["probability"] for c in list_), 1) for list_ in nbest.values()), "probabilities of candidates add up")
 scores = json.loads((out / "scores.json").read_text())
 check.that(close(scores["exact_match"], exact) and close(scores["f1"], f1) and len(scores) == 2, f"scores.json: {scores}")
 row = next(csv.DictReader((out / "results.csv").open()))
-check.that(close(float(row["eval_f1"]), f1), "results.csv has the score")
-best = max(rounds, key=lambda e: e["eval_f1"])
+check.that(close(float(row["eval_f1"]), last["eval_f1"]), "results.csv has the last score")
 check.that((out / f"checkpoint-{best['step']}").exists(), f"the checkpoint of the best F1, step {best['step']}, is kept", result)
 check.that(best is last or f"the model is that of step {best['step']}" in result.text, "and final/ is made of it", result)
+
+# --- a worse evaluation later leaves the predictions of the best one
+kept = (out / "predictions.json").read_text()
+faster = [part if part != "5e-3" else "1" for part in common]
+result = launch(SQUAD, [*faster, "--train_file", train, "--validation_file", asked, "--generation", "--generation_max_new_tokens", "16",
+                        "--resume_from_checkpoint", "auto", "--max_steps", "244", "--eval_steps", "244",
+                        "--save_strategy", "steps", "--save_steps", "244", "--load_best_model_at_end", "--metric_for_best_model",
+                        "eval_f1", "--output_dir", str(out)])
+check.that(result.code == 0, "the run goes on", result)
+worse = evals(read_events(check, out))[-1]
+check.that(worse["step"] == 244 and worse["eval_f1"] < best["eval_f1"], f"and gets worse: {worse}", result)
+check.that((out / "predictions.json").read_text() == kept, "predictions.json is of the best evaluation", result)
 
 # --- the same answers from every layout, with contexts whole and cut into windows
 model = ["--model", str(out / "final"), *common[4:]]
