@@ -100,6 +100,7 @@ class Reader {
 
   void end(const Json& event) {
     ended_ = true;
+    run_.facts["param_hash_final"] = event.get("param_hash_final", "");
     const int64_t code = event.get("exit_code", 0);
     if (code == 0) return;
     if (run_.outcome != Outcome::kOutOfMemory) {
