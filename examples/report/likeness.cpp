@@ -208,7 +208,8 @@ std::optional<double> Group::median(const std::string& key) const {
 std::optional<double> Group::deviation(const std::string& key) const {
   const std::vector<double> values = values_of(*this, key);
   if (values.size() < 2) return std::nullopt;
-  return metrics::describe(values).std;
+  const auto count = static_cast<double>(values.size());
+  return metrics::describe(values).std * std::sqrt(count / (count - 1));
 }
 
 Marks::Marks(const std::vector<Group>& groups, const Run& baseline) {

@@ -31,7 +31,7 @@ struct Group {
   const Run& first() const { return *runs.front(); }
   bool finished() const;
   Outcome outcome() const;  // of the first that did not finish
-  // Over the repeats that have a value; std: of the population.
+  // Over the repeats that have a value; the deviation is the sample's.
   std::optional<double> median(const std::string& key) const;
   std::optional<double> deviation(const std::string& key) const;
   std::string text(const std::string& key) const { return first().text(key); }

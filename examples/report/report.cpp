@@ -28,7 +28,7 @@ bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ost
                           "tessera-report RUN_OR_FOLDER...: the tables of any set of runs.");
   flags.section("Report");
   flags.add("baseline", &o.baseline,
-            "name of the run that the others are compared with; else the reference of "
+            "name of the run that the others are compared with; else that of "
             "tessera-compare, else the first");
   flags.add("tables", &o.tables, "only these, such as 1,4,7b; else all that the runs fill");
   flags.add("output", &o.output,

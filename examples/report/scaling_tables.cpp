@@ -269,6 +269,12 @@ Table largest_batch_table(const Study& study) {
     }
     rows.push_back(largest);
   }
+  // tessera-compare --largest_batch has searched by itself.
+  for (const Group& group : study.groups) {
+    if (!group.median("largest_batch_size")) continue;
+    if (std::ranges::find(rows, &group) == rows.end()) rows.push_back(&group);
+    if (const auto fails = group.median("out_of_memory_batch_size")) too_large[&group] = *fails;
+  }
   TableBuilder table(study, "7e", "Largest batch per device at a constant global batch",
                      "The largest that trained, and the smallest above it that ran out of memory "
                      "where one was tried.");

@@ -77,7 +77,8 @@ void evaluation_columns(TableBuilder& table, const Study& study) {
   }
 }
 
-// The one that is named, else the reference of a comparison, else the first that finished.
+// The one that is named, else the baseline of a comparison, else a reference of one, else the first
+// that finished.
 const Group* baseline_of(const std::vector<Group>& groups, const std::string& name) {
   const Group* baseline = nullptr;
   std::string names;
@@ -92,6 +93,10 @@ const Group* baseline_of(const std::vector<Group>& groups, const std::string& na
   check(name.empty() || baseline != nullptr, ErrorCode::kInvalidArgument, "--baseline ", name,
         ": no run is called so; there are ", names);
   if (!name.empty()) return baseline;
+  for (const Group& group : groups) {
+    const auto& comparison = group.first().comparison;
+    if (comparison && comparison->is_baseline) return &group;
+  }
   for (const Group& group : groups) {
     const auto& comparison = group.first().comparison;
     if (comparison && comparison->verdict == "reference") return &group;
