@@ -116,21 +116,64 @@ void add_norm_and_gelu(std::vector<Case>& cases, const Maker& make, const Sizes&
                    gelu(&ops::reference::gelu_tanh_backward_), gelu(&ops::gelu_tanh_backward_)});
 }
 
-void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
-  const at::Tensor qkv = make.draw({s.batch, s.sequence, 3 * s.hidden()}),
+void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
+                   const std::string& name, const ops::SelfAttention& attention) {
+  const int64_t columns = (attention.heads + 2 * attention.key_heads) * s.d;
+  const at::Tensor qkv = make.draw({s.batch, s.sequence, columns}),
                    dy = make.draw({s.batch, s.sequence, s.hidden()});
-  const at::Tensor slopes = ops::alibi_slopes(s.heads).to(make.options.device());
-  const auto mine = ops::alibi_attention_forward(qkv, slopes, {});
-  const auto theirs = ops::reference::alibi_attention_forward(qkv, slopes, {}, {});
+  const auto mine = ops::attention_forward(qkv, attention, {});
+  const auto theirs = ops::reference::attention_forward(qkv, attention, {}, {});
   const double flops = 2.0 * double(s.rows()) * double(s.sequence) *
                        double(s.hidden());  // causal: half of the square
-  cases.push_back({"alibi_attention_forward", 0, flops,
-                   [=] { ops::reference::alibi_attention_forward(qkv, slopes, {}, {}); },
-                   [=] { ops::alibi_attention_forward(qkv, slopes, {}); }});
-  cases.push_back(
-      {"alibi_attention_backward", 0, 2.5 * flops,
-       [=] { ops::reference::alibi_attention_backward(dy, qkv, slopes, {}, theirs, {}); },
-       [=] { ops::alibi_attention_backward(dy, qkv, slopes, {}, mine); }});
+  cases.push_back({name + "_forward", 0, flops,
+                   [=] { ops::reference::attention_forward(qkv, attention, {}, {}); },
+                   [=] { ops::attention_forward(qkv, attention, {}); }});
+  cases.push_back({name + "_backward", 0, 2.5 * flops,
+                   [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, {}); },
+                   [=] { ops::attention_backward(dy, qkv, attention, {}, mine); }});
+}
+
+void add_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
+  const at::Tensor slopes = ops::alibi_slopes(s.heads).to(make.options.device());
+  add_attention(cases, make, s, "alibi_attention", ops::alibi(slopes, s.d));
+  add_attention(cases, make, s, "grouped_attention",
+                {.heads = s.heads, .key_heads = s.heads / 4, .scale = 0.125});
+}
+
+// What Llama adds, at twice the heads: hidden 2048 beside bloom-560m's 1024.
+void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
+  const int64_t h = 2 * s.hidden(), rows = s.rows();
+  const at::Tensor x = make.draw({rows, h}), w = make.draw({h}), dy = make.draw({rows, h}),
+                   r = make.draw({rows, h});
+  const auto norm = ops::rms_norm_forward(x, w, 1e-5);
+  const ops::LayerNormGradients sinks{make.draw({h}), {}, {}};
+  const double bytes = double(x.nbytes());
+  cases.push_back({"rms_norm_forward", 2 * bytes, 0,
+                   [=] { ops::reference::rms_norm_forward(x, w, 1e-5); },
+                   [=] { ops::rms_norm_forward(x, w, 1e-5); }});
+  const auto backward = [=](auto function) {
+    return [=] {
+      ops::ColumnSums sums;
+      at::Tensor y;
+      function(dy, x, norm.rstd, w, r, sinks, sums, &y);
+      ops::add_column_sums(sums);
+    };
+  };
+  cases.push_back({"rms_norm_backward", 5 * bytes, 0, backward(&ops::reference::rms_norm_backward),
+                   backward(&ops::rms_norm_backward)});
+  const at::Tensor gate_up = make.draw({rows, 4 * h}), dactive = make.draw({rows, 2 * h});
+  const double half = double(dactive.nbytes());
+  cases.push_back({"swiglu_forward", 3 * half, 0, [=] { ops::reference::swiglu_forward(gate_up); },
+                   [=] { ops::swiglu_forward(gate_up); }});
+  cases.push_back({"swiglu_backward", 6 * half, 0,
+                   [=] { ops::reference::swiglu_backward_(dactive, gate_up); },
+                   [=] { ops::swiglu_backward_(dactive, gate_up); }});
+  const at::Tensor heads = make.draw({s.batch, s.sequence, 2 * s.heads, s.d});
+  const at::Tensor angles = make.fp32({s.sequence, s.d / 2}), cos = angles.cos(),
+                   sin = angles.sin();
+  cases.push_back({"rotary", 2 * double(heads.nbytes()), 0,
+                   [=] { ops::reference::rotary_(heads, cos, sin, {}, false); },
+                   [=] { ops::rotary_(heads, cos, sin, {}, false); }});
 }
 
 void add_head(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
@@ -201,7 +244,8 @@ void register_device(at::Device device, at::ScalarType type, const Sizes& s) {
                                     add_linear(c, m, z, "down", 4 * z.hidden(), z.hidden());
                                   },
                                   add_norm_and_gelu,
-                                  add_attention,
+                                  add_attentions,
+                                  add_decoder,
                                   add_head,
                                   add_update};
   const Maker make{at::TensorOptions(device).dtype(type)};

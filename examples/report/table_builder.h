@@ -42,6 +42,7 @@ class TableBuilder {
   const Study& study_;
   Table table_;
   std::vector<Source> sources_;
+  Marks marks_;
 };
 
 std::vector<const Group*> groups_where(const Study& study,

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <utility>
 
 #include "lib/models/assemble.h"
@@ -82,13 +81,13 @@ class BloomBlock final : public Block {
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     const at::Tensor& mask = micro_batch.attention_mask;
     if (micro_batch.so_far.defined()) {
-      return bloom_block_inference(hidden, w_, epsilon_, residual_post_layernorm_,
+      return bloom_block_inference(hidden, w_, slopes_, epsilon_, residual_post_layernorm_,
                                    micro_batch.input_ids.sizes(), axis_,
                                    [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); });
     }
-    const auto version = mask.defined()     ? &bloom_block_padded
+    const auto version = mask.defined()        ? &bloom_block_padded
                          : runs_on_gpu(hidden) ? &bloom_block_fused
-                                            : &bloom_block_composed;
+                                               : &bloom_block_composed;
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
                    micro_batch.input_ids.sizes(), axis_, micro_batch.packed);
   }
@@ -98,10 +97,10 @@ class BloomBlock final : public Block {
 
  private:
   at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
-    const auto parts = qkv.unflatten(2, {slopes_.size(0), 3, -1}).unbind(3);
-    const double scale = 1.0 / std::sqrt(static_cast<double>(parts[0].size(3)));
-    return attend_so_far(micro_batch, this, parts[0], parts[1], parts[2], scale, slopes_,
-                         [&] { return ops::alibi_attention_forward(qkv, slopes_, {}).output; });
+    const auto attention = ops::alibi(slopes_, qkv.size(2) / (3 * slopes_.size(0)));
+    return attend_so_far(micro_batch, this, ops::split_heads(qkv, attention), attention, [&] {
+      return ops::attention_forward(qkv, attention, /*attention_mask=*/{}).output;
+    });
   }
 
   TensorAxis axis_;

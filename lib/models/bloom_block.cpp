@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lib/models/decoder_block.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera {
@@ -24,24 +25,23 @@ at::Tensor blind_context(const at::Tensor& qkv, int64_t heads, const at::Tensor&
   return blind * context.transpose(1, 2).flatten(2);
 }
 
-template <typename Attention>
-at::Tensor run_block(const at::Tensor& hidden, const BloomBlockWeights& w, double epsilon,
-                     bool residual_post_layernorm, at::IntArrayRef tokens, const TensorAxis& axis,
-                     const Attention& attention) {
-  const auto norm = [&](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-    return ops::layer_norm(x, weight, bias, epsilon);
-  };
-  const at::Tensor normed = norm(hidden, w.input_norm_weight, w.input_norm_bias);
-  const at::Tensor context =
-      attention(column_parallel_linear(normed, w.qkv_weight, w.qkv_bias, tokens, axis));
-  const at::Tensor attended = (residual_post_layernorm ? normed : hidden) +
-                              row_parallel_linear(context, w.dense_weight, w.dense_bias, axis);
+DecoderBlockWeights by_part(const BloomBlockWeights& w) {
+  return {.input_norm = {w.input_norm_weight, w.input_norm_bias},
+          .qkv = {{w.qkv_weight}, {w.qkv_bias}},
+          .dense = {{w.dense_weight}, {w.dense_bias}},
+          .attention_norm = {w.attention_norm_weight, w.attention_norm_bias},
+          .up = {{w.up_weight}, {w.up_bias}},
+          .down = {{w.down_weight}, {w.down_bias}}};
+}
 
-  const at::Tensor normed_again = norm(attended, w.attention_norm_weight, w.attention_norm_bias);
-  const at::Tensor inner =
-      ops::gelu_tanh(column_parallel_linear(normed_again, w.up_weight, w.up_bias, tokens, axis));
-  return (residual_post_layernorm ? normed_again : attended) +
-         row_parallel_linear(inner, w.down_weight, w.down_bias, axis);
+DecoderBlockOptions options_of(const BloomBlockWeights& w, const at::Tensor& slopes, double epsilon,
+                               bool residual_post_layernorm, const TensorAxis& axis) {
+  DecoderBlockOptions options;
+  options.epsilon = epsilon;
+  options.residual_post_layernorm = residual_post_layernorm;
+  options.attention = ops::alibi(slopes, w.dense_weight.size(1) / slopes.numel());
+  options.axis = axis;
+  return options;
 }
 
 }  // namespace
@@ -51,10 +51,11 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
                                 double epsilon, bool residual_post_layernorm,
                                 at::IntArrayRef tokens, const TensorAxis& axis,
                                 const PackedRows& packed) {
-  return run_block(hidden, weights, epsilon, residual_post_layernorm, tokens, axis,
-                   [&](const at::Tensor& qkv) {
-                     return ops::alibi_attention(qkv, slopes, attention_mask, packed);
-                   });
+  return decoder_block_composed(hidden, by_part(weights),
+                                options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
+                                tokens, [&](const at::Tensor& qkv) {
+                                  return ops::alibi_attention(qkv, slopes, attention_mask, packed);
+                                });
 }
 
 at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
@@ -68,7 +69,28 @@ at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights&
     const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
     return context + blind_context(qkv, slopes.size(0), blind);
   };
-  return run_block(hidden, weights, epsilon, residual_post_layernorm, tokens, axis, attention);
+  return decoder_block_composed(hidden, by_part(weights),
+                                options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
+                                tokens, attention);
+}
+
+at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                             const at::Tensor& slopes, const at::Tensor& attention_mask,
+                             double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
+                             const TensorAxis& axis, const PackedRows& packed) {
+  return decoder_block_fused(hidden, by_part(weights),
+                             options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
+                             tokens, attention_mask, packed);
+}
+
+at::Tensor bloom_block_inference(const at::Tensor& hidden, const BloomBlockWeights& weights,
+                                 const at::Tensor& slopes, double epsilon,
+                                 bool residual_post_layernorm, at::IntArrayRef tokens,
+                                 const TensorAxis& axis,
+                                 const std::function<at::Tensor(const at::Tensor&)>& attention) {
+  return decoder_block_inference(
+      hidden, by_part(weights), options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
+      tokens, attention);
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/assemble.h"
+#include "lib/models/decoder_block.h"
 #include "lib/models/so_far.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -49,19 +50,6 @@ class Dropout {
  private:
   TensorAxis axis_;
   size_t block_;
-};
-
-// y = x W + b with W cut by columns, or by rows.
-struct Linear {
-  at::Tensor weight, bias;
-
-  at::Tensor by_columns(const at::Tensor& x, at::IntArrayRef tokens, const TensorAxis& axis) const {
-    return ops::linear_in_out(enter_tensor_ranks(x, tokens, axis), weight, bias);
-  }
-  at::Tensor by_rows(const at::Tensor& x, const TensorAxis& axis) const {
-    if (axis.size() == 1) return ops::linear_in_out(x, weight, bias);
-    return leave_tensor_ranks(ops::linear_in_out(x, weight, {}), axis) + bias;
-  }
 };
 
 class EmbeddingBlock final : public Block {
@@ -120,74 +108,80 @@ class Gpt2Block final : public Block {
  public:
   Gpt2Block(const Gpt2Config& config, const BuildContext& context, BlockWeights weights,
             size_t index)
-      : config_(config), axis_(weights.axis()), dropout_(context, index) {
+      : attention_dropout_(config.attention_dropout),
+        residual_dropout_(config.residual_dropout),
+        dropout_(context, index) {
     const int64_t h = config.hidden;
     const double deviation = config.initializer_range;
     const double narrow = deviation / std::sqrt(2.0 * static_cast<double>(config.layers));
-    auto norm = [&](const std::string& name, Linear& to) {
-      to.weight = weights.constant(name + ".weight", {h}, 1.0);
-      to.bias = weights.constant(name + ".bias", {h}, 0.0);
+    auto norm = [&](const std::string& name) {
+      const at::Tensor weight = weights.constant(name + ".weight", {h}, 1.0);
+      return NormWeights{weight, weights.constant(name + ".bias", {h}, 0.0)};
     };
     auto linear = [&](const std::string& name, int64_t in, int64_t out, double spread,
-                      const TensorCut& cut, Linear& to) {
-      to.weight = weights.normal(name + ".weight", {in, out}, spread, cut);
+                      const TensorCut& cut) {
+      const at::Tensor weight = weights.normal(name + ".weight", {in, out}, spread, cut);
       const TensorCut with_columns{.dim = cut.dim == 1 ? 0 : -1, .parts = cut.parts};
-      to.bias = weights.constant(name + ".bias", {out}, 0.0, with_columns);
+      const at::Tensor bias = weights.constant(name + ".bias", {out}, 0.0, with_columns);
+      return ProductWeights{{weight}, {bias}, /*in_out=*/true};
     };
     constexpr TensorCut kRows{.dim = 0}, kColumns{.dim = 1}, kQkv{.dim = 1, .parts = 3};
-    norm("ln_1", norm1_);
-    linear("attn.c_attn", h, 3 * h, deviation, kQkv, qkv_);
-    linear("attn.c_proj", h, h, narrow, kRows, projection_);
-    norm("ln_2", norm2_);
-    linear("mlp.c_fc", h, config.inner, deviation, kColumns, up_);
-    linear("mlp.c_proj", config.inner, h, narrow, kRows, down_);
+    w_.input_norm = norm("ln_1");
+    w_.qkv = linear("attn.c_attn", h, 3 * h, deviation, kQkv);
+    w_.dense = linear("attn.c_proj", h, h, narrow, kRows);
+    w_.attention_norm = norm("ln_2");
+    w_.up = linear("mlp.c_fc", h, config.inner, deviation, kColumns);
+    w_.down = linear("mlp.c_proj", config.inner, h, narrow, kRows);
+    options_.axis = weights.axis();
     parameters_ = weights.take();
+    options_.epsilon = config.layer_norm_epsilon;
+    ops::SelfAttention& attention = options_.attention;
+    attention.heads = attention.key_heads = config.heads / options_.axis.size();
     if (config.scale_attention) {
-      attention_.scale = 1.0 / std::sqrt(static_cast<double>(h / config.heads));
+      attention.scale = 1.0 / std::sqrt(static_cast<double>(h / config.heads));
     }
-    attention_.first_head = axis_.rank() * config.heads / axis_.size();
-    if (config.scale_attention_by_layer) attention_.scale /= static_cast<double>(index);
+    if (config.scale_attention_by_layer) attention.scale /= static_cast<double>(index);
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    const double residual_dropout = config_.residual_dropout;
-    const at::Tensor context = attend(norm(hidden, norm1_), micro_batch);
-    const at::Tensor attended =
-        hidden + dropout_(context, residual_dropout, micro_batch, kContextDropout);
-    const at::Tensor inner = ops::gelu_tanh(
-        up_.by_columns(norm(attended, norm2_), micro_batch.input_ids.sizes(), axis_));
-    return attended +
-           dropout_(down_.by_rows(inner, axis_), residual_dropout, micro_batch, kInnerDropout);
+    const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
+    const auto attention = [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); };
+    if (micro_batch.so_far.defined()) {
+      return decoder_block_inference(hidden, w_, options_, tokens, attention);
+    }
+    const bool drops = micro_batch.training && (attention_dropout_ > 0 || residual_dropout_ > 0);
+    if (!drops && prefers_fused_block(hidden, micro_batch)) {
+      return decoder_block_fused(hidden, w_, options_, tokens, {}, micro_batch.packed);
+    }
+    return decoder_block_composed(hidden, w_, options_, tokens, attention,
+                                  [&](const at::Tensor& x, int branch) {
+                                    return dropout_(x, residual_dropout_, micro_batch,
+                                                    branch == 0 ? kContextDropout : kInnerDropout);
+                                  });
   }
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
  private:
-  at::Tensor norm(const at::Tensor& x, const Linear& weights) const {
-    return ops::layer_norm(x, weights.weight, weights.bias, config_.layer_norm_epsilon);
-  }
-  at::Tensor attend(const at::Tensor& normed, const MicroBatch& micro_batch) const {
-    const auto qkv = qkv_.by_columns(normed, micro_batch.input_ids.sizes(), axis_)
-                         .unflatten(2, {3, config_.heads / axis_.size(), -1})
-                         .unbind(2);
-    ops::CausalAttentionOptions options = attention_;
+  at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
+    const ops::SelfAttention& attention = options_.attention;
+    const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
+    ops::CausalAttentionOptions options{.scale = attention.scale,
+                                        .first_head = options_.axis.rank() * attention.heads};
     if (micro_batch.training) {
-      options.dropout = config_.attention_dropout;
+      options.dropout = attention_dropout_;
       options.seed = dropout_.seed(micro_batch, kAttentionDropout);
     }
-    const at::Tensor context =
-        attend_so_far(micro_batch, this, qkv[0], qkv[1], qkv[2], options.scale, /*slopes=*/{}, [&] {
-          return ops::causal_attention(qkv[0], qkv[1], qkv[2], micro_batch.attention_mask, options,
-                                       micro_batch.packed);
-        });
-    return projection_.by_rows(context, axis_);
+    return attend_so_far(micro_batch, this, given, attention, [&] {
+      return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask, options,
+                                   micro_batch.packed);
+    });
   }
 
-  Gpt2Config config_;
-  TensorAxis axis_;
+  double attention_dropout_, residual_dropout_;
   Dropout dropout_;
-  ops::CausalAttentionOptions attention_;
-  Linear norm1_, qkv_, projection_, norm2_, up_, down_;
+  DecoderBlockWeights w_;
+  DecoderBlockOptions options_;
   std::vector<Parameter> parameters_;
 };
 

@@ -2,11 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "lib/models/assemble.h"
+#include "lib/models/decoder_block.h"
 #include "lib/models/so_far.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/functional.h"
@@ -48,16 +50,11 @@ class EmbeddingBlock final : public Block {
   std::vector<Parameter> parameters_;
 };
 
-struct Linear {
-  at::Tensor weight, bias;
-  at::Tensor operator()(const at::Tensor& x) const { return ops::linear(x, weight, bias); }
-};
-
 class LlamaBlock final : public Block {
  public:
   LlamaBlock(const LlamaConfig& config, const BuildContext& context, BlockWeights weights,
              size_t index)
-      : config_(config), axis_(weights.axis()), seed_(block_seed(context.seed, index)) {
+      : attention_dropout_(config.attention_dropout), seed_(block_seed(context.seed, index)) {
     frequencies_ = ops::rotary_frequencies(config.head_dim, config.rope_theta,
                                            config.rope_linear_factor, config.rope_llama3)
                        .to(context.device);
@@ -65,93 +62,100 @@ class LlamaBlock final : public Block {
     const int64_t key_width = config.key_heads * config.head_dim;
     constexpr int kRows = 0, kColumns = 1;  // of the weight, which the ranks share
     auto norm = [&](const std::string& name) {
-      return weights.constant(name + ".weight", {h}, 1.0);
+      return NormWeights{weights.constant(name + ".weight", {h}, 1.0), {}};
     };
-    auto linear = [&](const std::string& name, int64_t in, int64_t out, int dim, bool with_bias) {
-      Linear made;
-      made.weight =
-          weights.normal(name + ".weight", {out, in}, config.initializer_range, {.dim = dim});
+    auto linear = [&](ProductWeights& to, const std::string& name, int64_t in, int64_t out, int dim,
+                      bool with_bias) {
+      to.weights.push_back(
+          weights.normal(name + ".weight", {out, in}, config.initializer_range, {.dim = dim}));
       const TensorCut with_rows{.dim = dim == kRows ? 0 : -1};
-      if (with_bias) made.bias = weights.constant(name + ".bias", {out}, 0.0, with_rows);
-      return made;
+      if (with_bias) to.biases.push_back(weights.constant(name + ".bias", {out}, 0.0, with_rows));
     };
-    norm1_ = norm("input_layernorm");
-    query_ = linear("self_attn.q_proj", h, width, kRows, config.attention_bias);
-    key_ = linear("self_attn.k_proj", h, key_width, kRows, config.attention_bias);
-    value_ = linear("self_attn.v_proj", h, key_width, kRows, config.attention_bias);
-    output_ = linear("self_attn.o_proj", width, h, kColumns, config.attention_bias);
-    norm2_ = norm("post_attention_layernorm");
-    gate_ = linear("mlp.gate_proj", h, config.inner, kRows, config.mlp_bias);
-    up_ = linear("mlp.up_proj", h, config.inner, kRows, config.mlp_bias);
-    down_ = linear("mlp.down_proj", config.inner, h, kColumns, config.mlp_bias);
+    w_.input_norm = norm("input_layernorm");
+    linear(w_.qkv, "self_attn.q_proj", h, width, kRows, config.attention_bias);
+    linear(w_.qkv, "self_attn.k_proj", h, key_width, kRows, config.attention_bias);
+    linear(w_.qkv, "self_attn.v_proj", h, key_width, kRows, config.attention_bias);
+    linear(w_.dense, "self_attn.o_proj", width, h, kColumns, config.attention_bias);
+    w_.attention_norm = norm("post_attention_layernorm");
+    linear(w_.up, "mlp.gate_proj", h, config.inner, kRows, config.mlp_bias);
+    linear(w_.up, "mlp.up_proj", h, config.inner, kRows, config.mlp_bias);
+    linear(w_.down, "mlp.down_proj", config.inner, h, kColumns, config.mlp_bias);
+    options_.axis = weights.axis();
     parameters_ = weights.take();
+    options_.epsilon = config.rms_norm_epsilon;
+    options_.gated = true;
+    options_.attention = {.heads = config.heads / options_.axis.size(),
+                          .key_heads = config.key_heads / options_.axis.size(),
+                          .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
-    const at::Tensor context =
-        attend(enter_tensor_ranks(norm(hidden, norm1_), tokens, axis_), micro_batch);
-    const at::Tensor attended =
-        hidden + row_parallel_linear(context, output_.weight, output_.bias, axis_);
-    const at::Tensor normed = enter_tensor_ranks(norm(attended, norm2_), tokens, axis_);
-    return attended + row_parallel_linear(ops::swiglu(gate_(normed), up_(normed)), down_.weight,
-                                          down_.bias, axis_);
+    DecoderBlockOptions options = options_;
+    options.positions = positions_of(micro_batch);
+    options.rotary = tables_for(position_count(micro_batch));
+    if (micro_batch.so_far.defined()) {
+      return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
+        return attend(ops::split_heads(qkv, options.attention), micro_batch);
+      });
+    }
+    const bool drops = micro_batch.training && attention_dropout_ > 0;
+    if (!drops && prefers_fused_block(hidden, micro_batch)) {
+      return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
+    }
+    return decoder_block_composed(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
+      const auto [q, k, v] = ops::split_heads(qkv, options.attention);
+      return attend({ops::rotary(q, options.rotary, options.positions),
+                     ops::rotary(k, options.rotary, options.positions), v},
+                    micro_batch);
+    });
   }
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
  private:
-  at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const {
-    return ops::rms_norm(x, weight, config_.rms_norm_epsilon);
-  }
-
-  at::Tensor attend(const at::Tensor& normed, const MicroBatch& micro_batch) {
-    const auto by_head = [&](const at::Tensor& x) {
-      return x.unflatten(2, {-1, config_.head_dim});
-    };
-    const ops::RotaryTables tables = tables_of(micro_batch);
-    ops::CausalAttentionOptions options{
-        .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
-        .first_head = axis_.rank() * config_.heads / axis_.size()};
+  at::Tensor attend(const ops::QueriesKeysValues& given, const MicroBatch& micro_batch) const {
+    const ops::SelfAttention& attention = options_.attention;
+    ops::CausalAttentionOptions options{.scale = attention.scale,
+                                        .first_head = options_.axis.rank() * attention.heads};
     if (micro_batch.training) {
-      options.dropout = config_.attention_dropout;
+      options.dropout = attention_dropout_;
       options.seed = block_seed(micro_batch.seed, seed_);
     }
-    const at::Tensor query = ops::rotary(by_head(query_(normed)), tables);
-    const at::Tensor key = ops::rotary(by_head(key_(normed)), tables);
-    const at::Tensor value = by_head(value_(normed));
-    return attend_so_far(micro_batch, this, query, key, value, options.scale, /*slopes=*/{}, [&] {
-      return ops::causal_attention(query, key, value, micro_batch.attention_mask, options,
+    return attend_so_far(micro_batch, this, given, attention, [&] {
+      return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask, options,
                                    micro_batch.packed);
     });
   }
 
-  // Of the micro-batch's positions.
-  ops::RotaryTables tables_of(const MicroBatch& micro_batch) {
-    const PackedRows& packed = micro_batch.packed;
+  // Undefined: the tokens' columns.
+  static at::Tensor positions_of(const MicroBatch& micro_batch) {
+    if (micro_batch.packed.defined()) return micro_batch.packed.positions;
     const RowsSoFar& rows = micro_batch.so_far;
-    if (packed.defined())
-      return ops::at_positions(tables_for(packed.position_count), packed.positions);
-    if (!rows.begun()) return tables_for(micro_batch.input_ids.size(1));
-    return ops::at_positions(tables_for(rows.cache->capacity()), rows.lengths.unsqueeze(1));
+    return rows.begun() ? rows.lengths.unsqueeze(1) : at::Tensor();
+  }
+  static int64_t position_count(const MicroBatch& micro_batch) {
+    if (micro_batch.packed.defined()) return micro_batch.packed.position_count;
+    const RowsSoFar& rows = micro_batch.so_far;
+    return rows.begun() ? rows.cache->capacity() : micro_batch.input_ids.size(1);
   }
 
-  // Batches of one length follow each other, mostly.
-  const ops::RotaryTables& tables_for(int64_t length) {
-    if (!tables_.cos.defined() || tables_.cos.size(0) != length) {
+  // For this many positions at least.
+  const ops::RotaryTables& tables_for(int64_t positions) {
+    if (!tables_.cos.defined() || tables_.cos.size(0) < positions) {
       const at::NoGradGuard no_grad;
-      tables_ = ops::rotary_tables(frequencies_, length);
+      tables_ = ops::rotary_tables(frequencies_,
+                                   static_cast<int64_t>(std::bit_ceil(uint64_t(positions))));
     }
     return tables_;
   }
 
-  LlamaConfig config_;
-  TensorAxis axis_;
+  double attention_dropout_;
   uint64_t seed_;
   at::Tensor frequencies_;
   ops::RotaryTables tables_;
-  at::Tensor norm1_, norm2_;
-  Linear query_, key_, value_, output_, gate_, up_, down_;
+  DecoderBlockWeights w_;
+  DecoderBlockOptions options_;
   std::vector<Parameter> parameters_;
 };
 

@@ -12,6 +12,7 @@
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
 #include "tessera/core/meta.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -23,23 +24,21 @@ using torch::autograd::variable_list;
 class Rotary : public Function<Rotary> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
-                            const at::Tensor& sin) {
-    context->save_for_backward({cos, sin});
-    return turned(x, cos, sin);
+                            const at::Tensor& sin, const std::optional<at::Tensor>& positions) {
+    const at::Tensor places = positions.value_or(at::Tensor());
+    context->save_for_backward({cos, sin, places});
+    return turned(x, cos, sin, places, /*back=*/false);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {turned(gradients[0], saved[0], saved[1].neg()), {}, {}};
+    return {turned(gradients[0], saved[0], saved[1], saved[2], /*back=*/true), {}, {}, {}};
   }
 
  private:
-  static at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-    const int64_t half = x.size(3) / 2;
-    const at::Tensor first = x.narrow(3, 0, half), second = x.narrow(3, half, half);
-    const at::Tensor c = cos.unsqueeze(-2), s = sin.unsqueeze(-2);  // [..., sequence, 1, d/2]
-    const at::Tensor result = at::empty_like(x, at::MemoryFormat::Contiguous);
-    result.narrow(3, 0, half).copy_(first * c - second * s);
-    result.narrow(3, half, half).copy_(second * c + first * s);
+  static at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                           const at::Tensor& positions, bool back) {
+    const at::Tensor result = x.clone(at::MemoryFormat::Contiguous);
+    rotary_(result, cos, sin, positions, back);
     return result;
   }
 };
@@ -120,22 +119,13 @@ at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_fact
   return frequencies * share + frequencies / scaling->factor * (1 - share);
 }
 
-RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t sequence) {
-  const at::Tensor angles = at::outer(at::arange(sequence, frequencies.options()), frequencies);
+RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions) {
+  const at::Tensor angles = at::outer(at::arange(positions, frequencies.options()), frequencies);
   return {angles.cos(), angles.sin()};
 }
 
-RotaryTables at_positions(const RotaryTables& tables, const at::Tensor& positions) {
-  return {at::embedding(tables.cos, positions), at::embedding(tables.sin, positions)};
-}
-
-at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables) {
-  const at::Tensor& cos = tables.cos;
-  check(x.dim() == 4 && x.size(1) == cos.size(-2) && x.size(3) == 2 * cos.size(-1) &&
-            (cos.dim() == 2 || (cos.dim() == 3 && cos.size(0) == x.size(0))),
-        ErrorCode::kInvalidArgument, "rotary: x has shape ", x.sizes(), ", the tables ",
-        cos.sizes(), "; expected [batch, sequence, heads, d] and [sequence, d/2].");
-  return Rotary::apply(x, tables.cos, tables.sin);
+at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables, const at::Tensor& positions) {
+  return Rotary::apply(x, tables.cos, tables.sin, std::optional(positions));
 }
 
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

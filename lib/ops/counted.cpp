@@ -69,8 +69,26 @@ at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at:
   return CountedAttention::apply(q, k, v);
 }
 
+namespace counted {
+
+AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                  const at::Tensor&, const PackedRows&) {
+  const int64_t batch = qkv.size(0), sequence = qkv.size(1);
+  const at::Tensor queries = split_heads(qkv, attention).q;
+  return {at::empty({batch, sequence, attention.heads * queries.size(3)}, qkv.options()),
+          empty_fp32({batch, attention.heads, sequence}, qkv)};
+}
+
+at::Tensor attention_backward(const at::Tensor&, const at::Tensor& qkv, const SelfAttention&,
+                              const at::Tensor&, const AttentionOutput&, const PackedRows&) {
+  return at::empty_like(qkv);
+}
+
+}  // namespace counted
+
 const CudaOps& counted_cuda_ops() {
-  static const CudaOps table{};
+  static const CudaOps table{.attention_forward = &counted::attention_forward,
+                             .attention_backward = &counted::attention_backward};
   return table;
 }
 

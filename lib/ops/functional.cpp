@@ -7,7 +7,6 @@
 
 #include "lib/ops/saved_value.h"
 #include "tessera/core/error.h"
-#include "tessera/core/meta.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
@@ -42,44 +41,20 @@ class RmsNorm : public Function<RmsNorm> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             double epsilon) {
-    const at::Tensor wide = widened(x);
-    const at::Tensor rstd = (wide.square().mean(-1, true) + epsilon).rsqrt_();
-    context->save_for_backward({x, weight, rstd});
-    return (wide * rstd).mul_(weight).to(x.scalar_type());
+    const at::Tensor input = x.contiguous();
+    const RmsNormOutput result = rms_norm_forward(input, weight, epsilon);
+    context->save_for_backward({input, weight, result.rstd});
+    return result.output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
-    const at::Tensor dy = widened(gradients[0]);
-    const at::Tensor normal = widened(x) * rstd;
-    const at::Tensor dweight = (dy * normal).flatten(0, -2).sum(0).to(weight.scalar_type());
-    at::Tensor dx = dy * weight;
-    dx = dx.sub(normal * (dx * normal).mean(-1, true)).mul_(rstd);
-    return {dx.to(x.scalar_type()), dweight, {}};
-  }
-
- private:
-  static at::Tensor widened(const at::Tensor& x) {
-    return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  }
-};
-
-// The same with ATen's fused kernels.
-class FusedRmsNorm : public Function<FusedRmsNorm> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            double epsilon) {
-    auto [output, rstd] = at::_fused_rms_norm(x, weight.sizes(), weight, epsilon);
-    context->save_for_backward({x, weight, rstd});
-    return output;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const variable_list saved = context->get_saved_variables();
-    auto [dx, dweight] = at::_fused_rms_norm_backward(
-        gradients[0].contiguous(), saved[0], saved[1].sizes(), saved[2], saved[1], {true, true});
-    return {dx, dweight, {}};
+    const LayerNormGradients sinks{at::zeros_like(saved[1]), {}, {}};
+    ColumnSums sums;
+    at::Tensor dx =
+        rms_norm_backward(gradients[0].contiguous(), saved[0], saved[2], saved[1], {}, sinks, sums);
+    add_column_sums(sums);
+    return {dx, sinks.weight, {}};
   }
 };
 
@@ -118,7 +93,8 @@ class AlibiAttention : public Function<AlibiAttention> {
                             const PackedRows& packed) {
     const at::Tensor mask = given.value_or(at::Tensor());
     const at::Tensor input = qkv.contiguous();
-    const AttentionOutput result = alibi_attention_forward(input, slopes, mask, packed);
+    const AttentionOutput result =
+        attention_forward(input, with_alibi(input, slopes), mask, packed);
     save_value(context, "packed", packed);
     context->save_for_backward({input, slopes, mask, result.output, result.log_sum_exp});
     return result.output;
@@ -126,12 +102,17 @@ class AlibiAttention : public Function<AlibiAttention> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {
-        alibi_attention_backward(gradients[0].contiguous(), saved[0], saved[1], saved[2],
-                                 {saved[3], saved[4]}, saved_value<PackedRows>(context, "packed")),
-        {},
-        {},
-        {}};
+    return {attention_backward(gradients[0].contiguous(), saved[0], with_alibi(saved[0], saved[1]),
+                               saved[2], {saved[3], saved[4]},
+                               saved_value<PackedRows>(context, "packed")),
+            {},
+            {},
+            {}};
+  }
+
+ private:
+  static SelfAttention with_alibi(const at::Tensor& qkv, const at::Tensor& slopes) {
+    return alibi(slopes, qkv.size(2) / (3 * slopes.numel()));
   }
 };
 
@@ -180,8 +161,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
   check(weight.dim() == 1 && x.size(-1) == weight.numel(), ErrorCode::kInvalidArgument,
         "rms_norm: x has ", x.size(-1), " columns, weight shape ", weight.sizes(),
         "; both must agree.");
-  return runs_on_gpu(x) ? FusedRmsNorm::apply(x.contiguous(), weight, epsilon)
-                        : RmsNorm::apply(x, weight, epsilon);
+  return RmsNorm::apply(x, weight, epsilon);
 }
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/DeviceGuard.h>
 
+#include <cmath>
+
 #include "lib/ops/counted.h"
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
@@ -84,6 +86,14 @@ at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre
                           sums);
 }
 
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  return TESSERA_DISPATCH(swiglu_forward, gate_up, gate_up);
+}
+
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  return TESSERA_DISPATCH(swiglu_backward_, gradient, gradient, gate_up);
+}
+
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon) {
   return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon);
@@ -99,24 +109,74 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                           residual_gradient, gradients, sums, output);
 }
 
-AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask,
-                                        const PackedRows& packed) {
-  check(qkv.dim() == 3 && slopes.dim() == 1 && qkv.size(2) % (3 * slopes.size(0)) == 0,
-        ErrorCode::kInvalidArgument, "alibi_attention: qkv has shape ", qkv.sizes(),
-        ", expected [batch, sequence, 3 * heads * d] for the ", slopes.numel(),
-        " heads of slopes.");
-  check(!attention_mask.defined() || attention_mask.sizes() == qkv.sizes().slice(0, 2),
-        ErrorCode::kInvalidArgument, "alibi_attention: the attention mask does not have the shape ",
-        qkv.sizes().slice(0, 2), " of qkv.");
-  check_packed(packed, qkv, attention_mask);
-  return TESSERA_DISPATCH(alibi_attention_forward, qkv, qkv, slopes, attention_mask, packed);
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon);
 }
 
-at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
-                                    const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward, const PackedRows& packed) {
-  return TESSERA_DISPATCH(alibi_attention_backward, qkv, gradient, qkv, slopes, attention_mask,
+at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient,
+                             const LayerNormGradients& gradients, ColumnSums& sums,
+                             at::Tensor* output) {
+  return TESSERA_DISPATCH(rms_norm_backward, x, gradient, x, rstd, weight, residual_gradient,
+                          gradients, sums, output);
+}
+
+void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+             const at::Tensor& positions, bool back) {
+  check(x.dim() == 4 && cos.dim() == 2 && cos.sizes() == sin.sizes() &&
+            x.size(3) == 2 * cos.size(1) &&
+            (positions.defined() ? positions.sizes() == x.sizes().slice(0, 2)
+                                 : x.size(1) <= cos.size(0)),
+        ErrorCode::kInvalidArgument, "rotary: x has shape ", x.sizes(), ", the tables ",
+        cos.sizes(), " and ", sin.sizes(), ", positions ",
+        positions.defined() ? positions.sizes() : at::IntArrayRef(),
+        "; expected [batch, sequence, heads, d], [positions, d/2] and [batch, sequence].");
+  TESSERA_DISPATCH(rotary_, x, x, cos, sin, positions, back);
+}
+
+SelfAttention alibi(const at::Tensor& slopes, int64_t head_dim) {
+  return {.heads = slopes.numel(),
+          .key_heads = slopes.numel(),
+          .by_head = true,
+          .scale = 1.0 / std::sqrt(static_cast<double>(head_dim)),
+          .slopes = slopes};
+}
+
+QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& a) {
+  if (a.by_head) {
+    const at::Tensor parts = qkv.unflatten(2, {a.heads, 3, -1});
+    return {parts.select(3, 0), parts.select(3, 1), parts.select(3, 2)};
+  }
+  const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
+  return {heads.narrow(2, 0, a.heads), heads.narrow(2, a.heads, a.key_heads),
+          heads.narrow(2, a.heads + a.key_heads, a.key_heads)};
+}
+
+AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
+  const auto& [heads, key_heads, by_head, scale, slopes] = attention;
+  check(heads > 0 && key_heads > 0 && heads % key_heads == 0 && (!by_head || heads == key_heads),
+        ErrorCode::kInvalidArgument, "attention: ", heads, " heads and ", key_heads,
+        " key heads; the former must be a multiple of the latter.");
+  check(qkv.dim() == 3 && qkv.size(2) % (heads + 2 * key_heads) == 0, ErrorCode::kInvalidArgument,
+        "attention: qkv has shape ", qkv.sizes(),
+        ", expected [batch, sequence, (heads + 2 key "
+        "heads) * d] for ",
+        heads, " heads and ", key_heads, " key heads.");
+  check(!slopes.defined() || slopes.sizes() == at::IntArrayRef(heads), ErrorCode::kInvalidArgument,
+        "attention: slopes have the shape ", slopes.sizes(), " for ", heads, " heads.");
+  check(!attention_mask.defined() || attention_mask.sizes() == qkv.sizes().slice(0, 2),
+        ErrorCode::kInvalidArgument, "attention: the attention mask does not have the shape ",
+        qkv.sizes().slice(0, 2), " of qkv.");
+  check_packed(packed, qkv, attention_mask);
+  return TESSERA_DISPATCH(attention_forward, qkv, qkv, attention, attention_mask, packed);
+}
+
+at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                              const SelfAttention& attention, const at::Tensor& attention_mask,
+                              const AttentionOutput& forward, const PackedRows& packed) {
+  return TESSERA_DISPATCH(attention_backward, qkv, gradient, qkv, attention, attention_mask,
                           forward, packed);
 }
 

@@ -15,10 +15,15 @@
   X(gelu_tanh_forward)                \
   X(gelu_tanh_backward)               \
   X(gelu_tanh_backward_)              \
+  X(swiglu_forward)                   \
+  X(swiglu_backward_)                 \
   X(layer_norm_forward)               \
   X(layer_norm_backward)              \
-  X(alibi_attention_forward)          \
-  X(alibi_attention_backward)         \
+  X(rms_norm_forward)                 \
+  X(rms_norm_backward)                \
+  X(rotary_)                          \
+  X(attention_forward)                \
+  X(attention_backward)               \
   X(attention_to_cache)               \
   X(embedding_backward)               \
   X(logits_forward)                   \

@@ -109,24 +109,77 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   return dx.view(x.sizes());
 }
 
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  const at::Tensor wide_x = x.to(wide(x));
+  const at::Tensor rstd = (wide_x.square().mean(-1, true) + epsilon).rsqrt_();
+  return {(wide_x * rstd).mul_(weight).to(x.scalar_type()), rstd.reshape(-1)};
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient,
+                             const LayerNormGradients& gradients, ColumnSums& sums,
+                             at::Tensor* output) {
+  const auto type = wide(x);
+  const at::Tensor wide_weight = weight.to(type), dy = rows(gradient).to(type);
+  const at::Tensor normal = rows(x).to(type) * rstd.unsqueeze(1), scaled = dy * wide_weight;
+  at::Tensor dx = scaled - normal * (scaled * normal).mean(1, true);
+  dx.mul_(rstd.unsqueeze(1));
+  if (residual_gradient.defined()) dx.add_(rows(residual_gradient));
+  collect(dy * normal, gradients.weight, sums);
+  dx = dx.to(x.scalar_type());
+  collect(dx, gradients.column_sum, sums);
+  if (output) *output = (normal * wide_weight).to(x.scalar_type()).view(x.sizes());
+  return dx.view(x.sizes());
+}
+
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  const auto parts = gate_up.chunk(2, -1);
+  return at::silu(parts[0]).mul_(parts[1]);
+}
+
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  const auto parts = gate_up.to(wide(gate_up)).chunk(2, -1);
+  const at::Tensor dy = gradient.to(wide(gradient)), active = at::silu(parts[0]);
+  const at::Tensor result = at::cat({at::silu_backward(dy * parts[1], parts[0]), active * dy}, -1);
+  gradient.copy_(active * parts[1]);
+  return result.to(gate_up.scalar_type());
+}
+
+void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+             const at::Tensor& positions, bool back) {
+  const auto of_tokens = [&](const at::Tensor& table) {  // [..., sequence, 1, d/2]
+    return (positions.defined() ? at::embedding(table, positions) : table.narrow(0, 0, x.size(1)))
+        .unsqueeze(-2);
+  };
+  const at::Tensor c = of_tokens(cos), s = back ? of_tokens(sin).neg() : of_tokens(sin);
+  at::Tensor first = x.narrow(3, 0, x.size(3) / 2),
+             second = x.narrow(3, x.size(3) / 2, x.size(3) / 2);
+  const at::Tensor turned = first * c - second * s;
+  second.copy_(second * c + first * s);
+  first.copy_(turned);
+}
+
 namespace {
 
-struct Attention {
-  at::Tensor q, k, v;  // [batch, heads, sequence, d], wide
+struct Scores {
+  at::Tensor q, k, v;  // [batch, heads, sequence, d], wide; keys for each query head
   at::Tensor scores;   // [batch, heads, sequence, sequence], -inf where not visible
-  double scale = 1.0;
+  int64_t groups;
 
-  Attention(const at::Tensor& qkv, const at::Tensor& slopes, const at::Tensor& mask) {
-    const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = slopes.size(0);
-    const int64_t d = qkv.size(2) / (3 * heads);
-    const auto parts =
-        qkv.to(wide(qkv)).view({batch, sequence, heads, 3, d}).permute({3, 0, 2, 1, 4});
-    q = parts[0], k = parts[1], v = parts[2];
-    scale = 1.0 / std::sqrt(double(d));
-    const at::Tensor position = at::arange(sequence, slopes.options());
+  Scores(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask)
+      : groups(attention.heads / attention.key_heads) {
+    const int64_t batch = qkv.size(0), sequence = qkv.size(1);
+    const auto parts = split_heads(qkv.to(wide(qkv)), attention);
+    q = parts.q.transpose(1, 2);
+    k = parts.k.transpose(1, 2).repeat_interleave(groups, 1);
+    v = parts.v.transpose(1, 2).repeat_interleave(groups, 1);
+    const at::Tensor position = at::arange(sequence, qkv.options().dtype(at::kFloat));
     const at::Tensor distance = position.unsqueeze(0) - position.unsqueeze(1);
-    scores = at::matmul(q, k.transpose(2, 3)).mul_(scale);
-    scores.add_(slopes.to(wide(qkv)).view({-1, 1, 1}) * distance);
+    scores = at::matmul(q, k.transpose(2, 3)).mul_(attention.scale);
+    if (attention.slopes.defined()) {
+      scores.add_(attention.slopes.to(wide(qkv)).view({-1, 1, 1}) * distance);
+    }
     at::Tensor hidden = (distance > 0).view({1, 1, sequence, sequence});
     if (mask.defined()) {
       hidden = hidden.logical_or(mask.logical_not().view({batch, 1, 1, sequence}));
@@ -137,62 +190,58 @@ struct Attention {
 
 }  // namespace
 
-AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask,
-                                        const PackedRows& packed) {
+AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
   if (packed.defined()) {
     std::vector<at::Tensor> outputs, log_sum_exps;
     for (const at::Tensor& row : each_row(qkv, packed)) {
-      const AttentionOutput alone = alibi_attention_forward(row, slopes, {}, {});
+      const AttentionOutput alone = reference::attention_forward(row, attention, {}, {});
       outputs.push_back(alone.output);
       log_sum_exps.push_back(alone.log_sum_exp);
     }
     return {at::cat(outputs, 1).view({qkv.size(0), qkv.size(1), -1}), at::cat(log_sum_exps, 2)};
   }
-  const Attention a(qkv, slopes, attention_mask);
+  const Scores s(qkv, attention, attention_mask);
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  at::Tensor log_sum_exp = a.scores.logsumexp(3);
+  at::Tensor log_sum_exp = s.scores.logsumexp(3);
   // exp(-inf - inf) = 0: a query that sees nothing attends to nothing.
   log_sum_exp.masked_fill_(log_sum_exp.eq(-infinity), infinity);
-  const at::Tensor output = at::matmul((a.scores - log_sum_exp.unsqueeze(3)).exp_(), a.v);
-  return {output.transpose(1, 2)
-              .to(qkv.scalar_type())
-              .reshape({qkv.size(0), qkv.size(1), qkv.size(2) / 3}),
+  const at::Tensor output = at::matmul((s.scores - log_sum_exp.unsqueeze(3)).exp_(), s.v);
+  return {output.transpose(1, 2).to(qkv.scalar_type()).reshape({qkv.size(0), qkv.size(1), -1}),
           log_sum_exp};
 }
 
-at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
-                                    const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward, const PackedRows& packed) {
+at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                              const SelfAttention& attention, const at::Tensor& attention_mask,
+                              const AttentionOutput& forward, const PackedRows& packed) {
   if (packed.defined()) {
     const auto gradients = each_row(gradient, packed), rows = each_row(qkv, packed),
                outputs = each_row(forward.output, packed),
                log_sum_exps = forward.log_sum_exp.split_with_sizes(packed.lengths, 2);
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < rows.size(); ++i) {
-      results.push_back(alibi_attention_backward(gradients[i], rows[i], slopes, {},
-                                                 {outputs[i], log_sum_exps[i]}, {}));
+      results.push_back(reference::attention_backward(gradients[i], rows[i], attention, {},
+                                           {outputs[i], log_sum_exps[i]}, {}));
     }
     return at::cat(results, 1).view(qkv.sizes());
   }
-  const Attention a(qkv, slopes, attention_mask);
-  const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = slopes.size(0);
-  const int64_t d = qkv.size(2) / (3 * heads);
+  const Scores s(qkv, attention, attention_mask);
   const auto by_head = [&](const at::Tensor& x) {
-    return x.to(wide(x)).view({batch, sequence, heads, d}).transpose(1, 2);
+    return x.to(wide(x)).unflatten(2, {attention.heads, -1}).transpose(1, 2);
   };
   const at::Tensor dy = by_head(gradient);
-  const at::Tensor probability = (a.scores - forward.log_sum_exp.unsqueeze(3)).exp_();
-  at::Tensor dscores = at::matmul(dy, a.v.transpose(2, 3));
-  dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(a.scale);
-  const at::Tensor result = at::empty({batch, sequence, heads, 3, d}, qkv.options());
-  const auto put = [&](int part, const at::Tensor& x) {
-    result.select(3, part).copy_(x.transpose(1, 2));
+  const at::Tensor probability = (s.scores - forward.log_sum_exp.unsqueeze(3)).exp_();
+  at::Tensor dscores = at::matmul(dy, s.v.transpose(2, 3));
+  dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(attention.scale);
+  at::Tensor result = at::empty_like(qkv);
+  auto [dq, dk, dv] = split_heads(result, attention);
+  const auto of_keys = [&](const at::Tensor& x) {  // those of a key head's queries add up
+    return x.unflatten(1, {attention.key_heads, s.groups}).sum(2).transpose(1, 2);
   };
-  put(0, at::matmul(dscores, a.k));
-  put(1, at::matmul(dscores.transpose(2, 3), a.q));
-  put(2, at::matmul(probability.transpose(2, 3), dy));
-  return result.view(qkv.sizes());
+  dq.copy_(at::matmul(dscores, s.k).transpose(1, 2));
+  dk.copy_(of_keys(at::matmul(dscores.transpose(2, 3), s.q)));
+  dv.copy_(of_keys(at::matmul(probability.transpose(2, 3), dy)));
+  return result;
 }
 
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,

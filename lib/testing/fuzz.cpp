@@ -149,7 +149,6 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
   FuzzModel model;
   try {
     model = family.build(c);
-    model.gives_scores = model.gives_scores && !options.own_strategy;
   } catch (const Error& error) {
     return {Outcome::Kind::kRefused, error.what()};
   }

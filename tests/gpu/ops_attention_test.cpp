@@ -10,7 +10,13 @@ namespace {
 
 struct Shape {
   int64_t batch, sequence, heads, d;
+  int64_t key_heads = 0;  // 0: as BLOOM, with ALiBi; else as GPT-2 and Llama
 };
+
+ops::SelfAttention attention_of(const Shape& s) {
+  if (s.key_heads == 0) return ops::alibi(ops::alibi_slopes(s.heads).to(at::kCUDA), s.d);
+  return {.heads = s.heads, .key_heads = s.key_heads, .scale = 0.7 / std::sqrt(double(s.d))};
+}
 
 PackedRows packed_on_gpu(std::vector<int64_t> lengths, int64_t sequence) {
   MicroBatch batch;
@@ -20,30 +26,26 @@ PackedRows packed_on_gpu(std::vector<int64_t> lengths, int64_t sequence) {
 
 void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask,
                      const PackedRows& packed = {}) {
-  INFO("batch " << s.batch << " sequence " << s.sequence << " heads " << s.heads << " d " << s.d
-                << " type " << at::toString(type) << (mask.defined() ? " masked" : "")
-                << (packed.defined() ? " packed" : ""));
+  INFO("batch " << s.batch << " sequence " << s.sequence << " heads " << s.heads << " of "
+                << s.key_heads << " keys, d " << s.d << " type " << at::toString(type)
+                << (mask.defined() ? " masked" : "") << (packed.defined() ? " packed" : ""));
   const auto options = at::TensorOptions(at::kCUDA);
-  const at::Tensor qkv = at::randn({s.batch, s.sequence, s.heads * 3 * s.d}, options).to(type);
+  const ops::SelfAttention attention = attention_of(s);
+  const int64_t columns = (s.heads + 2 * attention.key_heads) * s.d;
+  const at::Tensor qkv = at::randn({s.batch, s.sequence, columns}, options).to(type);
   const at::Tensor gradient = at::randn({s.batch, s.sequence, s.heads * s.d}, options).to(type);
-  const at::Tensor slopes = ops::alibi_slopes(s.heads).to(at::kCUDA);
-  const auto mine = ops::alibi_attention_forward(qkv, slopes, mask, packed);
-  const at::Tensor dqkv = ops::alibi_attention_backward(gradient, qkv, slopes, mask, mine, packed);
+  const auto mine = ops::attention_forward(qkv, attention, mask, packed);
+  const at::Tensor dqkv = ops::attention_backward(gradient, qkv, attention, mask, mine, packed);
   const at::Tensor exact = qkv.to(at::kDouble);
-  const auto expected = ops::reference::alibi_attention_forward(exact, slopes, mask, packed);
-  const at::Tensor dexpected = ops::reference::alibi_attention_backward(
-      gradient.to(at::kDouble), exact, slopes, mask, expected, packed);
+  const auto expected = ops::reference::attention_forward(exact, attention, mask, packed);
+  const at::Tensor dexpected = ops::reference::attention_backward(
+      gradient.to(at::kDouble), exact, attention, mask, expected, packed);
   const double tolerance = type == at::kBFloat16 ? 1e-2 : type == at::kHalf ? 2e-3 : 1e-5;
   CHECK(relative_error(mine.output, expected.output) < tolerance);
-  const auto parts = [&](const at::Tensor& x) {
-    return x.view({s.batch, s.sequence, s.heads, 3, s.d});
-  };
-  for (int part = 0; part < 3; ++part) {
-    INFO("gradient "
-         << "QKV"[part]);
-    CHECK(relative_error(parts(dqkv).select(3, part), parts(dexpected).select(3, part)) <
-          tolerance);
-  }
+  const auto a = ops::split_heads(dqkv, attention), b = ops::split_heads(dexpected, attention);
+  CHECK(relative_error(a.q, b.q) < tolerance);
+  CHECK(relative_error(a.k, b.k) < tolerance);
+  CHECK(relative_error(a.v, b.v) < tolerance);
   if (mask.defined()) {
     const at::Tensor blind = mask.cumsum(1).eq(0);
     CHECK(mine.output.index({blind}).eq(0).all().item<bool>());
@@ -62,6 +64,22 @@ TEST_CASE("attention on the GPU, heads of bloom-560m, 3b and 7b1") {
       check_attention(s, type, {});
     }
   }
+}
+
+TEST_CASE("attention on the GPU without ALiBi, one key head for one or several queries") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(36);
+  const PackedRows rows = packed_on_gpu({100, 1, 27, 64, 64, 2, 40, 86}, 128);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [heads, key_heads, d] :
+         {std::tuple{12, 12, 64}, {32, 8, 64}, {24, 8, 128}, {4, 1, 80}}) {
+      check_attention({2, 512, heads, d, key_heads}, type, {});
+      check_attention({3, 130, heads, d, key_heads}, type, {});
+      check_attention({3, 128, heads, d, key_heads}, type, {}, rows);
+    }
+  }
+  check_attention({2, 33, 4, 20, 2}, at::kBFloat16, {});
+  check_attention({2, 33, 4, 16, 2}, at::kFloat, {});
 }
 
 TEST_CASE("attention on the GPU with padding on either side") {

@@ -3,6 +3,7 @@
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/gpu.h"
+#include "tests/unit/models/decoder_cases.h"
 #include "tests/unit/ops/gradients.h"
 
 using namespace tessera;
@@ -77,6 +78,64 @@ TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64
     compare(2560, 32, type, {}, false);
     compare(256, 4, type, {}, true);
     compare(24, 3, type, {}, false);  // nothing fits the kernels
+  }
+}
+
+namespace {
+
+// Loss-like run of one version; gradients lie as a strategy lays them.
+at::Tensor run_case(const DecoderCase& test, Version version, const at::Tensor& input,
+                    Tensors& weights, const PackedRows& packed) {
+  lay_side_by_side(weights);
+  DecoderBlockOptions options = test.options;
+  if (options.rotary.cos.defined()) {
+    options.rotary = {options.rotary.cos.to(at::kCUDA), options.rotary.sin.to(at::kCUDA)};
+  }
+  const at::Tensor output =
+      run_decoder(version, input, test.with(weights), options, {}, {}, packed);
+  const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
+  torch::autograd::backward({output}, {gradient.to(output.scalar_type()).view_as(output)});
+  return output.detach();
+}
+
+void compare(const DecoderCase& test, int64_t hidden, at::ScalarType type,
+             const PackedRows& packed) {
+  INFO(test.name << " hidden " << hidden << " type " << at::toString(type)
+                 << (packed.defined() ? " packed" : ""));
+  Tensors mine, exact;
+  for (const at::Tensor& w : test.tensors()) {
+    mine.push_back(leaf(w.to(at::kCUDA, type)));
+    exact.push_back(leaf(mine.back().to(at::kDouble)));
+  }
+  const at::Tensor input = leaf(at::randn({3, 64, hidden}, kOnGpu).to(type)),
+                   exact_input = leaf(input.to(at::kDouble));
+  const at::Tensor a = run_case(test, Version::kFused, input, mine, packed);
+  const at::Tensor b = run_case(test, Version::kComposed, exact_input, exact, packed);
+  const double tolerance = type == at::kBFloat16 ? 2e-2 : 3e-3;
+  CHECK(relative_error(a, b) < tolerance);
+  CHECK(relative_error(input.grad(), exact_input.grad()) < tolerance);
+  for (size_t i = 0; i < mine.size(); ++i) {
+    INFO("gradient of weight " << i);
+    CHECK(relative_error(mine[i].grad() - 0.5, exact[i].grad() - 0.5) < 2 * tolerance);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the composed ones in fp64") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(62);
+  MicroBatch batch;
+  batch.packed = make_packed_rows({30, 34, 1, 63, 20, 44}, 64);
+  const PackedRows rows = batch.to(at::kCUDA).packed;
+  const std::vector<DecoderSizes> all{{768, 12, 4, 64, 3072}, {512, 8, 2, 64, 1536}, {24, 3, 3, 8}};
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const DecoderSizes& sizes : all) {
+      for (const DecoderCase& test : decoder_cases(sizes)) {
+        compare(test, sizes.hidden, type, {});
+        compare(test, sizes.hidden, type, rows);
+      }
+    }
   }
 }
 

@@ -50,6 +50,70 @@ void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
   }
 }
 
+void check_rms_norm(int64_t rows, int64_t n, at::ScalarType type) {
+  INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+  const auto draw = [&](at::IntArrayRef shape) { return at::randn(shape, kOnGpu).to(type); };
+  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 2 + 1).to(type), weight = draw({n});
+  const at::Tensor gradient = draw({rows, n}), residual = draw({rows, n});
+  const double tolerance = tolerance_of(type);
+  const auto mine = ops::rms_norm_forward(x, weight, 1e-5);
+  const auto expected = ops::reference::rms_norm_forward(exact(x), exact(weight), 1e-5);
+  CHECK(relative_error(mine.output, expected.output) < tolerance);
+  CHECK(relative_error(mine.rstd, expected.rstd) < 1e-5);
+  for (const at::Tensor& r : {residual, at::Tensor()}) {
+    const auto sinks = [&](at::ScalarType t) {
+      return ops::LayerNormGradients{
+          at::ones({n}, kOnGpu.dtype(t)), {}, at::ones({n}, kOnGpu.dtype(t))};
+    };
+    const auto a = sinks(type), b = sinks(at::kDouble);
+    ops::ColumnSums sums, exact_sums;
+    at::Tensor output, exact_output;
+    const at::Tensor dx =
+        ops::rms_norm_backward(gradient, x, mine.rstd, weight, r, a, sums, &output);
+    ops::add_column_sums(sums);
+    const at::Tensor dexpected =
+        ops::reference::rms_norm_backward(exact(gradient), exact(x), expected.rstd, exact(weight),
+                                          r.defined() ? exact(r) : r, b, exact_sums, &exact_output);
+    ops::reference::add_column_sums(exact_sums);
+    CHECK(relative_error(dx, dexpected) < tolerance);
+    CHECK(relative_error(output, exact_output) < tolerance);
+    CHECK(relative_error(a.weight, b.weight) < tolerance);
+    CHECK(relative_error(a.column_sum, b.column_sum) < tolerance);
+  }
+}
+
+void check_swiglu(int64_t rows, int64_t n, at::ScalarType type) {
+  INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+  const at::Tensor gate_up = (at::randn({rows, 2 * n}, kOnGpu) * 3).to(type);
+  const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
+  const at::Tensor y = ops::reference::swiglu_forward(exact(gate_up));
+  const at::Tensor dexpected = ops::reference::swiglu_backward_(exact(gradient), exact(gate_up));
+  const double tolerance = tolerance_of(type);
+  CHECK(relative_error(ops::swiglu_forward(gate_up), y) < tolerance);
+  const at::Tensor in_place = gradient.clone();
+  CHECK(relative_error(ops::swiglu_backward_(in_place, gate_up), dexpected) < tolerance);
+  CHECK(relative_error(in_place, y) < tolerance);
+}
+
+// Of the heads at the front of wider tokens; what lies behind them stays.
+void check_rotary(int64_t heads, int64_t d, at::ScalarType type) {
+  INFO("heads " << heads << " d " << d << " type " << at::toString(type));
+  constexpr int64_t kBatch = 3, kSequence = 37, kPositions = 50;
+  const at::Tensor angles = at::rand({kPositions, d / 2}, kOnGpu) * 7;
+  const at::Tensor cos = angles.cos(), sin = angles.sin();
+  const at::Tensor places = at::randint(kPositions, {kBatch, kSequence}, kOnGpu.dtype(at::kLong));
+  for (const at::Tensor& positions : {at::Tensor(), places}) {
+    for (const bool back : {false, true}) {
+      const at::Tensor x = at::randn({kBatch, kSequence, heads + 2, d}, kOnGpu).to(type);
+      const at::Tensor expected = exact(x), before = x.clone();
+      ops::rotary_(x.narrow(2, 0, heads), cos, sin, positions, back);
+      ops::reference::rotary_(expected.narrow(2, 0, heads), cos, sin, positions, back);
+      CHECK(relative_error(x, expected) < tolerance_of(type));
+      CHECK(x.narrow(2, heads, 2).equal(before.narrow(2, heads, 2)));
+    }
+  }
+}
+
 void check_gelu(int64_t rows, int64_t n, at::ScalarType type) {
   INFO("rows " << rows << " n " << n << " type " << at::toString(type));
   const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 3).to(type);
@@ -67,12 +131,16 @@ void check_gelu(int64_t rows, int64_t n, at::ScalarType type) {
   CHECK(relative_error(columns, dx.sum(0) + 1) < tolerance);
 }
 
-void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type) {
-  INFO("rows " << rows << " in " << in << " out " << out << " type " << at::toString(type));
+// in_out: weight and gradient as transposed views.
+void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bool in_out = false) {
+  INFO("rows " << rows << " in " << in << " out " << out << " type " << at::toString(type)
+               << (in_out ? " stored [in, out]" : ""));
   const auto draw = [&](at::IntArrayRef shape, double scale) {
     return (at::randn(shape, kOnGpu) * scale).to(type);
   };
-  const at::Tensor x = draw({rows, in}, 1), weight = draw({out, in}, 1 / std::sqrt(double(in)));
+  const auto stored = [&](const at::Tensor& x) { return in_out ? x.t().contiguous().t() : x; };
+  const at::Tensor x = draw({rows, in}, 1),
+                   weight = stored(draw({out, in}, 1 / std::sqrt(double(in))));
   const at::Tensor bias = draw({out}, 1), residual = draw({rows, out}, 1),
                    gradient = draw({rows, out}, 1);
   const double tolerance = tolerance_of(type);
@@ -91,7 +159,7 @@ void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type) {
                        at::mm(exact(gradient), exact(weight))) < tolerance);
   const at::Tensor dweight = at::mm(exact(gradient).t(), exact(x));
   for (const at::ScalarType sum_type : {type, at::kFloat}) {
-    const at::Tensor sum = at::ones({out, in}, kOnGpu.dtype(sum_type));
+    const at::Tensor sum = stored(at::ones({out, in}, kOnGpu.dtype(sum_type)));
     ops::linear_backward_weight(gradient, x, sum);
     CHECK(relative_error(sum, dweight + 1) < tolerance);
     ops::linear_backward_weight(gradient, x, sum);
@@ -118,6 +186,31 @@ TEST_CASE("layer norm on the GPU") {
   }
 }
 
+TEST_CASE("RMS norm on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(39);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {64, 72, 1024, 2048, 3072, 4096}) {
+      for (const int64_t rows : {1, 7, 1001}) check_rms_norm(rows, n, type);
+    }
+    check_rms_norm(5, 20, type);
+    check_rms_norm(5, 5120, type);
+  }
+}
+
+TEST_CASE("SwiGLU and rotary positions on the GPU, in place") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(40);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [rows, n] : {std::pair{1001, 8192}, {3, 8}, {70, 104}, {5, 20}}) {
+      check_swiglu(rows, n, type);
+    }
+    for (const auto& [heads, d] : {std::pair{40, 64}, {3, 128}, {1, 16}, {5, 80}, {3, 24}}) {
+      check_rotary(heads, d, type);
+    }
+  }
+}
+
 TEST_CASE("gelu on the GPU") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(35);
@@ -137,6 +230,9 @@ TEST_CASE("linear layers on the GPU") {
     check_linear(333, 2560, 2560, type);
     check_linear(40, 72, 24, type);
     check_linear(7, 20, 12, type);
+    check_linear(520, 768, 2304, type, true);
+    check_linear(333, 3072, 768, type, true);
+    check_linear(7, 20, 12, type, true);
   }
 }
 

@@ -54,8 +54,9 @@ at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& 
 // The forward pass alone, without gradients and with any attention: qkv [batch, sequence, 3h] ->
 // [batch, sequence, h], both of the rank's heads.
 at::Tensor bloom_block_inference(const at::Tensor& hidden, const BloomBlockWeights& weights,
-                                 double epsilon, bool residual_post_layernorm,
-                                 at::IntArrayRef tokens, const TensorAxis& axis,
+                                 const at::Tensor& slopes, double epsilon,
+                                 bool residual_post_layernorm, at::IntArrayRef tokens,
+                                 const TensorAxis& axis,
                                  const std::function<at::Tensor(const at::Tensor&)>& attention);
 
 }  // namespace tessera

@@ -23,15 +23,15 @@ at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_fact
 
 // Cosines and sines of position * frequency.
 struct RotaryTables {
-  at::Tensor cos, sin;  // fp32 [sequence, d/2], or [batch, sequence, d/2] of their own positions
+  at::Tensor cos, sin;  // fp32 [positions, d/2]
 };
-RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t sequence);
-// Those of positions [batch, sequence], all of which the tables have.
-RotaryTables at_positions(const RotaryTables& tables, const at::Tensor& positions);
+RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions);
 
 // Turns the pairs (x[i], x[i + d/2]) of every head by their position's angles, in fp32 and rounded
-// once. x [batch, sequence, heads, d].
-at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables);
+// once. x [batch, sequence, heads, d]; positions int64 [batch, sequence], all of which the tables
+// have; undefined: a token's position is its place in the sequence.
+at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables,
+                  const at::Tensor& positions = {});
 
 struct CausalAttentionOptions {
   double scale = 1.0;

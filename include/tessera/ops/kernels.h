@@ -23,6 +23,7 @@ struct ColumnSums {
 };
 void add_column_sums(ColumnSums& sums);  // and empties it
 
+// A weight is [out, in]; it, or its gradient, may be the transposed view of one stored [in, out].
 // x W^T + bias + residual; bias [out] and residual [..., out] may be undefined.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                           const at::Tensor& residual = {});
@@ -49,6 +50,11 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
                                const at::Tensor& bias_gradient, ColumnSums& sums);
 
+// silu(gate) * up of gate_up [..., 2 n], which holds gate and then up -> [..., n].
+at::Tensor swiglu_forward(const at::Tensor& gate_up);
+// -> the gradient of gate_up; gradient [..., n] is overwritten with swiglu_forward(gate_up).
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up);
+
 struct LayerNormOutput {
   at::Tensor output, mean, rstd;  // mean and rstd [rows], fp32 (fp64 for fp64)
 };
@@ -68,18 +74,50 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                const LayerNormGradients& gradients, ColumnSums& sums,
                                at::Tensor* output = nullptr);
 
+struct RmsNormOutput {
+  at::Tensor output, rstd;  // rstd as a layer norm's
+};
+// As rms_norm in functional.h.
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+// As layer_norm_backward; gradients.bias is left alone.
+at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient,
+                             const LayerNormGradients& gradients, ColumnSums& sums,
+                             at::Tensor* output = nullptr);
+
+// In place on x [batch, sequence, heads, d], whose tokens may be apart, as rotary in attention.h:
+// turns by the tables' rows [n, d/2] that positions [batch, sequence] (int64) names, or by the
+// first `sequence` of them where that is undefined. back: the other way round, as gradients go.
+void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+             const at::Tensor& positions, bool back);
+
+// Causal attention of tokens to those before them, out of one tensor qkv [batch, sequence, (heads +
+// 2 key_heads) d].
+struct SelfAttention {
+  int64_t heads = 0, key_heads = 0;  // query head i reads key head i / (heads / key_heads)
+  // Columns of qkv are [heads, 3, d], as BLOOM stores them; else all queries, all keys, all values.
+  bool by_head = false;
+  double scale = 1.0;
+  at::Tensor slopes;  // ALiBi: fp32 [heads] on qkv's device; undefined: none
+};
+struct QueriesKeysValues {
+  at::Tensor q, k, v;  // [batch, sequence, heads or key_heads, d]
+};
+SelfAttention alibi(const at::Tensor& slopes, int64_t head_dim);                       // BLOOM's
+QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& attention);  // views
+
 struct AttentionOutput {
   at::Tensor output, log_sum_exp;  // [batch, sequence, heads * d]; fp32 [batch, heads, sequence],
                                    // private to the version that wrote it
 };
-// As alibi_attention in functional.h.
-AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask,
-                                        const PackedRows& packed = {});
+// score(i, j) = scale q_i . k_j + slope (j - i), j <= i; mask and packed as in functional.h.
+AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                  const at::Tensor& attention_mask, const PackedRows& packed = {});
 // -> the gradient of qkv, in its layout.
-at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
-                                    const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward, const PackedRows& packed = {});
+at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                              const SelfAttention& attention, const at::Tensor& attention_mask,
+                              const AttentionOutput& forward, const PackedRows& packed = {});
 
 // One more token of every row: its key and value become number lengths[row] of those kept, and its
 // query attends to all up to it.

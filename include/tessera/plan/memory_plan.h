@@ -10,10 +10,9 @@ namespace tessera {
 struct MemoryPlan {
   LayoutCost state;  // parameters, gradients, optimizer, buffers; on the host
   Activations activations;
-  double workspace = 0;                   // of matrix products
   double communicators = 0, context = 0;  // not tensors
 
-  double tensors() const { return state.device_bytes() + activations.total() + workspace; }
+  double tensors() const { return state.device_bytes() + activations.total(); }
   double device_bytes() const { return tensors() + communicators + context; }
   // On hosts without a GPU all is one memory.
   double needed(const Card& card) const {

@@ -8,58 +8,91 @@
 namespace tessera::ops::cuda {
 namespace {
 
-AttentionShape shape_of(const at::Tensor& qkv, const at::Tensor& slopes, const PackedRows& packed) {
-  const int64_t heads = slopes.size(0);
-  return {qkv.size(0),       qkv.size(1),     heads, qkv.size(2) / (3 * heads),
-          qkv.scalar_type(), packed.defined()};
+AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
+                        const PackedRows& packed) {
+  return {.batch = qkv.size(0),
+          .sequence = qkv.size(1),
+          .heads = attention.heads,
+          .key_heads = attention.key_heads,
+          .d = qkv.size(2) / (attention.heads + 2 * attention.key_heads),
+          .type = qkv.scalar_type(),
+          .scale = float(attention.scale),
+          .by_head = attention.by_head,
+          .alibi = attention.slopes.defined(),
+          .packed = packed.defined()};
 }
 
-bool fits_graph(const at::Tensor& qkv, const at::Tensor& slopes, const at::Tensor& mask,
+bool fits_graph(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
                 const PackedRows& packed) {
+  const at::Tensor& slopes = attention.slopes;
   return !mask.defined() && fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 &&
-         slopes.scalar_type() == at::kFloat && slopes.is_contiguous() &&
-         has_attention_graph(shape_of(qkv, slopes, packed));
+         (!slopes.defined() || (slopes.scalar_type() == at::kFloat && slopes.is_contiguous())) &&
+         has_attention_graph(shape_of(qkv, attention, packed));
 }
 
 }  // namespace
 
-AttentionOutput alibi_attention_forward(const at::Tensor& qkv, const at::Tensor& slopes,
-                                        const at::Tensor& attention_mask,
-                                        const PackedRows& packed) {
-  if (!fits_graph(qkv, slopes, attention_mask, packed)) {
-    return reference::alibi_attention_forward(qkv, slopes, attention_mask, packed);
+AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
+  if (!fits_graph(qkv, attention, attention_mask, packed)) {
+    return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
-  const AttentionShape shape = shape_of(qkv, slopes, packed);
+  const AttentionShape shape = shape_of(qkv, attention, packed);
   AttentionOutput result{
       at::empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv.options()),
-      at::empty({shape.batch, shape.heads, shape.sequence}, slopes.options())};
+      at::empty({shape.batch, shape.heads, shape.sequence}, qkv.options().dtype(at::kFloat))};
   run_attention_forward(shape, {.qkv = qkv.data_ptr(),
-                                .slopes = slopes.data_ptr(),
+                                .slopes = data_or_null(attention.slopes),
                                 .first_keys = data_or_null(packed.first_keys),
                                 .output = result.output.data_ptr(),
                                 .log_sum_exp = result.log_sum_exp.data_ptr()});
   return result;
 }
 
-at::Tensor alibi_attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
-                                    const at::Tensor& slopes, const at::Tensor& attention_mask,
-                                    const AttentionOutput& forward, const PackedRows& packed) {
-  if (!fits_graph(qkv, slopes, attention_mask, packed)) {
-    return reference::alibi_attention_backward(gradient, qkv, slopes, attention_mask, forward,
-                                               packed);
+at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                              const SelfAttention& attention, const at::Tensor& attention_mask,
+                              const AttentionOutput& forward, const PackedRows& packed) {
+  if (!fits_graph(qkv, attention, attention_mask, packed)) {
+    return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }
   at::Tensor dqkv = at::empty_like(qkv);
   at::Tensor incoming = gradient.contiguous();
   if (!is_aligned(incoming)) incoming = incoming.clone();
-  run_attention_backward(shape_of(qkv, slopes, packed),
+  run_attention_backward(shape_of(qkv, attention, packed),
                          {.qkv = qkv.data_ptr(),
-                          .slopes = slopes.data_ptr(),
+                          .slopes = data_or_null(attention.slopes),
                           .first_keys = data_or_null(packed.first_keys),
                           .output = forward.output.data_ptr(),
                           .log_sum_exp = forward.log_sum_exp.data_ptr(),
                           .gradient = incoming.data_ptr(),
                           .dqkv = dqkv.data_ptr()});
   return dqkv;
+}
+
+// Heads are contiguous and tokens equally far apart, in the query and key part of a wider row.
+void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+             const at::Tensor& positions, bool back) {
+  const int64_t d = x.size(3), stride = x.stride(1);
+  const bool fit =
+      is_16_bit(x) && is_aligned(x) && d % 16 == 0 && x.stride(3) == 1 && x.stride(2) == d &&
+      stride % 8 == 0 && (x.size(0) == 1 || x.stride(0) == x.size(1) * stride) && x.numel() > 0 &&
+      cos.scalar_type() == at::kFloat && cos.is_contiguous() && sin.scalar_type() == at::kFloat &&
+      sin.is_contiguous() &&
+      (!positions.defined() || (positions.scalar_type() == at::kLong && positions.is_contiguous()));
+  if (!fit) return reference::rotary_(x, cos, sin, positions, back);
+  rotary(type_of(x),
+         {.x = x.data_ptr(),
+          .token_stride = stride,
+          .tokens = x.size(0) * x.size(1),
+          .sequence = x.size(1),
+          .heads = int(x.size(2)),
+          .d = int(d),
+          .cos = static_cast<const float*>(cos.const_data_ptr()),
+          .sin = static_cast<const float*>(sin.const_data_ptr()),
+          .positions = static_cast<const int64_t*>(data_or_null(positions)),
+          .back = back},
+         stream());
+  check_launch("rotary");
 }
 
 }  // namespace tessera::ops::cuda

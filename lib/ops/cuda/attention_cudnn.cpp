@@ -67,39 +67,51 @@ class Plan {
     g.set_io_data_type(shape.type == at::kHalf ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    const auto [batch, sequence, heads, d, type, packed_rows] = shape;
-    const Sizes sizes{batch, heads, sequence, d};
-    const Sizes interleaved{sequence * heads * 3 * d, 3 * d, heads * 3 * d, 1};
+    const int64_t batch = shape.batch, sequence = shape.sequence, heads = shape.heads, d = shape.d;
+    const int64_t row = (heads + 2 * shape.key_heads) * d;
+    const Sizes sizes{batch, heads, sequence, d}, key_sizes{batch, shape.key_heads, sequence, d};
+    const Sizes inside{sequence * row, shape.by_head ? 3 * d : d, row, 1};
     const Sizes packed{sequence * heads * d, d, heads * d, 1};
     const Sizes stats_sizes{batch, heads, sequence, 1},
         stats_strides{heads * sequence, sequence, 1, 1};
-    const Attributes q = tensor(g, kQ, sizes, interleaved), k = tensor(g, kK, sizes, interleaved),
-                     v = tensor(g, kV, sizes, interleaved);
-    const Attributes slopes = tensor(g, kSlopes, {1, heads, 1, 1}, {heads, 1, 1, 1});
-    slopes->set_data_type(fe::DataType_t::FLOAT);
-    Attributes first_keys;
-    if (packed_rows) {
+    const Attributes q = tensor(g, kQ, sizes, inside), k = tensor(g, kK, key_sizes, inside),
+                     v = tensor(g, kV, key_sizes, inside);
+    Attributes slopes, first_keys;
+    if (shape.alibi) {
+      slopes = tensor(g, kSlopes, {1, heads, 1, 1}, {heads, 1, 1, 1});
+      slopes->set_data_type(fe::DataType_t::FLOAT);
+    }
+    if (shape.packed) {
       first_keys = tensor(g, kFirstKeys, {batch, 1, sequence, 1}, {sequence, sequence, 1, 1});
       first_keys->set_data_type(fe::DataType_t::INT32);
     }
     // score + slope * key, then the masks. The softmax drops what slope * query would add.
     const auto modify = [=](std::shared_ptr<graph::Graph> inner, Attributes scores) {
-      const Attributes key = key_index(*inner, scores);
-      const Attributes bias = combine(*inner, key, slopes, fe::PointwiseMode_t::MUL);
-      Attributes modified = combine(*inner, scores, bias, fe::PointwiseMode_t::ADD);
+      Attributes modified = scores;
+      if (slopes) {
+        const Attributes key = key_index(*inner, scores);
+        const Attributes bias = combine(*inner, key, slopes, fe::PointwiseMode_t::MUL);
+        modified = combine(*inner, scores, bias, fe::PointwiseMode_t::ADD);
+      }
       if (first_keys)
         modified = within_row(*inner, modified, key_index(*inner, scores), first_keys);
       return graph::attn::score_modifiers::causal_mask(inner, modified);
     };
-    const float scale = 1.0F / std::sqrt(float(d));
+    const auto masked = [&](auto attributes) {
+      attributes.set_attn_scale(shape.scale);
+      if (slopes || first_keys) {
+        attributes.set_score_mod(modify);
+      } else {
+        attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+            .set_diagonal_band_right_bound(0);
+      }
+      return attributes;
+    };
     const auto output = [](const Attributes& x, Id id, const Sizes& dim, const Sizes& strides) {
       x->set_output(true).set_uid(id).set_dim(dim).set_stride(strides);
     };
     if (!backward) {
-      auto [o, stats] = g.sdpa(
-          q, k, v,
-          graph::SDPA_attributes().set_generate_stats(true).set_attn_scale(scale).set_score_mod(
-              modify));
+      auto [o, stats] = g.sdpa(q, k, v, masked(graph::SDPA_attributes().set_generate_stats(true)));
       output(o, kO, sizes, packed);
       output(stats, kStats, stats_sizes, stats_strides);
       stats->set_data_type(fe::DataType_t::FLOAT);
@@ -110,15 +122,13 @@ class Plan {
       stats->set_data_type(fe::DataType_t::FLOAT);
       // No score_mod_bprop: the bias is additive and where the mask hides a score its probability
       // is 0.
-      auto [dq, dk, dv] = g.sdpa_backward(
-          q, k, v, o, gradient, stats,
-          graph::SDPA_backward_attributes()
-              .set_attn_scale(scale)
-              .set_score_mod(modify)
-              .set_deterministic_algorithm(at::globalContext().deterministicAlgorithms()));
-      output(dq, kDq, sizes, interleaved);
-      output(dk, kDk, sizes, interleaved);
-      output(dv, kDv, sizes, interleaved);
+      auto [dq, dk, dv] =
+          g.sdpa_backward(q, k, v, o, gradient, stats,
+                          masked(graph::SDPA_backward_attributes().set_deterministic_algorithm(
+                              at::globalContext().deterministicAlgorithms())));
+      output(dq, kDq, sizes, inside);
+      output(dk, kDk, key_sizes, inside);
+      output(dv, kDv, key_sizes, inside);
     }
     const cudnnHandle_t handle = at::native::getCudnnHandle();
     ok_ = good(g.validate()) && good(g.build_operation_graph(handle)) &&
@@ -183,12 +193,12 @@ class Graphs {
     const int64_t size = varying_size(shape);
     const int64_t step = shape.batch > 1 ? 1 : rounding_unit(size);
     varying_size(shape) = 0;
-    const PlanCache::Kind kind{shape.heads, shape.d, int64_t(shape.type), shape.batch,
-                               shape.sequence};
+    const PlanCache::Kind kind{shape.heads,   shape.key_heads, shape.d,     int64_t(shape.type),
+                               shape.by_head, shape.alibi,     shape.batch, shape.sequence};
     const int64_t shapes_of_kind = ++shapes_of_kind_[{device, kind}];
     PlanCache& stored = stored_plans("attention", cudnnGetVersion());
     const auto known = stored.nearest(kind, size);
-    stored.settle(kind, size, {});
+    stored.add(kind, size, {});
     constexpr size_t kMost = 24, kFew = 3;
     const bool enough = known.size() >= kFew;
     if (shapes_of_kind != (enough ? 1 : 2)) return {};
@@ -218,12 +228,18 @@ const Pair& plans(const AttentionShape& shape) {
 
 std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const AttentionPointers& p) {
   const int64_t bytes = shape.d * int64_t(at::elementSize(shape.type));
+  // Queries, keys and values of one head follow each other, or all heads' do.
+  const int64_t first[] = {0, shape.by_head ? 1 : shape.heads,
+                           shape.by_head ? 2 : shape.heads + shape.key_heads};
   const auto part = [&](const void* base, int index) {
-    return const_cast<char*>(static_cast<const char*>(base)) + index * bytes;
+    return const_cast<char*>(static_cast<const char*>(base)) + first[index] * bytes;
   };
-  std::unordered_map<int64_t, void*> map{
-      {kQ, part(p.qkv, 0)}, {kK, part(p.qkv, 1)},    {kV, part(p.qkv, 2)},
-      {kO, p.output},       {kStats, p.log_sum_exp}, {kSlopes, const_cast<void*>(p.slopes)}};
+  std::unordered_map<int64_t, void*> map{{kQ, part(p.qkv, 0)},
+                                         {kK, part(p.qkv, 1)},
+                                         {kV, part(p.qkv, 2)},
+                                         {kO, p.output},
+                                         {kStats, p.log_sum_exp}};
+  if (p.slopes) map.emplace(kSlopes, const_cast<void*>(p.slopes));
   if (p.first_keys) map.emplace(kFirstKeys, const_cast<void*>(p.first_keys));
   if (p.dqkv) {
     map.emplace(kGradient, const_cast<void*>(p.gradient));

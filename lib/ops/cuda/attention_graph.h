@@ -1,6 +1,6 @@
 #pragma once
-// Causal attention with ALiBi in one pass over Q, K and V, which are read strided out of one
-// interleaved buffer, as are their gradients written. Implemented by a cuDNN graph, or absent
+// Causal attention in one pass over Q, K and V, which are read strided out of one buffer, as are
+// their gradients written. Implemented by a cuDNN graph, or absent
 // (attention_no_cudnn.cpp).
 #include <ATen/core/Tensor.h>
 
@@ -9,9 +9,12 @@
 namespace tessera::ops::cuda {
 
 struct AttentionShape {
-  int64_t batch, sequence, heads, d;
+  int64_t batch, sequence, heads, key_heads, d;
   at::ScalarType type;  // bf16 or fp16
-  bool packed = false;  // rows inside the sequences: a query sees no key before its row's first
+  float scale;
+  bool by_head = false;  // as SelfAttention's
+  bool alibi = false;    // with slopes
+  bool packed = false;   // rows inside the sequences: a query sees no key before its row's first
   auto operator<=>(const AttentionShape&) const = default;
 };
 
@@ -19,10 +22,11 @@ struct AttentionShape {
 // for a shape takes seconds: plans are built and kept.
 bool has_attention_graph(const AttentionShape& shape);
 
-// qkv, dqkv [batch, sequence, heads, 3, d]; output, gradient [batch, sequence, heads, d]; slopes
-// fp32 [heads]; log_sum_exp fp32 [batch, heads, sequence], of scores with the bias slope * key.
+// qkv, dqkv [batch, sequence, (heads + 2 key_heads) d]; output, gradient [batch, sequence, heads,
+// d]; slopes fp32 [heads]; log_sum_exp fp32 [batch, heads, sequence], of scores with the bias slope
+// * key.
 struct AttentionPointers {
-  const void *qkv, *slopes;
+  const void *qkv, *slopes;          // slopes null without ALiBi
   const void* first_keys = nullptr;  // int32 [batch, sequence], of packed rows
   void *output, *log_sum_exp;
   const void* gradient = nullptr;  // backward only

@@ -1,4 +1,4 @@
-// Layer norm, GELU, column sums and the cross-entropy: checks around the kernels.
+// Norms, GELU, SwiGLU, column sums and the cross-entropy: checks around the kernels.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
 
@@ -92,9 +92,9 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
   if (!norm_fits(x, weight, bias)) return reference::layer_norm_forward(x, weight, bias, epsilon);
   const int64_t rows = row_count(x);
   LayerNormOutput result{at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
-  layer_norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
-                     result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
-                     int(x.size(-1)), float(epsilon), stream());
+  norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
+               result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
+               int(x.size(-1)), float(epsilon), stream());
   check_launch("layer_norm_forward");
   return result;
 }
@@ -112,18 +112,90 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   const int64_t rows = row_count(x), n = x.size(-1);
   at::Tensor dx = at::empty_like(x);
   if (output) *output = at::empty_like(x);
-  const at::Tensor partial = empty_fp32({layer_norm_parts(rows, int(n)), 3 * n}, x);
-  layer_norm_backward(type_of(x),
-                      {gradient.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
-                       data_or_null(residual_gradient), floats(mean), floats(rstd), dx.data_ptr(),
-                       output ? output->data_ptr() : nullptr, floats(partial), rows, int(n)},
-                      stream());
+  const at::Tensor partial = empty_fp32({norm_parts(rows, int(n)), 3 * n}, x);
+  norm_backward(type_of(x),
+                {gradient.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
+                 data_or_null(residual_gradient), floats(mean), floats(rstd), dx.data_ptr(),
+                 output ? output->data_ptr() : nullptr, floats(partial), rows, int(n)},
+                stream());
   check_launch("layer_norm_backward");
   const at::Tensor sinks[3] = {gradients.weight, gradients.bias, gradients.column_sum};
   for (int i = 0; i < 3; ++i) {
     if (sinks[i].defined()) sums.items.push_back({partial.narrow(1, i * n, n), sinks[i]});
   }
   return dx;
+}
+
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon);
+  const int64_t rows = row_count(x);
+  RmsNormOutput result{at::empty_like(x), empty_fp32({rows}, x)};
+  norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), nullptr, result.output.data_ptr(),
+               nullptr, floats(result.rstd), rows, int(x.size(-1)), float(epsilon), stream());
+  check_launch("rms_norm_forward");
+  return result;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient,
+                             const LayerNormGradients& gradients, ColumnSums& sums,
+                             at::Tensor* output) {
+  if (!norm_fits(x, weight, {}) || !fits(x.scalar_type(), {gradient, residual_gradient})) {
+    return reference::rms_norm_backward(gradient, x, rstd, weight, residual_gradient, gradients,
+                                        sums, output);
+  }
+  const int64_t rows = row_count(x), n = x.size(-1);
+  at::Tensor dx = at::empty_like(x);
+  if (output) *output = at::empty_like(x);
+  const at::Tensor partial = empty_fp32({norm_parts(rows, int(n)), 3 * n}, x);
+  norm_backward(type_of(x),
+                {.gradient = gradient.data_ptr(),
+                 .x = x.data_ptr(),
+                 .weight = weight.data_ptr(),
+                 .bias = nullptr,
+                 .residual = data_or_null(residual_gradient),
+                 .mean = nullptr,
+                 .rstd = floats(rstd),
+                 .dx = dx.data_ptr(),
+                 .output = output ? output->data_ptr() : nullptr,
+                 .partial = floats(partial),
+                 .rows = rows,
+                 .n = int(n)},
+                stream());
+  check_launch("rms_norm_backward");
+  const auto add = [&](int part, const at::Tensor& to) {
+    if (to.defined()) sums.items.push_back({partial.narrow(1, part * n, n), to});
+  };
+  add(0, gradients.weight);
+  add(2, gradients.column_sum);
+  return dx;
+}
+
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  const int64_t n = gate_up.size(-1) / 2;
+  if (!fits(gate_up.scalar_type(), {gate_up}) || n % 8 != 0 || gate_up.numel() == 0) {
+    return reference::swiglu_forward(gate_up);
+  }
+  std::vector<int64_t> shape = gate_up.sizes().vec();
+  shape.back() = n;
+  const at::Tensor output = at::empty(shape, gate_up.options());
+  swiglu_forward(type_of(gate_up), gate_up.data_ptr(), output.data_ptr(), row_count(gate_up),
+                 int(n), stream());
+  check_launch("swiglu_forward");
+  return output;
+}
+
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  const int64_t n = gradient.size(-1);
+  if (!fits(gradient.scalar_type(), {gradient, gate_up}) || n % 8 != 0 || gradient.numel() == 0) {
+    return reference::swiglu_backward_(gradient, gate_up);
+  }
+  at::Tensor result = at::empty_like(gate_up);
+  swiglu_backward(type_of(gradient), gradient.data_ptr(), gate_up.data_ptr(), result.data_ptr(),
+                  row_count(gradient), int(n), stream());
+  check_launch("swiglu_backward");
+  return result;
 }
 
 namespace {

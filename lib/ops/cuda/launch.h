@@ -12,21 +12,21 @@ enum class Type : uint8_t { kFloat, kHalf, kBfloat16 };
 
 constexpr int kMaxNormColumns = 4096;  // of the layer norm kernels
 
-// mean and rstd: fp32 [rows].
-void layer_norm_forward(Type type, const void* x, const void* weight, const void* bias,
-                        void* output, float* mean, float* rstd, int64_t rows, int n, float epsilon,
-                        cudaStream_t stream);
+// mean and rstd: fp32 [rows]. bias null: the root-mean-square norm, which does not look at mean.
+void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
+                  float* mean, float* rstd, int64_t rows, int n, float epsilon,
+                  cudaStream_t stream);
 
-struct LayerNormBackward {
+struct NormBackward {
   const void *gradient, *x, *weight, *bias, *residual;  // residual may be null
   const float *mean, *rstd;
   void *dx, *output;  // output may be null
-  float* partial;     // [layer_norm_parts(rows, n), 3 n]: columns of weight, bias, dx
+  float* partial;     // [norm_parts(rows, n), 3 n]: columns of weight, bias, dx
   int64_t rows;
   int n;
 };
-int layer_norm_parts(int64_t rows, int n);
-void layer_norm_backward(Type type, const LayerNormBackward& arguments, cudaStream_t stream);
+int norm_parts(int64_t rows, int n);
+void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream);
 
 void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream);
 void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
@@ -37,6 +37,25 @@ void gelu_backward_columns(Type type, void* gradient, const void* x, void* outpu
                            int64_t rows, int n, cudaStream_t stream);
 void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
                  cudaStream_t stream);
+
+// gate_up [rows, 2 n], output [rows, n]; n is a multiple of 8.
+void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, int n,
+                    cudaStream_t stream);
+// gradient [rows, n] is overwritten with the output; gate_up_gradient [rows, 2 n].
+void swiglu_backward(Type type, void* gradient, const void* gate_up, void* gate_up_gradient,
+                     int64_t rows, int n, cudaStream_t stream);
+
+// In place on x [tokens, heads, d], tokens token_stride elements apart; d is a multiple of 16. cos
+// and sin fp32 [any, d/2]; positions [tokens] may be null: that of token t is t % sequence.
+struct Rotation {
+  void* x;
+  int64_t token_stride, tokens, sequence;
+  int heads, d;
+  const float *cos, *sin;
+  const int64_t* positions;
+  bool back;
+};
+void rotary(Type type, const Rotation& arguments, cudaStream_t stream);
 
 struct ColumnItem {
   const float* partial;

@@ -1,7 +1,9 @@
-// Layer norm with fp32 statistics. Forward: kWarps warps hold one row in registers, two passes over
-// them (mean, then variance). Backward: a group of threads owns 8 columns each and walks over rows,
-// so that the column sums for weight, bias and dx stay in registers until the end.
+// Layer norm and root-mean-square norm with fp32 statistics. The latter takes no mean off and has
+// no bias (kRms). Forward: kWarps warps hold one row in registers, two passes over them (mean, then
+// variance). Backward: a group of threads owns 8 columns each and walks over rows, so that the
+// column sums for weight, bias and dx stay in registers until the end.
 #include <algorithm>
+#include <type_traits>
 
 #include "lib/ops/cuda/dispatch.cuh"
 
@@ -23,7 +25,7 @@ __device__ __forceinline__ float group_sum(float value, float* scratch, int grou
   return value;
 }
 
-template <typename T, int kWarps>
+template <typename T, int kWarps, bool kRms>
 __global__ void __launch_bounds__(128)
     forward_kernel(const uint4* x, const uint4* weight, const uint4* bias, uint4* output,
                    float* mean, float* rstd, int64_t rows, int n, float epsilon) {
@@ -39,16 +41,18 @@ __global__ void __launch_bounds__(128)
     const int at = i * kThreads + thread;
     raw[i] = row < rows && at < vectors ? source[at] : make_uint4(0, 0, 0, 0);
   }
-  float sum = 0;
+  float sum = 0, row_mean = 0;
+  if constexpr (!kRms) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float value[8];
-    unpack<T>(raw[i], value);
+    for (int i = 0; i < kVectors; ++i) {
+      float value[8];
+      unpack<T>(raw[i], value);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) sum += value[j];
+      for (int j = 0; j < 8; ++j) sum += value[j];
+    }
+    row_mean = group_sum<kWarps>(sum, scratch[0], group) / n;
+    sum = 0;
   }
-  const float row_mean = group_sum<kWarps>(sum, scratch[0], group) / n;
-  sum = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     if (i * kThreads + thread >= vectors) break;
@@ -63,15 +67,17 @@ __global__ void __launch_bounds__(128)
   for (int i = 0; i < kVectors; ++i) {
     const int at = i * kThreads + thread;
     if (at >= vectors) break;
-    float value[8], w[8], b[8];
+    float value[8], w[8], b[8] = {};
     unpack<T>(raw[i], value);
     unpack<T>(weight[at], w);
-    unpack<T>(bias[at], b);
+    if constexpr (!kRms) unpack<T>(bias[at], b);
 #pragma unroll
     for (int j = 0; j < 8; ++j) value[j] = (value[j] - row_mean) * row_rstd * w[j] + b[j];
     output[row * vectors + at] = pack<T>(value);
   }
-  if (thread == 0) mean[row] = row_mean, rstd[row] = row_rstd;
+  if (thread != 0) return;
+  if constexpr (!kRms) mean[row] = row_mean;
+  rstd[row] = row_rstd;
 }
 
 constexpr int kRows = 4;  // rows in flight per group, backward
@@ -79,10 +85,11 @@ constexpr int kRows = 4;  // rows in flight per group, backward
 // Two groups when a row needs 128 threads or fewer, else one.
 int group_threads(int n) { return (n / 8 + 31) / 32 * 32; }
 int group_count(int n) { return group_threads(n) <= 128 ? 2 : 1; }
+int blocks_per_multiprocessor(int n) { return group_threads(n) <= 256 ? 2 : 1; }
 
-template <typename T, int kMaxThreads>
+template <typename T, int kMaxThreads, bool kRms>
 __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
-    backward_kernel(LayerNormBackward p, int threads, int groups) {
+    backward_kernel(NormBackward p, int threads, int groups) {
   extern __shared__ float combined[];  // [3 n] of the second group
   __shared__ float2 scratch[2][kRows][kMaxThreads / 32];
   const int vectors = p.n / 8, warps = threads / 32;
@@ -92,9 +99,9 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
     return static_cast<const uint4*>(data)[row * vectors + thread];
   };
   const uint4 zero = make_uint4(0, 0, 0, 0);
-  float w[8], b[8], dweight[8] = {}, dbias[8] = {}, columns[8] = {};
+  float w[8], b[8] = {}, dweight[8] = {}, dbias[8] = {}, columns[8] = {};
   unpack<T>(active ? load(p.weight, 0) : zero, w);
-  unpack<T>(active && p.output ? load(p.bias, 0) : zero, b);
+  if constexpr (!kRms) unpack<T>(active && p.output ? load(p.bias, 0) : zero, b);
   const int64_t step = int64_t(gridDim.x) * groups * kRows;
   int buffer = 0;
   for (int64_t base = int64_t(blockIdx.x) * groups * kRows; base < p.rows;
@@ -108,7 +115,7 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
       x[i] = valid ? load(p.x, first + i) : zero;
       dy[i] = valid ? load(p.gradient, first + i) : zero;
       residual[i] = valid && p.residual ? load(p.residual, first + i) : zero;
-      mean[i] = valid ? p.mean[first + i] : 0;
+      mean[i] = !kRms && valid ? p.mean[first + i] : 0;
       rstd[i] = valid ? p.rstd[first + i] : 0;
     }
 #pragma unroll
@@ -120,11 +127,10 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
       for (int j = 0; j < 8; ++j) {
         const float normal = (value[j] - mean[i]) * rstd[i];
         dweight[j] += g[j] * normal;
-        dbias[j] += g[j];
-        sum += g[j] * w[j];
+        if constexpr (!kRms) dbias[j] += g[j], sum += g[j] * w[j];
         product += g[j] * w[j] * normal;
       }
-      sum = warp_sum(sum);
+      if constexpr (!kRms) sum = warp_sum(sum);
       product = warp_sum(product);
       if ((threadIdx.x & 31) == 0) scratch[buffer][i][threadIdx.x >> 5] = make_float2(sum, product);
     }
@@ -185,45 +191,61 @@ int multiprocessors() {
   return count;
 }
 
+template <typename Function>
+void with_kind(bool rms, Function&& function) {
+  if (rms) {
+    function(std::true_type{});
+  } else {
+    function(std::false_type{});
+  }
+}
+
 }  // namespace
 
-void layer_norm_forward(Type type, const void* x, const void* weight, const void* bias,
-                        void* output, float* mean, float* rstd, int64_t rows, int n, float epsilon,
-                        cudaStream_t stream) {
+void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
+                  float* mean, float* rstd, int64_t rows, int n, float epsilon,
+                  cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const auto launch = [&](auto kernel, int rows_per_block) {
-      kernel<<<unsigned((rows + rows_per_block - 1) / rows_per_block), 128, 0, stream>>>(
-          static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
-          static_cast<const uint4*>(bias), static_cast<uint4*>(output), mean, rstd, rows, n,
-          epsilon);
-    };
-    if (n <= 1024) {
-      launch(forward_kernel<T, 1>, 4);
-    } else if (n <= 2048) {
-      launch(forward_kernel<T, 2>, 2);
-    } else {
-      launch(forward_kernel<T, 4>, 1);
-    }
+    with_kind(!bias, [&](auto rms) {
+      using T = typename decltype(tag)::type;
+      constexpr bool kRms = decltype(rms)::value;
+      const auto launch = [&](auto kernel, int rows_per_block) {
+        kernel<<<unsigned((rows + rows_per_block - 1) / rows_per_block), 128, 0, stream>>>(
+            static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
+            static_cast<const uint4*>(bias), static_cast<uint4*>(output), mean, rstd, rows, n,
+            epsilon);
+      };
+      if (n <= 1024) {
+        launch(forward_kernel<T, 1, kRms>, 4);
+      } else if (n <= 2048) {
+        launch(forward_kernel<T, 2, kRms>, 2);
+      } else {
+        launch(forward_kernel<T, 4, kRms>, 1);
+      }
+    });
   });
 }
 
-int layer_norm_parts(int64_t rows, int n) {
-  const int groups = group_count(n), blocks = multiprocessors() * groups;
+int norm_parts(int64_t rows, int n) {
+  const int groups = group_count(n), blocks = multiprocessors() * blocks_per_multiprocessor(n);
   return int(std::min<int64_t>(blocks, (rows + groups * kRows - 1) / (groups * kRows)));
 }
 
-void layer_norm_backward(Type type, const LayerNormBackward& arguments, cudaStream_t stream) {
+void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream) {
   const int threads = group_threads(arguments.n), groups = group_count(arguments.n);
-  const int blocks = layer_norm_parts(arguments.rows, arguments.n);
+  const int blocks = norm_parts(arguments.rows, arguments.n);
   with_16_bit_type(type, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (groups == 2) {
-      backward_kernel<T, 256><<<blocks, 2 * threads, 3 * arguments.n * sizeof(float), stream>>>(
-          arguments, threads, groups);
-    } else {
-      backward_kernel<T, 512><<<blocks, threads, 0, stream>>>(arguments, threads, groups);
-    }
+    with_kind(!arguments.bias, [&](auto rms) {
+      using T = typename decltype(tag)::type;
+      constexpr bool kRms = decltype(rms)::value;
+      if (groups == 2) {
+        backward_kernel<T, 256, kRms>
+            <<<blocks, 2 * threads, 3 * arguments.n * sizeof(float), stream>>>(arguments, threads,
+                                                                               groups);
+      } else {
+        backward_kernel<T, 512, kRms><<<blocks, threads, 0, stream>>>(arguments, threads, groups);
+      }
+    });
   });
 }
 

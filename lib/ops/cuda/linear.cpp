@@ -15,16 +15,26 @@ bool is_matrix(const at::Tensor& x) {
 
 int64_t leading(const at::Tensor& x) { return x.is_contiguous() ? x.size(-1) : x.stride(0); }
 
+// [out, in] as the transposed view of what is stored as [in, out].
+bool is_transposed(const at::Tensor& weight) {
+  return !weight.is_contiguous() && weight.stride(-1) != 1 && weight.stride(0) == 1;
+}
+
+at::Tensor as_stored(const at::Tensor& weight) {
+  return is_transposed(weight) ? weight.t() : weight;
+}
+
 bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
-  return is_matrix(x) && is_matrix(weight) && x.scalar_type() == weight.scalar_type() &&
-         weight.size(1) % 8 == 0;
+  const at::Tensor stored = as_stored(weight);
+  return is_matrix(x) && is_matrix(stored) && x.scalar_type() == weight.scalar_type() &&
+         weight.size(1) % 8 == 0 && stored.size(1) % 8 == 0;
 }
 
 Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, void* out, int64_t ldd) {
   Gemm g;
   g.m = weight.size(0), g.n = row_count(x), g.k = weight.size(1);
-  g.transpose_a = true;
-  g.a = weight.data_ptr(), g.lda = leading(weight);
+  g.transpose_a = !is_transposed(weight);
+  g.a = weight.data_ptr(), g.lda = leading(as_stored(weight));
   g.b = x.data_ptr(), g.ldb = leading(x);
   g.d = out, g.ldd = ldd;
   g.type = g.out_type = x.scalar_type();
@@ -60,7 +70,8 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
   }
   Gemm g;
   g.m = weight.size(1), g.n = row_count(gradient), g.k = weight.size(0);
-  g.a = weight.data_ptr(), g.lda = leading(weight);
+  g.transpose_a = is_transposed(weight);
+  g.a = weight.data_ptr(), g.lda = leading(as_stored(weight));
   g.b = gradient.data_ptr(), g.ldb = leading(gradient);
   g.d = result.data_ptr(), g.ldd = weight.size(1);
   g.type = g.out_type = gradient.scalar_type();
@@ -69,6 +80,9 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
                             const at::Tensor& weight_gradient) {
+  if (is_transposed(weight_gradient)) {
+    return linear_backward_weight(x, gradient, weight_gradient.t());
+  }
   const bool out_fits = weight_gradient.is_contiguous() && is_aligned(weight_gradient) &&
                         (weight_gradient.scalar_type() == x.scalar_type() ||
                          weight_gradient.scalar_type() == at::kFloat);

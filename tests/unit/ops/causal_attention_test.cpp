@@ -117,7 +117,8 @@ TEST_CASE("rotary turns pairs by position times frequency") {
   const auto operation = [&](const Tensors& t) { return ops::rotary(t[0], tables); };
   check_gradients({at::randn({2, 5, 3, 6})}, operation, formula, 1e-6);
   check_gradients({at::randn({2, 5, 3, 6}).to(at::kBFloat16)}, operation, formula, 1e-2);
-  CHECK_THROWS_AS(ops::rotary(at::ones({2, 4, 3, 6}), tables), Error);
+  CHECK_THROWS_AS(ops::rotary(at::ones({2, 6, 3, 6}), tables), Error);
+  CHECK_THROWS_AS(ops::rotary(at::ones({2, 4, 3, 8}), tables), Error);
   CHECK_THROWS_AS(ops::rotary_frequencies(5, 100.0), Error);
 }
 
@@ -149,8 +150,9 @@ TEST_CASE("packed rows attend, turn and drop out as each alone") {
   const at::Tensor q = at::randn({2, 8, 4, 6}), k = at::randn({2, 8, 2, 6}), v = at::randn_like(k);
   const at::Tensor frequencies = ops::rotary_frequencies(6, 100.0);
   const auto operation = [&](const Tensors& t) {
-    const auto turned = ops::at_positions(ops::rotary_tables(frequencies, 6), packed.positions);
-    return ops::causal_attention(ops::rotary(t[0], turned), ops::rotary(t[1], turned), t[2], {},
+    const ops::RotaryTables tables = ops::rotary_tables(frequencies, 6);
+    return ops::causal_attention(ops::rotary(t[0], tables, packed.positions),
+                                 ops::rotary(t[1], tables, packed.positions), t[2], {},
                                  {.scale = 0.3}, packed);
   };
   const auto alone = [&](const Tensors& t) {

@@ -1,0 +1,96 @@
+#pragma once
+// The transformer block that BLOOM, GPT-2 and Llama share, as one function of its weights: norm,
+// attention, projection, norm, feed-forward, with two residual branches.
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <functional>
+
+#include "tessera/model/tensor_parallel.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera {
+
+struct NormWeights {
+  at::Tensor weight, bias;  // [h]; without a bias it is a root-mean-square norm
+};
+
+// x W^T + b, one product or several of the same x, whose results lie side by side.
+struct ProductWeights {
+  c10::SmallVector<at::Tensor, 3> weights;  // [out, in] each
+  c10::SmallVector<at::Tensor, 3> biases;   // [out] each, or none at all
+  bool in_out = false;                      // the weight, only one, is stored [in, out]
+};
+
+// In the order of the forward pass. On a tensor axis the products into attention and feed-forward
+// are cut by outputs, those out of them by inputs; biases of the latter are whole on every rank.
+struct DecoderBlockWeights {
+  NormWeights input_norm;
+  ProductWeights qkv, dense;
+  NormWeights attention_norm;
+  ProductWeights up, down;  // up of a gated block: gate and up
+};
+
+// In their order above, weights of a product before its biases.
+template <typename Function>
+void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
+  const auto norm = [&](NormWeights& n) {
+    function(n.weight);
+    if (n.bias.defined()) function(n.bias);
+  };
+  const auto product = [&](ProductWeights& p) {
+    for (at::Tensor& weight : p.weights) function(weight);
+    for (at::Tensor& bias : p.biases) function(bias);
+  };
+  norm(w.input_norm);
+  product(w.qkv);
+  product(w.dense);
+  norm(w.attention_norm);
+  product(w.up);
+  product(w.down);
+}
+
+struct DecoderBlockOptions {
+  double epsilon = 1e-5;
+  bool residual_post_layernorm = false;  // the residual branches start at the norms' outputs
+  bool gated = false;                    // SwiGLU, else GELU
+  ops::SelfAttention attention;          // of the rank's heads
+  ops::RotaryTables rotary;              // undefined: queries and keys are not turned
+  at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
+  TensorAxis axis;
+};
+
+// Attention alone: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
+using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv)>;
+// What a residual branch adds is dropped out of; the number of the branch, 0 or 1.
+using ResidualDropout = std::function<at::Tensor(const at::Tensor& branch, int number)>;
+
+// hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
+// (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops; works
+// on every device and dtype and is the reference for the other version. attention turns queries and
+// keys by itself.
+at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& weights,
+                                  const DecoderBlockOptions& options, at::IntArrayRef tokens,
+                                  const DecoderAttention& attention,
+                                  const ResidualDropout& dropout = {});
+
+// The same, without dropout, with a hand-scheduled backward that keeps only what it needs and adds
+// weight gradients to .grad() where that is defined (the Block contract); it hands autograd those
+// of the others. attention_mask: [batch, sequence] bool or undefined; packed: rows inside the
+// sequences, without a mask.
+at::Tensor decoder_block_fused(const at::Tensor& hidden, const DecoderBlockWeights& weights,
+                               const DecoderBlockOptions& options, at::IntArrayRef tokens,
+                               const at::Tensor& attention_mask = {},
+                               const PackedRows& packed = {});
+
+// Its forward pass alone, without gradients and with any attention, whose queries and keys are
+// turned already.
+at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockWeights& weights,
+                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
+                                   const DecoderAttention& attention);
+
+// Whether decoder_block_fused has kernels for the micro-batch; else it is right, but forms scores.
+bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
+
+}  // namespace tessera

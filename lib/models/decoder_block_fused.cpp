@@ -1,0 +1,328 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "lib/model/tensor_collectives.h"
+#include "lib/models/decoder_block.h"
+#include "lib/ops/saved_value.h"
+
+namespace tessera {
+namespace {
+
+using detail::Pending;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Weights = DecoderBlockWeights;
+using Pieces = c10::SmallVector<at::Tensor, 3>;
+
+// [Note: side by side] Parameters of one product lie one after the other in a strategy's buffer,
+// mostly, and so do their gradients: then one product serves them all, and nothing is copied.
+// -> undefined where they lie elsewhere.
+at::Tensor adjacent(const Pieces& pieces) {
+  const at::Tensor& first = pieces.front();
+  if (pieces.size() == 1 || !first.defined()) return first;
+  int64_t next = first.storage_offset(), rows = 0;
+  for (const at::Tensor& piece : pieces) {
+    if (!piece.defined() || !piece.is_contiguous() || !piece.is_alias_of(first) ||
+        piece.storage_offset() != next) {
+      return {};
+    }
+    next += piece.numel(), rows += piece.size(0);
+  }
+  std::vector<int64_t> sizes = first.sizes().vec();
+  sizes[0] = rows;
+  return first.detach().as_strided(sizes, first.strides());
+}
+
+at::Tensor joined(const Pieces& pieces) {
+  const at::Tensor whole = adjacent(pieces);
+  return whole.defined() ? whole : at::cat(at::TensorList(pieces));
+}
+
+at::Tensor weight_of(const ProductWeights& p) {
+  const at::Tensor weight = joined(p.weights);
+  return p.in_out ? weight.t() : weight;
+}
+
+at::Tensor bias_of(const ProductWeights& p) {
+  return p.biases.empty() ? at::Tensor() : joined(p.biases);
+}
+
+// Adds the gradients of a product y = x W^T + b to the tensors in g, whose undefined members are
+// not wanted.
+void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
+                const ProductWeights& g) {
+  const at::Tensor whole = adjacent(g.weights);
+  if (whole.defined()) return ops::linear_backward_weight(dy, x, g.in_out ? whole.t() : whole);
+  const at::Tensor rows = dy.flatten(0, -2);
+  int64_t column = 0;
+  for (size_t i = 0; i < w.weights.size(); ++i) {
+    const int64_t n = w.weights[i].size(w.in_out ? 1 : 0);
+    if (g.weights[i].defined()) {
+      ops::linear_backward_weight(rows.narrow(1, column, n), x, g.weights[i]);
+    }
+    column += n;
+  }
+}
+
+void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
+              ops::ColumnSums& sums) {
+  const auto any = std::ranges::find_if(g.biases, &at::Tensor::defined);
+  if (any == g.biases.end()) return;
+  ops::linear_backward_bias(dy, *any, sums);
+  if (g.biases.size() == 1) return;
+  const at::Tensor partial = sums.items.back().partial;
+  sums.items.pop_back();
+  int64_t column = 0;
+  for (size_t i = 0; i < w.biases.size(); ++i) {
+    const int64_t n = w.biases[i].numel();
+    if (g.biases[i].defined()) sums.items.push_back({partial.narrow(1, column, n), g.biases[i]});
+    column += n;
+  }
+}
+
+at::Tensor only_bias(const ProductWeights& p) {
+  return p.biases.empty() ? at::Tensor() : p.biases[0];
+}
+
+struct Norm {
+  at::Tensor output, mean, rstd;
+};
+
+Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon) {
+  if (!w.bias.defined()) {
+    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon);
+    return {output, {}, rstd};
+  }
+  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon);
+  return {output, mean, rstd};
+}
+
+// forward.output receives it anew. column_sum: see ops::LayerNormGradients.
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
+                         const NormWeights& w, const NormWeights& g,
+                         const at::Tensor& residual_gradient, const at::Tensor& column_sum,
+                         ops::ColumnSums& sums) {
+  const ops::LayerNormGradients sinks{g.weight, g.bias, column_sum};
+  if (!w.bias.defined()) {
+    return ops::rms_norm_backward(gradient, x, forward.rstd, w.weight, residual_gradient, sinks,
+                                  sums, &forward.output);
+  }
+  return ops::layer_norm_backward(gradient, x, forward.mean, forward.rstd, w.weight, w.bias,
+                                  residual_gradient, sinks, sums, &forward.output);
+}
+
+struct Settings {
+  DecoderBlockOptions options;
+  at::Tensor attention_mask;
+  PackedRows packed;
+};
+
+// What forward leaves for backward. The norms' outputs and the activation's are formed anew there.
+struct Saved {
+  at::Tensor hidden, mean1, rstd1, qkv, context, log_sum_exp, attended, mean2, rstd2, inner;
+};
+
+// All tokens of what lies between the layers, for a layer cut by columns.
+Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis) {
+  if (!axis.sequence_parallel()) return {x, {}};
+  return detail::start_gather_rows(x, rows, axis);
+}
+
+// The sum over ranks of their parts of a product, back between the layers.
+Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
+  if (axis.size() == 1) return {part, {}};
+  if (!axis.sequence_parallel()) return detail::start_all_reduce(part, axis);
+  return detail::start_reduce_scatter_rows(detail::as_rows(part), axis);
+}
+
+at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
+                        const TensorAxis& axis) {
+  const at::Tensor weight = weight_of(w), bias = only_bias(w);
+  if (axis.size() == 1) return ops::linear_forward(x, weight, bias, residual);
+  // One rank's part carries the bias, for all.
+  const at::Tensor part =
+      ops::linear_forward(x, weight, axis.rank() == 0 ? bias : at::Tensor(), {});
+  at::Tensor sum = start_leave(part, axis).wait();
+  return sum.add_(residual);
+}
+
+// Queries and keys in place, forwards or their gradients back.
+void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
+  if (!options.rotary.cos.defined()) return;
+  const ops::SelfAttention& a = options.attention;
+  const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
+  ops::rotary_(heads.narrow(2, 0, a.heads + a.key_heads), options.rotary.cos, options.rotary.sin,
+               options.positions, back);
+}
+
+// attend: qkv [batch, sequence, ...] -> ops::AttentionOutput.
+template <typename Attention>
+at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
+                       const DecoderBlockOptions& options, const Attention& attend, Saved* saved) {
+  const TensorAxis& axis = options.axis;
+  const bool post = options.residual_post_layernorm;
+  const int64_t rows = c10::multiply_integers(tokens);
+  const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon);
+  const at::Tensor qkv = ops::linear_forward(start_enter(norm1.output, rows, axis).wait(),
+                                             weight_of(w.qkv), bias_of(w.qkv))
+                             .view({tokens[0], tokens[1], -1});
+  turn(qkv, options, /*back=*/false);
+  const ops::AttentionOutput attention = attend(qkv);
+  const at::Tensor attended =
+      row_parallel(attention.output, w.dense, post ? norm1.output : hidden, axis);
+  const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
+  const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
+  at::Tensor inner, active;
+  if (options.gated) {
+    inner = ops::linear_forward(entered, weight_of(w.up), bias_of(w.up));
+    active = ops::swiglu_forward(inner);
+  } else {
+    active =
+        ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
+  }
+  if (saved) {
+    *saved = {hidden,   norm1.mean, norm1.rstd, qkv,  attention.output, attention.log_sum_exp,
+              attended, norm2.mean, norm2.rstd, inner};
+  }
+  return row_parallel(active, w.down, post ? norm2.output : attended, axis);
+}
+
+at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
+                       const Settings& settings, Saved* saved) {
+  const auto attend = [&](const at::Tensor& qkv) {
+    return ops::attention_forward(qkv, settings.options.attention, settings.attention_mask,
+                                  settings.packed);
+  };
+  return run_forward(hidden, tokens, w, settings.options, attend, saved);
+}
+
+struct FeedForward {
+  at::Tensor dinner, active;
+};
+
+// dactive is overwritten.
+FeedForward activation_backward(const at::Tensor& dactive, const at::Tensor& inner, bool gated,
+                                const ProductWeights& w, const ProductWeights& g,
+                                ops::ColumnSums& sums) {
+  if (!gated) return {dactive, ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums)};
+  const at::Tensor dinner = ops::swiglu_backward_(dactive, inner);
+  add_bias(dinner, w, g, sums);
+  return {dinner, dactive};
+}
+
+// Adds all weight gradients to the tensors in g, whose undefined members are not wanted. On a
+// tensor axis every sum over ranks runs beside the product for a weight gradient.
+at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weights& g,
+                        const Settings& settings, const Saved& s) {
+  const DecoderBlockOptions& options = settings.options;
+  const TensorAxis& axis = options.axis;
+  const bool post = options.residual_post_layernorm;
+  const int64_t rows = s.qkv.size(0) * s.qkv.size(1);
+  ops::ColumnSums sums;
+  const at::Tensor no_residual;
+  at::Tensor dattended, dcontext;
+  Pending all_dattended;
+  {
+    Pending all_gradient = start_enter(gradient, rows, axis);
+    auto [dinner, active] =
+        activation_backward(ops::linear_backward_input(all_gradient.wait(), weight_of(w.down)),
+                            s.inner, options.gated, w.up, g.up, sums);
+    Pending sum = start_leave(ops::linear_backward_input(dinner, weight_of(w.up)), axis);
+    add_weight(all_gradient.tensor, active, w.down, g.down);
+    add_bias(gradient, w.down, g.down, sums);
+    active.reset();
+    at::Tensor dnorm = sum.wait();
+    if (post) dnorm.add_(gradient);
+    Norm norm{{}, s.mean2, s.rstd2};
+    dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
+                              post ? no_residual : gradient, only_bias(g.dense), sums);
+    all_dattended = start_enter(dattended, rows, axis);
+    Pending all_norm = start_enter(norm.output, rows, axis);
+    dcontext = ops::linear_backward_input(all_dattended.wait(), weight_of(w.dense));
+    add_weight(dinner, all_norm.wait(), w.up, g.up);
+  }
+  const at::Tensor dqkv =
+      ops::attention_backward(dcontext.view(s.context.sizes()), s.qkv, options.attention,
+                              settings.attention_mask, {s.context, s.log_sum_exp}, settings.packed);
+  turn(dqkv, options, /*back=*/true);
+  Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
+  add_weight(all_dattended.tensor, s.context, w.dense, g.dense);
+  add_bias(dqkv, w.qkv, g.qkv, sums);
+  at::Tensor dnorm = sum.wait();
+  if (post) dnorm.add_(dattended);
+  Norm norm{{}, s.mean1, s.rstd1};
+  const at::Tensor dhidden = norm_backward(dnorm, s.hidden, norm, w.input_norm, g.input_norm,
+                                           post ? no_residual : dattended, {}, sums);
+  Pending all_norm = start_enter(norm.output, rows, axis);
+  ops::add_column_sums(sums);
+  add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);
+  return dhidden;
+}
+
+class FusedBlock : public torch::autograd::Function<FusedBlock> {
+ public:
+  // The weights are arguments of their own so that autograd sees them; backward reads them through
+  // their handles, whose storage a strategy may have replaced in between.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
+                            at::IntArrayRef tokens, const Settings& settings,
+                            const Weights& weights, at::TensorList) {
+    Saved s;
+    const at::Tensor output = run_forward(hidden, tokens, weights, settings, &s);
+    context->save_for_backward({s.hidden, s.mean1, s.rstd1, s.qkv, s.context, s.log_sum_exp,
+                                s.attended, s.mean2, s.rstd2, s.inner});
+    save_value(context, "weights", weights);
+    save_value(context, "settings", settings);
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto& weights = saved_value<Weights>(context, "weights");
+    const auto& settings = saved_value<Settings>(context, "settings");
+    const variable_list v = context->get_saved_variables();
+    const Saved saved{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9]};
+    variable_list result(4);  // hidden, tokens, settings, weights as a whole; then each of them
+    Weights sinks = weights;
+    for_each_tensor(sinks, [&](at::Tensor& weight) {
+      at::Tensor sink, for_autograd;
+      if (weight.requires_grad()) {
+        sink = weight.grad();
+        if (!sink.defined()) sink = for_autograd = at::zeros_like(weight);
+      }
+      weight = sink;
+      result.push_back(for_autograd);
+    });
+    result[0] = run_backward(gradients[0].contiguous(), weights, sinks, settings, saved);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
+                               const DecoderBlockOptions& options, at::IntArrayRef tokens,
+                               const at::Tensor& attention_mask, const PackedRows& packed) {
+  const Settings settings{options, attention_mask, packed};
+  const at::Tensor input = hidden.contiguous();
+  if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
+  if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
+  std::vector<at::Tensor> list;
+  Weights handles = weights;
+  for_each_tensor(handles, [&](const at::Tensor& weight) { list.push_back(weight); });
+  return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list));
+}
+
+at::Tensor decoder_block_inference(const at::Tensor& hidden, const Weights& weights,
+                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
+                                   const DecoderAttention& attention) {
+  const at::NoGradGuard no_grad;
+  const auto attend = [&](const at::Tensor& qkv) {
+    return ops::AttentionOutput{attention(qkv), {}};
+  };
+  return run_forward(hidden.contiguous(), tokens, weights, options, attend, nullptr);
+}
+
+}  // namespace tessera

@@ -1,0 +1,176 @@
+// The hand-scheduled block with the weights of GPT-2 and Llama against the composed one; BLOOM's is
+// in bloom_block_*_test.cpp.
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/support/ranks.hpp"
+#include "tests/unit/models/decoder_cases.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+using tessera::test::require;
+
+namespace {
+
+constexpr int64_t kBatch = 2, kSequence = 7;
+const DecoderSizes kSizes;
+
+struct Result {
+  at::Tensor output, dhidden;
+  Tensors gradients;
+};
+
+enum class Lie { kApart, kSideBySide, kWithGaps, kWithoutGradients };
+
+// But for the last, gradients hold partial sums already, as inside a strategy.
+Result run(Version version, const DecoderCase& test, const at::Tensor& hidden, Lie lie,
+           const at::Tensor& mask, const PackedRows& packed) {
+  Tensors mine;
+  for (const at::Tensor& w : test.tensors()) {
+    mine.push_back(leaf(w.to(hidden.scalar_type())));
+    if (lie == Lie::kApart) mine.back().mutable_grad() = at::full_like(mine.back(), 0.5);
+  }
+  if (lie == Lie::kSideBySide) lay_side_by_side(mine);
+  if (lie == Lie::kWithGaps) lay_side_by_side(mine, 8);
+  const at::Tensor input = leaf(hidden);
+  const at::Tensor output =
+      run_decoder(version, input, test.with(mine), test.options, {}, mask, packed);
+  torch::autograd::backward(
+      {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
+  Result result{output, input.grad(), {}};
+  for (const at::Tensor& w : mine) {
+    result.gradients.push_back(lie == Lie::kWithoutGradients ? w.grad() : w.grad() - 0.5);
+  }
+  return result;
+}
+
+void compare(const DecoderCase& test, at::ScalarType type, const at::Tensor& mask,
+             const PackedRows& packed, double tolerance) {
+  const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden}).to(type);
+  const Result b =
+      run(Version::kComposed, test, hidden.to(at::kDouble), Lie::kWithoutGradients, mask, packed);
+  for (const Lie lie : {Lie::kApart, Lie::kSideBySide, Lie::kWithGaps, Lie::kWithoutGradients}) {
+    INFO(test.name << " " << at::toString(type) << " lie " << int(lie)
+                   << (mask.defined() ? " masked" : "") << (packed.defined() ? " packed" : ""));
+    const Result a = run(Version::kFused, test, hidden, lie, mask, packed);
+    CHECK(relative_error(a.output, b.output) < tolerance);
+    CHECK(relative_error(a.dhidden, b.dhidden) < tolerance);
+    for (size_t i = 0; i < a.gradients.size(); ++i) {
+      INFO("gradient of weight " << i);
+      CHECK(relative_error(a.gradients[i], b.gradients[i]) < tolerance);
+    }
+  }
+}
+
+// Kept in fp64, cut, run on the axis and put together again.
+void run_part(Communicator& comm, Version version, const DecoderCase& whole, bool sequence_parallel,
+              const at::Tensor& hidden, const Result& expected, const at::Tensor& gradient) {
+  const BuildContext context{.tensor = &comm, .sequence_parallel = sequence_parallel};
+  const TensorAxis axis(context);
+  std::vector<Parameter> parameters;
+  Tensors mine;
+  const Tensors tensors = whole.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    parameters.push_back(cut_parameter("w", tensors[i].clone(), true, whole.cuts[i], axis));
+    mine.push_back(parameters.back().tensor);
+  }
+  DecoderBlockOptions options = whole.options;
+  options.axis = axis;
+  options.attention.heads /= axis.size();
+  options.attention.key_heads /= axis.size();
+  const auto own = [&](const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    return sequence_parallel ? own_tokens(x, axis) : x;
+  };
+  const auto require_close = [](const at::Tensor& a, const at::Tensor& b, const std::string& what) {
+    require(relative_error(a.detach(), b) < 1e-10, what, " differs");
+  };
+  const at::Tensor input = leaf(own(hidden));
+  const at::Tensor output =
+      run_decoder(version, input, whole.with(mine), options, {kBatch, kSequence});
+  const at::Tensor real = own(at::ones({kBatch, kSequence, 1}, at::kDouble));
+  require_close(output * real, own(expected.output.detach()), "output");  // filling holds biases
+  torch::autograd::backward({output}, {own(gradient)});
+  require_close(input.grad(), own(expected.dhidden), "gradient of hidden");
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    at::Tensor sum = mine[i].grad().clone();
+    if (parameters[i].placement.partial()) comm.all_reduce(sum).wait();
+    require_close(gather_whole(sum, parameters[i].placement), expected.gradients[i],
+                  "gradient of weight " + std::to_string(i));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the fused blocks of GPT-2 and Llama are the composed ones, values and gradients") {
+  at::manual_seed(24);
+  const at::Tensor mask =
+      at::arange(kSequence).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
+  const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
+  for (const DecoderCase& test : decoder_cases(kSizes)) {
+    compare(test, at::kFloat, {}, {}, 1e-5);
+    compare(test, at::kDouble, mask, {}, 1e-11);
+    compare(test, at::kDouble, {}, packed, 1e-11);
+    compare(test, at::kBFloat16, {}, {}, 3e-2);
+  }
+}
+
+TEST_CASE("the fused blocks without gradients, and with weights frozen among joint ones") {
+  at::manual_seed(25);
+  for (const DecoderCase& test : decoder_cases(kSizes)) {
+    INFO(test.name);
+    const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden}, at::kDouble);
+    Tensors mine, all;
+    for (const at::Tensor& w : test.tensors()) {
+      mine.push_back(leaf(w.to(at::kDouble)));
+      all.push_back(leaf(mine.back()));
+    }
+    lay_side_by_side(all);
+    const auto forward = [&](const Tensors& weights) {
+      return run_decoder(Version::kFused, hidden, test.with(weights), test.options, {});
+    };
+    const at::Tensor expected = forward(all);
+    torch::autograd::backward({expected.sum()});
+    {
+      const at::NoGradGuard guard;
+      CHECK(forward(all).equal(expected));
+      CHECK_FALSE(forward(all).requires_grad());
+    }
+    lay_side_by_side(mine);
+    const size_t frozen = test.options.gated ? 2 : 4;
+    mine[frozen].mutable_grad() = at::Tensor();
+    mine[frozen].set_requires_grad(false);
+    torch::autograd::backward({forward(mine).sum()});
+    for (size_t i = 0; i < mine.size(); ++i) {
+      INFO("weight " << i);
+      CHECK(mine[i].grad().defined() == (i != frozen));
+      if (i != frozen) CHECK(relative_error(mine[i].grad(), all[i].grad()) < 1e-12);
+    }
+  }
+}
+
+TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") {
+  at::manual_seed(26);
+  DecoderSizes sizes;
+  sizes.key_heads = 4, sizes.heads = 8, sizes.d = 4;
+  for (DecoderCase test : decoder_cases(sizes)) {
+    Tensors exact;
+    for (const at::Tensor& w : test.tensors()) exact.push_back(w.to(at::kDouble));
+    test.weights = test.with(exact);
+    const at::Tensor hidden = at::randn({kBatch, kSequence, sizes.hidden}, at::kDouble);
+    const Result expected = run(Version::kComposed, test, hidden, Lie::kWithoutGradients, {}, {});
+    const at::Tensor gradient =
+        at::linspace(-1, 1, hidden.numel(), hidden.options()).view_as(hidden);
+    for (const bool sequence_parallel : {false, true}) {
+      for (const int ranks : {2, 4}) {
+        for (const Version version : {Version::kComposed, Version::kFused}) {
+          INFO(test.name << " ranks " << ranks << " sequence parallel " << sequence_parallel
+                         << " fused " << (version == Version::kFused));
+          CHECK_NOTHROW(test::run_ranks(ranks, [&](Communicator& comm) {
+            run_part(comm, version, test, sequence_parallel, hidden, expected, gradient);
+          }));
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,146 @@
+#pragma once
+// Blocks of GPT-2 and of Llama with drawn weights, and how a tensor axis cuts them.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "lib/models/decoder_block.h"
+#include "tests/unit/ops/gradients.h"
+
+namespace tessera::testing {
+
+struct DecoderCase {
+  std::string name;
+  DecoderBlockWeights weights;
+  DecoderBlockOptions options;
+  std::vector<TensorCut> cuts;  // of each tensor
+
+  Tensors tensors() const {
+    Tensors list;
+    DecoderBlockWeights handles = weights;
+    for_each_tensor(handles, [&](const at::Tensor& x) { list.push_back(x); });
+    return list;
+  }
+  DecoderBlockWeights with(const Tensors& list) const {
+    DecoderBlockWeights result = weights;
+    size_t next = 0;
+    for_each_tensor(result, [&](at::Tensor& x) { x = list[next++]; });
+    return result;
+  }
+};
+
+struct DecoderSizes {
+  int64_t hidden = 24, heads = 4, key_heads = 2, d = 8, inner = 40;
+};
+
+namespace detail {
+
+inline at::Tensor matrix(int64_t rows, int64_t columns, int64_t in) {
+  return at::randn({rows, columns}) / std::sqrt(double(in));
+}
+inline at::Tensor vector(int64_t n, double centre) { return centre + 0.3 * at::randn({n}); }
+
+}  // namespace detail
+
+inline DecoderCase gpt2_case(const DecoderSizes& s) {
+  const auto product = [](int64_t in, int64_t out) {
+    return ProductWeights{{detail::matrix(in, out, in)}, {detail::vector(out, 0)}, true};
+  };
+  const auto norm = [&] {
+    return NormWeights{detail::vector(s.hidden, 1), detail::vector(s.hidden, 0)};
+  };
+  const int64_t h = s.hidden, width = s.heads * s.d;
+  constexpr TensorCut kWhole{}, kRows{.dim = 0}, kColumns{.dim = 1};
+  DecoderCase result{
+      "GPT-2",
+      {norm(), product(h, 3 * width), product(width, h), norm(), product(h, s.inner),
+       product(s.inner, h)},
+      {},
+      {kWhole, kWhole, TensorCut{.dim = 1, .parts = 3}, TensorCut{.dim = 0, .parts = 3}, kRows,
+       kWhole, kWhole, kWhole, kColumns, kRows, kRows, kWhole}};
+  result.options.attention = {.heads = s.heads, .key_heads = s.heads, .scale = 0.3};
+  return result;
+}
+
+inline DecoderCase llama_case(const DecoderSizes& s, bool biases) {
+  std::vector<TensorCut> cuts;
+  const auto norm = [&] {
+    cuts.push_back({});
+    return NormWeights{detail::vector(s.hidden, 1), {}};
+  };
+  const auto product = [&](int64_t in, const std::vector<int64_t>& outs, int dim) {
+    ProductWeights result;
+    for (const int64_t out : outs) {
+      result.weights.push_back(detail::matrix(out, in, in));
+      cuts.push_back({.dim = dim});
+    }
+    for (const int64_t out : outs) {
+      if (!biases) break;
+      result.biases.push_back(detail::vector(out, 0));
+      cuts.push_back({.dim = dim == 0 ? 0 : -1});
+    }
+    return result;
+  };
+  const int64_t h = s.hidden, width = s.heads * s.d, key_width = s.key_heads * s.d;
+  DecoderCase result{biases ? "Llama with biases" : "Llama", {}, {}, {}};
+  DecoderBlockWeights& w = result.weights;
+  w.input_norm = norm();
+  w.qkv = product(h, {width, key_width, key_width}, 0);
+  w.dense = product(width, {h}, 1);
+  w.attention_norm = norm();
+  w.up = product(h, {s.inner, s.inner}, 0);
+  w.down = product(s.inner, {h}, 1);
+  result.cuts = cuts;
+  result.options.gated = true;
+  result.options.rotary = ops::rotary_tables(ops::rotary_frequencies(s.d, 100.0), 64);
+  result.options.attention = {.heads = s.heads, .key_heads = s.key_heads, .scale = 0.3};
+  return result;
+}
+
+inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
+  return {gpt2_case(s), llama_case(s, false), llama_case(s, true)};
+}
+
+enum class Version { kComposed, kFused };
+
+// One of the versions with everything that a micro-batch may bring.
+inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
+                              const DecoderBlockWeights& weights, DecoderBlockOptions options,
+                              at::IntArrayRef tokens, const at::Tensor& mask = {},
+                              const PackedRows& packed = {}) {
+  if (packed.defined()) options.positions = packed.positions;
+  if (version == Version::kFused) {
+    return decoder_block_fused(hidden, weights, options, tokens, mask, packed);
+  }
+  return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+    auto [q, k, v] = ops::split_heads(qkv, options.attention);
+    if (options.rotary.cos.defined()) {
+      q = ops::rotary(q, options.rotary, options.positions);
+      k = ops::rotary(k, options.rotary, options.positions);
+    }
+    return ops::causal_attention(q, k, v, mask, {.scale = options.attention.scale}, packed);
+  });
+}
+
+// Their storage, and their gradients' (0.5 everywhere), in one buffer each, as a strategy lays
+// them, this many elements apart.
+inline void lay_side_by_side(Tensors& leaves, int64_t gap = 0) {
+  int64_t count = 0;
+  for (const at::Tensor& x : leaves) count += x.numel() + gap;
+  const at::Tensor values = at::empty({count}, leaves[0].options().requires_grad(false));
+  const at::Tensor gradients = at::full_like(values, 0.5);
+  int64_t at = 0;
+  for (at::Tensor& x : leaves) {
+    const auto cut = [&](const at::Tensor& buffer) {
+      return buffer.narrow(0, at, x.numel()).view(x.sizes());
+    };
+    cut(values).copy_(x.detach());
+    x.set_data(cut(values));
+    x.mutable_grad() = cut(gradients);
+    at += x.numel() + gap;
+  }
+}
+
+}  // namespace tessera::testing
