@@ -235,6 +235,7 @@ void TrainingRun::open_output() {
     writer_->resume_from(steps_);
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
+  run_memory_ = std::make_unique<RunMemory>(prepared_, *mesh_);
   reset_device_peak(world_.device());
 }
 
@@ -285,6 +286,7 @@ std::string TrainingRun::export_final() {
 }
 
 void TrainingRun::finish(int exit_code, const std::string& hash) {
+  const std::vector<MemoryLine> lines = run_memory_->lines(strategy_->memory(), control_);
   const DeviceMemory memory = device_memory(world_.device());
   const std::vector<int64_t> peaks = largest_over_ranks(
       {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1)});
@@ -299,8 +301,10 @@ void TrainingRun::finish(int exit_code, const std::string& hash) {
                 {"host_bytes", memory_[4]},
                 {"pinned_bytes", memory_[5]},
                 {"comm_bytes", bytes_sent(*mesh_, *strategy_)}};
+  for (auto& field : memory_fields(lines, run_memory_->rank())) info.extra.push_back(field);
   recorder_->finish(info);
   recorder_.reset();
+  std::fputs(memory_text(lines, run_memory_->rank()).c_str(), stdout);
   std::printf("results are in %s\n", options_.output_dir.c_str());
 }
 

@@ -11,6 +11,7 @@
 #include "examples/common/flags.h"
 #include "examples/common/prepare.h"
 #include "examples/common/run_checkpoints.h"
+#include "examples/common/run_memory.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/device_mesh.h"
@@ -97,6 +98,7 @@ class TrainingRun {
   int64_t steps_here_ = 0;        // issued by this process
   int64_t data_begun_ = 0;        // step before the first on this data
   std::deque<StepStart> starts_;  // of the steps that are not reported yet
+  std::unique_ptr<RunMemory> run_memory_;
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory_;
   double peak_flops_ = 0;  // of one device; 0: unknown

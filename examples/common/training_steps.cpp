@@ -60,14 +60,18 @@ void TrainingRun::train() {
 
 void TrainingRun::train_until(int64_t step) {
   int64_t issued = steps_;
+  run_memory_->begin();
   trainer_->fit(
       [&]() -> std::vector<MicroBatch> {
         if (issued == step) return {};
         ++issued;
         starts_.push_back(now());
-        return batches_->next();
+        std::vector<MicroBatch> micro_batches = batches_->next();
+        run_memory_->next_step(micro_batches);
+        return micro_batches;
       },
       [&](const StepReport& report) { on_step(report); }, [&](int64_t) { return between_steps(); });
+  run_memory_->end();
 }
 
 void TrainingRun::on_step(const StepReport& report) {

@@ -24,7 +24,8 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
             "rows of these DeepSpeed configuration files, instead of --strategies unless both are "
             "given");
   flags.add("rows", &o.rows,
-            "instead of these: FILE with one row a line, its number of ranks and its flags");
+            "instead of these: FILE with one row a line, its number of ranks and its flags; lines "
+            "that begin with -- hold flags for all");
   flags.add("reference", &o.reference, "single on one rank is the first row");
   flags.add("baseline", &o.baseline,
             "the ROW whose memory and runtime the others' are set against; the first unless given");
@@ -52,12 +53,24 @@ Program program_of(const std::string& task) {
   return task == "causal" ? Program::kText : Program::kClassification;
 }
 
-int run_compare(const std::vector<std::string>& arguments) {
+// With the flags of --rows' file in front of those of the command line, which win.
+std::vector<std::string> with_flags_of_file(const std::vector<std::string>& arguments) {
+  FlagSet flags("tessera-compare", "");
+  CompareOptions options;
+  add_flags(flags, options);
+  flags.parse_known(arguments);
+  if (options.rows.empty()) return arguments;
+  std::vector<std::string> all = overridden(flags_of_all_rows(options.rows), arguments);
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return all;
+}
+
+int run_compare(const std::vector<std::string>& given) {
   FlagSet flags("tessera-compare",
                 "The same work under a list of strategies, each in processes of its own.");
   CompareOptions options;
   add_flags(flags, options);
-  const std::vector<std::string> passed = flags.parse_known(arguments);
+  const std::vector<std::string> passed = flags.parse_known(with_flags_of_file(given));
   if (flags.help_requested()) {
     std::fputs(flags.help().c_str(), stdout);
     return 0;

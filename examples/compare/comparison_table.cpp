@@ -112,6 +112,8 @@ std::string comparison_text(const ComparisonView& view) {
       return &row == &base ? "baseline" : text_of("%+.1f", measure(row, base), 100);
     };
   };
+  const bool scales = std::ranges::any_of(
+      view.rows, [&](const ComparisonRow& row) { return row.ranks != base.ranks; });
   const Column name{"row", [](const ComparisonRow& row) { return row.name; }};
   const std::string first = table_text(
       view.rows,
@@ -139,7 +141,9 @@ std::string comparison_text(const ComparisonView& view) {
         [](const ComparisonRow& row) { return text_of("%.0f", row.peak_bytes(), 1 / kMebibyte); }},
        {"savings %", beside(memory_savings)},
        {"of linear %",
-        [&](const ComparisonRow& row) { return text_of("%.0f", scaling_ratio(row, base), 100); },
+        [&](const ComparisonRow& row) {
+          return scales ? text_of("%.0f", scaling_ratio(row, base), 100) : "-";
+        },
         false},
        {"loss, norm, parameters", differences},
        {"verdict", [](const ComparisonRow& row) {

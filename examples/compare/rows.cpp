@@ -118,10 +118,7 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
   try {
     own.add("name", &row.name, "");
     const std::vector<std::string> given = own.parse_known(words);
-    row.flags = source.arguments;
-    for (const std::string& argument : given) {
-      if (argument.starts_with("--")) row.flags = without_flag(row.flags, flag_name(argument));
-    }
+    row.flags = overridden(source.arguments, given);
     row.flags.insert(row.flags.end(), given.begin(), given.end());
     add_train_flags(flags, row.options, source.program);
     flags.parse(row.flags);
@@ -149,19 +146,33 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
   return row;
 }
 
-std::vector<ComparisonRow> read_rows(const RowSource& source) {
-  std::ifstream in(source.rows_file);
-  require(in.good(), "--rows ", source.rows_file, ": cannot be read");
-  std::vector<ComparisonRow> rows;
+struct Line {
+  std::string where;
+  std::vector<std::string> words;
+};
+
+std::vector<Line> lines_of(const std::string& rows_file) {
+  std::ifstream in(rows_file);
+  require(in.good(), "--rows ", rows_file, ": cannot be read");
+  std::vector<Line> lines;
   int number = 0;
-  for (std::string line; std::getline(in, line);) {
-    const std::string where = concat(source.rows_file, ":", ++number);
-    std::istringstream words(line.substr(0, line.find('#')));
-    std::string ranks;
-    if (!(words >> ranks)) continue;
-    std::vector<std::string> flags;
-    for (std::string word; words >> word;) flags.push_back(word);
-    rows.push_back(make_row(source, rank_count(ranks, where), flags, where));
+  for (std::string text; std::getline(in, text);) {
+    Line line{.where = concat(rows_file, ":", ++number)};
+    std::istringstream words(text.substr(0, text.find('#')));
+    for (std::string word; words >> word;) line.words.push_back(word);
+    if (!line.words.empty()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+bool is_of_all_rows(const Line& line) { return line.words.front().starts_with("--"); }
+
+std::vector<ComparisonRow> read_rows(const RowSource& source) {
+  std::vector<ComparisonRow> rows;
+  for (const Line& line : lines_of(source.rows_file)) {
+    if (is_of_all_rows(line)) continue;
+    const int64_t ranks = rank_count(line.words.front(), line.where);
+    rows.push_back(make_row(source, ranks, {line.words.begin() + 1, line.words.end()}, line.where));
   }
   require(!rows.empty(), "--rows ", source.rows_file, ": has no row");
   return rows;
@@ -189,6 +200,22 @@ std::vector<ComparisonRow> grid(const RowSource& source) {
 }
 
 }  // namespace
+
+std::vector<std::string> flags_of_all_rows(const std::string& rows_file) {
+  std::vector<std::string> flags;
+  for (const Line& line : lines_of(rows_file)) {
+    if (is_of_all_rows(line)) flags.insert(flags.end(), line.words.begin(), line.words.end());
+  }
+  return flags;
+}
+
+std::vector<std::string> overridden(std::vector<std::string> arguments,
+                                    const std::vector<std::string>& others) {
+  for (const std::string& argument : others) {
+    if (argument.starts_with("--")) arguments = without_flag(arguments, flag_name(argument));
+  }
+  return arguments;
+}
 
 void set_flag(std::vector<std::string>& arguments, const std::string& flag,
               const std::string& value) {

@@ -15,13 +15,17 @@ struct RowSource {
   // ranks.
   std::string strategies, deepspeed, rank_counts;
   // One row a line: the number of ranks, then flags of the fine-tuning program, which win over
-  // those of every row, and --name NAME. "#" begins a comment.
+  // those of every row, and --name NAME. "#" begins a comment; lines that begin with "--" are no
+  // rows.
   std::string rows_file;
   bool reference = true;      // single on one rank comes first, unless a row of the file is single
   bool weak_scaling = false;  // micro-batches as given instead of a constant global batch
   int64_t global_batch_size = 0;  // rows of an optimizer step; 0: that of the largest row
   bool largest_batch = false;     // the batch of each row is found later
 };
+
+// The words of a file's lines that begin with "--": flags of the comparison and of all its rows.
+std::vector<std::string> flags_of_all_rows(const std::string& rows_file);
 
 // Throws Error(kInvalidArgument) naming line and flag for a row that is not possible.
 std::vector<ComparisonRow> make_rows(const RowSource& source);
@@ -30,6 +34,9 @@ std::vector<ComparisonRow> make_rows(const RowSource& source);
 // micro-batch a rank), and with it its last flag and its work. Rows that say it themselves keep it.
 void settle(ComparisonRow& row, int64_t global_batch_size);
 
+// The arguments without those that `others` set, too.
+std::vector<std::string> overridden(std::vector<std::string> arguments,
+                                    const std::vector<std::string>& others);
 // Replaces or appends --flag value.
 void set_flag(std::vector<std::string>& arguments, const std::string& flag,
               const std::string& value);

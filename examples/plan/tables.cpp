@@ -24,14 +24,19 @@ std::string mebibytes(double bytes) { return format("%.1f", bytes / kMiB); }
 using Category = std::pair<const char*, double>;
 
 std::vector<Category> device_categories(const MemoryPlan& memory) {
-  return {{"parameters", memory.state.parameter_bytes}, {"gradients", memory.state.gradient_bytes},
-          {"optimizer", memory.state.optimizer_bytes},  {"buffers", memory.state.buffer_bytes},
-          {"embedding", memory.activations.embedding}, {"layers", memory.activations.layers},
+  return {{"parameters", memory.state.parameter_bytes},
+          {"gradients", memory.state.gradient_bytes},
+          {"optimizer", memory.state.optimizer_bytes},
+          {"buffers", memory.state.buffer_bytes},
+          {"embedding", memory.activations.embedding},
+          {"layers", memory.activations.layers},
           {"gradients of activations", memory.activations.gradients},
           {"running", memory.activations.running},
           {"constants", memory.activations.constants},
           {"inputs", memory.activations.inputs},
-          {"communicators", memory.communicators},      {"context", memory.context}};
+          {"workspace", memory.workspace},
+          {"communicators", memory.communicators},
+          {"context", memory.context}};
 }
 
 // One line a category, one column a stage.

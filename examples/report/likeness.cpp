@@ -119,6 +119,12 @@ std::vector<double> values_of(const Group& group, const std::string& key) {
   return values;
 }
 
+// a to z, a1 to z1, ...
+std::string letter(size_t index) {
+  std::string text(1, static_cast<char>('a' + index % 26));
+  return index < 26 ? text : text + std::to_string(index / 26);
+}
+
 }  // namespace
 
 std::string Difference::text() const { return concat(what, " ", value, " instead of ", baseline); }
@@ -202,30 +208,40 @@ std::optional<double> Group::median(const std::string& key) const {
 std::optional<double> Group::deviation(const std::string& key) const {
   const std::vector<double> values = values_of(*this, key);
   if (values.size() < 2) return std::nullopt;
-  return metrics::describe(values).std;
+  const auto count = static_cast<double>(values.size());
+  return metrics::describe(values).std * std::sqrt(count / (count - 1));
 }
 
-std::string Marks::of(const Run& run) {
-  if (baseline_ == nullptr || &run == baseline_) return "";
-  std::string mark;
-  for (const Difference& difference : work_differences(run, *baseline_)) {
-    const std::string text = difference.text();
-    const auto place = std::ranges::find(texts_, text);
-    const auto index = static_cast<size_t>(place - texts_.begin());
-    if (place == texts_.end()) texts_.push_back(text);
-    std::string letter(1, static_cast<char>('a' + index % 26));
-    if (index >= 26) letter.insert(0, std::to_string(index / 26));
-    mark += (mark.empty() ? "" : ",") + letter;
+Marks::Marks(const std::vector<Group>& groups, const Run& baseline) {
+  std::vector<std::string> texts;
+  for (const Group& group : groups) {
+    std::string mark;
+    for (const Difference& difference : work_differences(group.first(), baseline)) {
+      const std::string text = difference.text();
+      const auto place = std::ranges::find(texts, text);
+      const auto index = static_cast<size_t>(place - texts.begin());
+      if (place == texts.end()) {
+        texts.push_back(text);
+        notes_.push_back(letter(index) + ": " + text);
+      }
+      mark += (mark.empty() ? "" : ",") + letter(index);
+    }
+    for (const Run* run : group.runs) marks_[run] = mark;
   }
-  return mark;
 }
 
-std::vector<std::string> Marks::notes() const {
+std::string Marks::of(const Run& run) const {
+  const auto found = marks_.find(&run);
+  return found == marks_.end() ? "" : found->second;
+}
+
+std::vector<std::string> Marks::notes(const std::vector<std::string>& marks) const {
+  std::string all;
+  for (const std::string& mark : marks) all += "," + mark;
+  all += ",";
   std::vector<std::string> notes;
-  for (size_t i = 0; i < texts_.size(); ++i) {
-    std::string letter(1, static_cast<char>('a' + i % 26));
-    if (i >= 26) letter.insert(0, std::to_string(i / 26));
-    notes.push_back(letter + ": " + texts_[i]);
+  for (const std::string& note : notes_) {
+    if (all.find("," + note.substr(0, note.find(':')) + ",") != all.npos) notes.push_back(note);
   }
   return notes;
 }

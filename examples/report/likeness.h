@@ -31,7 +31,7 @@ struct Group {
   const Run& first() const { return *runs.front(); }
   bool finished() const;
   Outcome outcome() const;  // of the first that did not finish
-  // Over the repeats that have a value; std: of the population.
+  // Over the repeats that have a value; the deviation is the sample's.
   std::optional<double> median(const std::string& key) const;
   std::optional<double> deviation(const std::string& key) const;
   std::string text(const std::string& key) const { return first().text(key); }
@@ -41,16 +41,19 @@ std::vector<Group> group_repeats(const std::vector<Run>& runs);
 // Equal for two runs whose settings are equal, those named left out.
 std::string settings_key(const Run& run, const std::set<std::string>& leave_out = {});
 
-// Letters for differences, given out in the order in which they are met.
+// Letters for what sets groups apart from the baseline, the same in every table and plot.
 class Marks {
  public:
-  explicit Marks(const Run* baseline) : baseline_(baseline) {}
-  std::string of(const Run& run);  // "a,c", or "" for a run that did the baseline's work
-  std::vector<std::string> notes() const;
+  Marks() = default;
+  Marks(const std::vector<Group>& groups, const Run& baseline);
+  // "a,c"; "" for runs that did the baseline's work.
+  std::string of(const Run& run) const;
+  // "a: global batch 16 instead of 8" for each letter of these marks.
+  std::vector<std::string> notes(const std::vector<std::string>& marks) const;
 
  private:
-  const Run* baseline_;
-  std::vector<std::string> texts_;
+  std::map<const Run*, std::string> marks_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace tessera::report

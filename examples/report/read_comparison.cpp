@@ -2,15 +2,22 @@
 #include <charconv>
 #include <filesystem>
 #include <iterator>
+#include <sstream>
 
 #include "examples/report/read_runs.h"
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
+#include "tessera/core/json.h"
 
 namespace tessera::report {
 namespace {
 
-using CsvRow = std::map<std::string, std::string>;
+using Cells = std::map<std::string, std::string>;  // by column; "" is unknown
+struct Entry {
+  Cells cells;
+  std::vector<std::string> folders;  // of its runs
+  bool is_baseline = false;
+};
 
 // RFC 4180: cells in quotes may hold commas, line ends and doubled quotes.
 std::vector<std::vector<std::string>> csv_cells(const std::string& text) {
@@ -35,14 +42,14 @@ std::vector<std::vector<std::string>> csv_cells(const std::string& text) {
   return lines;
 }
 
-std::vector<CsvRow> read_csv(const std::string& path) {
+std::vector<Cells> read_csv(const std::string& path) {
   const auto lines = csv_cells(read_file(path));
   check(!lines.empty(), ErrorCode::kDataLoss, path, ": is empty; expected a line of column names");
-  std::vector<CsvRow> rows;
+  std::vector<Cells> rows;
   for (size_t i = 1; i < lines.size(); ++i) {
     check(lines[i].size() == lines[0].size(), ErrorCode::kDataLoss, path, ": row ", i, ": has ",
           lines[i].size(), " cells, the column names are ", lines[0].size());
-    CsvRow row;
+    Cells row;
     for (size_t column = 0; column < lines[0].size(); ++column) {
       row[lines[0][column]] = lines[i][column];
     }
@@ -51,7 +58,33 @@ std::vector<CsvRow> read_csv(const std::string& path) {
   return rows;
 }
 
-std::string cell(const CsvRow& row, const std::string& column) {
+std::vector<Entry> read_entries(const std::string& folder) {
+  std::vector<Entry> entries;
+  const std::string path = folder + "/compare.json";
+  if (!std::filesystem::exists(path)) {
+    for (Cells& row : read_csv(folder + "/comparison.csv")) {
+      entries.push_back({.folders = {row["row"]}});
+      entries.back().cells = std::move(row);
+    }
+    return entries;
+  }
+  const Json file = Json::parse_file(path);
+  for (const Json& row : file.at("rows").items()) {
+    Entry entry;
+    entry.is_baseline = row.get("row", "") == file.get("baseline", "");
+    for (const auto& [key, value] : row.members()) {
+      if (key == "runs") {
+        for (const Json& name : value.items()) entry.folders.push_back(name.as_string());
+      } else if (!value.is_null()) {
+        entry.cells[key] = value.is_string() ? value.as_string() : value.dump();
+      }
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+std::string cell(const Cells& row, const std::string& column) {
   const auto found = row.find(column);
   return found == row.end() ? "" : found->second;
 }
@@ -64,7 +97,7 @@ std::optional<double> parse(const std::string& text) {
 }
 
 // What the run's own files do not say.
-void add_row(const CsvRow& row, Run& run) {
+void add_row(const Cells& row, Run& run) {
   for (const auto& [column, text] : row) {
     const auto value = parse(text);
     if (value && !run.numbers.contains(column)) run.numbers[column] = *value;
@@ -72,61 +105,95 @@ void add_row(const CsvRow& row, Run& run) {
   }
 }
 
-Outcome outcome_of(const CsvRow& row) {
+Outcome outcome_of(const Cells& row) {
   const std::string verdict = cell(row, "verdict");
   if (verdict == "out of memory") return Outcome::kOutOfMemory;
   return cell(row, "exit_code") == "0" ? Outcome::kFinished : Outcome::kFailed;
 }
 
-// Facts that every row of a comparison shares with its reference unless the row says otherwise.
-void share_facts(const Run& reference, Run& run) {
+std::map<std::string, std::string> flags_of(const Run& run) {
+  std::map<std::string, std::string> flags;
+  std::istringstream words(run.text("flags"));
+  std::string flag;
+  for (std::string word; words >> word;) {
+    if (word.starts_with("--")) {
+      flag = word.substr(2);
+      flags[flag] = "true";
+    } else if (!flag.empty()) {
+      flags[flag] = word;
+    }
+  }
+  return flags;
+}
+
+// A row that left no run has the settings of the one most like it, but for their flags; and, where
+// the comparison does not say them, its facts.
+void fill_in(const std::vector<Run>& runs, Run& row) {
+  const std::map<std::string, std::string> mine = flags_of(row);
+  const Run* nearest = nullptr;
+  int64_t most = -1;
+  for (const Run& run : runs) {
+    if (run.settings.empty()) continue;
+    const auto common = std::ranges::count_if(
+        flags_of(run), [&](const auto& flag) { return mine.contains(flag.first); });
+    if (common > most) nearest = &run;
+    most = std::max<int64_t>(most, common);
+  }
+  if (nearest == nullptr) return;
+  row.settings = nearest->settings;
+  for (const auto& [flag, value] : flags_of(*nearest)) row.settings.erase(flag);
+  for (const auto& [flag, value] : mine) row.settings[flag] = value;
   for (const char* key :
        {"model", "dataset", "dataset_sha256", "max_seq_length", "parameter_dtype", "gradient_dtype",
         "reduce_dtype", "master_dtype", "moment_dtype", "device", "global_batch_size",
         "num_train_steps", "num_train_samples", "num_parameters"}) {
-    if (run.facts.contains(key)) continue;
-    if (const auto text = reference.text(key); !text.empty()) run.facts[key] = text;
-    if (const auto number = reference.number(key)) run.numbers[key] = *number;
+    if (row.facts.contains(key)) continue;
+    if (const auto text = nearest->text(key); !text.empty()) row.facts[key] = text;
+    if (const auto number = nearest->number(key)) row.numbers[key] = *number;
   }
 }
 
 }  // namespace
 
 void read_comparison(const std::string& folder, std::vector<Run>& runs) {
-  const std::vector<CsvRow> rows = read_csv(folder + "/comparison.csv");
   std::vector<Run> ordered;
   std::string reference;
-  for (const CsvRow& row : rows) {
-    const std::string name = cell(row, "row"), path = folder + "/" + name;
-    if (cell(row, "verdict") == "reference") reference = name;
+  for (const Entry& entry : read_entries(folder)) {
+    const Cells& row = entry.cells;
+    if (cell(row, "verdict") == "reference" && reference.empty()) reference = cell(row, "row");
     const size_t before = ordered.size();
     const auto of_row = std::stable_partition(runs.begin(), runs.end(), [&](const Run& run) {
-      return run.path != path && !run.path.starts_with(path + "/");
+      return std::ranges::none_of(
+          entry.folders, [&](const std::string& name) { return run.path == folder + "/" + name; });
     });
     std::move(of_row, runs.end(), std::back_inserter(ordered));
     runs.erase(of_row, runs.end());
     if (ordered.size() == before) {
-      ordered.push_back(
-          {.path = path, .outcome = outcome_of(row), .problem = cell(row, "message")});
+      ordered.push_back({.path = folder + "/" + cell(row, "row"),
+                         .outcome = outcome_of(row),
+                         .problem = cell(row, "message")});
     }
+    const std::string named = cell(row, "reference");
     for (size_t i = before; i < ordered.size(); ++i) {
       Run& run = ordered[i];
       add_row(row, run);
-      if (i > 0) share_facts(ordered.front(), run);
       if (outcome_of(row) == Outcome::kOutOfMemory) run.outcome = Outcome::kOutOfMemory;
-      run.comparison = Comparison{
-          .folder = folder,
-          .reference = cell(row, "reference").empty() ? reference : cell(row, "reference"),
-          .verdict = cell(row, "verdict"),
-          .worst_parameter = cell(row, "worst_parameter"),
-          .loss = parse(cell(row, "loss_difference_ratio")),
-          .grad_norm = parse(cell(row, "grad_norm_difference_ratio")),
-          .parameters = parse(cell(row, "parameter_difference_ratio")),
-          .tolerance = parse(cell(row, "tolerance"))};
+      run.comparison = Comparison{.folder = folder,
+                                  .reference = named.empty() ? reference : named,
+                                  .verdict = cell(row, "verdict"),
+                                  .worst_parameter = cell(row, "worst_parameter"),
+                                  .loss = parse(cell(row, "loss_difference_ratio")),
+                                  .grad_norm = parse(cell(row, "grad_norm_difference_ratio")),
+                                  .parameters = parse(cell(row, "parameter_difference_ratio")),
+                                  .tolerance = parse(cell(row, "tolerance")),
+                                  .is_baseline = entry.is_baseline};
     }
   }
   std::ranges::move(runs, std::back_inserter(ordered));
   runs = std::move(ordered);
+  for (Run& run : runs) {
+    if (run.settings.empty()) fill_in(runs, run);
+  }
 }
 
 }  // namespace tessera::report

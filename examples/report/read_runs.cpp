@@ -100,6 +100,7 @@ class Reader {
 
   void end(const Json& event) {
     ended_ = true;
+    run_.facts["param_hash_final"] = event.get("param_hash_final", "");
     const int64_t code = event.get("exit_code", 0);
     if (code == 0) return;
     if (run_.outcome != Outcome::kOutOfMemory) {
@@ -135,7 +136,7 @@ void find(const fs::path& folder, int depth, std::vector<Run>& runs) {
   if (depth < kMostDepth) {
     for (const fs::path& one : inner) find(one, depth + 1, runs);
   }
-  if (!fs::exists(folder / "comparison.csv")) return;
+  if (!fs::exists(folder / "compare.json") && !fs::exists(folder / "comparison.csv")) return;
   std::vector<Run> of_comparison(std::make_move_iterator(runs.begin() + before),
                                  std::make_move_iterator(runs.end()));
   runs.resize(before);

@@ -7,6 +7,7 @@
 
 #include "examples/common/flags.h"
 #include "examples/common/tool.h"
+#include "examples/report/page.h"
 #include "examples/report/read_runs.h"
 #include "examples/report/tables.h"
 #include "tessera/core/error.h"
@@ -27,11 +28,12 @@ bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ost
                           "tessera-report RUN_OR_FOLDER...: the tables of any set of runs.");
   flags.section("Report");
   flags.add("baseline", &o.baseline,
-            "name of the run that the others are compared with; else the reference of "
+            "name of the run that the others are compared with; else that of "
             "tessera-compare, else the first");
   flags.add("tables", &o.tables, "only these, such as 1,4,7b; else all that the runs fill");
-  flags.add("output", &o.output, "FILE.md, or FILE.csv for one table; else the terminal");
-  flags.add("output_dir", &o.output_dir, "report.md and table_<number>.csv");
+  flags.add("output", &o.output,
+            "FILE.html with plots, FILE.md, or FILE.csv for one table; else the terminal");
+  flags.add("output_dir", &o.output_dir, "report.html, report.md and table_<number>.csv");
   std::vector<std::string> options;
   bool value = false;
   for (const std::string& argument : arguments) {
@@ -77,6 +79,17 @@ std::string markdown(const Study& study, const std::vector<Table>& tables) {
   return text;
 }
 
+// Two runs stand side by side first; the certificate comes last.
+std::vector<Table> all_tables(const Study& study, const std::vector<std::string>& wanted) {
+  std::vector<Table> tables = make_tables(study, wanted);
+  if (!wanted.empty()) return tables;
+  const std::vector<Table> pair = side_by_side(study);
+  tables.insert(tables.begin(), pair.begin(), pair.end());
+  Table certificate = certificate_table(study);
+  if (!certificate.rows.empty()) tables.push_back(std::move(certificate));
+  return tables;
+}
+
 void write(const ReportOptions& o, const Study& study, const std::vector<Table>& tables,
            std::ostream& out) {
   if (!o.output_dir.empty()) {
@@ -84,13 +97,16 @@ void write(const ReportOptions& o, const Study& study, const std::vector<Table>&
     fs::create_directories(o.output_dir, error);
     check(!error, ErrorCode::kDataLoss, "--output_dir ", o.output_dir, ": ", error.message());
     write_file(o.output_dir + "/report.md", markdown(study, tables));
+    write_file(o.output_dir + "/report.html", to_html(study, make_figures(study), tables));
     for (const Table& table : tables) {
       write_file(concat(o.output_dir, "/table_", table.id, ".csv"), to_csv(table));
     }
-    out << "files: " << o.output_dir << "/report.md, table_<number>.csv\n";
+    out << "files: " << o.output_dir << "/report.html, report.md, table_<number>.csv\n";
   }
   if (o.output.ends_with(".csv")) {
     write_file(o.output, to_csv(tables.front()));
+  } else if (o.output.ends_with(".html")) {
+    write_file(o.output, to_html(study, make_figures(study), tables));
   } else if (!o.output.empty()) {
     write_file(o.output, markdown(study, tables));
   }
@@ -103,10 +119,12 @@ int run_report(const std::vector<std::string>& arguments, std::ostream& out, std
   return programs::run_tool("tessera-report", out, err, [&] {
     ReportOptions o;
     if (!parse(arguments, o, out)) return 0;
-    check(o.output.empty() || o.output.ends_with(".md") || o.output.ends_with(".csv"),
-          ErrorCode::kInvalidArgument, "--output ", o.output, ": end it in .md or .csv");
+    const bool known = o.output.ends_with(".html") || o.output.ends_with(".md") ||
+                       o.output.ends_with(".csv") || o.output.empty();
+    check(known, ErrorCode::kInvalidArgument, "--output ", o.output,
+          ": end it in .html, .md or .csv");
     const Study study(read_runs(o.paths), o.baseline);
-    const std::vector<Table> tables = make_tables(study, items_of(o.tables));
+    const std::vector<Table> tables = all_tables(study, items_of(o.tables));
     check(!o.output.ends_with(".csv") || tables.size() == 1, ErrorCode::kInvalidArgument,
           "--output ", o.output, ": a CSV file holds one table, these are ", tables.size(),
           "; name it with --tables, or give --output_dir");

@@ -36,6 +36,7 @@ const char* outcome_name(Outcome outcome);
 struct Comparison {
   std::string folder, reference, verdict, worst_parameter;
   std::optional<double> loss, grad_norm, parameters, tolerance;
+  bool is_baseline = false;  // of the whole comparison
 };
 
 struct Run {

@@ -38,14 +38,26 @@ double ranks_of(const Group& group) { return group.median("world_size").value_or
 
 bool by_ranks(const Group* a, const Group* b) { return ranks_of(*a) < ranks_of(*b); }
 
-// One family after another, those with several numbers of ranks.
-Table scaling_table(const Study& study, TableBuilder& table, const std::set<std::string>& leave_out,
-                    const char* efficiency) {
+const std::set<std::string> kWeak = with(kOfRanks, {"global_batch_size"});
+const std::set<std::string> kStrong =
+    with(kOfRanks, {"per_device_train_batch_size", "gradient_accumulation_steps"});
+
+// The families with several numbers of ranks, fewest first.
+std::vector<Groups> scaling_families(const Study& study, const std::set<std::string>& leave_out) {
+  std::vector<Groups> found;
+  for (Groups& family : families(study, leave_out)) {
+    std::ranges::stable_sort(family, by_ranks);
+    if (ranks_of(*family.front()) < ranks_of(*family.back())) found.push_back(std::move(family));
+  }
+  return found;
+}
+
+// One family after another.
+Table scaling_table(const Study& study, TableBuilder& table,
+                    const std::set<std::string>& leave_out) {
   std::map<const Group*, const Group*> smallest;
   Groups rows;
-  for (Groups family : families(study, leave_out)) {
-    std::ranges::stable_sort(family, by_ranks);
-    if (ranks_of(*family.front()) == ranks_of(*family.back())) continue;
+  for (const Groups& family : scaling_families(study, leave_out)) {
     for (const Group* group : family) {
       smallest[group] = family.front();
       rows.push_back(group);
@@ -69,7 +81,7 @@ Table scaling_table(const Study& study, TableBuilder& table, const std::set<std:
       .number("train_steps_per_second", "steps/s")
       .number("train_samples_per_second", "samples/s")
       .number("tokens_per_second_median", "tokens/s")
-      .number("efficiency_ratio", efficiency, efficiency_of, 100, 1)
+      .number("efficiency_ratio", "efficiency %", efficiency_of, 100, 1)
       .number("train_loss", "train loss", 1, 4)
       .number("eval_loss", "eval loss", 1, 4)
       .number("peak_bytes", gpu ? "peak GPU MiB" : "peak CPU MiB", peak, kToMebibytes)
@@ -139,16 +151,55 @@ Table weak_scaling_table(const Study& study) {
   TableBuilder table(study, "5a", "Weak scaling",
                      "The batch per rank stays, so the global batch grows with the ranks. "
                      "Efficiency: tokens/s per rank against the row with the fewest ranks.");
-  return scaling_table(study, table, with(kOfRanks, {"global_batch_size"}), "efficiency %");
+  return scaling_table(study, table, kWeak);
 }
 
 Table strong_scaling_table(const Study& study) {
   TableBuilder table(study, "5b", "Strong scaling",
                      "The global batch stays. Efficiency: tokens/s per rank against the row with "
                      "the fewest ranks.");
-  return scaling_table(
-      study, table, with(kOfRanks, {"per_device_train_batch_size", "gradient_accumulation_steps"}),
-      "efficiency %");
+  return scaling_table(study, table, kStrong);
+}
+
+namespace {
+
+// "zero2" of "zero2-4" and "zero2-16": without separators, or a part of a number, at its end.
+std::string common_start(const Groups& family) {
+  std::string name = family.front()->name;
+  bool cut_number = false;
+  for (const Group* group : family) {
+    const auto [mine, theirs] = std::ranges::mismatch(name, group->name);
+    const auto is_digit = [](auto at, auto end) { return at != end && *at >= '0' && *at <= '9'; };
+    if (mine != name.end() || theirs != group->name.end()) {
+      cut_number = is_digit(mine, name.end()) || is_digit(theirs, group->name.end());
+    }
+    name.erase(mine, name.end());
+  }
+  const auto drop = [&](const char* what) {
+    while (!name.empty() && std::string(what).find(name.back()) != std::string::npos) {
+      name.pop_back();
+    }
+  };
+  if (cut_number) drop("0123456789");
+  drop("-_./ ");
+  return name;
+}
+
+}  // namespace
+
+std::vector<Scaling> scaling_series(const Study& study) {
+  std::vector<Scaling> series;
+  const auto weak = scaling_families(study, kWeak), strong = scaling_families(study, kStrong);
+  const auto add = [&](const std::vector<Groups>& all, const char* kind) {
+    for (const Groups& family : all) {
+      std::string name = common_start(family);
+      if (name.empty()) name = family.front()->text("strategy");
+      series.push_back({weak.empty() || strong.empty() ? name : name + ", " + kind, family});
+    }
+  };
+  add(weak, "weak");
+  add(strong, "strong");
+  return series;
 }
 
 Table stages_by_batch_table(const Study& study) {
@@ -217,6 +268,12 @@ Table largest_batch_table(const Study& study) {
       too_large.emplace(largest, batch_of(group));
     }
     rows.push_back(largest);
+  }
+  // tessera-compare --largest_batch has searched by itself.
+  for (const Group& group : study.groups) {
+    if (!group.median("largest_batch_size")) continue;
+    if (std::ranges::find(rows, &group) == rows.end()) rows.push_back(&group);
+    if (const auto fails = group.median("out_of_memory_batch_size")) too_large[&group] = *fails;
   }
   TableBuilder table(study, "7e", "Largest batch per device at a constant global batch",
                      "The largest that trained, and the smallest above it that ran out of memory "

@@ -71,12 +71,17 @@ std::string number_text(double number, int decimals) {
 }
 
 std::string cell_text(const Cell& cell, const Column& column) {
-  if (cell.number) return number_text(*cell.number * column.scale, column.decimals);
-  return cell.text.empty() ? kUnknown : cell.text;
+  if (!cell.text.empty()) return cell.text;
+  return cell.number ? number_text(*cell.number * column.scale, column.decimals) : kUnknown;
+}
+
+std::string full_title(const Table& table) {
+  const bool numbered = !table.id.empty() && table.id[0] >= '0' && table.id[0] <= '9';
+  return numbered ? concat("Table ", table.id, ". ", table.title) : table.title;
 }
 
 std::string to_markdown(const Table& table) {
-  std::string text = concat("## Table ", table.id, ". ", table.title, "\n\n");
+  std::string text = "## " + full_title(table) + "\n\n";
   if (!table.about.empty()) text += table.about + "\n\n";
   std::string line = "|", rule = "|";
   for (const Column& column : table.columns) {

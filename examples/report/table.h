@@ -9,7 +9,7 @@ namespace tessera::report {
 
 struct Cell {
   std::optional<double> number;  // in the column's base unit
-  std::string text;              // where there is no number; "" is unknown
+  std::string text;              // what is read, if not the rounded number; both empty: unknown
 };
 
 // Reading tables: number x scale under the title; CSV: the number itself under the key.
@@ -38,6 +38,8 @@ struct Table {
 std::string number_text(double number, int decimals = -1);
 std::string cell_text(const Cell& cell, const Column& column);
 
+// "Table 4. ZeRO stage and offload", or the title alone where the id is no number.
+std::string full_title(const Table& table);
 std::string to_markdown(const Table& table);
 // RFC 4180; the last columns say mark and baseline.
 std::string to_csv(const Table& table);

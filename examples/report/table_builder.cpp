@@ -7,7 +7,7 @@
 namespace tessera::report {
 
 TableBuilder::TableBuilder(const Study& study, std::string id, std::string title, std::string about)
-    : study_(study), marks_(study.baseline == nullptr ? nullptr : &study.baseline->first()) {
+    : study_(study) {
   table_.id = std::move(id);
   table_.title = std::move(title);
   table_.about = std::move(about);
@@ -59,7 +59,7 @@ void TableBuilder::row(const Group& group) {
     }
     row.cells.push_back(std::move(cell));
   }
-  row.mark = marks_.of(group.first());
+  row.mark = study_.marks.of(group.first());
   table_.rows.push_back(std::move(row));
 }
 
@@ -77,8 +77,10 @@ Table TableBuilder::done() {
     table_.columns.erase(table_.columns.begin() + at);
     for (Row& row : table_.rows) row.cells.erase(row.cells.begin() + at);
   }
-  const std::vector<std::string> marks = marks_.notes();
-  table_.notes.insert(table_.notes.begin(), marks.begin(), marks.end());
+  std::vector<std::string> marks;
+  for (const Row& row : table_.rows) marks.push_back(row.mark);
+  const std::vector<std::string> notes = study_.marks.notes(marks);
+  table_.notes.insert(table_.notes.begin(), notes.begin(), notes.end());
   for (const Group& group : study_.groups) {
     if (group.runs.size() > 1) {
       table_.notes.push_back("runs of one configuration are one row: medians over the repeats");

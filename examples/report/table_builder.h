@@ -42,7 +42,6 @@ class TableBuilder {
   const Study& study_;
   Table table_;
   std::vector<Source> sources_;
-  Marks marks_;
 };
 
 std::vector<const Group*> groups_where(const Study& study,

@@ -77,35 +77,48 @@ void evaluation_columns(TableBuilder& table, const Study& study) {
   }
 }
 
+// The one that is named, else the baseline of a comparison, else a reference of one, else the first
+// that finished.
+const Group* baseline_of(const std::vector<Group>& groups, const std::string& name) {
+  const Group* baseline = nullptr;
+  std::string names;
+  for (const Group& group : groups) {
+    names += concat(names.empty() ? "" : ", ", group.name);
+    const bool named =
+        group.name == name || std::ranges::any_of(group.runs, [&](const Run* run) {
+          return run->name == name || run->text("exp") == name || run->path.ends_with("/" + name);
+        });
+    if (baseline == nullptr && named) baseline = &group;
+  }
+  check(name.empty() || baseline != nullptr, ErrorCode::kInvalidArgument, "--baseline ", name,
+        ": no run is called so; there are ", names);
+  if (!name.empty()) return baseline;
+  for (const Group& group : groups) {
+    const auto& comparison = group.first().comparison;
+    if (comparison && comparison->is_baseline) return &group;
+  }
+  for (const Group& group : groups) {
+    const auto& comparison = group.first().comparison;
+    if (comparison && comparison->verdict == "reference") return &group;
+  }
+  for (const Group& group : groups) {
+    if (group.finished()) return &group;
+  }
+  return &groups.front();
+}
+
 }  // namespace
 
 Study::Study(std::vector<Run> all, const std::string& baseline_name) : runs(std::move(all)) {
   groups = group_repeats(runs);
   if (groups.empty()) return;
-  const auto is = [&](const std::string& name, const Group& group) {
-    return group.name == name || std::ranges::any_of(group.runs, [&](const Run* run) {
-             return run->name == name || run->text("exp") == name ||
-                    run->path.ends_with("/" + name);
-           });
-  };
-  if (!baseline_name.empty()) {
-    std::string names;
-    for (const Group& group : groups) {
-      if (baseline == nullptr && is(baseline_name, group)) baseline = &group;
-      names += concat(names.empty() ? "" : ", ", group.name);
-    }
-    check(baseline != nullptr, ErrorCode::kInvalidArgument, "--baseline ", baseline_name,
-          ": no run is called so; there are ", names);
-    return;
-  }
-  for (const Group& group : groups) {
-    const auto& comparison = group.first().comparison;
-    if (baseline == nullptr && comparison && comparison->verdict == "reference") baseline = &group;
-  }
-  for (const Group& group : groups) {
-    if (baseline == nullptr && group.finished()) baseline = &group;
-  }
-  if (baseline == nullptr) baseline = &groups.front();
+  baseline = baseline_of(groups, baseline_name);
+  marks = Marks(groups, baseline->first());
+}
+
+std::string Study::marked_name(const Group& group) const {
+  const std::string mark = marks.of(group.first());
+  return mark.empty() ? group.name : group.name + " [" + mark + "]";
 }
 
 std::vector<Table> make_tables(const Study& study, const std::vector<std::string>& wanted) {

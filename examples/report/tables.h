@@ -13,8 +13,11 @@ struct Study {
   std::vector<Run> runs;
   std::vector<Group> groups;
   const Group* baseline = nullptr;
+  Marks marks;
 
   Study(std::vector<Run> all, const std::string& baseline_name);
+  // The name with its mark, for plots: "zero2-4 [a]".
+  std::string marked_name(const Group& group) const;
   Study(const Study&) = delete;
   Study& operator=(const Study&) = delete;
 };
@@ -28,6 +31,21 @@ std::vector<Table> make_tables(const Study& study, const std::vector<std::string
 // allocated by tensors; CPUs: resident in the process tree.
 bool compares_gpu_memory(const std::vector<Group>& groups);
 std::optional<double> peak_bytes(const Group& group, bool gpu);
+
+// Runs that differ in the number of ranks, fewest first: at one batch per rank (weak) or at one
+// global batch (strong).
+struct Scaling {
+  std::string name;
+  std::vector<const Group*> groups;
+};
+std::vector<Scaling> scaling_series(const Study& study);
+
+// For two groups: their configurations where they differ, and their results with the ratio.
+std::vector<Table> side_by_side(const Study& study);
+
+// What was compared with what: of each run that another one is the reference of, the largest
+// differences, the tolerance, and what both ran on. Without rows where no run was compared.
+Table certificate_table(const Study& study);
 
 Table baseline_table(const Study& study);
 Table memory_table(const Study& study);

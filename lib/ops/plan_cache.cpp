@@ -1,68 +1,105 @@
 #include "lib/ops/plan_cache.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <sstream>
+#include <thread>
 
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/hash.h"
 #include "tessera/core/log.h"
 
 namespace tessera::ops {
 namespace {
 
-constexpr const char* kTitle = "tessera plans 1";
+constexpr const char* kTitle = "tessera plans 2";
+constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 
-std::string checksum(const std::string& text) { return hex64(xxh3_64(text.data(), text.size())); }
+struct File {
+  int number;
+  ~File() {
+    if (number >= 0) ::close(number);
+  }
+};
+
+std::string with_checksum(const std::string& text) {
+  return concat(text, " ", hex64(xxh3_64(text.data(), text.size())), "\n");
+}
+
+// Without the checksum and the end of the line; nothing for a line with another one.
+std::optional<std::string> checked(std::string_view line) {
+  const size_t end = line.rfind(' ');
+  if (end == line.npos) return std::nullopt;
+  std::string text(line.substr(0, end));
+  if (with_checksum(text) != concat(line, "\n")) return std::nullopt;
+  return text;
+}
+
+// Others hold it for as long as a line takes; one that is stopped meanwhile must not stop us.
+bool locked(int file) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::seconds(1);
+  while (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+    if ((errno != EWOULDBLOCK && errno != EINTR) || Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
 
 }  // namespace
 
 PlanCache::PlanCache(std::string path, std::string owner)
-    : path_(std::move(path)), owner_(std::move(owner)) {
-  if (path_.empty() || !std::filesystem::exists(path_)) return;
-  try {
-    plans_ = read();
-  } catch (const Error& error) {
-    if (log_rank() <= 0) {
-      log(LogLevel::kWarning, "plans of earlier runs are not read: ", error.what(),
-          "; they are made again");
-    }
+    : path_(std::move(path)), owner_(std::move(owner)), shared_(!path_.empty()) {
+  if (!shared_) return;
+  const File file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.number < 0 || catch_up(file.number) > 0) return;
+  if (::lseek(file.number, 0, SEEK_END) > 0 && log_rank() <= 0) {
+    log(LogLevel::kWarning, "plans of earlier runs are not read: ", path_, ": not of ", owner_,
+        "; they are made again");
   }
 }
 
-std::string PlanCache::header() const { return concat(kTitle, "\n", owner_, "\n"); }
+bool PlanCache::take_line(std::string_view line) {
+  const auto text = checked(line);
+  if (!text) return false;
+  if (read_until_ == 0) return *text == concat(kTitle, ", ", owner_);
+  std::istringstream words(*text);
+  size_t count = 0;
+  words >> count;
+  Kind kind(std::min<size_t>(count, 64));
+  for (int64_t& number : kind) words >> number;
+  int64_t size = 0;
+  Plan plan{};
+  words >> size >> std::hex;
+  for (uint64_t& word : plan) words >> word;
+  if (words.fail()) return false;
+  plans_.try_emplace({std::move(kind), size}, plan);
+  return true;
+}
 
-// Title, owner, one line a plan (the kind's numbers, the size, the plan's words), and the
-// checksum of all that.
-PlanCache::Plans PlanCache::read() const {
-  const std::string text = read_file(path_, size_t{16} << 20);
-  const size_t end = text.rfind('\n', text.size() - std::min<size_t>(text.size(), 2));
-  check(
-      end != std::string::npos && text.substr(end + 1) == checksum(text.substr(0, end + 1)) + "\n",
-      ErrorCode::kDataLoss, path_, ": cut or changed");
-  check(text.starts_with(header()), ErrorCode::kDataLoss, path_, ": not of ", owner_);
-  Plans plans;
-  std::istringstream lines(text.substr(header().size(), end + 1 - header().size()));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    size_t count = 0;
-    words >> count;
-    Kind kind(std::min<size_t>(count, 64));
-    for (int64_t& number : kind) words >> number;
-    int64_t size = 0;
-    Plan plan{};
-    words >> size >> std::hex;
-    for (uint64_t& word : plan) words >> word;
-    check(!words.fail(), ErrorCode::kDataLoss, path_, ": no plan: ", line);
-    plans.insert_or_assign({std::move(kind), size}, plan);
+uint64_t PlanCache::catch_up(int file) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return 0;
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (status.st_ino != inode_ || size < read_until_) read_until_ = 0, inode_ = status.st_ino;
+  if (size > kMostBytes || size == read_until_) return read_until_;
+  std::string text(size - read_until_, '\0');
+  const ssize_t got = ::pread(file, text.data(), text.size(), static_cast<off_t>(read_until_));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  std::string_view left = text;
+  for (size_t end; (end = left.find('\n')) != left.npos; left.remove_prefix(end + 1)) {
+    if (!take_line(left.substr(0, end))) break;
+    read_until_ += end + 1;
   }
-  return plans;
+  return read_until_;
 }
 
 std::optional<PlanCache::Plan> PlanCache::find(const Kind& kind, int64_t size) const {
@@ -86,46 +123,35 @@ std::vector<std::pair<int64_t, PlanCache::Plan>> PlanCache::nearest(const Kind& 
   return all;
 }
 
-void PlanCache::add(const Kind& kind, int64_t size, const Plan& plan) {
-  constexpr auto kInterval = std::chrono::seconds(10);
+PlanCache::Plan PlanCache::settle(const Kind& kind, int64_t size, const Plan& plan) {
   const std::lock_guard lock(mutex_);
-  changed_ |= plans_.try_emplace({kind, size}, plan).second;
-  if (std::chrono::steady_clock::now() - written_ > kInterval) write();
+  const Plans::value_type own{{kind, size}, plan};
+  if (!plans_.contains(own.first) && shared_) share(own);
+  return plans_.insert(own).first->second;
 }
 
-void PlanCache::save() {
-  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) write();
-}
-
-void PlanCache::write() {
-  if (!changed_ || path_.empty()) return;
-  changed_ = false;
-  written_ = std::chrono::steady_clock::now();
-  namespace fs = std::filesystem;
-  try {
-    if (fs::exists(path_)) plans_.merge(read());
-  } catch (const Error&) {  // replaced
+void PlanCache::share(const Plans::value_type& own) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
+  const File file{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  shared_ = file.number >= 0 && locked(file.number);
+  if (!shared_) return;
+  const uint64_t end = catch_up(file.number);
+  if (plans_.contains(own.first)) return;
+  std::ostringstream line;
+  line << own.first.first.size();
+  for (const int64_t number : own.first.first) line << ' ' << number;
+  line << ' ' << own.first.second << std::hex;
+  for (const uint64_t word : own.second) line << ' ' << word;
+  const std::string text =
+      (end == 0 ? with_checksum(concat(kTitle, ", ", owner_)) : "") + with_checksum(line.str());
+  if (end + text.size() > kMostBytes || ::ftruncate(file.number, static_cast<off_t>(end)) != 0) {
+    return;
   }
-  std::ostringstream text;
-  text << header();
-  for (const auto& [key, plan] : plans_) {
-    const auto& [kind, size] = key;
-    text << std::dec << kind.size();
-    for (const int64_t number : kind) text << ' ' << number;
-    text << ' ' << size << std::hex;
-    for (const uint64_t word : plan) text << ' ' << word;
-    text << '\n';
+  if (::pwrite(file.number, text.data(), text.size(), static_cast<off_t>(end)) ==
+      static_cast<ssize_t>(text.size())) {
+    read_until_ = end + text.size();
   }
-  const std::string own = concat(path_, ".", getpid(), ".part");
-  std::error_code error;
-  fs::create_directories(fs::path(path_).parent_path(), error);
-  {
-    std::ofstream file(own, std::ios::binary);
-    file << text.str() << checksum(text.str()) << '\n';
-    if (!file.flush()) error = std::make_error_code(std::errc::io_error);
-  }
-  if (!error) fs::rename(own, path_, error);
-  if (error) fs::remove(own, error);
 }
 
 }  // namespace tessera::ops

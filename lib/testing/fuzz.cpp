@@ -149,6 +149,7 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
   FuzzModel model;
   try {
     model = family.build(c);
+    model.gives_scores = model.gives_scores && !options.own_strategy;
   } catch (const Error& error) {
     return {Outcome::Kind::kRefused, error.what()};
   }

@@ -161,6 +161,13 @@ class Comparison {
     const auto run = [&](const OracleDtypes& dtypes) { return oracle_.evaluate(batch, dtypes); };
     check_losses("evaluation loss", record.loss, record.targets, record.counters, run(reference_),
                  run);
+    if (!record.loss_of_scores) return;
+    const double of_scores = *record.loss_of_scores;
+    within(
+        concat("loss ", of_scores, " of the predicted scores (evaluation loss ", record.loss, ")"),
+        std::abs(of_scores - record.loss),
+        kScoreRoundings * unit_roundoff(c_.parallel.precision.parameter) *
+            std::max(1.0, record.loss));
   }
 
   void check_step(const GlobalBatch& batch, const StepRecord& step, const Named& before) {

@@ -188,6 +188,7 @@ FuzzModel build(const FuzzCase& c) {
   }
   result.forward = plain_modules(c);
   result.same_terms = true;
+  result.gives_scores = true;
   const auto layers = layers_of(c);
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].owner != i) result.same_terms = false;

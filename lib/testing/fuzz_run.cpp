@@ -42,11 +42,19 @@ at::Tensor on_cpu(const at::Tensor& value) {
   return value.detach().to(at::kCPU, at::kFloat, false, /*copy=*/true);
 }
 
+// The sum over a micro-batch's targets.
+at::Tensor cross_entropy(const at::Tensor& scores, const MicroBatch& batch) {
+  at::Tensor labels = batch.labels.flatten();
+  if (batch.head_positions.defined()) labels = labels.index_select(0, batch.head_positions);
+  return at::cross_entropy_loss(scores.to(at::kDouble).flatten(0, -2), labels, {},
+                                at::Reduction::Sum, kIgnoredLabel);
+}
+
 class Rank {
  public:
   Rank(const FuzzCase& c, const FuzzWork& work, const DeviceMesh& mesh, Strategy& strategy,
-       bool quiet)
-      : c_(c), work_(work), mesh_(mesh), strategy_(strategy), quiet_(quiet) {}
+       bool scores, bool quiet)
+      : c_(c), work_(work), mesh_(mesh), strategy_(strategy), scores_(scores), quiet_(quiet) {}
 
   RankRecord run(const RunPart& part) {
     if (part.from != nullptr) {
@@ -88,6 +96,22 @@ class Rank {
     const StepResult result = strategy_.evaluate(share(work_.evaluation));
     record_.evaluations.push_back({steps_done, result.loss.item<double>(),
                                    result.target_count.item<double>(), read(result.counters)});
+    if (scores_ && !quiet_) record_.evaluations.back().loss_of_scores = loss_of_scores();
+  }
+  // Mean over the targets of all data ranks.
+  double loss_of_scores() {
+    const Batches batches = share(work_.evaluation);
+    const std::vector<at::Tensor> scores = strategy_.predict(batches);
+    check(scores.size() == batches.size(), ErrorCode::kInternal, "predict() gave ", scores.size(),
+          " scores for ", batches.size(), " micro-batches");
+    const at::Tensor sums = at::zeros({2}, at::kDouble);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      sums[0] += cross_entropy(scores[i], batches[i]);
+      sums[1] += batches[i].labels.ne(kIgnoredLabel).sum();
+    }
+    mesh_.axis(Axis::kData).all_reduce(sums).wait();
+    const double targets = sums[1].item<double>();
+    return targets > 0 ? sums[0].item<double>() / targets : 0;
   }
   void train(size_t index, double scale) {
     StepRecord& step = record_.steps.emplace_back();
@@ -120,7 +144,7 @@ class Rank {
   const FuzzWork& work_;
   const DeviceMesh& mesh_;
   Strategy& strategy_;
-  bool quiet_;
+  bool scores_, quiet_;
   RankRecord record_;
 };
 
@@ -187,7 +211,7 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
                                    .weight_decay = c.weight_decay}));
       ++attached;
       result.ranks[static_cast<size_t>(world.rank())] =
-          Rank(c, work, mesh, *strategy, quiet).run(part);
+          Rank(c, work, mesh, *strategy, model.gives_scores, quiet).run(part);
     });
   } catch (const Error& error) {
     result.error = error.what();

@@ -34,6 +34,7 @@ struct EvaluationRecord {
   size_t steps_done = 0;
   double loss = 0, targets = 0;
   std::vector<double> counters;
+  std::optional<double> loss_of_scores;  // of predict(), computed here; where there are scores
 };
 struct RankRecord {
   std::map<std::string, at::Tensor> initial, final;

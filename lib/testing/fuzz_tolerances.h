@@ -114,6 +114,10 @@ inline double norm_tolerance(int ranks) { return (ranks + 8) * 0x1p-24; }
 // rounding, and the constants'.
 constexpr double kClipRoundings = 5;
 
+// Scores are rounded to the parameters' dtype when they are handed out, the loss may be of scores
+// that were not.
+constexpr double kScoreRoundings = 16;
+
 // [Note: update] AdamW in fp32 rounds at most 16 times on the way from gradient to update, each
 // relative to the moment with every term taken positive, twice for the scaling by the clip factor,
 // and twice for decay and subtraction relative to the parameter. Squares of gradients below 2^-63

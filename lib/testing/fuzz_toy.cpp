@@ -68,16 +68,21 @@ class Embedding final : public ToyBlock {
   }
 };
 
-class Head final : public ToyBlock {
+class Last final : public Head {
  public:
-  Head(Weights weights, std::shared_ptr<SeedLog> seeds)
-      : ToyBlock(std::move(weights)), seeds_(std::move(seeds)) {}
+  Last(Weights weights, std::shared_ptr<SeedLog> seeds)
+      : parameters_(weights.take()), seeds_(std::move(seeds)) {}
+  std::vector<Parameter> parameters() override { return parameters_; }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
     if (batch.training) seeds_->add(batch);
-    return loss_and_correct(at::linear(hidden, p(0), p(1)), batch.labels);
+    return loss_and_correct(logits(hidden, batch), batch.labels);
+  }
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch&) override {
+    return at::linear(hidden, parameters_[0].tensor, parameters_[1].tensor);
   }
 
  private:
+  std::vector<Parameter> parameters_;
   std::shared_ptr<SeedLog> seeds_;
 };
 
@@ -174,6 +179,7 @@ std::unique_ptr<Block> build_body(const FuzzCase& c, const BlockToken& token, si
 FuzzModel build(const FuzzCase& c) {
   FuzzModel result;
   result.seeds = std::make_shared<SeedLog>();
+  result.gives_scores = true;
   ModelSpec& model = result.model;
   model.name = "toy";
   const auto tokens = parse_blocks(c.blocks, kKinds);
@@ -219,7 +225,7 @@ FuzzModel build(const FuzzCase& c) {
                               weights.draw("weight", {c.vocabulary, c.hidden}, 0.5);
                             }
                             weights.draw("bias", {c.vocabulary}, 0.1);
-                            return std::make_unique<Head>(std::move(weights), seeds);
+                            return std::make_unique<Last>(std::move(weights), seeds);
                           }});
   if (c.tie != "none") {
     const std::string owner = owner_first ? "embedding" : "head";

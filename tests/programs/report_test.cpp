@@ -185,7 +185,7 @@ TEST_CASE("report: repeats are one row with median and deviation") {
   const Table table = only_table(study, "6");
   CHECK(*cell(table, "zero1-2", "repeats").number == 3);
   CHECK(*cell(table, "zero1-2", "step_time_median_s").number == Approx(0.2));
-  CHECK(*cell(table, "zero1-2", "step_time_std_s").number == Approx(0.1 * std::sqrt(2.0 / 3)));
+  CHECK(*cell(table, "zero1-2", "step_time_std_s").number == Approx(0.1));
 }
 
 TEST_CASE("report: scaling compares tokens per second and rank") {
@@ -278,6 +278,34 @@ TEST_CASE("report: rows of a comparison that left no run are rows") {
   CHECK(said.code == 0);
   CHECK(has(said.out, "| zero3-2 | out of memory |"));
   CHECK(has(said.out, "zero3-2: out of memory; too large"));
+}
+
+TEST_CASE("report: tessera-compare's JSON says which runs are a row's, and what left none") {
+  const TempDir folder;
+  for (const char* name : {"zero2-2", "zero2-2.2"}) {
+    MadeRun made;
+    made.settings = {{"per_device_train_batch_size", "4"}, {"eval_steps", "0"}};
+    made.start.strategy = "zero2";
+    made.write(folder.path(name));
+  }
+  folder.write("compare.json", R"({"schema":"tessera.compare/1","baseline":"hf","rows":[
+    {"row":"zero2-2","runs":["zero2-2","zero2-2.2"],"strategy":"zero2","verdict":"reference",
+     "exit_code":0,"largest_batch_size":4,"out_of_memory_batch_size":5,"flags":"--strategy zero2"},
+    {"row":"zero2-2-mb64","runs":[],"strategy":"zero2","per_device_train_batch_size":64,
+     "world_size":2,"global_batch_size":8,"verdict":"out of memory","exit_code":3,
+     "flags":"--strategy zero2 --per_device_train_batch_size 64","message":"8 GiB too few"},
+    {"row":"hf","runs":[],"peer":"hf","verdict":"peer","exit_code":0,"step_time_median_s":0.5,
+     "tokens_per_second_median":123,"message":null}]})");
+  const Study study(read_runs({folder.path(".")}), "");
+  REQUIRE(study.groups.size() == 3);
+  CHECK(study.groups[0].runs.size() == 2);
+  CHECK(study.groups[0].name == "zero2-2");
+  CHECK(study.runs[2].text("eval_steps") == "0");
+  CHECK(study.groups[2].median("tokens_per_second_median") == 123);
+  CHECK(study.baseline == &study.groups[2]);
+  const Table table = only_table(study, "7e");
+  REQUIRE(table.rows.size() == 1);
+  CHECK(*cell(table, "zero2-2", "out_of_memory_batch_size").number == 5);
 }
 
 TEST_CASE("report: benchmarks are runs, from their lines and from Google Benchmark's JSON") {

@@ -10,9 +10,10 @@ namespace tessera {
 struct MemoryPlan {
   LayoutCost state;  // parameters, gradients, optimizer, buffers; on the host
   Activations activations;
+  double workspace = 0;                   // of matrix products
   double communicators = 0, context = 0;  // not tensors
 
-  double tensors() const { return state.device_bytes() + activations.total(); }
+  double tensors() const { return state.device_bytes() + activations.total() + workspace; }
   double device_bytes() const { return tensors() + communicators + context; }
   // On hosts without a GPU all is one memory.
   double needed(const Card& card) const {

@@ -51,6 +51,8 @@ struct FuzzModel {
   // same bits.
   bool same_terms = false;
   std::shared_ptr<SeedLog> seeds;  // null: nothing is drawn at random
+  // Strategy::predict() gives the scores of which the loss is the cross-entropy.
+  bool gives_scores = false;
 };
 
 // A kind of model: how it is drawn and built. FuzzCase::model names it.

@@ -198,7 +198,7 @@ class Graphs {
     const int64_t shapes_of_kind = ++shapes_of_kind_[{device, kind}];
     PlanCache& stored = stored_plans("attention", cudnnGetVersion());
     const auto known = stored.nearest(kind, size);
-    stored.add(kind, size, {});
+    stored.settle(kind, size, {});
     constexpr size_t kMost = 24, kFew = 3;
     const bool enough = known.size() >= kFew;
     if (shapes_of_kind != (enough ? 1 : 2)) return {};

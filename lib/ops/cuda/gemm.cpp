@@ -267,7 +267,7 @@ class Plan {
                           kWorkspaceBytes, stream);
   }
 
-  // Keeps the fastest candidate as soon as all trials have ended.
+  // Keeps the fastest candidate, or what another rank has chosen, as soon as all trials have ended.
   void choose(const Gemm& g) {
     if (trials_.empty() ||
         !std::ranges::all_of(trials_, [](const Trial& trial) { return trial.end.query(); })) {
@@ -286,11 +286,12 @@ class Plan {
     for (size_t i = 0; i < std::min(kGood, times.size()); ++i) {
       good.push_back(std::bit_cast<PlanCache::Plan>(candidates_[times[i].second]));
     }
-    candidates_ = {candidates_[times[0].second]};
     trials_.clear();
     const PlanCache::Kind kind = kind_of(g);
     const int64_t size = rounded_size(tokens_of(g));
-    measured_->fastest.add(kind, size, good.front());
+    const auto settled =
+        std::bit_cast<cublasLtMatmulAlgo_t>(measured_->fastest.settle(kind, size, good.front()));
+    candidates_ = {fits(settled) ? settled : candidates_[times[0].second]};
     if (suggested_) measured_->good[kind].try_emplace(size, std::move(good));
   }
 

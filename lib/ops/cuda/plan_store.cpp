@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -20,15 +19,7 @@ struct Stores {
   std::map<std::pair<std::string, int>, PlanCache> by_subject_and_device;
 
   static Stores& instance() {
-    static Stores* const stores = [] {
-      std::atexit([] {
-        Stores& all = instance();
-        const std::unique_lock lock(all.mutex, std::try_to_lock);
-        if (!lock) return;
-        for (auto& [key, plans] : all.by_subject_and_device) plans.save();
-      });
-      return new Stores;
-    }();
+    static Stores* const stores = new Stores;
     return *stores;
   }
 };

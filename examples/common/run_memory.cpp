@@ -1,0 +1,159 @@
+#include "examples/common/run_memory.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "examples/common/device_memory.h"
+#include "examples/common/layout.h"
+#include "tessera/core/error.h"
+#include "tessera/metrics/resource_sampler.h"
+#include "tessera/plan/memory_plan.h"
+
+namespace tessera::programs {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+constexpr double kUnknown = -1;
+
+Card card_of(at::Device device) {
+  if (device.is_cpu()) return card_named("cpu");
+  const auto known = card_of_device(programs::device_name(device));
+  return known ? *known : card_named("h100");  // for what its driver takes
+}
+
+// What the driver says is in use of this device, by anybody.
+std::optional<int64_t> used_bytes(at::Device device) {
+  const metrics::GpuMonitor monitor;
+  const auto index = static_cast<size_t>(device.index());
+  if (device.is_cpu() || index >= monitor.gpus().size()) return std::nullopt;
+  return monitor.read(index).memory_used_bytes;
+}
+
+double or_unknown(const std::optional<int64_t>& bytes) {
+  return bytes ? static_cast<double>(*bytes) : kUnknown;
+}
+
+const MemoryLine& allocated(const std::vector<MemoryLine>& lines) {
+  return *std::ranges::find(lines, "allocated", &MemoryLine::name);
+}
+
+}  // namespace
+
+RunMemory::RunMemory(const Prepared& run, const DeviceMesh& mesh)
+    : run_(run), mesh_(mesh), device_(mesh.world().device()) {}
+
+void RunMemory::begin() {
+  if (device_.is_cpu()) counter_.emplace();
+  begin_bytes_ = 0;
+}
+
+void RunMemory::end() {
+  note_peak();
+  counter_.reset();
+}
+
+void RunMemory::note_peak() {
+  if (!counter_) return;
+  most_bytes_ = std::max(most_bytes_, counter_->use().peak_allocated_bytes - begin_bytes_);
+  counter_->reset_peak();
+  begin_bytes_ = counter_->use().allocated_bytes;
+}
+
+void RunMemory::next_step(std::span<const MicroBatch> micro_batches) {
+  note_peak();
+  for (const MicroBatch& batch : micro_batches) {
+    const BatchShape shape = shape_of(batch);
+    const bool larger =
+        batch.token_count > largest_tokens_ ||
+        (batch.token_count == largest_tokens_ &&
+         (shape.head_rows == 0 || shape.head_rows > largest_.head_rows) && largest_.head_rows > 0);
+    if (!larger) continue;
+    largest_ = shape;
+    largest_tokens_ = batch.token_count;
+  }
+}
+
+std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const {
+  const Card card = card_of(device_);
+  LayoutPlan layout = layout_plan(run_.model, run_.options, mesh_.world().size());
+  layout.on_gpu = !device_.is_cpu();
+  const int stage = mesh_.coordinate(Axis::kPipeline);
+  const MemoryPlan plan = memory_plan(layout, largest_, card, stage);
+  const auto held = static_cast<double>(memory.parameter_bytes + memory.gradient_bytes +
+                                        memory.optimizer_bytes + memory.buffer_bytes);
+  // On the CPU batches are made by another thread, and not counted.
+  const double running =
+      plan.activations.total() + plan.workspace - (device_.is_cpu() ? plan.activations.inputs : 0);
+  const DeviceMemory device = device_memory(device_);
+  const double peak = device_.is_cpu() ? held + static_cast<double>(most_bytes_)
+                                       : or_unknown(device.allocated_peak_bytes);
+  return {
+      {"parameter", plan.state.parameter_bytes, static_cast<double>(memory.parameter_bytes)},
+      {"gradient", plan.state.gradient_bytes, static_cast<double>(memory.gradient_bytes)},
+      {"optimizer", plan.state.optimizer_bytes, static_cast<double>(memory.optimizer_bytes)},
+      {"buffer", plan.state.buffer_bytes, static_cast<double>(memory.buffer_bytes)},
+      {"activation", running, peak - held},
+      {"allocated", plan.state.device_bytes() + running, peak},
+      {"device_used", device_.is_cpu() ? kUnknown : plan.device_bytes(),
+       or_unknown(used_bytes(device_))},
+      {"host", plan.state.host_bytes, static_cast<double>(memory.host_bytes)},
+  };
+}
+
+std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, ControlChannel& control) {
+  const std::vector<MemoryLine> own = own_lines(memory);
+  std::vector<double> values;
+  for (const MemoryLine& line : own) values.insert(values.end(), {line.plan, line.measured});
+  const std::string bytes(reinterpret_cast<const char*>(values.data()),
+                          values.size() * sizeof(double));
+  std::vector<MemoryLine> most;
+  const std::vector<std::string> all = control.exchange(bytes);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::copy_n(all[rank].data(), bytes.size(), reinterpret_cast<char*>(values.data()));
+    std::vector<MemoryLine> lines = own;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      lines[i].plan = values[2 * i];
+      lines[i].measured = values[2 * i + 1];
+    }
+    if (!most.empty() && allocated(lines).measured <= allocated(most).measured) continue;
+    most = std::move(lines);
+    rank_ = static_cast<int>(rank);
+  }
+  if (control.rank() != 0) most.clear();
+  return most;
+}
+
+std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
+  char row[128];
+  const std::string title = concat("memory of rank ", rank, ", MiB");
+  std::snprintf(row, sizeof(row), "%-24s %12s %12s %12s\n", title.c_str(), "plan", "measured",
+                "difference");
+  std::string text = row;
+  for (const auto& [name, plan, measured] : lines) {
+    if (std::min(plan, measured) < 0 || std::max(plan, measured) == 0) continue;
+    std::snprintf(row, sizeof(row), "  %-22s %12.1f %12.1f %+12.1f", name.c_str(), plan / kMiB,
+                  measured / kMiB, (measured - plan) / kMiB);
+    text += row;
+    if (plan > 0) {
+      std::snprintf(row, sizeof(row), " %+6.1f %%", 100 * (measured / plan - 1));
+      text += row;
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+metrics::Fields memory_fields(const std::vector<MemoryLine>& lines, int rank) {
+  const auto value = [](double bytes) {
+    return bytes < 0 ? metrics::Value() : metrics::Value(static_cast<int64_t>(bytes));
+  };
+  metrics::Fields fields{{"plan_rank", static_cast<int64_t>(rank)}};
+  for (const auto& [name, plan, measured] : lines) {
+    fields.emplace_back("plan_" + name + "_bytes", value(plan));
+    fields.emplace_back("measured_" + name + "_bytes", value(measured));
+  }
+  return fields;
+}
+
+}  // namespace tessera::programs

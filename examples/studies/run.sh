@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# One study: its rows through tessera-compare, then its tables and plots.
+#   examples/studies/run.sh STUDY SIZE [OUTPUT_DIR] [more flags of tessera-compare]
+# STUDY: a folder beside this script; SIZE: one of its .txt files (cpu; gpu and others on GPUs). Called again with the
+# same OUTPUT_DIR it goes on where it was interrupted. TESSERA_BIN: the folder of the programs, else a build's, else PATH.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+study=${1:-} size=${2:-}
+rows=$here/$study/$size.txt
+if [[ -z $study || -z $size || ! -f $rows ]]; then
+  echo "usage: run.sh STUDY SIZE [OUTPUT_DIR] [flags]; there is no $study $size, but:" \
+    "$(cd "$here" && ls ./*/*.txt | sed 's#^\./##; s#/# #; s#\.txt$##' | paste -sd, | sed 's/,/, /g')" >&2
+  exit 2
+fi
+output=${3:-runs/studies/$study-$size}
+shift $(($# < 3 ? $# : 3))
+mkdir -p "$output"
+output=$(cd "$output" && pwd)
+cd "$here/../.."
+bin=${TESSERA_BIN:-$(ls -dt build/*/bin 2>/dev/null | head -1)}
+export PATH=${bin:+$(cd "$bin" && pwd):}$PATH
+
+# Full-length rows of random ids: what a step costs does not depend on what they say.
+random_rows() {  # rows, tokens
+  awk -v rows="$1" -v tokens="$2" 'BEGIN {
+    srand(7)
+    for (i = 0; i < rows; ++i) {
+      line = "{\"input_ids\":["
+      for (j = 0; j < tokens; ++j) line = line (j ? "," : "") int(10 + 1000 * rand())
+      print line "]}"
+    }
+  }'
+}
+
+case $size in
+  cpu*)
+    export CUDA_VISIBLE_DEVICES=''
+    given=(--config examples/studies/cpu.json --launcher threads)
+    ;;
+  *)
+    [[ -s $output/rows.jsonl ]] || random_rows 512 512 >"$output/rows.jsonl"
+    given=(--task causal --config examples/studies/gpu.json --train_ids "$output/rows.jsonl")
+    [[ $size != nodes* ]] || given+=(--launcher srun)
+    ;;
+esac
+[[ ! -f $here/$study/limits.sh ]] || source "$here/$study/limits.sh"
+status=0
+tessera-compare "${given[@]}" --rows "$rows" --output_dir "$output/rows" "$@" || status=$?
+[[ $status == 0 || -f $output/rows/compare.json ]] || exit $status
+if [[ -f $here/$study/train.sh ]]; then
+  "$here/$study/train.sh" "$size" "$output/train" || status=$?
+fi
+tessera-report "$output/rows" $([[ ! -d $output/train ]] || echo "$output/train") --output_dir "$output/report"
+exit $status
