@@ -37,10 +37,6 @@ class TrainingRun {
   void execute();
 
  private:
-  struct StepStart {
-    double time_s = 0;
-    int64_t sent = 0;
-  };
   void agree();
   void plan();
   void build();
@@ -66,7 +62,6 @@ class TrainingRun {
   void record_failure(const std::exception& error);
 
   bool reports() const { return world_.rank() == 0; }
-  StepStart now() const;
   double epoch() const;
   metrics::RunStartRecord start_record() const;
   LossScalerConfig loss_scaler() const;
@@ -95,9 +90,9 @@ class TrainingRun {
   std::optional<Resumed> resumed_;
   std::optional<RunState::Best> best_, evaluated_;  // so far; the latest, with its step
   int64_t total_steps_ = 0, steps_ = 0;
-  int64_t steps_here_ = 0;        // issued by this process
-  int64_t data_begun_ = 0;        // step before the first on this data
-  std::deque<StepStart> starts_;  // of the steps that are not reported yet
+  int64_t steps_here_ = 0;           // issued by this process
+  int64_t data_begun_ = 0;           // step before the first on this data
+  std::deque<int64_t> sent_before_;  // bytes, of the steps that are not reported yet
   std::unique_ptr<RunMemory> run_memory_;
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory_;

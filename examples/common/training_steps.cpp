@@ -28,10 +28,6 @@ double TrainingRun::epoch() const {
          static_cast<double>(train_loader_->steps_per_epoch());
 }
 
-TrainingRun::StepStart TrainingRun::now() const {
-  return {now_s(), bytes_sent(*mesh_, *strategy_)};
-}
-
 void TrainingRun::train() {
   batches_ = std::make_unique<BatchStream>(*train_loader_, world_.device());
   const int64_t per_epoch = train_loader_->steps_per_epoch();
@@ -65,7 +61,7 @@ void TrainingRun::train_until(int64_t step) {
       [&]() -> std::vector<MicroBatch> {
         if (issued == step) return {};
         ++issued;
-        starts_.push_back(now());
+        sent_before_.push_back(bytes_sent(*mesh_, *strategy_));
         std::vector<MicroBatch> micro_batches = batches_->next();
         run_memory_->next_step(micro_batches);
         return micro_batches;
@@ -76,11 +72,10 @@ void TrainingRun::train_until(int64_t step) {
 
 void TrainingRun::on_step(const StepReport& report) {
   steps_ = report.step;
-  // A step lasts from when its batch is asked for to when the next one is; reports come one step
-  // late.
-  const StepStart from = starts_.front();
-  starts_.pop_front();
-  const StepStart to = starts_.empty() ? now() : starts_.front();
+  // Reports come one step late on GPUs: the next step may have begun to send.
+  const int64_t sent_before = sent_before_.front();
+  sent_before_.pop_front();
+  const int64_t sent = sent_before_.empty() ? bytes_sent(*mesh_, *strategy_) : sent_before_.front();
   const DeviceMemory memory = device_memory(world_.device());
   if (!reports()) return;
   metrics::StepRecord r;
@@ -92,12 +87,12 @@ void TrainingRun::on_step(const StepReport& report) {
   r.clip_coefficient = report.clip_coefficient;
   if (options_.dtype == "fp16") r.loss_scale = report.loss_scale;
   r.skipped = report.skipped;
-  r.step_time_s = to.time_s - from.time_s;
+  r.step_time_s = report.step_time_s;
   r.data_time_s = report.data_time_s;
   r.samples = report.samples;
   r.tokens = report.tokens;
   r.supervised_tokens = static_cast<int64_t>(report.target_count);
-  r.comm_bytes = to.sent - from.sent;
+  r.comm_bytes = sent - sent_before;
   r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
   r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
   if (peak_flops_ > 0 && prepared_.model.flops_per_token && report.tokens > 0 &&
