@@ -79,30 +79,10 @@ struct Handle {
 };
 using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
-using Key = std::array<int64_t, 16>;
+// A product but for its number of tokens, which is k of weight gradients and n of all others.
+using Kind = std::array<int64_t, 13>;
 
-Key key_of(const Gemm& g) {
-  return {at::cuda::current_device(),
-          g.m,
-          g.n,
-          g.k,
-          g.lda,
-          g.ldb,
-          g.ldd,
-          g.transpose_a,
-          g.transpose_b,
-          int64_t(g.epilogue),
-          int64_t(g.type),
-          int64_t(g.out_type),
-          g.beta != 0,
-          g.c != nullptr,
-          g.aux != nullptr,
-          at::globalContext().deterministicAlgorithms()};
-}
-
-int64_t tokens_of(const Gemm& g) { return g.transpose_b ? g.k : g.n; }
-
-PlanCache::Kind kind_of(const Gemm& g) {
+Kind kind_of(const Gemm& g) {
   return {g.m,
           g.transpose_b ? g.n : g.k,
           g.lda,
@@ -116,6 +96,26 @@ PlanCache::Kind kind_of(const Gemm& g) {
           g.beta != 0,
           g.c != nullptr,
           g.aux != nullptr};
+}
+
+int64_t tokens_of(const Gemm& g) { return g.transpose_b ? g.k : g.n; }
+
+struct Key {
+  Kind kind;
+  int64_t tokens;
+  int device;
+  bool deterministic;
+  auto operator<=>(const Key&) const = default;
+};
+
+Key key_of(const Gemm& g) {
+  return {kind_of(g), tokens_of(g), at::cuda::current_device(),
+          at::globalContext().deterministicAlgorithms()};
+}
+
+PlanCache::Kind stored_kind_of(const Gemm& g) {
+  const Kind kind = kind_of(g);
+  return {kind.begin(), kind.end()};
 }
 
 using Algorithms = std::vector<PlanCache::Plan>;
@@ -214,7 +214,7 @@ class Plan {
   // The fastest one as the only candidate where it is known, else those that were good for about as
   // many tokens.
   void take_known(const Gemm& g) {
-    const PlanCache::Kind kind = kind_of(g);
+    const PlanCache::Kind kind = stored_kind_of(g);
     const int64_t size = rounded_size(tokens_of(g));
     Algorithms known;
     if (const auto fastest = measured_->fastest.find(kind, size)) {
@@ -287,7 +287,7 @@ class Plan {
       good.push_back(std::bit_cast<PlanCache::Plan>(candidates_[times[i].second]));
     }
     trials_.clear();
-    const PlanCache::Kind kind = kind_of(g);
+    const PlanCache::Kind kind = stored_kind_of(g);
     const int64_t size = rounded_size(tokens_of(g));
     const auto settled =
         std::bit_cast<cublasLtMatmulAlgo_t>(measured_->fastest.settle(kind, size, good.front()));
