@@ -143,14 +143,12 @@ SelfAttention alibi(const at::Tensor& slopes, int64_t head_dim) {
           .slopes = slopes};
 }
 
+// By operations whose gradient is one tensor put together, not three that are added up.
 QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& a) {
-  if (a.by_head) {
-    const at::Tensor parts = qkv.unflatten(2, {a.heads, 3, -1});
-    return {parts.select(3, 0), parts.select(3, 1), parts.select(3, 2)};
-  }
-  const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
-  return {heads.narrow(2, 0, a.heads), heads.narrow(2, a.heads, a.key_heads),
-          heads.narrow(2, a.heads + a.key_heads, a.key_heads)};
+  const auto parts = a.by_head ? qkv.unflatten(2, {a.heads, 3, -1}).unbind(3)
+                               : qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1})
+                                     .split_with_sizes({a.heads, a.key_heads, a.key_heads}, 2);
+  return {parts[0], parts[1], parts[2]};
 }
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
