@@ -23,6 +23,10 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
   flags.add("deepspeed", &o.deepspeed,
             "rows of these DeepSpeed configuration files, instead of --strategies unless both are "
             "given");
+  flags.add("peer", &o.peer,
+            "rows that other trainers run on the same work: hf (transformers.Trainer), torch, "
+            "deepspeed");
+  flags.add("python", &o.python, "of the peers: has torch and transformers");
   flags.add("rows", &o.rows,
             "instead of these: FILE with one row a line, its number of ranks and its flags; lines "
             "that begin with -- hold flags for all");
@@ -76,8 +80,10 @@ int run_compare(const std::vector<std::string>& given) {
     return 0;
   }
   if (flags.given("deepspeed") && !flags.given("strategies")) options.strategies.clear();
-  require(options.rows.empty() || (options.deepspeed.empty() && !flags.given("strategies")),
-          "--rows says all rows; leave out --strategies and --deepspeed, or write them as rows");
+  const bool no_file = options.rows.empty();
+  require(no_file || (options.deepspeed.empty() && options.peer.empty()),
+          "--rows says all rows: write --deepspeed and --peer into them");
+  require(no_file || !flags.given("strategies"), "--rows says all rows; leave out --strategies");
   const bool weak = options.scaling == "weak";
   const Program program = program_of(options.task);
   FlagSet train_flags("tessera-finetune-" + options.task, "");
@@ -102,6 +108,7 @@ int run_compare(const std::vector<std::string>& given) {
                      .arguments = passed,
                      .strategies = options.strategies,
                      .deepspeed = options.deepspeed,
+                     .peers = options.peer,
                      .rank_counts = options.rank_counts,
                      .rows_file = options.rows,
                      .reference = options.reference,

@@ -11,6 +11,7 @@
 #include "examples/common/output.h"
 #include "examples/compare/comparison_files.h"
 #include "examples/compare/comparison_table.h"
+#include "examples/compare/peer.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 
@@ -136,17 +137,48 @@ ChildResult Comparison::run_child(const ComparisonRow& row, const std::string& n
   }
   request.command.push_back(request.program);
   if (row.ranks > 1 && launcher_ == "threads") set_flag(flags, "ranks", ranks);
-  if (row.name == defect_) {
+  if (!defect_.empty() && row.name == defect_) {
     set_flag(flags, "learning_rate", concat(row.options.learning_rate * 1.01));
   }
   request.command.insert(request.command.end(), flags.begin(), flags.end());
   request.output = {"--output_dir", options_.output_dir + "/" + name, "--overwrite_output_dir",
                     "true"};
   request.inputs = row.prepared->dataset_sha256;
+  return watch(std::move(request));
+}
+
+ChildResult Comparison::watch(Children::Request request) {
   request.environment = environment_;
   const auto all = static_cast<double>(options_.repeat * static_cast<int64_t>(rows_.size()));
-  bar_.retitle(name);
+  bar_.retitle(request.name);
   return children_->run(request, [&] { bar_(static_cast<double>(done_) / all); });
+}
+
+// With random weights they are those that our rows draw, which a run of ours writes down.
+ChildResult Comparison::run_peer(const ComparisonRow& row, const std::string& name) {
+  const std::string python = options_.python.find('/') == std::string::npos
+                                 ? find_in_path(options_.python)
+                                 : options_.python;
+  if (python.empty()) {
+    return {.exit_code = kPeerUnavailable, .message = options_.python + " was not found"};
+  }
+  std::string model = row.options.model;
+  if (model.empty()) {
+    const std::string file = fs::path(row.options.model_config).filename().string();
+    const std::string drawn = concat("weights-", file, "-", row.options.seed);
+    const ComparisonRow alone{.prepared = row.prepared};
+    const ChildResult child = run_child(alone, drawn, drawn_weights_flags(row.options));
+    if (child.exit_code != 0) return child;
+    model = options_.output_dir + "/" + drawn + "/final";
+  }
+  ChildResult child = watch(peer_request(row, name, python, model, options_.output_dir));
+  // torchrun ends with 1 whatever its ranks ended with.
+  if (child.message.starts_with("error: out of memory")) {
+    child.exit_code = exit_code(ErrorCode::kResourceExhausted);
+  } else if (child.message.starts_with("error: Python package")) {
+    child.exit_code = kPeerUnavailable;
+  }
+  return child;
 }
 
 void Comparison::take(ComparisonRow& row, const ChildResult& child, const std::string& name) {
@@ -156,18 +188,24 @@ void Comparison::take(ComparisonRow& row, const ChildResult& child, const std::s
     row.runs.push_back(read_run(options_.output_dir + "/" + name));
   } else {
     row.outcome = is_out_of_memory(child) ? Outcome::kOutOfMemory : Outcome::kFailed;
+    if (!row.peer.empty() && child.exit_code == kPeerUnavailable) {
+      row.outcome = Outcome::kUnavailable;
+    }
     row.message = child.message;
   }
 }
 
 void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
-  if (repeat == 1 && options_.largest_batch > 0) find_largest_batch(row);
+  if (repeat == 1 && options_.largest_batch > 0) {
+    row.peer.empty() ? find_largest_batch(row) : settle(row, options_.global_batch_size);
+  }
   if (row.outcome == Outcome::kFinished) {
     const std::string name = repeat == 1 ? row.name : concat(row.name, ".", repeat);
-    const ChildResult child = run_child(row, name, row.flags);
+    const ChildResult child =
+        row.peer.empty() ? run_child(row, name, row.flags) : run_peer(row, name);
     taken_over_ += child.taken_over ? 1 : 0;
     take(row, child, name);
-    if (row.finished() && repeat == 1) row.formula = formula_of(row);
+    if (row.finished() && repeat == 1 && row.peer.empty()) row.formula = formula_of(row);
     if (row.finished()) judge(row);
     const std::string ran = child.taken_over ? "taken over" : seconds_text(child.wall_s);
     say(concat(name, ": ", ran, ", ", row.verdict()));
@@ -180,8 +218,10 @@ void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
 
 // Every run of every row is compared with the first run of the first row that does the same work.
 void Comparison::judge(ComparisonRow& row) {
-  const auto first = std::ranges::find_if(
-      rows_, [&](const auto& other) { return other.finished() && other.work == row.work; });
+  const auto first = std::ranges::find_if(rows_, [&](const auto& other) {
+    return other.peer.empty() && other.finished() && other.work == row.work;
+  });
+  if (first == rows_.end()) return;  // a peer before any row of ours
   const RunResult &reference = first->runs.front(), &run = row.runs.back();
   if (&reference == &run) return;
   row.tolerance =

@@ -15,7 +15,8 @@ namespace tessera::programs {
 
 struct CompareOptions {
   std::string task = "squad", strategies = "ddp,zero1,zero2,zero3,fsdp", rank_counts = "2,4", rows;
-  std::string deepspeed, launcher = "auto", output_dir, baseline, scaling = "strong";
+  std::string deepspeed, peer, python = "python3", launcher = "auto", output_dir, baseline,
+                               scaling = "strong";
   int64_t global_batch_size = 0, repeat = 1, largest_batch = 0;
   double tolerance = 0;
   bool reference = true, overwrite_output_dir = false;
@@ -38,6 +39,8 @@ class Comparison {
   void find_largest_batch(ComparisonRow& row);
   ChildResult run_child(const ComparisonRow& row, const std::string& name,
                         std::vector<std::string> flags);
+  ChildResult run_peer(const ComparisonRow& row, const std::string& name);
+  ChildResult watch(Children::Request request);
   void take(ComparisonRow& row, const ChildResult& child, const std::string& name);
   void judge(ComparisonRow& row);
   void say(const std::string& line);

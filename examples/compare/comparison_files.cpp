@@ -123,7 +123,8 @@ void add_outcome(Fields& fields, const ComparisonRow& row, const ComparisonRow& 
   add("reference", text_or_null(row.compared_with));
   add("loss_difference_ratio", when([&] { return row.parity->loss; }));
   add("grad_norm_difference_ratio", when([&] { return row.parity->grad_norm; }));
-  add("parameter_difference_ratio", when([&] { return row.parity->parameters; }));
+  add("parameter_difference_ratio",
+      row.peer.empty() ? when([&] { return row.parity->parameters; }) : Value());
   add("tolerance", when([&] { return row.tolerance; }));
   add("worst_parameter", when([&] { return row.parity->worst_parameter; }));
   add("wall_s", row.wall_s);

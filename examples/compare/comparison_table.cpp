@@ -50,6 +50,7 @@ Cell spread_of(const std::string& key, const char* pattern) {
 Cell bytes_beside(const std::string& key, double LayoutCost::*formula) {
   return [=](const ComparisonRow& row) -> std::string {
     if (!row.finished()) return "-";
+    if (!row.peer.empty()) return "-";
     return text_of("%.3f", row.median(key), 1 / kMebibyte) +
            format(" / %.3f", row.formula.*formula / kMebibyte);
   };
@@ -62,6 +63,7 @@ std::string mesh_text(const ComparisonRow& row) {
 
 std::string differences(const ComparisonRow& row) {
   if (!row.parity || !row.parity->mismatch.empty()) return "-";
+  if (!row.peer.empty()) return format("%.1e %.1e -", row.parity->loss, row.parity->grad_norm);
   return format("%.1e %.1e %.1e", row.parity->loss, row.parity->grad_norm, row.parity->parameters);
 }
 

@@ -45,6 +45,7 @@ at::Tensor without_key_bias(const std::string& name, const at::Tensor& value, in
 }
 
 void compare_parameters(const RunResult& run, const RunResult& reference, Parity& parity) {
+  if (!run.text("peer").empty()) return;  // peers keep no model
   const bool ours_is_there = std::filesystem::exists(run.directory + "/final");
   const bool theirs_is_there = std::filesystem::exists(reference.directory + "/final");
   if (!ours_is_there && !theirs_is_there) return;  // --save_final false

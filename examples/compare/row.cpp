@@ -23,7 +23,7 @@ std::optional<double> ComparisonRow::peak_bytes() const {
 }
 
 bool ComparisonRow::failed() const {
-  return outcome == Outcome::kFailed || (parity && !parity->pass);
+  return outcome == Outcome::kFailed || (peer.empty() && parity && !parity->pass);
 }
 
 std::string ComparisonRow::verdict() const {

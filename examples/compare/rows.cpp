@@ -11,6 +11,7 @@
 
 #include "examples/common/deepspeed.h"
 #include "examples/common/foreign_config.h"
+#include "examples/compare/peer.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -117,6 +118,7 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
   FlagSet own(where, ""), flags(where, "");
   try {
     own.add("name", &row.name, "");
+    own.add("peer", &row.peer, "");
     const std::vector<std::string> given = own.parse_known(words);
     row.flags = overridden(source.arguments, given);
     row.flags.insert(row.flags.end(), given.begin(), given.end());
@@ -135,9 +137,12 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
     const int64_t others = row.options.pipeline_parallel * row.options.tensor_parallel;
     require(ranks % others == 0, ranks, " ranks are no multiple of ", others,
             " pipeline x tensor ranks");
+    if (!row.peer.empty()) check_peer(row.peer, row.options, source.program);
     require(row.name.empty() || file_name_of(row.name) == row.name, "--name ", row.name,
             ": letters, digits, '.', '-' and '_' make the name of a row");
-    if (row.name.empty()) row.name = name_of(row, given, flags);
+    if (row.name.empty()) {
+      row.name = (row.peer.empty() ? "" : row.peer + "-") + name_of(row, given, flags);
+    }
   } catch (const Error& error) {
     fail(error.code(), where, ": ", error.what());
   }
@@ -196,6 +201,9 @@ std::vector<ComparisonRow> grid(const RowSource& source) {
   for (const std::string& file : items_of(source.deepspeed)) {
     on_all_ranks("deepspeed", file, "--deepspeed " + file);
   }
+  for (const std::string& peer : items_of(source.peers)) {
+    on_all_ranks("peer", peer, "--peer " + peer);
+  }
   return rows;
 }
 
@@ -241,8 +249,8 @@ void settle(ComparisonRow& row, int64_t global_batch_size) {
 
 std::vector<ComparisonRow> make_rows(const RowSource& source) {
   std::vector<ComparisonRow> rows = source.rows_file.empty() ? grid(source) : read_rows(source);
-  const bool has_single =
-      std::ranges::any_of(rows, [](const auto& row) { return row.options.strategy == "single"; });
+  const bool has_single = std::ranges::any_of(
+      rows, [](const auto& row) { return row.peer.empty() && row.options.strategy == "single"; });
   if (source.reference && !has_single) {
     rows.insert(rows.begin(), make_row(source, 1, {"--strategy", "single"}, "the reference"));
   }

@@ -13,10 +13,10 @@ struct RowSource {
   std::vector<std::string> arguments;  // of every row
   // Comma-separated; the rows without a file: each strategy and DeepSpeed file on each of the
   // ranks.
-  std::string strategies, deepspeed, rank_counts;
+  std::string strategies, deepspeed, peers, rank_counts;
   // One row a line: the number of ranks, then flags of the fine-tuning program, which win over
-  // those of every row, and --name NAME. "#" begins a comment; lines that begin with "--" are no
-  // rows.
+  // those of every row, --name NAME and --peer NAME. "#" begins a comment; lines that begin with
+  // "--" are no rows.
   std::string rows_file;
   bool reference = true;      // single on one rank comes first, unless a row of the file is single
   bool weak_scaling = false;  // micro-batches as given instead of a constant global batch

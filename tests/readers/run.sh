@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Opens what the programs write with the libraries that others read it with, in a virtual environment of its own.
+# Opens what the programs write with the libraries that others read it with, and sets other trainers beside ours, in a virtual environment of its own.
 #   run.sh SOURCE_ROOT BIN_FOLDER TORCH_ROOT
 # The environment lies in SOURCE_ROOT/.deps/readers and is made once for these versions; LibTorch's own wheel serves where Python can
 # import it (a wheel without its CUDA libraries it cannot), else torch is installed too. What is missing is a failure.
 set -euo pipefail
 root=$1 bin=$2 torch_root=$3
-packages=(transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 tensorboard==2.21.0)
+packages=(transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 tensorboard==2.21.0 accelerate==1.15.0)
 torch=torch==2.11.0
 venv=$root/.deps/readers/venv
 stamp=$root/.deps/readers/made-of
@@ -27,4 +27,6 @@ if [[ $(cat "$stamp" 2>/dev/null) != "$wanted" ]]; then
   fi
   echo "$wanted" >"$stamp"
 fi
-exec env HF_HUB_OFFLINE=1 "$venv/bin/python" -B "$root/tests/readers/open_outputs.py" "$root" "$bin"
+export HF_HUB_OFFLINE=1
+"$venv/bin/python" -B "$root/tests/readers/open_outputs.py" "$root" "$bin"
+"$venv/bin/python" -B "$root/tests/readers/peers.py" "$root" "$bin"

@@ -1,0 +1,39 @@
+"""Other trainers as rows of tessera-compare: from the same weights, on the same rows, they have our losses.
+
+Usage: peers.py SOURCE_ROOT BIN_FOLDER, in the environment that run.sh makes.
+"""
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(sys.argv[1]) / "tests/programs"))
+from support import DATA, Checker, launch  # noqa: E402
+
+check = Checker()
+folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_peers_"))
+(folder / "rows.txt").write_text("1 --strategy single\n1 --peer hf\n1 --peer torch\n2 --peer torch\n2 --peer torch --strategy fsdp\n"
+                                 "2 --peer hf --gradient_checkpointing\n1 --peer deepspeed\n")
+for model in ("bloom-tiny", "gpt2-tiny", "llama-tiny"):
+    out = folder / model
+    result = launch("tessera-compare", ["--model_config", model, "--tokenizer", str(DATA / "tokenizer"), "--max_seq_length", "96",
+                                        "--train_file", str(DATA / "squad_sample.json"), "--max_steps", "5", "--learning_rate", "1e-3",
+                                        "--warmup_steps", "2", "--weight_decay", "0.01", "--per_device_train_batch_size", "2",
+                                        "--launcher", "threads", "--rows", str(folder / "rows.txt"), "--python", sys.executable,
+                                        "--output_dir", str(out)], environment={"CUDA_VISIBLE_DEVICES": ""})
+    check.that(result.code == 0, f"{model}: peers are rows", result)
+    rows = {row["row"]: row for row in json.loads((out / "compare.json").read_text())["rows"]}
+    for name, row in rows.items():
+        if name == "single-1":
+            continue
+        if name == "deepspeed-single-1":
+            check.that(row["verdict"] == "not available" and "deepspeed" in row["message"], f"{name} says what is missing: {row}")
+            continue
+        check.that(row["verdict"] == "peer" and row["reference"] == "single-1" and row["mark"] is None, f"{model} {name}: {row['verdict']}")
+        check.that(row["loss_difference_ratio"] < 1e-5 and row["grad_norm_difference_ratio"] < 1e-3,
+                   f"{model} {name}: loss {row['loss_difference_ratio']}, norm {row['grad_norm_difference_ratio']}", result)
+        check.that(row["tokens_per_second_median"] > 0 and row["cpu_rss_tree_peak_bytes"] > 1 << 26, f"{model} {name} was measured")
+
+shutil.rmtree(folder)
+check.finish()
