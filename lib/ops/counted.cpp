@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "tessera/core/meta.h"
 
@@ -70,25 +71,230 @@ at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at:
 }
 
 namespace counted {
+namespace {
+
+bool is_16_bit(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+}
+
+int64_t row_count(const at::Tensor& x) { return x.numel() / x.size(-1); }
+
+// The kernels' conditions, see lib/ops/cuda.
+bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
+  return is_16_bit(x) && x.scalar_type() == weight.scalar_type() && x.size(-1) % 8 == 0 &&
+         weight.size(0) % 8 == 0;
+}
+
+at::Tensor partial_columns(const at::Tensor& x) {
+  constexpr int64_t kColumnParts = 32;
+  return empty_fp32({kColumnParts, x.size(-1)}, x);
+}
+
+bool norm_fits(const at::Tensor& x) {
+  constexpr int64_t kMostColumns = 4096;
+  return is_16_bit(x) && x.size(-1) % 8 == 0 && x.size(-1) <= kMostColumns;
+}
+
+int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) {
+  return qkv.size(2) / (attention.heads + 2 * attention.key_heads);
+}
+
+bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
+  const int64_t d = head_size(qkv, attention);
+  return is_16_bit(qkv) && !mask.defined() && d % 8 == 0 && d <= 128 && qkv.size(1) > 1;
+}
+
+at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
+                         at::Tensor* output) {
+  // Two blocks on each of 132 multiprocessors (one for wide rows), or one for some rows.
+  constexpr int64_t kMultiprocessors = 132, kRows = 8;
+  const int64_t n = x.size(-1), most = kMultiprocessors * (n <= 2048 ? 2 : 1);
+  const at::Tensor dx = at::empty_like(x);
+  if (output) *output = at::empty_like(x);
+  const at::Tensor partial =
+      empty_fp32({std::min(most, (row_count(x) + kRows - 1) / kRows), 3 * n}, x);
+  for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
+    if (sink.defined()) sums.items.push_back({partial.narrow(1, 0, n), sink});
+  }
+  return dx;
+}
+
+}  // namespace
+
+void add_column_sums(ColumnSums& sums) { sums.items.clear(); }
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& residual) {
+  if (!can_multiply(x, weight)) return reference::linear_forward(x, weight, bias, residual);
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  return at::empty(shape, x.options());
+}
+
+void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
+                               const at::Tensor& result) {
+  if (!is_16_bit(gradient)) reference::linear_backward_input_out(gradient, weight, result);
+}
+
+void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
+                            const at::Tensor& weight_gradient) {
+  const bool takes = weight_gradient.scalar_type() == x.scalar_type() ||
+                     weight_gradient.scalar_type() == at::kFloat;
+  if (is_16_bit(x) && takes && x.size(-1) % 8 == 0) return;
+  reference::linear_backward_weight(gradient, x, weight_gradient);
+}
+
+void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
+                          ColumnSums& sums) {
+  if (!is_16_bit(gradient) || gradient.size(-1) % 64 != 0) {
+    return reference::linear_backward_bias(gradient, bias_gradient, sums);
+  }
+  sums.items.push_back({partial_columns(gradient), bias_gradient});
+}
+
+at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias, at::Tensor* pre_activation) {
+  if (!can_multiply(x, weight) || !bias.defined()) {
+    return reference::linear_gelu_forward(x, weight, bias, pre_activation);
+  }
+  const at::Tensor y = linear_forward(x, weight, bias, {});
+  if (pre_activation) *pre_activation = at::empty_like(y);
+  return y;
+}
+
+at::Tensor gelu_tanh_forward(const at::Tensor& x) { return at::empty_like(x); }
+at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor&) {
+  return at::empty_like(gradient);
+}
+
+at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+  if (!is_16_bit(gradient) || gradient.size(-1) % 64 != 0) {
+    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums);
+  }
+  const at::Tensor output = at::empty_like(pre_activation), partial = partial_columns(gradient);
+  if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
+  return output;
+}
+
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+  if (!is_16_bit(gate_up)) return reference::swiglu_forward(gate_up);
+  std::vector<int64_t> shape = gate_up.sizes().vec();
+  shape.back() /= 2;
+  return at::empty(shape, gate_up.options());
+}
+
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
+  if (!is_16_bit(gradient)) return reference::swiglu_backward_(gradient, gate_up);
+  return at::empty_like(gate_up);
+}
+
+LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                   const at::Tensor& bias, double epsilon) {
+  if (!norm_fits(x)) return reference::layer_norm_forward(x, weight, bias, epsilon);
+  const int64_t rows = row_count(x);
+  return {at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                               const at::Tensor& mean, const at::Tensor& rstd,
+                               const at::Tensor& weight, const at::Tensor& bias,
+                               const at::Tensor& residual_gradient,
+                               const LayerNormGradients& gradients, ColumnSums& sums,
+                               at::Tensor* output) {
+  if (norm_fits(x)) return norm_backward(x, gradients, sums, output);
+  return reference::layer_norm_backward(gradient, x, mean, rstd, weight, bias, residual_gradient,
+                                        gradients, sums, output);
+}
+
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon);
+  return {at::empty_like(x), empty_fp32({row_count(x)}, x)};
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& rstd, const at::Tensor& weight,
+                             const at::Tensor& residual_gradient,
+                             const LayerNormGradients& gradients, ColumnSums& sums,
+                             at::Tensor* output) {
+  if (norm_fits(x)) return norm_backward(x, gradients, sums, output);
+  return reference::rms_norm_backward(gradient, x, rstd, weight, residual_gradient, gradients, sums,
+                                      output);
+}
+
+void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+             const at::Tensor& positions, bool back) {
+  if (!is_16_bit(x)) reference::rotary_(x, cos, sin, positions, back);
+}
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor&, const PackedRows&) {
+                                  const at::Tensor& attention_mask, const PackedRows& packed) {
+  if (!attention_fits(qkv, attention, attention_mask)) {
+    return reference::attention_forward(qkv, attention, attention_mask, packed);
+  }
   const int64_t batch = qkv.size(0), sequence = qkv.size(1);
-  const at::Tensor queries = split_heads(qkv, attention).q;
-  return {at::empty({batch, sequence, attention.heads * queries.size(3)}, qkv.options()),
+  return {at::empty({batch, sequence, attention.heads * head_size(qkv, attention)}, qkv.options()),
           empty_fp32({batch, attention.heads, sequence}, qkv)};
 }
 
-at::Tensor attention_backward(const at::Tensor&, const at::Tensor& qkv, const SelfAttention&,
-                              const at::Tensor&, const AttentionOutput&, const PackedRows&) {
-  return at::empty_like(qkv);
+at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                              const SelfAttention& attention, const at::Tensor& attention_mask,
+                              const AttentionOutput& forward, const PackedRows& packed) {
+  if (!attention_fits(qkv, attention, attention_mask)) {
+    return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
+  }
+  const at::Tensor dqkv = at::empty_like(qkv);
+  // cuDNN's workspace: the queries' gradient in fp32 and a number a row.
+  const int64_t rows = qkv.size(0) * qkv.size(1) * attention.heads;
+  const at::Tensor workspace = empty_fp32({rows, head_size(qkv, attention) + 1}, qkv);
+  return dqkv;
 }
+
+// Ids are sorted, with what the sort itself needs.
+void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& to) {
+  if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
+    return reference::embedding_backward(gradient, ids, to);
+  }
+  const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
+}
+
+at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
+  if (!is_16_bit(x) || x.size(-1) % 8 != 0) return reference::logits_forward(x, weight);
+  const int64_t vocabulary = weight.size(0), stride = (vocabulary + 63) / 64 * 64;
+  return at::empty({x.size(0), stride}, x.options()).narrow(1, 0, vocabulary);
+}
+
+void cross_entropy_(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
+void cross_entropy_statistics(const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
+void cross_entropy_gradient_(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&) {}
 
 }  // namespace counted
 
 const CudaOps& counted_cuda_ops() {
-  static const CudaOps table{.attention_forward = &counted::attention_forward,
-                             .attention_backward = &counted::attention_backward};
+  static const CudaOps table{.add_column_sums = counted::add_column_sums,
+                             .linear_forward = counted::linear_forward,
+                             .linear_backward_input_out = counted::linear_backward_input_out,
+                             .linear_backward_weight = counted::linear_backward_weight,
+                             .linear_backward_bias = counted::linear_backward_bias,
+                             .linear_gelu_forward = counted::linear_gelu_forward,
+                             .gelu_tanh_forward = counted::gelu_tanh_forward,
+                             .gelu_tanh_backward = counted::gelu_tanh_backward,
+                             .gelu_tanh_backward_ = counted::gelu_tanh_backward_,
+                             .swiglu_forward = counted::swiglu_forward,
+                             .swiglu_backward_ = counted::swiglu_backward_,
+                             .layer_norm_forward = counted::layer_norm_forward,
+                             .layer_norm_backward = counted::layer_norm_backward,
+                             .rms_norm_forward = counted::rms_norm_forward,
+                             .rms_norm_backward = counted::rms_norm_backward,
+                             .rotary_ = counted::rotary_,
+                             .attention_forward = counted::attention_forward,
+                             .attention_backward = counted::attention_backward,
+                             .embedding_backward = counted::embedding_backward,
+                             .logits_forward = counted::logits_forward,
+                             .cross_entropy_ = counted::cross_entropy_,
+                             .cross_entropy_statistics = counted::cross_entropy_statistics,
+                             .cross_entropy_gradient_ = counted::cross_entropy_gradient_};
   return table;
 }
 

@@ -4,9 +4,14 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <set>
+#include <string>
+
 #include "lib/plan/meta_kernels.h"
 #include "lib/plan/rules.h"
 #include "tessera/core/meta.h"
+#include "tessera/sharding/flat_layout.h"
 
 namespace tessera {
 namespace {
@@ -36,16 +41,40 @@ MicroBatch make_batch(const BatchShape& shape) {
   return batch;
 }
 
-// Parameters as a strategy gives them to a block: in the compute dtype, with gradients to add to.
-void take_place(Block& block, const LayoutPlan& plan) {
+// As the allocator counts it.
+int64_t rounded(const at::Tensor& x, int64_t unit) {
+  return x.defined() ? (static_cast<int64_t>(x.nbytes()) + unit - 1) / unit * unit : 0;
+}
+
+// Parameters as a strategy gives them to a block: views of one buffer in the compute dtype, with
+// gradients of another to add to. What is tied has one of its own. Returns what all of them take.
+int64_t take_place(Block& block, const LayoutPlan& plan, const std::set<std::string>& tied,
+                   int64_t unit) {
   const PrecisionConfig& precision = plan.parallel.precision;
+  int64_t taken = 0;
+  std::vector<Parameter> own;
+  const auto give = [&](const std::vector<Parameter>& parameters) {
+    const FlatLayout layout(parameters, /*shards=*/1, ShardGranularity::kFlat, 0);
+    const at::Tensor values = empty({layout.numel()}, precision.parameter);
+    const at::Tensor gradients = empty({layout.numel()}, precision.gradient_dtype());
+    for (const FlatEntry& entry : layout.entries()) {
+      at::Tensor handle = parameters[entry.source].tensor;
+      const bool trained = handle.requires_grad();
+      handle.set_data(view_of(values, entry));
+      handle.set_requires_grad(trained);
+      if (trained) handle.mutable_grad() = view_of(gradients, entry);
+    }
+    taken += rounded(values, unit) + rounded(gradients, unit);
+  };
   for (const Parameter& parameter : block.parameters()) {
-    at::Tensor handle = parameter.tensor;
-    const bool trained = handle.requires_grad();
-    handle.set_data(empty(handle.sizes(), precision.parameter));
-    handle.set_requires_grad(trained);
-    if (trained) handle.mutable_grad() = empty(handle.sizes(), precision.gradient_dtype());
+    if (tied.contains(parameter.name)) {
+      give({parameter});
+    } else {
+      own.push_back(parameter);
+    }
   }
+  if (!own.empty()) give(own);
+  return taken;
 }
 
 }  // namespace
@@ -80,31 +109,29 @@ BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch)
 
 BlockMeter::~BlockMeter() = default;
 
-std::unique_ptr<Block> BlockMeter::build(size_t block) const {
-  const bool is_end = block == 0 || block + 1 == plan_.model.block_count();
-  auto& axis = const_cast<SilentCommunicator&>(is_end ? ends_ : layers_);
-  auto made =
-      plan_.model.blocks[block].build({.device = at::kMeta,
-                                       .tensor = axis.size() > 1 ? &axis : nullptr,
-                                       .sequence_parallel = plan_.parallel.sequence_parallel});
-  take_place(*made, plan_);
-  return made;
-}
-
-// Of a tensor, as the counter counts it.
-int64_t BlockMeter::taken(const at::Tensor& x) const {
-  const int64_t unit = allocation_unit(plan_);
-  return x.defined() ? (static_cast<int64_t>(x.nbytes()) + unit - 1) / unit * unit : 0;
+std::unique_ptr<Block> BlockMeter::build(size_t index, int64_t& taken) {
+  const BlockBuilder& builder = plan_.model.blocks[index];
+  const bool is_end = index == 0 || index + 1 == plan_.model.block_count();
+  SilentCommunicator& axis = is_end ? ends_ : layers_;
+  auto block = builder.build({.device = at::kMeta,
+                              .tensor = axis.size() > 1 ? &axis : nullptr,
+                              .sequence_parallel = plan_.parallel.sequence_parallel});
+  std::set<std::string> tied;
+  for (const TiedParameter& tie : plan_.model.tied) {
+    if (tie.owner_block == builder.name) tied.insert(tie.owner_parameter);
+    if (tie.alias_block == builder.name) tied.insert(tie.alias_parameter);
+  }
+  taken = take_place(*block, plan_, tied, allocation_unit(plan_));
+  return block;
 }
 
 BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hidden) {
   const PrecisionConfig& precision = plan_.parallel.precision;
   BlockBytes bytes;
   MetaMemoryCounter counter(allocation_unit(plan_));
-  const auto block = build(index);
-  for (const Parameter& parameter : block->parameters()) {
-    bytes.constants -= taken(parameter.tensor) + taken(parameter.tensor.grad());
-  }
+  const int64_t unit = allocation_unit(plan_);
+  int64_t parameters = 0;
+  const auto block = build(index, parameters);
   MicroBatch batch = micro_batch_;
   if (is_loss) batch.loss_gradient = empty({}, at::kFloat);
   // The second time nothing is made that stays.
@@ -130,7 +157,7 @@ BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hid
       torch::autograd::backward({output.reshape({-1}).select(0, 0)}, {batch.loss_gradient});
       bytes.forward = std::max(bytes.forward, since(begin));
     } else {
-      bytes.output = taken(output);
+      bytes.output = rounded(output, unit);
       if (output.requires_grad()) {
         at::Tensor gradient = at::empty(output.sizes(), output.options());
         counter.reset_peak();
@@ -140,10 +167,10 @@ BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hid
       }
       hidden = output.sizes().vec();
     }
-    if (input.defined()) bytes.input = taken(input.grad());
+    if (input.defined()) bytes.input = rounded(input.grad(), unit);
     output.reset();
     input.reset();
-    if (time == 1) bytes.constants += counter.live_bytes();
+    if (time == 1) bytes.constants = counter.live_bytes() - parameters;
   }
   return bytes;
 }

@@ -35,8 +35,7 @@ class BlockMeter {
 
  private:
   BlockBytes run(size_t block, bool is_loss, std::vector<int64_t>& hidden);
-  int64_t taken(const at::Tensor& x) const;
-  std::unique_ptr<Block> build(size_t block) const;
+  std::unique_ptr<Block> build(size_t block, int64_t& parameter_bytes);
 
   const LayoutPlan& plan_;
   SilentCommunicator layers_, ends_;
