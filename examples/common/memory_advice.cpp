@@ -24,7 +24,11 @@ Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
   const LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
   const int64_t length =
       o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
-  return {largest_layout_cost(plan), activations_of(plan, batch_shape(run, o, length)).total()};
+  double activations = 0;
+  for (const Activations& stage : activations_of(plan, batch_shape(run, o, length))) {
+    activations = std::max(activations, stage.total());
+  }
+  return {largest_layout_cost(plan), activations};
 }
 
 std::string describe(const Need& need) {

@@ -78,8 +78,8 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const
   const Card card = card_of(device_);
   LayoutPlan layout = layout_plan(run_.model, run_.options, mesh_.world().size());
   layout.on_gpu = !device_.is_cpu();
-  const int stage = mesh_.coordinate(Axis::kPipeline);
-  const MemoryPlan plan = memory_plan(layout, largest_, card, stage);
+  const auto stage = static_cast<size_t>(mesh_.coordinate(Axis::kPipeline));
+  const MemoryPlan plan = memory_plan(layout, largest_, card).at(stage);
   const auto held = static_cast<double>(memory.parameter_bytes + memory.gradient_bytes +
                                         memory.optimizer_bytes + memory.buffer_bytes);
   // On the CPU batches are made by another thread, and not counted.

@@ -26,9 +26,15 @@ double tokens_of_micro_batch(const TrainOptions& o) {
   return static_cast<double>(o.per_device_train_batch_size * o.max_seq_length);
 }
 
-// [Note: predicted time] What a rank computes at a constant share of its peak; what it sends beside
-// the backward pass (two thirds of it) costs nothing there, sums of activations stand in the way;
-// the optimizer moves its state through memory once.
+// Of a product's tokens: few of them do not fill a GPU.
+double filling(double tokens) {
+  constexpr double kHalf = 256;
+  return tokens / (tokens + kHalf);
+}
+
+// [Note: predicted time] What a rank computes at a share of its peak that grows with the
+// micro-batch; what it sends beside the backward pass (two thirds of it) costs a twentieth there,
+// sums of activations stand in the way; the optimizer moves its state through memory once.
 StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
                  const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
@@ -38,7 +44,8 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
   const double flops = model.model.flops_per_token(o.max_seq_length) * tokens *
                        (o.gradient_checkpointing ? 4.0 / 3 : 1) /
                        (run.mesh.pipeline * run.mesh.tensor);
-  StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency)};
+  StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
+                                    filling(tokens_of_micro_batch(o) / run.mesh.tensor))};
   const double idle =
       bubble_share(run.mesh.pipeline, static_cast<int>(o.gradient_accumulation_steps),
                    static_cast<int>(o.pipeline_chunks));
@@ -48,7 +55,7 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
     const bool hidden = o.overlap && message.traffic.axis != Axis::kTensor;
     (hidden ? beside : time.exposed) += message.seconds();
   }
-  time.exposed += std::max(0.0, beside - time.compute * 2 / 3);
+  time.exposed += std::max(beside / 20, beside - time.compute * 2 / 3);
   const LayoutCost& state = memory.state;
   if (o.offload == "none") {
     time.optimizer = (2 * state.optimizer_bytes + state.gradient_bytes + state.parameter_bytes) /
@@ -96,9 +103,7 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.max_seq_length);
-  for (int stage = 0; stage < run.mesh.pipeline; ++stage) {
-    run.stages.push_back(memory_plan(plan, batch, place.card, stage));
-  }
+  run.stages = memory_plan(plan, batch, place.card);
   for (const Traffic& traffic : run.stages.front().state.traffic) {
     const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);
     run.messages.push_back(

@@ -8,6 +8,7 @@
 #include "examples/common/memory_advice.h"
 #include "examples/common/tool.h"
 #include "examples/plan/bandwidths.h"
+#include "examples/plan/fit.h"
 #include "examples/plan/plan.h"
 #include "examples/plan/tables.h"
 #include "tessera/core/device.h"
@@ -22,7 +23,7 @@ struct PlanOptions {
   int64_t gpus_per_host = 0;
   double memory_gib = 0, link_gb_per_s = 0, network_gb_per_s = 0, host_gb_per_s = 0;
   double efficiency = 0;
-  bool as_json = false;
+  bool as_json = false, fit = false;
 };
 
 void add_flags(FlagSet& flags, PlanOptions& o) {
@@ -39,6 +40,8 @@ void add_flags(FlagSet& flags, PlanOptions& o) {
   flags.add("network_gb_per_s", &o.network_gb_per_s, "between hosts, for each GPU");
   flags.add("host_gb_per_s", &o.host_gb_per_s, "between a GPU and its host");
   flags.add("efficiency", &o.efficiency, "of matrix products, of the card's peak; 0: 0.5");
+  flags.add("fit", &o.fit,
+            "search layouts and micro-batches for the fastest that fits, at this global batch");
   flags.add("json", &o.as_json, "one JSON object instead of tables");
 }
 
@@ -123,6 +126,11 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   place.card = card_of(o, std::min(place.ranks_of_host, place.ranks));
   if (o.efficiency > 0) place.efficiency = o.efficiency;
   const Prepared model = prepare_shapes(train, program);
+  if (o.fit) {
+    const Fit fit = find_fit(model, train, place);
+    out << fit_text(fit, place);
+    return fit.fits.empty() ? exit_code(ErrorCode::kResourceExhausted) : 0;
+  }
   const RunPlan run = plan_run(model, train, place);
   out << (o.as_json ? plan_json(model, run, place) : plan_text(model, run, place));
   if (run.fits(place.card)) return 0;

@@ -188,15 +188,19 @@ BatchShape shape_of(const MicroBatch& micro_batch) {
       .head_rows = micro_batch.head_positions.defined() ? micro_batch.head_positions.size(0) : 0};
 }
 
-Activations activations_of(const LayoutPlan& plan, const BatchShape& batch, int stage) {
+std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch) {
   const BlockMeter meter(plan, batch);
-  const StageLayout layout = stage_layout(plan, stage);
-  Activations most = Play(plan, meter, layout, stage).run();
-  for (size_t block : layout.blocks) {
-    most.constants += static_cast<double>(meter.of(block).constants);
+  const StageLayout layout = stage_layout(plan);
+  std::vector<Activations> stages;
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+    Activations most = Play(plan, meter, layout, stage).run();
+    for (size_t block : layout.blocks[static_cast<size_t>(stage)]) {
+      most.constants += static_cast<double>(meter.of(block).constants);
+    }
+    most.inputs = static_cast<double>(meter.batch_bytes() * plan.accumulation);
+    stages.push_back(most);
   }
-  most.inputs = static_cast<double>(meter.batch_bytes() * plan.accumulation);
-  return most;
+  return stages;
 }
 
 }  // namespace tessera

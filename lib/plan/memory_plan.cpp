@@ -16,14 +16,17 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 
 }  // namespace
 
-MemoryPlan memory_plan(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
-                       int stage) {
-  MemoryPlan memory{.state = layout_cost(plan, stage)};
-  memory.activations = activations_of(plan, batch, stage);
-  if (plan.on_gpu) memory.workspace = kWorkspaceBytes;
-  memory.communicators = communicators_of(plan, card);
-  memory.context = card.context_bytes;
-  return memory;
+std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
+                                    const Card& card) {
+  std::vector<MemoryPlan> stages;
+  for (const Activations& activations : activations_of(plan, batch)) {
+    stages.push_back({.state = layout_cost(plan, static_cast<int>(stages.size())),
+                      .activations = activations,
+                      .workspace = plan.on_gpu ? kWorkspaceBytes : 0,
+                      .communicators = communicators_of(plan, card),
+                      .context = card.context_bytes});
+  }
+  return stages;
 }
 
 }  // namespace tessera

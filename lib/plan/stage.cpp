@@ -114,10 +114,12 @@ Stage make_stage(const LayoutPlan& plan, int index) {
   return stage;
 }
 
-StageLayout stage_layout(const LayoutPlan& plan, int index) {
+StageLayout stage_layout(const LayoutPlan& plan) {
   StageLayout layout{.schedule = schedule_of(plan), .parts = parts_of(plan)};
-  const auto own = blocks_of_stages(plan, layout.parts)[static_cast<size_t>(index)];
-  for (const StageBlock& block : own) layout.blocks.push_back(block.index);
+  for (const StageBlocks& own : blocks_of_stages(plan, layout.parts)) {
+    layout.blocks.emplace_back();
+    for (const StageBlock& block : own) layout.blocks.back().push_back(block.index);
+  }
   bool trained = false;
   for (const auto& block : shapes_of(plan).blocks) {
     trained = trained || std::ranges::any_of(block, [](const ParameterShape& shape) {

@@ -51,14 +51,14 @@ struct Stage {
 
 Stage make_stage(const LayoutPlan& plan, int index);
 
-// Which blocks a stage runs, in which order.
+// Which blocks the stages run, in which order.
 struct StageLayout {
   PipelineSchedule schedule;
-  std::vector<ModelPart> parts;    // of the model; all stages'
-  std::vector<size_t> blocks;      // of this stage
-  std::vector<bool> has_backward;  // by the model's blocks: it or one before it is trained
+  std::vector<ModelPart> parts;             // of the model
+  std::vector<std::vector<size_t>> blocks;  // by stage
+  std::vector<bool> has_backward;           // by the model's blocks: it or one before it is trained
 };
-StageLayout stage_layout(const LayoutPlan& plan, int index);
+StageLayout stage_layout(const LayoutPlan& plan);
 
 // A block of a stage.
 struct StageBlock {

@@ -1,4 +1,5 @@
 // tessera-plan as a user meets it.
+#include <map>
 #include <sstream>
 
 #include "examples/plan/run_plan.h"
@@ -85,4 +86,43 @@ TEST_CASE("tessera-plan ends with 3 where the layout does not fit, with 2 for wh
   CHECK(ask("--model_config bloom-560m --ranks 3 --tensor_parallel 2").code == 2);
   CHECK(ask("--model_config bloom-560m --ranks 6 --tensor_parallel 6").code == 2);
   CHECK(ask("--ranks 2").code == 2);
+}
+
+TEST_CASE("tessera-plan --fit names the fastest layout that fits, and what faster ones need") {
+  const std::string job = "--model_config llama-3.2-1b --dtype bf16 --card h200 --memory_gib 16 ";
+  const Answer fit = ask(job + "--ranks 1 --per_device_train_batch_size 8 --fit");
+  CHECK(fit.code == 0);
+  const auto flags_after = [&](const std::string& title, int line) {
+    size_t at = fit.out.find(title);
+    for (int i = 0; i <= line; ++i) at = fit.out.find('\n', at) + 1;
+    const size_t begin = fit.out.find("--strategy", at);
+    return fit.out.substr(begin, fit.out.find('\n', begin) - begin);
+  };
+  REQUIRE(fit.out.starts_with("fastest of "));
+  CHECK(ask(job + flags_after("fastest of ", 0)).code == 0);
+  REQUIRE(fit.out.find("faster, but they need more") != std::string::npos);
+  for (int line = 0; line < 3; ++line) {
+    CHECK(ask(job + flags_after("faster, but", line)).code == 3);
+  }
+}
+
+TEST_CASE("tessera-plan --fit says when nothing fits, and keeps the global batch") {
+  const Answer none =
+      ask("--model_config bloom-7b1 --dtype bf16 --card h200 --memory_gib 4 --ranks 1 --fit");
+  CHECK(none.code == 3);
+  CHECK(none.out.starts_with("none of "));
+  const Answer two =
+      ask("--model_config gpt2 --dtype bf16 --card h200 --ranks 2 --per_device_train_batch_size 6 "
+          "--gradient_accumulation_steps 2 --fit --max_seq_length 128");
+  CHECK(two.code == 0);
+  std::istringstream words(two.out.substr(two.out.find("--strategy")));
+  std::map<std::string, std::string> flags;
+  for (std::string name, value; words >> name >> value;) flags[name] = value;
+  const auto number = [&](const char* name, int64_t usual) {
+    return flags.contains(name) ? std::stoll(flags[name]) : usual;
+  };
+  const int64_t data = 2 / number("--tensor_parallel", 1) / number("--pipeline_parallel", 1);
+  CHECK(data * number("--per_device_train_batch_size", 1) *
+            number("--gradient_accumulation_steps", 1) ==
+        24);
 }

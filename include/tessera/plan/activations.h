@@ -32,8 +32,8 @@ struct Activations {
   double total() const { return embedding + layers + gradients + running + constants + inputs; }
 };
 
-// Of a rank of this stage, which runs the model's blocks on tensors without memory: exact for what
-// their operations allocate. Throws as layout_cost().
-Activations activations_of(const LayoutPlan& plan, const BatchShape& batch, int stage = 0);
+// Of a rank of every stage. Runs the model's blocks on tensors without memory: exact for what their
+// operations allocate. Throws as layout_cost().
+std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch);
 
 }  // namespace tessera

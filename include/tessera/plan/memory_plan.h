@@ -21,8 +21,8 @@ struct MemoryPlan {
   }
 };
 
-// Throws Error(kInvalidArgument) for a model that the mesh cannot share or cut.
-MemoryPlan memory_plan(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
-                       int stage = 0);
+// By stage. Throws Error(kInvalidArgument) for a model that the mesh cannot share or cut.
+std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
+                                    const Card& card);
 
 }  // namespace tessera
