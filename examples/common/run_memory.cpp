@@ -48,9 +48,12 @@ void RunMemory::begin() {
   begin_bytes_ = 0;
 }
 
+// Before the model is gathered and written, which takes memory of its own.
 void RunMemory::end() {
   note_peak();
   counter_.reset();
+  peak_ = or_unknown(device_memory(device_).allocated_peak_bytes);
+  used_ = or_unknown(used_bytes(device_));
 }
 
 void RunMemory::note_peak() {
@@ -85,9 +88,7 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const
   // On the CPU batches are made by another thread, and not counted.
   const double running =
       plan.activations.total() + plan.workspace - (device_.is_cpu() ? plan.activations.inputs : 0);
-  const DeviceMemory device = device_memory(device_);
-  const double peak = device_.is_cpu() ? held + static_cast<double>(most_bytes_)
-                                       : or_unknown(device.allocated_peak_bytes);
+  const double peak = device_.is_cpu() ? held + static_cast<double>(most_bytes_) : peak_;
   return {
       {"parameter", plan.state.parameter_bytes, static_cast<double>(memory.parameter_bytes)},
       {"gradient", plan.state.gradient_bytes, static_cast<double>(memory.gradient_bytes)},
@@ -95,8 +96,7 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const
       {"buffer", plan.state.buffer_bytes, static_cast<double>(memory.buffer_bytes)},
       {"activation", running, peak - held},
       {"allocated", plan.state.device_bytes() + running, peak},
-      {"device_used", device_.is_cpu() ? kUnknown : plan.device_bytes(),
-       or_unknown(used_bytes(device_))},
+      {"device_used", device_.is_cpu() ? kUnknown : plan.device_bytes(), used_},
       {"host", plan.state.host_bytes, static_cast<double>(memory.host_bytes)},
   };
 }

@@ -45,6 +45,7 @@ class RunMemory {
   const DeviceMesh& mesh_;
   const at::Device device_;
   std::optional<HostMemoryCounter> counter_;  // on the CPU
+  double peak_ = -1, used_ = -1;  // of a GPU: of tensors, and what its driver says; -1: unknown
   int64_t begin_bytes_ = 0, most_bytes_ = 0;  // of the step under way; of all
   BatchShape largest_;
   int64_t largest_tokens_ = 0;

@@ -35,6 +35,7 @@ std::vector<Category> device_categories(const MemoryPlan& memory) {
           {"constants", memory.activations.constants},
           {"inputs", memory.activations.inputs},
           {"workspace", memory.workspace},
+          {"fragments", memory.fragments},
           {"communicators", memory.communicators},
           {"context", memory.context}};
 }

@@ -7,8 +7,10 @@ namespace {
 
 constexpr double kMiB = 1 << 20, kTera = 1e12, kGiga = 1e9;
 
-// Memory: what the driver reports. Peaks: data sheets, dense. Bandwidths of the H200: docs/
-// performance.md; of the others what nccl-tests is commonly reported to reach over their links.
+// Memory: what the driver reports. Peaks: data sheets, dense. Bandwidths of the H200:
+// docs/performance.md; of the others what nccl-tests is commonly reported to reach over their
+// links. Context: measured on the H200 with LibTorch 2.11 and CUDA 13, mostly kernels; taken to be
+// alike.
 std::vector<Card> cards() {
   const auto gpu = [](const char* name, const char* device, double mebibytes, double half,
                       double tf32, double fp32, double memory, double host, double link,
@@ -26,13 +28,13 @@ std::vector<Card> cards() {
                 .context_bytes = context_mebibytes * kMiB};
   };
   return {
-      gpu("h200", "NVIDIA H200", 143771, 989.4, 494.7, 67, 4245, 50, 330, 45, 620),
-      gpu("h100", "NVIDIA H100 80GB HBM3", 81559, 989.4, 494.7, 67, 2900, 50, 330, 45, 620),
-      gpu("h100-pcie", "NVIDIA H100 PCIe", 81559, 756, 378, 51, 1800, 50, 40, 22, 620),
-      gpu("a100", "NVIDIA A100-SXM4-80GB", 81920, 312, 156, 19.5, 1750, 24, 230, 22, 500),
-      gpu("a100-40gb", "NVIDIA A100-SXM4-40GB", 40960, 312, 156, 19.5, 1350, 24, 230, 22, 500),
-      gpu("l40s", "NVIDIA L40S", 46068, 362, 183, 91.6, 750, 24, 20, 11, 450),
-      gpu("rtx4090", "NVIDIA GeForce RTX 4090", 24564, 165.2, 82.6, 82.6, 900, 24, 12, 3, 400),
+      gpu("h200", "NVIDIA H200", 143771, 989.4, 494.7, 67, 4245, 50, 330, 45, 3114),
+      gpu("h100", "NVIDIA H100 80GB HBM3", 81559, 989.4, 494.7, 67, 2900, 50, 330, 45, 3114),
+      gpu("h100-pcie", "NVIDIA H100 PCIe", 81559, 756, 378, 51, 1800, 50, 40, 22, 3114),
+      gpu("a100", "NVIDIA A100-SXM4-80GB", 81920, 312, 156, 19.5, 1750, 24, 230, 22, 3114),
+      gpu("a100-40gb", "NVIDIA A100-SXM4-40GB", 40960, 312, 156, 19.5, 1350, 24, 230, 22, 3114),
+      gpu("l40s", "NVIDIA L40S", 46068, 362, 183, 91.6, 750, 24, 20, 11, 3114),
+      gpu("rtx4090", "NVIDIA GeForce RTX 4090", 24564, 165.2, 82.6, 82.6, 900, 24, 12, 3, 3114),
       Card{.name = "cpu",
            .half_flops = 0.05 * kTera,
            .tf32_flops = 0.1 * kTera,

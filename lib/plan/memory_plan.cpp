@@ -1,11 +1,22 @@
 #include "tessera/plan/memory_plan.h"
 
+#include <ATen/core/Tensor.h>
+
 namespace tessera {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-constexpr double kWorkspaceBytes = 64 * kMiB;      // of cuBLASLt, see lib/ops/cuda/gemm.cpp
+// Of matrix products, on each of two streams: cuBLASLt's (lib/ops/cuda/gemm.cpp), or cuBLAS's.
+constexpr double kWorkspaceBytes16 = 2 * 64 * kMiB, kWorkspaceBytes32 = 2 * 32 * kMiB;
+// What LibTorch's caching allocator holds beside the tensors when steps are alike: 0.1 to 0.65 GiB
+// were measured (docs/plan.md).
+constexpr double kFragmentBytes = 512 * kMiB;
 constexpr double kCommunicatorBytes = 220 * kMiB;  // channels of NCCL
+
+double workspace_of(const LayoutPlan& plan) {
+  if (!plan.on_gpu) return 0;
+  return plan.parallel.precision.parameter == at::kFloat ? kWorkspaceBytes32 : kWorkspaceBytes16;
+}
 
 double communicators_of(const LayoutPlan& plan, const Card& card) {
   if (card.device.empty()) return 0;
@@ -22,7 +33,8 @@ std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& ba
   for (const Activations& activations : activations_of(plan, batch)) {
     stages.push_back({.state = layout_cost(plan, static_cast<int>(stages.size())),
                       .activations = activations,
-                      .workspace = plan.on_gpu ? kWorkspaceBytes : 0,
+                      .workspace = workspace_of(plan),
+                      .fragments = plan.on_gpu ? kFragmentBytes : 0,
                       .communicators = communicators_of(plan, card),
                       .context = card.context_bytes});
   }

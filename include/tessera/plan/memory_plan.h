@@ -11,10 +11,11 @@ struct MemoryPlan {
   LayoutCost state;  // parameters, gradients, optimizer, buffers; on the host
   Activations activations;
   double workspace = 0;                   // of matrix products
+  double fragments = 0;                   // what the allocator holds beside tensors
   double communicators = 0, context = 0;  // not tensors
 
   double tensors() const { return state.device_bytes() + activations.total() + workspace; }
-  double device_bytes() const { return tensors() + communicators + context; }
+  double device_bytes() const { return tensors() + fragments + communicators + context; }
   // On hosts without a GPU all is one memory.
   double needed(const Card& card) const {
     return device_bytes() + (card.device.empty() ? state.host_bytes : 0);
