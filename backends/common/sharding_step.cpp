@@ -8,6 +8,7 @@
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
 
 namespace tessera {
@@ -170,6 +171,7 @@ at::Tensor ShardingStrategy::loss_gradient() {
 
 void ShardingStrategy::forward(MicroBatchRun& run) {
   const TraceRange range("forward");
+  const PhaseScope phase(Phase::kForward);
   const at::AutoGradMode gradients(run.with_gradients);
   const size_t end = run.first_block + run.block_count;
   run.blocks.resize(run.block_count);
@@ -232,6 +234,7 @@ void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::
   sums_ = sums_.defined() ? sums_ + sums : sums.clone();
   if (!run.with_gradients) return;
   if (output.requires_grad()) {
+    const PhaseScope phase(Phase::kBackward);
     const at::Tensor loss = output.reshape({-1}).select(0, 0);
     torch::autograd::backward({loss}, {run.micro_batch.loss_gradient.to(loss.scalar_type())});
   }
@@ -241,6 +244,7 @@ void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::
 
 void ShardingStrategy::backward(MicroBatchRun& run) {
   const TraceRange range("backward");
+  const PhaseScope phase(Phase::kBackward);
   const at::AutoGradMode gradients(true);
   const size_t loss = has_loss_ ? blocks_.size() - 1 : blocks_.size();
   at::Tensor gradient = std::exchange(run.gradient, {});

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/core/error.h"
+#include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -65,6 +66,7 @@ void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
 
 void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& skip) {
   const TraceRange range("optimizer_step");
+  const PhaseScope phase(Phase::kOptimizer);
   at::NoGradGuard no_grad;
   learning_rate_.fill_(learning_rate);
   optimizer_->step({learning_rate_, gradient_scale_, skip});

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/backends/sharding_strategy.h"
+#include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
 #include "tessera/ops/update.h"
 
@@ -129,6 +130,7 @@ void ShardingStrategy::finish_sums() {
 
 at::Tensor ShardingStrategy::grad_norm_squared() {
   const TraceRange range("grad_norm");
+  const PhaseScope phase(Phase::kOptimizer);
   const at::NoGradGuard no_grad;
   at::Tensor sum = at::zeros({1}, learning_rate_.options());
   if (!norm_terms_.empty()) sum = sum + ops::square_sum(norm_terms_);

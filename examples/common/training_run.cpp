@@ -235,6 +235,7 @@ void TrainingRun::open_output() {
     writer_->resume_from(steps_);
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
+  if (world_.size() > 1 && world_.device().is_cpu()) rank_times_.emplace(world_);
   run_memory_ = std::make_unique<RunMemory>(prepared_, *mesh_);
   reset_device_peak(world_.device());
 }
@@ -257,6 +258,29 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.gradient_accumulation_steps = options_.gradient_accumulation_steps;
   r.global_batch_size = train_loader_->global_batch_size();
   r.max_seq_length = options_.max_seq_length;
+  r.gradient_checkpointing = options_.gradient_checkpointing;
+  r.sequence_parallel = options_.sequence_parallel;
+  r.tf32 = options_.tf32;
+  if (r.pp > 1) {
+    r.pipeline_schedule = options_.pipeline_schedule;
+    r.pipeline_vocabulary = options_.pipeline_vocabulary;
+    r.pipeline_chunks = options_.pipeline_chunks;
+  }
+  r.shard_ranks = options_.shard_ranks;
+  r.reshard_after_forward = options_.reshard_after_forward;
+  const DataLoaderOptions loader =
+      prepared_.loader_options(mesh_->axis(Axis::kData), /*training=*/true);
+  r.packing = loader.packing;
+  r.padding_free = loader.padding_free;
+  r.group_by_length = options_.group_by_length;
+  r.pad_to_max_length = options_.pad_to_max_length;
+  if (flags_.has("supervise")) r.supervise = options_.supervise;
+  if (peak_flops_ > 0 && prepared_.model.flops_per_token) {
+    r.mfu_formula =
+        "(6 x weights of matrices a token meets + 6 x layers x width x mean row length, causal "
+        "attention) x tokens/s, padding counted, / (ranks x dense peak)";
+    r.peak_flops_per_second = peak_flops_;
+  }
   r.parameter_dtype = options_.dtype;
   r.gradient_dtype = or_else(options_.gradient_dtype, options_.dtype);
   r.reduce_dtype = or_else(options_.reduce_dtype, r.gradient_dtype);
@@ -278,6 +302,7 @@ metrics::RunStartRecord TrainingRun::start_record() const {
 
 std::string TrainingRun::export_final() {
   sampler_.reset();
+  if (recorder_) recorder_->end_of_training();
   if (reports() && options_.save_final && continues_in_place(options_)) {
     std::error_code error;
     std::filesystem::remove_all(options_.output_dir + "/final", error);

@@ -10,6 +10,7 @@
 
 #include "examples/common/flags.h"
 #include "examples/common/prepare.h"
+#include "examples/common/rank_times.h"
 #include "examples/common/run_checkpoints.h"
 #include "examples/common/run_memory.h"
 #include "tessera/backends/parallel_config.h"
@@ -19,6 +20,7 @@
 #include "tessera/data/batch_stream.h"
 #include "tessera/metrics/recorder.h"
 #include "tessera/metrics/resource_sampler.h"
+#include "tessera/metrics/watches.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 
@@ -57,6 +59,7 @@ class TrainingRun {
   void record(const std::vector<SavedCheckpoint>& saved);
   [[noreturn]] void stop();
   void on_step(const StepReport& report);
+  void note_straggler(const std::vector<double>& work_s, int64_t step);
   std::string export_final();  // returns the hash of all parameters
   void finish(int exit_code, const std::string& hash);
   void record_failure(const std::exception& error);
@@ -86,6 +89,8 @@ class TrainingRun {
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;           // null: no checkpoints are written
   StopAgreement agreement_;
+  std::optional<RankTimes> rank_times_;  // several ranks, on the CPU
+  metrics::StragglerWatch straggler_watch_;
   bool stopping_ = false;  // all ranks know of a signal to one of them
   std::optional<Resumed> resumed_;
   std::optional<RunState::Best> best_, evaluated_;  // so far; the latest, with its step

@@ -77,6 +77,7 @@ void TrainingRun::on_step(const StepReport& report) {
   sent_before_.pop_front();
   const int64_t sent = sent_before_.empty() ? bytes_sent(*mesh_, *strategy_) : sent_before_.front();
   const DeviceMemory memory = device_memory(world_.device());
+  const std::vector<double> work_s = rank_times_ ? rank_times_->read() : std::vector<double>();
   if (!reports()) return;
   metrics::StepRecord r;
   r.step = report.step;
@@ -102,11 +103,29 @@ void TrainingRun::on_step(const StepReport& report) {
                                      static_cast<double>(report.tokens) / r.step_time_s,
                                      peak_flops_, world_.size());
   }
-  if (!std::isfinite(report.loss)) {
-    recorder_->anomaly(
-        {.kind = "nan", .detail = concat("the loss of step ", report.step, " is not finite")});
+  if (report.phases) {
+    r.forward_s = report.phases->forward_s;
+    r.backward_s = report.phases->backward_s;
+    r.comm_exposed_s = report.phases->communication_s;
+    r.optimizer_s = report.phases->optimizer_s;
+  }
+  if (!work_s.empty()) {
+    r.slowest_rank = std::ranges::max_element(work_s) - work_s.begin();
+    note_straggler(work_s, report.step);
   }
   recorder_->step(r);
+}
+
+// Stages have unequal work: there the slowest one is the layout's.
+void TrainingRun::note_straggler(const std::vector<double>& work_s, int64_t step) {
+  if (mesh_->extent(Axis::kPipeline) > 1) return;
+  const auto straggler = straggler_watch_.add(work_s);
+  if (!straggler) return;
+  recorder_->anomaly({.kind = "straggler",
+                      .detail = concat("rank ", straggler->rank, " worked ", straggler->ratio,
+                                       " times as long as the median rank in step ", step,
+                                       ", and was slow in the 9 before"),
+                      .rank_culprit = straggler->rank});
 }
 
 void TrainingRun::evaluate() {
@@ -192,6 +211,10 @@ void TrainingRun::save() {
 }
 
 bool TrainingRun::between_steps() {
+  const StepReport& step = trainer_->latest();
+  if (rank_times_ && step.phases) {
+    rank_times_->tell(step.step_time_s - step.phases->communication_s);
+  }
   if (writer_ == nullptr) return true;
   if (++steps_here_ == kStepsUntilFull) writer_->reserve(strategy_->state());
   record(writer_->poll());

@@ -31,6 +31,12 @@ std::vector<std::string> notes_of(const Study& study, const BarChart& chart) {
   return study.marks.notes(marks);
 }
 
+// Of the rank that held most where the run says it, else the largest of any rank.
+std::optional<double> measured(const Group& group, const std::string& key) {
+  const auto value = group.median("measured_" + key);
+  return value ? value : group.median(key);
+}
+
 // Draws both sizes; the table has a column a category, without those that no bar has.
 Figure finish(const Study& study, Figure figure, BarChart chart) {
   figure.notes = notes_of(study, chart);
@@ -120,7 +126,7 @@ Figure memory_figure(const Study& study) {
     double held = 0, planned = 0;
     bool has_plan = true;
     for (const Category& one : kHeld) {
-      const double bytes = or_zero(group.median(one.key));
+      const double bytes = or_zero(measured(group, one.key));
       std::string formula = one.key;
       formula.replace(formula.find("_bytes"), 6, "_formula_bytes");
       const auto plan = group.median(formula);
@@ -130,13 +136,13 @@ Figure memory_figure(const Study& study) {
       bar.parts.push_back(bytes * kToMebibytes);
     }
     const double peak = or_zero(group.median("gpu_mem_allocated_peak_bytes"));
-    const double host = or_zero(group.median("host_bytes"));
-    bar.parts.push_back(gpu ? std::max(0.0, peak - held) * kToMebibytes : 0);
+    const double host = or_zero(measured(group, "host_bytes"));
+    const auto activations = group.median("measured_activation_bytes");
+    bar.parts.push_back(activations.value_or(gpu ? std::max(0.0, peak - held) : 0) * kToMebibytes);
     bar.parts.push_back(host * kToMebibytes);
     // Without a plan of the peak the line says what stays between steps.
-    const auto plan_of_peak = group.median("plan_peak_bytes");
-    if (plan_of_peak && gpu) {
-      bar.marker = *plan_of_peak * kToMebibytes;
+    if (const auto peak_plan = group.median("plan_allocated_bytes")) {
+      bar.marker = (*peak_plan + or_zero(group.median("plan_host_bytes"))) * kToMebibytes;
     } else if (has_plan) {
       bar.marker = (planned + or_zero(group.median("host_formula_bytes"))) * kToMebibytes;
     }

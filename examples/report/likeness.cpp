@@ -48,7 +48,8 @@ constexpr Trait kWork[] = {{"model", "model"},
                            {"adam_epsilon", "Adam's epsilon"}};
 
 // Facts and flags that are layouts, or decide what a run costs.
-constexpr const char* kLayout[] = {"strategy",
+constexpr const char* kLayout[] = {"peer",
+                                   "strategy",
                                    "world_size",
                                    "dp",
                                    "tp",
@@ -148,6 +149,12 @@ std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
     return (model && one.what == "parameters") || (data && one.what == "training samples");
   });
   return found;
+}
+
+std::vector<std::string> work_keys() {
+  std::vector<std::string> keys{"dataset"};
+  for (const Trait& trait : kWork) keys.emplace_back(trait.key);
+  return keys;
 }
 
 std::vector<Difference> configuration_differences(const Run& a, const Run& b) {

@@ -20,6 +20,9 @@ struct Difference {
 // difference. What only one of them is known to have counts as one.
 std::vector<Difference> work_differences(const Run& run, const Run& baseline);
 
+// The names of what it looks at.
+std::vector<std::string> work_keys();
+
 // Everything in which the configurations of two runs differ, apart from paths of outputs.
 std::vector<Difference> configuration_differences(const Run& a, const Run& b);
 

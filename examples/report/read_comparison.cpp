@@ -4,6 +4,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "examples/report/likeness.h"
 #include "examples/report/read_runs.h"
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
@@ -143,12 +144,9 @@ void fill_in(const std::vector<Run>& runs, Run& row) {
   row.settings = nearest->settings;
   for (const auto& [flag, value] : flags_of(*nearest)) row.settings.erase(flag);
   for (const auto& [flag, value] : mine) row.settings[flag] = value;
-  for (const char* key :
-       {"model", "dataset", "dataset_sha256", "max_seq_length", "parameter_dtype", "gradient_dtype",
-        "reduce_dtype", "master_dtype", "moment_dtype", "device", "global_batch_size",
-        "num_train_steps", "num_train_samples", "num_parameters"}) {
-    if (row.facts.contains(key)) continue;
-    if (const auto text = nearest->text(key); !text.empty()) row.facts[key] = text;
+  for (const std::string& key : work_keys()) {
+    if (mine.contains(key) || row.facts.contains(key) || !nearest->facts.contains(key)) continue;
+    row.facts[key] = nearest->facts.at(key);
     if (const auto number = nearest->number(key)) row.numbers[key] = *number;
   }
 }

@@ -1,4 +1,6 @@
 // Two runs beside each other.
+#include <string_view>
+
 #include "examples/report/tables.h"
 
 namespace tessera::report {
@@ -58,6 +60,11 @@ std::vector<Table> side_by_side(const Study& study) {
   for (const Result& result : kResults) {
     const auto x = a.median(result.key), y = b.median(result.key);
     if (!x && !y) continue;
+    const bool is_mfu = std::string_view(result.key) == "mfu_ratio";
+    if (is_mfu && (a.text("mfu_formula") != b.text("mfu_formula") ||
+                   a.text("peak_flops_per_second") != b.text("peak_flops_per_second"))) {
+      continue;  // two quantities of one name
+    }
     const auto cell = [&](const std::optional<double>& value) -> Cell {
       if (!value) return {};
       return {.number = value, .text = number_text(*value * result.scale, result.decimals)};

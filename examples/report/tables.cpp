@@ -54,6 +54,17 @@ std::optional<double> evaluation(const Group& group, const std::string& key, siz
   return values[(values.size() - 1) / 2];
 }
 
+// MFU of runs that reckon it as the baseline does.
+TableBuilder::Number mfu_like(const Study& study) {
+  const Group* base = study.baseline;
+  return [base](const Group& group) -> std::optional<double> {
+    for (const char* key : {"mfu_formula", "peak_flops_per_second"}) {
+      if (group.text(key) != base->text(key)) return std::nullopt;
+    }
+    return group.median("mfu_ratio");
+  };
+}
+
 // One column an evaluation; of many only the first, the middle and the last.
 void evaluation_columns(TableBuilder& table, const Study& study) {
   size_t most = 0;
@@ -169,8 +180,15 @@ Table baseline_table(const Study& study) {
       .number("train_samples_per_second", "train samples/s")
       .number("eval_samples_per_second", "eval samples/s")
       .number("tokens_per_second_median", "median tokens/s")
+      .number("mfu_ratio", "MFU %", mfu_like(study), 100, 1)
       .number("train_runtime", "runtime s")
       .number("train_steps", "steps", 1, 0);
+  if (const std::string formula = study.baseline->text("mfu_formula"); !formula.empty()) {
+    table.note(
+        concat("MFU: ", formula, "; peak ",
+               number_text(study.baseline->median("peak_flops_per_second").value_or(0) / 1e12),
+               " TFLOP/s. Rows with another formula or peak have none here"));
+  }
   table.rows(groups_where(study, [](const Group&) { return true; }));
   return table.done();
 }

@@ -75,6 +75,19 @@ Event to_event(const RunStartRecord& r) {
            {"gradient_accumulation_steps", r.gradient_accumulation_steps},
            {"global_batch_size", r.global_batch_size},
            {"max_seq_length", r.max_seq_length},
+           {"gradient_checkpointing", r.gradient_checkpointing},
+           {"sequence_parallel", r.sequence_parallel},
+           {"pipeline_schedule", text_or_null(r.pipeline_schedule)},
+           {"pipeline_chunks", r.pipeline_chunks},
+           {"pipeline_vocabulary", text_or_null(r.pipeline_vocabulary)},
+           {"shard_ranks", r.shard_ranks},
+           {"reshard_after_forward", r.reshard_after_forward},
+           {"packing", r.packing},
+           {"padding_free", r.padding_free},
+           {"group_by_length", r.group_by_length},
+           {"pad_to_max_length", r.pad_to_max_length},
+           {"supervise", text_or_null(r.supervise)},
+           {"tf32", r.tf32},
            {"parameter_dtype", r.parameter_dtype},
            {"gradient_dtype", r.gradient_dtype},
            {"reduce_dtype", r.reduce_dtype},
@@ -87,6 +100,8 @@ Event to_event(const RunStartRecord& r) {
            {"num_train_samples", r.num_train_samples},
            {"num_train_steps", r.num_train_steps},
            {"seed", static_cast<int64_t>(r.seed)},
+           {"mfu_formula", text_or_null(r.mfu_formula)},
+           {"peak_flops_per_second", value_of(r.peak_flops_per_second)},
            {"device", r.device},
            {"transport", r.transport},
            {"launcher", r.launcher},
@@ -199,10 +214,28 @@ std::string experiment_name(const RunStartRecord& run) {
   std::string name = concat(strategy, "_", run.parameter_dtype, "_",
                             run.device.starts_with("cpu") ? "cpus" : "gpus", run.world_size, "_bs",
                             run.per_device_train_batch_size, "_sl", run.max_seq_length);
-  if (run.tp > 1) name += concat("_tp", run.tp);
-  if (run.pp > 1) name += concat("_pp", run.pp);
-  if (run.offload != "none") name += run.offload == "optimizer" ? "_off" : "_offp";
-  if (run.pin_memory) name += "_pin";
+  const auto add = [&](bool applies, const auto&... parts) {
+    if (applies) name += concat("_", parts...);
+  };
+  add(run.gradient_accumulation_steps > 1, "ga", run.gradient_accumulation_steps);
+  add(run.tf32 && run.parameter_dtype == "fp32", "tf32");
+  add(run.strategy == "fsdp" && run.shard_ranks > 0, "hs", run.shard_ranks);
+  add(run.strategy == "fsdp" && !run.reshard_after_forward, "keep");
+  add(run.tp > 1, "tp", run.tp);
+  add(run.sequence_parallel, "sp");
+  add(run.pp > 1, "pp", run.pp);
+  const bool interleaved = run.pipeline_schedule == "interleaved";
+  add(run.pp > 1 && interleaved, "int", run.pipeline_chunks);
+  add(run.pp > 1 && !interleaved && !run.pipeline_schedule.empty(), run.pipeline_schedule);
+  add(run.pp > 1 && run.pipeline_vocabulary == "shared", "shared");
+  add(run.gradient_checkpointing, "gc");
+  add(run.offload != "none", run.offload == "optimizer" ? "off" : "offp");
+  add(run.pin_memory, "pin");
+  add(run.packing, "pack");
+  add(run.padding_free, "pf");
+  add(run.group_by_length, "len");
+  add(run.pad_to_max_length, "max");
+  add(run.supervise == "all", "all");
   return name;
 }
 

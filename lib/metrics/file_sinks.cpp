@@ -101,9 +101,11 @@ constexpr std::array kResultColumns{
     // clang-format off
     "run_id", "time_unix_s", "exp", "strategy", "world_size", "dp", "tp", "pp", "offload", "pin_memory",
     "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
-    "max_seq_length", "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
+    "max_seq_length", "gradient_checkpointing", "sequence_parallel", "pipeline_schedule",
+    "pipeline_chunks", "pipeline_vocabulary", "shard_ranks", "reshard_after_forward", "packing",
+    "padding_free", "group_by_length", "pad_to_max_length", "supervise", "tf32", "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
     "moment_dtype", "model", "num_parameters", "dataset", "dataset_sha256", "num_train_samples",
-    "num_train_steps", "seed", "device", "transport", "launcher", "driver_version", "cuda_version",
+    "num_train_steps", "seed", "mfu_formula", "peak_flops_per_second", "device", "transport", "launcher", "driver_version", "cuda_version",
     "torch_version", "tessera_version", "git_sha",
     "train_runtime", "train_samples_per_second", "train_steps_per_second",
     "train_tokens_per_second", "train_loss", "train_loss_final", "train_steps", "train_samples",
@@ -116,7 +118,8 @@ constexpr std::array kResultColumns{
     "gpu_mem_used_min_bytes", "gpu_mem_allocated_peak_bytes", "gpu_mem_reserved_peak_bytes",
     "gpu_util_mean_ratio", "cpu_rss_tree_peak_bytes", "cpu_rss_tree_mean_bytes",
     "cpu_pss_tree_peak_bytes", "pinned_peak_bytes", "num_skipped_steps", "mfu_ratio",
-    "parameter_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes", "comm_bytes",
+    "parameter_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes", "host_bytes",
+    "pinned_bytes", "comm_bytes",
     "exit_code", "param_hash_final"
     // clang-format on
 };

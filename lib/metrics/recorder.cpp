@@ -7,6 +7,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/metrics/statistics.h"
+#include "tessera/metrics/watches.h"
 
 namespace tessera::metrics {
 namespace {
@@ -50,6 +51,8 @@ Value value_of(const std::optional<int64_t>& value) { return value ? Value(*valu
 struct Recorder::Totals {
   Clock::time_point created = Clock::now();
   Clock::time_point started = created;
+  std::optional<Clock::time_point> trained;
+  SpikeWatch losses;
   std::vector<double> step_times, token_rates;
   double loss_sum = 0, loss_last = 0;
   int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
@@ -108,6 +111,15 @@ void Recorder::step(const StepRecord& record) {
   }
   t.gpu_allocated.add(record.gpu_mem_allocated_bytes);
   t.gpu_reserved.add(record.gpu_mem_reserved_bytes);
+  if (!std::isfinite(record.loss)) {
+    emit(to_event(AnomalyRecord{
+        .kind = "nan", .detail = concat("the loss of step ", record.step, " is not finite")}));
+  }
+  if (const auto usual = t.losses.add(record.loss)) {
+    emit(to_event(AnomalyRecord{.kind = "spike",
+                                .detail = concat("the loss of step ", record.step, " is ",
+                                                 record.loss, "; it was about ", *usual)}));
+  }
   if (record.step == 1 || record.step % logging_steps_ == 0) emit(to_event(record));
 }
 
@@ -145,6 +157,11 @@ void Recorder::anomaly(const AnomalyRecord& record) {
   emit(to_event(record));
 }
 
+void Recorder::end_of_training() {
+  std::lock_guard lock(mutex_);
+  totals_->trained = Clock::now();
+}
+
 void Recorder::finish(const RunEndInfo& info) {
   std::lock_guard lock(mutex_);
   emit(summary(info));
@@ -153,7 +170,8 @@ void Recorder::finish(const RunEndInfo& info) {
 
 Event Recorder::summary(const RunEndInfo& info) const {
   const Totals& t = *totals_;
-  const double runtime = std::chrono::duration<double>(Clock::now() - t.started).count();
+  const Clock::time_point end = t.trained.value_or(Clock::now());
+  const double runtime = std::chrono::duration<double>(end - t.started).count();
   auto per_second = [&](int64_t count) { return Value(static_cast<double>(count) / runtime); };
   const int64_t excluded = warmup_steps(t.steps);
   auto after_warmup = [&](const std::vector<double>& samples) {

@@ -43,6 +43,7 @@ int64_t Trainer::fit(const BatchSource& source,
   last_end_s_ = now_s();
   int64_t made = 0;
   while (options_.max_steps == 0 || steps_ < options_.max_steps) {
+    take_phase_times();
     const double wait_begin = now_s();
     const std::vector<MicroBatch> micro_batches = source();
     if (micro_batches.empty()) break;
@@ -55,7 +56,10 @@ int64_t Trainer::fit(const BatchSource& source,
     if (pending_ != nullptr) on_step(pending_->report);
     pending_ = std::move(next);
     // On the CPU the step is over, and its time is not the next one's.
-    if (options_.device.is_cpu()) finish_step();
+    if (options_.device.is_cpu()) {
+      finish_step();
+      pending_->report.phases = take_phase_times();
+    }
     if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {
@@ -110,6 +114,8 @@ const StepReport& Trainer::finish_step() {
   if (skipped_in_a_row_ >= options_.max_skipped_in_a_row) stop_for_numerics();
   return report;
 }
+
+const StepReport& Trainer::latest() const { return pending_->report; }
 
 double Trainer::learning_rate() const {
   return options_.schedule.kind == LrScheduleKind::kReduceOnPlateau

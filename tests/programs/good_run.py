@@ -23,6 +23,21 @@ def steps_of(events, key):
     return [event[key] for event in events if event["event"] == "step"]
 
 
+def check_phases(name, events, ranks):
+    for event in events:
+        if event["event"] != "step":
+            continue
+        phases = [event[key] for key in ("data_time_s", "forward_s", "backward_s", "comm_exposed_s", "optimizer_s")]
+        check.that(all(phase >= 0 for phase in phases) and sum(phases) <= 1.001 * event["step_time_s"] + 1e-4,
+                   f"{name}: the phases {phases} are parts of {event['step_time_s']}")
+        check.that(event["forward_s"] > 0 and event["backward_s"] > 0 and event["optimizer_s"] > 0, f"{name}: {phases}")
+        if ranks > 1:
+            check.that(event["comm_exposed_s"] > 0 and event["slowest_rank"] in range(ranks),
+                       f"{name}: ranks wait, and one is the slowest: {event['slowest_rank']}")
+        else:
+            check.that(event["slowest_rank"] is None, f"{name}: one rank is not the slowest")
+
+
 # --- SQuAD: one rank, with everything a run leaves behind
 out = folder / "squad"
 result = launch(SQUAD, [*squad, "--output_dir", str(out), "--per_device_train_batch_size", "4",
@@ -39,6 +54,10 @@ start, end = events[0], events[-1]
 check.that(start["config"]["learning_rate"] == {"value": 0.001, "origin": "command line"}, "config with origins")
 check.that(json.loads((out / "config.json").read_text()) == start["config"], "config.json is the resolved configuration")
 check.that(steps_of(events, "samples") == [4] * 6, "samples count real rows")
+check_phases("one rank", events, 1)
+last_train = max(event["elapsed_s"] for event in events if event["event"] in ("step", "eval"))
+check.that(abs(end["train_runtime"] - last_train) < 0.5 * (end["elapsed_s"] - last_train) + 0.2,
+           f"the runtime {end['train_runtime']} ends with training at {last_train}, not with the export at {end['elapsed_s']}")
 check.that(end["exit_code"] == 0 and end["train_steps"] == 6 and end["train_samples"] == 24, "the summary counts steps")
 check.that(end["train_loss_final"] == steps_of(events, "loss")[-1], "the last loss is the last step's")
 check.that(end["parameter_bytes"] >= 4 * start["num_parameters"], "parameter bytes are measured")
@@ -77,16 +96,16 @@ check.that("notes.txt" not in left and "optimizer.pt" not in left, "and nothing 
 for name, extra, ranks, mpi, mesh, suffix in [
     ("threads", ["--strategy", "zero3"], 2, False, (1, 2, 1), ""),
     ("mpi", ["--strategy", "zero3"], 2, True, (1, 2, 1), ""),
-    ("fsdp", ["--strategy", "fsdp", "--shard_ranks", "2", "--gradient_checkpointing"], 4, False, (1, 4, 1), ""),
-    ("pipeline", ["--strategy", "zero1", "--pipeline_parallel", "2"], 2, False, (2, 1, 1), "_pp2"),
-    ("shared vocabulary", ["--strategy", "zero3", "--pipeline_parallel", "2", "--pipeline_vocabulary", "shared"], 4, False, (2, 2, 1), "_pp2"),
-    ("packed", ["--strategy", "zero2", "--packing"], 2, False, (1, 2, 1), ""),
-    ("packed stages", ["--strategy", "zero1", "--pipeline_parallel", "2", "--packing"], 4, False, (2, 2, 1), "_pp2"),
-    ("without padding", ["--strategy", "zero2", "--padding_free", "true"], 2, False, (1, 2, 1), ""),
-    ("without padding on the left", ["--strategy", "fsdp", "--padding_free", "true", "--padding_side", "left"], 2, False, (1, 2, 1), ""),
-    ("two axes", ["--strategy", "ddp", "--pipeline_parallel", "2", "--tensor_parallel", "2"], 4, True, (2, 1, 2), "_tp2_pp2"),
+    ("fsdp", ["--strategy", "fsdp", "--shard_ranks", "2", "--gradient_checkpointing"], 4, False, (1, 4, 1), "_hs2_gc"),
+    ("pipeline", ["--strategy", "zero1", "--pipeline_parallel", "2"], 2, False, (2, 1, 1), "_pp2_1f1b"),
+    ("shared vocabulary", ["--strategy", "zero3", "--pipeline_parallel", "2", "--pipeline_vocabulary", "shared"], 4, False, (2, 2, 1), "_pp2_1f1b_shared"),
+    ("packed", ["--strategy", "zero2", "--packing"], 2, False, (1, 2, 1), "_pack"),
+    ("packed stages", ["--strategy", "zero1", "--pipeline_parallel", "2", "--packing"], 4, False, (2, 2, 1), "_pp2_1f1b_pack"),
+    ("without padding", ["--strategy", "zero2", "--padding_free", "true"], 2, False, (1, 2, 1), "_pf"),
+    ("without padding on the left", ["--strategy", "fsdp", "--padding_free", "true", "--padding_side", "left"], 2, False, (1, 2, 1), "_pf"),
+    ("two axes", ["--strategy", "ddp", "--pipeline_parallel", "2", "--tensor_parallel", "2"], 4, True, (2, 1, 2), "_tp2_pp2_1f1b"),
     ("three axes", ["--strategy", "zero2", "--pipeline_parallel", "2", "--tensor_parallel", "2", "--offload", "optimizer"],
-     8, False, (2, 2, 2), "_tp2_pp2_off_pin"),
+     8, False, (2, 2, 2), "_tp2_pp2_1f1b_off_pin"),
 ]:
     if mpi and not MPIRUN:
         continue
@@ -99,7 +118,9 @@ for name, extra, ranks, mpi, mesh, suffix in [
     events = read_events(check, out)
     check.that(events[0]["world_size"] == ranks and events[0]["global_batch_size"] == 4, f"{name}: batch fields")
     check.that(tuple(events[0][axis] for axis in ("pp", "dp", "tp")) == mesh, f"{name}: the mesh is reported")
-    check.that(events[0]["exp"].endswith("_sl96" + suffix), f"{name}: {events[0]['exp']} names the layout")
+    accumulated = f"_ga{4 // mesh[1]}" if mesh[1] < 4 else ""
+    check.that(events[0]["exp"].endswith("_sl96" + accumulated + suffix), f"{name}: {events[0]['exp']} names the layout")
+    check_phases(name, events, ranks)
     check.that(steps_of(events, "samples") == [4] * 6, f"{name}: samples of all ranks")
     check.that(all(bytes_sent > 0 for bytes_sent in steps_of(events, "comm_bytes")), f"{name}: traffic is counted")
     for key in ("loss", "grad_norm"):

@@ -1,6 +1,7 @@
 // Plots and page of tessera-report.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <regex>
 #include <sstream>
 
@@ -136,6 +137,51 @@ TEST_CASE("report page: figures hold the numbers of the runs") {
   const Figure& phases = figure(figures, "phases");
   CHECK(*phases.table.rows[0].cells[1].number == Approx(100));
   CHECK(std::ranges::none_of(figures, [](const Figure& f) { return f.id == "gpu_memory"; }));
+}
+
+TEST_CASE("report page: the memory of a run stands beside its plan") {
+  const TempDir folder;
+  MadeRun made;
+  made.end = {{"parameter_bytes", int64_t{4} << 20},
+              {"measured_parameter_bytes", int64_t{3} << 20},
+              {"measured_activation_bytes", int64_t{5} << 20},
+              {"plan_allocated_bytes", int64_t{9} << 20},
+              {"measured_host_bytes", int64_t{2} << 20},
+              {"plan_host_bytes", int64_t{1} << 20}};
+  made.write(folder.path("a"));
+  const Study study(read_runs({folder.path("a")}), "");
+  const Figure memory = memory_figure(study);
+  std::map<std::string, double> cells;
+  for (size_t i = 1; i < memory.table.columns.size(); ++i) {
+    cells[memory.table.columns[i].title] = *memory.table.rows[0].cells[i].number;
+  }
+  const std::map<std::string, double> expected{
+      {"parameters", 3}, {"activations and workspace", 5}, {"on the host", 2}, {"planned", 10}};
+  CHECK(cells == expected);
+}
+
+TEST_CASE("report page: MFU of another formula or peak is not in the baseline's column") {
+  const TempDir folder;
+  MadeRun made;
+  made.mfu = 0.5;
+  made.start.mfu_formula = "causal";
+  made.start.peak_flops_per_second = 1e12;
+  made.write(folder.path("a"));
+  made.start.seed = 0;
+  made.start.strategy = "zero2";
+  made.write(folder.path("b"));
+  made.start.strategy = "zero3";
+  made.start.mfu_formula = "full";
+  made.write(folder.path("c"));
+  const Study study(read_runs({folder.path(".")}), "a");
+  const Table table = make_tables(study, {"1"}).front();
+  const auto column =
+      std::ranges::find_if(table.columns, [](const Column& c) { return c.key == "mfu_ratio"; }) -
+      table.columns.begin();
+  CHECK(table.rows[0].cells[static_cast<size_t>(column)].number == 0.5);
+  CHECK(table.rows[1].cells[static_cast<size_t>(column)].number == 0.5);
+  CHECK_FALSE(table.rows[2].cells[static_cast<size_t>(column)].number);
+  CHECK(has(to_markdown(table), "MFU: causal; peak 1.000 TFLOP/s"));
 }
 
 TEST_CASE("report page: one file that needs nothing else, and holds no text of a run as markup") {

@@ -15,6 +15,8 @@ struct MadeRun {
   int64_t steps = 10, first_step = 1, tokens = 1000;
   double loss = 2;
   int64_t gpu_bytes = 0, cpu_bytes = int64_t{100} << 20;
+  std::optional<double> mfu;
+  metrics::Fields end;  // further fields of run_end
   bool ends = true;
   int exit_code = 0;
   std::vector<double> eval_losses;  // at the end, one an epoch
@@ -70,6 +72,7 @@ struct MadeRun {
       r.tokens = tokens;
       r.samples = start.global_batch_size;
       if (gpu_bytes > 0) r.gpu_mem_allocated_bytes = r.gpu_mem_reserved_bytes = gpu_bytes;
+      r.mfu_ratio = mfu;
       recorder.step(r);
     }
     metrics::ResourceRecord resource{.cpu_rss_tree_bytes = cpu_bytes};
@@ -83,7 +86,7 @@ struct MadeRun {
                      .steps = 5});
     }
     if (exit_code == 3) recorder.anomaly({.kind = "oom", .detail = "out of memory"});
-    if (ends) recorder.finish({.exit_code = exit_code});
+    if (ends) recorder.finish({.exit_code = exit_code, .extra = end});
   }
 };
 

@@ -38,12 +38,22 @@ struct RunStartRecord {
   bool pin_memory = false;       // of what is offloaded
   int64_t per_device_train_batch_size = 1, gradient_accumulation_steps = 1, global_batch_size = 1;
   int64_t max_seq_length = 0;
+  bool gradient_checkpointing = false, sequence_parallel = false, tf32 = false;
+  std::string pipeline_schedule, pipeline_vocabulary;  // "" without a pipeline
+  int64_t pipeline_chunks = 1;
+  int64_t shard_ranks = 0;  // 0: all of the data axis
+  bool reshard_after_forward = true;
+  bool packing = false, padding_free = false, group_by_length = false, pad_to_max_length = false;
+  std::string supervise;  // answer, all; "" where the task has no such choice
   std::string parameter_dtype, gradient_dtype, reduce_dtype, master_dtype, moment_dtype;
   std::string model;
   int64_t num_parameters = 0;
   std::string dataset, dataset_sha256;
   int64_t num_train_samples = 0, num_train_steps = 0;
   uint64_t seed = 0;
+  // How mfu_ratio is reckoned; the peak is dense, of one device. Unknown: there is no mfu_ratio.
+  std::string mfu_formula;
+  std::optional<double> peak_flops_per_second;
   std::string device, transport, launcher, driver_version, cuda_version, torch_version,
       tessera_version, git_sha;
 };
@@ -122,8 +132,11 @@ Event to_event(const CheckpointRecord& record);
 Event to_event(const ResourceRecord& record);
 Event to_event(const AnomalyRecord& record);
 
-// Short name of a configuration, e.g. "zs2_fp16_gpus4_bs8_sl512"; extended with _tp2, _pp2, _off
-// (optimizer) or _offp (parameters too), and _pin when they apply.
+// Short name of all that changes what a run costs, e.g. "zs2_fp16_gpus4_bs8_sl512". Where they
+// apply there follow: _ga4 micro-batches, _tf32, _hs2 (ranks that share a copy), _keep (gathered
+// parameters), _tp2, _sp, _pp2 with _1f1b, _gpipe or _int2 (chunks) and _shared (vocabulary), _gc
+// (checkpointing), _off (optimizer) or _offp (parameters too), _pin, _pack, _pf (rows without
+// padding), _len (grouped by length), _max (padded to the whole length), _all (supervised).
 std::string experiment_name(const RunStartRecord& run);
 
 // One line of JSON without the newline. Text that is not UTF-8 gets replacement characters;

@@ -29,11 +29,14 @@ class Recorder {
 
   void start(const RunStartRecord& record);
   void data(const DataRecord& record);
+  // Notes a loss that is not finite, and one that jumps, as anomalies before it.
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
   void checkpoint(const CheckpointRecord& record);
   void resource(const ResourceRecord& record);
   void anomaly(const AnomalyRecord& record);
+  // The summary's runtime ends here, not at finish(): exporting a model is no training.
+  void end_of_training();
   // Writes run_end with the statistics of the run; once, and nothing follows it.
   void finish(const RunEndInfo& info);
 

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/backends/strategy.h"
+#include "tessera/core/phase_clock.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/lr_schedule.h"
 #include "tessera/train/trainer_state.h"
@@ -44,8 +46,9 @@ struct StepReport {
   // Of all ranks; see MicroBatch.
   double target_count = 0;
   int64_t samples = 0, tokens = 0;
-  double step_time_s = 0;  // from the previous step's end to this one's
-  double data_time_s = 0;  // waiting for the source
+  double step_time_s = 0;            // from the previous step's end to this one's
+  double data_time_s = 0;            // waiting for the source
+  std::optional<PhaseTimes> phases;  // where the host computes
 };
 
 struct EvalReport {
@@ -74,6 +77,9 @@ class Trainer {
   // What reduce_lr_on_plateau follows, such as an evaluation's loss (less is better), the same on
   // every rank; other schedules do not look at it.
   void observe(double metric);
+
+  // Of the step issued last, at a boundary; on the CPU it is complete.
+  const StepReport& latest() const;
 
   // After the steps issued so far; inside fit() at a boundary. Waits for the last of them.
   TrainerState state();

@@ -3,6 +3,7 @@
 #include "lib/comm/communicator_base.h"
 #include "lib/comm/local/domain.h"
 #include "tessera/comm/local.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera {
 namespace local {
@@ -12,7 +13,10 @@ class MeetingWork final : public Work::Impl {
  public:
   MeetingWork(std::shared_ptr<Meeting> meeting, int participant)
       : meeting_(std::move(meeting)), participant_(participant) {}
-  void wait() override { meeting_->wait(participant_); }
+  void wait() override {
+    const PhaseScope phase(Phase::kCommunication);
+    meeting_->wait(participant_);
+  }
 
  private:
   std::shared_ptr<Meeting> meeting_;

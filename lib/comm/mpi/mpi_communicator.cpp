@@ -6,6 +6,7 @@
 
 #include "lib/comm/collective_timeout.h"
 #include "tessera/core/error.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera::mpi {
 namespace {
@@ -16,6 +17,7 @@ class MpiWork final : public Work::Impl {
           std::shared_ptr<const MpiCommunicator::Job> job)
       : runtime_(runtime), operation_(std::move(operation)), job_(std::move(job)) {}
   void wait() override {
+    const PhaseScope phase(Phase::kCommunication);
     if (runtime_.wait(*operation_, *job_->signal, collective_timeout())) return;
     const std::string reason =
         concat(operation_->name, " did not end within ", collective_timeout().count(),

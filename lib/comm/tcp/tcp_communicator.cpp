@@ -9,6 +9,7 @@
 #include "lib/comm/reduce_kernels.h"
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera::tcp {
 namespace {
@@ -22,6 +23,7 @@ class TcpWork final : public Work::Impl {
   TcpWork(std::shared_ptr<Operation> operation, std::shared_ptr<const Job> job)
       : operation_(std::move(operation)), job_(std::move(job)) {}
   void wait() override {
+    const PhaseScope phase(Phase::kCommunication);
     std::string missing;
     if (job_->mesh->wait(*operation_, collective_timeout(), missing)) return;
     const std::string reason = concat(operation_->name, " did not end within ",

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -218,4 +219,31 @@ TEST_CASE("TensorBoard files are framed records with the scalars of steps and ev
   const std::string loss("\x0a\x0atrain/loss\x15\x00\x00\x40\x40", 17);  // tag, then 3.0f
   CHECK(records[2].find(loss) != std::string::npos);
   CHECK(records[5].find("eval/loss") != std::string::npos);
+}
+
+TEST_CASE("the runtime ends with training, and a jump of the loss is noted before its step") {
+  const Folder folder;
+  const std::string path = folder.file("metrics.jsonl");
+  std::vector<std::unique_ptr<Sink>> sinks;
+  sinks.push_back(make_jsonl_sink(path));
+  Recorder recorder(std::move(sinks));
+  recorder.start(small_run());
+  for (int64_t step = 1; step <= 30; ++step) {
+    recorder.step(step_record(step, step == 25 ? 40 : step == 27 ? NAN : 2 + 0.01 * (step % 5)));
+  }
+  recorder.end_of_training();
+  const double trained = Json::parse(lines_of(path).back(), {}, "").at("elapsed_s").as_double();
+  usleep(50'000);
+  recorder.finish({});
+  const std::vector<std::string> lines = lines_of(path);
+  const Json end = Json::parse(lines.back(), {}, "");
+  CHECK(end.at("train_runtime").as_double() <= trained + 0.04);
+  std::vector<std::string> noted;
+  for (size_t i = 0; i + 1 < lines.size(); ++i) {
+    const Json event = Json::parse(lines[i], {}, "");
+    if (event.at("event").as_string() != "anomaly") continue;
+    const Json next = Json::parse(lines[i + 1], {}, "");
+    noted.push_back(event.at("kind").as_string() + " " + next.at("step").dump());
+  }
+  CHECK(noted == std::vector<std::string>{"spike 25", "nan 27"});
 }
