@@ -1,0 +1,114 @@
+"""tools/send_metrics.py, with packages of the services' names that note their calls.
+
+Usage: send_metrics.py SOURCE_ROOT BIN_FOLDER
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from support import DATA, ROOT, Checker, launch, read_events
+
+check = Checker()
+folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_send_metrics_"))
+run = folder / "run"
+result = launch("tessera-finetune-squad", ["--model_config", "bloom-tiny", "--tokenizer", str(DATA / "tokenizer"), "--max_seq_length", "96",
+                                           "--train_file", str(DATA / "squad_sample.json"), "--validation_file", str(DATA / "squad_sample.json"),
+                                           "--validation_slice", "0:4", "--max_steps", "3", "--save_final", "false", "--output_dir", str(run)])
+check.that(result.code == 0, "a run to send", result)
+events = read_events(check, run)
+steps = [event for event in events if event["event"] == "step"]
+evaluation = next(event for event in events if event["event"] == "eval")
+
+# The parts of each package that the script calls; every call is a line of calls.jsonl.
+NOTE = """
+import json, os
+def note(*call):
+    with open(os.environ["CALLS"], "a") as out:
+        out.write(json.dumps(call) + "\\n")
+"""
+PACKAGES = {
+    "wandb": NOTE + """
+class Run:
+    class summary:
+        update = staticmethod(lambda values: note("summary", values))
+    def log(self, values, step): note("log", step, values)
+    def finish(self): note("finish")
+def init(project, name, config, id):
+    note("start", project, name, config)
+    return Run()
+""",
+    "mlflow": NOTE + """
+import contextlib
+def set_experiment(project): note("project", project)
+@contextlib.contextmanager
+def start_run(run_name):
+    note("start", None, run_name, None)
+    yield
+    note("finish")
+def log_params(values):
+    assert len(values) <= 100
+    note("parameters", values)
+def log_metrics(values, step=None): note("log" if step is not None else "summary", *([step] if step is not None else []), values)
+def set_tag(key, value): note("tag", key, value)
+""",
+    "comet_ml": NOTE + """
+class Experiment:
+    def __init__(self, project_name): note("project", project_name)
+    def set_name(self, name): note("start", None, name, None)
+    def log_parameters(self, values): note("parameters", values)
+    def log_metrics(self, values, step=None): note("log" if step is not None else "summary", *([step] if step is not None else []), values)
+    def log_text(self, text): note("text", text)
+    def end(self): note("finish")
+""",
+}
+
+
+def send(arguments, packages=()):
+    path = folder / "packages"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    for name in packages:
+        (path / f"{name}.py").write_text(PACKAGES[name])
+    calls = folder / "calls.jsonl"
+    calls.write_text("")
+    # -S: packages that this host may have are not seen.
+    done = subprocess.run([sys.executable, "-S", str(ROOT / "tools/send_metrics.py"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=60, env={**os.environ, "PYTHONPATH": str(path), "CALLS": str(calls)}, check=False)
+    return done.returncode, done.stdout.decode(), [json.loads(line) for line in calls.read_text().splitlines()]
+
+
+for service, package in (("wandb", "wandb"), ("mlflow", "mlflow"), ("comet", "comet_ml")):
+    code, text, calls = send(["--to", service, str(run), "--project", "p"], [package])
+    check.that(code == 0 and calls[-1] == ["finish"], f"{service}: {text}")
+    check.that(any(call[0] == "start" and call[2] == events[0]["exp"] for call in calls), f"{service}: the run has its name")
+    logged = {}
+    for call in calls:
+        if call[0] == "log":
+            logged.setdefault(call[1], {}).update(call[2])
+    check.that([logged[step["step"]]["train/loss"] for step in steps] == [step["loss"] for step in steps], f"{service}: a loss a step")
+    check.that(logged[evaluation["step"]]["eval/loss"] == evaluation["eval_loss"], f"{service}: evaluations: {logged}")
+    check.that(not any("resource" in key for values in logged.values() for key in values), f"{service}: no samples unless asked for")
+    totals = {key: value for call in calls if call[0] == "summary" for key, value in call[1].items()}
+    check.that(totals["summary/train_runtime"] == events[-1]["train_runtime"], f"{service}: the summary")
+    configuration = {key: value for call in calls if call[0] in ("parameters", "start") and isinstance(call[-1], dict) for key, value in call[-1].items()}
+    check.that(str(configuration.get("config/max_steps")) == "3" and configuration.get("strategy") == "single", f"{service}: the configuration")
+    code, text, calls = send(["--to", service, str(run)])
+    check.that(code == 1 and f"needs the Python package {package}" in text and not calls and "Traceback" not in text, f"{service} without its package: {text}")
+code, text, calls = send(["--to", "wandb", str(run), "--resources"], ["wandb"])
+check.that(any(key.startswith("resource/") for call in calls if call[0] == "log" for key in call[2]), "samples when asked for")
+code, text, calls = send(["--to", "wandb", str(run), str(folder / "none")], ["wandb"])
+check.that(code == 1 and "none/metrics.jsonl" in text and not calls and "Traceback" not in text, f"a missing run stops all of them: {text}")
+with (run / "metrics.jsonl").open("a") as out:
+    out.write('{"event": "st')
+code, text, calls = send(["--to", "wandb", str(run)], ["wandb"])
+check.that(code == 0, f"a torn last line is left out: {text}")
+with (run / "metrics.jsonl").open("a") as out:
+    out.write("\n")
+code, text, calls = send(["--to", "wandb", str(run)], ["wandb"])
+check.that(code == 1 and f":{len(events) + 1}: is no JSON" in text, f"a broken line is named: {text}")
+shutil.rmtree(folder)
+check.finish()
