@@ -59,14 +59,14 @@ ClassPredictions predict_classes(const TokenTable& rows, DataLoaderOptions optio
 
 void ClassPredictions::write(const std::string& directory) const {
   std::string table = "row,label,prediction";
-  for (const std::string& name : names) table += "," + metrics::to_csv("p_" + name);
+  for (const std::string& name : names) table += concat(",", metrics::to_csv("p_" + name));
   table += "\n";
   const size_t classes = names.size();
   for (size_t row = 0; row < labels.size(); ++row) {
     table += concat(row, ",", metrics::to_csv(names[static_cast<size_t>(labels[row])]), ",",
                     metrics::to_csv(names[static_cast<size_t>(predicted[row])]));
     for (size_t c = 0; c < classes; ++c) {
-      table += "," + metrics::to_csv(probabilities[row * classes + c]);
+      table += concat(",", metrics::to_csv(probabilities[row * classes + c]));
     }
     table += "\n";
   }

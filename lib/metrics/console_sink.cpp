@@ -130,8 +130,8 @@ std::string bar_text(double share) {
   constexpr int kWidth = 30;
   const double done = std::clamp(share, 0.0, 1.0);
   const auto filled = static_cast<size_t>(done * kWidth);
-  return "[" + std::string(filled, '#') + std::string(kWidth - filled, '.') +
-         format("] %3.0f %%", done * 100);
+  return concat("[", std::string(filled, '#'), std::string(kWidth - filled, '.'),
+                format("] %3.0f %%", done * 100));
 }
 
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal) {
