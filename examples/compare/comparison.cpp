@@ -242,25 +242,35 @@ int Comparison::run() {
   if (options_.overwrite_output_dir) fs::remove_all(options_.output_dir, error);
   children_ = std::make_unique<Children>(options_.output_dir);
   for (int64_t repeat = 1; repeat <= options_.repeat; ++repeat) {
-    for (ComparisonRow& row : rows_) run_row(row, repeat);
+    for (ComparisonRow& row : rows_) {
+      run_row(row, repeat);
+      write_files();
+    }
   }
   bar_.wipe();
   if (taken_over_ > 0) say(concat(taken_over_, " runs are taken over from an earlier call"));
   return conclude();
 }
 
+ComparisonView Comparison::view() const {
+  return {.rows = rows_,
+          .baseline = baseline(),
+          .repeat = options_.repeat,
+          .scaling = options_.scaling,
+          .tolerance = options_.tolerance};
+}
+
+// After every row, so that a comparison that is cut off leaves what it has.
+void Comparison::write_files() {
+  for (ComparisonRow& row : rows_) row.mark = difference(row.work, baseline().work);
+  write_text_file(options_.output_dir + "/comparison.csv", comparison_csv(view()));
+  write_text_file(options_.output_dir + "/compare.json", comparison_json(view()));
+}
+
 int Comparison::conclude() {
   const ComparisonRow& base = baseline();
-  for (ComparisonRow& row : rows_) row.mark = difference(row.work, base.work);
-  const ComparisonView view{.rows = rows_,
-                            .baseline = base,
-                            .repeat = options_.repeat,
-                            .scaling = options_.scaling,
-                            .tolerance = options_.tolerance};
   std::printf("\n%s on %s\n%s\n", base.prepared->model.name.c_str(),
-              base.prepared->train_path.c_str(), comparison_text(view).c_str());
-  write_text_file(options_.output_dir + "/comparison.csv", comparison_csv(view));
-  write_text_file(options_.output_dir + "/compare.json", comparison_json(view));
+              base.prepared->train_path.c_str(), comparison_text(view()).c_str());
   std::printf("files: %s/compare.json, comparison.csv, <row>/metrics.jsonl, logs/<row>.log\n",
               options_.output_dir.c_str());
   int code = 0;

@@ -8,6 +8,7 @@
 
 #include "examples/common/progress_bar.h"
 #include "examples/compare/child.h"
+#include "examples/compare/comparison_table.h"
 #include "examples/compare/row.h"
 #include "examples/compare/rows.h"
 
@@ -44,7 +45,9 @@ class Comparison {
   void take(ComparisonRow& row, const ChildResult& child, const std::string& name);
   void judge(ComparisonRow& row);
   void say(const std::string& line);
+  void write_files();
   int conclude();
+  ComparisonView view() const;
   const ComparisonRow& baseline() const;
 
   const CompareOptions& options_;

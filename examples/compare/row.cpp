@@ -30,6 +30,7 @@ std::string ComparisonRow::verdict() const {
   if (outcome == Outcome::kOutOfMemory) return "out of memory";
   if (outcome == Outcome::kUnavailable) return "not available";
   if (outcome == Outcome::kFailed) return concat("failed, exit ", exit_code);
+  if (runs.empty()) return "not run";
   if (!peer.empty()) return "peer";
   if (!parity || (compared_with == name && parity->pass)) return "reference";
   if (!parity->mismatch.empty()) return "FAIL: " + parity->mismatch;

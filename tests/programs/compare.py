@@ -7,10 +7,12 @@ import json
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 
-from support import DATA, MPIRUN, ROOT, Checker, launch
+from support import BIN, DATA, MPIRUN, ROOT, Checker, launch
 
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_compare_"))
@@ -138,6 +140,23 @@ check.that(result.code == 0 and again == {"twelve", "twelve.2", *rows_of(out)["d
            f"only what changed or was not finished runs again: {again}", result)
 result = launch(COMPARE, [*four, "--output_dir", str(out), "--overwrite_output_dir", "--strategies", "ddp", "--rank_counts", "2"])
 check.that(result.code == 0 and not (out / "twelve").exists(), "--overwrite_output_dir begins anew", result)
+
+# --- a comparison that is killed leaves its rows in the files, and goes on
+out = folder / "killed"
+arguments = [*four, "--rows", rows_file("killed.txt", "1 --strategy single --max_steps 2 --name quick\n"
+                                                            "1 --strategy single --name slow\n"), "--output_dir", str(out)]
+arguments[arguments.index("--max_steps") + 1] = "400"
+running = subprocess.Popen([str(BIN / COMPARE), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+log = out / "slow/metrics.jsonl"
+deadline = time.monotonic() + 60
+while not (log.exists() and '"step"' in log.read_text()) and time.monotonic() < deadline and running.poll() is None:
+    pass
+running.kill()
+running.wait()
+check.that([row["verdict"] for row in rows_of(out).values()] == ["reference", "not run"], "a killed comparison has the rows that are done")
+result = launch(COMPARE, arguments)
+check.that(result.code == 0 and "quick: taken over" in result.text and "1 runs are taken over" in result.text and
+           [row["verdict"] for row in rows_of(out).values()] == ["reference", "reference"], "and goes on with the others", result)
 
 # --- weak scaling keeps the rows of a rank
 out = folder / "weak"
