@@ -3,61 +3,84 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 
 #include "examples/common/layout.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_memory.h"
-#include "tessera/plan/activations.h"
+#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 namespace {
 
-struct Need {
-  LayoutCost state;
-  double activations = 0;
-  double total() const { return state.device_bytes() + activations; }
-};
-
-Need need_of(const Prepared& run, const TrainOptions& o, int64_t ranks) {
-  const LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
-  const int64_t length =
-      o.pad_to_max_length ? o.max_seq_length : std::min(o.max_seq_length, run.train.longest());
-  double activations = 0;
-  for (const Activations& stage : activations_of(plan, batch_shape(run, o, length))) {
-    activations = std::max(activations, stage.total());
+// Tokens of the largest micro-batch, at least: rows that lie end to end are as long as they are.
+int64_t length_of(const Prepared& run, const TrainOptions& o, bool on_gpu) {
+  const TokenTable& rows = run.train;
+  if (o.pad_to_max_length || o.packing || rows.size() == 0) return o.max_seq_length;
+  const bool laid_end_to_end = o.padding_free == "true" || (o.padding_free == "auto" && on_gpu);
+  if (!laid_end_to_end) return std::min(o.max_seq_length, rows.longest());
+  int64_t tokens = 0;
+  for (int64_t row = 0; row < rows.size(); ++row) {
+    tokens += std::min<int64_t>(o.max_seq_length, std::ssize(rows.row(row).input_ids));
   }
-  return {largest_layout_cost(plan), activations};
+  return std::max<int64_t>(1, tokens / rows.size());
 }
 
-std::string describe(const Need& need) {
-  std::string text = concat("One rank needs about ", mebibytes(need.total()), ": parameters ",
-                            mebibytes(need.state.parameter_bytes), ", gradients ",
-                            mebibytes(need.state.gradient_bytes), ", optimizer ",
-                            mebibytes(need.state.optimizer_bytes), ", activations about ",
-                            mebibytes(need.activations));
-  if (need.state.buffer_bytes > 0) text += ", buffers " + mebibytes(need.state.buffer_bytes);
-  if (need.state.host_bytes > 0) text += "; on the host " + mebibytes(need.state.host_bytes);
+std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
+                                 bool on_gpu) {
+  LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
+  plan.on_gpu = on_gpu;
+  return memory_plan(plan, batch_shape(run, o, length_of(run, o, on_gpu)), Card{});
+}
+
+// Of the rank that needs most.
+MemoryPlan need_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
+  const std::vector<MemoryPlan> stages = plans_of(run, o, ranks, on_gpu);
+  return *std::ranges::max_element(stages, {}, &MemoryPlan::tensors);
+}
+
+std::string describe(const MemoryPlan& need) {
+  const LayoutCost& state = need.state;
+  std::string text =
+      concat("One rank needs about ", mebibytes(need.tensors()), ": parameters ",
+             mebibytes(state.parameter_bytes), ", gradients ", mebibytes(state.gradient_bytes),
+             ", optimizer ", mebibytes(state.optimizer_bytes), ", activations about ",
+             mebibytes(need.activations.total() + need.workspace));
+  if (state.buffer_bytes > 0) text += ", buffers " + mebibytes(state.buffer_bytes);
+  if (state.host_bytes > 0) text += "; on the host " + mebibytes(state.host_bytes);
   return text;
 }
 
 }  // namespace
 
-std::string memory_need(const Prepared& run, int64_t ranks) {
-  return describe(need_of(run, run.options, ranks));
+std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
+  return describe(need_of(run, run.options, ranks, on_gpu));
 }
 
-void check_host_memory(const Prepared& run, int64_t ranks, int64_t ranks_on_host) {
-  const auto available = static_cast<double>(available_host_memory());
-  Need need = need_of(run, run.options, ranks);
-  need.activations = 0;
-  const double wanted = (need.total() + need.state.host_bytes) * static_cast<double>(ranks_on_host);
-  if (wanted <= available) return;
-  fail(ErrorCode::kResourceExhausted,
-       memory_advice(run, ranks,
-                     concat(ranks_on_host, " rank(s) on this host need ", mebibytes(wanted),
-                            " without activations, ", mebibytes(available), " are available")));
+void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host) {
+  const bool on_gpu = !device.is_cpu();
+  double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
+  const std::vector<MemoryPlan> stages = plans_of(run, run.options, ranks, on_gpu);
+  for (const MemoryPlan& stage : stages) {
+    wanted = std::max(wanted, stage.tensors());
+    on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
+               static_cast<double>(ranks_on_host) / static_cast<double>(stages.size());
+  }
+  const auto refuse = [&](double needed, double available, const std::string& what) {
+    if (needed <= available) return;
+    fail(ErrorCode::kResourceExhausted,
+         memory_advice(run, ranks,
+                       concat(what, " need ", mebibytes(needed), ", ", mebibytes(available),
+                              " are available"),
+                       on_gpu));
+  };
+  refuse(on_host, static_cast<double>(available_host_memory()),
+         concat(ranks_on_host, " rank(s) on this host"));
+  if (!on_gpu) return;
+  const auto free = static_cast<double>(device_memory(device).first);
+  refuse(wanted, free, concat("a rank's tensors on ", device_name(device)));
 }
 
 bool is_out_of_memory(const std::exception& error) {
@@ -75,16 +98,18 @@ std::string mebibytes(double bytes) {
   return text;
 }
 
-std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason) {
+std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason,
+                          bool on_gpu) {
   const TrainOptions& o = run.options;
-  const Need now = need_of(run, o, ranks);
+  const MemoryPlan now = need_of(run, o, ranks, on_gpu);
   struct Option {
     std::string flags;
     double saved;
   };
   std::vector<Option> options;
   auto add = [&](const std::string& flags, const TrainOptions& changed, int64_t changed_ranks) {
-    options.push_back({flags, now.total() - need_of(run, changed, changed_ranks).total()});
+    options.push_back(
+        {flags, now.tensors() - need_of(run, changed, changed_ranks, on_gpu).tensors()});
   };
   TrainOptions sharded = o;
   sharded.strategy = "zero3";
@@ -104,8 +129,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
         changed, ranks);
   }
   TrainOptions shorter = o;
-  shorter.max_seq_length =
-      std::max<int64_t>(1, std::min(o.max_seq_length, run.train.longest()) / 2);
+  shorter.max_seq_length = std::max<int64_t>(1, length_of(run, o, /*on_gpu=*/false) / 2);
   add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
   if (!o.gradient_checkpointing) {
     TrainOptions changed = o;
@@ -118,7 +142,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     add(concat("--tensor_parallel ", changed.tensor_parallel, " on ", 2 * ranks, " ranks"), changed,
         2 * ranks);
   }
-  if (o.offload == "none" && o.strategy != "ddp" && gpu_count() > 0) {
+  if (o.offload == "none" && o.strategy != "ddp" && on_gpu) {
     TrainOptions changed = o;
     changed.offload = "optimizer";
     add("--offload optimizer", changed, ranks);

@@ -77,7 +77,8 @@ void TrainingRun::execute() {
   } catch (const std::exception& error) {
     record_failure(error);
     if (!is_out_of_memory(error)) throw;
-    fail(ErrorCode::kResourceExhausted, memory_advice(prepared_, world_.size(), error.what()));
+    fail(ErrorCode::kResourceExhausted,
+         memory_advice(prepared_, world_.size(), error.what(), !world_.device().is_cpu()));
   }
 }
 
@@ -144,7 +145,7 @@ void TrainingRun::plan() {
 }
 
 void TrainingRun::build() {
-  if (world_.device().is_cpu()) check_host_memory(prepared_, world_.size(), launch_.local_size);
+  check_memory(prepared_, world_.device(), world_.size(), launch_.local_size);
   const BuildContext context{
       .device = world_.device(), .seed = options_.seed, .source = prepared_.weights.get()};
   strategy_->attach(prepared_.model, context,
@@ -209,7 +210,8 @@ void TrainingRun::describe() {
       prepared_.model.name.c_str(), static_cast<long long>(prepared_.parameter_count()),
       options_.strategy.c_str(), world_.size(), mesh_->extent(Axis::kPipeline),
       mesh_->extent(Axis::kData), mesh_->extent(Axis::kTensor), static_cast<long long>(batch),
-      static_cast<long long>(total_steps_), memory_need(prepared_, world_.size()).c_str());
+      static_cast<long long>(total_steps_),
+      memory_need(prepared_, world_.size(), !world_.device().is_cpu()).c_str());
 }
 
 void TrainingRun::open_output() {

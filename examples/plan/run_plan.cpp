@@ -134,8 +134,11 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   const RunPlan run = plan_run(model, train, place);
   out << (o.as_json ? plan_json(model, run, place) : plan_text(model, run, place));
   if (run.fits(place.card)) return 0;
-  const double missing = run.largest(place.card).needed(place.card) - place.card.memory_bytes;
-  err << "tessera-plan: does not fit: " << mebibytes(missing) << " too much\n";
+  const std::string reason =
+      concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ", place.card.name,
+             ": ", mebibytes(run.largest(place.card).needed(place.card)), " are needed");
+  err << "tessera-plan: " << memory_advice(model, place.ranks, reason, !place.card.device.empty())
+      << ". --fit searches\n";
   return exit_code(ErrorCode::kResourceExhausted);
 }
 

@@ -11,7 +11,7 @@ namespace tessera::testing {
 namespace {
 
 struct Counters {
-  std::atomic<int64_t> live{0}, peak{0}, allocations{0};
+  std::atomic<int64_t> live{0}, peak{0}, allocations{0}, limit{0};
 };
 
 // Shared ownership: a tensor may outlive the thread that made it.
@@ -40,10 +40,13 @@ class Wrapper : public c10::Allocator {
  public:
   explicit Wrapper(c10::Allocator* inner) : inner_(inner) {}
   c10::DataPtr allocate(size_t bytes) override {
+    const Counters& mine = *my_counters();
+    if (mine.limit > 0 && mine.live + static_cast<int64_t>(bytes) > mine.limit) {
+      throw std::bad_alloc();
+    }
     c10::DataPtr inner = inner_->allocate(bytes + kHeaderBytes);
     char* base = static_cast<char*>(inner.get());
-    auto* header =
-        new (base) Header{std::move(inner), my_counters(), static_cast<int64_t>(bytes)};
+    auto* header = new (base) Header{std::move(inner), my_counters(), static_cast<int64_t>(bytes)};
     Counters& counters = *header->owner;
     const int64_t live = counters.live += header->bytes;
     if (live > counters.peak) counters.peak = live;
@@ -72,6 +75,7 @@ CountingAllocator::~CountingAllocator() { c10::SetCPUAllocator(kBefore, 255); }
 int64_t CountingAllocator::live_bytes() { return my_counters()->live; }
 int64_t CountingAllocator::peak_bytes() { return my_counters()->peak; }
 int64_t CountingAllocator::allocations() { return my_counters()->allocations; }
+void CountingAllocator::limit(int64_t bytes) { my_counters()->limit = bytes; }
 void CountingAllocator::reset_peak() { my_counters()->peak = my_counters()->live.load(); }
 
 }  // namespace tessera::testing

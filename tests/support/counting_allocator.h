@@ -19,6 +19,9 @@ class CountingAllocator {
   static int64_t peak_bytes();
   static int64_t allocations();
   static void reset_peak();  // peak := live
+  // An allocation of the calling thread that would make more than this live throws std::bad_alloc;
+  // 0: none does.
+  static void limit(int64_t bytes);
 };
 
 }  // namespace tessera::testing

@@ -77,9 +77,10 @@ MicroBatch micro_batch(const Case& c) {
   return batch;
 }
 
-// Of one rank, in its third step.
-int64_t measured_peak(const Case& c, Communicator& world) {
+// Of one rank, in its third step. limit: bytes that it may have.
+int64_t measured_peak(const Case& c, Communicator& world, int64_t limit = 0) {
   const int64_t begin = CountingAllocator::live_bytes();
+  if (limit > 0) CountingAllocator::limit(begin + limit);
   DeviceMesh mesh(world, c.mesh);
   auto strategy = make_strategy(c.parallel, mesh);
   strategy->attach(c.model, {}, make_adamw({}));
@@ -181,4 +182,30 @@ TEST_CASE("the peak of a step is what the plan says, within 1.5 %") {
       CHECK(std::abs(needed / peak - 1) <= kTolerance);
     }
   }
+}
+
+TEST_CASE("what the plan calls too large runs out of memory, and what barely fits runs") {
+  CountingAllocator counting;
+  const Card card = card_named("cpu");
+  int tried = 0;
+  for (const Case& c : cases()) {
+    if (c.parallel.strategy == "ddp" || c.parallel.offload.what != Offload::kNone) continue;
+    if (++tried > 12) break;
+    const std::vector<MemoryPlan> stages = planned(c);
+    // 1.5 % more and less than the plan.
+    const auto runs_within = [&](double share) {
+      try {
+        test::run_ranks(c.ranks(), [&](Communicator& world) {
+          measured_peak(c, world, static_cast<int64_t>(stages.front().needed(card) * share));
+        });
+      } catch (const std::bad_alloc&) {
+        return false;
+      }
+      return true;
+    };
+    INFO(c.name);
+    CHECK(runs_within(1 + kTolerance));
+    CHECK(!runs_within(1 - kTolerance));
+  }
+  CHECK(tried >= 10);
 }
