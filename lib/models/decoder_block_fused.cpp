@@ -167,9 +167,9 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const bool post = options.residual_post_layernorm;
   const int64_t rows = c10::multiply_integers(tokens);
   const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon);
-  const at::Tensor qkv = ops::linear_forward(start_enter(norm1.output, rows, axis).wait(),
-                                             weight_of(w.qkv), bias_of(w.qkv))
-                             .view({tokens[0], tokens[1], -1});
+  const at::Tensor joint = ops::linear_forward(start_enter(norm1.output, rows, axis).wait(),
+                                               weight_of(w.qkv), bias_of(w.qkv));
+  const at::Tensor qkv = joint.view({tokens[0], tokens[1], joint.size(-1)});
   turn(qkv, options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
   const at::Tensor attended =

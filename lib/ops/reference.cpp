@@ -207,8 +207,7 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   // exp(-inf - inf) = 0: a query that sees nothing attends to nothing.
   log_sum_exp.masked_fill_(log_sum_exp.eq(-infinity), infinity);
   const at::Tensor output = at::matmul((s.scores - log_sum_exp.unsqueeze(3)).exp_(), s.v);
-  return {output.transpose(1, 2).to(qkv.scalar_type()).reshape({qkv.size(0), qkv.size(1), -1}),
-          log_sum_exp};
+  return {output.transpose(1, 2).to(qkv.scalar_type()).flatten(2), log_sum_exp};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
@@ -221,7 +220,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < rows.size(); ++i) {
       results.push_back(reference::attention_backward(gradients[i], rows[i], attention, {},
-                                           {outputs[i], log_sum_exps[i]}, {}));
+                                                      {outputs[i], log_sum_exps[i]}, {}));
     }
     return at::cat(results, 1).view(qkv.sizes());
   }

@@ -236,6 +236,16 @@ TEST_CASE("linear layers on the GPU") {
   }
 }
 
+TEST_CASE("a product of no tokens on the GPU adds nothing") {
+  TESSERA_NEEDS_GPUS(1);
+  const auto none = [](int64_t n) { return at::empty({0, n}, kOnGpu.dtype(at::kBFloat16)); };
+  const at::Tensor sum = at::ones({24, 16}, kOnGpu.dtype(at::kBFloat16));
+  ops::linear_backward_weight(none(24), none(16), sum);
+  CHECK(sum.eq(1).all().item<bool>());
+  CHECK(ops::linear_forward(none(16), sum, {}).sizes() == at::IntArrayRef({0, 24}));
+  CHECK(ops::linear_backward_input(none(24), sum).sizes() == at::IntArrayRef({0, 16}));
+}
+
 TEST_CASE("products on the GPU are right while algorithms are tried, and add once") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(38);

@@ -336,6 +336,7 @@ struct Cache {
 
 void run_gemm(const Gemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;
+  if (gemm.k == 0 && gemm.beta == 1 && !gemm.c) return;  // nothing to add to what is there
   const auto stream = at::cuda::getCurrentCUDAStream();
   Cache& cache = Cache::instance();
   // Held while the product is issued: descriptors carry this call's pointers.

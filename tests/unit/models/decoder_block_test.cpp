@@ -149,6 +149,17 @@ TEST_CASE("the fused blocks without gradients, and with weights frozen among joi
   }
 }
 
+TEST_CASE("a micro-batch without rows leaves the gradients of the fused blocks as they are") {
+  for (const DecoderCase& test : decoder_cases(kSizes)) {
+    INFO(test.name);
+    const at::Tensor hidden = at::empty({0, kSequence, kSizes.hidden});
+    const Result result = run(Version::kFused, test, hidden, Lie::kSideBySide, {}, {});
+    CHECK(result.output.sizes() == hidden.sizes());
+    CHECK(result.dhidden.sizes() == hidden.sizes());
+    for (const at::Tensor& gradient : result.gradients) CHECK(gradient.eq(0).all().item<bool>());
+  }
+}
+
 TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") {
   at::manual_seed(26);
   DecoderSizes sizes;
