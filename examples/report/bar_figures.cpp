@@ -151,13 +151,17 @@ Figure memory_figure(const Study& study) {
     bar.label = group.finished() ? number_text(sum) : outcome_name(group.outcome());
     chart.bars.push_back(std::move(bar));
   }
-  return finish(study,
-                {.id = "memory",
-                 .title = chart.title,
-                 .about = gpu ? "The rank that holds most: what it keeps between steps, and what a "
-                                "step adds to it at its peak."
-                              : "The rank that holds most, what it keeps between steps."},
-                chart);
+  constexpr size_t kActivations = std::size(kHeld);
+  const bool peaks =
+      std::ranges::any_of(chart.bars, [](const Bar& bar) { return bar.parts[kActivations] > 0; });
+  return finish(
+      study,
+      {.id = "memory",
+       .title = chart.title,
+       .about = peaks ? "The rank that holds most: what it keeps between steps, and what a "
+                        "step adds to it at its peak."
+                      : "The rank that holds most, what it keeps between steps."},
+      chart);
 }
 
 Figure phases_figure(const Study& study) {

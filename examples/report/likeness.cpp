@@ -145,8 +145,17 @@ std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
     return std::ranges::any_of(found, [&](const Difference& one) { return one.what == what; });
   };
   const bool model = has("model"), data = has("data");
+  // Gradients and sums that follow the parameters' dtype in both runs are no differences of their
+  // own.
+  const auto follows = [&](const char* key) {
+    return run.text(key) == run.text("parameter_dtype") &&
+           baseline.text(key) == baseline.text("parameter_dtype");
+  };
+  const bool gradients = follows("gradient_dtype"), sums = follows("reduce_dtype");
   std::erase_if(found, [&](const Difference& one) {
-    return (model && one.what == "parameters") || (data && one.what == "training samples");
+    return (model && one.what == "parameters") || (data && one.what == "training samples") ||
+           (gradients && one.what == "dtype of gradients") ||
+           (sums && one.what == "dtype of sums over ranks");
   });
   return found;
 }
@@ -212,9 +221,20 @@ std::optional<double> Group::median(const std::string& key) const {
   return metrics::describe(values).median;
 }
 
+int64_t Group::repeats() const {
+  const auto told = static_cast<int64_t>(first().number("repeats").value_or(1));
+  return first().steps.empty() ? told : static_cast<int64_t>(runs.size());
+}
+
 std::optional<double> Group::deviation(const std::string& key) const {
   const std::vector<double> values = values_of(*this, key);
-  if (values.size() < 2) return std::nullopt;
+  if (values.size() < 2) {
+    // What a comparison has reckoned of a row without runs.
+    if (!first().steps.empty()) return std::nullopt;
+    if (key == "tokens_per_second_median") return first().number("tokens_per_second_repeat_std");
+    if (key == "step_time_median_s") return first().number("step_time_repeat_std_s");
+    return std::nullopt;
+  }
   const auto count = static_cast<double>(values.size());
   return metrics::describe(values).std * std::sqrt(count / (count - 1));
 }

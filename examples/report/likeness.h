@@ -37,6 +37,8 @@ struct Group {
   // Over the repeats that have a value; the deviation is the sample's.
   std::optional<double> median(const std::string& key) const;
   std::optional<double> deviation(const std::string& key) const;
+  // Runs, or as many as a comparison says that a row without runs had.
+  int64_t repeats() const;
   std::string text(const std::string& key) const { return first().text(key); }
 };
 std::vector<Group> group_repeats(const std::vector<Run>& runs);

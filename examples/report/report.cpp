@@ -70,7 +70,7 @@ std::string markdown(const Study& study, const std::vector<Table>& tables) {
   std::string text = concat(study.runs.size(), " run(s)");
   if (study.baseline != nullptr) text += concat(", compared with ", study.baseline->name);
   text += ". A letter in brackets: the run did other work than the baseline; the notes say what.\n";
-  for (const Table& table : tables) text += "\n" + to_markdown(table);
+  for (const Table& table : tables) text += concat("\n", to_markdown(table));
   for (const Run& run : study.runs) {
     if (run.outcome == Outcome::kFinished) continue;
     text += concat("\n", run.name, ": ", outcome_name(run.outcome), run.problem.empty() ? "" : "; ",

@@ -88,7 +88,7 @@ std::string to_markdown(const Table& table) {
     line += concat(" ", escaped(column.title), " |");
     rule += column.is_text ? " --- |" : " ---: |";
   }
-  text += line + "\n" + rule + "\n";
+  if (!table.rows.empty()) text += concat(line, "\n", rule, "\n");
   for (const Row& row : table.rows) {
     line = "|";
     for (size_t i = 0; i < row.cells.size(); ++i) {
@@ -97,7 +97,7 @@ std::string to_markdown(const Table& table) {
     }
     text += line + "\n";
   }
-  if (!table.notes.empty()) text += "\n";
+  if (!table.notes.empty() && !table.rows.empty()) text += "\n";
   for (const std::string& note : table.notes) text += "- " + note + "\n";
   return text;
 }

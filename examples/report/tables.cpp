@@ -277,7 +277,7 @@ Table dtype_table(const Study& study) {
     return strategy == "ddp" || strategy == "single" || strategy.starts_with("zero");
   });
   const bool repeated =
-      std::ranges::any_of(groups, [](const Group* group) { return group->runs.size() > 1; });
+      std::ranges::any_of(groups, [](const Group* group) { return group->repeats() > 1; });
   TableBuilder table(study, "6", "ZeRO stage and dtype",
                      repeated ? "Median and standard deviation over the repeats."
                               : "Median and standard deviation over the steps, warm-up left out.");
@@ -296,7 +296,7 @@ Table dtype_table(const Study& study) {
       .number("world_size", "ranks", 1, 0)
       .number(
           "repeats", "repeats",
-          [](const Group& group) { return static_cast<double>(group.runs.size()); }, 1, 0)
+          [](const Group& group) { return static_cast<double>(group.repeats()); }, 1, 0)
       .number("tokens_per_second_median", "tokens/s, median")
       .number("tokens_per_second_std", "std tokens/s",
               deviation("tokens_per_second_median", "tokens_per_second_std"))

@@ -193,6 +193,13 @@ for size, limit, extra in [("bloom-560m", 4 << 30, []), ("bloom-7b1", None, ["--
                f"{size}: memory by category and three flags with the bytes each saves", result)
     check.that(not out.exists(), f"{size}: nothing is written when the model does not fit", result)
 
+# --- whatever these runs left can be reported
+page = folder / "report.html"
+result = launch("tessera-report", [str(folder), "--output", str(page)])
+check.that(result.code == 0 and page.read_text().count("<svg") > 10, "a report of all runs", result)
+result = launch("tessera-report", [str(reference), "--tables", "7"])
+check.that(result.code == 0 and "No row: this table needs" in result.text, "tables that nothing fills", result)
+
 # --- quickstart prints the same losses everywhere
 expected = launch("quickstart", ["single"])
 check.that(expected.code == 0 and expected.text.count("loss") == 10, "quickstart trains", expected)

@@ -295,7 +295,7 @@ TEST_CASE("report: tessera-compare's JSON says which runs are a row's, and what 
      "world_size":2,"global_batch_size":8,"verdict":"out of memory","exit_code":3,
      "flags":"--strategy zero2 --per_device_train_batch_size 64","message":"8 GiB too few"},
     {"row":"hf","runs":[],"peer":"hf","verdict":"peer","exit_code":0,"step_time_median_s":0.5,
-     "tokens_per_second_median":123,"message":null}]})");
+     "tokens_per_second_median":123,"repeats":3,"tokens_per_second_repeat_std":4,"message":null}]})");
   const Study study(read_runs({folder.path(".")}), "");
   REQUIRE(study.groups.size() == 3);
   CHECK(study.groups[0].runs.size() == 2);
@@ -303,6 +303,8 @@ TEST_CASE("report: tessera-compare's JSON says which runs are a row's, and what 
   CHECK(study.runs[2].text("eval_steps") == "0");
   CHECK(study.groups[2].median("tokens_per_second_median") == 123);
   CHECK(study.baseline == &study.groups[2]);
+  CHECK(study.groups[2].repeats() == 3);
+  CHECK(study.groups[2].deviation("tokens_per_second_median") == 4);
   const Table table = only_table(study, "7e");
   REQUIRE(table.rows.size() == 1);
   CHECK(*cell(table, "zero2-2", "out_of_memory_batch_size").number == 5);
