@@ -12,6 +12,7 @@
 #include "examples/common/child_process.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
+#include "tessera/core/file.h"
 #include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 
@@ -53,9 +54,12 @@ Children::Children(std::string directory) : directory_(std::move(directory)) {
   fs::create_directories(directory_ + "/logs", error);
   check(!error, ErrorCode::kDataLoss, "--output_dir ", directory_, ": ", error.message());
   const std::string path = directory_ + "/done.jsonl";
-  std::ifstream in(path);
+  if (!fs::exists(path)) return;
+  const std::string text = read_file(path);
+  const size_t whole = text.rfind('\n') + 1;  // what follows was cut off while it was written
+  fs::resize_file(path, whole);
+  std::istringstream in(text.substr(0, whole));
   for (std::string line; std::getline(in, line);) {
-    if (in.eof()) break;  // cut off while it was written
     const Json entry = Json::parse(line, {}, path);
     done_[entry.at("name").as_string()] = {
         .key = entry.at("key").as_string(),

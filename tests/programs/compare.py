@@ -4,6 +4,7 @@ Usage: compare.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
 """
 import csv
 import json
+import os
 import pathlib
 import shutil
 import statistics
@@ -56,6 +57,17 @@ for launcher in ["threads", "mpirun"] if MPIRUN else ["threads"]:
     check.that(result.code == 0, f"the comparison passes with {launcher}", result)
     check.that([row["verdict"] for row in rows.values()] == ["reference", "PASS", "PASS"], f"verdicts with {launcher}", result)
     check.that(rows["zero3-2"]["optimizer_bytes"] * 1.9 < rows["single-1"]["optimizer_bytes"], "two ranks share the state")
+
+if MPIRUN:  # srun as a script of a batch job sees it
+    (folder / "srun").write_text("#!/bin/sh\nshift 2\nranks=${1#--ntasks=}\nshift\n"
+                                 'echo "ranks: $ranks"\n'
+                                 f'exec {MPIRUN} {"--allow-run-as-root" if os.geteuid() == 0 else ""} --oversubscribe -n $ranks "$@"\n')
+    (folder / "srun").chmod(0o755)
+    out = folder / "slurm"
+    result = launch(COMPARE, [*four[:-2], "--rank_counts", "2", "--strategies", "zero2", "--launcher", "srun", "--output_dir", str(out)],
+                    environment={"PATH": f"{folder}:{os.environ['PATH']}"})
+    check.that(result.code == 0 and [row["verdict"] for row in rows_of(out).values()] == ["reference", "PASS"] and
+               "ranks: 2" in (out / "logs/zero2-2.log").read_text(), "rows are steps of srun", result)
 
 # --- layouts: bytes beside formulas
 listed = rows_file("layouts.txt", "# ranks, flags\n2 --strategy ddp --pipeline_parallel 2 --pipeline_schedule gpipe\n\n"
@@ -138,6 +150,8 @@ again = {run for run, time in written.items() if (out / run / "metrics.jsonl").s
 check.that(result.code == 0 and again == {"twelve", "twelve.2", *rows_of(out)["ddp-2-03-total-and-micro"]["runs"][1:],
                                           "zero1-2-rows0_100.2"},
            f"only what changed or was not finished runs again: {again}", result)
+result = launch(COMPARE, arguments)
+check.that(result.code == 0 and "18 runs are taken over" in result.text, "and then nothing does", result)
 result = launch(COMPARE, [*four, "--output_dir", str(out), "--overwrite_output_dir", "--strategies", "ddp", "--rank_counts", "2"])
 check.that(result.code == 0 and not (out / "twelve").exists(), "--overwrite_output_dir begins anew", result)
 
