@@ -59,7 +59,13 @@ std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
   return describe(need_of(run, run.options, ranks, on_gpu));
 }
 
-void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host) {
+AvailableMemory available_memory(at::Device device) {
+  return {.host = available_host_memory(),
+          .device = device.is_cpu() ? 0 : static_cast<int64_t>(device_memory(device).first)};
+}
+
+void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
+                  const AvailableMemory& available) {
   const bool on_gpu = !device.is_cpu();
   double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
   const std::vector<MemoryPlan> stages = plans_of(run, run.options, ranks, on_gpu);
@@ -68,19 +74,19 @@ void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
     on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
                static_cast<double>(ranks_on_host) / static_cast<double>(stages.size());
   }
-  const auto refuse = [&](double needed, double available, const std::string& what) {
-    if (needed <= available) return;
+  const auto refuse = [&](double needed, double there, const std::string& what) {
+    if (needed <= there) return;
     fail(ErrorCode::kResourceExhausted,
-         memory_advice(run, ranks,
-                       concat(what, " need ", mebibytes(needed), ", ", mebibytes(available),
-                              " are available"),
-                       on_gpu));
+         memory_advice(
+             run, ranks,
+             concat(what, " need ", mebibytes(needed), ", ", mebibytes(there), " are available"),
+             on_gpu));
   };
-  refuse(on_host, static_cast<double>(available_host_memory()),
+  refuse(on_host, static_cast<double>(available.host),
          concat(ranks_on_host, " rank(s) on this host"));
   if (!on_gpu) return;
-  const auto free = static_cast<double>(device_memory(device).first);
-  refuse(wanted, free, concat("a rank's tensors on ", device_name(device)));
+  refuse(wanted, static_cast<double>(available.device),
+         concat("a rank's tensors on ", device_name(device)));
 }
 
 bool is_out_of_memory(const std::exception& error) {

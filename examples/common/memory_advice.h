@@ -15,10 +15,17 @@ bool is_out_of_memory(const std::exception& error);
 // "One rank needs about ...: parameters ...", by plan.
 std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu);
 
-// Throws Error(kResourceExhausted) when the tensors of a step of this host's ranks exceed the
-// memory that the kernel (and the GPU's driver) calls available; without this the kernel would kill
-// the ranks one by one. Of micro-batches only what the largest has at least is known.
-void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host);
+// Bytes that the kernel, and the GPU's driver, call available to this process.
+struct AvailableMemory {
+  int64_t host = 0, device = 0;  // 0 on the CPU
+};
+AvailableMemory available_memory(at::Device device);
+
+// Throws Error(kResourceExhausted) when the tensors of a step of this host's ranks exceed what is
+// available; without this the kernel would kill the ranks one by one. Of micro-batches only what
+// the largest has at least is known.
+void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
+                  const AvailableMemory& available);
 
 // The same after the fact, and the three flags that would save most, with the bytes each
 // saves. reason is the allocator's own message.

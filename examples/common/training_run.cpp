@@ -145,7 +145,11 @@ void TrainingRun::plan() {
 }
 
 void TrainingRun::build() {
-  check_memory(prepared_, world_.device(), world_.size(), launch_.local_size);
+  // The same on all ranks, so that all say the same.
+  const AvailableMemory own = available_memory(world_.device());
+  const std::vector<int64_t> least = largest_over_ranks({-own.host, -own.device});
+  check_memory(prepared_, world_.device(), world_.size(), launch_.local_size,
+               {.host = -least[0], .device = -least[1]});
   const BuildContext context{
       .device = world_.device(), .seed = options_.seed, .source = prepared_.weights.get()};
   strategy_->attach(prepared_.model, context,

@@ -93,7 +93,7 @@ class EmbeddingBlock final : public Block {
     } else if (!micro_batch.packed.defined() && !begun) {
       return positions_.narrow(0, 0, ids.size(1));
     }
-    return at::embedding(positions_, places);
+    return ops::embedding(places, positions_);
   }
 
   TensorAxis axis_;

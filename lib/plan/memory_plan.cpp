@@ -2,6 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
+
 namespace tessera {
 namespace {
 
@@ -29,6 +32,8 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
                                     const Card& card) {
+  const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
+  check(problem.empty(), ErrorCode::kInvalidArgument, problem);
   std::vector<MemoryPlan> stages;
   for (const Activations& activations : activations_of(plan, batch)) {
     stages.push_back({.state = layout_cost(plan, static_cast<int>(stages.size())),

@@ -127,6 +127,7 @@ std::vector<Case> cases() {
   add("bloom long", bloom(), {}).length = 320;
   add("gpt2", gpt2(0), {});
   add("gpt2 dropout", gpt2(0.1), {});
+  add("gpt2 packed", gpt2(0), {}).packed = true;
   add("gpt2 bf16 recomputed", gpt2(0), [&] {
     ParallelConfig config = half;
     config.gradient_checkpointing = true;
