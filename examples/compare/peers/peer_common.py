@@ -161,6 +161,8 @@ def main(peer, *packages):
     modules = need("torch", "transformers", *packages)
     try:
         peer(Work(sys.argv[1]), *modules)
+        if modules[0].distributed.is_initialized():  # its threads must not outlive the program
+            modules[0].distributed.destroy_process_group()
     except Exception as error:
         memory = isinstance(error, (MemoryError, modules[0].OutOfMemoryError)) or "can't allocate memory" in str(error)
         if memory:

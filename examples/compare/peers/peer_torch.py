@@ -63,8 +63,6 @@ def run(work, torch, transformers):
             torch.distributed.all_reduce(total)
         recorder.step(total.item() / targets, norm.item(), rate, int(sums[2].item()))
     recorder.end()
-    if WORLD > 1:
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
