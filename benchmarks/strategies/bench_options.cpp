@@ -1,8 +1,8 @@
 #include "benchmarks/strategies/bench_options.h"
 
 #include <algorithm>
-#include <sstream>
 
+#include "examples/common/lists.h"
 #include "tessera/core/error.h"
 
 namespace tessera::bench {
@@ -86,10 +86,7 @@ bool Options::flag(const std::string& key) const {
 }
 
 std::vector<std::string> Options::list(const std::string& key) const {
-  std::vector<std::string> items;
-  std::istringstream stream(text(key));
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
+  return programs::items_of(text(key));
 }
 
 MeshExtents Options::mesh(int world_size) const {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 #include "examples/common/foreign_flags.h"
 #include "examples/common/layout.h"
+#include "examples/common/lists.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -371,8 +371,7 @@ void validate_options(const TrainOptions& o, Program program) {
   for (const std::string& slice : {o.train_slice, o.validation_slice}) {
     if (!slice.empty()) Slice::parse(slice);
   }
-  std::istringstream report(o.report_to);
-  for (std::string item; std::getline(report, item, ',');) {
+  for (const std::string& item : items_of(o.report_to)) {
     const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "none"};
     require(std::find(sinks.begin(), sinks.end(), item) != sinks.end(), "--report_to: '", item,
             "' is not one of jsonl, csv, tensorboard, none", nearest_hint(item, sinks),

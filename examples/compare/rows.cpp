@@ -11,6 +11,7 @@
 
 #include "examples/common/deepspeed.h"
 #include "examples/common/foreign_config.h"
+#include "examples/common/lists.h"
 #include "examples/compare/peer.h"
 #include "tessera/core/error.h"
 
@@ -20,13 +21,6 @@ namespace {
 template <typename... Parts>
 void require(bool condition, const Parts&... parts) {
   check(condition, ErrorCode::kInvalidArgument, parts...);
-}
-
-std::vector<std::string> items_of(const std::string& list) {
-  std::vector<std::string> items;
-  std::istringstream in(list);
-  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
-  return items;
 }
 
 int64_t rank_count(const std::string& text, const std::string& where) {

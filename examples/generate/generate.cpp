@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "examples/common/layout.h"
+#include "examples/common/lists.h"
 #include "examples/common/output.h"
 #include "examples/common/program.h"
 #include "examples/generate/prompts.h"
@@ -119,8 +119,7 @@ class GenerateRun {
   std::vector<int64_t> end_tokens() const {
     if (options_.ignore_eos) return {};
     std::vector<int64_t> tokens;
-    std::istringstream given(options_.eos_token_id);
-    for (std::string item; std::getline(given, item, ',');) {
+    for (const std::string& item : items_of(options_.eos_token_id)) {
       const auto wrong = item.find_first_not_of("0123456789");
       check(!item.empty() && item.size() < 12 && wrong == item.npos, ErrorCode::kInvalidArgument,
             "--eos_token_id ", options_.eos_token_id,

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
-#include <sstream>
 
 #include "examples/common/flags.h"
+#include "examples/common/lists.h"
 #include "examples/common/tool.h"
 #include "examples/report/page.h"
 #include "examples/report/read_runs.h"
@@ -50,13 +50,6 @@ bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ost
   check(!o.paths.empty(), ErrorCode::kInvalidArgument,
         "name runs: tessera-report RUN_OR_FOLDER... (--help says more)");
   return true;
-}
-
-std::vector<std::string> items_of(const std::string& list) {
-  std::vector<std::string> items;
-  std::istringstream in(list);
-  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
-  return items;
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -124,7 +117,7 @@ int run_report(const std::vector<std::string>& arguments, std::ostream& out, std
     check(known, ErrorCode::kInvalidArgument, "--output ", o.output,
           ": end it in .html, .md or .csv");
     const Study study(read_runs(o.paths), o.baseline);
-    const std::vector<Table> tables = all_tables(study, items_of(o.tables));
+    const std::vector<Table> tables = all_tables(study, programs::items_of(o.tables));
     check(!o.output.ends_with(".csv") || tables.size() == 1, ErrorCode::kInvalidArgument,
           "--output ", o.output, ": a CSV file holds one table, these are ", tables.size(),
           "; name it with --tables, or give --output_dir");

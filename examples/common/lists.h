@@ -1,0 +1,17 @@
+#pragma once
+// Values of flags that are lists.
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera::programs {
+
+// "a,b" -> a and b; "" -> nothing.
+inline std::vector<std::string> items_of(const std::string& list) {
+  std::vector<std::string> items;
+  std::istringstream in(list);
+  for (std::string item; std::getline(in, item, ',');) items.push_back(item);
+  return items;
+}
+
+}  // namespace tessera::programs
