@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::programs {
@@ -64,6 +66,22 @@ BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t lengt
   }
   if (o.packing) shape.packed.assign(static_cast<size_t>(rows), length);
   return shape;
+}
+
+std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
+                                     const Card& card) {
+  try {
+    return memory_plan(plan, batch, card);
+  } catch (const std::exception& error) {
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
+    const std::string what = error.what();
+    if (log_rank() <= 0) {
+      const size_t end = std::min(what.find('\n'), what.find(". "));  // LibTorch's go on
+      log(LogLevel::kWarning, "memory is not planned: ", what.substr(0, end));
+    }
+    return {};
+  }
 }
 
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {

@@ -7,8 +7,7 @@
 #include "examples/common/prepare.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
-#include "tessera/plan/activations.h"
-#include "tessera/plan/layout_cost.h"
+#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 
@@ -24,6 +23,11 @@ LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& options, int 
 
 // Of a micro-batch whose rows all have this many tokens and are all supervised.
 BatchShape batch_shape(const Prepared& run, const TrainOptions& options, int64_t length);
+
+// memory_plan(). Nothing, with one warning, for blocks that cannot be built or run without memory:
+// such a run has no plan, and goes on.
+std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
+                                     const Card& card);
 
 // What this rank has sent, over all axes and over what the strategy has made itself.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);

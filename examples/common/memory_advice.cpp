@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <new>
+#include <optional>
 
 #include "examples/common/layout.h"
 #include "tessera/core/device.h"
@@ -28,17 +29,31 @@ int64_t length_of(const Prepared& run, const TrainOptions& o, bool on_gpu) {
   return std::max<int64_t>(1, tokens / rows.size());
 }
 
-std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
-                                 bool on_gpu) {
+LayoutPlan plan_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
   LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
   plan.on_gpu = on_gpu;
-  return memory_plan(plan, batch_shape(run, o, length_of(run, o, on_gpu)), Card{});
+  return plan;
 }
 
 // Of the rank that needs most.
-MemoryPlan need_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
-  const std::vector<MemoryPlan> stages = plans_of(run, o, ranks, on_gpu);
+const MemoryPlan& most_of(const std::vector<MemoryPlan>& stages) {
   return *std::ranges::max_element(stages, {}, &MemoryPlan::tensors);
+}
+
+// Nothing where there is no plan.
+std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
+                                  bool on_gpu) {
+  try {
+    return most_of(memory_plan(plan_of(run, o, ranks, on_gpu),
+                               batch_shape(run, o, length_of(run, o, on_gpu)), Card{}));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<MemoryPlan> own_plans(const Prepared& run, int64_t ranks, bool on_gpu) {
+  return plan_or_warn(plan_of(run, run.options, ranks, on_gpu),
+                      batch_shape(run, run.options, length_of(run, run.options, on_gpu)), Card{});
 }
 
 std::string describe(const MemoryPlan& need) {
@@ -56,7 +71,8 @@ std::string describe(const MemoryPlan& need) {
 }  // namespace
 
 std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
-  return describe(need_of(run, run.options, ranks, on_gpu));
+  const std::vector<MemoryPlan> stages = own_plans(run, ranks, on_gpu);
+  return stages.empty() ? "memory is not planned" : describe(most_of(stages));
 }
 
 AvailableMemory available_memory(at::Device device) {
@@ -64,11 +80,11 @@ AvailableMemory available_memory(at::Device device) {
           .device = device.is_cpu() ? 0 : static_cast<int64_t>(device_memory(device).first)};
 }
 
-void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
+bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
                   const AvailableMemory& available) {
   const bool on_gpu = !device.is_cpu();
   double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
-  const std::vector<MemoryPlan> stages = plans_of(run, run.options, ranks, on_gpu);
+  const std::vector<MemoryPlan> stages = own_plans(run, ranks, on_gpu);
   for (const MemoryPlan& stage : stages) {
     wanted = std::max(wanted, stage.tensors());
     on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
@@ -84,9 +100,11 @@ void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
   };
   refuse(on_host, static_cast<double>(available.host),
          concat(ranks_on_host, " rank(s) on this host"));
-  if (!on_gpu) return;
-  refuse(wanted, static_cast<double>(available.device),
-         concat("a rank's tensors on ", device_name(device)));
+  if (on_gpu) {
+    refuse(wanted, static_cast<double>(available.device),
+           concat("a rank's tensors on ", device_name(device)));
+  }
+  return !stages.empty();
 }
 
 bool is_out_of_memory(const std::exception& error) {
@@ -107,15 +125,22 @@ std::string mebibytes(double bytes) {
 std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason,
                           bool on_gpu) {
   const TrainOptions& o = run.options;
-  const MemoryPlan now = need_of(run, o, ranks, on_gpu);
+  const std::string problem = reason.substr(0, reason.find('\n'));
+  const auto now = need_of(run, o, ranks, on_gpu);
+  if (!now) {
+    return problem +
+           ". Memory is not planned; what usually helps: --gradient_checkpointing, a smaller "
+           "--per_device_train_batch_size, --strategy zero3 on more ranks";
+  }
   struct Option {
     std::string flags;
     double saved;
   };
   std::vector<Option> options;
   auto add = [&](const std::string& flags, const TrainOptions& changed, int64_t changed_ranks) {
-    options.push_back(
-        {flags, now.tensors() - need_of(run, changed, changed_ranks, on_gpu).tensors()});
+    if (const auto need = need_of(run, changed, changed_ranks, on_gpu)) {
+      options.push_back({flags, now->tensors() - need->tensors()});
+    }
   };
   TrainOptions sharded = o;
   sharded.strategy = "zero3";
@@ -155,8 +180,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
-  std::string text =
-      concat(reason.substr(0, reason.find('\n')), ". ", describe(now), ". What would help:");
+  std::string text = concat(problem, ". ", describe(*now), ". What would help:");
   for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {
     text += concat(i == 0 ? " " : "; ", options[i].flags, " saves ", mebibytes(options[i].saved));
   }

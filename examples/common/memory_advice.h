@@ -12,7 +12,7 @@ namespace tessera::programs {
 // Whether the exception means that host or device memory ran out.
 bool is_out_of_memory(const std::exception& error);
 
-// "One rank needs about ...: parameters ...", by plan.
+// "One rank needs about ...: parameters ...", by plan; or that there is none.
 std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu);
 
 // Bytes that the kernel, and the GPU's driver, call available to this process.
@@ -23,8 +23,8 @@ AvailableMemory available_memory(at::Device device);
 
 // Throws Error(kResourceExhausted) when the tensors of a step of this host's ranks exceed what is
 // available; without this the kernel would kill the ranks one by one. Of micro-batches only what
-// the largest has at least is known.
-void check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
+// the largest has at least is known. Returns whether the run could be planned.
+bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
                   const AvailableMemory& available);
 
 // The same after the fact, and the three flags that would save most, with the bytes each

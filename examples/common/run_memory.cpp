@@ -40,8 +40,8 @@ const MemoryLine& allocated(const std::vector<MemoryLine>& lines) {
 
 }  // namespace
 
-RunMemory::RunMemory(const Prepared& run, const DeviceMesh& mesh)
-    : run_(run), mesh_(mesh), device_(mesh.world().device()) {}
+RunMemory::RunMemory(const Prepared& run, const DeviceMesh& mesh, bool planned)
+    : run_(run), mesh_(mesh), device_(mesh.world().device()), planned_(planned) {}
 
 void RunMemory::begin() {
   if (device_.is_cpu()) counter_.emplace();
@@ -77,28 +77,45 @@ void RunMemory::next_step(std::span<const MicroBatch> micro_batches) {
   }
 }
 
-std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const {
-  const Card card = card_of(device_);
+std::optional<MemoryPlan> RunMemory::plan() const {
+  if (!planned_) return std::nullopt;
   LayoutPlan layout = layout_plan(run_.model, run_.options, mesh_.world().size());
   layout.on_gpu = !device_.is_cpu();
-  const auto stage = static_cast<size_t>(mesh_.coordinate(Axis::kPipeline));
-  const MemoryPlan plan = memory_plan(layout, largest_, card).at(stage);
+  const std::vector<MemoryPlan> stages = plan_or_warn(layout, largest_, card_of(device_));
+  if (stages.empty()) return std::nullopt;
+  return stages.at(static_cast<size_t>(mesh_.coordinate(Axis::kPipeline)));
+}
+
+std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const {
   const auto held = static_cast<double>(memory.parameter_bytes + memory.gradient_bytes +
                                         memory.optimizer_bytes + memory.buffer_bytes);
-  // On the CPU batches are made by another thread, and not counted.
-  const double running =
-      plan.activations.total() + plan.workspace - (device_.is_cpu() ? plan.activations.inputs : 0);
   const double peak = device_.is_cpu() ? held + static_cast<double>(most_bytes_) : peak_;
-  return {
-      {"parameter", plan.state.parameter_bytes, static_cast<double>(memory.parameter_bytes)},
-      {"gradient", plan.state.gradient_bytes, static_cast<double>(memory.gradient_bytes)},
-      {"optimizer", plan.state.optimizer_bytes, static_cast<double>(memory.optimizer_bytes)},
-      {"buffer", plan.state.buffer_bytes, static_cast<double>(memory.buffer_bytes)},
-      {"activation", running, peak - held},
-      {"allocated", plan.state.device_bytes() + running, peak},
-      {"device_used", device_.is_cpu() ? kUnknown : plan.device_bytes(), used_},
-      {"host", plan.state.host_bytes, static_cast<double>(memory.host_bytes)},
+  std::vector<MemoryLine> lines{
+      {"parameter", kUnknown, static_cast<double>(memory.parameter_bytes)},
+      {"gradient", kUnknown, static_cast<double>(memory.gradient_bytes)},
+      {"optimizer", kUnknown, static_cast<double>(memory.optimizer_bytes)},
+      {"buffer", kUnknown, static_cast<double>(memory.buffer_bytes)},
+      {"activation", kUnknown, peak - held},
+      {"allocated", kUnknown, peak},
+      {"device_used", kUnknown, used_},
+      {"host", kUnknown, static_cast<double>(memory.host_bytes)},
   };
+  const auto planned = plan();
+  if (!planned) return lines;
+  const LayoutCost& state = planned->state;
+  // On the CPU batches are made by another thread, and not counted.
+  const double running = planned->activations.total() + planned->workspace -
+                         (device_.is_cpu() ? planned->activations.inputs : 0);
+  const double bytes[] = {state.parameter_bytes,
+                          state.gradient_bytes,
+                          state.optimizer_bytes,
+                          state.buffer_bytes,
+                          running,
+                          state.device_bytes() + running,
+                          device_.is_cpu() ? kUnknown : planned->device_bytes(),
+                          state.host_bytes};
+  for (size_t i = 0; i < lines.size(); ++i) lines[i].plan = bytes[i];
+  return lines;
 }
 
 std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, ControlChannel& control) {
@@ -125,6 +142,7 @@ std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, ControlCh
 }
 
 std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
+  if (lines.empty() || allocated(lines).plan < 0) return "";
   char row[128];
   const std::string title = concat("memory of rank ", rank, ", MiB");
   std::snprintf(row, sizeof(row), "%-24s %12s %12s %12s\n", title.c_str(), "plan", "measured",

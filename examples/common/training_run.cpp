@@ -148,8 +148,8 @@ void TrainingRun::build() {
   // The same on all ranks, so that all say the same.
   const AvailableMemory own = available_memory(world_.device());
   const std::vector<int64_t> least = largest_over_ranks({-own.host, -own.device});
-  check_memory(prepared_, world_.device(), world_.size(), launch_.local_size,
-               {.host = -least[0], .device = -least[1]});
+  planned_ = check_memory(prepared_, world_.device(), world_.size(), launch_.local_size,
+                          {.host = -least[0], .device = -least[1]});
   const BuildContext context{
       .device = world_.device(), .seed = options_.seed, .source = prepared_.weights.get()};
   strategy_->attach(prepared_.model, context,
@@ -242,7 +242,7 @@ void TrainingRun::open_output() {
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
   if (world_.size() > 1 && world_.device().is_cpu()) rank_times_.emplace(world_);
-  run_memory_ = std::make_unique<RunMemory>(prepared_, *mesh_);
+  run_memory_ = std::make_unique<RunMemory>(prepared_, *mesh_, planned_);
   reset_device_peak(world_.device());
 }
 

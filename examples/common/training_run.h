@@ -98,6 +98,7 @@ class TrainingRun {
   int64_t steps_here_ = 0;           // issued by this process
   int64_t data_begun_ = 0;           // step before the first on this data
   std::deque<int64_t> sent_before_;  // bytes, of the steps that are not reported yet
+  bool planned_ = false;             // see check_memory()
   std::unique_ptr<RunMemory> run_memory_;
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory_;

@@ -10,6 +10,7 @@
 
 #include "lib/plan/meta_kernels.h"
 #include "lib/plan/rules.h"
+#include "tessera/core/error.h"
 #include "tessera/core/meta.h"
 #include "tessera/sharding/flat_layout.h"
 
@@ -126,18 +127,30 @@ std::unique_ptr<Block> BlockMeter::build(size_t index, int64_t& taken) {
 }
 
 BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hidden) {
-  const PrecisionConfig& precision = plan_.parallel.precision;
-  BlockBytes bytes;
   MetaMemoryCounter counter(allocation_unit(plan_));
-  const int64_t unit = allocation_unit(plan_);
   int64_t parameters = 0;
   const auto block = build(index, parameters);
+  try {
+    return play(*block, index > 0, is_loss, hidden, counter, parameters);
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    fail(ErrorCode::kInternal, "block ", plan_.model.blocks[index].name,
+         " cannot run without memory: ", what.substr(0, what.find('\n')));
+  }
+}
+
+BlockBytes BlockMeter::play(Block& block, bool has_input, bool is_loss,
+                            std::vector<int64_t>& hidden, MetaMemoryCounter& counter,
+                            int64_t parameters) {
+  const int64_t unit = allocation_unit(plan_);
+  BlockBytes bytes;
   MicroBatch batch = micro_batch_;
   if (is_loss) batch.loss_gradient = empty({}, at::kFloat);
   // The second time nothing is made that stays.
   for (int time = 0; time < 2; ++time) {
     at::Tensor input;
-    if (index > 0) input = empty(hidden, precision.parameter).set_requires_grad(true);
+    if (has_input)
+      input = empty(hidden, plan_.parallel.precision.parameter).set_requires_grad(true);
     const auto since = [&](int64_t base) {
       const int64_t most = counter.peak_bytes() - base;
       counter.reset_peak();
@@ -147,10 +160,10 @@ BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hid
     const int64_t begin = counter.live_bytes();
     if (!is_loss) {
       const at::NoGradGuard no_grad;
-      block->forward(input, batch);
+      block.forward(input, batch);
       bytes.plain = since(begin);
     }
-    at::Tensor output = block->forward(input, batch);
+    at::Tensor output = block.forward(input, batch);
     bytes.forward = since(begin);
     bytes.kept = counter.live_bytes() - begin;
     if (is_loss) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/plan/silent_communicator.h"
+#include "tessera/core/meta.h"
 #include "tessera/plan/memory_plan.h"
 
 namespace tessera {
@@ -35,6 +36,8 @@ class BlockMeter {
 
  private:
   BlockBytes run(size_t block, bool is_loss, std::vector<int64_t>& hidden);
+  BlockBytes play(Block& block, bool has_input, bool is_loss, std::vector<int64_t>& hidden,
+                  MetaMemoryCounter& counter, int64_t parameter_bytes);
   std::unique_ptr<Block> build(size_t block, int64_t& parameter_bytes);
 
   const LayoutPlan& plan_;

@@ -33,7 +33,8 @@ struct Activations {
 };
 
 // Of a rank of every stage. Runs the model's blocks on tensors without memory: exact for what their
-// operations allocate. Throws as layout_cost().
+// operations allocate. Throws as layout_cost(), and Error(kInternal) for a block that cannot run
+// so.
 std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch);
 
 }  // namespace tessera

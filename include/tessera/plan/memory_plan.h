@@ -22,7 +22,8 @@ struct MemoryPlan {
   }
 };
 
-// By stage. Throws Error(kInvalidArgument) for a model that the mesh cannot share or cut.
+// By stage. Throws Error(kInvalidArgument) for a model that the mesh cannot share or cut,
+// Error(kInternal) for a block that cannot run without memory.
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
                                     const Card& card);
 

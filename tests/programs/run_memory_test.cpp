@@ -1,0 +1,78 @@
+// What a run says of its memory where it cannot be planned.
+#include "examples/common/run_memory.h"
+
+#include <ATen/ATen.h>
+
+#include "examples/common/memory_advice.h"
+#include "tessera/comm/control_channel.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::programs;
+
+namespace {
+
+// A block that looks at its numbers, which tensors without memory do not have.
+class LooksBlock : public Block {
+ public:
+  explicit LooksBlock(at::Device device)
+      : weight_(at::ones({1}, at::TensorOptions(device)).requires_grad_()) {}
+  at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
+    const at::Tensor x = batch.input_ids.to(at::kFloat);
+    return x.max().item<float>() > 0 ? x * weight_ : x;
+  }
+  std::vector<Parameter> parameters() override { return {{"weight", weight_}}; }
+
+ private:
+  at::Tensor weight_;
+};
+
+// device: where the block's parameters are; nothing: where it is told.
+Prepared unplannable(std::optional<at::Device> device = {}) {
+  Prepared run;
+  run.model.name = "looks";
+  run.model.blocks.push_back({"only", [device](const BuildContext& context) {
+                                return std::make_unique<LooksBlock>(
+                                    device.value_or(context.device));
+                              }});
+  run.options.per_device_train_batch_size = 2;
+  run.options.max_seq_length = 4;
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("a run whose blocks cannot run without memory goes on without a plan") {
+  const Prepared run = unplannable();
+  const AvailableMemory plenty{.host = int64_t{1} << 30};
+  CHECK_FALSE(check_memory(unplannable(at::kCPU), at::kCPU, 1, 1, plenty));
+  CHECK_FALSE(check_memory(run, at::kCPU, /*ranks=*/1, /*ranks_on_host=*/1, plenty));
+  CHECK(memory_need(run, 1, /*on_gpu=*/false).find("not planned") != std::string::npos);
+  const std::string advice = memory_advice(run, 1, "no memory left", /*on_gpu=*/false);
+  CHECK(advice.starts_with("no memory left. "));
+  CHECK(advice.find("--gradient_checkpointing") != std::string::npos);
+}
+
+TEST_CASE("what was measured is written where there is no plan to stand beside it") {
+  const Prepared run = unplannable();
+  test::run_ranks(1, [&](Communicator& world) {
+    const DeviceMesh mesh(world, {});
+    RunMemory memory(run, mesh, /*planned=*/true);
+    memory.begin();
+    const at::Tensor ids = at::zeros({2, 4}, at::kLong);
+    const MicroBatch batch = make_micro_batch(ids, ids);
+    memory.next_step({&batch, 1});
+    const at::Tensor held = at::empty({1000});
+    memory.end();
+    CommunicatorChannel control(world);
+    const auto lines = memory.lines({.parameter_bytes = 4}, control);
+    test::require(memory_text(lines, memory.rank()).empty(), "a table without a plan");
+    for (const auto& [name, value] : memory_fields(lines, memory.rank())) {
+      const bool planned = name.starts_with("plan_") && name != "plan_rank";
+      test::require(!planned || std::holds_alternative<std::monostate>(value), name, " is known");
+      test::require(name != "measured_parameter_bytes" || value == metrics::Value(int64_t{4}),
+                    name);
+    }
+  });
+}
