@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include <array>
 #include <functional>
 
 #include "tessera/model/tensor_parallel.h"
@@ -56,6 +57,7 @@ struct DecoderBlockOptions {
   bool residual_post_layernorm = false;  // the residual branches start at the norms' outputs
   bool gated = false;                    // SwiGLU, else GELU
   ops::SelfAttention attention;          // of the rank's heads
+  std::array<ops::Dropout, 2> dropout;   // of what the residual branches add, attention's first
   ops::RotaryTables rotary;              // undefined: queries and keys are not turned
   at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
   TensorAxis axis;
@@ -63,19 +65,16 @@ struct DecoderBlockOptions {
 
 // Attention alone: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
 using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv)>;
-// What a residual branch adds is dropped out of; the number of the branch, 0 or 1.
-using ResidualDropout = std::function<at::Tensor(const at::Tensor& branch, int number)>;
 
 // hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
 // (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops; works
 // on every device and dtype and is the reference for the other version. attention turns queries and
-// keys by itself.
+// keys and drops probabilities by itself.
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
-                                  const DecoderAttention& attention,
-                                  const ResidualDropout& dropout = {});
+                                  const DecoderAttention& attention);
 
-// The same, without dropout, with a hand-scheduled backward that keeps only what it needs and adds
+// The same with a hand-scheduled backward that keeps only what it needs and adds
 // weight gradients to .grad() where that is defined (the Block contract); it hands autograd those
 // of the others. attention_mask: [batch, sequence] bool or undefined; packed: rows inside the
 // sequences, without a mask.

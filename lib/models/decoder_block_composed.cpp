@@ -52,12 +52,12 @@ at::Tensor activated(const at::Tensor& inner, bool gated) {
 
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& w,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
-                                  const DecoderAttention& attention,
-                                  const ResidualDropout& dropout) {
+                                  const DecoderAttention& attention) {
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
-  const auto branch = [&](const at::Tensor& x, int number) {
-    return dropout ? dropout(x, number) : x;
+  const auto branch = [&](const at::Tensor& x, size_t number) {
+    const ops::Dropout& dropout = options.dropout[number];
+    return ops::dropout(x, dropout.probability, dropout.seed, dropout.first);
   };
   const at::Tensor normed = norm(hidden, w.input_norm, options.epsilon);
   const at::Tensor context = attention(by_columns(normed, w.qkv, tokens, axis));

@@ -123,7 +123,8 @@ struct Settings {
 
 // What forward leaves for backward. The norms' outputs and the activation's are formed anew there.
 struct Saved {
-  at::Tensor hidden, mean1, rstd1, qkv, context, log_sum_exp, attended, mean2, rstd2, inner;
+  at::Tensor hidden, mean1, rstd1, qkv, context, log_sum_exp, random_state, attended, mean2, rstd2,
+      inner;
 };
 
 // All tokens of what lies between the layers, for a layer cut by columns.
@@ -140,14 +141,22 @@ Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
 }
 
 at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
-                        const TensorAxis& axis) {
+                        const ops::Dropout& dropout, const TensorAxis& axis) {
   const at::Tensor weight = weight_of(w), bias = only_bias(w);
-  if (axis.size() == 1) return ops::linear_forward(x, weight, bias, residual);
+  if (axis.size() == 1 && !dropout.on()) return ops::linear_forward(x, weight, bias, residual);
   // One rank's part carries the bias, for all.
   const at::Tensor part =
       ops::linear_forward(x, weight, axis.rank() == 0 ? bias : at::Tensor(), {});
   at::Tensor sum = start_leave(part, axis).wait();
-  return sum.add_(residual);
+  return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
+}
+
+// The gradient of what a branch adds, and of the bias that ends it.
+at::Tensor branch_backward(const at::Tensor& gradient, const ops::Dropout& dropout,
+                           const at::Tensor& bias_gradient, ops::ColumnSums& sums) {
+  if (dropout.on()) return ops::dropout_backward(gradient, dropout, bias_gradient, sums);
+  if (bias_gradient.defined()) ops::linear_backward_bias(gradient, bias_gradient, sums);
+  return gradient;
 }
 
 // Queries and keys in place, forwards or their gradients back.
@@ -172,8 +181,8 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const at::Tensor qkv = joint.view({tokens[0], tokens[1], joint.size(-1)});
   turn(qkv, options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
-  const at::Tensor attended =
-      row_parallel(attention.output, w.dense, post ? norm1.output : hidden, axis);
+  const at::Tensor attended = row_parallel(attention.output, w.dense, post ? norm1.output : hidden,
+                                           options.dropout[0], axis);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
   const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
   at::Tensor inner, active;
@@ -185,10 +194,19 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
         ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
   }
   if (saved) {
-    *saved = {hidden,   norm1.mean, norm1.rstd, qkv,  attention.output, attention.log_sum_exp,
-              attended, norm2.mean, norm2.rstd, inner};
+    *saved = {hidden,
+              norm1.mean,
+              norm1.rstd,
+              qkv,
+              attention.output,
+              attention.log_sum_exp,
+              attention.random_state,
+              attended,
+              norm2.mean,
+              norm2.rstd,
+              inner};
   }
-  return row_parallel(active, w.down, post ? norm2.output : attended, axis);
+  return row_parallel(active, w.down, post ? norm2.output : attended, options.dropout[1], axis);
 }
 
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
@@ -222,35 +240,40 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
   const int64_t rows = s.qkv.size(0) * s.qkv.size(1);
+  const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
   const at::Tensor no_residual;
   at::Tensor dattended, dcontext;
-  Pending all_dattended;
+  Pending all_dattention;
   {
-    Pending all_gradient = start_enter(gradient, rows, axis);
+    const at::Tensor dbranch = branch_backward(gradient, inner_dropout, only_bias(g.down), sums);
+    Pending all_gradient = start_enter(dbranch, rows, axis);
     auto [dinner, active] =
         activation_backward(ops::linear_backward_input(all_gradient.wait(), weight_of(w.down)),
                             s.inner, options.gated, w.up, g.up, sums);
     Pending sum = start_leave(ops::linear_backward_input(dinner, weight_of(w.up)), axis);
     add_weight(all_gradient.tensor, active, w.down, g.down);
-    add_bias(gradient, w.down, g.down, sums);
     active.reset();
     at::Tensor dnorm = sum.wait();
     if (post) dnorm.add_(gradient);
     Norm norm{{}, s.mean2, s.rstd2};
+    const bool drops = attention_dropout.on();
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
-                              post ? no_residual : gradient, only_bias(g.dense), sums);
-    all_dattended = start_enter(dattended, rows, axis);
+                              post ? no_residual : gradient,
+                              drops ? at::Tensor() : only_bias(g.dense), sums);
+    const at::Tensor dattention =
+        drops ? branch_backward(dattended, attention_dropout, only_bias(g.dense), sums) : dattended;
+    all_dattention = start_enter(dattention, rows, axis);
     Pending all_norm = start_enter(norm.output, rows, axis);
-    dcontext = ops::linear_backward_input(all_dattended.wait(), weight_of(w.dense));
+    dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     add_weight(dinner, all_norm.wait(), w.up, g.up);
   }
-  const at::Tensor dqkv =
-      ops::attention_backward(dcontext.view(s.context.sizes()), s.qkv, options.attention,
-                              settings.attention_mask, {s.context, s.log_sum_exp}, settings.packed);
+  const at::Tensor dqkv = ops::attention_backward(
+      dcontext.view(s.context.sizes()), s.qkv, options.attention, settings.attention_mask,
+      {s.context, s.log_sum_exp, s.random_state}, settings.packed);
   turn(dqkv, options, /*back=*/true);
   Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
-  add_weight(all_dattended.tensor, s.context, w.dense, g.dense);
+  add_weight(all_dattention.tensor, s.context, w.dense, g.dense);
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
@@ -273,7 +296,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     Saved s;
     const at::Tensor output = run_forward(hidden, tokens, weights, settings, &s);
     context->save_for_backward({s.hidden, s.mean1, s.rstd1, s.qkv, s.context, s.log_sum_exp,
-                                s.attended, s.mean2, s.rstd2, s.inner});
+                                s.random_state, s.attended, s.mean2, s.rstd2, s.inner});
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
     return output;
@@ -283,7 +306,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& weights = saved_value<Weights>(context, "weights");
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
-    const Saved saved{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9]};
+    const Saved saved{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10]};
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then each of them
     Weights sinks = weights;
     for_each_tensor(sinks, [&](at::Tensor& weight) {

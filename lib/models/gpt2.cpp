@@ -34,17 +34,13 @@ class Dropout {
   uint64_t seed(const MicroBatch& micro_batch, DropoutPlace place) const {
     return block_seed(block_seed(micro_batch.seed, block_), place);
   }
-  // x between tensor-parallel layers: every rank draws for all tokens, so that it does not matter
-  // which of them are its own.
-  at::Tensor operator()(const at::Tensor& x, double probability, const MicroBatch& micro_batch,
-                        DropoutPlace place) const {
-    if (!micro_batch.training || probability == 0) return x;
-    const uint64_t drawn_from = seed(micro_batch, place);
-    if (!axis_.sequence_parallel()) return ops::dropout(x, probability, drawn_from);
-    std::vector<int64_t> whole = micro_batch.input_ids.sizes().vec();
-    whole.push_back(x.size(-1));
-    const at::Tensor ones = at::ones(whole, x.options());
-    return x * own_tokens(ops::dropout(ones, probability, drawn_from), axis_);
+  // Of [..., width] between tensor-parallel layers: of the rank's own tokens there.
+  ops::Dropout of(double probability, const MicroBatch& micro_batch, DropoutPlace place,
+                  int64_t width) const {
+    if (!micro_batch.training) return {};
+    const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
+    const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
+    return {probability, seed(micro_batch, place), first};
   }
 
  private:
@@ -75,7 +71,9 @@ class EmbeddingBlock final : public Block {
     const at::Tensor hidden =
         vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_) +
         positions_of(micro_batch);
-    return dropout_(hidden, probability_, micro_batch, kEmbeddingDropout);
+    const auto [probability, seed, first] =
+        dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1));
+    return ops::dropout(hidden, probability, seed, first);
   }
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
@@ -148,30 +146,34 @@ class Gpt2Block final : public Block {
     if (micro_batch.so_far.defined()) {
       return decoder_block_inference(hidden, w_, options_, tokens, attention);
     }
-    const bool drops = micro_batch.training && (attention_dropout_ > 0 || residual_dropout_ > 0);
-    if (!drops && prefers_fused_block(hidden, micro_batch)) {
-      return decoder_block_fused(hidden, w_, options_, tokens, {}, micro_batch.packed);
+    const DecoderBlockOptions options = with_dropout(micro_batch, hidden.size(-1));
+    if (prefers_fused_block(hidden, micro_batch)) {
+      return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
     }
-    return decoder_block_composed(hidden, w_, options_, tokens, attention,
-                                  [&](const at::Tensor& x, int branch) {
-                                    return dropout_(x, residual_dropout_, micro_batch,
-                                                    branch == 0 ? kContextDropout : kInnerDropout);
-                                  });
+    return decoder_block_composed(hidden, w_, options, tokens, attention);
   }
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
  private:
+  DecoderBlockOptions with_dropout(const MicroBatch& micro_batch, int64_t width) const {
+    DecoderBlockOptions options = options_;
+    options.dropout = {dropout_.of(residual_dropout_, micro_batch, kContextDropout, width),
+                       dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
+    options.attention.dropout = attention_dropout(micro_batch);
+    return options;
+  }
+  ops::AttentionDropout attention_dropout(const MicroBatch& micro_batch) const {
+    if (!micro_batch.training) return {};
+    return {attention_dropout_, dropout_.seed(micro_batch, kAttentionDropout),
+            options_.axis.rank() * options_.attention.heads};
+  }
   at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
     const ops::SelfAttention& attention = options_.attention;
     const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
-    ops::CausalAttentionOptions options{.scale = attention.scale,
-                                        .first_head = options_.axis.rank() * attention.heads};
-    if (micro_batch.training) {
-      options.dropout = attention_dropout_;
-      options.seed = dropout_.seed(micro_batch, kAttentionDropout);
-    }
+    const auto [dropout, seed, first_head] = attention_dropout(micro_batch);
+    const ops::CausalAttentionOptions options{attention.scale, dropout, seed, first_head};
     return attend_so_far(micro_batch, this, given, attention, [&] {
       return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask, options,
                                    micro_batch.packed);

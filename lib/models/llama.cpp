@@ -98,8 +98,8 @@ class LlamaBlock final : public Block {
         return attend(ops::split_heads(qkv, options.attention), micro_batch);
       });
     }
-    const bool drops = micro_batch.training && attention_dropout_ > 0;
-    if (!drops && prefers_fused_block(hidden, micro_batch)) {
+    if (prefers_fused_block(hidden, micro_batch)) {
+      options.attention.dropout = dropout_of(micro_batch);
       return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
     }
     return decoder_block_composed(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
@@ -116,16 +116,18 @@ class LlamaBlock final : public Block {
  private:
   at::Tensor attend(const ops::QueriesKeysValues& given, const MicroBatch& micro_batch) const {
     const ops::SelfAttention& attention = options_.attention;
-    ops::CausalAttentionOptions options{.scale = attention.scale,
-                                        .first_head = options_.axis.rank() * attention.heads};
-    if (micro_batch.training) {
-      options.dropout = attention_dropout_;
-      options.seed = block_seed(micro_batch.seed, seed_);
-    }
+    const auto [dropout, seed, first_head] = dropout_of(micro_batch);
+    const ops::CausalAttentionOptions options{attention.scale, dropout, seed, first_head};
     return attend_so_far(micro_batch, this, given, attention, [&] {
       return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask, options,
                                    micro_batch.packed);
     });
+  }
+
+  ops::AttentionDropout dropout_of(const MicroBatch& micro_batch) const {
+    if (!micro_batch.training) return {};
+    return {attention_dropout_, block_seed(micro_batch.seed, seed_),
+            options_.axis.rank() * options_.attention.heads};
   }
 
   // Undefined: the tokens' columns.

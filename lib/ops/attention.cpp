@@ -63,12 +63,9 @@ at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const a
   const at::Tensor scores = (at::matmul(q, k.transpose(2, 3)) * options.scale).to(wide);
   const at::Tensor probability =
       scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()).softmax(3);
-  std::vector<at::Tensor> factors;
-  for (int64_t head = 0; head < heads; ++head) {
-    const uint64_t seed = mixed_seed(options.seed, options.first_head + head);
-    factors.push_back(dropout_factors({batch, n, n}, wide, options.dropout, seed, q.device()));
-  }
-  return at::matmul((probability * at::stack(factors, 1)).to(q.scalar_type()), v);
+  const at::Tensor factors = attention_factors(
+      {batch, heads, n, n}, wide, {options.dropout, options.seed, options.first_head}, q.device());
+  return at::matmul((probability * factors).to(q.scalar_type()), v);
 }
 
 // Rows of any lengths in one call of the 16-bit kernel.

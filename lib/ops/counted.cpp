@@ -26,6 +26,15 @@ at::Tensor empty_by_token(const at::Tensor& like) {
       .transpose(1, 2);
 }
 
+// What LibTorch's flash backward on CUDA sums the queries' gradient in.
+at::Tensor flash_sums(int64_t batch, int64_t heads, int64_t sequence, int64_t head_size,
+                      const at::Tensor& like) {
+  constexpr int64_t kTile = 128, kColumns = 32;
+  const int64_t rows = (sequence + kTile - 1) / kTile * kTile;
+  const int64_t d = (head_size + kColumns - 1) / kColumns * kColumns;
+  return empty_fp32({batch, heads, rows, d + 1}, like);
+}
+
 // LibTorch's flash kernels: the CPU's has one tile of scores a thread, CUDA's backward sums the
 // queries' gradient in fp32.
 class CountedAttention : public Function<CountedAttention> {
@@ -43,15 +52,8 @@ class CountedAttention : public Function<CountedAttention> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const at::Tensor dq = empty_by_token(q), dk = empty_by_token(k), dv = empty_by_token(v);
-    at::Tensor scratch;
-    if (runs_on_gpu(q)) {
-      constexpr int64_t kTile = 128, kColumns = 32;
-      const int64_t rows = (q.size(2) + kTile - 1) / kTile * kTile;
-      const int64_t d = (q.size(3) + kColumns - 1) / kColumns * kColumns;
-      scratch = empty_fp32({q.size(0), q.size(1), rows, d + 1}, q);
-    } else {
-      scratch = tiles_of(q, k);
-    }
+    const at::Tensor scratch =
+        runs_on_gpu(q) ? flash_sums(q.size(0), q.size(1), q.size(2), q.size(3), q) : tiles_of(q, k);
     return {dq, dk, dv};
   }
 
@@ -101,7 +103,8 @@ int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) {
 
 bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
   const int64_t d = head_size(qkv, attention);
-  return is_16_bit(qkv) && !mask.defined() && d % 8 == 0 && d <= 128 && qkv.size(1) > 1;
+  return is_16_bit(qkv) && !mask.defined() && d % 8 == 0 && d <= 128 && qkv.size(1) > 1 &&
+         !(attention.dropout.on() && attention.slopes.defined());
 }
 
 at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
@@ -177,6 +180,17 @@ at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre
   return output;
 }
 
+at::Tensor dropout_add(const at::Tensor& x, const at::Tensor&, const Dropout&) {
+  return at::empty_like(x);
+}
+
+at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout&,
+                            const at::Tensor& bias_gradient, ColumnSums& sums) {
+  const at::Tensor result = at::empty_like(gradient);
+  if (bias_gradient.defined()) counted::linear_backward_bias(result, bias_gradient, sums);
+  return result;
+}
+
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   if (!is_16_bit(gate_up)) return reference::swiglu_forward(gate_up);
   std::vector<int64_t> shape = gate_up.sizes().vec();
@@ -234,7 +248,8 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   }
   const int64_t batch = qkv.size(0), sequence = qkv.size(1);
   return {at::empty({batch, sequence, attention.heads * head_size(qkv, attention)}, qkv.options()),
-          empty_fp32({batch, attention.heads, sequence}, qkv)};
+          empty_fp32({batch, attention.heads, sequence}, qkv),
+          attention.dropout.on() ? at::empty({2}, qkv.options().dtype(at::kLong)) : at::Tensor()};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
@@ -242,6 +257,18 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const AttentionOutput& forward, const PackedRows& packed) {
   if (!attention_fits(qkv, attention, attention_mask)) {
     return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
+  }
+  if (attention.dropout.on()) {
+    const at::Tensor parts = at::empty_like(qkv);  // of queries, keys and values alone
+    {
+      const at::Tensor sums =
+          flash_sums(qkv.size(0), attention.heads, qkv.size(1), head_size(qkv, attention), qkv);
+      // A key head's queries each have their own before these are added up.
+      at::Tensor of_queries;
+      if (attention.key_heads < attention.heads) of_queries = at::empty_like(forward.output);
+      const at::Tensor twice = of_queries.defined() ? at::empty_like(of_queries) : at::Tensor();
+    }
+    return at::empty_like(qkv);
   }
   const at::Tensor dqkv = at::empty_like(qkv);
   // cuDNN's workspace: the queries' gradient in fp32 and a number a row.
@@ -287,6 +314,8 @@ const CudaOps& counted_cuda_ops() {
                              .layer_norm_backward = counted::layer_norm_backward,
                              .rms_norm_forward = counted::rms_norm_forward,
                              .rms_norm_backward = counted::rms_norm_backward,
+                             .dropout_add = counted::dropout_add,
+                             .dropout_backward = counted::dropout_backward,
                              .rotary_ = counted::rotary_,
                              .attention_forward = counted::attention_forward,
                              .attention_backward = counted::attention_backward,

@@ -1,16 +1,57 @@
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <mutex>
 
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
-#include "tessera/core/meta.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <typename T>
+void draw_factors(const Dropout& dropout, T* factors, int64_t count) {
+  constexpr int64_t kGrain = 8192, kNumbers = 4;  // of one Philox block
+  const uint32_t threshold = drop_threshold(dropout);
+  const auto kept = static_cast<T>(1.0 / (1.0 - dropout.probability));
+  at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
+    at::Philox4_32 numbers;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t element = dropout.first + i, place = element % kNumbers;
+      if (i == begin || place == 0) {
+        numbers = at::Philox4_32(dropout.seed, static_cast<uint64_t>(element / kNumbers));
+        for (int64_t skipped = 0; skipped < place; ++skipped) numbers();
+      }
+      factors[i] = numbers() < threshold ? T(0) : kept;
+    }
+  });
+}
+
+class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Dropout& dropout) {
+    context->saved_data["probability"] = dropout.probability;
+    context->saved_data["seed"] = static_cast<int64_t>(dropout.seed);
+    context->saved_data["first"] = dropout.first;
+    return dropout_add(x.contiguous(), {}, dropout);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Dropout dropout{context->saved_data["probability"].toDouble(),
+                          static_cast<uint64_t>(context->saved_data["seed"].toInt()),
+                          context->saved_data["first"].toInt()};
+    return {dropout_add(gradients[0].contiguous(), {}, dropout), {}};
+  }
+};
+
+}  // namespace
 
 uint64_t mixed_seed(uint64_t seed, int64_t number) {
   return xxh3_64(&number, sizeof(number), seed);
@@ -30,23 +71,41 @@ SeededDevice::~SeededDevice() {
   generator_.set_state(state_);
 }
 
-at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, double probability,
-                           uint64_t seed, at::Device device) {
-  if (device.is_meta()) return at::empty(shape, at::dtype(dtype).device(device));
-  const double kept = 1.0 - probability;
-  const at::Generator generator = at::detail::createCPUGenerator(seed);
-  return at::empty(shape, dtype).bernoulli_(kept, generator).div_(kept);
+at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, const Dropout& dropout,
+                           at::Device device) {
+  if (device.is_cuda()) {  // by the kernel, which takes all fp32 tensors
+    const at::Tensor ones = at::ones(shape, at::dtype(at::kFloat).device(device));
+    return dropout_add(ones, {}, dropout).to(dtype);
+  }
+  const bool wide = dtype == at::kDouble;
+  const at::Tensor factors =
+      at::empty(shape, at::dtype(wide ? at::kDouble : at::kFloat).device(device));
+  if (!device.is_meta()) {
+    if (wide) {
+      draw_factors(dropout, factors.mutable_data_ptr<double>(), factors.numel());
+    } else {
+      draw_factors(dropout, factors.mutable_data_ptr<float>(), factors.numel());
+    }
+  }
+  return factors.to(dtype);
 }
 
-at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed) {
+at::Tensor attention_factors(at::IntArrayRef shape, at::ScalarType dtype,
+                             const AttentionDropout& dropout, at::Device device) {
+  const std::vector<int64_t> of_head{shape[0], shape[2], shape[3]};
+  std::vector<at::Tensor> factors;
+  for (int64_t head = 0; head < shape[1]; ++head) {
+    const uint64_t seed = mixed_seed(dropout.seed, dropout.first_head + head);
+    factors.push_back(dropout_factors(of_head, dtype, {dropout.probability, seed}, device));
+  }
+  return at::stack(factors, 1);
+}
+
+at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed, int64_t first) {
   check(probability >= 0 && probability < 1, ErrorCode::kInvalidArgument, "dropout: probability ",
         probability, "; expected one below 1.");
   if (probability == 0) return x;
-  if (!runs_on_gpu(x)) {
-    return x * dropout_factors(x.sizes(), x.scalar_type(), probability, seed, x.device());
-  }
-  const SeededDevice seeded(x.device(), seed);
-  return std::get<0>(at::native_dropout(x, probability, /*train=*/true));
+  return DropoutFunction::apply(x, Dropout{probability, seed, first});
 }
 
 }  // namespace tessera::ops

@@ -122,6 +122,15 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                           gradients, sums, output);
 }
 
+at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout) {
+  return TESSERA_DISPATCH(dropout_add, x, x, residual, dropout);
+}
+
+at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
+                            const at::Tensor& bias_gradient, ColumnSums& sums) {
+  return TESSERA_DISPATCH(dropout_backward, gradient, gradient, dropout, bias_gradient, sums);
+}
+
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
              const at::Tensor& positions, bool back) {
   check(x.dim() == 4 && cos.dim() == 2 && cos.sizes() == sin.sizes() &&
@@ -153,7 +162,7 @@ QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& a) {
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
-  const auto& [heads, key_heads, by_head, scale, slopes] = attention;
+  const auto& [heads, key_heads, by_head, scale, slopes, dropout] = attention;
   check(heads > 0 && key_heads > 0 && heads % key_heads == 0 && (!by_head || heads == key_heads),
         ErrorCode::kInvalidArgument, "attention: ", heads, " heads and ", key_heads,
         " key heads; the former must be a multiple of the latter.");
@@ -164,6 +173,8 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
         heads, " heads and ", key_heads, " key heads.");
   check(!slopes.defined() || slopes.sizes() == at::IntArrayRef(heads), ErrorCode::kInvalidArgument,
         "attention: slopes have the shape ", slopes.sizes(), " for ", heads, " heads.");
+  check(dropout.probability >= 0 && dropout.probability < 1, ErrorCode::kInvalidArgument,
+        "attention: dropout ", dropout.probability, "; expected one below 1.");
   check(!attention_mask.defined() || attention_mask.sizes() == qkv.sizes().slice(0, 2),
         ErrorCode::kInvalidArgument, "attention: the attention mask does not have the shape ",
         qkv.sizes().slice(0, 2), " of qkv.");

@@ -21,6 +21,8 @@
   X(layer_norm_backward)              \
   X(rms_norm_forward)                 \
   X(rms_norm_backward)                \
+  X(dropout_add)                      \
+  X(dropout_backward)                 \
   X(rotary_)                          \
   X(attention_forward)                \
   X(attention_backward)               \

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "tessera/ops/kernels.h"
+
 namespace tessera::ops {
 
 uint64_t mixed_seed(uint64_t seed, int64_t number);
@@ -23,9 +25,17 @@ class SeededDevice {
   at::Tensor state_;
 };
 
-// 0 with this probability, else 1 / (1 - probability): drawn on the CPU, or on the meta device
-// nothing.
-at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, double probability,
-                           uint64_t seed, at::Device device = at::kCPU);
+// Numbers below it, of 32 random bits, drop their element.
+inline uint32_t drop_threshold(const Dropout& dropout) {
+  return static_cast<uint32_t>(dropout.probability * 4294967296.0);
+}
+
+// What dropout multiplies elements by: 0, or 1 / (1 - probability).
+at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, const Dropout& dropout,
+                           at::Device device);
+
+// The same for the probabilities of attention, [batch, heads, length, length].
+at::Tensor attention_factors(at::IntArrayRef shape, at::ScalarType dtype,
+                             const AttentionDropout& dropout, at::Device device);
 
 }  // namespace tessera::ops

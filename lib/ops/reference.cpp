@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "lib/ops/packed.h"
+#include "lib/ops/random.h"
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
 
@@ -133,6 +134,19 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   return dx.view(x.sizes());
 }
 
+at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout) {
+  at::Tensor y = dropout_factors(x.sizes(), wide(x), dropout, x.device()).mul_(x);
+  if (residual.defined()) y.add_(residual);
+  return y.to(x.scalar_type());
+}
+
+at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
+                            const at::Tensor& bias_gradient, ColumnSums& sums) {
+  at::Tensor result = ops::dropout_add(gradient, {}, dropout);
+  if (bias_gradient.defined()) ops::linear_backward_bias(result, bias_gradient, sums);
+  return result;
+}
+
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const auto parts = gate_up.chunk(2, -1);
   return at::silu(parts[0]).mul_(parts[1]);
@@ -186,7 +200,19 @@ struct Scores {
     }
     scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   }
+
+  // What the probabilities are multiplied by; undefined: nothing is dropped.
+  at::Tensor factors(const AttentionDropout& dropout) const {
+    if (!dropout.on()) return {};
+    return attention_factors(scores.sizes(), scores.scalar_type(), dropout, scores.device());
+  }
 };
+
+SelfAttention of_row(const SelfAttention& attention, size_t row) {
+  SelfAttention result = attention;
+  result.dropout.seed = mixed_seed(attention.dropout.seed, static_cast<int64_t>(row));
+  return result;
+}
 
 }  // namespace
 
@@ -195,7 +221,8 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   if (packed.defined()) {
     std::vector<at::Tensor> outputs, log_sum_exps;
     for (const at::Tensor& row : each_row(qkv, packed)) {
-      const AttentionOutput alone = reference::attention_forward(row, attention, {}, {});
+      const AttentionOutput alone =
+          reference::attention_forward(row, of_row(attention, outputs.size()), {}, {});
       outputs.push_back(alone.output);
       log_sum_exps.push_back(alone.log_sum_exp);
     }
@@ -206,7 +233,10 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   at::Tensor log_sum_exp = s.scores.logsumexp(3);
   // exp(-inf - inf) = 0: a query that sees nothing attends to nothing.
   log_sum_exp.masked_fill_(log_sum_exp.eq(-infinity), infinity);
-  const at::Tensor output = at::matmul((s.scores - log_sum_exp.unsqueeze(3)).exp_(), s.v);
+  const at::Tensor probability = (s.scores - log_sum_exp.unsqueeze(3)).exp_();
+  const at::Tensor factors = s.factors(attention.dropout);
+  if (factors.defined()) probability.mul_(factors);
+  const at::Tensor output = at::matmul(probability, s.v);
   return {output.transpose(1, 2).to(qkv.scalar_type()).flatten(2), log_sum_exp};
 }
 
@@ -219,8 +249,8 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                log_sum_exps = forward.log_sum_exp.split_with_sizes(packed.lengths, 2);
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < rows.size(); ++i) {
-      results.push_back(reference::attention_backward(gradients[i], rows[i], attention, {},
-                                                      {outputs[i], log_sum_exps[i]}, {}));
+      results.push_back(reference::attention_backward(gradients[i], rows[i], of_row(attention, i),
+                                                      {}, {outputs[i], log_sum_exps[i]}, {}));
     }
     return at::cat(results, 1).view(qkv.sizes());
   }
@@ -231,6 +261,8 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   const at::Tensor dy = by_head(gradient);
   const at::Tensor probability = (s.scores - forward.log_sum_exp.unsqueeze(3)).exp_();
   at::Tensor dscores = at::matmul(dy, s.v.transpose(2, 3));
+  const at::Tensor factors = s.factors(attention.dropout);
+  if (factors.defined()) dscores.mul_(factors);
   dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(attention.scale);
   at::Tensor result = at::empty_like(qkv);
   auto [dq, dk, dv] = split_heads(result, attention);
@@ -239,6 +271,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   };
   dq.copy_(at::matmul(dscores, s.k).transpose(1, 2));
   dk.copy_(of_keys(at::matmul(dscores.transpose(2, 3), s.q)));
+  if (factors.defined()) probability.mul_(factors);
   dv.copy_(of_keys(at::matmul(probability.transpose(2, 3), dy)));
   return result;
 }

@@ -134,6 +134,7 @@ TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the compose
       for (const DecoderCase& test : decoder_cases(sizes)) {
         compare(test, sizes.hidden, type, {});
         compare(test, sizes.hidden, type, rows);
+        compare(with_dropout(test, /*attention=*/false), sizes.hidden, type, {});
       }
     }
   }

@@ -32,9 +32,10 @@ at::Tensor gelu_tanh(const at::Tensor& x);
 // silu(gate) * up (Shazeer 2020), both of one shape; keeps only its inputs for backward.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
-// Zeroes elements with this probability and divides the others by its complement. What is drawn
-// depends on shape, seed and kind of device alone, so that a block that runs again draws the same.
-at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed);
+// Zeroes elements with this probability and divides the others by its complement. What an element
+// draws depends on the seed and its number alone, so that a block that runs again draws the same:
+// first, first + 1, ... in order.
+at::Tensor dropout(const at::Tensor& x, double probability, uint64_t seed, int64_t first = 0);
 
 // Slopes of ALiBi for a head count (Press et al. 2022): fp32 [heads] on the CPU.
 at::Tensor alibi_slopes(int64_t heads);

@@ -86,11 +86,35 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                              const LayerNormGradients& gradients, ColumnSums& sums,
                              at::Tensor* output = nullptr);
 
+// An element is 0 with this probability, else divided by the complement. Element i of a whole
+// tensor takes number i that Philox 4x32-10 (Salmon et al. 2011) gives for the seed, on every
+// device alike; the tensor at hand begins at element `first` of it.
+struct Dropout {
+  double probability = 0;
+  uint64_t seed = 0;
+  int64_t first = 0;
+  bool on() const { return probability > 0; }
+};
+// residual + dropped x, in fp32 and rounded once; residual undefined: 0. Contiguous, of one shape.
+at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout);
+// Its gradient of x, whose column sums go to bias_gradient (unless undefined).
+at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
+                            const at::Tensor& bias_gradient, ColumnSums& sums);
+
 // In place on x [batch, sequence, heads, d], whose tokens may be apart, as rotary in attention.h:
 // turns by the tables' rows [n, d/2] that positions [batch, sequence] (int64) names, or by the
 // first `sequence` of them where that is undefined. back: the other way round, as gradients go.
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
              const at::Tensor& positions, bool back);
+
+// Of attention's probabilities. The portable version draws by the head's number in the model, a
+// kernel by first_head and the shape.
+struct AttentionDropout {
+  double probability = 0;
+  uint64_t seed = 0;
+  int64_t first_head = 0;  // number of the first head at hand
+  bool on() const { return probability > 0; }
+};
 
 // Causal attention of tokens to those before them, out of one tensor qkv [batch, sequence, (heads +
 // 2 key_heads) d].
@@ -100,6 +124,7 @@ struct SelfAttention {
   bool by_head = false;
   double scale = 1.0;
   at::Tensor slopes;  // ALiBi: fp32 [heads] on qkv's device; undefined: none
+  AttentionDropout dropout = {};
 };
 struct QueriesKeysValues {
   at::Tensor q, k, v;  // [batch, sequence, heads or key_heads, d]
@@ -110,6 +135,7 @@ QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& attent
 struct AttentionOutput {
   at::Tensor output, log_sum_exp;  // [batch, sequence, heads * d]; fp32 [batch, heads, sequence],
                                    // private to the version that wrote it
+  at::Tensor random_state = {};    // what dropout drew from, as private
 };
 // score(i, j) = scale q_i . k_j + slope (j - i), j <= i; mask and packed as in functional.h.
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,

@@ -1,9 +1,12 @@
-// Chooses between the attention graph and the reference. Key masks take the reference: per-key
-// tensors have wrong gradients in cuDNN 9.19's backward graph. Padding on the right needs no mask
-// under causal attention, so training rarely comes here with one.
+// Chooses between the attention graph, LibTorch's kernel (with dropout) and the reference. Key
+// masks take the reference: per-key tensors have wrong gradients in cuDNN 9.19's backward graph.
+// Padding on the right needs no mask under causal attention, so training rarely comes here with
+// one.
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
+#include "lib/ops/packed.h"
+#include "lib/ops/random.h"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -25,15 +28,62 @@ AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
 bool fits_graph(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
                 const PackedRows& packed) {
   const at::Tensor& slopes = attention.slopes;
-  return !mask.defined() && fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 &&
+  return !attention.dropout.on() && !mask.defined() && fits(qkv.scalar_type(), {qkv}) &&
+         qkv.numel() > 0 &&
          (!slopes.defined() || (slopes.scalar_type() == at::kFloat && slopes.is_contiguous())) &&
          has_attention_graph(shape_of(qkv, attention, packed));
+}
+
+bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
+  const int64_t d = qkv.size(2) / (attention.heads + 2 * attention.key_heads);
+  return attention.dropout.on() && !mask.defined() && !attention.slopes.defined() &&
+         fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 && d % 8 == 0 && d <= 256;
+}
+
+// As LibTorch's kernel takes them: packed rows in one sequence, each from its offset on.
+struct FlashInputs {
+  at::Tensor q, k, v;
+  std::optional<at::Tensor> offsets;
+  int64_t longest;
+};
+
+FlashInputs flash_inputs(const at::Tensor& qkv, const SelfAttention& attention,
+                         const PackedRows& packed) {
+  const auto [q, k, v] = split_heads(qkv, attention);
+  if (!packed.defined()) return {q, k, v, std::nullopt, qkv.size(1)};
+  return {q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), packed.offsets, packed.longest()};
+}
+
+AttentionOutput flash_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                              const PackedRows& packed) {
+  const AttentionDropout& dropout = attention.dropout;
+  const SeededDevice seeded(qkv.device(), mixed_seed(dropout.seed, dropout.first_head));
+  const auto [q, k, v, offsets, longest] = flash_inputs(qkv, attention, packed);
+  auto [output, log_sum_exp, random_state, unused, mask] = at::_flash_attention_forward(
+      q, k, v, offsets, offsets, longest, longest, dropout.probability, /*is_causal=*/true,
+      /*return_debug_mask=*/false, attention.scale);
+  return {output.reshape({qkv.size(0), qkv.size(1), -1}), log_sum_exp, random_state};
+}
+
+at::Tensor flash_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                          const SelfAttention& attention, const AttentionOutput& forward,
+                          const PackedRows& packed) {
+  const auto [q, k, v, offsets, longest] = flash_inputs(qkv, attention, packed);
+  const at::Tensor lengths = offsets.value_or(at::Tensor());
+  const auto [dq, dk, dv] = at::_flash_attention_backward(
+      gradient.reshape(q.sizes()), q, k, v, forward.output.view(q.sizes()), forward.log_sum_exp,
+      lengths, lengths, longest, longest, attention.dropout.probability, /*is_causal=*/true,
+      forward.random_state, forward.random_state, attention.scale);
+  const auto heads = dq.dim() - 2;
+  return (attention.by_head ? at::stack({dq, dk, dv}, heads + 1) : at::cat({dq, dk, dv}, heads))
+      .view(qkv.sizes());
 }
 
 }  // namespace
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
+  if (fits_flash(qkv, attention, attention_mask)) return flash_forward(qkv, attention, packed);
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
@@ -52,6 +102,9 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
                               const AttentionOutput& forward, const PackedRows& packed) {
+  if (fits_flash(qkv, attention, attention_mask)) {
+    return flash_backward(gradient, qkv, attention, forward, packed);
+  }
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }

@@ -1,8 +1,9 @@
-// GELU and the column sums that become bias gradients. Column kernels: a block owns 64 columns (8
-// threads of 16 bytes) and a strided share of the rows.
+// GELU, dropout and the column sums that become bias gradients. Column kernels: a block owns 64
+// columns (8 threads of 16 bytes) and a strided share of the rows.
 #include <algorithm>
 
 #include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/philox.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -95,6 +96,54 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
+    dropout_columns_kernel(const uint4* gradient, uint4* output, float* partial, int64_t rows,
+                           int n, DropoutDraw draw) {
+  float sum[8] = {};
+  const Walk walk(rows, n);
+#pragma unroll 2
+  for (int64_t at = walk.at; at < walk.end; at += walk.step) {
+    float g[8], factor[8];
+    unpack<T>(gradient[at], g);
+    draw_factors(draw, draw.first + at * 8, factor);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      g[j] *= factor[j];
+      sum[j] += g[j];
+    }
+    output[at] = pack<T>(g);
+  }
+  write_columns(sum, partial, n);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    dropout_add_kernel(const uint4* x, const uint4* residual, uint4* output, int64_t vectors,
+                       DropoutDraw draw) {
+  const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= vectors) return;
+  constexpr int kCount = kWidth<T>;
+  float value[kCount], added[kCount], factor[kCount];
+  unpack<T>(x[at], value);
+  unpack<T>(residual ? residual[at] : make_uint4(0, 0, 0, 0), added);
+  draw_factors(draw, draw.first + at * kCount, factor);
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) value[j] = value[j] * factor[j] + added[j];
+  output[at] = pack<T>(value);
+}
+
+// One element a thread, wherever it lies.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    dropout_add_each_kernel(const T* x, const T* residual, T* output, int64_t count,
+                            DropoutDraw draw) {
+  const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= count) return;
+  const float added = residual ? to_float(residual[at]) : 0.0F;
+  output[at] = from_float<T>(to_float(x[at]) * draw_factor(draw, draw.first + at) + added);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
     column_sums_kernel(const uint4* x, float* partial, int64_t rows, int n) {
   float sum[8] = {};
   const Walk walk(rows, n);
@@ -153,6 +202,36 @@ void gelu_backward_columns(Type type, void* gradient, const void* x, void* outpu
         <<<dim3(n / kBlockColumns, kColumnParts), kThreads, 0, stream>>>(
             static_cast<uint4*>(gradient), static_cast<const uint4*>(x),
             static_cast<uint4*>(output), partial, rows, n);
+  });
+}
+
+void dropout_add(Type type, const void* x, const void* residual, void* output, int64_t count,
+                 const DropoutDraw& draw, cudaStream_t stream) {
+  const auto blocks = [](int64_t threads) { return unsigned((threads + kThreads - 1) / kThreads); };
+  const auto address = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(residual) |
+                       reinterpret_cast<uintptr_t>(output);
+  with_type(type, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (address % 16 == 0 && count % kWidth<T> == 0 && draw.first % kPhiloxNumbers == 0) {
+      const int64_t vectors = count / kWidth<T>;
+      dropout_add_kernel<T><<<blocks(vectors), kThreads, 0, stream>>>(
+          static_cast<const uint4*>(x), static_cast<const uint4*>(residual),
+          static_cast<uint4*>(output), vectors, draw);
+    } else {
+      dropout_add_each_kernel<T><<<blocks(count), kThreads, 0, stream>>>(
+          static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(output), count,
+          draw);
+    }
+  });
+}
+
+void dropout_columns(Type type, const void* gradient, void* output, float* partial, int64_t rows,
+                     int n, const DropoutDraw& draw, cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    dropout_columns_kernel<typename decltype(tag)::type>
+        <<<dim3(n / kBlockColumns, kColumnParts), kThreads, 0, stream>>>(
+            static_cast<const uint4*>(gradient), static_cast<uint4*>(output), partial, rows, n,
+            draw);
   });
 }
 

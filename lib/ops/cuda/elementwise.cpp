@@ -1,6 +1,7 @@
-// Norms, GELU, SwiGLU, column sums and the cross-entropy: checks around the kernels.
+// Norms, GELU, SwiGLU, dropout, column sums and the cross-entropy: checks around the kernels.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
+#include "lib/ops/random.h"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -170,6 +171,45 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   add(0, gradients.weight);
   add(2, gradients.column_sum);
   return dx;
+}
+
+namespace {
+DropoutDraw draw_of(const Dropout& dropout) {
+  return {.seed = dropout.seed,
+          .first = dropout.first,
+          .threshold = drop_threshold(dropout),
+          .factor = float(1.0 / (1.0 - dropout.probability))};
+}
+}  // namespace
+
+at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout) {
+  const bool same = !residual.defined() ||
+                    (residual.scalar_type() == x.scalar_type() && residual.is_contiguous());
+  if (x.scalar_type() == at::kDouble || !x.is_contiguous() || !same) {
+    return reference::dropout_add(x, residual, dropout);
+  }
+  if (x.numel() == 0) return at::empty_like(x);
+  at::Tensor y = at::empty_like(x);
+  dropout_add(type_of(x), x.data_ptr(), data_or_null(residual), y.data_ptr(), x.numel(),
+              draw_of(dropout), stream());
+  check_launch("dropout_add");
+  return y;
+}
+
+at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
+                            const at::Tensor& bias_gradient, ColumnSums& sums) {
+  const int n = int(gradient.size(-1));
+  if (!bias_gradient.defined() || !fits(gradient.scalar_type(), {gradient}) || n % 64 != 0 ||
+      dropout.first % 8 != 0) {
+    return reference::dropout_backward(gradient, dropout, bias_gradient, sums);
+  }
+  at::Tensor result = at::empty_like(gradient);
+  const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
+  dropout_columns(type_of(gradient), gradient.data_ptr(), result.data_ptr(), floats(partial),
+                  row_count(gradient), n, draw_of(dropout), stream());
+  check_launch("dropout_columns");
+  sums.items.push_back({partial, bias_gradient});
+  return result;
 }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {

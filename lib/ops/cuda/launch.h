@@ -38,6 +38,20 @@ void gelu_backward_columns(Type type, void* gradient, const void* x, void* outpu
 void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
                  cudaStream_t stream);
 
+// As ops::Dropout: a 32-bit number below threshold drops its element, the others are multiplied.
+struct DropoutDraw {
+  uint64_t seed;
+  int64_t first;
+  uint32_t threshold;
+  float factor;
+};
+// residual may be null; fp32 as well, any pointers and count.
+void dropout_add(Type type, const void* x, const void* residual, void* output, int64_t count,
+                 const DropoutDraw& draw, cudaStream_t stream);
+// output = dropped gradient; partial [kColumnParts, n] of it. n is a multiple of 64, first of 8.
+void dropout_columns(Type type, const void* gradient, void* output, float* partial, int64_t rows,
+                     int n, const DropoutDraw& draw, cudaStream_t stream);
+
 // gate_up [rows, 2 n], output [rows, n]; n is a multiple of 8.
 void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, int n,
                     cudaStream_t stream);

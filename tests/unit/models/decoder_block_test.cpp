@@ -77,6 +77,11 @@ void run_part(Communicator& comm, Version version, const DecoderCase& whole, boo
   options.axis = axis;
   options.attention.heads /= axis.size();
   options.attention.key_heads /= axis.size();
+  options.attention.dropout.first_head = axis.rank() * options.attention.heads;
+  for (ops::Dropout& dropout : options.dropout) {
+    if (!sequence_parallel) continue;
+    dropout.first = axis.rank() * axis.rows_per_rank(kBatch * kSequence) * hidden.size(2);
+  }
   const auto own = [&](const at::Tensor& x) {
     const at::NoGradGuard no_grad;
     return sequence_parallel ? own_tokens(x, axis) : x;
@@ -112,6 +117,33 @@ TEST_CASE("the fused blocks of GPT-2 and Llama are the composed ones, values and
     compare(test, at::kDouble, mask, {}, 1e-11);
     compare(test, at::kDouble, {}, packed, 1e-11);
     compare(test, at::kBFloat16, {}, {}, 3e-2);
+  }
+}
+
+TEST_CASE("the fused blocks drop what the composed ones drop, forwards and backwards") {
+  at::manual_seed(27);
+  const at::Tensor mask =
+      at::arange(kSequence).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
+  const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
+  for (const DecoderCase& whole : decoder_cases(kSizes)) {
+    DecoderCase test = with_dropout(whole, /*attention=*/true);
+    compare(test, at::kFloat, {}, {}, 1e-5);
+    compare(test, at::kDouble, mask, {}, 1e-11);
+    compare(test, at::kDouble, {}, packed, 1e-11);
+    test.options.residual_post_layernorm = true;
+    compare(test, at::kDouble, {}, {}, 1e-11);
+    const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden});
+    const Result on = run(Version::kFused, test, hidden, Lie::kWithoutGradients, {}, {});
+    const auto differs = [&](const auto& change) {
+      DecoderCase other = test;
+      change(other.options);
+      return !run(Version::kFused, other, hidden, Lie::kWithoutGradients, {}, {})
+                  .output.allclose(on.output);
+    };
+    CHECK(differs([](DecoderBlockOptions& o) { o.dropout[0] = {}; }));
+    CHECK(differs([](DecoderBlockOptions& o) { o.dropout[1].seed = 5; }));
+    CHECK(differs([](DecoderBlockOptions& o) { o.attention.dropout.seed = 5; }));
+    CHECK_FALSE(differs([](DecoderBlockOptions&) {}));
   }
 }
 
@@ -164,7 +196,11 @@ TEST_CASE("the blocks of GPT-2 and Llama shared by ranks equal the whole ones") 
   at::manual_seed(26);
   DecoderSizes sizes;
   sizes.key_heads = 4, sizes.heads = 8, sizes.d = 4;
-  for (DecoderCase test : decoder_cases(sizes)) {
+  std::vector<DecoderCase> cases = decoder_cases(sizes);
+  for (const int i : {0, 2}) {
+    cases.push_back(with_dropout(cases[static_cast<size_t>(i)], /*attention=*/true));
+  }
+  for (DecoderCase test : cases) {
     Tensors exact;
     for (const at::Tensor& w : test.tensors()) exact.push_back(w.to(at::kDouble));
     test.weights = test.with(exact);

@@ -103,6 +103,14 @@ inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
   return {gpt2_case(s), llama_case(s, false), llama_case(s, true)};
 }
 
+// Attention's draws differ between devices, and between versions on the GPU.
+inline DecoderCase with_dropout(DecoderCase test, bool attention) {
+  test.name += " with dropout";
+  test.options.dropout = {ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}};
+  if (attention) test.options.attention.dropout = {0.3, 33};
+  return test;
+}
+
 enum class Version { kComposed, kFused };
 
 // One of the versions with everything that a micro-batch may bring.
@@ -120,7 +128,9 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
       q = ops::rotary(q, options.rotary, options.positions);
       k = ops::rotary(k, options.rotary, options.positions);
     }
-    return ops::causal_attention(q, k, v, mask, {.scale = options.attention.scale}, packed);
+    const auto& [probability, seed, first_head] = options.attention.dropout;
+    return ops::causal_attention(q, k, v, mask,
+                                 {options.attention.scale, probability, seed, first_head}, packed);
   });
 }
 

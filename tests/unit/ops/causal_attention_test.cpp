@@ -1,3 +1,5 @@
+#include <ATen/core/PhiloxRNGEngine.h>
+
 #include <cmath>
 #include <numbers>
 
@@ -95,6 +97,15 @@ TEST_CASE("dropout zeroes its share, keeps the mean and repeats with its seed") 
   CHECK_FALSE(at::equal(y, ops::dropout(x, 0.25, 12)));
   torch::autograd::backward({y}, {at::ones_like(y)});
   CHECK(at::equal(x.grad(), y.detach()));
+  // What an element draws depends on its number, not on the tensor it lies in.
+  const at::Tensor part = x.slice(0, 3, 50).slice(1, 0, 400);
+  CHECK(at::equal(ops::dropout(part, 0.25, 11, 3 * 400), y.slice(0, 3, 50)));
+  CHECK(at::equal(ops::dropout(x.view(-1).slice(0, 7, 1000), 0.25, 11, 7),
+                  y.view(-1).slice(0, 7, 1000)));
+  at::Philox4_32 numbers(11, 5);  // elements 20 to 23
+  for (int i = 20; i < 24; ++i) {
+    CHECK((y.view(-1)[i].item<float>() == 0) == (numbers() < uint32_t{1} << 30));
+  }
   CHECK(at::equal(ops::dropout(x, 0, 11), x));
   CHECK_THROWS_AS(ops::dropout(x, 1, 11), Error);
 }
