@@ -151,7 +151,7 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (options.dropout > 0 && !runs_on_gpu(q)) {
     context = attend_with_dropout(query, key, value, visible, options);
   } else if (q.is_meta()) {
-    context = counted_attention(query, key, value);
+    context = counted_attention(query, key, value, visible);
   } else {
     std::optional<SeededDevice> seeded;
     if (options.dropout > 0) {

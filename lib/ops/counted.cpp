@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "tessera/core/meta.h"
@@ -35,16 +36,17 @@ at::Tensor flash_sums(int64_t batch, int64_t heads, int64_t sequence, int64_t he
   return empty_fp32({batch, heads, rows, d + 1}, like);
 }
 
-// LibTorch's flash kernels: the CPU's has one tile of scores a thread, CUDA's backward sums the
-// queries' gradient in fp32.
+// LibTorch's flash kernels: the CPU's has tiles of scores for every thread, CUDA's backward sums
+// the queries' gradient in fp32. A mask becomes what is added to the scores.
 class CountedAttention : public Function<CountedAttention> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v) {
+                            const at::Tensor& v, const std::optional<at::Tensor>& mask) {
+    const at::Tensor added = mask ? at::empty(mask->sizes(), q.options()) : at::Tensor();
     const at::Tensor output = empty_by_token(q);
     const at::Tensor log_sum_exp = empty_fp32({q.size(0), q.size(1), q.size(2)}, q);
-    const at::Tensor tiles = tiles_of(q, k);
-    context->save_for_backward({q, k, v, output, log_sum_exp});
+    const auto tiles = tiles_of(q, k, /*scores=*/1, /*columns=*/q.size(3) + 2);
+    context->save_for_backward({q, k, v, output, log_sum_exp, added});
     return output;
   }
 
@@ -52,24 +54,35 @@ class CountedAttention : public Function<CountedAttention> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const at::Tensor dq = empty_by_token(q), dk = empty_by_token(k), dv = empty_by_token(v);
-    const at::Tensor scratch =
-        runs_on_gpu(q) ? flash_sums(q.size(0), q.size(1), q.size(2), q.size(3), q) : tiles_of(q, k);
-    return {dq, dk, dv};
+    if (runs_on_gpu(q)) {
+      const at::Tensor sums = flash_sums(q.size(0), q.size(1), q.size(2), q.size(3), q);
+    } else {
+      const auto tiles = tiles_of(q, k, /*scores=*/2, /*columns=*/1);
+    }
+    return {dq, dk, dv, {}};
   }
 
  private:
-  static at::Tensor tiles_of(const at::Tensor& q, const at::Tensor& k) {
+  // So many tiles of scores, in fp32 and, for 16 bits, once more in these, and columns of numbers.
+  static variable_list tiles_of(const at::Tensor& q, const at::Tensor& k, int64_t scores,
+                                int64_t columns) {
     if (runs_on_gpu(q)) return {};
     const int64_t queries = q.size(2) >= 768 ? 256 : q.size(2) >= 192 ? 64 : 32;
     const int64_t rows = std::min(queries, q.size(2)), keys = std::min<int64_t>(512, k.size(2));
-    return empty_fp32({at::get_num_threads(), rows * (keys + 2 + q.size(3))}, q);
+    const int64_t threads = at::get_num_threads();
+    variable_list tiles{empty_fp32({threads, rows * (scores * keys + columns)}, q)};
+    if (q.element_size() == 2) {
+      tiles.push_back(at::empty({threads, scores, rows, keys}, q.options()));
+    }
+    return tiles;
   }
 };
 
 }  // namespace
 
-at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return CountedAttention::apply(q, k, v);
+at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const at::Tensor& mask) {
+  return CountedAttention::apply(q, k, v, mask.defined() ? std::optional(mask) : std::nullopt);
 }
 
 namespace counted {
@@ -110,12 +123,13 @@ bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const
 at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
                          at::Tensor* output) {
   // Two blocks on each of 132 multiprocessors (one for wide rows), or one for some rows.
-  constexpr int64_t kMultiprocessors = 132, kRows = 8;
+  constexpr int64_t kMultiprocessors = 132;
   const int64_t n = x.size(-1), most = kMultiprocessors * (n <= 2048 ? 2 : 1);
+  const int64_t rows = n <= 1024 ? 8 : 4;
   const at::Tensor dx = at::empty_like(x);
   if (output) *output = at::empty_like(x);
   const at::Tensor partial =
-      empty_fp32({std::min(most, (row_count(x) + kRows - 1) / kRows), 3 * n}, x);
+      empty_fp32({std::min(most, (row_count(x) + rows - 1) / rows), 3 * n}, x);
   for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
     if (sink.defined()) sums.items.push_back({partial.narrow(1, 0, n), sink});
   }
@@ -291,10 +305,29 @@ at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
   return at::empty({x.size(0), stride}, x.options()).narrow(1, 0, vocabulary);
 }
 
-void cross_entropy_(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
-void cross_entropy_statistics(const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
-void cross_entropy_gradient_(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                             const at::Tensor&) {}
+// Rows of wide pieces: what the kernels take.
+bool takes_rows(const at::Tensor& logits) {
+  const int64_t bytes = logits.element_size();
+  const int64_t padded = (logits.size(1) * bytes + 15) / 16 * 16;
+  return logits.stride(0) * bytes % 16 == 0 && logits.stride(0) * bytes >= padded;
+}
+
+void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
+                    const at::Tensor& row_loss) {
+  if (!takes_rows(logits)) reference::cross_entropy_(logits, labels, scale, row_loss);
+}
+
+void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
+                              const at::Tensor& statistics) {
+  if (!takes_rows(logits)) reference::cross_entropy_statistics(logits, labels, statistics);
+}
+
+void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
+                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
+  if (!takes_rows(logits)) {
+    reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
+  }
+}
 
 }  // namespace counted
 

@@ -10,7 +10,9 @@ namespace tessera::ops {
 // What the CUDA versions allocate; an entry that is null stands for the reference.
 const CudaOps& counted_cuda_ops();
 
-// at::scaled_dot_product_attention with its backward. q [batch, heads, sequence, d].
-at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+// at::scaled_dot_product_attention with its backward. q [batch, heads, sequence, d]; mask: bool, or
+// undefined.
+at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const at::Tensor& mask);
 
 }  // namespace tessera::ops

@@ -31,6 +31,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_layer_norm(const at::Tenso
           at::empty(rows, x.options())};
 }
 
+at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dims, bool keep) {
+  const at::Tensor most = at::amax(x, dims, /*keepdim=*/true);
+  const at::Tensor terms = (x - most).exp_();
+  return at::empty(keep ? most.sizes() : most.squeeze(dims).sizes(), x.options());
+}
+
 // As if no two were equal.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim(const at::Tensor& x, int64_t, bool, bool,
                                                           bool) {
@@ -78,6 +84,7 @@ void register_meta_kernels() {
     made->impl("where.self", where);
     made->impl("native_layer_norm", native_layer_norm);
     made->impl("where.self_out", where_out);
+    made->impl("logsumexp", logsumexp);
     made->impl("unique_dim", unique_dim);
     made->impl("native_dropout", native_dropout);
     made->impl("native_dropout_backward", native_dropout_backward);

@@ -1,0 +1,50 @@
+// Operations that stand for a GPU's in a plan: they give and take what the GPU's do.
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <cmath>
+
+#include "tests/gpu/gpu.h"
+#include "tests/unit/plan/counted_cases.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// Bytes that were asked for, before the allocator rounds them.
+c10::CachingAllocator::Stat requested() {
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  return stats.requested_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+}
+
+Taken measured(const CountedCase& test) {
+  const auto run = test.prepare(at::Device(at::kCUDA, 0));
+  run();  // workspaces, plans
+  c10::cuda::CUDACachingAllocator::resetPeakStats(0);
+  const int64_t before = requested().current;
+  const Tensors outputs = run();
+  return {described(outputs), requested().current - before, requested().peak - before};
+}
+
+// LibTorch's own operations hold a little more for a while: partial sums, sorted ids.
+bool is_near(int64_t planned, int64_t measured) {
+  constexpr double kShare = 0.01, kBytes = 64 << 10;
+  return std::abs(static_cast<double>(planned - measured)) <=
+         kBytes + kShare * static_cast<double>(measured);
+}
+
+}  // namespace
+
+TEST_CASE("counted operations give and take what the GPU's do") {
+  TESSERA_NEEDS_GPUS(1);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const CountedCase& test : counted_cases(type)) {
+      const Taken plan = counted(test, at::kCUDA), real = measured(test);
+      INFO(test.name << ": kept " << plan.kept << " planned, " << real.kept << " measured; most "
+                     << plan.most << " planned, " << real.most << " measured");
+      CHECK(plan.outputs == real.outputs);
+      CHECK(is_near(plan.kept, real.kept));
+      CHECK(is_near(plan.most, real.most));
+    }
+  }
+}

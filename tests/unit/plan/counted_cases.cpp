@@ -1,0 +1,332 @@
+#include "tests/unit/plan/counted_cases.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "lib/plan/meta_kernels.h"
+#include "tessera/core/error.h"
+#include "tessera/core/meta.h"
+#include "tessera/core/micro_batch.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera::testing {
+namespace {
+
+using Run = std::function<Tensors()>;
+using ops::ColumnSums;
+using ops::SelfAttention;
+
+constexpr double kEpsilon = 1e-5;
+
+// Inputs of one device.
+struct Inputs {
+  at::Device device;
+  at::ScalarType type;
+
+  at::Tensor of(at::IntArrayRef shape, at::ScalarType other) const {
+    const auto options = at::TensorOptions(device).dtype(other);
+    return device.is_meta() ? at::empty(shape, options) : at::full(shape, 0.5, options);
+  }
+  at::Tensor operator()(at::IntArrayRef shape) const { return of(shape, type); }
+  at::Tensor fp32(at::IntArrayRef shape) const { return of(shape, at::kFloat); }
+  at::Tensor places(at::IntArrayRef shape) const {  // no two equal
+    const at::Tensor all = at::arange(c10::multiply_integers(shape)).view(shape);
+    return device.is_meta() ? of(shape, at::kLong) : all.to(device);
+  }
+  PackedRows packed(const std::vector<int64_t>& lengths, int64_t sequence) const {
+    MicroBatch batch;
+    batch.packed = make_packed_rows(lengths, sequence);
+    return batch.to(device).packed;
+  }
+  at::Tensor leaf(at::IntArrayRef shape) const { return (*this)(shape).requires_grad_(); }
+};
+
+class List {
+ public:
+  explicit List(at::ScalarType type) : type_(type) {}
+  void add(const std::string& name, const std::function<Run(const Inputs&)>& prepare) {
+    const at::ScalarType type = type_;
+    all.push_back({concat(name, " ", type), [=](at::Device device) {
+                     return prepare(Inputs{device, type});
+                   }});
+  }
+  std::vector<CountedCase> all;
+
+ private:
+  at::ScalarType type_;
+};
+
+void add_linear(List& list, int64_t rows, int64_t in, int64_t out) {
+  const std::string shape = concat(" ", rows, "x", in, "x", out);
+  list.add("linear" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, in}), w = make({out, in}), b = make({out}), r = make({rows, out});
+    return [=] { return Tensors{ops::linear_forward(x, w, b, r)}; };
+  });
+  list.add("linear, weight turned, no bias" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, in}), w = make({in, out});
+    return [=] { return Tensors{ops::linear_forward(x, w.t(), {})}; };
+  });
+  list.add("linear to inputs" + shape, [=](const Inputs& make) {
+    const auto dy = make({rows, out}), w = make({out, in});
+    return [=] { return Tensors{ops::linear_backward_input(dy, w)}; };
+  });
+  list.add("linear to weights" + shape, [=](const Inputs& make) {
+    const auto dy = make({rows, out}), x = make({rows, in}), dw = make({out, in}),
+               wide = make.fp32({out, in});
+    return [=] {
+      ops::linear_backward_weight(dy, x, dw);
+      ops::linear_backward_weight(dy, x, wide);
+      return Tensors{};
+    };
+  });
+  list.add("linear to bias" + shape, [=](const Inputs& make) {
+    const auto dy = make({rows, out}), db = make({out});
+    return [=] {
+      ColumnSums sums;
+      ops::linear_backward_bias(dy, db, sums);
+      ops::add_column_sums(sums);
+      return Tensors{};
+    };
+  });
+  list.add("linear and GELU" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, in}), w = make({out, in}), b = make({out});
+    return [=] {
+      at::Tensor before;
+      const at::Tensor y = ops::linear_gelu_forward(x, w, b, &before);
+      return Tensors{y, before};
+    };
+  });
+}
+
+void add_elementwise(List& list, int64_t rows, int64_t n) {
+  const std::string shape = concat(" ", rows, "x", n);
+  list.add("GELU" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), dy = make({rows, n});
+    return [=] { return Tensors{ops::gelu_tanh_forward(x), ops::gelu_tanh_backward(dy, x)}; };
+  });
+  list.add("GELU and bias, backward" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), dy = make({rows, n}), db = make({n});
+    return [=] {
+      ColumnSums sums;
+      const at::Tensor y = ops::gelu_tanh_backward_(dy, x, db, sums);
+      ops::add_column_sums(sums);
+      return Tensors{y};
+    };
+  });
+  list.add("dropout" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), dy = make({rows, n}), db = make({n});
+    return [=] {
+      const ops::Dropout dropout{.probability = 0.1, .seed = 7};
+      const at::Tensor y = ops::dropout_add(x, x, dropout);
+      ColumnSums sums;
+      const at::Tensor dx = ops::dropout_backward(dy, dropout, db, sums);
+      ops::add_column_sums(sums);
+      return Tensors{y, dx};
+    };
+  });
+  list.add("SwiGLU" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, 2 * n}), dy = make({rows, n});
+    return [=] { return Tensors{ops::swiglu_forward(x), ops::swiglu_backward_(dy, x)}; };
+  });
+}
+
+void add_norms(List& list, int64_t rows, int64_t n) {
+  const std::string shape = concat(" ", rows, "x", n);
+  list.add("layer norm" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), w = make({n}), b = make({n});
+    return [=] {
+      const auto [y, mean, rstd] = ops::layer_norm_forward(x, w, b, kEpsilon);
+      return Tensors{y, mean, rstd};
+    };
+  });
+  list.add("RMS norm" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), w = make({n});
+    return [=] {
+      const auto [y, rstd] = ops::rms_norm_forward(x, w, kEpsilon);
+      return Tensors{y, rstd};
+    };
+  });
+  for (const bool again : {false, true}) {
+    const std::string what = again ? ", backward with its output" : ", backward";
+    list.add("layer norm" + what + shape, [=](const Inputs& make) {
+      const auto x = make({rows, n}), dy = make({rows, n}), w = make({n}), b = make({n}),
+                 dw = make({n}), db = make({n}), mean = make.fp32({rows}), rstd = make.fp32({rows});
+      return [=] {
+        ColumnSums sums;
+        at::Tensor y;
+        const at::Tensor dx = ops::layer_norm_backward(dy, x, mean, rstd, w, b, dy, {dw, db, {}},
+                                                       sums, again ? &y : nullptr);
+        ops::add_column_sums(sums);
+        return again ? Tensors{dx, y} : Tensors{dx};
+      };
+    });
+    list.add("RMS norm" + what + shape, [=](const Inputs& make) {
+      const auto x = make({rows, n}), dy = make({rows, n}), w = make({n}), dw = make({n}),
+                 rstd = make.fp32({rows});
+      return [=] {
+        ColumnSums sums;
+        at::Tensor y;
+        const at::Tensor dx =
+            ops::rms_norm_backward(dy, x, rstd, w, dy, {dw, {}, {}}, sums, again ? &y : nullptr);
+        ops::add_column_sums(sums);
+        return again ? Tensors{dx, y} : Tensors{dx};
+      };
+    });
+  }
+}
+
+struct Heads {
+  int64_t heads, key_heads, d;
+  bool alibi = false;
+};
+
+void add_attention(List& list, int64_t batch, int64_t sequence, const Heads& h) {
+  const int64_t width = (h.heads + 2 * h.key_heads) * h.d;
+  const std::string shape = concat(" ", batch, "x", sequence, "x", h.heads, "/", h.key_heads, "x",
+                                   h.d, h.alibi ? " ALiBi" : "");
+  enum class Rows { kWhole, kMasked, kPacked };
+  for (const Rows rows : {Rows::kWhole, Rows::kMasked, Rows::kPacked}) {
+    const std::string what = rows == Rows::kMasked   ? ", masked"
+                             : rows == Rows::kPacked ? ", packed"
+                                                     : "";
+    const std::vector<int64_t> lengths(static_cast<size_t>(2 * batch), sequence / 2);
+    const auto attention = [=](const Inputs& make) {
+      SelfAttention a{.heads = h.heads, .key_heads = h.key_heads, .by_head = h.alibi, .scale = 0.1};
+      if (h.alibi) a.slopes = make.fp32({h.heads});
+      return a;
+    };
+    const auto inputs = [=](const Inputs& make) {
+      return std::pair{rows == Rows::kMasked ? make.of({batch, sequence}, at::kBool) : at::Tensor(),
+                       rows == Rows::kPacked ? make.packed(lengths, sequence) : PackedRows{}};
+    };
+    list.add("attention" + what + shape, [=](const Inputs& make) {
+      const auto qkv = make({batch, sequence, width});
+      const auto [mask, packed] = inputs(make);
+      return [=, mask = mask, packed = packed, a = attention(make)] {
+        const ops::AttentionOutput forward = ops::attention_forward(qkv, a, mask, packed);
+        return Tensors{forward.output, forward.log_sum_exp};
+      };
+    });
+    list.add("attention" + what + ", backward" + shape, [=](const Inputs& make) {
+      const auto qkv = make({batch, sequence, width}), dy = make({batch, sequence, h.heads * h.d});
+      const auto [mask, packed] = inputs(make);
+      const SelfAttention a = attention(make);
+      const ops::AttentionOutput forward = ops::attention_forward(qkv, a, mask, packed);
+      return [=, mask = mask, packed = packed] {
+        return Tensors{ops::attention_backward(dy, qkv, a, mask, forward, packed)};
+      };
+    });
+    if (h.alibi) continue;
+    list.add("attention with dropout, there and back" + what + shape, [=](const Inputs& make) {
+      const auto qkv = make({batch, sequence, width}), dy = make({batch, sequence, h.heads * h.d});
+      const auto [mask, packed] = inputs(make);
+      SelfAttention a = attention(make);
+      a.dropout = {.probability = 0.1, .seed = 7};
+      return [=, mask = mask, packed = packed] {
+        const auto forward = ops::attention_forward(qkv, a, mask, packed);
+        return Tensors{forward.output, ops::attention_backward(dy, qkv, a, mask, forward, packed)};
+      };
+    });
+    if (rows == Rows::kPacked) continue;
+    list.add("attention of blocks in pieces" + what + shape, [=](const Inputs& make) {
+      const auto q = make({batch, sequence, h.heads, h.d}),
+                 k = make({batch, sequence, h.key_heads, h.d}),
+                 v = make({batch, sequence, h.key_heads, h.d}),
+                 dy = make({batch, sequence, h.heads * h.d});
+      const auto [mask, packed] = inputs(make);
+      return [=, mask = mask] {
+        Tensors all;
+        for (const at::Tensor& x : {q, k, v}) all.push_back(x.detach().requires_grad_());
+        const at::Tensor y = ops::causal_attention(all[0], all[1], all[2], mask, {.scale = 0.1});
+        torch::autograd::backward({y}, {dy});
+        return Tensors{y.detach(), all[0].grad(), all[1].grad(), all[2].grad()};
+      };
+    });
+  }
+  for (const bool placed : {false, true}) {
+    list.add((placed ? "rotary by positions" : "rotary") + shape, [=](const Inputs& make) {
+      const auto x = make({batch, sequence, h.heads, h.d}), cos = make.fp32({sequence, h.d / 2}),
+                 sin = make.fp32({sequence, h.d / 2});
+      const auto positions =
+          placed ? make.packed(std::vector<int64_t>(batch, sequence), sequence).positions
+                 : at::Tensor();
+      return [=] {
+        ops::rotary_(x, cos, sin, positions, false);
+        return Tensors{};
+      };
+    });
+  }
+}
+
+void add_ends(List& list, int64_t rows, int64_t n, int64_t vocabulary) {
+  const std::string shape = concat(" ", rows, "x", n, "x", vocabulary);
+  list.add("embedding, backward" + shape, [=](const Inputs& make) {
+    const auto dy = make({rows, n}), ids = make.places({rows}), dw = make({vocabulary, n});
+    return [=] {
+      ops::embedding_backward(dy, ids, dw);
+      return Tensors{};
+    };
+  });
+  list.add("logits" + shape, [=](const Inputs& make) {
+    const auto x = make({rows, n}), w = make({vocabulary, n});
+    return [=] { return Tensors{ops::logits_forward(x, w)}; };
+  });
+  list.add("loss" + shape, [=](const Inputs& make) {
+    const at::Tensor logits = ops::logits_forward(make({rows, n}), make({vocabulary, n}));
+    const auto labels = make.places({rows}), scale = make.fp32({}), loss = make.fp32({rows});
+    return [=] {
+      ops::cross_entropy_(logits, labels, scale, loss);
+      return Tensors{};
+    };
+  });
+  list.add("loss of shared vocabulary" + shape, [=](const Inputs& make) {
+    const at::Tensor logits = ops::logits_forward(make({rows, n}), make({vocabulary, n}));
+    const auto labels = make.places({rows}), scale = make.fp32({}),
+               statistics = make.fp32({2, rows});
+    return [=] {
+      ops::cross_entropy_statistics(logits, labels, statistics);
+      ops::cross_entropy_gradient_(logits, labels, statistics[0], scale);
+      return Tensors{};
+    };
+  });
+}
+
+}  // namespace
+
+std::vector<CountedCase> counted_cases(at::ScalarType type) {
+  List list(type);
+  add_linear(list, 384, 256, 768);
+  add_linear(list, 384, 20, 36);  // no kernel takes it
+  for (const int64_t n : {256, 1024, 2560, 5120, 36}) {
+    add_norms(list, 200, n);
+    add_elementwise(list, 200, n);
+  }
+  add_norms(list, 5000, 1024);
+  add_attention(list, 2, 256, {.heads = 4, .key_heads = 4, .d = 64, .alibi = true});
+  add_attention(list, 2, 256, {.heads = 4, .key_heads = 4, .d = 80, .alibi = true});
+  add_attention(list, 2, 200, {.heads = 4, .key_heads = 4, .d = 64});
+  add_attention(list, 2, 384, {.heads = 8, .key_heads = 2, .d = 64});
+  add_attention(list, 3, 48, {.heads = 3, .key_heads = 3, .d = 8});
+  add_ends(list, 192, 256, 1000);
+  add_ends(list, 192, 256, 1003);
+  add_ends(list, 192, 36, 1003);
+  return list.all;
+}
+
+std::vector<std::string> described(const Tensors& outputs) {
+  std::vector<std::string> texts;
+  for (const at::Tensor& x : outputs) texts.push_back(concat(x.scalar_type(), " ", x.sizes()));
+  return texts;
+}
+
+Taken counted(const CountedCase& test, at::DeviceType type) {
+  register_meta_kernels();
+  const MetaStandsFor stands(type);
+  const Run run = test.prepare(at::kMeta);
+  MetaMemoryCounter counter;
+  const Tensors outputs = run();
+  return {described(outputs), counter.live_bytes(), counter.peak_bytes()};
+}
+
+}  // namespace tessera::testing
