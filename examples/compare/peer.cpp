@@ -24,7 +24,9 @@ struct Peer {
 const std::vector<Peer>& peers() {
   static const std::vector<Peer> all{
       {"hf", {"single", "ddp"}, {"none"}},
+      {"hf-compile", {"single", "ddp"}, {"none"}},
       {"torch", {"single", "ddp", "fsdp"}, {"none"}},
+      {"torch-compile", {"single", "ddp"}, {"none"}},
       {"deepspeed", {"single", "ddp", "zero1", "zero2", "zero3"}, offload_names()}};
   return all;
 }
@@ -37,7 +39,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 // Beside the program, where a build or an installation has them, or in the source tree.
 std::string script_of(const std::string& peer) {
-  const std::string file = "peer_" + peer + ".py", bin = program_folder();
+  const std::string file = "peer_" + peer.substr(0, peer.find('-')) + ".py", bin = program_folder();
   for (const std::string& folder :
        {bin + "/peers", bin + "/../share/tessera/peers", std::string(TESSERA_PEERS)}) {
     if (fs::exists(folder + "/" + file)) return folder + "/" + file;
@@ -118,7 +120,8 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   const int64_t steps = steps_of(row, row.prepared->train.size(), global);
   const double warmup = o.warmup_steps;
   JsonWriter work(/*indent=*/1);
-  work.begin_object().field("name", name).field("strategy", o.strategy);
+  work.begin_object().field("name", name).field("peer", row.peer);
+  work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.strategy);
   work.field("world_size", row.ranks).field("model", row.prepared->model.name);
   work.field("num_parameters", row.prepared->parameter_count());
   work.field("model_directory", fs::absolute(model_directory).string());

@@ -9,7 +9,7 @@ study=${1:-} size=${2:-}
 rows=$here/$study/$size.txt
 if [[ -z $study || -z $size || ! -f $rows ]]; then
   echo "usage: run.sh STUDY SIZE [OUTPUT_DIR] [flags]; there is no $study $size, but:" \
-    "$(cd "$here" && ls ./*/*.txt | sed 's#^\./##; s#/# #; s#\.txt$##' | paste -sd, | sed 's/,/, /g')" >&2
+    "$(cd "$here" && printf '%s\n' */*.txt | sed 's#/# #; s#\.txt$##' | paste -sd, | sed 's/,/, /g')" >&2
   exit 2
 fi
 output=${3:-runs/studies/$study-$size}
@@ -43,6 +43,7 @@ case $size in
     [[ $size != nodes* ]] || given+=(--launcher srun)
     ;;
 esac
+# shellcheck source=/dev/null
 [[ ! -f $here/$study/limits.sh ]] || source "$here/$study/limits.sh"
 status=0
 tessera-compare "${given[@]}" --rows "$rows" --output_dir "$output/rows" "$@" || status=$?
@@ -50,5 +51,7 @@ tessera-compare "${given[@]}" --rows "$rows" --output_dir "$output/rows" "$@" ||
 if [[ -f $here/$study/train.sh ]]; then
   "$here/$study/train.sh" "$size" "$output/train" || status=$?
 fi
-tessera-report "$output/rows" $([[ ! -d $output/train ]] || echo "$output/train") --output_dir "$output/report"
+runs=("$output/rows")
+[[ ! -d $output/train ]] || runs+=("$output/train")
+tessera-report "${runs[@]}" --output_dir "$output/report"
 exit $status

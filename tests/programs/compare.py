@@ -215,17 +215,19 @@ missing = folder / "packages"
 (missing / "torch/__init__.py").write_text("")
 (missing / "transformers/__init__.py").write_text("raise ImportError('not for this test')\n")
 out = folder / "peers"
-result = launch(COMPARE, [*four, "--strategies", "ddp", "--peer", "torch", "--rank_counts", "1", "--python", sys.executable,
+result = launch(COMPARE, [*four, "--strategies", "ddp", "--peer", "torch,torch-compile", "--rank_counts", "1", "--python", sys.executable,
                           "--output_dir", str(out)], environment={"PYTHONPATH": str(missing)})
 rows = rows_of(out)
-check.that(result.code == 0 and list(rows) == ["single-1", "ddp-1", "torch-single-1"], f"a peer is a row: {list(rows)}", result)
-peer = list(rows.values())[-1]
+check.that(result.code == 0 and list(rows) == ["single-1", "ddp-1", "torch-single-1", "torch-compile-single-1"], f"a peer is a row: {list(rows)}", result)
+peer = rows["torch-single-1"]
 check.that(peer["peer"] == "torch" and peer["verdict"] == "not available" and "transformers" in peer["message"] and
            "not for this test" in peer["message"], f"a missing package is a row: {peer}", result)
 steps = [json.loads(line) for line in (out / "logs/torch-single-1.rows.jsonl").read_text().splitlines()]
 start = json.loads((out / "single-1/metrics.jsonl").read_text().splitlines()[0])
 check.that(len(steps) == 4 and start["num_train_steps"] == 4 and all(len(row["labels"]) == len(row["input_ids"]) for row in steps),
            "a peer gets the rows of all steps")
+compiled = [json.loads((out / f"logs/{name}-single-1.json").read_text())["compile"] for name in ("torch", "torch-compile")]
+check.that(compiled == [False, True], f"a compiled peer is told to compile: {compiled}")
 out = folder / "no-python"
 result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer hf\n"), "--python", "no-such-python", "--output_dir", str(out)])
 check.that(result.code == 0 and rows_of(out)["hf-single-1"]["message"] == "no-such-python was not found", "no Python, no failure", result)
@@ -239,7 +241,7 @@ for text, pieces in [
     ("2 --strategy ddp --name a/b", ["bad.txt:1", "--name a/b"]),
     ("2 --strategy ddp\n2 --strategy ddp", ["two rows are called ddp-2", "--name"]),
     ("2 --deepspeed missing.json", ["bad.txt:1", "missing.json"]),
-    ("1 --peer hg", ["bad.txt:1", "--peer hg", "hf, torch, deepspeed", "nearest is hf"]),
+    ("1 --peer hg", ["bad.txt:1", "--peer hg", "hf, hf-compile, torch, torch-compile, deepspeed", "nearest is hf"]),
     ("2 --peer hf --strategy zero3", ["bad.txt:1", "--peer hf", "zero3", "single, ddp"]),
     ("2 --peer torch --strategy fsdp --offload optimizer", ["bad.txt:1", "--peer torch", "--offload optimizer"]),
     ("# nothing", ["has no row"]),

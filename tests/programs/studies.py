@@ -26,7 +26,7 @@ def run(*arguments):
     return Result(done.returncode, done.stdout.decode(errors="replace"), " ".join(command))
 
 
-names = {path.name for path in STUDIES.iterdir() if path.is_dir()}
+names = {path.parent.name for path in STUDIES.glob("*/cpu.txt")}
 check.that(names == {"zero_stages", "offload", "fsdp", "pipeline", "tensor", "weak_scaling", "small_gpu"}, f"the studies: {names}")
 TABLES = {"zero_stages": {"1", "2", "6", "7a"}, "offload": {"3", "4", "7d"}, "fsdp": {"7b"}, "pipeline": {"7c"},
           "tensor": {"1", "2"}, "weak_scaling": {"5a"}, "small_gpu": {"1", "4"}}

@@ -14,7 +14,7 @@ from support import DATA, Checker, launch  # noqa: E402
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_peers_"))
 (folder / "rows.txt").write_text("1 --strategy single\n1 --peer hf\n1 --peer torch\n2 --peer torch\n2 --peer torch --strategy fsdp\n"
-                                 "2 --peer hf --gradient_checkpointing\n1 --peer deepspeed\n")
+                                 "2 --peer hf --gradient_checkpointing\n1 --peer torch-compile\n1 --peer deepspeed\n")
 for model in ("bloom-tiny", "gpt2-tiny", "llama-tiny"):
     out = folder / model
     result = launch("tessera-compare", ["--model_config", model, "--tokenizer", str(DATA / "tokenizer"), "--max_seq_length", "96",

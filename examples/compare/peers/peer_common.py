@@ -90,7 +90,7 @@ class Recorder:
     """metrics.jsonl of rank 0, in the events of docs/schema/metrics.schema.json. Steps are timed between calls of step(),
     each of which waits for the device."""
 
-    def __init__(self, work, peer, torch, versions):
+    def __init__(self, work, torch, versions):
         self.work, self.torch, self.cuda = work, torch, torch.cuda.is_available()
         self.begin = self.last = time.time()
         self.seconds, self.tokens, self.losses = [], [], []
@@ -102,7 +102,7 @@ class Recorder:
         same = ["strategy", "world_size", "model", "num_parameters", "dataset", "dataset_sha256", "max_seq_length",
                 "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size", "num_train_samples", "offload",
                 "pin_memory", "seed"]
-        self.write("run_start", {"peer": peer, "exp": f"{peer}_{work.name}", "device": device, "parameter_dtype": work.dtype,
+        self.write("run_start", {"peer": work.peer, "exp": f"{work.peer}_{work.name}", "device": device, "parameter_dtype": work.dtype,
                                  "num_train_steps": work.max_steps, "dp": WORLD, "tp": 1, "pp": 1, **versions,
                                  **{key: getattr(work, key) for key in same}})
 

@@ -35,7 +35,7 @@ def run(work, torch, transformers, deepspeed):
     else:
         optimizer = deepspeed.ops.adam.DeepSpeedCPUAdam(groups, **settings)
     engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration(work))
-    recorder = peer_common.Recorder(work, "deepspeed", torch, {
+    recorder = peer_common.Recorder(work, torch, {
         "torch_version": torch.__version__, "transformers_version": transformers.__version__, "deepspeed_version": deepspeed.__version__})
     recorder.train_begins()
     for number, parts in enumerate(work.steps()):

@@ -5,7 +5,7 @@ from peer_common import WORLD
 
 def run(work, torch, transformers, _):
     model = peer_common.load_model(work, transformers, torch.float32)
-    recorder = peer_common.Recorder(work, "hf", torch, {"torch_version": torch.__version__, "transformers_version": transformers.__version__})
+    recorder = peer_common.Recorder(work, torch, {"torch_version": torch.__version__, "transformers_version": transformers.__version__})
     seen = []
 
     def collate(batch):
@@ -33,7 +33,7 @@ def run(work, torch, transformers, _):
         adam_beta1=work.adam_beta1, adam_beta2=work.adam_beta2, adam_epsilon=work.adam_epsilon, max_grad_norm=work.max_grad_norm,
         lr_scheduler_type=work.lr_scheduler_type, warmup_steps=work.warmup_steps, seed=work.seed, bf16=work.dtype == "bf16",
         fp16=work.dtype == "fp16", gradient_checkpointing=work.gradient_checkpointing, logging_steps=1, save_strategy="no",
-        report_to=[], disable_tqdm=True, use_cpu=not torch.cuda.is_available(), remove_unused_columns=False)
+        report_to=[], disable_tqdm=True, torch_compile=work.compile, use_cpu=not torch.cuda.is_available(), remove_unused_columns=False)
     trainer = InOrder(model=model, args=arguments, train_dataset=work.all_rows(), data_collator=collate, callbacks=[Watch()])
     trainer.train()
     recorder.end()

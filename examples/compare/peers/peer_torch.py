@@ -5,6 +5,12 @@ import peer_common
 from peer_common import LOCAL_RANK, WORLD
 
 
+def summed_loss(logits, labels):
+    import torch
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100,
+                                             reduction="sum")
+
+
 def run(work, torch, transformers):
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", LOCAL_RANK) if cuda else torch.device("cpu")
@@ -15,11 +21,16 @@ def run(work, torch, transformers):
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[work.dtype]
     torch.manual_seed(work.seed)
     model = peer_common.load_model(work, transformers, torch.float32).to(device)
+    body = model.transformer.h if hasattr(model, "transformer") else model.model.layers
+    loss_of = summed_loss
+    if work.compile:  # blocks are compiled once for all layers
+        for block in body:
+            block.compile()
+        loss_of = torch.compile(summed_loss)
     sharded = work.strategy == "fsdp" and WORLD > 1
     if sharded:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-        body = model.transformer.h if hasattr(model, "transformer") else model.model.layers
         for block in body:
             fully_shard(block, mp_policy=policy)
         fully_shard(model, mp_policy=policy)
@@ -28,7 +39,7 @@ def run(work, torch, transformers):
     optimizer = torch.optim.AdamW(peer_common.parameter_groups(model, work.weight_decay), lr=work.learning_rate,
                                   betas=(work.adam_beta1, work.adam_beta2), eps=work.adam_epsilon, fused=cuda)
     scaler = torch.amp.GradScaler(device.type, enabled=work.dtype == "fp16")
-    recorder = peer_common.Recorder(work, "torch", torch, {"torch_version": torch.__version__, "transformers_version": transformers.__version__})
+    recorder = peer_common.Recorder(work, torch, {"torch_version": torch.__version__, "transformers_version": transformers.__version__})
     recorder.train_begins()
     for number, parts in enumerate(work.steps()):
         batches = [{key: value.to(device) for key, value in work.collate(part, torch).items()} for part in parts]
@@ -44,8 +55,7 @@ def run(work, torch, transformers):
             quiet = model.no_sync() if WORLD > 1 and not sharded and not last else contextlib.nullcontext()
             with quiet, torch.autocast(device.type, dtype, enabled=dtype != torch.float32 and not sharded):
                 logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-                loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten(),
-                                                         ignore_index=-100, reduction="sum")
+                loss = loss_of(logits, batch["labels"])
                 # gradients are averaged over ranks
                 scaler.scale(loss * (WORLD / targets)).backward()
             sums[1] += loss.detach()
