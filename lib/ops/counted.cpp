@@ -27,13 +27,17 @@ at::Tensor empty_by_token(const at::Tensor& like) {
       .transpose(1, 2);
 }
 
-// What LibTorch's flash backward on CUDA sums the queries' gradient in.
-at::Tensor flash_sums(int64_t batch, int64_t heads, int64_t sequence, int64_t head_size,
-                      const at::Tensor& like) {
+// What LibTorch's flash backward on CUDA sums the queries' gradient in: whole tiles of each
+// sequence, or one more tile for each packed row.
+at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64_t heads,
+                      int64_t head_size, const at::Tensor& like) {
   constexpr int64_t kTile = 128, kColumns = 32;
-  const int64_t rows = (sequence + kTile - 1) / kTile * kTile;
+  const int64_t whole = (sequence + kTile - 1) / kTile * kTile;
+  const int64_t rows = packed_rows > 0
+                           ? batch * sequence + static_cast<int64_t>(packed_rows) * kTile
+                           : batch * whole;
   const int64_t d = (head_size + kColumns - 1) / kColumns * kColumns;
-  return empty_fp32({batch, heads, rows, d + 1}, like);
+  return empty_fp32({rows, heads, d + 1}, like);
 }
 
 // LibTorch's flash kernels: the CPU's has tiles of scores for every thread, CUDA's backward sums
@@ -55,7 +59,8 @@ class CountedAttention : public Function<CountedAttention> {
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const at::Tensor dq = empty_by_token(q), dk = empty_by_token(k), dv = empty_by_token(v);
     if (runs_on_gpu(q)) {
-      const at::Tensor sums = flash_sums(q.size(0), q.size(1), q.size(2), q.size(3), q);
+      const at::Tensor sums =
+          flash_sums(q.size(0), q.size(2), /*packed_rows=*/0, q.size(1), q.size(3), q);
     } else {
       const auto tiles = tiles_of(q, k, /*scores=*/2, /*columns=*/1);
     }
@@ -116,8 +121,9 @@ int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) {
 
 bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
   const int64_t d = head_size(qkv, attention);
-  return is_16_bit(qkv) && !mask.defined() && d % 8 == 0 && d <= 128 && qkv.size(1) > 1 &&
-         !(attention.dropout.on() && attention.slopes.defined());
+  if (!is_16_bit(qkv) || mask.defined() || d % 8 != 0) return false;
+  if (attention.dropout.on()) return !attention.slopes.defined() && d <= 256;
+  return d <= 128 && qkv.size(1) > 1;
 }
 
 at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
@@ -275,12 +281,12 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   if (attention.dropout.on()) {
     const at::Tensor parts = at::empty_like(qkv);  // of queries, keys and values alone
     {
-      const at::Tensor sums =
-          flash_sums(qkv.size(0), attention.heads, qkv.size(1), head_size(qkv, attention), qkv);
-      // A key head's queries each have their own before these are added up.
-      at::Tensor of_queries;
-      if (attention.key_heads < attention.heads) of_queries = at::empty_like(forward.output);
-      const at::Tensor twice = of_queries.defined() ? at::empty_like(of_queries) : at::Tensor();
+      const at::Tensor sums = flash_sums(qkv.size(0), qkv.size(1), packed.lengths.size(),
+                                         attention.heads, head_size(qkv, attention), qkv);
+      // A key head's queries have gradients of its keys and values each before they are added up.
+      const bool apart = attention.key_heads < attention.heads;
+      const at::Tensor of_keys = apart ? at::empty_like(forward.output) : at::Tensor(),
+                       of_values = apart ? at::empty_like(forward.output) : at::Tensor();
     }
     return at::empty_like(qkv);
   }

@@ -9,6 +9,7 @@
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
+#include "tessera/core/meta.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera::ops {
@@ -73,19 +74,14 @@ SeededDevice::~SeededDevice() {
 
 at::Tensor dropout_factors(at::IntArrayRef shape, at::ScalarType dtype, const Dropout& dropout,
                            at::Device device) {
-  if (device.is_cuda()) {  // by the kernel, which takes all fp32 tensors
-    const at::Tensor ones = at::ones(shape, at::dtype(at::kFloat).device(device));
-    return dropout_add(ones, {}, dropout).to(dtype);
-  }
-  const bool wide = dtype == at::kDouble;
-  const at::Tensor factors =
-      at::empty(shape, at::dtype(wide ? at::kDouble : at::kFloat).device(device));
-  if (!device.is_meta()) {
-    if (wide) {
-      draw_factors(dropout, factors.mutable_data_ptr<double>(), factors.numel());
-    } else {
-      draw_factors(dropout, factors.mutable_data_ptr<float>(), factors.numel());
-    }
+  const bool wide = dtype == at::kDouble && device.is_cpu();
+  at::Tensor factors = at::empty(shape, at::dtype(wide ? at::kDouble : at::kFloat).device(device));
+  if (runs_on_gpu(factors)) {  // by the kernel, which takes all fp32 tensors
+    factors = dropout_add(factors.fill_(1), {}, dropout);
+  } else if (wide) {
+    draw_factors(dropout, factors.mutable_data_ptr<double>(), factors.numel());
+  } else if (device.is_cpu()) {
+    draw_factors(dropout, factors.mutable_data_ptr<float>(), factors.numel());
   }
   return factors.to(dtype);
 }

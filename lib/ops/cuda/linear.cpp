@@ -20,21 +20,27 @@ bool is_transposed(const at::Tensor& weight) {
   return !weight.is_contiguous() && weight.stride(-1) != 1 && weight.stride(0) == 1;
 }
 
-at::Tensor as_stored(const at::Tensor& weight) {
-  return is_transposed(weight) ? weight.t() : weight;
+// Of the weight as it is stored: views would cost the host more than the rest of a product.
+int64_t stored_leading(const at::Tensor& weight) {
+  return is_transposed(weight) ? weight.stride(1) : leading(weight);
+}
+
+bool is_stored_matrix(const at::Tensor& weight) {
+  if (!is_transposed(weight)) return is_matrix(weight);
+  return is_16_bit(weight) && is_aligned(weight) && weight.size(0) % 8 == 0 &&
+         weight.stride(1) % 8 == 0;
 }
 
 bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
-  const at::Tensor stored = as_stored(weight);
-  return is_matrix(x) && is_matrix(stored) && x.scalar_type() == weight.scalar_type() &&
-         weight.size(1) % 8 == 0 && stored.size(1) % 8 == 0;
+  return is_matrix(x) && is_stored_matrix(weight) && x.scalar_type() == weight.scalar_type() &&
+         weight.size(1) % 8 == 0;
 }
 
 Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, void* out, int64_t ldd) {
   Gemm g;
   g.m = weight.size(0), g.n = row_count(x), g.k = weight.size(1);
   g.transpose_a = !is_transposed(weight);
-  g.a = weight.data_ptr(), g.lda = leading(as_stored(weight));
+  g.a = weight.data_ptr(), g.lda = stored_leading(weight);
   g.b = x.data_ptr(), g.ldb = leading(x);
   g.d = out, g.ldd = ldd;
   g.type = g.out_type = x.scalar_type();
@@ -71,7 +77,7 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
   Gemm g;
   g.m = weight.size(1), g.n = row_count(gradient), g.k = weight.size(0);
   g.transpose_a = is_transposed(weight);
-  g.a = weight.data_ptr(), g.lda = leading(as_stored(weight));
+  g.a = weight.data_ptr(), g.lda = stored_leading(weight);
   g.b = gradient.data_ptr(), g.ldb = leading(gradient);
   g.d = result.data_ptr(), g.ldd = weight.size(1);
   g.type = g.out_type = gradient.scalar_type();
