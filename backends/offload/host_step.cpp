@@ -6,6 +6,7 @@
 
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
+#include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
 
 namespace tessera {
@@ -76,6 +77,7 @@ void HostStep::gradient_ready(size_t unit) {
   ready.record(context_.device);
   ready.block(*to_host_);
   const StreamScope scope(*to_host_);
+  const CopyScope copies(*to_host_);
   StreamTimer& timer = times_of(unit, steps_).to_host;
   timer.start(*to_host_);
   for (const Piece& piece : units_[unit].pieces) {
@@ -131,6 +133,7 @@ void HostStep::complete(size_t unit) {
   Traffic& traffic = traffic_[unit];
   if (!traffic.pending) return;
   const TraceRange range("offload wait");
+  const PhaseScope phase(Phase::kOptimizer);
   StreamTimer& stall = times_of(unit, steps_ - 1).stall;
   stall.start(current_stream(context_.device));
   {
@@ -234,6 +237,7 @@ void HostStep::send(size_t index) {
   const at::Tensor source = is_16_bit() ? low_precision(unit) : unit.master;
   const StreamScope scope(*to_device_);
   if (traffic.bytes_to_device > 0) {
+    const CopyScope copies(*to_device_);
     StreamTimer& timer = times_of(index, steps_ - 1).to_device;
     timer.start(*to_device_);
     for (const Piece& piece : unit.pieces) {

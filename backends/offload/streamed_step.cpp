@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
 
 namespace tessera {
@@ -102,6 +103,7 @@ void StreamedStep::step(const StepScalars& scalars) {
 void StreamedStep::load(Chunk& chunk, Slot& slot) {
   slot.stored.block(*load_stream_);
   const StreamScope scope(*load_stream_);
+  const CopyScope copies(*load_stream_);
   chunk.load[turn()].start(*load_stream_);
   const Unit& unit = units_[chunk.unit];
   const FlatRange in_slot{0, chunk.range.numel};
@@ -151,6 +153,7 @@ void StreamedStep::store(Chunk& chunk, Slot& slot) {
   slot.updated.record(*update_stream_);
   slot.updated.block(*store_stream_);
   const StreamScope scope(*store_stream_);
+  const CopyScope copies(*store_stream_);
   chunk.store[turn()].start(*store_stream_);
   const Unit& unit = units_[chunk.unit];
   const FlatRange in_slot{0, chunk.range.numel};
@@ -174,6 +177,7 @@ void StreamedStep::complete(size_t unit) {
   Progress& progress = progress_[unit];
   if (!progress.pending) return;
   progress.pending = false;
+  const PhaseScope phase(Phase::kOptimizer);
   StreamTimer& stall = progress.stall[turn()];
   stall.start(current_stream(context_.device));
   progress.ready.block(context_.device);

@@ -5,23 +5,28 @@
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/core/device.h"
 
 namespace tessera::programs {
 
 // Every rank calls the two in turn, once a step.
 class RankTimes {
  public:
-  explicit RankTimes(Communicator& world) : world_(world) {}
+  explicit RankTimes(Communicator& world);
 
   // Collective: seconds this rank has worked in the step, not counting what it waited for others.
   void tell(double work_s);
-  // Of all ranks, as told last; empty when nothing was.
+  // Of all ranks, as told last; empty when nothing was. Waits until all have told.
   std::vector<double> read();
 
  private:
   Communicator& world_;
-  at::Tensor mine_, all_;
+  c10::Stream stream_;      // beside what computes
+  at::Tensor mine_, all_;   // on the world's device
+  at::Tensor told_, read_;  // on the host
   Work work_;
+  Marker here_;
+  bool under_way_ = false;
 };
 
 }  // namespace tessera::programs

@@ -241,7 +241,7 @@ void TrainingRun::open_output() {
     writer_->resume_from(steps_);
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
-  if (world_.size() > 1 && world_.device().is_cpu()) rank_times_.emplace(world_);
+  if (world_.size() > 1) rank_times_.emplace(world_);
   run_memory_ = std::make_unique<RunMemory>(prepared_, *mesh_, planned_);
   reset_device_peak(world_.device());
 }
@@ -349,6 +349,7 @@ void TrainingRun::record_failure(const std::exception& error) {
                          : memory ? ErrorCode::kResourceExhausted
                                   : ErrorCode::kInternal;
   try {
+    if (held_) recorder_->step(*held_);
     recorder_->anomaly({.kind = memory ? "oom" : error_code_name(code), .detail = error.what()});
     recorder_->finish({.exit_code = exit_code(code)});
   } catch (const std::exception&) {

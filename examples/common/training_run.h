@@ -59,6 +59,9 @@ class TrainingRun {
   void record(const std::vector<SavedCheckpoint>& saved);
   [[noreturn]] void stop();
   void on_step(const StepReport& report);
+  void tell_work(const StepReport& step);
+  // work_s: of each rank; may be empty.
+  void report_step(metrics::StepRecord record, const std::vector<double>& work_s);
   void note_straggler(const std::vector<double>& work_s, int64_t step);
   std::string export_final();  // returns the hash of all parameters
   void finish(int exit_code, const std::string& hash);
@@ -89,7 +92,8 @@ class TrainingRun {
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
   std::unique_ptr<CheckpointWriter> writer_;           // null: no checkpoints are written
   StopAgreement agreement_;
-  std::optional<RankTimes> rank_times_;  // several ranks, on the CPU
+  std::optional<RankTimes> rank_times_;      // several ranks
+  std::optional<metrics::StepRecord> held_;  // until it is known what the ranks worked
   metrics::StragglerWatch straggler_watch_;
   bool stopping_ = false;  // all ranks know of a signal to one of them
   std::optional<Resumed> resumed_;

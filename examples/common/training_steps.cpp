@@ -1,6 +1,7 @@
 // The steps of a run, with evaluations and checkpoints between them.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "examples/common/answers.h"
 #include "examples/common/class_predictions.h"
@@ -15,6 +16,7 @@
 namespace tessera::programs {
 namespace {
 
+constexpr double kUnknownWork = -1;
 constexpr int64_t kStepsUntilFull = 2;  // then the device's memory is filled as it will be
 
 double metric_of(const metrics::EvalRecord& record, const std::string& name) {
@@ -67,6 +69,7 @@ void TrainingRun::train_until(int64_t step) {
         return micro_batches;
       },
       [&](const StepReport& report) { on_step(report); }, [&](int64_t) { return between_steps(); });
+  if (held_) report_step(*std::exchange(held_, {}), rank_times_->read());
   run_memory_->end();
 }
 
@@ -77,8 +80,6 @@ void TrainingRun::on_step(const StepReport& report) {
   sent_before_.pop_front();
   const int64_t sent = sent_before_.empty() ? bytes_sent(*mesh_, *strategy_) : sent_before_.front();
   const DeviceMemory memory = device_memory(world_.device());
-  const std::vector<double> work_s = rank_times_ ? rank_times_->read() : std::vector<double>();
-  if (!reports()) return;
   metrics::StepRecord r;
   r.step = report.step;
   r.epoch = epoch();
@@ -108,12 +109,30 @@ void TrainingRun::on_step(const StepReport& report) {
     r.backward_s = report.phases->backward_s;
     r.comm_exposed_s = report.phases->communication_s;
     r.optimizer_s = report.phases->optimizer_s;
+    r.h2d_d2h_s = report.phases->copies_s;
   }
-  if (!work_s.empty()) {
-    r.slowest_rank = std::ranges::max_element(work_s) - work_s.begin();
-    note_straggler(work_s, report.step);
+  if (!rank_times_ || world_.device().is_cpu()) {
+    report_step(r, rank_times_ ? rank_times_->read() : std::vector<double>());
+    return;
   }
-  recorder_->step(r);
+  // What the ranks worked is known with the next step's report.
+  if (held_) report_step(*held_, rank_times_->read());
+  held_ = r;
+  tell_work(report);
+}
+
+void TrainingRun::tell_work(const StepReport& step) {
+  rank_times_->tell(step.phases ? step.phases->step_s - step.phases->communication_s
+                                : kUnknownWork);
+}
+
+void TrainingRun::report_step(metrics::StepRecord record, const std::vector<double>& work_s) {
+  if (!reports()) return;
+  if (!work_s.empty() && !std::ranges::count(work_s, kUnknownWork)) {
+    record.slowest_rank = std::ranges::max_element(work_s) - work_s.begin();
+    note_straggler(work_s, record.step);
+  }
+  recorder_->step(record);
 }
 
 // Stages have unequal work: there the slowest one is the layout's.
@@ -211,10 +230,7 @@ void TrainingRun::save() {
 }
 
 bool TrainingRun::between_steps() {
-  const StepReport& step = trainer_->latest();
-  if (rank_times_ && step.phases) {
-    rank_times_->tell(step.step_time_s - step.phases->communication_s);
-  }
+  if (rank_times_ && world_.device().is_cpu()) tell_work(trainer_->latest());
   if (writer_ == nullptr) return true;
   if (++steps_here_ == kStepsUntilFull) writer_->reserve(strategy_->state());
   record(writer_->poll());

@@ -165,10 +165,11 @@ Figure memory_figure(const Study& study) {
 }
 
 Figure phases_figure(const Study& study) {
-  constexpr Category kPhases[] = {
-      {"data_time_s", "data", 4},      {"forward_s", "forward", 0},
-      {"backward_s", "backward", 5},   {"comm_exposed_s", "waiting for communication", 1},
-      {"optimizer_s", "optimizer", 2}, {"h2d_d2h_s", "host and device", 3}};
+  constexpr Category kPhases[] = {{"data_time_s", "data", 4},
+                                  {"forward_s", "forward", 0},
+                                  {"backward_s", "backward", 5},
+                                  {"comm_exposed_s", "waiting for communication", 1},
+                                  {"optimizer_s", "optimizer", 2}};
   BarChart chart{.title = "Step time by phase", .x_title = "ms"};
   for (const Category& one : kPhases) {
     chart.categories.push_back(one.title);
@@ -191,12 +192,13 @@ Figure phases_figure(const Study& study) {
     bar.label = number_text(*whole * 1e3) + " ms";
     chart.bars.push_back(std::move(bar));
   }
-  return finish(study,
-                {.id = "phases",
-                 .title = chart.title,
-                 .about = "Means over the steps, on the host of the reporting rank. Work that runs "
-                          "beside another phase counts in none."},
-                chart);
+  return finish(
+      study,
+      {.id = "phases",
+       .title = chart.title,
+       .about = "Means over the steps of the reporting rank. Work that runs beside another "
+                "phase counts in none."},
+      chart);
 }
 
 Figure scaling_figure(const Study& study) {

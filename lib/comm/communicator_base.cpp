@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/core/error.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera {
 namespace {
@@ -15,6 +16,7 @@ class JoinedWorks final : public Work::Impl {
  public:
   explicit JoinedWorks(std::vector<Work> works) : works_(std::move(works)) {}
   void wait() override {
+    const PhaseScope phase(Phase::kCommunication);  // one wait
     for (Work& work : works_) work.wait();
   }
 

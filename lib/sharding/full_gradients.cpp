@@ -1,5 +1,8 @@
 #include <ATen/ops/zeros.h>
 
+#include <optional>
+
+#include "tessera/core/phase_clock.h"
 #include "tessera/sharding/gradient_store.h"
 
 namespace tessera {
@@ -70,6 +73,9 @@ void FullGradients::wait(Bucket& bucket) {
 
 void FullGradients::finish() {
   launch_bucket();
+  // To the stream all are one wait; on the CPU what follows each is work.
+  std::optional<PhaseScope> phase;
+  if (!comm_.device().is_cpu()) phase.emplace(Phase::kCommunication);
   for (auto& bucket : pending_) wait(bucket);
   pending_.clear();
 }

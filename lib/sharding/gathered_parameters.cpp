@@ -5,6 +5,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/host_memory.h"
+#include "tessera/core/phase_clock.h"
 #include "tessera/sharding/parameter_store.h"
 
 namespace tessera {
@@ -113,6 +114,7 @@ c10::Stream GatheredParameters::fetch(size_t unit) {
   slot_free.record(comm_.device());
   slot_free.block(stream);
   const StreamScope scope(stream);
+  const CopyScope copies(stream);
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     if (layout.segments()[segment].offset >= layout.resident_begin()) break;
     own_place(unit, segment).copy_(owned(unit, segment), /*non_blocking=*/true);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/core/device.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera {
 
@@ -159,6 +160,7 @@ void GradientWire::settle_until(uint64_t number) {
   }
   Marker done;
   done.record(stream_);
+  const PhaseScope phase(Phase::kCommunication);
   done.block(current_stream(stream_.device()));
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tessera/core/clock.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
 
@@ -12,6 +13,7 @@ namespace tessera {
 namespace {
 
 std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& micro_batches, at::Device device) {
+  const CopyScope copies(current_stream(device));
   std::vector<MicroBatch> moved;
   for (const auto& micro_batch : micro_batches) moved.push_back(micro_batch.to(device));
   return moved;
@@ -27,6 +29,7 @@ struct Trainer::Pending {
 Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
     : strategy_(strategy),
       options_(options),
+      clock_(options.device),
       scaler_(options.loss_scaler, options.device),
       plateau_(options.schedule.peak, options.schedule.options) {
   options.schedule.validate();
@@ -43,10 +46,13 @@ int64_t Trainer::fit(const BatchSource& source,
   last_end_s_ = now_s();
   int64_t made = 0;
   while (options_.max_steps == 0 || steps_ < options_.max_steps) {
-    take_phase_times();
+    clock_.begin_step();
     const double wait_begin = now_s();
     const std::vector<MicroBatch> micro_batches = source();
-    if (micro_batches.empty()) break;
+    if (micro_batches.empty()) {
+      clock_.drop_step();
+      break;
+    }
     auto next = std::make_unique<Pending>();
     next->report.data_time_s = now_s() - wait_begin;
     next->report.step = ++steps_;
@@ -56,10 +62,7 @@ int64_t Trainer::fit(const BatchSource& source,
     if (pending_ != nullptr) on_step(pending_->report);
     pending_ = std::move(next);
     // On the CPU the step is over, and its time is not the next one's.
-    if (options_.device.is_cpu()) {
-      finish_step();
-      pending_->report.phases = take_phase_times();
-    }
+    if (options_.device.is_cpu()) finish_step();
     if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {
@@ -91,6 +94,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   pending.values.emplace(std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf,
                                                  result.target_count, result.sample_count,
                                                  result.token_count});
+  clock_.end_step();
 }
 
 const StepReport& Trainer::finish_step() {
@@ -98,6 +102,7 @@ const StepReport& Trainer::finish_step() {
   if (!pending_->values) return report;
   const std::vector<double> values = pending_->values->read();
   pending_->values.reset();
+  report.phases = clock_.read();
   report.loss = values[0];
   report.grad_norm = values[1];
   report.clip_coefficient = values[2];

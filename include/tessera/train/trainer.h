@@ -48,7 +48,7 @@ struct StepReport {
   int64_t samples = 0, tokens = 0;
   double step_time_s = 0;            // from the previous step's end to this one's
   double data_time_s = 0;            // waiting for the source
-  std::optional<PhaseTimes> phases;  // where the host computes
+  std::optional<PhaseTimes> phases;  // of the device
 };
 
 struct EvalReport {
@@ -96,6 +96,7 @@ class Trainer {
 
   Strategy& strategy_;
   TrainerOptions options_;
+  PhaseClock clock_;
   LossScaler scaler_;
   PlateauRate plateau_;
   std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "tessera/core/error.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera::nccl {
 namespace {
@@ -42,6 +43,7 @@ class NcclCommunicator::CollectiveWork final : public Work::Impl {
         signal_(std::move(signal)) {}
   void wait() override {
     signal_->throw_if_raised();
+    const PhaseScope phase(Phase::kCommunication);
     done_->block(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
     kept_.release();
   }

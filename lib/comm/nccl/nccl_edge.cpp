@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "lib/comm/nccl/nccl_job.h"
+#include "tessera/core/phase_clock.h"
 
 namespace tessera::nccl {
 namespace {
@@ -39,6 +40,7 @@ class Edge::Transfer final : public Work::Impl {
       if (!launched_) throw Error(*edge_->error_);
     }
     edge_->job_->signal->throw_if_raised();
+    const PhaseScope phase(Phase::kCommunication);
     after_->block(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
     kept_.release();
   }
