@@ -7,6 +7,7 @@
 #include "examples/common/device_memory.h"
 #include "examples/common/layout.h"
 #include "tessera/core/error.h"
+#include "tessera/core/pci_address.h"
 #include "tessera/metrics/resource_sampler.h"
 #include "tessera/plan/memory_plan.h"
 
@@ -24,10 +25,8 @@ Card card_of(at::Device device) {
 
 // What the driver says is in use of this device, by anybody.
 std::optional<int64_t> used_bytes(at::Device device) {
-  const metrics::GpuMonitor monitor;
-  const auto index = static_cast<size_t>(device.index());
-  if (device.is_cpu() || index >= monitor.gpus().size()) return std::nullopt;
-  return monitor.read(index).memory_used_bytes;
+  const metrics::GpuMonitor monitor({pci_address(device)});
+  return monitor.gpus().empty() ? std::nullopt : monitor.read(0).memory_used_bytes;
 }
 
 double or_unknown(const std::optional<int64_t>& bytes) {

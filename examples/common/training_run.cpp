@@ -12,6 +12,7 @@
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_memory.h"
 #include "tessera/core/log.h"
 #include "tessera/metrics/statistics.h"
 #include "tessera/optim/adamw.h"
@@ -226,11 +227,8 @@ void TrainingRun::open_output() {
     recorder_->start(start_record());
     for (const metrics::DataRecord& file : prepared_.data_files) recorder_->data(file);
     if (resumed_) recorder_->checkpoint({.path = resumed_->path, .restored_from = resumed_->path});
-    sampler_ = std::make_unique<metrics::ResourceSampler>(
-        metrics::ResourceSamplerOptions{.tree_root = metrics::node_tree_root(launch_.launcher)},
-        [recorder = recorder_.get()](const metrics::ResourceRecord& r) { recorder->resource(r); });
   }
-  control_.exchange("");  // nobody trains when rank 0 cannot write
+  start_sampler();  // nobody trains when rank 0 cannot write
   if (options_.save_strategy != "no") {
     writer_ = std::make_unique<CheckpointWriter>(
         world_, options_.output_dir,
@@ -308,6 +306,7 @@ metrics::RunStartRecord TrainingRun::start_record() const {
 
 std::string TrainingRun::export_final() {
   sampler_.reset();
+  pinned_peak_ = pinned_memory().peak_bytes;
   if (recorder_) recorder_->end_of_training();
   if (reports() && options_.save_final && continues_in_place(options_)) {
     std::error_code error;
@@ -321,17 +320,16 @@ void TrainingRun::finish(int exit_code, const std::string& hash) {
   const DeviceMemory memory = device_memory(world_.device());
   const std::vector<int64_t> peaks = largest_over_ranks(
       {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1)});
-  if (!reports()) return;
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
+  gather_resources(info);
+  if (!reports()) return;
   if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
   if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
-  info.extra = {{"parameter_bytes", memory_[0]},
-                {"gradient_bytes", memory_[1]},
-                {"optimizer_bytes", memory_[2]},
-                {"buffer_bytes", memory_[3]},
-                {"host_bytes", memory_[4]},
-                {"pinned_bytes", memory_[5]},
-                {"comm_bytes", bytes_sent(*mesh_, *strategy_)}};
+  const char* kinds[] = {"parameter", "gradient", "optimizer", "buffer", "host", "pinned"};
+  for (size_t i = 0; i < std::size(kinds); ++i) {
+    info.extra.emplace_back(concat(kinds[i], "_bytes"), memory_[i]);
+  }
+  info.extra.emplace_back("comm_bytes", bytes_sent(*mesh_, *strategy_));
   for (auto& field : memory_fields(lines, run_memory_->rank())) info.extra.push_back(field);
   recorder_->finish(info);
   recorder_.reset();

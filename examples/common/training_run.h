@@ -47,6 +47,8 @@ class TrainingRun {
   int64_t last_step() const;
   void describe();
   void open_output();
+  void start_sampler();
+  void gather_resources(metrics::RunEndInfo& info);
   void train();
   void train_until(int64_t step);
   void evaluate();
@@ -89,7 +91,9 @@ class TrainingRun {
   std::unique_ptr<DataLoader> train_loader_;
   std::unique_ptr<BatchStream> batches_;               // of a copy of it, ahead of the training
   std::unique_ptr<metrics::Recorder> recorder_;        // rank 0
-  std::unique_ptr<metrics::ResourceSampler> sampler_;  // rank 0
+  metrics::ResourceSummary resources_;                 // of this node, where rank 0 is on another
+  int64_t pinned_peak_ = 0;                            // of this process
+  std::unique_ptr<metrics::ResourceSampler> sampler_;  // the first rank of each node
   std::unique_ptr<CheckpointWriter> writer_;           // null: no checkpoints are written
   StopAgreement agreement_;
   std::optional<RankTimes> rank_times_;      // several ranks

@@ -1,10 +1,10 @@
 // Builds with CUDA.
 #include <cuda_runtime_api.h>
 
-#include "lib/core/host_topology.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
+#include "tessera/core/pci_address.h"
 
 namespace tessera {
 
@@ -17,9 +17,10 @@ std::string device_name(at::Device device) {
   return properties.name;
 }
 
-std::string pci_address(int gpu) {
+std::string pci_address(at::Device device) {
+  if (device.is_cpu()) return "";
   char text[32] = {};
-  if (cudaDeviceGetPCIBusId(text, sizeof(text), gpu) == cudaSuccess) return text;
+  if (cudaDeviceGetPCIBusId(text, sizeof(text), device.index()) == cudaSuccess) return text;
   cudaGetLastError();  // unknown is an answer
   return "";
 }

@@ -1,13 +1,13 @@
 // Builds without CUDA.
-#include "lib/core/host_topology.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
+#include "tessera/core/pci_address.h"
 
 namespace tessera {
 
 std::string device_name(at::Device) { return "CPU"; }
 
-std::string pci_address(int) { return ""; }
+std::string pci_address(at::Device) { return ""; }
 
 std::string pin_pages(void*, size_t) { return "this build has no CUDA"; }
 void unpin_pages(void*) {}

@@ -1,5 +1,6 @@
 #include "tessera/core/host_memory.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
@@ -8,11 +9,13 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "lib/core/host_topology.h"
 #include "lib/core/pinning.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -92,7 +95,39 @@ void touch(void* data, size_t bytes, HostThreads& threads) {
   });
 }
 
+class PinnedCount {
+ public:
+  void add(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    use_.bytes += bytes;
+    use_.peak_bytes = std::max(use_.peak_bytes, use_.bytes);
+  }
+  PinnedMemory use() {
+    const std::lock_guard lock(mutex_);
+    return use_;
+  }
+
+ private:
+  std::mutex mutex_;
+  PinnedMemory use_;
+};
+
+PinnedCount& pinned_here() {
+  static PinnedCount count;
+  return count;
+}
+
 }  // namespace
+
+PinnedMemory pinned_memory() {
+  PinnedMemory use = pinned_here().use();
+  if (gpu_count() > 0) {
+    const auto of_torch = at::getHostAllocator(at::kCUDA)->get_stats().allocated_bytes;
+    use.bytes += of_torch.current;
+    use.peak_bytes += of_torch.peak;
+  }
+  return use;
+}
 
 int64_t available_host_memory() { return std::min(system_available(), control_group_available()); }
 
@@ -117,9 +152,11 @@ at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThre
          " bytes of host memory: ", refusal,
          ". Raise the limit (ulimit -l), or turn pinned memory off (pin_memory)");
   }
+  pinned_here().add(static_cast<int64_t>(bytes));
   return at::from_blob(
       data, {numel},
       [bytes](void* pages) {
+        pinned_here().add(-static_cast<int64_t>(bytes));
         unpin_pages(pages);
         munmap(pages, bytes);
       },

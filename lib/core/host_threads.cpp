@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/core/host_topology.h"
+#include "tessera/core/pci_address.h"
 
 namespace tessera {
 
@@ -21,7 +22,7 @@ std::vector<int> allowed_cores() {
 }
 
 std::vector<int> cores_near(at::Device device) {
-  return cores_near_pci(device.is_cpu() ? "" : pci_address(device.index()), allowed_cores());
+  return cores_near_pci(pci_address(device), allowed_cores());
 }
 
 std::vector<int> share_of_cores(const std::vector<int>& cores, int index, int count) {

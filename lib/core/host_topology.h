@@ -6,9 +6,6 @@
 
 namespace tessera {
 
-// "0000:3b:00.0"; empty for the CPU.
-std::string pci_address(int gpu);
-
 // Those of the cores that share a NUMA node with the PCI device, neighbours side by side; all of
 // the cores when the device or its place is unknown. xml: a topology in hwloc's format to read
 // instead of this machine's.

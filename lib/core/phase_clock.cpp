@@ -46,7 +46,7 @@ class StreamPoints final : public PhasePoints {
   double seconds(size_t from, size_t to) const override {
     return events_[from].elapsedTime(events_[to]) / 1e3;
   }
-  const c10::Event* last() const override { return &events_[used_ - 1]; }
+  const c10::Event* event(size_t point) const override { return &events_[point]; }
 
  private:
   const at::Device device_;
@@ -138,17 +138,17 @@ struct PhaseClock::State {
     copies_under_way.push_back(std::move(copy));
   }
 
-  // Seconds of the copies that ended before.
-  double take_copies(const c10::Event& before) {
+  // Seconds of the copies that ended between the two; earlier ones are forgotten.
+  double take_copies(const c10::Event& first, const c10::Event& last) {
     const std::lock_guard lock(copies_mutex);
     double sum = 0;
     Copies later;
     for (auto& copy : copies_under_way) {
-      if (!copy->end.query() || before.elapsedTime(copy->end) > 0) {
+      if (!copy->end.query() || last.elapsedTime(copy->end) > 0) {
         later.push_back(std::move(copy));
         continue;
       }
-      sum += copy->begin.elapsedTime(copy->end) / 1e3;
+      if (first.elapsedTime(copy->end) >= 0) sum += copy->begin.elapsedTime(copy->end) / 1e3;
       copies_over.push_back(std::move(copy));
     }
     copies_under_way = std::move(later);
@@ -218,7 +218,9 @@ std::optional<PhaseTimes> PhaseClock::read() {
                    .communication_s = communication,
                    .optimizer_s = optimizer,
                    .step_s = points.seconds(0, last)};
-  if (points.last() != nullptr) times.copies_s = state.take_copies(*points.last());
+  if (points.event(0) != nullptr) {
+    times.copies_s = state.take_copies(*points.event(0), *points.event(last));
+  }
   return times;
 }
 

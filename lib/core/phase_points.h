@@ -17,8 +17,8 @@ class PhasePoints {
   // Returns when the last point is over.
   virtual void wait() const {}
   virtual double seconds(size_t from, size_t to) const = 0;
-  // The last one; null where points are no events.
-  virtual const c10::Event* last() const { return nullptr; }
+  // Null where points are no events.
+  virtual const c10::Event* event(size_t /*point*/) const { return nullptr; }
 };
 
 }  // namespace tessera

@@ -49,6 +49,8 @@ struct GpuMonitor::Impl {
   int (*shutdown)() = nullptr;
   int (*device_count)(unsigned*) = nullptr;
   int (*device_by_index)(unsigned, Device*) = nullptr;
+  int (*device_by_address)(const char*, Device*) = nullptr;
+  int (*device_index)(Device, unsigned*) = nullptr;
   int (*device_name)(Device, char*, unsigned) = nullptr;
   int (*memory_info)(Device, Memory*) = nullptr;
   int (*utilization)(Device, Utilization*) = nullptr;
@@ -71,6 +73,8 @@ struct GpuMonitor::Impl {
     load(library, "nvmlShutdown", shutdown);
     load(library, "nvmlDeviceGetCount_v2", device_count);
     load(library, "nvmlDeviceGetHandleByIndex_v2", device_by_index);
+    load(library, "nvmlDeviceGetHandleByPciBusId_v2", device_by_address);
+    load(library, "nvmlDeviceGetIndex", device_index);
     load(library, "nvmlDeviceGetName", device_name);
     load(library, "nvmlDeviceGetMemoryInfo", memory_info);
     load(library, "nvmlDeviceGetUtilizationRates", utilization);
@@ -81,10 +85,10 @@ struct GpuMonitor::Impl {
     load(library, "nvmlDeviceGetNvLinkState", nvlink_state);
     load(library, "nvmlDeviceGetP2PStatus", p2p_status);
     load(library, "nvmlDeviceGetTopologyCommonAncestor", common_ancestor);
-    const bool complete = init && shutdown && device_count && device_by_index && device_name &&
-                          memory_info && utilization && power && driver;
+    const bool complete = init && shutdown && device_count && device_by_index &&
+                          device_by_address && device_index && device_name && memory_info &&
+                          utilization && power && driver;
     ready = complete && init() == 0;
-    if (ready) find_devices();
   }
 
   ~Impl() {
@@ -92,21 +96,35 @@ struct GpuMonitor::Impl {
     if (library != nullptr) dlclose(library);
   }
 
-  void find_devices() {
-    unsigned count = 0;
-    if (device_count(&count) != 0) return;
-    for (unsigned i : visible_indices(count)) {
-      Device device = nullptr;
-      char name[96] = "";
-      if (i >= count || device_by_index(i, &device) != 0) continue;
-      device_name(device, name, sizeof(name));
-      devices.push_back(device);
-      gpus.push_back({static_cast<int64_t>(i), name});
-    }
+  void add(Device device) {
+    unsigned index = 0;
+    char name[96] = "";
+    device_index(device, &index);
+    device_name(device, name, sizeof(name));
+    devices.push_back(device);
+    gpus.push_back({static_cast<int64_t>(index), name});
   }
 };
 
-GpuMonitor::GpuMonitor() : impl_(std::make_unique<Impl>()) {}
+GpuMonitor::GpuMonitor() : impl_(std::make_unique<Impl>()) {
+  unsigned count = 0;
+  if (!impl_->ready || impl_->device_count(&count) != 0) return;
+  for (unsigned i : visible_indices(count)) {
+    Device device = nullptr;
+    if (i < count && impl_->device_by_index(i, &device) == 0) impl_->add(device);
+  }
+}
+
+GpuMonitor::GpuMonitor(const std::vector<std::string>& pci_addresses)
+    : impl_(std::make_unique<Impl>()) {
+  for (const std::string& address : pci_addresses) {
+    Device device = nullptr;
+    if (impl_->ready && impl_->device_by_address(address.c_str(), &device) == 0) {
+      impl_->add(device);
+    }
+  }
+}
+
 GpuMonitor::~GpuMonitor() = default;
 
 const std::vector<GpuMonitor::Gpu>& GpuMonitor::gpus() const { return impl_->gpus; }

@@ -25,25 +25,6 @@ std::string random_run_id() {
   return id;
 }
 
-// Peak, mean and minimum of a sampled quantity.
-struct Track {
-  int64_t peak = 0, least = 0, count = 0;
-  double sum = 0;
-  void add(std::optional<int64_t> sample) {
-    if (!sample) return;
-    peak = count == 0 ? *sample : std::max(peak, *sample);
-    least = count == 0 ? *sample : std::min(least, *sample);
-    sum += static_cast<double>(*sample);
-    ++count;
-  }
-  Value peak_value() const { return count ? Value(peak) : Value(); }
-  Value least_value() const { return count ? Value(least) : Value(); }
-  Value mean_value() const {
-    return count ? Value(static_cast<int64_t>(std::llround(sum / static_cast<double>(count))))
-                 : Value();
-  }
-};
-
 Value value_of(const std::optional<int64_t>& value) { return value ? Value(*value) : Value(); }
 
 }  // namespace
@@ -58,9 +39,8 @@ struct Recorder::Totals {
   int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
   double mfu_sum = 0;
   int64_t mfu_count = 0;
-  Track gpu_used, gpu_allocated, gpu_reserved, cpu_rss, cpu_pss, pinned;
-  double gpu_util_sum = 0;
-  int64_t gpu_util_count = 0;
+  Track gpu_allocated, gpu_reserved;
+  ResourceSummary resources;
   bool finished = false;
 };
 
@@ -140,16 +120,13 @@ void Recorder::data(const DataRecord& record) {
 
 void Recorder::resource(const ResourceRecord& record) {
   std::lock_guard lock(mutex_);
-  Totals& t = *totals_;
-  t.gpu_used.add(record.gpu_mem_used_bytes);
-  t.cpu_rss.add(record.cpu_rss_tree_bytes);
-  t.cpu_pss.add(record.cpu_pss_tree_bytes);
-  t.pinned.add(record.pinned_bytes);
-  if (record.gpu_util_ratio) {
-    t.gpu_util_sum += *record.gpu_util_ratio;
-    ++t.gpu_util_count;
-  }
+  totals_->resources.add(record);
   emit(to_event(record));
+}
+
+void Recorder::other_node(const ResourceSummary& node) {
+  std::lock_guard lock(mutex_);
+  totals_->resources.add(node);
 }
 
 void Recorder::anomaly(const AnomalyRecord& record) {
@@ -204,17 +181,17 @@ Event Recorder::summary(const RunEndInfo& info) const {
        {"tokens_per_second_median", rate.median},
        {"tokens_per_second_std", rate.std},
        {"warmup_steps_excluded", excluded},
-       {"gpu_mem_used_peak_bytes", t.gpu_used.peak_value()},
-       {"gpu_mem_used_mean_bytes", t.gpu_used.mean_value()},
-       {"gpu_mem_used_min_bytes", t.gpu_used.least_value()},
+       {"gpu_mem_used_peak_bytes", t.resources.gpu_used.peak_value()},
+       {"gpu_mem_used_mean_bytes", t.resources.gpu_used.mean_value()},
+       {"gpu_mem_used_min_bytes", t.resources.gpu_used.least_value()},
        {"gpu_mem_allocated_peak_bytes",
         peak_or(info.gpu_mem_allocated_peak_bytes, t.gpu_allocated)},
        {"gpu_mem_reserved_peak_bytes", peak_or(info.gpu_mem_reserved_peak_bytes, t.gpu_reserved)},
-       {"gpu_util_mean_ratio", mean(t.gpu_util_sum, t.gpu_util_count)},
-       {"cpu_rss_tree_peak_bytes", t.cpu_rss.peak_value()},
-       {"cpu_rss_tree_mean_bytes", t.cpu_rss.mean_value()},
-       {"cpu_pss_tree_peak_bytes", t.cpu_pss.peak_value()},
-       {"pinned_peak_bytes", t.pinned.peak_value()},
+       {"gpu_util_mean_ratio", mean(t.resources.gpu_util_sum, t.resources.gpu_util_count)},
+       {"cpu_rss_tree_peak_bytes", t.resources.cpu_rss.peak_value()},
+       {"cpu_rss_tree_mean_bytes", t.resources.cpu_rss.mean_value()},
+       {"cpu_pss_tree_peak_bytes", t.resources.cpu_pss.peak_value()},
+       {"pinned_peak_bytes", peak_or(info.pinned_peak_bytes, t.resources.pinned)},
        {"num_skipped_steps", t.skipped},
        {"mfu_ratio", mean(t.mfu_sum, t.mfu_count)},
        {"exit_code", static_cast<int64_t>(info.exit_code)},

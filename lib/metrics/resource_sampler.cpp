@@ -36,6 +36,9 @@ class CpuUtilisation {
 }  // namespace
 
 struct ResourceSampler::Impl {
+  explicit Impl(ResourceSamplerOptions options_of)
+      : options(std::move(options_of)), gpus(options.gpus) {}
+
   ResourceSamplerOptions options;
   std::function<void(const ResourceRecord&)> sink;
   GpuMonitor gpus;
@@ -82,8 +85,7 @@ struct ResourceSampler::Impl {
 
 ResourceSampler::ResourceSampler(ResourceSamplerOptions options,
                                  std::function<void(const ResourceRecord&)> sink)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->options = std::move(options);
+    : impl_(std::make_unique<Impl>(std::move(options))) {
   impl_->sink = std::move(sink);
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }

@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import tempfile
+import threading
 
 from support import DATA, MPIRUN, Checker, launch, read_events
 
@@ -134,6 +136,27 @@ check.that(result.code == 2 and "--overwrite_output_dir" in result.text, "a run 
 result = launch(SQUAD, [*base, "--output_dir", str(reference), "--overwrite_output_dir"])
 check.that(result.code == 0 and len(list(csv.DictReader((reference / "results.csv").open()))) == 1,
            "--overwrite_output_dir replaces the run", result)
+
+# --- ranks that are each the first of their node: both nodes are sampled, and the summary is of both
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    port = probe.getsockname()[1]
+out = folder / "two nodes"
+ranks = [threading.Thread(target=lambda rank: results.insert(0, launch(
+    SQUAD, [*base, "--output_dir", str(out), "--strategy", "zero2"],
+    environment={"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": str(port), "TESSERA_JOB_SECRET": "none"})), args=[rank]) for rank in range(2)]
+results = []
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
+check.that(all(result.code == 0 for result in results), "two nodes", results[0])
+events = read_events(check, out)
+end, own = events[-1], [event["cpu_rss_tree_bytes"] for event in events if event["event"] == "resource"]
+check.that(end["nodes"] == 2 and end["cpu_rss_tree_peak_bytes"] >= max(own), f"two nodes: {end['nodes']}")
+check.that(end["cpu_rss_tree_mean_bytes"] != round(sum(own) / len(own)), "two nodes: the mean is of the samples of both")
+check.that(end["pinned_peak_bytes"] == 0 and end["gpu_mem_used_peak_bytes"] is None, "two nodes: ranks without GPUs use none")
 
 # --- looking without touching
 result = launch(SQUAD, [*squad, "--output_dir", str(folder / "dry"), "--dry_run"])

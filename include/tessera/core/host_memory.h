@@ -20,4 +20,11 @@ int64_t available_host_memory();
 // refuses.
 at::Tensor host_zeros(int64_t numel, at::ScalarType dtype, bool pinned, HostThreads& threads);
 
+// Page-locked memory of this process: of host_zeros(), and what LibTorch's allocator holds. The
+// peak is that of the one plus that of the other.
+struct PinnedMemory {
+  int64_t bytes = 0, peak_bytes = 0;
+};
+PinnedMemory pinned_memory();
+
 }  // namespace tessera

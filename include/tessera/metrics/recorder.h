@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/metrics/event.h"
+#include "tessera/metrics/resource_summary.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::metrics {
@@ -17,7 +18,8 @@ struct RunEndInfo {
   int exit_code = 0;
   std::optional<std::string> param_hash_final = {};
   std::optional<int64_t> gpu_mem_allocated_peak_bytes = {}, gpu_mem_reserved_peak_bytes = {};
-  Fields extra = {};  // appended as they are
+  std::optional<int64_t> pinned_peak_bytes = {};  // of the node that has most
+  Fields extra = {};                              // appended as they are
 };
 
 // One per run on the rank that reports. Methods may be called from any thread.
@@ -34,6 +36,8 @@ class Recorder {
   void eval(const EvalRecord& record);
   void checkpoint(const CheckpointRecord& record);
   void resource(const ResourceRecord& record);
+  // What was sampled on a node beside this one; counts in the summary.
+  void other_node(const ResourceSummary& node);
   void anomaly(const AnomalyRecord& record);
   // The summary's runtime ends here, not at finish(): exporting a model is no training.
   void end_of_training();

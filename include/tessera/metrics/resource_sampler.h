@@ -31,7 +31,7 @@ pid_t node_tree_root(const std::string& launcher);
 class GpuMonitor {
  public:
   struct Gpu {
-    int64_t index = 0;
+    int64_t index = 0;  // the driver's
     std::string name;
   };
   struct Reading {
@@ -42,6 +42,9 @@ class GpuMonitor {
     std::optional<int64_t> sm_mhz, most_mhz;  // of the multiprocessors
   };
   GpuMonitor();
+  // Those at these places (pci_address()), whatever this process may use; in this order, without
+  // what the driver does not know.
+  explicit GpuMonitor(const std::vector<std::string>& pci_addresses);
   ~GpuMonitor();
   const std::vector<Gpu>& gpus() const;
   Reading read(size_t i) const;
@@ -59,7 +62,8 @@ class GpuMonitor {
 
 struct ResourceSamplerOptions {
   std::chrono::milliseconds interval{1000};
-  pid_t tree_root = 0;  // 0: this process
+  pid_t tree_root = 0;                 // 0: this process
+  std::vector<std::string> gpus = {};  // their pci_address()
   std::function<std::optional<int64_t>()> pinned_bytes =
       {};  // called on the sampler's thread; may be empty
 };
