@@ -93,6 +93,7 @@ class Reader {
         run_.facts[key] = text_of(value);
       }
     }
+    if (!event.contains("config")) return;  // a peer's
     for (const auto& [flag, setting] : event.at("config").members()) {
       run_.settings[flag] = setting.is_object() ? text_of(setting.at("value")) : text_of(setting);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -308,6 +309,31 @@ TEST_CASE("report: tessera-compare's JSON says which runs are a row's, and what 
   const Table table = only_table(study, "7e");
   REQUIRE(table.rows.size() == 1);
   CHECK(*cell(table, "zero2-2", "out_of_memory_batch_size").number == 5);
+}
+
+TEST_CASE("report: a peer's repeats are one row, whose settings are those of its flags") {
+  const TempDir folder;
+  MadeRun made;
+  made.settings = {{"eval_steps", "0"}};
+  made.write(folder.path("single-1"));
+  for (const char* name : {"hf-single-1", "hf-single-1.2"}) {
+    std::filesystem::create_directory(folder.path(name));
+    folder.write(std::string(name) + "/metrics.jsonl",
+                 R"({"event":"run_start","run_id":"a","elapsed_s":0,"peer":"hf","strategy":"single"}
+{"event":"step","elapsed_s":1,"step":1,"loss":2.5}
+{"event":"run_end","elapsed_s":1,"exit_code":0,"tokens_per_second_median":50}
+)");
+  }
+  folder.write("compare.json", R"({"schema":"tessera.compare/1","baseline":"single-1","rows":[
+    {"row":"single-1","runs":["single-1"],"verdict":"reference","exit_code":0,"flags":""},
+    {"row":"hf-single-1","runs":["hf-single-1","hf-single-1.2"],"peer":"hf","verdict":"peer",
+     "exit_code":0,"flags":"--learning_rate 0.5"}]})");
+  const Study study(read_runs({folder.path(".")}), "");
+  REQUIRE(study.groups.size() == 2);
+  CHECK(study.groups[1].name == "hf-single-1");
+  CHECK(study.groups[1].repeats() == 2);
+  CHECK(study.groups[1].median("tokens_per_second_median") == 50);
+  CHECK(study.groups[1].text("learning_rate") == "0.5");
 }
 
 TEST_CASE("report: benchmarks are runs, from their lines and from Google Benchmark's JSON") {
