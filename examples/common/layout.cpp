@@ -64,7 +64,10 @@ BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t lengt
     shape.labels = rows;
     shape.masked = !run.config().pad_token;
   }
-  if (o.packing) shape.packed.assign(static_cast<size_t>(rows), length);
+  if (o.packing) {
+    shape.packed.assign(static_cast<size_t>(rows), length);
+    shape.sequence = length;
+  }
   return shape;
 }
 

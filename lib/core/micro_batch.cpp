@@ -41,10 +41,10 @@ PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool
     offset[1] = offset[0] + static_cast<int32_t>(length);
     ++offset;
   }
-  check(*offset > 0 && *offset % sequence == 0, ErrorCode::kInvalidArgument,
-        "packed rows: ", *offset, " tokens do not fill sequences of ", sequence);
+  check(*offset > 0, ErrorCode::kInvalidArgument, "packed rows: there are none");
+  const int64_t sequences = *offset % sequence == 0 ? *offset / sequence : 1;
   const auto by_sequence = [&](const auto& values, at::ScalarType dtype) {
-    const at::Tensor tensor = at::empty({*offset / sequence, sequence}, in_memory(dtype));
+    const at::Tensor tensor = at::empty({sequences, *offset / sequences}, in_memory(dtype));
     using Value = typename std::decay_t<decltype(values)>::value_type;
     std::ranges::copy(values, tensor.mutable_data_ptr<Value>());
     return tensor;
@@ -52,6 +52,7 @@ PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool
   rows.positions = by_sequence(positions, at::kLong);
   rows.first_keys = by_sequence(first_keys, at::kInt);
   rows.lengths = std::move(lengths);
+  rows.sequence = sequence;
   rows.position_count = rows.longest();
   return rows;
 }

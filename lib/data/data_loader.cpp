@@ -172,6 +172,7 @@ std::vector<MicroBatch> DataLoader::packed_step() {
   }
   const PackingOptions packing{
       .sequence_length = rounded_up(options_.pad_to, options_.pad_to_multiple_of),
+      .multiple = options_.pad_to_multiple_of,
       .pad_id = options_.pad_id,
       .pad_token = options_.pad_token,
       .pinned = options_.pinned};

@@ -3,12 +3,13 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <iterator>
 #include <numeric>
 
 #include "lib/data/collate.h"
 #include "tessera/core/error.h"
+#include "tessera/core/rounding.h"
 
 namespace tessera {
 namespace {
@@ -27,13 +28,15 @@ int64_t pooled_at(const TokenRow& row, const std::optional<int64_t>& pad_token) 
 // Lengths of a sequence's rows, then of what fills it up: in pieces no longer than the step's
 // longest row, whose positions every model has.
 std::vector<int64_t> lengths_of(const std::vector<size_t>& sequence, std::span<const TokenRow> rows,
-                                int64_t sequence_length) {
-  int64_t left = sequence_length;
+                                bool last, const PackingOptions& options) {
   std::vector<int64_t> lengths;
   for (const size_t row : sequence) {
     lengths.push_back(static_cast<int64_t>(rows[row].input_ids.size()));
-    left -= lengths.back();
   }
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  int64_t left = (last ? last_sequence_length(tokens, options.sequence_length, options.multiple)
+                       : options.sequence_length) -
+                 tokens;
   int64_t longest = 1;
   for (const TokenRow& row : rows) {
     longest = std::max(longest, static_cast<int64_t>(row.input_ids.size()));
@@ -54,9 +57,9 @@ Laid lay_end_to_end(Task task, std::span<const TokenRow> rows, const SequencesOf
   const bool causal = task == Task::kCausal;
   Laid laid;
   for (const auto& sequence : sequences) {
-    const size_t end = laid.ids.size() + static_cast<size_t>(options.sequence_length);
-    std::ranges::copy(lengths_of(sequence, rows, options.sequence_length),
-                      std::back_inserter(laid.lengths));
+    const auto lengths = lengths_of(sequence, rows, &sequence == &sequences.back(), options);
+    const size_t end = std::accumulate(lengths.begin(), lengths.end(), laid.ids.size());
+    std::ranges::copy(lengths, std::back_inserter(laid.lengths));
     for (const size_t index : sequence) {
       const TokenRow& row = rows[index];
       check_packable(row, task, static_cast<int64_t>(index));
@@ -109,10 +112,23 @@ std::vector<SequencesOfRows> share_out_rows(std::span<const int64_t> lengths, in
     *found -= length;
     shared[m][static_cast<size_t>(found - room[m].begin())].push_back(row);
   }
-  for (SequencesOfRows& sequences : shared) {
-    for (auto& sequence : sequences) std::ranges::sort(sequence);
+  for (size_t m = 0; m < shared.size(); ++m) {
+    if (shared[m].empty()) continue;
+    const auto emptiest = std::ranges::max_element(room[m]) - room[m].begin();
+    if (room[m].back() < room[m][static_cast<size_t>(emptiest)]) {
+      std::swap(shared[m][static_cast<size_t>(emptiest)], shared[m].back());
+    }
+    for (auto& sequence : shared[m]) std::ranges::sort(sequence);
   }
   return shared;
+}
+
+int64_t last_sequence_length(int64_t tokens, int64_t sequence_length, int64_t multiple) {
+  const auto power_above =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(sequence_length)));
+  const int64_t unit = std::clamp<int64_t>(power_above / 8, 1, rounding_unit(tokens));
+  const int64_t length = rounded_up(rounded_up(std::max<int64_t>(tokens, 1), unit), multiple);
+  return std::min(length, sequence_length);
 }
 
 MicroBatch collate_packed(Task task, std::span<const TokenRow> rows,
@@ -130,7 +146,6 @@ MicroBatch collate_packed(Task task, std::span<const TokenRow> rows,
     std::ranges::copy(values, made.mutable_data_ptr<int64_t>());
     return made;
   };
-  const std::array<int64_t, 2> by_sequence{-1, options.sequence_length};
   MicroBatch batch;
   batch.token_count = static_cast<int64_t>(laid.ids.size());
   batch.target_count =
@@ -138,9 +153,10 @@ MicroBatch collate_packed(Task task, std::span<const TokenRow> rows,
   for (const auto& sequence : sequences) {
     batch.sample_count += static_cast<int64_t>(sequence.size());
   }
-  batch.input_ids = tensor(laid.ids).view(by_sequence);
-  batch.labels = causal ? tensor(laid.labels).view(by_sequence) : tensor(laid.labels);
   batch.packed = make_packed_rows(std::move(laid.lengths), options.sequence_length, options.pinned);
+  const at::Tensor& positions = batch.packed.positions;
+  batch.input_ids = tensor(laid.ids).view_as(positions);
+  batch.labels = causal ? tensor(laid.labels).view_as(positions) : tensor(laid.labels);
   if (causal) {
     choose_head_positions(batch);
   } else {

@@ -11,8 +11,8 @@ namespace tessera {
 // rows are equally long, so that nothing is padded.
 int64_t padding_free_length(const TokenTable& rows, int64_t micro_batch_size);
 
-// The micro-batch that collate() makes, its rows laid end to end in sequences of this length, or in
-// one that is only as long as it must be; nullopt when its numbers depend on padding or on masks
+// The micro-batch that collate() makes, its rows laid end to end in sequences of this length, the
+// last only as long as it must be; nullopt when its numbers depend on padding or on masks
 // inside rows.
 std::optional<MicroBatch> collate_padding_free(Task task,
                                                const std::vector<std::optional<TokenRow>>& rows,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lib/ops/packed.h"
 #include "tessera/core/meta.h"
 
 namespace tessera::ops {
@@ -292,8 +293,10 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   }
   const at::Tensor dqkv = at::empty_like(qkv);
   // cuDNN's workspace: the queries' gradient in fp32 and a number a row.
-  const int64_t rows = qkv.size(0) * qkv.size(1) * attention.heads;
-  const at::Tensor workspace = empty_fp32({rows, head_size(qkv, attention) + 1}, qkv);
+  for (const Stretch& stretch : stretches(qkv, packed)) {
+    const int64_t rows = stretch.sequences * stretch.length * attention.heads;
+    const at::Tensor workspace = empty_fp32({rows, head_size(qkv, attention) + 1}, qkv);
+  }
   return dqkv;
 }
 

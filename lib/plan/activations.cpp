@@ -183,6 +183,7 @@ BatchShape shape_of(const MicroBatch& micro_batch) {
       .rows = ids.size(0),
       .length = ids.size(1),
       .packed = micro_batch.packed.lengths,
+      .sequence = micro_batch.packed.sequence,
       .masked = micro_batch.attention_mask.defined(),
       .labels = labels.dim() == 1 ? labels.size(0) : 0,
       .head_rows = micro_batch.head_positions.defined() ? micro_batch.head_positions.size(0) : 0};

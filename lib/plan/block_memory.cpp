@@ -32,6 +32,7 @@ MicroBatch make_batch(const BatchShape& shape) {
   if (!shape.packed.empty()) {
     PackedRows& packed = batch.packed;
     packed.lengths = shape.packed;
+    packed.sequence = shape.sequence;
     packed.offsets = empty({static_cast<int64_t>(shape.packed.size()) + 1}, at::kInt);
     packed.positions = empty({shape.rows, shape.length}, at::kLong);
     packed.first_keys = empty({shape.rows, shape.length}, at::kInt);

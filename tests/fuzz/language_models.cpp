@@ -30,7 +30,7 @@ Config config_of(const FuzzCase& c) {
   return config;
 }
 
-// Of rows that fill sequences.
+// Of rows that fill sequences, or all but the end of the last one.
 std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t seed) {
   Random random(seed);
   std::vector<int64_t> lengths;
@@ -39,6 +39,7 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
       lengths.push_back(1 + static_cast<int64_t>(random() % static_cast<uint64_t>(left)));
     }
   }
+  if (lengths.back() < length && random() % 2 == 0) lengths.pop_back();
   return lengths;
 }
 
@@ -55,6 +56,12 @@ FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) 
     batch.labels.masked_fill_(at::rand({rows, length}, generator).lt(0.4), kIgnoredLabel);
     if (packed) {
       batch.packed = make_packed_rows(random_lengths(rows, length, seed), length);
+      const at::Tensor& positions = batch.packed.positions;
+      const auto as_packed = [&](const at::Tensor& tokens) {
+        return tokens.flatten().narrow(0, 0, positions.numel()).view_as(positions);
+      };
+      batch.input_ids = as_packed(batch.input_ids);
+      batch.labels = as_packed(batch.labels);
     } else if (padded) {  // no causal query before it sees padding, so the plain forward needs no
                           // mask
       const at::Tensor ends = at::randint(1, length + 1, {rows, 1}, generator, at::kLong);

@@ -113,6 +113,21 @@ TEST_CASE("attention on the GPU inside packed rows") {
   }
 }
 
+TEST_CASE("attention on the GPU inside packed rows whose last sequence is shorter") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(37);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const auto& [heads, d] : {std::pair{16, 64}, {12, 80}, {7, 128}}) {
+      check_attention({1, 2 * 128 + 48, heads, d}, type, {},
+                      packed_on_gpu({100, 1, 27, 64, 64, 2, 45, 1}, 128));
+      check_attention({1, 48, heads, d}, type, {}, packed_on_gpu({2, 45, 1}, 128));
+      check_attention({1, 3 * 37 + 9, heads, d}, type, {},
+                      packed_on_gpu({30, 7, 37, 1, 36, 9}, 37));
+    }
+  }
+  check_attention({1, 300, 16, 64, 4}, at::kBFloat16, {}, packed_on_gpu({200, 56, 40, 4}, 256));
+}
+
 TEST_CASE("attention on the GPU inside packed rows of batches of many sizes") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(35);

@@ -12,22 +12,24 @@ class KeyValueCache;
 
 constexpr int64_t kIgnoredLabel = -100;
 
-// Rows that lie end to end in the sequences of a micro-batch. Attention and positions stay inside
-// each, so that its numbers are those it has alone.
+// Rows that lie end to end in sequences. Attention and positions stay inside each row, so that its
+// numbers are those it has alone. All sequences have the same number of tokens, and the micro-batch
+// is [sequences, sequence]; or the last has fewer, and the micro-batch is [1, tokens].
 struct PackedRows {
   // Tokens of every row, sequence by sequence; what fills a sequence up is rows, too. They add up
-  // to batch * sequence, and no row continues in the next sequence.
+  // to the tokens of the micro-batch, and no row continues in the next sequence.
   std::vector<int64_t> lengths;
+  int64_t sequence = 0;  // tokens of every sequence but the last
   at::Tensor offsets;    // int32 [rows + 1]: where each begins in the flattened tokens, and the end
-  at::Tensor positions;  // int64 [batch, sequence]: each token's place in its row
+  at::Tensor positions;  // int64, as the micro-batch: each token's place in its row
   int64_t position_count = 0;  // all of positions are below it
-  at::Tensor first_keys;       // int32 [batch, sequence]: its row's first place in the sequence
+  at::Tensor first_keys;       // int32, as the micro-batch: its row's first place in the sequence
 
   bool defined() const { return !lengths.empty(); }
   int64_t longest() const;
 };
 // Rows of these lengths in sequences of this many tokens. Throws Error(kInvalidArgument) for
-// lengths that are not positive or do not fill whole sequences.
+// lengths that are not positive and for a row that continues in the next sequence.
 PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool pinned = false);
 
 // Rows that are given to the model piece by piece, as generation does.

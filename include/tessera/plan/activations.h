@@ -13,6 +13,7 @@ namespace tessera {
 struct BatchShape {
   int64_t rows = 1, length = 1;  // of input_ids
   std::vector<int64_t> packed;   // PackedRows::lengths
+  int64_t sequence = 0;          // PackedRows::sequence
   bool masked = false;           // there is an attention_mask
   int64_t labels = 0;            // of classification; 0: one a token
   int64_t head_rows = 0;         // of head_positions; 0: there are none

@@ -2,6 +2,9 @@
 // masks take the reference: per-key tensors have wrong gradients in cuDNN 9.19's backward graph.
 // Padding on the right needs no mask under causal attention, so training rarely comes here with
 // one.
+#include <algorithm>
+#include <type_traits>
+
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
@@ -11,10 +14,10 @@
 namespace tessera::ops::cuda {
 namespace {
 
-AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
-                        const PackedRows& packed) {
-  return {.batch = qkv.size(0),
-          .sequence = qkv.size(1),
+AttentionShape shape_of(const Stretch& stretch, const at::Tensor& qkv,
+                        const SelfAttention& attention, const PackedRows& packed) {
+  return {.batch = stretch.sequences,
+          .sequence = stretch.length,
           .heads = attention.heads,
           .key_heads = attention.key_heads,
           .d = qkv.size(2) / (attention.heads + 2 * attention.key_heads),
@@ -28,10 +31,36 @@ AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
 bool fits_graph(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
                 const PackedRows& packed) {
   const at::Tensor& slopes = attention.slopes;
-  return !attention.dropout.on() && !mask.defined() && fits(qkv.scalar_type(), {qkv}) &&
-         qkv.numel() > 0 &&
-         (!slopes.defined() || (slopes.scalar_type() == at::kFloat && slopes.is_contiguous())) &&
-         has_attention_graph(shape_of(qkv, attention, packed));
+  if (attention.dropout.on() || mask.defined() || !fits(qkv.scalar_type(), {qkv}) ||
+      qkv.numel() == 0)
+    return false;
+  if (slopes.defined() && (slopes.scalar_type() != at::kFloat || !slopes.is_contiguous())) {
+    return false;
+  }
+  return std::ranges::all_of(stretches(qkv, packed), [&](const Stretch& stretch) {
+    return has_attention_graph(shape_of(stretch, qkv, attention, packed));
+  });
+}
+
+// Where a stretch begins in a tensor whose tokens follow each other.
+template <typename T>
+T* at_token(T* data, int64_t token, int64_t bytes_a_token) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return data ? static_cast<T*>(static_cast<Byte*>(data) + token * bytes_a_token) : nullptr;
+}
+
+AttentionPointers part_of(const AttentionPointers& all, const Stretch& stretch,
+                          const AttentionShape& shape) {
+  const int64_t bytes = int64_t(at::elementSize(shape.type)) * shape.d, first = stretch.first;
+  const int64_t wide = (shape.heads + 2 * shape.key_heads) * bytes, one = shape.heads * bytes;
+  AttentionPointers part = all;
+  part.qkv = at_token(all.qkv, first, wide);
+  part.first_keys = at_token(all.first_keys, first, sizeof(int32_t));
+  part.output = at_token(all.output, first, one);
+  part.log_sum_exp = at_token(all.log_sum_exp, first, shape.heads * int64_t(sizeof(float)));
+  part.gradient = at_token(all.gradient, first, one);
+  part.dqkv = at_token(all.dqkv, first, wide);
+  return part;
 }
 
 bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
@@ -87,15 +116,20 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
-  const AttentionShape shape = shape_of(qkv, attention, packed);
-  AttentionOutput result{
-      at::empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv.options()),
-      at::empty({shape.batch, shape.heads, shape.sequence}, qkv.options().dtype(at::kFloat))};
-  run_attention_forward(shape, {.qkv = qkv.data_ptr(),
-                                .slopes = data_or_null(attention.slopes),
-                                .first_keys = data_or_null(packed.first_keys),
-                                .output = result.output.data_ptr(),
-                                .log_sum_exp = result.log_sum_exp.data_ptr()});
+  const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = attention.heads;
+  const int64_t d = qkv.size(2) / (heads + 2 * attention.key_heads);
+  // log_sum_exp holds one stretch after the other, each [sequences, heads, length].
+  AttentionOutput result{at::empty({batch, sequence, heads * d}, qkv.options()),
+                         at::empty({batch, heads, sequence}, qkv.options().dtype(at::kFloat))};
+  const AttentionPointers all{.qkv = qkv.data_ptr(),
+                              .slopes = data_or_null(attention.slopes),
+                              .first_keys = data_or_null(packed.first_keys),
+                              .output = result.output.data_ptr(),
+                              .log_sum_exp = result.log_sum_exp.data_ptr()};
+  for (const Stretch& stretch : stretches(qkv, packed)) {
+    const AttentionShape shape = shape_of(stretch, qkv, attention, packed);
+    run_attention_forward(shape, part_of(all, stretch, shape));
+  }
   return result;
 }
 
@@ -111,14 +145,17 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   at::Tensor dqkv = at::empty_like(qkv);
   at::Tensor incoming = gradient.contiguous();
   if (!is_aligned(incoming)) incoming = incoming.clone();
-  run_attention_backward(shape_of(qkv, attention, packed),
-                         {.qkv = qkv.data_ptr(),
-                          .slopes = data_or_null(attention.slopes),
-                          .first_keys = data_or_null(packed.first_keys),
-                          .output = forward.output.data_ptr(),
-                          .log_sum_exp = forward.log_sum_exp.data_ptr(),
-                          .gradient = incoming.data_ptr(),
-                          .dqkv = dqkv.data_ptr()});
+  const AttentionPointers all{.qkv = qkv.data_ptr(),
+                              .slopes = data_or_null(attention.slopes),
+                              .first_keys = data_or_null(packed.first_keys),
+                              .output = forward.output.data_ptr(),
+                              .log_sum_exp = forward.log_sum_exp.data_ptr(),
+                              .gradient = incoming.data_ptr(),
+                              .dqkv = dqkv.data_ptr()};
+  for (const Stretch& stretch : stretches(qkv, packed)) {
+    const AttentionShape shape = shape_of(stretch, qkv, attention, packed);
+    run_attention_backward(shape, part_of(all, stretch, shape));
+  }
   return dqkv;
 }
 

@@ -164,7 +164,8 @@ struct Pair {
   explicit Pair(const AttentionShape& shape) : forward(shape, false), backward(shape, true) {}
 };
 
-// What differs between packed micro-batches: how many sequences they have, or the length of one.
+// What differs between packed micro-batches: how many sequences they have, and the length of one
+// alone, as the last is.
 int64_t& varying_size(AttentionShape& shape) {
   return shape.batch > 1 ? shape.batch : shape.sequence;
 }
@@ -191,7 +192,8 @@ class Graphs {
  private:
   std::vector<int64_t> sizes_to_build(AttentionShape shape, int device) {
     const int64_t size = varying_size(shape);
-    const int64_t step = shape.batch > 1 ? 1 : rounding_unit(size);
+    const int64_t step = shape.batch > 1 ? 1 : std::min(rounding_unit(size), size & -size);
+    const int64_t fewest = shape.batch > 1 ? 2 : step;
     varying_size(shape) = 0;
     const PlanCache::Kind kind{shape.heads,   shape.key_heads, shape.d,     int64_t(shape.type),
                                shape.by_head, shape.alibi,     shape.batch, shape.sequence};
@@ -207,7 +209,7 @@ class Graphs {
       least = std::min(least, other), largest = std::max(largest, other);
     }
     if (!enough) {
-      least = std::max(least - std::max(4 * step, least / 5), 2 * step) / step * step;
+      least = std::max(least - std::max(4 * step, least / 5), fewest) / step * step;
       largest += std::max(4 * step, largest / 5);
     }
     std::vector<int64_t> sizes;

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
-#include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAException.h>
 #include <cublasLt.h>
 
@@ -11,20 +9,18 @@
 #include <array>
 #include <bit>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "lib/ops/cuda/gemm_search.h"
 #include "lib/ops/cuda/plan_store.h"
 #include "tessera/core/error.h"
-#include "tessera/core/rounding.h"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -118,31 +114,12 @@ PlanCache::Kind stored_kind_of(const Gemm& g) {
   return {kind.begin(), kind.end()};
 }
 
-using Algorithms = std::vector<PlanCache::Plan>;
-
-// What is known about products on a device, by kind and rounded number of tokens.
-struct Measured {
-  PlanCache& fastest;
-  // Of sizes for which all suggestions were tried.
-  std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good;
-};
-
-// What is good for one number of tokens is worth a try for the other.
-bool alike(int64_t tokens, int64_t other) { return tokens <= 2 * other && other <= 2 * tokens; }
-
-// A described product and the algorithm chosen for it. The descriptor's pointers change with every
-// call.
-//
-// [Note: measuring in passing] The first calls of a shape take several algorithms in turn, between
-// two events each; when the device has come to the last of them, the fastest is kept. No product is
-// computed more than once, and the host never waits. A short sleep before each lets the host get
-// ahead of the device, so that the time between the events is the product's. The first shape of a
-// kind tries what the library suggests; those with about as many tokens try the best of these only,
-// whose kernels are loaded.
+// A described product and the algorithm chosen for it, or the search for one ([Note: measuring in
+// passing]). The descriptor's pointers change with every call.
 class Plan {
  public:
-  // measured null: the library's first suggestion is taken.
-  Plan(const Gemm& g, Measured* measured) : measured_(measured) {
+  // searches null: the library's first suggestion is taken.
+  Plan(const Gemm& g, GemmSearches* searches) : searches_(searches) {
     check_cublas(cublasLtMatmulDescCreate(&operation_.value, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "describing the product", g);
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -154,39 +131,27 @@ class Plan {
     create(a_, g.type, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda, g);
     create(b_, g.type, g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb, g);
     create(d_, g.out_type, g.m, g.n, g.ldd, g);
-    if (measured_) take_known(g);
-    if (candidates_.empty()) suggest(g);
+    choose(g);
   }
 
   cublasStatus_t run(const Gemm& g, void* workspace, c10::cuda::CUDAStream stream) {
+    if (search_ && search_->ended()) {
+      searches_->conclude(stored_kind_of(g), search_);
+      choose(g);
+    }
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (candidates_.size() > 1) cudaStreamIsCapturing(stream, &capture);
-    if (candidates_.size() == 1 || capture != cudaStreamCaptureStatusNone) {
-      return issue(g, candidates_[0], workspace, stream);
+    if (search_) cudaStreamIsCapturing(stream, &capture);
+    if (search_ && capture == cudaStreamCaptureStatusNone) {
+      const auto issued = [&](const PlanCache::Plan& candidate) {
+        const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(candidate);
+        return issue(g, algorithm, workspace, stream) == CUBLAS_STATUS_SUCCESS;
+      };
+      if (search_->try_next(tokens_of(g), stream, issued)) return CUBLAS_STATUS_SUCCESS;
     }
-    while (issued_ < trials_each_ * candidates_.size()) {
-      const size_t candidate = issued_++ % candidates_.size();
-      Trial trial{candidate};
-      at::cuda::sleep(kSleepCycles);
-      trial.begin.record(stream);
-      if (issue(g, candidates_[candidate], workspace, stream) != CUBLAS_STATUS_SUCCESS) continue;
-      trial.end.record(stream);
-      trials_.push_back(std::move(trial));
-      return CUBLAS_STATUS_SUCCESS;
-    }
-    choose(g);
-    return issue(g, candidates_[0], workspace, stream);
+    return issue(g, chosen_, workspace, stream);
   }
 
  private:
-  static constexpr int kCandidates = 12;
-  static constexpr size_t kGood = 4;
-  static constexpr int64_t kSleepCycles = 50'000;  // some 25 microseconds
-  struct Trial {
-    size_t candidate;
-    at::cuda::CUDAEvent begin{cudaEventDefault}, end{cudaEventDefault};
-  };
-
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     cublasLtMatmulDescSetAttribute(operation_.value, attribute, &value, sizeof value);
@@ -203,7 +168,8 @@ class Plan {
                  "describing a matrix", g);
   }
 
-  bool fits(const cublasLtMatmulAlgo_t& algorithm) const {
+  bool fits(const PlanCache::Plan& plan) const {
+    const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(plan);
     cublasLtMatmulHeuristicResult_t result{};
     const cublasStatus_t status =
         cublasLtMatmulAlgoCheck(blas_handle(), operation_.value, a_.value, b_.value, d_.value,
@@ -211,38 +177,31 @@ class Plan {
     return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes;
   }
 
-  // The fastest one as the only candidate where it is known, else those that were good for about as
-  // many tokens.
-  void take_known(const Gemm& g) {
+  // The algorithm, or the search whose candidates are to be tried; until it ends the first of these
+  // that fits is taken where nothing can be tried.
+  void choose(const Gemm& g) {
+    search_ = nullptr;
+    if (!searches_) return take_first(suggestions(g, 1));
     const PlanCache::Kind kind = stored_kind_of(g);
-    const int64_t size = rounded_size(tokens_of(g));
-    Algorithms known;
-    if (const auto fastest = measured_->fastest.find(kind, size)) {
-      known = {*fastest};
-    } else {
-      const auto& tried = measured_->good[kind];
-      const auto nearest = std::ranges::min_element(
-          tried, {}, [&](const auto& entry) { return std::abs(entry.first - size); });
-      if (nearest != tried.end() && alike(size, nearest->first)) known = nearest->second;
-      for (const auto& [other, plan] : measured_->fastest.nearest(kind, size)) {
-        if (alike(size, other)) known.push_back(plan);
-      }
-    }
-    Algorithms taken;
-    for (const PlanCache::Plan& plan : known) {
-      if (taken.size() == kGood || std::ranges::count(taken, plan) > 0) continue;
-      const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(plan);
-      if (!fits(algorithm)) continue;
-      taken.push_back(plan);
-      candidates_.push_back(algorithm);
-    }
-    trials_each_ = 2;
+    const int64_t tokens = tokens_of(g);
+    Algorithms known = searches_->known(kind, tokens);
+    const bool settled = known.size() == 1;
+    std::erase_if(known, [&](const PlanCache::Plan& plan) { return !fits(plan); });
+    if (settled || known.size() == 1) return take_first(known.empty() ? suggestions(g, 1) : known);
+    const bool suggested = known.empty();
+    search_ = searches_->running(kind, tokens, suggested);
+    if (search_) return take_first(suggested ? suggestions(g, 1) : known);
+    constexpr int kCandidates = 12;
+    if (suggested) known = suggestions(g, kCandidates);
+    take_first(known);
+    search_ = searches_->begin(kind, std::move(known), suggested, tokens);
   }
 
-  void suggest(const Gemm& g) {
-    const int most = measured_ ? kCandidates : 1;
-    suggested_ = true;
-    trials_each_ = 3;
+  void take_first(const Algorithms& candidates) {
+    chosen_ = std::bit_cast<cublasLtMatmulAlgo_t>(candidates.front());
+  }
+
+  Algorithms suggestions(const Gemm& g, int most) const {
     Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     check_cublas(cublasLtMatmulPreferenceCreate(&preference.value), "creating a preference", g);
     cublasLtMatmulPreferenceSetAttribute(preference.value, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -253,9 +212,13 @@ class Plan {
                                                 d_.value, d_.value, preference.value, most,
                                                 results.data(), &found),
                  "asking for an algorithm", g);
-    for (int i = 0; i < found; ++i) candidates_.push_back(results[i].algo);
-    check(!candidates_.empty(), ErrorCode::kInternal, "cuBLASLt offers no algorithm for m ", g.m,
-          ", n ", g.n, ", k ", g.k, ".");
+    check(found > 0, ErrorCode::kInternal, "cuBLASLt offers no algorithm for m ", g.m, ", n ", g.n,
+          ", k ", g.k, ".");
+    Algorithms suggested;
+    for (int i = 0; i < found; ++i) {
+      suggested.push_back(std::bit_cast<PlanCache::Plan>(results[i].algo));
+    }
+    return suggested;
   }
 
   cublasStatus_t issue(const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, void* workspace,
@@ -267,48 +230,18 @@ class Plan {
                           kWorkspaceBytes, stream);
   }
 
-  // Keeps the fastest candidate, or what another rank has chosen, as soon as all trials have ended.
-  void choose(const Gemm& g) {
-    if (trials_.empty() ||
-        !std::ranges::all_of(trials_, [](const Trial& trial) { return trial.end.query(); })) {
-      return;
-    }
-    std::vector<std::pair<float, size_t>> times;  // least, of each candidate
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      times.emplace_back(std::numeric_limits<float>::infinity(), i);
-    }
-    for (const Trial& trial : trials_) {
-      float& least = times[trial.candidate].first;
-      least = std::min(least, trial.begin.elapsed_time(trial.end));
-    }
-    std::ranges::sort(times);
-    Algorithms good;
-    for (size_t i = 0; i < std::min(kGood, times.size()); ++i) {
-      good.push_back(std::bit_cast<PlanCache::Plan>(candidates_[times[i].second]));
-    }
-    trials_.clear();
-    const PlanCache::Kind kind = stored_kind_of(g);
-    const int64_t size = rounded_size(tokens_of(g));
-    const auto settled =
-        std::bit_cast<cublasLtMatmulAlgo_t>(measured_->fastest.settle(kind, size, good.front()));
-    candidates_ = {fits(settled) ? settled : candidates_[times[0].second]};
-    if (suggested_) measured_->good[kind].try_emplace(size, std::move(good));
-  }
-
-  Measured* const measured_;
+  GemmSearches* const searches_;
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout a_, b_, d_;
-  std::vector<cublasLtMatmulAlgo_t> candidates_;  // one: chosen
-  std::vector<Trial> trials_;
-  size_t trials_each_ = 0, issued_ = 0;
-  bool suggested_ = false;  // the candidates are the library's
+  std::shared_ptr<GemmSearch> search_;
+  cublasLtMatmulAlgo_t chosen_{};
 };
 
 // Lives as long as the process: CUDA may be gone when static objects are destroyed.
 struct Cache {
   std::mutex mutex;
   std::map<Key, Plan> plans;
-  std::map<int, Measured> measured;  // by device
+  std::map<int, GemmSearches> searches;  // by device
   std::map<std::pair<int, cudaStream_t>, at::Tensor> workspaces;
   const bool tuning = [] {
     const char* value = std::getenv("TESSERA_GEMM_TUNING");
@@ -321,12 +254,11 @@ struct Cache {
   }
 
   // What is fastest differs from run to run, and with it the last bits.
-  Measured* measured_on(int device) {
+  GemmSearches* searches_on(int device) {
     if (!tuning || at::globalContext().deterministicAlgorithms()) return nullptr;
-    auto found = measured.find(device);
-    if (found == measured.end()) {
-      PlanCache& stored = stored_plans("matrix products", cublasLtGetVersion());
-      found = measured.emplace(device, Measured{stored, {}}).first;
+    auto found = searches.find(device);
+    if (found == searches.end()) {
+      found = searches.emplace(device, stored_plans("matrix products", cublasLtGetVersion())).first;
     }
     return &found->second;
   }
@@ -349,7 +281,7 @@ void run_gemm(const Gemm& gemm) {
   const Key key = key_of(gemm);
   auto found = cache.plans.find(key);
   if (found == cache.plans.end()) {
-    found = cache.plans.try_emplace(key, gemm, cache.measured_on(stream.device_index())).first;
+    found = cache.plans.try_emplace(key, gemm, cache.searches_on(stream.device_index())).first;
   }
   check_cublas(found->second.run(gemm, workspace.data_ptr(), stream), "the product", gemm);
 }

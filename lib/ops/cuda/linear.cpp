@@ -36,6 +36,12 @@ bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
          weight.size(1) % 8 == 0;
 }
 
+// Where x's element [row, column] lies.
+char* address(const at::Tensor& x, int64_t row, int64_t column) {
+  return static_cast<char*>(x.data_ptr()) +
+         (row * x.stride(0) + column * x.stride(-1)) * x.element_size();
+}
+
 Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, void* out, int64_t ldd) {
   Gemm g;
   g.m = weight.size(0), g.n = row_count(x), g.k = weight.size(1);
@@ -45,6 +51,16 @@ Gemm forward_gemm(const at::Tensor& x, const at::Tensor& weight, void* out, int6
   g.d = out, g.ldd = ldd;
   g.type = g.out_type = x.scalar_type();
   return g;
+}
+
+// cuBLAS has fast kernels only where sizes are multiples of 8, so what is left of a vocabulary that
+// is none, as GPT-2's of 50,257, is a product of its own: calls product(first, count).
+template <typename Product>
+void in_parts(int64_t size, const Product& product) {
+  constexpr int64_t kWhole = 64, kWorthIt = 4096;
+  const int64_t first = size % 8 == 0 || size < kWorthIt ? size : size / kWhole * kWhole;
+  product(int64_t{0}, first);
+  if (first < size) product(first, size - first);
 }
 
 at::Tensor empty_output(const at::Tensor& x, const at::Tensor& weight) {
@@ -74,14 +90,17 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
   if (!can_multiply(gradient, weight) || !fits(gradient.scalar_type(), {result})) {
     return reference::linear_backward_input_out(gradient, weight, result);
   }
-  Gemm g;
-  g.m = weight.size(1), g.n = row_count(gradient), g.k = weight.size(0);
-  g.transpose_a = is_transposed(weight);
-  g.a = weight.data_ptr(), g.lda = stored_leading(weight);
-  g.b = gradient.data_ptr(), g.ldb = leading(gradient);
-  g.d = result.data_ptr(), g.ldd = weight.size(1);
-  g.type = g.out_type = gradient.scalar_type();
-  run_gemm(g);
+  in_parts(weight.size(0), [&](int64_t first, int64_t count) {
+    Gemm g;
+    g.m = weight.size(1), g.n = row_count(gradient), g.k = count;
+    g.transpose_a = is_transposed(weight);
+    g.a = address(weight, first, 0), g.lda = stored_leading(weight);
+    g.b = address(gradient, 0, first), g.ldb = leading(gradient);
+    g.d = result.data_ptr(), g.ldd = weight.size(1);
+    g.beta = first > 0 ? 1 : 0;
+    g.type = g.out_type = gradient.scalar_type();
+    run_gemm(g);
+  });
 }
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
@@ -96,15 +115,17 @@ void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
       gradient.scalar_type() != x.scalar_type()) {
     return reference::linear_backward_weight(gradient, x, weight_gradient);
   }
-  Gemm g;
-  g.m = x.size(-1), g.n = gradient.size(-1), g.k = row_count(x);
-  g.transpose_b = true;
-  g.a = x.data_ptr(), g.lda = leading(x);
-  g.b = gradient.data_ptr(), g.ldb = leading(gradient);
-  g.d = weight_gradient.data_ptr(), g.ldd = x.size(-1);
-  g.beta = 1;
-  g.type = x.scalar_type(), g.out_type = weight_gradient.scalar_type();
-  run_gemm(g);
+  in_parts(gradient.size(-1), [&](int64_t first, int64_t count) {
+    Gemm g;
+    g.m = x.size(-1), g.n = count, g.k = row_count(x);
+    g.transpose_b = true;
+    g.a = x.data_ptr(), g.lda = leading(x);
+    g.b = address(gradient, 0, first), g.ldb = leading(gradient);
+    g.d = address(weight_gradient, first, 0), g.ldd = x.size(-1);
+    g.beta = 1;
+    g.type = x.scalar_type(), g.out_type = weight_gradient.scalar_type();
+    run_gemm(g);
+  });
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
@@ -129,7 +150,11 @@ at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
   if (!can_multiply(x, weight)) return reference::logits_forward(x, weight);
   const int64_t vocabulary = weight.size(0), stride = (vocabulary + 63) / 64 * 64;
   const at::Tensor logits = at::empty({x.size(0), stride}, x.options());
-  run_gemm(forward_gemm(x, weight, logits.data_ptr(), stride));
+  in_parts(vocabulary, [&](int64_t first, int64_t count) {
+    Gemm g = forward_gemm(x, weight, address(logits, 0, first), stride);
+    g.m = count, g.a = address(weight, first, 0);
+    run_gemm(g);
+  });
   return logits.narrow(1, 0, vocabulary);
 }
 

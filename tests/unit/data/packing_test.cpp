@@ -173,13 +173,46 @@ TEST_CASE("packed steps hold the rows of the padded ones on every layout") {
   }
 }
 
+TEST_CASE("the last sequence of a packed micro-batch is only as long as its rows need") {
+  std::mt19937_64 random(7);
+  for (int64_t tokens = 0; tokens <= 512; ++tokens) {
+    const int64_t length = last_sequence_length(tokens, 512);
+    CHECK(length % 64 == 0);
+    CHECK(length >= std::max<int64_t>(tokens, 1));
+    CHECK(length < tokens + 64 + (tokens == 0 ? 1 : 0));
+    CHECK(last_sequence_length(tokens, 513, 9) % 9 == 0);
+  }
+  CHECK(last_sequence_length(7, 7) == 7);
+  CHECK(last_sequence_length(2600, 7168) == 2816);  // of long ones few lengths occur, too
+  CHECK(last_sequence_length(100, 7168) == 128);
+  const Dataset dataset = numbered(random_lengths(random, 800, 300));
+  DataLoader loader(dataset,
+                    {.micro_batch_size = 16, .pad_id = -1, .pad_to = 512, .packing = true});
+  int64_t real = 0, computed = 0;
+  while (loader.state().epoch == 0) {
+    const MicroBatch batch = loader.next()[0];
+    CHECK(batch.packed.sequence == 512);
+    const List ids = values(batch.input_ids);
+    const int64_t tokens = std::ranges::count_if(ids, [](int64_t id) { return id >= 0; });
+    real += tokens;
+    computed += batch.token_count;
+    if (batch.token_count % 512 != 0) {
+      CHECK(batch.input_ids.size(0) == 1);
+      // No sequence has more room than the last had.
+      const int64_t last = batch.token_count % 512;
+      CHECK(batch.token_count - tokens < batch.token_count / 512 * (512 - last + 64) + 64);
+    }
+  }
+  CHECK(static_cast<double>(computed) < 1.05 * static_cast<double>(real));
+}
+
 TEST_CASE("a micro-batch without rows is a sequence that counts for nothing") {
   for (const Task task : {Task::kCausal, Task::kClassification}) {
     const Dataset dataset = numbered({3}, task);
     DataLoader loader(dataset,
-                      {.accumulation_steps = 2, .pad_id = 7, .pad_to = 8, .packing = true});
+                      {.accumulation_steps = 2, .pad_id = 7, .pad_to = 64, .packing = true});
     const MicroBatch empty = loader.next()[1];
-    CHECK(values(empty.input_ids) == List(8, 7));
+    CHECK(values(empty.input_ids) == List(8, 7));  // as long as a last sequence may be
     CHECK(empty.packed.lengths == List{3, 3, 2});  // no longer than the longest row of the step
     CHECK(values(empty.labels) == List(task == Task::kCausal ? 8 : 1, kIgnoredLabel));
     CHECK(empty.sample_count == 0);
@@ -202,7 +235,7 @@ TEST_CASE("packed classification rows say where each is pooled") {
         .next()[0];
   };
   const MicroBatch batch = batch_with({});
-  CHECK(batch.packed.lengths == List{4, 2, 3, 3});
+  CHECK(batch.packed.lengths == List{4, 2, 3});  // and a second sequence of 3
   CHECK(values(batch.labels) == List{1, 0, 1});
   CHECK(values(batch.head_positions) == List{3, 5, 8});
   CHECK(values(batch_with(9).head_positions) == List{1, 5, 8});

@@ -1,0 +1,115 @@
+#include "lib/ops/cuda/gemm_search.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "tessera/core/rounding.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+constexpr size_t kGood = 4;
+constexpr size_t kTrialsOfSuggestions = 3, kTrialsOfGood = 2;  // of each candidate
+
+// What is good for one number of tokens is worth a try for the other.
+bool alike(int64_t tokens, int64_t other) { return tokens <= 2 * other && other <= 2 * tokens; }
+
+// The entry of the nearest size that is alike, or the end.
+template <typename Map>
+auto nearest_alike(const Map& sizes, int64_t size) {
+  const auto nearest = std::ranges::min_element(
+      sizes, {}, [&](const auto& entry) { return std::abs(entry.first - size); });
+  return nearest != sizes.end() && alike(size, nearest->first) ? nearest : sizes.end();
+}
+
+}  // namespace
+
+GemmSearch::GemmSearch(Algorithms candidates, bool suggested, int64_t tokens)
+    : candidates_(std::move(candidates)),
+      suggested_(suggested),
+      tokens_(tokens),
+      trials_(candidates_.size() * (suggested ? kTrialsOfSuggestions : kTrialsOfGood)) {}
+
+bool GemmSearch::ended() const {
+  return issued_ == trials_ &&
+         std::ranges::all_of(took_, [](const Trial& trial) { return trial.end.query(); });
+}
+
+Algorithms GemmSearch::fastest_first() const {
+  std::vector<std::pair<double, size_t>> times;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    times.emplace_back(std::numeric_limits<double>::infinity(), i);
+  }
+  for (const Trial& trial : took_) {
+    double& least = times[trial.candidate].first;
+    const double time = trial.begin.elapsed_time(trial.end);
+    least = std::min(least, time / static_cast<double>(trial.tokens));
+  }
+  std::ranges::sort(times);
+  Algorithms sorted;
+  for (const auto& [time, candidate] : times) sorted.push_back(candidates_[candidate]);
+  return sorted;
+}
+
+bool GemmSearch::of_one_size() const {
+  return std::ranges::all_of(took_, [&](const Trial& trial) {
+    return rounded_size(trial.tokens) == rounded_size(tokens_);
+  });
+}
+
+Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) const {
+  const int64_t size = rounded_size(tokens);
+  if (const auto best = fastest_.find(kind, size)) return {*best};
+  Algorithms all, known;
+  if (const auto tried = good_.find(kind); tried != good_.end()) {
+    const auto nearest = nearest_alike(tried->second, size);
+    if (nearest != tried->second.end()) all = nearest->second;
+  }
+  for (const auto& [other, plan] : fastest_.nearest(kind, size)) {
+    if (alike(size, other)) all.push_back(plan);
+  }
+  for (const PlanCache::Plan& plan : all) {
+    if (known.size() < kGood && std::ranges::count(known, plan) == 0) known.push_back(plan);
+  }
+  return known;
+}
+
+std::shared_ptr<GemmSearch> GemmSearches::running(const PlanCache::Kind& kind, int64_t tokens,
+                                                  bool suggested) const {
+  const auto of_kind = running_.find(kind);
+  if (of_kind == running_.end()) return nullptr;
+  const int64_t size = rounded_size(tokens);
+  if (const auto same = of_kind->second.find(size);
+      same != of_kind->second.end() && same->second->suggested() == suggested) {
+    return same->second;
+  }
+  if (!suggested) return nullptr;
+  for (const auto& [other, search] : of_kind->second) {
+    if (search->suggested() && alike(size, other)) return search;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<GemmSearch> GemmSearches::begin(const PlanCache::Kind& kind, Algorithms candidates,
+                                                bool suggested, int64_t tokens) {
+  auto search = std::make_shared<GemmSearch>(std::move(candidates), suggested, tokens);
+  running_[kind][rounded_size(tokens)] = search;
+  return search;
+}
+
+void GemmSearches::conclude(const PlanCache::Kind& kind,
+                            const std::shared_ptr<GemmSearch>& search) {
+  auto& of_kind = running_[kind];
+  const int64_t size = rounded_size(search->tokens());
+  const auto entry = of_kind.find(size);
+  if (entry == of_kind.end() || entry->second != search) return;
+  of_kind.erase(entry);
+  Algorithms sorted = search->fastest_first();
+  if (search->of_one_size()) fastest_.settle(kind, size, sorted.front());
+  sorted.resize(std::min(kGood, sorted.size()));
+  if (search->suggested()) good_[kind].try_emplace(size, std::move(sorted));
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,95 @@
+#pragma once
+// Which of several algorithms is fastest for a kind of product.
+//
+// [Note: measuring in passing] The first calls of a kind take several algorithms in turn, between
+// two events each; when the device has come to the last of them, the fastest is kept. No product is
+// computed more than once, and the host never waits. A short sleep before each lets the host get
+// ahead of the device, so that the time between the events is the product's. The library's
+// suggestions are tried by the first calls of a kind together, whatever their numbers of tokens, so
+// that steps of ever new sizes soon have tried them all; then each size tries the best of these
+// only, whose kernels are loaded.
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/Sleep.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "lib/ops/plan_cache.h"
+
+namespace tessera::ops::cuda {
+
+using Algorithms = std::vector<PlanCache::Plan>;
+
+class GemmSearch {
+ public:
+  // tokens: of the call that begins it.
+  GemmSearch(Algorithms candidates, bool suggested, int64_t tokens);
+
+  // Lets issue(algorithm), which returns whether it did, compute a product of this many tokens with
+  // the next candidate that can; false when all trials have been issued.
+  template <typename Issue>
+  bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
+    while (issued_ < trials_) {
+      Trial trial{issued_++ % candidates_.size(), tokens};
+      at::cuda::sleep(kSleepCycles);
+      trial.begin.record(stream);
+      if (!issue(candidates_[trial.candidate])) continue;
+      trial.end.record(stream);
+      took_.push_back(std::move(trial));
+      return true;
+    }
+    return false;
+  }
+  // Whether the device has come to the last trial.
+  bool ended() const;
+  // By the least time a token; those that could not be issued last.
+  Algorithms fastest_first() const;
+  bool of_one_size() const;
+
+  bool suggested() const { return suggested_; }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  static constexpr int64_t kSleepCycles = 50'000;  // some 25 microseconds
+  struct Trial {
+    size_t candidate;
+    int64_t tokens;
+    at::cuda::CUDAEvent begin{cudaEventDefault}, end{cudaEventDefault};
+  };
+
+  const Algorithms candidates_;
+  const bool suggested_;
+  const int64_t tokens_;
+  const size_t trials_;
+  size_t issued_ = 0;
+  std::vector<Trial> took_;
+};
+
+// What is known about products on one device.
+class GemmSearches {
+ public:
+  explicit GemmSearches(PlanCache& fastest) : fastest_(fastest) {}
+
+  // What is best for this kind and size, or was good for about as many tokens: a single one is to
+  // be taken, several to be tried.
+  Algorithms known(const PlanCache::Kind& kind, int64_t tokens) const;
+  // One that is under way for the size, or among the library's suggestions for about as many
+  // tokens; null: there is none.
+  std::shared_ptr<GemmSearch> running(const PlanCache::Kind& kind, int64_t tokens,
+                                      bool suggested) const;
+  std::shared_ptr<GemmSearch> begin(const PlanCache::Kind& kind, Algorithms candidates,
+                                    bool suggested, int64_t tokens);
+  // Of a search that has ended; more than once changes nothing.
+  void conclude(const PlanCache::Kind& kind, const std::shared_ptr<GemmSearch>& search);
+
+ private:
+  PlanCache& fastest_;
+  // By rounded sizes.
+  std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good_;
+  std::map<PlanCache::Kind, std::map<int64_t, std::shared_ptr<GemmSearch>>> running_;
+};
+
+}  // namespace tessera::ops::cuda
