@@ -16,6 +16,13 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+// Rows of the next chunk. The last one is not small, so that GPUs meet few sizes.
+int64_t rows_of_next(int64_t left, int64_t chunk_rows) {
+  if (left <= chunk_rows || 2 * left >= 3 * chunk_rows) return std::min(left, chunk_rows);
+  constexpr int64_t kMultiple = 64;
+  return std::min(chunk_rows, (left / 2 + kMultiple - 1) / kMultiple * kMultiple);
+}
+
 class LinearLoss : public Function<LinearLoss> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
@@ -35,8 +42,8 @@ class LinearLoss : public Function<LinearLoss> {
       scale = given ? *loss_gradient : at::ones({}, fp32);
     }
     const at::Tensor row_loss = at::empty({rows.size(0)}, fp32);
-    for (int64_t first = 0; first < rows.size(0); first += chunk_rows) {
-      const int64_t count = std::min(chunk_rows, rows.size(0) - first);
+    for (int64_t first = 0, count = 0; first < rows.size(0); first += count) {
+      count = rows_of_next(rows.size(0) - first, chunk_rows);
       const auto chunk = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
       const at::Tensor logits = logits_forward(chunk(rows), table);
       loss(logits, first, scale, chunk(row_loss));

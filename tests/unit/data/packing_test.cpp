@@ -88,6 +88,7 @@ TEST_CASE("rows are shared out whole, none lost or doubled, and balanced by toke
     List tokens;
     for (const SequencesOfRows& sequences : shares) {
       tokens.push_back(0);
+      List filled_up;
       for (const auto& sequence : sequences) {
         CHECK_FALSE(sequence.empty());
         CHECK(std::ranges::is_sorted(sequence));
@@ -95,8 +96,10 @@ TEST_CASE("rows are shared out whole, none lost or doubled, and balanced by toke
         for (const size_t row : sequence) filled += lengths[row];
         CHECK(filled <= most + 5);
         tokens.back() += filled;
+        filled_up.push_back(filled);
         seen.insert(seen.end(), sequence.begin(), sequence.end());
       }
+      CHECK((filled_up.empty() || filled_up.back() == std::ranges::min(filled_up)));
       // First fit leaves no two sequences that would fit into one.
       CHECK((sequences.size() < 2 ||
              2 * tokens.back() > static_cast<int64_t>(sequences.size()) * (most + 5)));
