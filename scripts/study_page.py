@@ -3,7 +3,8 @@
 
     scripts/study_page.py STUDY SIZE OUTPUT_DIR
 
-OUTPUT_DIR is what examples/studies/run.sh wrote. Pictures are made by headless Chromium.
+OUTPUT_DIR is what examples/studies/run.sh wrote. Pictures are made by headless Chromium. A section "What it shows" of the page
+that is there stays.
 """
 import json
 import pathlib
@@ -18,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHOWN = {"zero_stages": (["6", "7a"], "Tokens per second"), "offload": (["4", "3"], "Memory of one rank by category"),
          "fsdp": (["4", "7b", "7e"], "Memory of one rank by category"), "pipeline": (["1", "7c"], "Tokens per second"),
          "tensor": (["1", "2"], "Memory of one rank by category"), "weak_scaling": (["5a"], "Scaling"),
-         "small_gpu": (["2", "4"], "Training loss")}
+         "small_gpu": (["2", "4"], "Training loss"), "peers": (["1", "4", "6"], "Tokens per second")}
 
 
 def section(html, title):
@@ -51,13 +52,18 @@ def main(study, size, output):
     picture((output / "report/report.html").read_text(), plot, docs / f"{name}.png")
     passed = [row["row"] for row in comparison["rows"] if row["verdict"] == "PASS"]
     memory = [row["row"] for row in comparison["rows"] if row["verdict"] == "out of memory"]
-    (docs / f"{name}.md").write_text(
-        f"# {study}, {size}\n\n    examples/studies/run.sh {study} {size}\n\n{start['device']}, tessera {comparison['tessera_version']} "
-        f"({comparison['git_sha']}), LibTorch {start['torch_version']}"
+    page = docs / f"{name}.md"
+    said = re.search(r"(?ms)^## What it shows\n.*?(?=^## )", page.read_text() if page.exists() else "")
+    ranks = max(row["world_size"] for row in comparison["rows"])
+    page.write_text(
+        f"# {study}, {size}\n\n    examples/studies/run.sh {study} {size}\n\n"
+        + ("" if start["device"] == "cpu" else f"{ranks} x ")
+        + f"{start['device']}, tessera {comparison['tessera_version']} ({comparison['git_sha']}), LibTorch {start['torch_version']}"
         + (f", CUDA {start['cuda_version']}, driver {start['driver_version']}" if start.get("driver_version") else "")
         + f". Repeats: {comparison['repeat']}. {len(passed)} rows had the numbers of the first row of their work"
-        + (f"; out of memory, as expected: {', '.join(memory)}" if memory else "") + ".\n\n```\n"
-        + (ROOT / f"examples/studies/{study}/{size}.txt").read_text() + f"```\n\n![{plot}]({name}.png)\n\n" + "".join(tables).rstrip() + "\n")
+        + (f"; out of memory, as expected: {', '.join(memory)}" if memory else "") + ".\n\n" + (said[0] if said else "")
+        + "## Rows\n\n```\n" + (ROOT / f"examples/studies/{study}/{size}.txt").read_text()
+        + f"```\n\n## Plot and tables\n\n![{plot}]({name}.png)\n\n" + "".join(tables).rstrip() + "\n")
     print(docs / f"{name}.md")
 
 
