@@ -288,17 +288,18 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
 
 class FusedBlock : public torch::autograd::Function<FusedBlock> {
  public:
-  // The weights are arguments of their own so that autograd sees them; backward reads them through
-  // their handles, whose storage a strategy may have replaced in between.
+  // Weights that autograd must see are arguments of their own as well; backward reads all of them
+  // through their handles, whose storage a strategy may have replaced in between.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             at::IntArrayRef tokens, const Settings& settings,
-                            const Weights& weights, at::TensorList) {
+                            const Weights& weights, at::TensorList, const std::vector<bool>& seen) {
     Saved s;
     const at::Tensor output = run_forward(hidden, tokens, weights, settings, &s);
     context->save_for_backward({s.hidden, s.mean1, s.rstd1, s.qkv, s.context, s.log_sum_exp,
                                 s.random_state, s.attended, s.mean2, s.rstd2, s.inner});
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
+    save_value(context, "seen", seen);
     return output;
   }
 
@@ -307,17 +308,23 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
     const Saved saved{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10]};
-    variable_list result(4);  // hidden, tokens, settings, weights as a whole; then each of them
+    variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
+    auto seen = saved_value<std::vector<bool>>(context, "seen").begin();
     for_each_tensor(sinks, [&](at::Tensor& weight) {
       at::Tensor sink, for_autograd;
       if (weight.requires_grad()) {
         sink = weight.grad();
         if (!sink.defined()) sink = for_autograd = at::zeros_like(weight);
       }
+      if (*seen++) {
+        result.push_back(for_autograd);
+      } else if (for_autograd.defined()) {
+        weight.mutable_grad() = for_autograd;
+      }
       weight = sink;
-      result.push_back(for_autograd);
     });
+    result.emplace_back();  // which were seen
     result[0] = run_backward(gradients[0].contiguous(), weights, sinks, settings, saved);
     return result;
   }
@@ -332,10 +339,15 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
+  // Every weight that autograd sees costs it a node to visit, though its gradient goes to .grad().
   std::vector<at::Tensor> list;
+  std::vector<bool> seen;
   Weights handles = weights;
-  for_each_tensor(handles, [&](const at::Tensor& weight) { list.push_back(weight); });
-  return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list));
+  for_each_tensor(handles, [&](const at::Tensor& weight) {
+    seen.push_back(!input.requires_grad() || !weight.grad().defined());
+    if (seen.back()) list.push_back(weight);
+  });
+  return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
 }
 
 at::Tensor decoder_block_inference(const at::Tensor& hidden, const Weights& weights,
