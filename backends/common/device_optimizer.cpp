@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "tessera/backends/unit_optimizer.h"
 
 namespace tessera {
@@ -52,9 +54,14 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
 
 void DeviceOptimizer::step(const StepScalars& scalars) {
   optimizer_->begin_step(scalars);
+  // Other ranks get their parts of a unit while the next one is updated. A rank that keeps all of
+  // every unit has nothing to give and updates everything at once.
+  const bool alone = std::ranges::all_of(
+      context_.units, [](const ParameterUnit& unit) { return unit.layout.shards() == 1; });
+  if (alone) optimizer_->update(0, places_.size());
   for (size_t unit = 0; unit < ranges_.size(); ++unit) {
     if (context_.units[unit].frozen) continue;
-    optimizer_->update(ranges_[unit].first, ranges_[unit].second);
+    if (!alone) optimizer_->update(ranges_[unit].first, ranges_[unit].second);
     parameters_->publish(unit);
   }
 }
