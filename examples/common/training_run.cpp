@@ -9,6 +9,7 @@
 #include "examples/common/layout.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/output.h"
+#include "examples/common/step_flops.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
@@ -280,9 +281,7 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.pad_to_max_length = options_.pad_to_max_length;
   if (flags_.has("supervise")) r.supervise = options_.supervise;
   if (peak_flops_ > 0 && prepared_.model.flops_per_token) {
-    r.mfu_formula =
-        "(6 x weights of matrices a token meets + 6 x layers x width x mean row length, causal "
-        "attention) x tokens/s, padding counted, / (ranks x dense peak)";
+    r.mfu_formula = mfu_formula();
     r.peak_flops_per_second = peak_flops_;
   }
   r.parameter_dtype = options_.dtype;

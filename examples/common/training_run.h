@@ -103,10 +103,14 @@ class TrainingRun {
   std::optional<Resumed> resumed_;
   std::optional<RunState::Best> best_, evaluated_;  // so far; the latest, with its step
   int64_t total_steps_ = 0, steps_ = 0;
-  int64_t steps_here_ = 0;           // issued by this process
-  int64_t data_begun_ = 0;           // step before the first on this data
-  std::deque<int64_t> sent_before_;  // bytes, of the steps that are not reported yet
-  bool planned_ = false;             // see check_memory()
+  int64_t steps_here_ = 0;  // issued by this process
+  int64_t data_begun_ = 0;  // step before the first on this data
+  struct Issued {
+    int64_t sent_before = 0;  // bytes
+    double row_length = 0;    // see mean_row_length()
+  };
+  std::deque<Issued> issued_;  // steps that are not reported yet
+  bool planned_ = false;       // see check_memory()
   std::unique_ptr<RunMemory> run_memory_;
   // Largest over ranks: parameters, gradients, optimizer, buffers, host, pinned.
   std::vector<int64_t> memory_;

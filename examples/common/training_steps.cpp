@@ -7,6 +7,7 @@
 #include "examples/common/class_predictions.h"
 #include "examples/common/device_memory.h"
 #include "examples/common/layout.h"
+#include "examples/common/step_flops.h"
 #include "examples/common/training_run.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
@@ -63,8 +64,9 @@ void TrainingRun::train_until(int64_t step) {
       [&]() -> std::vector<MicroBatch> {
         if (issued == step) return {};
         ++issued;
-        sent_before_.push_back(bytes_sent(*mesh_, *strategy_));
+        const int64_t sent_before = bytes_sent(*mesh_, *strategy_);
         std::vector<MicroBatch> micro_batches = batches_->next();
+        issued_.push_back({sent_before, mean_row_length(micro_batches)});
         run_memory_->next_step(micro_batches);
         return micro_batches;
       },
@@ -76,9 +78,10 @@ void TrainingRun::train_until(int64_t step) {
 void TrainingRun::on_step(const StepReport& report) {
   steps_ = report.step;
   // Reports come one step late on GPUs: the next step may have begun to send.
-  const int64_t sent_before = sent_before_.front();
-  sent_before_.pop_front();
-  const int64_t sent = sent_before_.empty() ? bytes_sent(*mesh_, *strategy_) : sent_before_.front();
+  const Issued issued = issued_.front();
+  issued_.pop_front();
+  const int64_t sent =
+      issued_.empty() ? bytes_sent(*mesh_, *strategy_) : issued_.front().sent_before;
   const DeviceMemory memory = device_memory(world_.device());
   metrics::StepRecord r;
   r.step = report.step;
@@ -94,15 +97,16 @@ void TrainingRun::on_step(const StepReport& report) {
   r.samples = report.samples;
   r.tokens = report.tokens;
   r.supervised_tokens = static_cast<int64_t>(report.target_count);
-  r.comm_bytes = sent - sent_before;
+  r.comm_bytes = sent - issued.sent_before;
   r.gpu_mem_allocated_bytes = memory.allocated_peak_bytes;
   r.gpu_mem_reserved_bytes = memory.reserved_peak_bytes;
   if (peak_flops_ > 0 && prepared_.model.flops_per_token && report.tokens > 0 &&
       r.step_time_s > 0) {
-    const int64_t length = report.tokens / train_loader_->global_batch_size();
-    r.mfu_ratio = metrics::mfu_ratio(prepared_.model.flops_per_token(length),
-                                     static_cast<double>(report.tokens) / r.step_time_s,
-                                     peak_flops_, world_.size());
+    const auto positions = static_cast<double>(report.tokens);
+    const double flops =
+        step_flops(prepared_.model, positions, report.target_count, issued.row_length);
+    r.mfu_ratio = metrics::mfu_ratio(flops / positions, positions / r.step_time_s, peak_flops_,
+                                     world_.size());
   }
   if (report.phases) {
     r.forward_s = report.phases->forward_s;
