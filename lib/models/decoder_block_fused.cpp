@@ -151,14 +151,6 @@ at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::
   return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
 }
 
-// The gradient of what a branch adds, and of the bias that ends it.
-at::Tensor branch_backward(const at::Tensor& gradient, const ops::Dropout& dropout,
-                           const at::Tensor& bias_gradient, ops::ColumnSums& sums) {
-  if (dropout.on()) return ops::dropout_backward(gradient, dropout, bias_gradient, sums);
-  if (bias_gradient.defined()) ops::linear_backward_bias(gradient, bias_gradient, sums);
-  return gradient;
-}
-
 // Queries and keys in place, forwards or their gradients back.
 void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
   if (!options.rotary.cos.defined()) return;
@@ -246,23 +238,28 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dattended, dcontext;
   Pending all_dattention;
   {
-    const at::Tensor dbranch = branch_backward(gradient, inner_dropout, only_bias(g.down), sums);
+    const at::Tensor dbranch =
+        inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout, only_bias(g.down), sums)
+                           : gradient;
     Pending all_gradient = start_enter(dbranch, rows, axis);
     auto [dinner, active] =
         activation_backward(ops::linear_backward_input(all_gradient.wait(), weight_of(w.down)),
                             s.inner, options.gated, w.up, g.up, sums);
     Pending sum = start_leave(ops::linear_backward_input(dinner, weight_of(w.up)), axis);
     add_weight(all_gradient.tensor, active, w.down, g.down);
+    if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums);
     active.reset();
     at::Tensor dnorm = sum.wait();
     if (post) dnorm.add_(gradient);
     Norm norm{{}, s.mean2, s.rstd2};
-    const bool drops = attention_dropout.on();
+    const bool attention_drops = attention_dropout.on();
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
                               post ? no_residual : gradient,
-                              drops ? at::Tensor() : only_bias(g.dense), sums);
+                              attention_drops ? at::Tensor() : only_bias(g.dense), sums);
     const at::Tensor dattention =
-        drops ? branch_backward(dattended, attention_dropout, only_bias(g.dense), sums) : dattended;
+        attention_drops
+            ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
+            : dattended;
     all_dattention = start_enter(dattention, rows, axis);
     Pending all_norm = start_enter(norm.output, rows, axis);
     dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));

@@ -130,6 +130,7 @@ TEST_CASE("the fused blocks drop what the composed ones drop, forwards and backw
     compare(test, at::kFloat, {}, {}, 1e-5);
     compare(test, at::kDouble, mask, {}, 1e-11);
     compare(test, at::kDouble, {}, packed, 1e-11);
+    compare(test, at::kBFloat16, {}, {}, 3e-2);
     test.options.residual_post_layernorm = true;
     compare(test, at::kDouble, {}, {}, 1e-11);
     const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden});
