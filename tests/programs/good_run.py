@@ -33,6 +33,7 @@ def check_phases(name, events, ranks):
         check.that(all(phase >= 0 for phase in phases) and sum(phases) <= 1.001 * event["step_time_s"] + 1e-4,
                    f"{name}: the phases {phases} are parts of {event['step_time_s']}")
         check.that(event["forward_s"] > 0 and event["backward_s"] > 0 and event["optimizer_s"] > 0, f"{name}: {phases}")
+        check.that(event["h2d_d2h_s"] is None, f"{name}: nothing goes to a GPU")
         if ranks > 1:
             check.that(event["comm_exposed_s"] > 0 and event["slowest_rank"] in range(ranks),
                        f"{name}: ranks wait, and one is the slowest: {event['slowest_rank']}")
