@@ -131,7 +131,7 @@ struct AdamWTable {
   int first_chunk[kMax + 1];
   int count = 0;
 };
-constexpr int kAdamWChunk = 2048;
+constexpr int kAdamWChunk = 1024;
 struct AdamWConstants {
   float beta2, one_minus_beta1, one_minus_beta2, epsilon, log_beta1, log_beta2;
   const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null

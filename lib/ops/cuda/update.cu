@@ -5,22 +5,31 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-static_assert(kThreads * 8 == kAdamWChunk);
+static_assert(kThreads * 4 == kAdamWChunk);
 
+// Four values a thread: what a warp reads or writes at once is one piece of memory, whatever the
+// type.
 template <typename T>
-__device__ __forceinline__ void load8(const T* data, float (&out)[8]) {
+__device__ __forceinline__ void load4(const T* data, float (&out)[4]) {
   if constexpr (sizeof(T) == 4) {
-    const float4* source = reinterpret_cast<const float4*>(data);
-    reinterpret_cast<float4*>(out)[0] = __ldcs(source);
-    reinterpret_cast<float4*>(out)[1] = __ldcs(source + 1);
+    unpack<T>(*reinterpret_cast<const uint4*>(data), out);
   } else {
-    unpack<T>(__ldcs(reinterpret_cast<const uint4*>(data)), out);
+    const uint2 raw = *reinterpret_cast<const uint2*>(data);
+    float values[8];
+    unpack<T>(make_uint4(raw.x, raw.y, 0, 0), values);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) out[j] = values[j];
   }
 }
 
-__device__ __forceinline__ void store8(float* data, const float (&in)[8]) {
-  __stcs(reinterpret_cast<float4*>(data), reinterpret_cast<const float4*>(in)[0]);
-  __stcs(reinterpret_cast<float4*>(data) + 1, reinterpret_cast<const float4*>(in)[1]);
+template <typename T>
+__device__ __forceinline__ void store4(T* data, const float (&in)[4]) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<uint4*>(data) = pack<T>(in);
+  } else {
+    const uint4 raw = pack<T>({in[0], in[1], in[2], in[3], 0, 0, 0, 0});
+    *reinterpret_cast<uint2*>(data) = make_uint2(raw.x, raw.y);
+  }
 }
 
 struct Step {
@@ -33,14 +42,17 @@ __device__ Step read_step(const AdamWConstants& c) {
           -1.0F / expm1f(t * c.log_beta1), rsqrtf(-expm1f(t * c.log_beta2))};
 }
 
+// The same bits for every element: left alone, the compiler fuses products and sums of whole pieces
+// and of single elements differently.
 __device__ __forceinline__ void update(const AdamWConstants& c, const Step& step, float decay,
                                        float gradient, float& parameter, float& m, float& v) {
-  gradient *= step.scale;
-  m = fmaf(c.one_minus_beta1, gradient - m, m);
-  v = fmaf(c.beta2, v, c.one_minus_beta2 * gradient * gradient);
-  parameter -= step.learning_rate * decay * parameter;
-  parameter -= step.learning_rate * step.inverse1 *
-               __fdividef(m, __fsqrt_rn(v) * step.inverse_root2 + c.epsilon);
+  gradient = __fmul_rn(gradient, step.scale);
+  m = fmaf(c.one_minus_beta1, __fsub_rn(gradient, m), m);
+  v = fmaf(c.beta2, v, __fmul_rn(__fmul_rn(c.one_minus_beta2, gradient), gradient));
+  const float denominator = fmaf(__fsqrt_rn(v), step.inverse_root2, c.epsilon);
+  parameter = fmaf(-__fmul_rn(step.learning_rate, decay), parameter, parameter);
+  parameter =
+      fmaf(-__fmul_rn(step.learning_rate, step.inverse1), __fdividef(m, denominator), parameter);
 }
 
 template <typename G, typename L>
@@ -50,40 +62,36 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamW
   while (int(blockIdx.x) >= table.first_chunk[index + 1]) ++index;
   const AdamWEntry& entry = table.entries[index];
   const int64_t first =
-      int64_t(blockIdx.x - table.first_chunk[index]) * kAdamWChunk + threadIdx.x * 8;
+      int64_t(blockIdx.x - table.first_chunk[index]) * kAdamWChunk + threadIdx.x * 4;
   if (c.skip && *c.skip != 0) return;
-  const G* gradient = static_cast<const G*>(entry.gradient) + first;
+  const G* gradient = static_cast<const G*>(entry.gradient);
   L* low = static_cast<L*>(entry.low_precision);
-  float g[8], p[8], m[8], v[8];
+  float g[4], p[4], m[4], v[4];
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
   const bool aligned = ((address(entry.parameter) | address(entry.exp_avg) |
-                         address(entry.exp_avg_sq) | address(entry.gradient) | address(low)) &
+                         address(entry.exp_avg_sq) | address(gradient) | address(low)) &
                         15) == 0;
-  const bool whole = aligned && first + 8 <= entry.count;
-  const int left = int(min(int64_t(8), entry.count - first));
+  const bool whole = aligned && first + 4 <= entry.count;
   if (whole) {
-    load8(gradient, g);
-    load8(entry.parameter + first, p);
-    load8(entry.exp_avg + first, m);
-    load8(entry.exp_avg_sq + first, v);
+    load4(gradient + first, g);
+    load4(entry.parameter + first, p);
+    load4(entry.exp_avg + first, m);
+    load4(entry.exp_avg_sq + first, v);
   }
   if (threadIdx.x == 0) shared = read_step(c);
   __syncthreads();
   const Step step = shared;
   if (whole) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
-    store8(entry.parameter + first, p);
-    store8(entry.exp_avg + first, m);
-    store8(entry.exp_avg_sq + first, v);
-    if constexpr (sizeof(L) == 2) {
-      if (low) *reinterpret_cast<uint4*>(low + first) = pack<L>(p);
-    }
+    for (int j = 0; j < 4; ++j) update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
+    store4(entry.parameter + first, p);
+    store4(entry.exp_avg + first, m);
+    store4(entry.exp_avg_sq + first, v);
+    if (low) store4(low + first, p);
     return;
   }
-  for (int j = 0; j < left; ++j) {
-    const int64_t at = first + j;
-    update(c, step, entry.weight_decay, to_float(gradient[j]), entry.parameter[at],
+  for (int64_t at = first; at < min(first + 4, entry.count); ++at) {
+    update(c, step, entry.weight_decay, to_float(gradient[at]), entry.parameter[at],
            entry.exp_avg[at], entry.exp_avg_sq[at]);
     if (low) low[at] = from_float<L>(entry.parameter[at]);
   }
