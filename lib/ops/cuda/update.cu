@@ -1,4 +1,6 @@
 // Whole-buffer kernels: AdamW over many ranges, sums of squares, and the embedding's gradient.
+#include <algorithm>
+
 #include "lib/ops/cuda/dispatch.cuh"
 
 namespace tessera::ops::cuda {
@@ -146,18 +148,26 @@ __global__ void add_partials_kernel(const double* partial, int count, float* res
   if (threadIdx.x == 0) *result = float(sum);
 }
 
-// One block per sorted position; the first of equal ids sums them all.
+constexpr int kEmbeddingThreads = 512;
+
+// One block per sorted position; the first of equal ids sums them all, in the order given.
 template <typename T>
-__global__ void embedding_backward_kernel(const uint4* gradient, const int64_t* ids,
-                                          const int64_t* order, uint4* weight_gradient,
-                                          int64_t rows, int n) {
+__global__ void __launch_bounds__(kEmbeddingThreads)
+    embedding_backward_kernel(const uint4* gradient, const int64_t* ids, const int64_t* order,
+                              uint4* weight_gradient, int64_t rows, int n) {
   const int64_t first = blockIdx.x, id = ids[first];
   if (first > 0 && ids[first - 1] == id) return;
+  // How many there are is found out first: the loads of rows then wait for nothing.
+  int64_t last = first + 1;
+  for (int equal = int(blockDim.x); equal == int(blockDim.x); last += equal) {
+    const int64_t at = last + threadIdx.x;
+    equal = __syncthreads_count(at < rows && ids[at] == id);
+  }
   const int vectors = n / 8;
   for (int at = threadIdx.x; at < vectors; at += blockDim.x) {
     float sum[8] = {}, value[8];
-#pragma unroll 4
-    for (int64_t i = first; i < rows && ids[i] == id; ++i) {
+#pragma unroll 8
+    for (int64_t i = first; i < last; ++i) {
       unpack<T>(gradient[order[i] * vectors + at], value);
 #pragma unroll
       for (int j = 0; j < 8; ++j) sum[j] += value[j];
@@ -197,10 +207,11 @@ void add_partials(const double* partial, int count, float* result, cudaStream_t 
 void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
                         const int64_t* order, void* weight_gradient, int64_t rows, int n,
                         cudaStream_t stream) {
+  const int threads = std::min(kEmbeddingThreads, (n / 8 + 31) / 32 * 32);
   with_16_bit_type(type, [&](auto tag) {
-    embedding_backward_kernel<typename decltype(tag)::type>
-        <<<unsigned(rows), 128, 0, stream>>>(static_cast<const uint4*>(gradient), sorted_ids, order,
-                                             static_cast<uint4*>(weight_gradient), rows, n);
+    embedding_backward_kernel<typename decltype(tag)::type><<<unsigned(rows), threads, 0, stream>>>(
+        static_cast<const uint4*>(gradient), sorted_ids, order,
+        static_cast<uint4*>(weight_gradient), rows, n);
   });
 }
 
