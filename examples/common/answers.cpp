@@ -50,6 +50,12 @@ GenerationOptions generation_options(const Tokenizer& tokenizer, const LanguageM
   return options;
 }
 
+std::vector<std::vector<int64_t>> prompts_of(const QuestionSet& set) {
+  std::vector<std::vector<int64_t>> prompts;
+  for (const SquadPrompt& prompt : set.prompts) prompts.push_back(prompt.ids);
+  return prompts;
+}
+
 std::string text_of(const GeneratedRow& row, const Tokenizer& tokenizer) {
   std::vector<int32_t> ids(row.ids.begin(), row.ids.end());
   if (row.finish == FinishReason::kEndToken) ids.pop_back();
@@ -158,13 +164,22 @@ QuestionSet read_questions(const TrainOptions& o, const Tokenizer& tokenizer) {
   return set;
 }
 
+BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
+                            const LanguageModelConfig& model, const TrainOptions& options,
+                            const DeviceMesh& mesh) {
+  const GenerationShape shape = tessera::generation_shape(
+      mesh, prompts_of(set), generation_options(tokenizer, model, options));
+  return {.rows = shape.rows,
+          .length = shape.width,
+          .head_rows = shape.rows,
+          .capacity = shape.capacity};
+}
+
 Answers answer_questions(const QuestionSet& set, const Tokenizer& tokenizer,
                          const LanguageModelConfig& model, const TrainOptions& options,
                          Strategy& strategy, const DeviceMesh& mesh) {
-  std::vector<std::vector<int64_t>> prompts;
-  for (const SquadPrompt& prompt : set.prompts) prompts.push_back(prompt.ids);
   const std::vector<GeneratedRow> rows =
-      generate(strategy, mesh, prompts, generation_options(tokenizer, model, options));
+      generate(strategy, mesh, prompts_of(set), generation_options(tokenizer, model, options));
   Candidates candidates(set, rows, tokenizer);
   candidates.measure(rows, tokenizer, options.per_device_eval_batch_size, strategy, mesh);
   JsonWriter texts(/*indent=*/2), nbest(/*indent=*/2), odds(/*indent=*/2);

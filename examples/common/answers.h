@@ -10,6 +10,7 @@
 #include "tessera/data/squad_scores.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/models/language_model_config.h"
+#include "tessera/plan/activations.h"
 
 namespace tessera::programs {
 
@@ -40,5 +41,10 @@ struct Answers {
 Answers answer_questions(const QuestionSet& set, const Tokenizer& tokenizer,
                          const LanguageModelConfig& model, const TrainOptions& options,
                          Strategy& strategy, const DeviceMesh& mesh);
+
+// The rows' beginnings that it gives the model at once.
+BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
+                            const LanguageModelConfig& model, const TrainOptions& options,
+                            const DeviceMesh& mesh);
 
 }  // namespace tessera::programs

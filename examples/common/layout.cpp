@@ -71,10 +71,27 @@ BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t lengt
   return shape;
 }
 
+BetweenSteps between_steps(const Prepared& run, const TrainOptions& o, int64_t evaluated) {
+  BetweenSteps between;
+  const bool has_file = !o.validation_file.empty() || !o.validation_ids.empty();
+  if (!has_file || o.eval_steps < 0) return between;
+  TrainOptions evaluation = o;
+  evaluation.per_device_train_batch_size = o.per_device_eval_batch_size;
+  between.evaluation = batch_shape(run, evaluation, evaluated);
+  if (!o.generation) return between;
+  // A prompt leaves room for its answer.
+  const int64_t rows = o.per_device_eval_batch_size, tokens = o.max_seq_length;
+  between.generation = {.rows = rows,
+                        .length = std::max<int64_t>(1, tokens - o.generation_max_new_tokens),
+                        .head_rows = rows,
+                        .capacity = tokens};
+  return between;
+}
+
 std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
-                                     const Card& card) {
+                                     const Card& card, const BetweenSteps& between) {
   try {
-    return memory_plan(plan, batch, card);
+    return memory_plan(plan, batch, card, between);
   } catch (const std::exception& error) {
     const auto* ours = dynamic_cast<const Error*>(&error);
     if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;

@@ -24,10 +24,13 @@ LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& options, int 
 // Of a micro-batch whose rows all have this many tokens and are all supervised.
 BatchShape batch_shape(const Prepared& run, const TrainOptions& options, int64_t length);
 
+// Where the options ask for evaluation and generation. evaluated: tokens of the evaluation's rows.
+BetweenSteps between_steps(const Prepared& run, const TrainOptions& options, int64_t evaluated);
+
 // memory_plan(). Nothing, with one warning, for blocks that cannot be built or run without memory:
 // such a run has no plan, and goes on.
 std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
-                                     const Card& card);
+                                     const Card& card, const BetweenSteps& between = {});
 
 // What this rank has sent, over all axes and over what the strategy has made itself.
 int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy);

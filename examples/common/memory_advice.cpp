@@ -17,8 +17,7 @@ namespace tessera::programs {
 namespace {
 
 // Tokens of the largest micro-batch, at least: rows that lie end to end are as long as they are.
-int64_t length_of(const Prepared& run, const TrainOptions& o, bool on_gpu) {
-  const TokenTable& rows = run.train;
+int64_t length_of(const TokenTable& rows, const TrainOptions& o, bool on_gpu) {
   if (o.pad_to_max_length || o.packing || rows.size() == 0) return o.max_seq_length;
   const bool laid_end_to_end = o.padding_free == "true" || (o.padding_free == "auto" && on_gpu);
   if (!laid_end_to_end) return std::min(o.max_seq_length, rows.longest());
@@ -35,6 +34,17 @@ LayoutPlan plan_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bo
   return plan;
 }
 
+BatchShape least_shape(const Prepared& run, const TrainOptions& o, bool on_gpu) {
+  return batch_shape(run, o, length_of(run.train, o, on_gpu));
+}
+
+// Prompts' lengths are known when they are generated from.
+BetweenSteps least_between(const Prepared& run, const TrainOptions& o, bool on_gpu) {
+  BetweenSteps between = between_steps(run, o, length_of(run.validation, o, on_gpu));
+  between.generation.reset();
+  return between;
+}
+
 // Of the rank that needs most.
 const MemoryPlan& most_of(const std::vector<MemoryPlan>& stages) {
   return *std::ranges::max_element(stages, {}, &MemoryPlan::tensors);
@@ -44,8 +54,8 @@ const MemoryPlan& most_of(const std::vector<MemoryPlan>& stages) {
 std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
                                   bool on_gpu) {
   try {
-    return most_of(memory_plan(plan_of(run, o, ranks, on_gpu),
-                               batch_shape(run, o, length_of(run, o, on_gpu)), Card{}));
+    return most_of(memory_plan(plan_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
+                               least_between(run, o, on_gpu)));
   } catch (const std::exception&) {
     return std::nullopt;
   }
@@ -53,7 +63,8 @@ std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, in
 
 std::vector<MemoryPlan> own_plans(const Prepared& run, int64_t ranks, bool on_gpu) {
   return plan_or_warn(plan_of(run, run.options, ranks, on_gpu),
-                      batch_shape(run, run.options, length_of(run, run.options, on_gpu)), Card{});
+                      least_shape(run, run.options, on_gpu), Card{},
+                      least_between(run, run.options, on_gpu));
 }
 
 std::string describe(const MemoryPlan& need) {
@@ -62,7 +73,7 @@ std::string describe(const MemoryPlan& need) {
       concat("One rank needs about ", mebibytes(need.tensors()), ": parameters ",
              mebibytes(state.parameter_bytes), ", gradients ", mebibytes(state.gradient_bytes),
              ", optimizer ", mebibytes(state.optimizer_bytes), ", activations about ",
-             mebibytes(need.activations.total() + need.workspace));
+             mebibytes(need.running() + need.workspace));
   if (state.buffer_bytes > 0) text += ", buffers " + mebibytes(state.buffer_bytes);
   if (state.host_bytes > 0) text += "; on the host " + mebibytes(state.host_bytes);
   return text;
@@ -160,7 +171,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
         changed, ranks);
   }
   TrainOptions shorter = o;
-  shorter.max_seq_length = std::max<int64_t>(1, length_of(run, o, /*on_gpu=*/false) / 2);
+  shorter.max_seq_length = std::max<int64_t>(1, length_of(run.train, o, /*on_gpu=*/false) / 2);
   add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
   if (!o.gradient_checkpointing) {
     TrainOptions changed = o;

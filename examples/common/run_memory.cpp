@@ -42,8 +42,11 @@ const MemoryLine& allocated(const std::vector<MemoryLine>& lines) {
 RunMemory::RunMemory(const Prepared& run, const DeviceMesh& mesh, bool planned)
     : run_(run), mesh_(mesh), device_(mesh.world().device()), planned_(planned) {}
 
-void RunMemory::begin() {
+void RunMemory::begin(Activity work) {
+  work_ = work;
   if (device_.is_cpu()) counter_.emplace();
+  ended_ = device_peak();
+  reset_device_peak(device_);
   begin_bytes_ = 0;
 }
 
@@ -51,44 +54,76 @@ void RunMemory::begin() {
 void RunMemory::end() {
   note_peak();
   counter_.reset();
-  peak_ = or_unknown(device_memory(device_).allocated_peak_bytes);
-  used_ = or_unknown(used_bytes(device_));
+  if (work_ == Activity::kSteps) used_ = or_unknown(used_bytes(device_));
 }
 
 void RunMemory::note_peak() {
+  if (!device_.is_cpu()) {
+    now().peak = std::max(now().peak, or_unknown(device_memory(device_).allocated_peak_bytes));
+  }
   if (!counter_) return;
-  most_bytes_ = std::max(most_bytes_, counter_->use().peak_allocated_bytes - begin_bytes_);
+  now().peak = std::max(now().peak,
+                        static_cast<double>(counter_->use().peak_allocated_bytes - begin_bytes_));
   counter_->reset_peak();
   begin_bytes_ = counter_->use().allocated_bytes;
 }
 
-void RunMemory::next_step(std::span<const MicroBatch> micro_batches) {
-  note_peak();
-  for (const MicroBatch& batch : micro_batches) {
-    const BatchShape shape = shape_of(batch);
-    const bool larger =
-        batch.token_count > largest_tokens_ ||
-        (batch.token_count == largest_tokens_ &&
-         (shape.head_rows == 0 || shape.head_rows > largest_.head_rows) && largest_.head_rows > 0);
-    if (!larger) continue;
-    largest_ = shape;
-    largest_tokens_ = batch.token_count;
-  }
+DeviceMemory RunMemory::device_peak() const {
+  const DeviceMemory now = device_memory(device_);
+  return {std::max(now.allocated_peak_bytes, ended_.allocated_peak_bytes),
+          std::max(now.reserved_peak_bytes, ended_.reserved_peak_bytes)};
 }
 
-std::optional<MemoryPlan> RunMemory::plan() const {
+void RunMemory::next(const BatchShape& shape) {
+  note_peak();
+  add(shape, shape.rows * shape.length);
+}
+
+void RunMemory::next(std::span<const MicroBatch> micro_batches) {
+  note_peak();
+  for (const MicroBatch& batch : micro_batches) add(shape_of(batch), batch.token_count);
+}
+
+// Of equal sizes the one with more rows of the head, or with all.
+void RunMemory::add(const BatchShape& shape, int64_t tokens) {
+  Watched& work = now();
+  const bool varies = work.largest.varies || (work.tokens > 0 && tokens != work.tokens);
+  const BatchShape& most = work.largest;
+  const bool larger =
+      tokens > work.tokens || (tokens == work.tokens && most.head_rows > 0 &&
+                               (shape.head_rows == 0 || shape.head_rows > most.head_rows));
+  if (larger) {
+    work.largest = shape;
+    work.tokens = tokens;
+  }
+  work.largest.varies = varies;
+}
+
+std::optional<MemoryPlan> RunMemory::plan(OffloadStep step) const {
   if (!planned_) return std::nullopt;
   LayoutPlan layout = layout_plan(run_.model, run_.options, mesh_.world().size());
   layout.on_gpu = !device_.is_cpu();
-  const std::vector<MemoryPlan> stages = plan_or_warn(layout, largest_, card_of(device_));
+  layout.parallel.offload.step = step;
+  BetweenSteps between;
+  const auto shape_in = [&](Activity work) {
+    return watched(work).tokens > 0 ? std::optional(watched(work).largest) : std::nullopt;
+  };
+  between.evaluation = shape_in(Activity::kEvaluation);
+  between.generation = shape_in(Activity::kGeneration);
+  const std::vector<MemoryPlan> stages =
+      plan_or_warn(layout, watched(Activity::kSteps).largest, card_of(device_), between);
   if (stages.empty()) return std::nullopt;
   return stages.at(static_cast<size_t>(mesh_.coordinate(Axis::kPipeline)));
 }
 
-std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const {
+std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory, OffloadStep step) const {
   const auto held = static_cast<double>(memory.parameter_bytes + memory.gradient_bytes +
                                         memory.optimizer_bytes + memory.buffer_bytes);
-  const double peak = device_.is_cpu() ? held + static_cast<double>(most_bytes_) : peak_;
+  const auto peak_in = [&](Activity work) {
+    const double peak = watched(work).peak;
+    return peak < 0 ? kUnknown : peak + (device_.is_cpu() ? held : 0);
+  };
+  const double peak = peak_in(Activity::kSteps);
   std::vector<MemoryLine> lines{
       {"parameter", kUnknown, static_cast<double>(memory.parameter_bytes)},
       {"gradient", kUnknown, static_cast<double>(memory.gradient_bytes)},
@@ -96,29 +131,38 @@ std::vector<MemoryLine> RunMemory::own_lines(const StrategyMemory& memory) const
       {"buffer", kUnknown, static_cast<double>(memory.buffer_bytes)},
       {"activation", kUnknown, peak - held},
       {"allocated", kUnknown, peak},
+      {"evaluation", kUnknown, peak_in(Activity::kEvaluation)},
+      {"generation", kUnknown, peak_in(Activity::kGeneration)},
       {"device_used", kUnknown, used_},
       {"host", kUnknown, static_cast<double>(memory.host_bytes)},
   };
-  const auto planned = plan();
+  const auto planned = plan(step);
   if (!planned) return lines;
   const LayoutCost& state = planned->state;
   // On the CPU batches are made by another thread, and not counted.
-  const double running = planned->activations.total() + planned->workspace -
-                         (device_.is_cpu() ? planned->activations.inputs : 0);
+  const auto running = [&](const Activations& pass) {
+    return pass.total() + planned->workspace - (device_.is_cpu() ? pass.inputs : 0);
+  };
+  const auto allocated_in = [&](Activity work, const Activations& pass) {
+    return watched(work).tokens > 0 ? state.device_bytes() + running(pass) : kUnknown;
+  };
   const double bytes[] = {state.parameter_bytes,
                           state.gradient_bytes,
                           state.optimizer_bytes,
                           state.buffer_bytes,
-                          running,
-                          state.device_bytes() + running,
+                          running(planned->activations),
+                          state.device_bytes() + running(planned->activations),
+                          allocated_in(Activity::kEvaluation, planned->evaluation),
+                          allocated_in(Activity::kGeneration, planned->generation),
                           device_.is_cpu() ? kUnknown : planned->device_bytes(),
                           state.host_bytes};
   for (size_t i = 0; i < lines.size(); ++i) lines[i].plan = bytes[i];
   return lines;
 }
 
-std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, ControlChannel& control) {
-  const std::vector<MemoryLine> own = own_lines(memory);
+std::vector<MemoryLine> RunMemory::lines(const StrategyMemory& memory, OffloadStep step,
+                                         ControlChannel& control) {
+  const std::vector<MemoryLine> own = own_lines(memory, step);
   std::vector<double> values;
   for (const MemoryLine& line : own) values.insert(values.end(), {line.plan, line.measured});
   const std::string bytes(reinterpret_cast<const char*>(values.data()),

@@ -1,11 +1,13 @@
 #pragma once
 // What a rank holds while it trains, beside what was planned.
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "examples/common/device_memory.h"
 #include "examples/common/prepare.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/control_channel.h"
@@ -22,36 +24,55 @@ struct MemoryLine {
   double plan = 0, measured = 0;
 };
 
+// What a run does with micro-batches.
+enum class Activity { kSteps, kEvaluation, kGeneration };
+
 // One a rank, on its thread.
 class RunMemory {
  public:
   // planned: whether plan_or_warn() could plan the run before it began.
   RunMemory(const Prepared& run, const DeviceMesh& mesh, bool planned);
 
-  // Around what is measured: steps, without evaluations.
-  void begin();
+  // Around what is measured.
+  void begin(Activity work);
   void end();
-  // Before a step that takes these.
-  void next_step(std::span<const MicroBatch> micro_batches);
+  // Before a step or an evaluation that takes these.
+  void next(std::span<const MicroBatch> micro_batches);
+  void next(const BatchShape& shape);
 
-  // Of the rank that held most, on rank 0; elsewhere nothing. Collective.
-  std::vector<MemoryLine> lines(const StrategyMemory& memory, ControlChannel& control);
+  // Of a GPU, since this object was made: begin() resets its peaks.
+  DeviceMemory device_peak() const;
+
+  // Of the rank that held most, on rank 0; elsewhere nothing. step: where an offloaded update runs.
+  // Collective.
+  std::vector<MemoryLine> lines(const StrategyMemory& memory, OffloadStep step,
+                                ControlChannel& control);
   int rank() const { return rank_; }  // whose lines they are
 
  private:
+  // Of one kind of work.
+  struct Watched {
+    double peak = -1;  // of tensors, on the CPU beyond those that stay; -1: unknown
+    BatchShape largest;
+    int64_t tokens = 0;  // of the largest; 0: there was none
+  };
+  Watched& now() { return watched_[static_cast<size_t>(work_)]; }
+  const Watched& watched(Activity work) const { return watched_[static_cast<size_t>(work)]; }
   void note_peak();
-  std::vector<MemoryLine> own_lines(const StrategyMemory& memory) const;
-  std::optional<MemoryPlan> plan() const;  // of this rank, for the largest micro-batch
+  void add(const BatchShape& shape, int64_t tokens);
+  std::vector<MemoryLine> own_lines(const StrategyMemory& memory, OffloadStep step) const;
+  std::optional<MemoryPlan> plan(OffloadStep step) const;  // of this rank, for the largest
 
   const Prepared& run_;
   const DeviceMesh& mesh_;
   const at::Device device_;
   const bool planned_;
   std::optional<HostMemoryCounter> counter_;  // on the CPU
-  double peak_ = -1, used_ = -1;  // of a GPU: of tensors, and what its driver says; -1: unknown
-  int64_t begin_bytes_ = 0, most_bytes_ = 0;  // of the step under way; of all
-  BatchShape largest_;
-  int64_t largest_tokens_ = 0;
+  Activity work_ = Activity::kSteps;
+  std::array<Watched, 3> watched_;
+  DeviceMemory ended_;       // peaks of what has ended
+  double used_ = -1;         // of a GPU, as its driver says; -1: unknown
+  int64_t begin_bytes_ = 0;  // on the CPU, of the step under way
   int rank_ = 0;
 };
 

@@ -315,8 +315,12 @@ std::string TrainingRun::export_final() {
 }
 
 void TrainingRun::finish(int exit_code, const std::string& hash) {
-  const std::vector<MemoryLine> lines = run_memory_->lines(strategy_->memory(), control_);
-  const DeviceMemory memory = device_memory(world_.device());
+  // Only there the host's cores update.
+  const OffloadStep step = strategy_->offload_report().update_elements_per_s > 0
+                               ? OffloadStep::kHost
+                               : OffloadStep::kDevice;
+  const std::vector<MemoryLine> lines = run_memory_->lines(strategy_->memory(), step, control_);
+  const DeviceMemory memory = run_memory_->device_peak();
   const std::vector<int64_t> peaks = largest_over_ranks(
       {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1)});
   metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};

@@ -59,7 +59,7 @@ void TrainingRun::train() {
 
 void TrainingRun::train_until(int64_t step) {
   int64_t issued = steps_;
-  run_memory_->begin();
+  run_memory_->begin(Activity::kSteps);
   trainer_->fit(
       [&]() -> std::vector<MicroBatch> {
         if (issued == step) return {};
@@ -67,7 +67,7 @@ void TrainingRun::train_until(int64_t step) {
         const int64_t sent_before = bytes_sent(*mesh_, *strategy_);
         std::vector<MicroBatch> micro_batches = batches_->next();
         issued_.push_back({sent_before, mean_row_length(micro_batches)});
-        run_memory_->next_step(micro_batches);
+        run_memory_->next(micro_batches);
         return micro_batches;
       },
       [&](const StepReport& report) { on_step(report); }, [&](int64_t) { return between_steps(); });
@@ -82,7 +82,7 @@ void TrainingRun::on_step(const StepReport& report) {
   issued_.pop_front();
   const int64_t sent =
       issued_.empty() ? bytes_sent(*mesh_, *strategy_) : issued_.front().sent_before;
-  const DeviceMemory memory = device_memory(world_.device());
+  const DeviceMemory memory = run_memory_->device_peak();
   metrics::StepRecord r;
   r.step = report.step;
   r.epoch = epoch();
@@ -156,11 +156,15 @@ void TrainingRun::evaluate() {
   const DataLoader loader(prepared_.validation, prepared_.loader_options(data, /*training=*/false));
   BatchStream batches(loader, world_.device());
   int64_t left = loader.steps_per_epoch();
+  run_memory_->begin(Activity::kEvaluation);
   const EvalReport report = trainer_->evaluate([&]() -> std::vector<MicroBatch> {
     if (left == 0) return {};
     --left;
-    return batches.next();
+    std::vector<MicroBatch> micro_batches = batches.next();
+    run_memory_->next(micro_batches);
+    return micro_batches;
   });
+  run_memory_->end();
   trainer_->observe(report.loss);
   metrics::EvalRecord record;
   record.step = steps_;
@@ -188,8 +192,12 @@ TrainingRun::Predictions TrainingRun::score(metrics::EvalRecord& record) {
   const double begun = now_s();
   Predictions write;
   if (prepared_.questions) {
+    run_memory_->begin(Activity::kGeneration);
+    run_memory_->next(generation_shape(*prepared_.questions, *prepared_.tokenizer,
+                                       prepared_.config(), options_, *mesh_));
     Answers answers = answer_questions(*prepared_.questions, *prepared_.tokenizer,
                                        prepared_.config(), options_, *strategy_, *mesh_);
+    run_memory_->end();
     record.eval_exact_match = answers.scores.all.exact_match;
     record.eval_f1 = answers.scores.all.f1;
     write = [answers = std::move(answers)](const std::string& to) { answers.write(to); };

@@ -61,9 +61,8 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
     time.optimizer = (2 * state.optimizer_bytes + state.gradient_bytes + state.parameter_bytes) /
                      card.memory_bytes_per_s;
   } else {
-    // Masters and moments in and out, or gradients out and parameters in.
-    const double to_device = 2 * state.host_bytes / card.host_bytes_per_s;
-    time.offload = to_device;
+    // Masters and moments in and, at the same time, out.
+    time.offload = state.host_bytes / card.host_bytes_per_s;
   }
   return time;
 }
@@ -103,7 +102,8 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.max_seq_length);
-  run.stages = memory_plan(plan, batch, place.card);
+  run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.max_seq_length));
+  run.saves = o.save_strategy != "no" && o.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
     const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);
     run.messages.push_back(

@@ -37,6 +37,7 @@ struct RunPlan {
   StepTime time;
   int64_t global_batch = 0;
   double tokens_per_s = 0;  // of all ranks
+  bool saves = false;       // copies of the state, while it is written
 
   const MemoryPlan& largest(const Card& card) const;
   bool fits(const Card& card) const { return largest(card).needed(card) <= card.memory_bytes; }

@@ -40,6 +40,17 @@ std::vector<Category> device_categories(const MemoryPlan& memory) {
           {"context", memory.context}};
 }
 
+// Of tensors while the rank does this, and what is apart from them; zeros: it never does.
+std::vector<Category> other_categories(const RunPlan& run, const MemoryPlan& memory) {
+  const auto tensors_in = [&](const Activations& pass) {
+    return pass.total() > 0 ? memory.state.device_bytes() + pass.total() + memory.workspace : 0;
+  };
+  return {{"tensors in evaluation", tensors_in(memory.evaluation)},
+          {"tensors in generation", tensors_in(memory.generation)},
+          {"key/value cache of it", memory.generation.cache},
+          {"copy of the state", run.saves ? memory.state.saved_bytes : 0}};
+}
+
 // One line a category, one column a stage.
 std::string memory_text(const RunPlan& run, const Card& card) {
   std::string text = "memory of one rank, MiB";
@@ -58,6 +69,13 @@ std::string memory_text(const RunPlan& run, const Card& card) {
          [&](const MemoryPlan& stage) { return mebibytes(device_categories(stage)[i].second); });
   }
   line("tensors", [](const MemoryPlan& stage) { return mebibytes(stage.tensors()); });
+  const auto others = other_categories(run, run.stages.front());
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (others[i].second == 0) continue;
+    line(others[i].first, [&](const MemoryPlan& stage) {
+      return mebibytes(other_categories(run, stage)[i].second);
+    });
+  }
   line("on the device", [](const MemoryPlan& stage) { return mebibytes(stage.device_bytes()); });
   line("on the host", [](const MemoryPlan& stage) { return mebibytes(stage.state.host_bytes); });
   const double needed = run.largest(card).needed(card);
@@ -123,6 +141,9 @@ std::string plan_json(const Prepared& model, const RunPlan& run, const Place& pl
   for (const MemoryPlan& stage : run.stages) {
     json.begin_object();
     for (const auto& [name, bytes] : device_categories(stage)) {
+      json.field(concat(name, "_bytes"), bytes);
+    }
+    for (const auto& [name, bytes] : other_categories(run, stage)) {
       json.field(concat(name, "_bytes"), bytes);
     }
     json.field("allocated_bytes", stage.tensors())

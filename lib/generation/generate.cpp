@@ -232,6 +232,15 @@ std::vector<GeneratedRow> gather(const at::Tensor& results, const Plan& plan, Co
 
 }  // namespace
 
+GenerationShape generation_shape(const DeviceMesh& mesh, Prompts prompts,
+                                 const GenerationOptions& options) {
+  const Plan plan(prompts, options, mesh);
+  return {.batches = static_cast<int64_t>(plan.together()),
+          .rows = plan.rows(),
+          .width = plan.shape(0).width,
+          .capacity = plan.capacity()};
+}
+
 std::vector<GeneratedRow> generate(Strategy& strategy, const DeviceMesh& mesh, Prompts prompts,
                                    const GenerationOptions& options) {
   const at::NoGradGuard no_grad;

@@ -300,6 +300,16 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   return dqkv;
 }
 
+at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes) {
+  constexpr int64_t kMostHead = 256;
+  if (!is_16_bit(keys) || q.size(3) % 8 != 0 || q.size(3) > kMostHead) {
+    return reference::attention_to_cache(q, k, v, keys, values, lengths, scale, slopes);
+  }
+  return at::empty({q.size(0), 1, q.size(2) * q.size(3)}, q.options());
+}
+
 // Ids are sorted, with what the sort itself needs.
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& to) {
   if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
@@ -361,6 +371,7 @@ const CudaOps& counted_cuda_ops() {
                              .rotary_ = counted::rotary_,
                              .attention_forward = counted::attention_forward,
                              .attention_backward = counted::attention_backward,
+                             .attention_to_cache = counted::attention_to_cache,
                              .embedding_backward = counted::embedding_backward,
                              .logits_forward = counted::logits_forward,
                              .cross_entropy_ = counted::cross_entropy_,

@@ -16,8 +16,13 @@ constexpr int kReceivesAhead = 2;  // turns, as of GPipe
 // Plays a stage's turns and adds up what its tensors take.
 class Play {
  public:
-  Play(const LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage)
-      : plan_(plan), meter_(meter), layout_(layout), turns_(plan_stage(layout.schedule, stage)) {
+  Play(const LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage,
+       Pass pass)
+      : plan_(plan),
+        meter_(meter),
+        layout_(layout),
+        trains_(pass == Pass::kStep),
+        turns_(plan_stage(trains_ ? layout.schedule : forwards_of(layout.schedule), stage)) {
     posted_.assign(turns_.arrivals.size(), 0);
   }
 
@@ -49,7 +54,7 @@ class Play {
   }
   // Whether its output stays with what backward needs of it.
   bool stays(size_t block) const {
-    return !plan_.parallel.gradient_checkpointing && layout_.has_backward[block];
+    return trains_ && !plan_.parallel.gradient_checkpointing && layout_.has_backward[block];
   }
   static double Activations::*kind_of(size_t block) {
     return block == 0 ? &Activations::embedding : &Activations::layers;
@@ -71,12 +76,13 @@ class Play {
     for (size_t b = first; b < first + count; ++b) {
       const BlockBytes& bytes = meter_.of(b);
       if (is_loss(b)) {
-        moment(static_cast<double>(bytes.forward), /*is_head=*/true);
+        moment(static_cast<double>(trains_ ? bytes.forward : bytes.plain), /*is_head=*/true);
         drop_input(b, first);
-        hold(&Activations::gradients, static_cast<double>(bytes.input));
+        if (trains_) hold(&Activations::gradients, static_cast<double>(bytes.input));
       } else {
         moment(static_cast<double>(stays(b) ? bytes.forward : bytes.plain));
         hold(kind_of(b), static_cast<double>(stays(b) ? bytes.kept : bytes.output));
+        if (!trains_) drop_input(b, first);
       }
     }
   }
@@ -124,12 +130,19 @@ class Play {
       release(from->second.first, from->second.second);
     }
     const size_t last = plan_.model.block_count() - 1;
-    if (action.kind == Kind::kEmbed) return forward(0, 1);
+    if (action.kind == Kind::kEmbed) {
+      forward(0, 1);
+      // One stage hands it on.
+      if (!trains_ && turns_.stage > 0) drop(kind_of(0), static_cast<double>(meter_.of(0).output));
+      return;
+    }
     if (action.kind == Kind::kHead) {
       hold(&Activations::gradients, input_bytes(last));
       forward(last, 1);
       // One stage needs the gradient.
-      if (turns_.stage + 1 < turns_.stages) drop(&Activations::gradients, input_bytes(last));
+      if (trains_ && turns_.stage + 1 < turns_.stages) {
+        drop(&Activations::gradients, input_bytes(last));
+      }
       return;
     }
     if (action.kind == Kind::kEmbedBackward) {
@@ -168,6 +181,7 @@ class Play {
   const LayoutPlan& plan_;
   const BlockMeter& meter_;
   const StageLayout& layout_;
+  const bool trains_;
   const StagePlan turns_;
   Activations now_, most_;
   std::vector<size_t> posted_;
@@ -189,14 +203,16 @@ BatchShape shape_of(const MicroBatch& micro_batch) {
       .head_rows = micro_batch.head_positions.defined() ? micro_batch.head_positions.size(0) : 0};
 }
 
-std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch) {
-  const BlockMeter meter(plan, batch);
+std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch,
+                                        Pass pass) {
+  const BlockMeter meter(plan, batch, pass);
   const StageLayout layout = stage_layout(plan);
   std::vector<Activations> stages;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    Activations most = Play(plan, meter, layout, stage).run();
+    Activations most = Play(plan, meter, layout, stage, pass).run();
     for (size_t block : layout.blocks[static_cast<size_t>(stage)]) {
       most.constants += static_cast<double>(meter.of(block).constants);
+      most.cache += static_cast<double>(meter.of(block).cache * plan.accumulation);
     }
     most.inputs = static_cast<double>(meter.batch_bytes() * plan.accumulation);
     stages.push_back(most);

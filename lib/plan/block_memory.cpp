@@ -11,6 +11,7 @@
 #include "lib/plan/meta_kernels.h"
 #include "lib/plan/rules.h"
 #include "tessera/core/error.h"
+#include "tessera/core/key_value_cache.h"
 #include "tessera/core/meta.h"
 #include "tessera/sharding/flat_layout.h"
 
@@ -21,7 +22,7 @@ at::Tensor empty(at::IntArrayRef shape, at::ScalarType dtype) {
   return at::empty(shape, at::TensorOptions(dtype).device(at::kMeta));
 }
 
-MicroBatch make_batch(const BatchShape& shape) {
+MicroBatch make_batch(const BatchShape& shape, bool training) {
   const int64_t tokens = shape.rows * shape.length;
   MicroBatch batch;
   batch.input_ids = empty({shape.rows, shape.length}, at::kLong);
@@ -39,7 +40,7 @@ MicroBatch make_batch(const BatchShape& shape) {
     packed.position_count = packed.longest();
   }
   batch.token_count = tokens;
-  batch.training = true;
+  batch.training = training;
   return batch;
 }
 
@@ -83,29 +84,34 @@ int64_t take_place(Block& block, const LayoutPlan& plan, const std::set<std::str
 
 int64_t allocation_unit(const LayoutPlan& plan) { return plan.on_gpu ? 512 : 1; }
 
-BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch)
-    : plan_(plan), layers_(plan.mesh.tensor), ends_(end_ranks(plan)) {
+BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch, Pass pass)
+    : plan_(plan),
+      pass_(pass),
+      capacity_(batch.capacity),
+      begun_(batch.begun),
+      layers_(plan.mesh.tensor),
+      ends_(end_ranks(plan)) {
   register_meta_kernels();
   const MetaStandsFor stands(plan.on_gpu ? at::kCUDA : at::kCPU);
   {
     const MetaMemoryCounter counter(allocation_unit(plan));
-    micro_batch_ = make_batch(batch);
+    micro_batch_ = make_batch(batch, pass == Pass::kStep);
     batch_bytes_ = counter.live_bytes();
   }
   const size_t count = plan.model.block_count();
   std::map<std::pair<int64_t, double>, size_t> known;  // by cost, of layers
   std::vector<int64_t> hidden;
   for (size_t block = 0; block < count; ++block) {
-    const bool is_loss = plan.model.has_loss && block + 1 == count;
+    const bool is_last = plan.model.has_loss && block + 1 == count;
     const BlockCost& cost = plan.model.blocks[block].cost;
-    const bool is_layer = block > 0 && !is_loss && cost.parameters > 0;
+    const bool is_layer = block > 0 && !is_last && cost.parameters > 0;
     const std::pair key{cost.parameters, cost.flops_per_token};
     if (is_layer && known.contains(key)) {
       blocks_.push_back(blocks_[known.at(key)]);
       continue;
     }
     if (is_layer) known[key] = block;
-    blocks_.push_back(run(block, is_loss, hidden));
+    blocks_.push_back(run(block, is_last, hidden));
   }
 }
 
@@ -127,12 +133,13 @@ std::unique_ptr<Block> BlockMeter::build(size_t index, int64_t& taken) {
   return block;
 }
 
-BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hidden) {
+BlockBytes BlockMeter::run(size_t index, bool is_last, std::vector<int64_t>& hidden) {
   MetaMemoryCounter counter(allocation_unit(plan_));
   int64_t parameters = 0;
   const auto block = build(index, parameters);
   try {
-    return play(*block, index > 0, is_loss, hidden, counter, parameters);
+    return pass_ == Pass::kStep ? step(*block, index > 0, is_last, hidden, counter, parameters)
+                                : infer(*block, index > 0, is_last, hidden, counter, parameters);
   } catch (const std::exception& error) {
     const std::string what = error.what();
     fail(ErrorCode::kInternal, "block ", plan_.model.blocks[index].name,
@@ -140,13 +147,13 @@ BlockBytes BlockMeter::run(size_t index, bool is_loss, std::vector<int64_t>& hid
   }
 }
 
-BlockBytes BlockMeter::play(Block& block, bool has_input, bool is_loss,
+BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
                             std::vector<int64_t>& hidden, MetaMemoryCounter& counter,
                             int64_t parameters) {
   const int64_t unit = allocation_unit(plan_);
   BlockBytes bytes;
   MicroBatch batch = micro_batch_;
-  if (is_loss) batch.loss_gradient = empty({}, at::kFloat);
+  if (is_last) batch.loss_gradient = empty({}, at::kFloat);
   // The second time nothing is made that stays.
   for (int time = 0; time < 2; ++time) {
     at::Tensor input;
@@ -159,7 +166,7 @@ BlockBytes BlockMeter::play(Block& block, bool has_input, bool is_loss,
     };
     counter.reset_peak();
     const int64_t begin = counter.live_bytes();
-    if (!is_loss) {
+    if (!is_last) {
       const at::NoGradGuard no_grad;
       block.forward(input, batch);
       bytes.plain = since(begin);
@@ -167,7 +174,7 @@ BlockBytes BlockMeter::play(Block& block, bool has_input, bool is_loss,
     at::Tensor output = block.forward(input, batch);
     bytes.forward = since(begin);
     bytes.kept = counter.live_bytes() - begin;
-    if (is_loss) {
+    if (is_last) {
       torch::autograd::backward({output.reshape({-1}).select(0, 0)}, {batch.loss_gradient});
       bytes.forward = std::max(bytes.forward, since(begin));
     } else {
@@ -185,6 +192,37 @@ BlockBytes BlockMeter::play(Block& block, bool has_input, bool is_loss,
     output.reset();
     input.reset();
     if (time == 1) bytes.constants = counter.live_bytes() - parameters;
+  }
+  return bytes;
+}
+
+BlockBytes BlockMeter::infer(Block& block, bool has_input, bool is_last,
+                             std::vector<int64_t>& hidden, MetaMemoryCounter& counter,
+                             int64_t parameters) {
+  const at::NoGradGuard no_grad;
+  const int64_t unit = allocation_unit(plan_);
+  BlockBytes bytes;
+  MicroBatch batch = micro_batch_;
+  if (capacity_ > 0) {
+    const int64_t rows = batch.input_ids.size(0);
+    batch.so_far.cache = std::make_shared<KeyValueCache>(rows, capacity_);
+    if (begun_) batch.so_far.lengths = empty({rows}, at::kLong);
+  }
+  // The second time nothing is made that stays.
+  for (int time = 0; time < 2; ++time) {
+    const at::Tensor input =
+        has_input ? empty(hidden, plan_.parallel.precision.parameter) : at::Tensor();
+    const int64_t begin = counter.live_bytes();
+    counter.reset_peak();
+    auto* head = is_last && pass_ == Pass::kPrediction ? dynamic_cast<Head*>(&block) : nullptr;
+    const at::Tensor output = head ? head->logits(input, batch) : block.forward(input, batch);
+    bytes.plain = counter.peak_bytes() - begin;
+    bytes.output = rounded(output, unit);
+    if (has_input) bytes.input = rounded(input, unit);
+    if (time == 0) continue;
+    if (batch.so_far.cache) bytes.cache = batch.so_far.cache->bytes();
+    bytes.constants = begin - parameters - bytes.cache - bytes.input;
+    hidden = output.sizes().vec();
   }
   return bytes;
 }

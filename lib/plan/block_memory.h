@@ -8,7 +8,7 @@
 
 #include "lib/plan/silent_communicator.h"
 #include "tessera/core/meta.h"
-#include "tessera/plan/memory_plan.h"
+#include "tessera/plan/activations.h"
 
 namespace tessera {
 
@@ -18,29 +18,35 @@ struct BlockBytes {
   int64_t kept = 0;       // from a forward with gradients until its backward, output included
   int64_t forward = 0;    // the most during it
   int64_t plain = 0;      // the most during a forward without gradients
+  int64_t cache = 0;      // of keys and values, that it leaves
   int64_t backward = 0;   // the most during backward, given the output's gradient
   int64_t input = 0;      // the gradient of its input, which backward leaves
   int64_t constants = 0;  // what the block holds besides parameters
 };
 
 // Blocks of one plan with micro-batches of one shape. The model's blocks are asked for in order:
-// each takes what the one before gives. Equal blocks (by BlockCost) are run once. The loss block
-// runs both ways in forward.
+// each takes what the one before gives. Equal blocks (by BlockCost) are run once. In steps the loss
+// block runs both ways in forward; else no block has a backward.
 class BlockMeter {
  public:
-  BlockMeter(const LayoutPlan& plan, const BatchShape& batch);
+  BlockMeter(const LayoutPlan& plan, const BatchShape& batch, Pass pass);
   ~BlockMeter();
   const BlockBytes& of(size_t block) const { return blocks_.at(block); }
   // Of the micro-batch itself.
   int64_t batch_bytes() const { return batch_bytes_; }
 
  private:
-  BlockBytes run(size_t block, bool is_loss, std::vector<int64_t>& hidden);
-  BlockBytes play(Block& block, bool has_input, bool is_loss, std::vector<int64_t>& hidden,
+  BlockBytes run(size_t block, bool is_last, std::vector<int64_t>& hidden);
+  BlockBytes step(Block& block, bool has_input, bool is_last, std::vector<int64_t>& hidden,
                   MetaMemoryCounter& counter, int64_t parameter_bytes);
+  BlockBytes infer(Block& block, bool has_input, bool is_last, std::vector<int64_t>& hidden,
+                   MetaMemoryCounter& counter, int64_t parameter_bytes);
   std::unique_ptr<Block> build(size_t block, int64_t& parameter_bytes);
 
   const LayoutPlan& plan_;
+  const Pass pass_;
+  const int64_t capacity_;  // of the key/value cache; 0: none
+  const bool begun_;
   SilentCommunicator layers_, ends_;
   MicroBatch micro_batch_;
   int64_t batch_bytes_ = 0;

@@ -23,6 +23,9 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   cost.parameter_bytes = d.parameter * numel;
   cost.gradient_bytes = d.gradient * trained;
   cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * trained / shards;
+  // Every data rank writes its part; of frozen parameters what forward reads.
+  cost.saved_bytes =
+      (4.0 * (plan.moments + 1) * trained + d.parameter * (numel - trained)) / plan.mesh.data;
   double gathered = 0;
   if (gathers(plan)) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
@@ -49,7 +52,7 @@ LayoutCost largest_layout_cost(const LayoutPlan& plan) {
     const LayoutCost other = layout_cost(plan, stage);
     for (double LayoutCost::*bytes :
          {&LayoutCost::parameter_bytes, &LayoutCost::gradient_bytes, &LayoutCost::optimizer_bytes,
-          &LayoutCost::buffer_bytes, &LayoutCost::host_bytes}) {
+          &LayoutCost::buffer_bytes, &LayoutCost::host_bytes, &LayoutCost::saved_bytes}) {
       largest.*bytes = std::max(largest.*bytes, other.*bytes);
     }
   }

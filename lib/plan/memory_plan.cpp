@@ -11,14 +11,21 @@ namespace {
 constexpr double kMiB = 1 << 20;
 // Of matrix products, on each of two streams: cuBLASLt's (lib/ops/cuda/gemm.cpp), or cuBLAS's.
 constexpr double kWorkspaceBytes16 = 2 * 64 * kMiB, kWorkspaceBytes32 = 2 * 32 * kMiB;
-// What LibTorch's caching allocator holds beside the tensors when steps are alike: 0.1 to 0.65 GiB
-// were measured (docs/plan.md).
-constexpr double kFragmentBytes = 512 * kMiB;
+// What LibTorch's caching allocator holds beside the tensors (docs/plan.md): 0.2 to 1.2 GiB were
+// measured when steps are alike; where micro-batches differ in size, some of the blocks of smaller
+// ones fit nothing later, half of the activations at the most.
+constexpr double kFragmentBytes = 512 * kMiB, kFragmentShare = 0.35;
 constexpr double kCommunicatorBytes = 220 * kMiB;  // channels of NCCL
 
 double workspace_of(const LayoutPlan& plan) {
   if (!plan.on_gpu) return 0;
   return plan.parallel.precision.parameter == at::kFloat ? kWorkspaceBytes32 : kWorkspaceBytes16;
+}
+
+double fragments_of(const LayoutPlan& plan, const BatchShape& batch,
+                    const Activations& activations) {
+  if (!plan.on_gpu) return 0;
+  return kFragmentBytes + (batch.varies ? kFragmentShare * activations.total() : 0);
 }
 
 double communicators_of(const LayoutPlan& plan, const Card& card) {
@@ -31,7 +38,7 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 }  // namespace
 
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
-                                    const Card& card) {
+                                    const Card& card, const BetweenSteps& between) {
   const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
   std::vector<MemoryPlan> stages;
@@ -39,9 +46,29 @@ std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& ba
     stages.push_back({.state = layout_cost(plan, static_cast<int>(stages.size())),
                       .activations = activations,
                       .workspace = workspace_of(plan),
-                      .fragments = plan.on_gpu ? kFragmentBytes : 0,
+                      .fragments = fragments_of(plan, batch, activations),
                       .communicators = communicators_of(plan, card),
                       .context = card.context_bytes});
+  }
+  const auto add = [&](const std::optional<BatchShape>& shape, Pass pass, int64_t together,
+                       Activations MemoryPlan::*to) {
+    if (!shape) return;
+    LayoutPlan passes = plan;
+    passes.accumulation = together;
+    const std::vector<Activations> all = activations_of(passes, *shape, pass);
+    for (size_t stage = 0; stage < stages.size(); ++stage) {
+      Activations& most = stages[stage].*to;
+      if (all[stage].total() > most.total()) most = all[stage];
+    }
+  };
+  add(between.evaluation, Pass::kEvaluation, 1, &MemoryPlan::evaluation);
+  const auto generate = [&](const std::optional<BatchShape>& shape) {
+    add(shape, Pass::kPrediction, plan.mesh.pipeline, &MemoryPlan::generation);
+  };
+  generate(between.generation);
+  if (between.generation) {
+    const BatchShape& begin = *between.generation;
+    generate(BatchShape{.rows = begin.rows, .capacity = begin.capacity, .begun = true});
   }
   return stages;
 }

@@ -44,6 +44,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim(const at::Tensor& x, i
   return {at::empty_like(x), at::empty({x.size(0)}, places), at::empty({x.size(0)}, places)};
 }
 
+at::Tensor& index_put(at::Tensor& x, const torch::List<std::optional<at::Tensor>>&,
+                      const at::Tensor&, bool, bool) {
+  return x;
+}
+
 const at::Tensor& resized(const at::Tensor& out, at::IntArrayRef shape) {
   out.resize_(shape);
   return out;
@@ -85,6 +90,7 @@ void register_meta_kernels() {
     made->impl("native_layer_norm", native_layer_norm);
     made->impl("where.self_out", where_out);
     made->impl("logsumexp", logsumexp);
+    made->impl("_index_put_impl_", index_put);
     made->impl("unique_dim", unique_dim);
     made->impl("native_dropout", native_dropout);
     made->impl("native_dropout_backward", native_dropout_backward);

@@ -6,13 +6,31 @@
 
 namespace tessera {
 
+namespace {
+
+// On a GPU the step's place is measured when the run begins: the most of both.
+void move_to_host_somehow(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) {
+  const auto with_step = [&](OffloadStep step) {
+    LayoutPlan placed = plan;
+    placed.parallel.offload.step = step;
+    LayoutCost moved = cost;
+    move_to_host(placed, stage, moved);
+    return moved;
+  };
+  const double host_bytes = with_step(OffloadStep::kHost).host_bytes;
+  cost = with_step(plan.on_gpu ? OffloadStep::kDevice : OffloadStep::kHost);
+  cost.host_bytes = std::max(cost.host_bytes, host_bytes);
+}
+
+}  // namespace
+
 void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) {
   const OffloadConfig& offload = plan.parallel.offload;
   if (offload.what == Offload::kNone) return;
+  if (offload.step == OffloadStep::kAuto) return move_to_host_somehow(plan, stage, cost);
   const Dtypes d(plan.parallel.precision);
   const bool is_16_bit = d.parameter < 4, parameters_too = offload.what != Offload::kOptimizer;
-  const bool streams =
-      offload.step == OffloadStep::kDevice || (offload.step == OffloadStep::kAuto && plan.on_gpu);
+  const bool streams = offload.step == OffloadStep::kDevice;
   cost.optimizer_bytes = 0;
   if (parameters_too) cost.parameter_bytes = d.parameter * stage.resident();
   double largest = 0;

@@ -59,14 +59,14 @@ TEST_CASE("what was measured is written where there is no plan to stand beside i
   test::run_ranks(1, [&](Communicator& world) {
     const DeviceMesh mesh(world, {});
     RunMemory memory(run, mesh, /*planned=*/true);
-    memory.begin();
+    memory.begin(Activity::kSteps);
     const at::Tensor ids = at::zeros({2, 4}, at::kLong);
     const MicroBatch batch = make_micro_batch(ids, ids);
-    memory.next_step({&batch, 1});
+    memory.next({&batch, 1});
     const at::Tensor held = at::empty({1000});
     memory.end();
     CommunicatorChannel control(world);
-    const auto lines = memory.lines({.parameter_bytes = 4}, control);
+    const auto lines = memory.lines({.parameter_bytes = 4}, OffloadStep::kAuto, control);
     test::require(memory_text(lines, memory.rank()).empty(), "a table without a plan");
     for (const auto& [name, value] : memory_fields(lines, memory.rank())) {
       const bool planned = name.starts_with("plan_") && name != "plan_rank";

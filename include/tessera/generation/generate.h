@@ -57,6 +57,16 @@ std::vector<GeneratedRow> generate(Strategy& strategy, const DeviceMesh& mesh,
                                    std::span<const std::vector<int64_t>> prompts,
                                    const GenerationOptions& options);
 
+// What generate() holds of rows at a time: each of `batches` that the pipeline's stages work on has
+// this many rows, prompts padded to `width`, and a key/value cache of `capacity` tokens a row.
+struct GenerationShape {
+  int64_t batches = 1, rows = 0, width = 0, capacity = 0;
+};
+// Of prompts that are not empty.
+GenerationShape generation_shape(const DeviceMesh& mesh,
+                                 std::span<const std::vector<int64_t>> prompts,
+                                 const GenerationOptions& options);
+
 // The next token of each row of scores [rows, vocabulary], any floating dtype -> int64 [rows].
 at::Tensor best_token(const at::Tensor& scores);
 // uniform: fp64 [rows] in [0, 1), one number a row: the token at which the cumulated probability

@@ -1,6 +1,6 @@
 #pragma once
-// What a step holds besides parameters, gradients and optimizer: from blocks that run without
-// memory, and the schedule's order.
+// What a pass over micro-batches holds besides parameters, gradients and optimizer: from blocks
+// that run without memory, and the schedule's order.
 #include <cstdint>
 #include <vector>
 
@@ -17,7 +17,13 @@ struct BatchShape {
   bool masked = false;           // there is an attention_mask
   int64_t labels = 0;            // of classification; 0: one a token
   int64_t head_rows = 0;         // of head_positions; 0: there are none
+  bool varies = false;           // others are smaller: what was theirs does not always serve again
+  int64_t capacity = 0;          // of the key/value cache that the rows begin; 0: there is none
+  bool begun = false;            // each row goes on by one token, with such a cache
 };
+
+// What a rank does with micro-batches: steps, evaluations, or scores in place of the loss.
+enum class Pass { kStep, kEvaluation, kPrediction };
 
 BatchShape shape_of(const MicroBatch& micro_batch);
 
@@ -28,14 +34,18 @@ struct Activations {
   double running = 0;                // of the block that runs then, beyond what it keeps
   bool head_runs = false;            // that is the loss
   double constants = 0;              // of blocks, besides parameters: tables of positions
-  double inputs = 0;                 // the step's micro-batches
+  double inputs = 0;                 // the micro-batches
+  double cache = 0;                  // of keys and values
 
-  double total() const { return embedding + layers + gradients + running + constants + inputs; }
+  double total() const {
+    return embedding + layers + gradients + running + constants + inputs + cache;
+  }
 };
 
-// Of a rank of every stage. Runs the model's blocks on tensors without memory: exact for what their
-// operations allocate. Throws as layout_cost(), and Error(kInternal) for a block that cannot run
-// so.
-std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch);
+// Of a rank of every stage; LayoutPlan::accumulation micro-batches pass together. Runs the model's
+// blocks on tensors without memory: exact for what their operations allocate. Throws as
+// layout_cost(), and Error(kInternal) for a block that cannot run so.
+std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch,
+                                        Pass pass = Pass::kStep);
 
 }  // namespace tessera

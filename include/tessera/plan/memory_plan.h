@@ -1,20 +1,33 @@
 #pragma once
 // All that one rank holds in training, by category, from shapes alone.
+#include <algorithm>
+#include <optional>
+
 #include "tessera/plan/activations.h"
 #include "tessera/plan/card.h"
 #include "tessera/plan/layout_cost.h"
 
 namespace tessera {
 
-// Bytes of one rank of a pipeline stage at the peak of a step.
+// What a run does between its steps.
+struct BetweenSteps {
+  std::optional<BatchShape> evaluation;  // one micro-batch at a time
+  std::optional<BatchShape> generation;  // the rows' beginnings, a micro-batch for every stage
+};
+
+// Bytes of one rank of a pipeline stage when they are most.
 struct MemoryPlan {
-  LayoutCost state;  // parameters, gradients, optimizer, buffers; on the host
-  Activations activations;
+  LayoutCost state;                       // parameters, gradients, optimizer, buffers; on the host
+  Activations activations;                // of a step
+  Activations evaluation, generation;     // in place of them; zeros: there is none
   double workspace = 0;                   // of matrix products
   double fragments = 0;                   // what the allocator holds beside tensors
   double communicators = 0, context = 0;  // not tensors
 
-  double tensors() const { return state.device_bytes() + activations.total() + workspace; }
+  double running() const {
+    return std::max({activations.total(), evaluation.total(), generation.total()});
+  }
+  double tensors() const { return state.device_bytes() + running() + workspace; }
   double device_bytes() const { return tensors() + fragments + communicators + context; }
   // On hosts without a GPU all is one memory.
   double needed(const Card& card) const {
@@ -25,6 +38,6 @@ struct MemoryPlan {
 // By stage. Throws Error(kInvalidArgument) for a model that the mesh cannot share or cut,
 // Error(kInternal) for a block that cannot run without memory.
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
-                                    const Card& card);
+                                    const Card& card, const BetweenSteps& between = {});
 
 }  // namespace tessera

@@ -40,6 +40,15 @@ void require_account(const Layout& layout, const StrategyMemory& memory,
   require_equal("host_bytes", memory.host_bytes, formula.host_bytes);
 }
 
+// All ranks together, of which some may hold copies of small and of tied parameters.
+void require_saved(const Layout& layout, const Measured& measured) {
+  double saved = 0;
+  for (int stage = 0; stage < layout.mesh.pipeline; ++stage) {
+    saved += layout_cost(layout.plan(), stage).saved_bytes * layout.mesh.data * layout.mesh.tensor;
+  }
+  require_close("saved by all ranks", measured.saved_by_all, saved);
+}
+
 // check(layout, measured, formula) on every rank of every layout.
 void for_all_ranks(
     const std::vector<Layout>& layouts,
@@ -70,6 +79,7 @@ TEST_CASE("memory and traffic of every rank follow the formulas") {
         const double held = formula.device_bytes() + formula.host_bytes;  // one memory on the CPU
         require_close("allocated after attach", measured.live_after_attach, held);
         require_close("allocated after a step", measured.live_after_step, held);
+        require_saved(layout, measured);
         require_close("sent in a step", measured.sent_in_a_step, formula.comm_bytes_per_step);
       });
 }

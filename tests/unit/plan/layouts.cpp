@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/checkpoint/shard_writer.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
@@ -228,6 +229,13 @@ Measured measure(Communicator& world, const Layout& layout) {
   measured.peak_of_steps = CountingAllocator::peak_bytes() - begin;
   measured.live_after_step = CountingAllocator::live_bytes() - begin;
   measured.reported = strategy->memory();
+  int64_t saved = 0;
+  for (const ShardPiece& piece : pieces_to_write(strategy->state())) {
+    saved += static_cast<int64_t>(piece.value.nbytes());
+  }
+  const at::Tensor sum = at::tensor({saved}, at::kLong);
+  world.all_reduce(sum).wait();
+  measured.saved_by_all = sum.item<int64_t>();
   return measured;
 }
 

@@ -34,6 +34,7 @@ struct Measured {
   StrategyMemory reported;
   // What the allocator counted for this rank.
   int64_t live_after_attach = 0, peak_of_attach = 0, live_after_step = 0, peak_of_steps = 0;
+  int64_t saved_by_all = 0;    // bytes of a checkpoint
   int64_t sent_in_a_step = 0;  // over all axes, in the second step and what it leaves to the third
 };
 
