@@ -35,7 +35,7 @@ def picture(html, title, path):
     with tempfile.TemporaryDirectory() as folder:
         page = pathlib.Path(folder) / "plot.html"
         page.write_text(f"<!doctype html><meta charset=utf-8>{style}<style>h2{{margin-top:8px}}</style><main>{section(html, title)}</main>")
-        height = 130 + max(int(h) for h in re.findall(r'viewBox="0 0 860 (\d+)"', section(html, title)))
+        height = 185 + max(int(h) for h in re.findall(r'viewBox="0 0 860 (\d+)"', section(html, title)))
         subprocess.run(["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu", f"--window-size=900,{height}",
                         f"--screenshot={path}", str(page)], check=True, capture_output=True, timeout=120)
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -75,14 +76,22 @@ std::map<std::string, std::string> environment_without_launcher() {
   constexpr std::array<std::string_view, 8> kNames{
       "RANK",       "LOCAL_RANK",       "GROUP_RANK",       "ROLE_RANK",
       "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"};
+  // A user's settings of mpirun; inside a job the launcher has put its own among them.
+  constexpr std::array<std::string_view, 6> kSettings{"OMPI_MCA_", "OMPI_ALLOW_", "PRTE_MCA_",
+                                                      "PMIX_MCA_", "OPAL_PREFIX", "HYDRA_"};
+  constexpr std::array<const char*, 3> kJobs{"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+  const auto begins = [](const auto& prefixes, std::string_view name) {
+    return std::ranges::any_of(prefixes, [&](auto prefix) { return name.starts_with(prefix); });
+  };
+  const bool in_a_job =
+      std::ranges::any_of(kJobs, [](const char* name) { return std::getenv(name) != nullptr; });
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equal = std::min(text.find('='), text.size());
     const std::string_view name = text.substr(0, equal);
-    const bool of_launcher =
-        std::ranges::count(kNames, name) > 0 ||
-        std::ranges::any_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); });
+    const bool of_launcher = (std::ranges::count(kNames, name) > 0 || begins(kPrefixes, name)) &&
+                             (in_a_job || !begins(kSettings, name));
     if (!of_launcher && equal < text.size()) variables.emplace(name, text.substr(equal + 1));
   }
   return variables;

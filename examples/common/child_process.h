@@ -29,7 +29,8 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// The environment of this process without the variables by which launchers say which rank it is.
+// The environment of this process without the variables by which launchers say which rank it is;
+// outside a job a user's settings of mpirun (OMPI_MCA_..., HYDRA_...) stay.
 std::map<std::string, std::string> environment_without_launcher();
 
 }  // namespace tessera::programs
