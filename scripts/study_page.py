@@ -35,16 +35,22 @@ def picture(html, title, path):
     with tempfile.TemporaryDirectory() as folder:
         page = pathlib.Path(folder) / "plot.html"
         page.write_text(f"<!doctype html><meta charset=utf-8>{style}<style>h2{{margin-top:8px}}</style><main>{section(html, title)}</main>")
-        height = 185 + max(int(h) for h in re.findall(r'viewBox="0 0 860 (\d+)"', section(html, title)))
+        height = 165 + max(int(h) for h in re.findall(r'viewBox="0 0 860 (\d+)"', section(html, title)))
         subprocess.run(["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu", f"--window-size=900,{height}",
                         f"--screenshot={path}", str(page)], check=True, capture_output=True, timeout=120)
+
+
+def started(folder):
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
 
 
 def main(study, size, output):
     output, docs = pathlib.Path(output), ROOT / "docs/studies"
     comparison = json.loads((output / "rows/compare.json").read_text())
     first = next(row for row in comparison["rows"] if row["runs"])
-    start = json.loads((output / "rows" / first["runs"][0] / "metrics.jsonl").read_text().splitlines()[0])
+    start = started(output / "rows" / first["runs"][0])
+    others = {key.removesuffix("_version"): value for row in comparison["rows"] if row["peer"] and row["runs"]
+              for key, value in started(output / "rows" / row["runs"][0]).items() if key in ("transformers_version", "deepspeed_version")}
     numbers, plot = SHOWN[study]
     parts = re.split(r"(?m)^(?=## )", (output / "report/report.md").read_text())
     tables = [part.replace("## ", "### ", 1) for number in numbers for part in parts if part.startswith(f"## Table {number}.")]
@@ -60,8 +66,10 @@ def main(study, size, output):
         + ("" if start["device"] == "cpu" else f"{ranks} x ")
         + f"{start['device']}, tessera {comparison['tessera_version']} ({comparison['git_sha']}), LibTorch {start['torch_version']}"
         + (f", CUDA {start['cuda_version']}, driver {start['driver_version']}" if start.get("driver_version") else "")
-        + f". Repeats: {comparison['repeat']}. {len(passed)} rows had the numbers of the first row of their work"
-        + (f"; out of memory, as expected: {', '.join(memory)}" if memory else "") + ".\n\n" + (said[0] if said else "")
+        + "".join(f", {name} {version}" for name, version in others.items())
+        + f". Repeats: {comparison['repeat']}."
+        + ("" if others else f" {len(passed)} rows had the numbers of the first row of their work")
+        + (f"; out of memory, as expected: {', '.join(memory)}" if memory else "") + ("" if others else ".") + "\n\n" + (said[0] if said else "")
         + "## Rows\n\n```\n" + (ROOT / f"examples/studies/{study}/{size}.txt").read_text()
         + f"```\n\n## Plot and tables\n\n![{plot}]({name}.png)\n\n" + "".join(tables).rstrip() + "\n")
     print(docs / f"{name}.md")
