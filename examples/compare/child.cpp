@@ -54,7 +54,10 @@ Children::Children(std::string directory) : directory_(std::move(directory)) {
   fs::create_directories(directory_ + "/logs", error);
   check(!error, ErrorCode::kDataLoss, "--output_dir ", directory_, ": ", error.message());
   const std::string path = directory_ + "/done.jsonl";
-  if (!fs::exists(path)) return;
+  if (!fs::exists(path)) {
+    std::ofstream(path).flush();  // what fails before anything ended can be gone on with, too
+    return;
+  }
   const std::string text = read_file(path);
   const size_t whole = text.rfind('\n') + 1;  // what follows was cut off while it was written
   fs::resize_file(path, whole);

@@ -34,11 +34,9 @@ struct Recorder::Totals {
   Clock::time_point started = created;
   std::optional<Clock::time_point> trained;
   SpikeWatch losses;
-  std::vector<double> step_times, token_rates;
+  std::vector<double> step_times, token_rates, mfu;
   double loss_sum = 0, loss_last = 0;
   int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
-  double mfu_sum = 0;
-  int64_t mfu_count = 0;
   Track gpu_allocated, gpu_reserved;
   ResourceSummary resources;
   bool finished = false;
@@ -85,10 +83,7 @@ void Recorder::step(const StepRecord& record) {
   if (record.step_time_s > 0) {
     t.token_rates.push_back(static_cast<double>(record.tokens) / record.step_time_s);
   }
-  if (record.mfu_ratio) {
-    t.mfu_sum += *record.mfu_ratio;
-    ++t.mfu_count;
-  }
+  if (record.mfu_ratio) t.mfu.push_back(*record.mfu_ratio);
   t.gpu_allocated.add(record.gpu_mem_allocated_bytes);
   t.gpu_reserved.add(record.gpu_mem_reserved_bytes);
   if (!std::isfinite(record.loss)) {
@@ -193,7 +188,7 @@ Event Recorder::summary(const RunEndInfo& info) const {
        {"cpu_pss_tree_peak_bytes", t.resources.cpu_pss.peak_value()},
        {"pinned_peak_bytes", peak_or(info.pinned_peak_bytes, t.resources.pinned)},
        {"num_skipped_steps", t.skipped},
-       {"mfu_ratio", mean(t.mfu_sum, t.mfu_count)},
+       {"mfu_ratio", t.mfu.empty() ? Value() : after_warmup(t.mfu).median},
        {"exit_code", static_cast<int64_t>(info.exit_code)},
        {"param_hash_final", info.param_hash_final ? Value(*info.param_hash_final) : Value()}}};
   event.fields.insert(event.fields.end(), info.extra.begin(), info.extra.end());

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tessera/core/clock.h"
@@ -66,8 +67,11 @@ int64_t Trainer::fit(const BatchSource& source,
     if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {
-    const StepReport last = finish_step();
+    StepReport last = finish_step();
     pending_.reset();
+    // The one before was read when the host had issued the most of this one, which may take it as
+    // long as the step.
+    if (last.phases) last.step_time_s = std::max(last.step_time_s, last.phases->step_s);
     on_step(last);
   }
   return made;

@@ -232,6 +232,13 @@ out = folder / "no-python"
 result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer hf\n"), "--python", "no-such-python", "--output_dir", str(out)])
 check.that(result.code == 0 and rows_of(out)["hf-single-1"]["message"] == "no-such-python was not found", "no Python, no failure", result)
 
+# --- where nothing ended the same call goes on as well
+result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer hf\n"), "--reference", "false", "--python", "no-such-python",
+                          "--output_dir", str(folder / "nothing")])
+again = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer hf\n"), "--reference", "false", "--python", "no-such-python",
+                         "--output_dir", str(folder / "nothing")])
+check.that(result.code == 0 and again.code == 0, "a comparison without a row that ended goes on", again)
+
 # --- the mistakes of a row are named with its line, and nothing is run
 for text, pieces in [
     ("2 --strategy ddp --pipeline_paralel 2", ["bad.txt:1", "--pipeline_parallel"]),

@@ -56,6 +56,7 @@ StepRecord step_record(int64_t step, double loss) {
   record.step_time_s = step == 1 ? 5.0 : 0.5;  // the first step warms up
   record.samples = 2;
   record.tokens = 16;
+  record.mfu_ratio = step == 1 ? 0.01 : step == 4 ? 54.0 : 0.4;  // a clock that failed once
   return record;
 }
 
@@ -109,6 +110,7 @@ TEST_CASE(
   CHECK(end.at("train_loss").as_double() == Approx(2.5));
   CHECK(end.at("train_loss_final").as_double() == 1.0);
   CHECK(end.at("warmup_steps_excluded").as_int64() == 1);
+  CHECK(end.at("mfu_ratio").as_double() == 0.4);
   CHECK(end.at("step_time_mean_s").as_double() == Approx(0.5));
   CHECK(end.at("tokens_per_second_median").as_double() == Approx(32));
   CHECK(end.at("cpu_rss_tree_peak_bytes").as_int64() == 300);
