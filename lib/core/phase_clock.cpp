@@ -31,33 +31,51 @@ class HostPoints final : public PhasePoints {
 
 class StreamPoints final : public PhasePoints {
  public:
-  explicit StreamPoints(at::Device device) : device_(device) {}
+  // last_end: where the points of all steps keep the end of the last one.
+  StreamPoints(at::Device device, std::shared_ptr<std::optional<c10::Event>> last_end)
+      : device_(device), last_end_(std::move(last_end)) {}
   void clear() override {
     stream_ = current_stream(device_);
     used_ = 0;
   }
   bool concern_this_thread() const override { return current_stream(device_) == stream_; }
   void mark() override {
-    if (used_ == events_.size())
-      events_.emplace_back(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+    if (used_ == events_.size()) events_.push_back(make_event());
     events_[used_++].record(*stream_);
   }
   void wait() const override { events_[used_ - 1].synchronize(); }
   double seconds(size_t from, size_t to) const override {
     return events_[from].elapsedTime(events_[to]) / 1e3;
   }
+  std::optional<double> since_last_end() override {
+    c10::Event& end = events_[used_ - 1];
+    std::optional<double> seconds;
+    if (*last_end_) {
+      seconds = (*last_end_)->elapsedTime(end) / 1e3;
+    } else {
+      *last_end_ = make_event();
+    }
+    std::swap(**last_end_, end);
+    return seconds;
+  }
+  void begin_anew() override { last_end_->reset(); }
   const c10::Event* event(size_t point) const override { return &events_[point]; }
 
  private:
+  c10::Event make_event() const { return {device_.type(), c10::EventFlag::BACKEND_DEFAULT}; }
+
   const at::Device device_;
+  const std::shared_ptr<std::optional<c10::Event>> last_end_;
   std::optional<c10::Stream> stream_;
   std::vector<c10::Event> events_;
   size_t used_ = 0;
 };
 
-std::unique_ptr<PhasePoints> points_of(at::Device device) {
-  if (device.is_cpu()) return std::make_unique<HostPoints>();
-  return std::make_unique<StreamPoints>(device);
+std::function<std::unique_ptr<PhasePoints>()> points_of(at::Device device) {
+  if (device.is_cpu()) return [] { return std::make_unique<HostPoints>(); };
+  return [device, last_end = std::make_shared<std::optional<c10::Event>>()] {
+    return std::make_unique<StreamPoints>(device, last_end);
+  };
 }
 
 std::shared_ptr<PhaseClock::State>& clock_of_thread() {
@@ -156,7 +174,7 @@ struct PhaseClock::State {
   }
 };
 
-PhaseClock::PhaseClock(at::Device device) : PhaseClock([&] { return points_of(device); }) {
+PhaseClock::PhaseClock(at::Device device) : PhaseClock(points_of(device)) {
   if (device.is_cpu()) return;
   state_->gpu = device;
   const std::lock_guard lock(device_clocks().mutex);
@@ -173,6 +191,10 @@ PhaseClock::~PhaseClock() {
   if (!state_->gpu) return;
   const std::lock_guard lock(device_clocks().mutex);
   std::erase_if(device_clocks().clocks, [&](const auto& entry) { return entry.second == state_; });
+}
+
+void PhaseClock::begin_anew() {
+  for (State::Step& step : state_->steps) step.points->begin_anew();
 }
 
 void PhaseClock::begin_step() {
@@ -204,7 +226,7 @@ std::optional<PhaseTimes> PhaseClock::read() {
   State& state = *state_;
   State::Step& step = state.in_step ? state.steps[1 - state.turn] : state.step();
   if (!std::exchange(step.ended, false) || step.lost) return {};
-  const PhasePoints& points = *step.points;
+  PhasePoints& points = *step.points;
   points.wait();
   std::array<double, 4> seconds{};
   const size_t last = step.phases.size() - 1;
@@ -221,6 +243,7 @@ std::optional<PhaseTimes> PhaseClock::read() {
   if (points.event(0) != nullptr) {
     times.copies_s = state.take_copies(*points.event(0), *points.event(last));
   }
+  times.since_last_end_s = points.since_last_end();
   return times;
 }
 

@@ -2,6 +2,7 @@
 #include <c10/core/Event.h>
 
 #include <cstddef>
+#include <optional>
 
 namespace tessera {
 
@@ -17,6 +18,10 @@ class PhasePoints {
   // Returns when the last point is over.
   virtual void wait() const {}
   virtual double seconds(size_t from, size_t to) const = 0;
+  // From the end of the step for which it was asked before to the end of this one, asked for last
+  // of all; nothing for the first since begin_anew(), and where the host's clock says it as well.
+  virtual std::optional<double> since_last_end() { return {}; }
+  virtual void begin_anew() {}
   // Null where points are no events.
   virtual const c10::Event* event(size_t /*point*/) const { return nullptr; }
 };

@@ -45,6 +45,7 @@ int64_t Trainer::fit(const BatchSource& source,
                      const std::function<void(const StepReport&)>& on_step,
                      const StepBoundary& boundary) {
   last_end_s_ = now_s();
+  clock_.begin_anew();
   int64_t made = 0;
   while (options_.max_steps == 0 || steps_ < options_.max_steps) {
     clock_.begin_step();
@@ -116,7 +117,9 @@ const StepReport& Trainer::finish_step() {
   report.samples = static_cast<int64_t>(values[6]);
   report.tokens = static_cast<int64_t>(values[7]);
   const double end = now_s();
-  report.step_time_s = end - last_end_s_;
+  // The host may come to ask long after the device was there.
+  const bool by_device = report.phases && report.phases->since_last_end_s;
+  report.step_time_s = by_device ? *report.phases->since_last_end_s : end - last_end_s_;
   last_end_s_ = end;
   updates_ += report.skipped ? 0 : 1;
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;

@@ -70,6 +70,8 @@ TEST_CASE("the phases of a GPU are what it works in them, whatever runs beside")
       CHECK(times->communication_s == Approx(2 * ten_s).epsilon(0.15));
       CHECK(times->optimizer_s == 0);
       CHECK(times->step_s == Approx(3.5 * ten_s).epsilon(0.15));
+      CHECK(times->since_last_end_s.has_value() == (step > 2));
+      CHECK(times->since_last_end_s.value_or(times->step_s) == Approx(3.5 * ten_s).epsilon(0.15));
     } else {
       CHECK(step == 1);
     }

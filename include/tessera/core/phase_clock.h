@@ -17,6 +17,9 @@ struct PhaseTimes {
   double communication_s = 0;  // waiting for other ranks
   double optimizer_s = 0;      // with the norm of the gradient, and waiting for offloaded updates
   double step_s = 0;           // from begin to end of the step, what is in no phase included
+  // From the end of the step before to the end of this one, by the GPU's clock; nothing on the CPU,
+  // where the host's says it, and for the first step.
+  std::optional<double> since_last_end_s;
   // Of copies between host and GPU that ended in the step, by stream: mostly beside the phases.
   // Nothing on the CPU.
   std::optional<double> copies_s;
@@ -36,6 +39,7 @@ class PhaseClock {
   PhaseClock(const PhaseClock&) = delete;
   PhaseClock& operator=(const PhaseClock&) = delete;
 
+  void begin_anew();  // the next step follows none
   void begin_step();
   void end_step();
   void drop_step();  // begun, but there is none
