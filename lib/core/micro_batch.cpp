@@ -42,15 +42,19 @@ PackedRows make_packed_rows(std::vector<int64_t> lengths, int64_t sequence, bool
     ++offset;
   }
   check(*offset > 0, ErrorCode::kInvalidArgument, "packed rows: there are none");
-  const int64_t sequences = *offset % sequence == 0 ? *offset / sequence : 1;
-  const auto by_sequence = [&](const auto& values, at::ScalarType dtype) {
-    const at::Tensor tensor = at::empty({sequences, *offset / sequences}, in_memory(dtype));
+  const int64_t sequences = (*offset + sequence - 1) / sequence;
+  for (int64_t at = *offset; at < sequences * sequence; ++at) {
+    first_keys.push_back(static_cast<int32_t>(at % sequence));
+  }
+  const auto shaped = [&](const auto& values, at::ScalarType dtype, int64_t count) {
     using Value = typename std::decay_t<decltype(values)>::value_type;
+    const auto columns = static_cast<int64_t>(values.size()) / count;
+    const at::Tensor tensor = at::empty({count, columns}, in_memory(dtype));
     std::ranges::copy(values, tensor.mutable_data_ptr<Value>());
     return tensor;
   };
-  rows.positions = by_sequence(positions, at::kLong);
-  rows.first_keys = by_sequence(first_keys, at::kInt);
+  rows.positions = shaped(positions, at::kLong, *offset % sequence == 0 ? sequences : 1);
+  rows.first_keys = shaped(first_keys, at::kInt, sequences);
   rows.lengths = std::move(lengths);
   rows.sequence = sequence;
   rows.position_count = rows.longest();

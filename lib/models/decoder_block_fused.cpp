@@ -165,21 +165,43 @@ void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) 
                options.positions, back);
 }
 
-// attend: qkv [batch, sequence, ...] -> ops::AttentionOutput.
+// x [sequences, sequence, n] as the tokens that were given, without the spare rows behind them.
+at::Tensor own_tokens(const at::Tensor& x, at::IntArrayRef tokens) {
+  if (x.sizes().slice(0, 2) == tokens) return x;
+  return x.flatten(0, 1)
+      .narrow(0, 0, c10::multiply_integers(tokens))
+      .view({tokens[0], tokens[1], x.size(2)});
+}
+
+// Rows behind packed tokens with which attention has whole sequences without a copy.
+int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& settings) {
+  const PackedRows& packed = settings.packed;
+  if (!packed.defined()) return 0;
+  const ops::SelfAttention& a = settings.options.attention;
+  const int64_t d = weight_of(w.qkv).size(0) / (a.heads + 2 * a.key_heads);
+  const int64_t spare = packed.first_keys.numel() - packed.positions.numel();
+  if (spare == 0) return 0;
+  return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
+}
+
+// attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows behind the
+// tokens -> ops::AttentionOutput.
 template <typename Attention>
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
-                       const DecoderBlockOptions& options, const Attention& attend, Saved* saved) {
+                       const DecoderBlockOptions& options, int64_t spare, int64_t sequence,
+                       const Attention& attend, Saved* saved) {
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
   const int64_t rows = c10::multiply_integers(tokens);
   const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon);
   const at::Tensor joint = ops::linear_forward(start_enter(norm1.output, rows, axis).wait(),
-                                               weight_of(w.qkv), bias_of(w.qkv));
-  const at::Tensor qkv = joint.view({tokens[0], tokens[1], joint.size(-1)});
-  turn(qkv, options, /*back=*/false);
+                                               weight_of(w.qkv), bias_of(w.qkv), {}, spare);
+  const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
+                                   : joint.view({tokens[0], tokens[1], joint.size(-1)});
+  turn(own_tokens(qkv, tokens), options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
-  const at::Tensor attended = row_parallel(attention.output, w.dense, post ? norm1.output : hidden,
-                                           options.dropout[0], axis);
+  const at::Tensor attended = row_parallel(own_tokens(attention.output, tokens), w.dense,
+                                           post ? norm1.output : hidden, options.dropout[0], axis);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
   const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
   at::Tensor inner, active;
@@ -212,7 +234,8 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     return ops::attention_forward(qkv, settings.options.attention, settings.attention_mask,
                                   settings.packed);
   };
-  return run_forward(hidden, tokens, w, settings.options, attend, saved);
+  return run_forward(hidden, tokens, w, settings.options, spare_rows(hidden, w, settings),
+                     settings.packed.sequence, attend, saved);
 }
 
 struct FeedForward {
@@ -236,7 +259,11 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const DecoderBlockOptions& options = settings.options;
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
-  const int64_t rows = s.qkv.size(0) * s.qkv.size(1);
+  const std::vector<int64_t> tokens =
+      (settings.packed.defined() ? settings.packed.positions.sizes() : s.qkv.sizes().slice(0, 2))
+          .vec();
+  const int64_t rows = c10::multiply_integers(tokens);
+  const int64_t spare = s.qkv.size(0) * s.qkv.size(1) - rows;
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
   const at::Tensor no_residual;
@@ -267,15 +294,17 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
     Pending all_norm = start_enter(norm.output, rows, axis);
-    dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
+    dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense), spare);
     add_weight(dinner, all_norm.wait(), w.up, g.up);
   }
-  const at::Tensor dqkv = ops::attention_backward(
-      dcontext.view(s.context.sizes()), s.qkv, options.attention, settings.attention_mask,
-      {s.context, s.log_sum_exp, s.random_state}, settings.packed);
+  const at::Tensor dqkv = own_tokens(
+      ops::attention_backward(dcontext.view(s.context.sizes()), s.qkv, options.attention,
+                              settings.attention_mask, {s.context, s.log_sum_exp, s.random_state},
+                              settings.packed),
+      tokens);
   turn(dqkv, options, /*back=*/true);
   Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
-  add_weight(all_dattention.tensor, s.context, w.dense, g.dense);
+  add_weight(all_dattention.tensor, own_tokens(s.context, tokens), w.dense, g.dense);
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
@@ -359,7 +388,8 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const Weights& weig
   const auto attend = [&](const at::Tensor& qkv) {
     return ops::AttentionOutput{attention(qkv), {}};
   };
-  return run_forward(hidden.contiguous(), tokens, weights, options, attend, nullptr);
+  return run_forward(hidden.contiguous(), tokens, weights, options, /*spare=*/0, /*sequence=*/0,
+                     attend, nullptr);
 }
 
 }  // namespace tessera

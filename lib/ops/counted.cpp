@@ -148,10 +148,13 @@ at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradient
 void add_column_sums(ColumnSums& sums) { sums.items.clear(); }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual) {
-  if (!can_multiply(x, weight)) return reference::linear_forward(x, weight, bias, residual);
+                          const at::Tensor& residual, int64_t spare_rows) {
+  if (!can_multiply(x, weight)) {
+    return reference::linear_forward(x, weight, bias, residual, spare_rows);
+  }
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
+  if (spare_rows > 0) shape = {row_count(x) + spare_rows, weight.size(0)};
   return at::empty(shape, x.options());
 }
 
@@ -181,7 +184,7 @@ at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
   if (!can_multiply(x, weight) || !bias.defined()) {
     return reference::linear_gelu_forward(x, weight, bias, pre_activation);
   }
-  const at::Tensor y = linear_forward(x, weight, bias, {});
+  const at::Tensor y = linear_forward(x, weight, bias, {}, 0);
   if (pre_activation) *pre_activation = at::empty_like(y);
   return y;
 }
@@ -293,10 +296,8 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   }
   const at::Tensor dqkv = at::empty_like(qkv);
   // cuDNN's workspace: the queries' gradient in fp32 and a number a row.
-  for (const Stretch& stretch : stretches(qkv, packed)) {
-    const int64_t rows = stretch.sequences * stretch.length * attention.heads;
-    const at::Tensor workspace = empty_fp32({rows, head_size(qkv, attention) + 1}, qkv);
-  }
+  const int64_t rows = qkv.size(0) * qkv.size(1) * attention.heads;
+  const at::Tensor workspace = empty_fp32({rows, head_size(qkv, attention) + 1}, qkv);
   return dqkv;
 }
 
@@ -308,6 +309,12 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
     return reference::attention_to_cache(q, k, v, keys, values, lengths, scale, slopes);
   }
   return at::empty({q.size(0), 1, q.size(2) * q.size(3)}, q.options());
+}
+
+bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
+                          const at::Tensor& attention_mask, const PackedRows& packed) {
+  return is_16_bit(x) && !attention_mask.defined() && !attention.dropout.on() && d % 8 == 0 &&
+         d <= 128 && packed.sequence > 1;
 }
 
 // Ids are sorted, with what the sort itself needs.
@@ -371,6 +378,7 @@ const CudaOps& counted_cuda_ops() {
                              .rotary_ = counted::rotary_,
                              .attention_forward = counted::attention_forward,
                              .attention_backward = counted::attention_backward,
+                             .attends_to_sequences = counted::attends_to_sequences,
                              .attention_to_cache = counted::attention_to_cache,
                              .embedding_backward = counted::embedding_backward,
                              .logits_forward = counted::logits_forward,

@@ -40,15 +40,23 @@ void add_column_sums(ColumnSums& sums) {
 }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual) {
-  return TESSERA_DISPATCH(linear_forward, x, x, weight, bias, residual);
+                          const at::Tensor& residual, int64_t spare_rows) {
+  return TESSERA_DISPATCH(linear_forward, x, x, weight, bias, residual, spare_rows);
 }
 
-at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight) {
+at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight,
+                                 int64_t spare_rows) {
   std::vector<int64_t> shape = gradient.sizes().vec();
   shape.back() = weight.size(1);
-  at::Tensor result = at::empty(shape, gradient.options());
-  linear_backward_input_out(gradient, weight, result);
+  if (spare_rows == 0) {
+    at::Tensor result = at::empty(shape, gradient.options());
+    linear_backward_input_out(gradient, weight, result);
+    return result;
+  }
+  const int64_t rows = gradient.numel() / gradient.size(-1);
+  at::Tensor result = at::empty({rows + spare_rows, weight.size(1)}, gradient.options());
+  linear_backward_input_out(gradient, weight, result.narrow(0, 0, rows).view(shape));
+  result.narrow(0, rows, spare_rows).zero_();
   return result;
 }
 
@@ -187,6 +195,12 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const AttentionOutput& forward, const PackedRows& packed) {
   return TESSERA_DISPATCH(attention_backward, qkv, gradient, qkv, attention, attention_mask,
                           forward, packed);
+}
+
+bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
+                          const at::Tensor& attention_mask, const PackedRows& packed) {
+  return packed.defined() &&
+         TESSERA_DISPATCH(attends_to_sequences, x, x, attention, d, attention_mask, packed);
 }
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -26,6 +26,7 @@
   X(rotary_)                          \
   X(attention_forward)                \
   X(attention_backward)               \
+  X(attends_to_sequences)             \
   X(attention_to_cache)               \
   X(embedding_backward)               \
   X(logits_forward)                   \

@@ -31,9 +31,10 @@ void add_column_sums(ColumnSums& sums) {
 }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual) {
+                          const at::Tensor& residual, int64_t spare_rows) {
   at::Tensor y = at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
-  return residual.defined() ? y.add_(residual) : y;
+  if (residual.defined()) y.add_(residual);
+  return spare_rows == 0 ? y : at::constant_pad_nd(rows(y), {0, 0, 0, spare_rows});
 }
 
 void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
@@ -60,7 +61,7 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
-  at::Tensor y = linear_forward(x, weight, bias, {});
+  at::Tensor y = linear_forward(x, weight, bias, {}, 0);
   if (pre_activation) *pre_activation = y;
   return gelu_tanh_forward(y);
 }
@@ -215,6 +216,11 @@ SelfAttention of_row(const SelfAttention& attention, size_t row) {
 }
 
 }  // namespace
+
+bool attends_to_sequences(const at::Tensor&, const SelfAttention&, int64_t, const at::Tensor&,
+                          const PackedRows&) {
+  return false;
+}
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {

@@ -36,7 +36,8 @@ MicroBatch make_batch(const BatchShape& shape, bool training) {
     packed.sequence = shape.sequence;
     packed.offsets = empty({static_cast<int64_t>(shape.packed.size()) + 1}, at::kInt);
     packed.positions = empty({shape.rows, shape.length}, at::kLong);
-    packed.first_keys = empty({shape.rows, shape.length}, at::kInt);
+    packed.first_keys =
+        empty({(tokens + shape.sequence - 1) / shape.sequence, shape.sequence}, at::kInt);
     packed.position_count = packed.longest();
   }
   batch.token_count = tokens;

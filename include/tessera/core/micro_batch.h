@@ -23,7 +23,9 @@ struct PackedRows {
   at::Tensor offsets;    // int32 [rows + 1]: where each begins in the flattened tokens, and the end
   at::Tensor positions;  // int64, as the micro-batch: each token's place in its row
   int64_t position_count = 0;  // all of positions are below it
-  at::Tensor first_keys;       // int32, as the micro-batch: its row's first place in the sequence
+  // int32 [sequences, sequence], whole also where the last has fewer tokens: its row's first place
+  // in the sequence, its own behind the last token.
+  at::Tensor first_keys;
 
   bool defined() const { return !lengths.empty(); }
   int64_t longest() const;

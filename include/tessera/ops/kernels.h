@@ -24,11 +24,13 @@ struct ColumnSums {
 void add_column_sums(ColumnSums& sums);  // and empties it
 
 // A weight is [out, in]; it, or its gradient, may be the transposed view of one stored [in, out].
-// x W^T + bias + residual; bias [out] and residual [..., out] may be undefined.
+// x W^T + bias + residual; bias [out] and residual [..., out] may be undefined. spare_rows > 0: the
+// result is [rows + spare_rows, out], its last rows zeros.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual = {});
-// gradient [..., out] -> [..., in]
-at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight);
+                          const at::Tensor& residual = {}, int64_t spare_rows = 0);
+// gradient [..., out] -> [..., in], or [rows + spare_rows, in] likewise.
+at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight,
+                                 int64_t spare_rows = 0);
 // The same into result.
 void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
                                const at::Tensor& result);
@@ -137,13 +139,19 @@ struct AttentionOutput {
                                    // private to the version that wrote it
   at::Tensor random_state = {};    // what dropout drew from, as private
 };
-// score(i, j) = scale q_i . k_j + slope (j - i), j <= i; mask and packed as in functional.h.
+// score(i, j) = scale q_i . k_j + slope (j - i), j <= i; mask and packed as in functional.h. Packed
+// tokens may be [sequences, packed.sequence] with rows of zeros behind the last one.
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed = {});
 // -> the gradient of qkv, in its layout.
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
                               const AttentionOutput& forward, const PackedRows& packed = {});
+
+// Whether attention in heads of d computes packed tokens, of which x [..., n] are some, by whole
+// sequences: where the last one is shorter it copies what has no spare rows behind it.
+bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
+                          const at::Tensor& attention_mask, const PackedRows& packed);
 
 // One more token of every row: its key and value become number lengths[row] of those kept, and its
 // query attends to all up to it.

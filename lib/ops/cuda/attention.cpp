@@ -2,9 +2,6 @@
 // masks take the reference: per-key tensors have wrong gradients in cuDNN 9.19's backward graph.
 // Padding on the right needs no mask under causal attention, so training rarely comes here with
 // one.
-#include <algorithm>
-#include <type_traits>
-
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
@@ -14,53 +11,57 @@
 namespace tessera::ops::cuda {
 namespace {
 
-AttentionShape shape_of(const Stretch& stretch, const at::Tensor& qkv,
-                        const SelfAttention& attention, const PackedRows& packed) {
-  return {.batch = stretch.sequences,
-          .sequence = stretch.length,
+AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
+                        const PackedRows& packed, int64_t d) {
+  const bool by_sequence = packed.defined();
+  return {.batch = by_sequence ? packed.first_keys.size(0) : qkv.size(0),
+          .sequence = by_sequence ? packed.sequence : qkv.size(1),
           .heads = attention.heads,
           .key_heads = attention.key_heads,
-          .d = qkv.size(2) / (attention.heads + 2 * attention.key_heads),
+          .d = d,
           .type = qkv.scalar_type(),
           .scale = float(attention.scale),
           .by_head = attention.by_head,
           .alibi = attention.slopes.defined(),
-          .packed = packed.defined()};
+          .packed = by_sequence};
+}
+
+AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
+                        const PackedRows& packed) {
+  return shape_of(qkv, attention, packed,
+                  qkv.size(2) / (attention.heads + 2 * attention.key_heads));
+}
+
+bool has_graph(const SelfAttention& attention, const at::Tensor& mask,
+               const AttentionShape& shape) {
+  const at::Tensor& slopes = attention.slopes;
+  return !attention.dropout.on() && !mask.defined() &&
+         (!slopes.defined() || (slopes.scalar_type() == at::kFloat && slopes.is_contiguous())) &&
+         has_attention_graph(shape);
 }
 
 bool fits_graph(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
                 const PackedRows& packed) {
-  const at::Tensor& slopes = attention.slopes;
-  if (attention.dropout.on() || mask.defined() || !fits(qkv.scalar_type(), {qkv}) ||
-      qkv.numel() == 0)
-    return false;
-  if (slopes.defined() && (slopes.scalar_type() != at::kFloat || !slopes.is_contiguous())) {
-    return false;
-  }
-  return std::ranges::all_of(stretches(qkv, packed), [&](const Stretch& stretch) {
-    return has_attention_graph(shape_of(stretch, qkv, attention, packed));
-  });
+  return fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 &&
+         has_graph(attention, mask, shape_of(qkv, attention, packed));
 }
 
-// Where a stretch begins in a tensor whose tokens follow each other.
-template <typename T>
-T* at_token(T* data, int64_t token, int64_t bytes_a_token) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return data ? static_cast<T*>(static_cast<Byte*>(data) + token * bytes_a_token) : nullptr;
+// Packed tokens [batch, sequence, n] with rows of zeros behind the last one: [sequences, sequence,
+// n], copied only where they are not whole.
+at::Tensor in_sequences(const at::Tensor& x, const PackedRows& packed) {
+  if (!packed.defined()) return x;
+  const int64_t tokens = x.size(0) * x.size(1), all = packed.first_keys.numel(), n = x.size(2);
+  if (tokens == all) return x.view({-1, packed.sequence, n});
+  const at::Tensor whole = at::empty({all, n}, x.options());
+  whole.narrow(0, 0, tokens).copy_(x.view({tokens, n}));
+  whole.narrow(0, tokens, all - tokens).zero_();
+  return whole.view({-1, packed.sequence, n});
 }
 
-AttentionPointers part_of(const AttentionPointers& all, const Stretch& stretch,
-                          const AttentionShape& shape) {
-  const int64_t bytes = int64_t(at::elementSize(shape.type)) * shape.d, first = stretch.first;
-  const int64_t wide = (shape.heads + 2 * shape.key_heads) * bytes, one = shape.heads * bytes;
-  AttentionPointers part = all;
-  part.qkv = at_token(all.qkv, first, wide);
-  part.first_keys = at_token(all.first_keys, first, sizeof(int32_t));
-  part.output = at_token(all.output, first, one);
-  part.log_sum_exp = at_token(all.log_sum_exp, first, shape.heads * int64_t(sizeof(float)));
-  part.gradient = at_token(all.gradient, first, one);
-  part.dqkv = at_token(all.dqkv, first, wide);
-  return part;
+// The tokens of given [batch, sequence, ...] of what in_sequences() has made of them.
+at::Tensor tokens_of(const at::Tensor& whole, const at::Tensor& given) {
+  const int64_t tokens = given.size(0) * given.size(1);
+  return whole.flatten(0, 1).narrow(0, 0, tokens).view({given.size(0), given.size(1), -1});
 }
 
 bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
@@ -116,21 +117,18 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
-  const int64_t batch = qkv.size(0), sequence = qkv.size(1), heads = attention.heads;
-  const int64_t d = qkv.size(2) / (heads + 2 * attention.key_heads);
-  // log_sum_exp holds one stretch after the other, each [sequences, heads, length].
-  AttentionOutput result{at::empty({batch, sequence, heads * d}, qkv.options()),
-                         at::empty({batch, heads, sequence}, qkv.options().dtype(at::kFloat))};
-  const AttentionPointers all{.qkv = qkv.data_ptr(),
-                              .slopes = data_or_null(attention.slopes),
-                              .first_keys = data_or_null(packed.first_keys),
-                              .output = result.output.data_ptr(),
-                              .log_sum_exp = result.log_sum_exp.data_ptr()};
-  for (const Stretch& stretch : stretches(qkv, packed)) {
-    const AttentionShape shape = shape_of(stretch, qkv, attention, packed);
-    run_attention_forward(shape, part_of(all, stretch, shape));
-  }
-  return result;
+  const AttentionShape shape = shape_of(qkv, attention, packed);
+  const at::Tensor whole = in_sequences(qkv, packed);
+  const at::Tensor output =
+      at::empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv.options());
+  const at::Tensor log_sum_exp =
+      at::empty({shape.batch, shape.heads, shape.sequence}, qkv.options().dtype(at::kFloat));
+  run_attention_forward(shape, {.qkv = whole.data_ptr(),
+                                .slopes = data_or_null(attention.slopes),
+                                .first_keys = data_or_null(packed.first_keys),
+                                .output = output.data_ptr(),
+                                .log_sum_exp = log_sum_exp.data_ptr()});
+  return {tokens_of(output, qkv), log_sum_exp};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
@@ -142,21 +140,25 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }
-  at::Tensor dqkv = at::empty_like(qkv);
-  at::Tensor incoming = gradient.contiguous();
+  const at::Tensor whole = in_sequences(qkv, packed);
+  const at::Tensor output = in_sequences(forward.output, packed);
+  at::Tensor incoming = in_sequences(gradient.contiguous(), packed);
   if (!is_aligned(incoming)) incoming = incoming.clone();
-  const AttentionPointers all{.qkv = qkv.data_ptr(),
-                              .slopes = data_or_null(attention.slopes),
-                              .first_keys = data_or_null(packed.first_keys),
-                              .output = forward.output.data_ptr(),
-                              .log_sum_exp = forward.log_sum_exp.data_ptr(),
-                              .gradient = incoming.data_ptr(),
-                              .dqkv = dqkv.data_ptr()};
-  for (const Stretch& stretch : stretches(qkv, packed)) {
-    const AttentionShape shape = shape_of(stretch, qkv, attention, packed);
-    run_attention_backward(shape, part_of(all, stretch, shape));
-  }
-  return dqkv;
+  const at::Tensor dqkv = at::empty_like(whole);
+  run_attention_backward(shape_of(qkv, attention, packed),
+                         {.qkv = whole.data_ptr(),
+                          .slopes = data_or_null(attention.slopes),
+                          .first_keys = data_or_null(packed.first_keys),
+                          .output = output.data_ptr(),
+                          .log_sum_exp = forward.log_sum_exp.data_ptr(),
+                          .gradient = incoming.data_ptr(),
+                          .dqkv = dqkv.data_ptr()});
+  return tokens_of(dqkv, qkv);
+}
+
+bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
+                          const at::Tensor& attention_mask, const PackedRows& packed) {
+  return is_16_bit(x) && has_graph(attention, attention_mask, shape_of(x, attention, packed, d));
 }
 
 // Heads are contiguous and tokens equally far apart, in the query and key part of a wider row.

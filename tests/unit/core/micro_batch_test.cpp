@@ -108,7 +108,8 @@ TEST_CASE("packed rows know where each begins, in the flattened tokens and in it
   const PackedRows shorter = make_packed_rows({5, 1, 2}, 5);
   CHECK(shorter.sequence == 5);
   CHECK(shorter.positions.equal(at::tensor({0, 1, 2, 3, 4, 0, 0, 1}, at::kLong).view({1, 8})));
-  CHECK(shorter.first_keys.equal(at::tensor({0, 0, 0, 0, 0, 0, 1, 1}, at::kInt).view({1, 8})));
+  CHECK(
+      shorter.first_keys.equal(at::tensor({0, 0, 0, 0, 0, 0, 1, 1, 3, 4}, at::kInt).view({2, 5})));
   MicroBatch batch;
   batch.packed = rows;
   CHECK(batch.to(at::kMeta).packed.first_keys.is_meta());
