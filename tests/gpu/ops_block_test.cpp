@@ -107,7 +107,10 @@ void compare(const DecoderCase& test, int64_t hidden, at::ScalarType type,
     mine.push_back(leaf(w.to(at::kCUDA, type)));
     exact.push_back(leaf(mine.back().to(at::kDouble)));
   }
-  const at::Tensor input = leaf(at::randn({3, 64, hidden}, kOnGpu).to(type)),
+  std::vector<int64_t> shape{3, 64};
+  if (packed.defined()) shape = packed.positions.sizes().vec();
+  shape.push_back(hidden);
+  const at::Tensor input = leaf(at::randn(shape, kOnGpu).to(type)),
                    exact_input = leaf(input.to(at::kDouble));
   const at::Tensor a = run_case(test, Version::kFused, input, mine, packed);
   const at::Tensor b = run_case(test, Version::kComposed, exact_input, exact, packed);
@@ -128,12 +131,15 @@ TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the compose
   MicroBatch batch;
   batch.packed = make_packed_rows({30, 34, 1, 63, 20, 44}, 64);
   const PackedRows rows = batch.to(at::kCUDA).packed;
+  batch.packed = make_packed_rows({30, 34, 1, 63, 20, 10}, 64);
+  const PackedRows shorter = batch.to(at::kCUDA).packed;
   const std::vector<DecoderSizes> all{{768, 12, 4, 64, 3072}, {512, 8, 2, 64, 1536}, {24, 3, 3, 8}};
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const DecoderSizes& sizes : all) {
       for (const DecoderCase& test : decoder_cases(sizes)) {
         compare(test, sizes.hidden, type, {});
         compare(test, sizes.hidden, type, rows);
+        compare(test, sizes.hidden, type, shorter);
         compare(with_dropout(test, /*attention=*/false), sizes.hidden, type, {});
       }
     }
