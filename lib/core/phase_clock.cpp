@@ -59,6 +59,7 @@ class StreamPoints final : public PhasePoints {
     return seconds;
   }
   void begin_anew() override { last_end_->reset(); }
+  const c10::Event* last_end() const override { return *last_end_ ? &**last_end_ : nullptr; }
   const c10::Event* event(size_t point) const override { return &events_[point]; }
 
  private:
@@ -241,7 +242,8 @@ std::optional<PhaseTimes> PhaseClock::read() {
                    .optimizer_s = optimizer,
                    .step_s = points.seconds(0, last)};
   if (points.event(0) != nullptr) {
-    times.copies_s = state.take_copies(*points.event(0), *points.event(last));
+    const c10::Event* from = points.last_end();
+    times.copies_s = state.take_copies(from ? *from : *points.event(0), *points.event(last));
   }
   times.since_last_end_s = points.since_last_end();
   return times;

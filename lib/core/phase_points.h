@@ -22,6 +22,8 @@ class PhasePoints {
   // of all; nothing for the first since begin_anew(), and where the host's clock says it as well.
   virtual std::optional<double> since_last_end() { return {}; }
   virtual void begin_anew() {}
+  // Where since_last_end() will count from; null where it says nothing.
+  virtual const c10::Event* last_end() const { return nullptr; }
   // Null where points are no events.
   virtual const c10::Event* event(size_t /*point*/) const { return nullptr; }
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "lib/data/collate.h"
@@ -23,17 +24,26 @@ bool counts_padding(const TokenRow& row, Task task, const std::optional<int64_t>
          std::ranges::all_of(row.input_ids, [&](int32_t id) { return id == *pad_token; });
 }
 
+// Of the sequences of a micro-batch. Attention is computed by whole ones, so one alone is only as
+// long as it must be.
+int64_t own_length(const SequencesOfRows& sequences, std::span<const int64_t> lengths,
+                   int64_t sequence_length) {
+  if (sequences.size() != 1) return sequence_length;
+  const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return last_sequence_length(tokens, sequence_length);
+}
+
 // What computing a micro-batch takes, about, in units of a token without attention.
 double cost_of(std::span<const int64_t> lengths, int64_t sequence_length) {
   constexpr double kAttention = 4096;  // tokens of a sequence with which it takes as much again
   const SequencesOfRows sequences = share_out_rows(lengths, 1, sequence_length).front();
   int64_t tokens = 0;  // of the last
   for (const size_t row : sequences.back()) tokens += lengths[row];
-  const auto cost = [](int64_t length) {
-    return static_cast<double>(length) * (1 + static_cast<double>(length) / kAttention);
-  };
-  return static_cast<double>(sequences.size() - 1) * cost(sequence_length) +
-         cost(last_sequence_length(tokens, sequence_length));
+  const auto whole = static_cast<int64_t>(sequences.size() - 1);
+  const int64_t own = own_length(sequences, lengths, sequence_length);
+  const int64_t computed = whole * sequence_length + last_sequence_length(tokens, sequence_length);
+  const auto attended = static_cast<double>((whole + 1) * own);
+  return static_cast<double>(computed) + attended * static_cast<double>(own) / kAttention;
 }
 
 // Positions as padding on the left of rows of this length makes them.
@@ -125,11 +135,12 @@ std::optional<MicroBatch> collate_padding_free(Task task,
     if (padded_left && counts_padding(row, task, options.pad_token)) return std::nullopt;
   }
   const SequencesOfRows sequences = share_out_rows(lengths, 1, sequence_length).front();
-  MicroBatch batch = collate_packed(task, real, sequences,
-                                    {.sequence_length = sequence_length,
-                                     .pad_id = options.pad_id,
-                                     .pad_token = options.pad_token,
-                                     .pinned = options.pinned});
+  MicroBatch batch =
+      collate_packed(task, real, sequences,
+                     {.sequence_length = own_length(sequences, lengths, sequence_length),
+                      .pad_id = options.pad_id,
+                      .pad_token = options.pad_token,
+                      .pinned = options.pinned});
   if (task == Task::kClassification) {
     order_as_rows(batch, places, sequences, static_cast<int64_t>(rows.size()), options.pinned);
   }

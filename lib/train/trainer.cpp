@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "tessera/core/clock.h"
@@ -68,11 +67,8 @@ int64_t Trainer::fit(const BatchSource& source,
     if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {
-    StepReport last = finish_step();
+    const StepReport last = finish_step();
     pending_.reset();
-    // The one before was read when the host had issued the most of this one, which may take it as
-    // long as the step.
-    if (last.phases) last.step_time_s = std::max(last.step_time_s, last.phases->step_s);
     on_step(last);
   }
   return made;

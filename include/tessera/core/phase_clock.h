@@ -20,8 +20,8 @@ struct PhaseTimes {
   // From the end of the step before to the end of this one, by the GPU's clock; nothing on the CPU,
   // where the host's says it, and for the first step.
   std::optional<double> since_last_end_s;
-  // Of copies between host and GPU that ended in the step, by stream: mostly beside the phases.
-  // Nothing on the CPU.
+  // Of copies between host and GPU that ended since the step before did, by stream: mostly beside
+  // the phases. Nothing on the CPU.
   std::optional<double> copies_s;
 };
 

@@ -171,8 +171,8 @@ int64_t& varying_size(AttentionShape& shape) {
 }
 
 // [Note: packed batches of many sizes] A graph takes a tenth of a second to build. The first shape
-// of a kind builds those of all sizes between the ones that earlier runs have met; without such
-// runs, the second shape those around both, so that steps stop meeting new ones after a few.
+// of a kind builds those of about as large sizes that earlier runs have met, the second one those
+// around both, so that steps stop meeting new ones after a few.
 class Graphs {
  public:
   const Pair& of(const AttentionShape& shape) {
@@ -197,20 +197,23 @@ class Graphs {
     varying_size(shape) = 0;
     const PlanCache::Kind kind{shape.heads,   shape.key_heads, shape.d,     int64_t(shape.type),
                                shape.by_head, shape.alibi,     shape.batch, shape.sequence};
-    const int64_t shapes_of_kind = ++shapes_of_kind_[{device, kind}];
+    std::vector<int64_t>& met = sizes_met_[{device, kind}];
+    met.push_back(size);
     PlanCache& stored = stored_plans("attention", cudnnGetVersion());
     const auto known = stored.nearest(kind, size);
     stored.settle(kind, size, {});
-    constexpr size_t kMost = 24, kFew = 3;
-    const bool enough = known.size() >= kFew;
-    if (shapes_of_kind != (enough ? 1 : 2)) return {};
-    int64_t least = size, largest = size;
-    for (const auto& [other, plan] : known) {
-      least = std::min(least, other), largest = std::max(largest, other);
-    }
-    if (!enough) {
+    constexpr size_t kMost = 24;
+    auto [least, largest] = std::ranges::minmax(met);
+    if (met.size() == 1) {
+      for (const auto& [other, plan] : known) {
+        if (other > 2 * size || size > 2 * other) continue;
+        least = std::min(least, other), largest = std::max(largest, other);
+      }
+    } else if (met.size() == 2) {
       least = std::max(least - std::max(4 * step, least / 5), fewest) / step * step;
       largest += std::max(4 * step, largest / 5);
+    } else {
+      return {};
     }
     std::vector<int64_t> sizes;
     for (; least <= largest && sizes.size() < kMost; least += step) sizes.push_back(least);
@@ -220,7 +223,7 @@ class Graphs {
   std::mutex mutex_;
   std::map<std::pair<int, AttentionShape>, Pair> pairs_;
   std::set<std::pair<int, AttentionShape>> met_;
-  std::map<std::pair<int, PlanCache::Kind>, int64_t> shapes_of_kind_;
+  std::map<std::pair<int, PlanCache::Kind>, std::vector<int64_t>> sizes_met_;
 };
 
 const Pair& plans(const AttentionShape& shape) {

@@ -63,12 +63,15 @@ Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) cons
   const int64_t size = rounded_size(tokens);
   if (const auto best = fastest_.find(kind, size)) return {*best};
   Algorithms all, known;
+  const auto stored = fastest_.nearest(kind, size);
   if (const auto tried = good_.find(kind); tried != good_.end()) {
     const auto nearest = nearest_alike(tried->second, size);
     if (nearest != tried->second.end()) all = nearest->second;
   }
-  for (const auto& [other, plan] : fastest_.nearest(kind, size)) {
-    if (alike(size, other)) all.push_back(plan);
+  // Of an earlier run the nearest: the kernels of others would have to be loaded to be tried.
+  const size_t most = all.empty() ? 1 : kGood;
+  for (const auto& [other, plan] : stored) {
+    if (alike(size, other) && all.size() < most) all.push_back(plan);
   }
   for (const PlanCache::Plan& plan : all) {
     if (known.size() < kGood && std::ranges::count(known, plan) == 0) known.push_back(plan);
