@@ -105,6 +105,15 @@ TEST_CASE("one length of sequences is chosen for all micro-batches, near to what
   CHECK(static_cast<double>(computed) < 1.08 * static_cast<double>(real));
 }
 
+TEST_CASE("rows that fit into one sequence make it no longer than they need") {
+  for (const List& lengths : {List{3, 5}, List{2, 2, 2, 60}, List{1, 2}}) {
+    const MicroBatch batch = batch_of(numbered(lengths), {});
+    REQUIRE(batch.input_ids.size(0) == 1);
+    CHECK(batch.packed.sequence == batch.input_ids.size(1));
+    CHECK(batch.packed.first_keys.sizes() == batch.input_ids.sizes());
+  }
+}
+
 TEST_CASE("positions are those of the padded row, also with padding on the left") {
   const Dataset dataset = numbered({3, 5});
   const auto positions_of = [&](const DataLoaderOptions& options) {
