@@ -135,9 +135,11 @@ std::optional<MicroBatch> collate_padding_free(Task task,
     if (padded_left && counts_padding(row, task, options.pad_token)) return std::nullopt;
   }
   const SequencesOfRows sequences = share_out_rows(lengths, 1, sequence_length).front();
+  const int64_t own = own_length(sequences, lengths, sequence_length);
   MicroBatch batch =
       collate_packed(task, real, sequences,
-                     {.sequence_length = own_length(sequences, lengths, sequence_length),
+                     {.sequence_length = own,
+                      .multiple = sequences.size() == 1 ? own : 1,  // its length is rounded already
                       .pad_id = options.pad_id,
                       .pad_token = options.pad_token,
                       .pinned = options.pinned});
