@@ -27,9 +27,9 @@ double tokens_of_micro_batch(const TrainOptions& o) {
 }
 
 // Of a product's tokens: few of them do not fill a GPU.
-double filling(double tokens) {
+double filling(const Card& card, double tokens) {
   constexpr double kHalf = 256;
-  return tokens / (tokens + kHalf);
+  return card.device.empty() ? 1 : tokens / (tokens + kHalf);
 }
 
 // [Note: predicted time] What a rank computes at a share of its peak that grows with the
@@ -45,7 +45,7 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
                        (o.gradient_checkpointing ? 4.0 / 3 : 1) /
                        (run.mesh.pipeline * run.mesh.tensor);
   StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
-                                    filling(tokens_of_micro_batch(o) / run.mesh.tensor))};
+                                    filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
   const double idle =
       bubble_share(run.mesh.pipeline, static_cast<int>(o.gradient_accumulation_steps),
                    static_cast<int>(o.pipeline_chunks));

@@ -41,8 +41,16 @@ at::Tensor flash_sums(int64_t batch, int64_t sequence, size_t packed_rows, int64
   return empty_fp32({rows, heads, d + 1}, like);
 }
 
-// LibTorch's flash kernels: the CPU's has tiles of scores for every thread, CUDA's backward sums
-// the queries' gradient in fp32. A mask becomes what is added to the scores.
+// What cuDNN's backward takes for so many rows of all heads: the queries' gradient in fp32 and a
+// number a row; where heads share a key head, the gradients of keys and values for each head too.
+variable_list cudnn_workspace(int64_t rows, int64_t d, bool grouped, const at::Tensor& like) {
+  variable_list work{empty_fp32({rows, d + 1}, like)};
+  if (grouped) work.push_back(at::empty({2, rows, d}, like.options()));
+  return work;
+}
+
+// LibTorch's kernels: the CPU's has tiles of scores for every thread; on GPUs they are cuDNN's in
+// 16 bits, and in fp32 sum the queries' gradient. A mask becomes what is added to the scores.
 class CountedAttention : public Function<CountedAttention> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
@@ -59,12 +67,12 @@ class CountedAttention : public Function<CountedAttention> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
     const at::Tensor dq = empty_by_token(q), dk = empty_by_token(k), dv = empty_by_token(v);
-    if (runs_on_gpu(q)) {
-      const at::Tensor sums =
-          flash_sums(q.size(0), q.size(2), /*packed_rows=*/0, q.size(1), q.size(3), q);
-    } else {
-      const auto tiles = tiles_of(q, k, /*scores=*/2, /*columns=*/1);
-    }
+    const int64_t rows = q.size(0) * q.size(1) * q.size(2), d = q.size(3);
+    const variable_list work =
+        !runs_on_gpu(q) ? tiles_of(q, k, /*scores=*/2, /*columns=*/1)
+        : q.element_size() == 2
+            ? cudnn_workspace(rows, d, q.size(1) > k.size(1), q)
+            : variable_list{flash_sums(q.size(0), q.size(2), 0, q.size(1), d, q)};
     return {dq, dk, dv, {}};
   }
 
@@ -216,14 +224,16 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout&,
 }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
-  if (!is_16_bit(gate_up)) return reference::swiglu_forward(gate_up);
+  if (!is_16_bit(gate_up) || gate_up.size(-1) % 16) return reference::swiglu_forward(gate_up);
   std::vector<int64_t> shape = gate_up.sizes().vec();
   shape.back() /= 2;
   return at::empty(shape, gate_up.options());
 }
 
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
-  if (!is_16_bit(gradient)) return reference::swiglu_backward_(gradient, gate_up);
+  if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
+    return reference::swiglu_backward_(gradient, gate_up);
+  }
   return at::empty_like(gate_up);
 }
 
@@ -295,9 +305,9 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     return at::empty_like(qkv);
   }
   const at::Tensor dqkv = at::empty_like(qkv);
-  // cuDNN's workspace: the queries' gradient in fp32 and a number a row.
-  const int64_t rows = qkv.size(0) * qkv.size(1) * attention.heads;
-  const at::Tensor workspace = empty_fp32({rows, head_size(qkv, attention) + 1}, qkv);
+  const auto work =
+      cudnn_workspace(qkv.size(0) * qkv.size(1) * attention.heads, head_size(qkv, attention),
+                      attention.key_heads < attention.heads, qkv);
   return dqkv;
 }
 
@@ -350,9 +360,8 @@ void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
                              const at::Tensor& log_sum_exp, const at::Tensor& scale) {
-  if (!takes_rows(logits)) {
-    reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
-  }
+  if (takes_rows(logits)) return;
+  reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
 }
 
 }  // namespace counted
