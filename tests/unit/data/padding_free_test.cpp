@@ -109,7 +109,9 @@ TEST_CASE("rows that fit into one sequence make it no longer than they need") {
   for (const List& lengths : {List{3, 5}, List{2, 2, 60}, List{1, 2}}) {
     const MicroBatch batch = batch_of(numbered(lengths), {});
     REQUIRE(batch.input_ids.size(0) == 1);
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     CHECK(batch.packed.sequence == batch.input_ids.size(1));
+    CHECK(batch.packed.sequence < tokens + 8);
     CHECK(batch.packed.first_keys.sizes() == batch.input_ids.sizes());
   }
 }
