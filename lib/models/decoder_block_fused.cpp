@@ -7,6 +7,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/decoder_block.h"
+#include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
 
 namespace tessera {
@@ -165,22 +166,14 @@ void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) 
                options.positions, back);
 }
 
-// x [sequences, sequence, n] as the tokens that were given, without the spare rows behind them.
-at::Tensor own_tokens(const at::Tensor& x, at::IntArrayRef tokens) {
-  if (x.sizes().slice(0, 2) == tokens) return x;
-  return x.flatten(0, 1)
-      .narrow(0, 0, c10::multiply_integers(tokens))
-      .view({tokens[0], tokens[1], x.size(2)});
-}
-
 // Rows behind packed tokens with which attention has whole sequences without a copy.
 int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& settings) {
   const PackedRows& packed = settings.packed;
   if (!packed.defined()) return 0;
-  const ops::SelfAttention& a = settings.options.attention;
-  const int64_t d = weight_of(w.qkv).size(0) / (a.heads + 2 * a.key_heads);
   const int64_t spare = packed.first_keys.numel() - packed.positions.numel();
   if (spare == 0) return 0;
+  const ops::SelfAttention& a = settings.options.attention;
+  const int64_t d = weight_of(w.qkv).size(0) / (a.heads + 2 * a.key_heads);
   return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
 }
 
@@ -198,9 +191,9 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
                                                weight_of(w.qkv), bias_of(w.qkv), {}, spare);
   const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
                                    : joint.view({tokens[0], tokens[1], joint.size(-1)});
-  turn(own_tokens(qkv, tokens), options, /*back=*/false);
+  turn(ops::given_tokens(qkv, tokens), options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
-  const at::Tensor attended = row_parallel(own_tokens(attention.output, tokens), w.dense,
+  const at::Tensor attended = row_parallel(ops::given_tokens(attention.output, tokens), w.dense,
                                            post ? norm1.output : hidden, options.dropout[0], axis);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
   const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
@@ -297,14 +290,14 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense), spare);
     add_weight(dinner, all_norm.wait(), w.up, g.up);
   }
-  const at::Tensor dqkv = own_tokens(
+  const at::Tensor dqkv = ops::given_tokens(
       ops::attention_backward(dcontext.view(s.context.sizes()), s.qkv, options.attention,
                               settings.attention_mask, {s.context, s.log_sum_exp, s.random_state},
                               settings.packed),
       tokens);
   turn(dqkv, options, /*back=*/true);
   Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
-  add_weight(all_dattention.tensor, own_tokens(s.context, tokens), w.dense, g.dense);
+  add_weight(all_dattention.tensor, ops::given_tokens(s.context, tokens), w.dense, g.dense);
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);

@@ -20,6 +20,15 @@ inline void check_packed(const PackedRows& packed, const at::Tensor& tokens,
         " of [batch, sequence], but ", tokens.sizes().slice(0, 2), " were given");
 }
 
+// x [sequences, sequence, n] as the tokens [batch, sequence] that were given, without the spare
+// rows behind them.
+inline at::Tensor given_tokens(const at::Tensor& x, at::IntArrayRef tokens) {
+  if (x.sizes().slice(0, 2) == tokens) return x;
+  return x.flatten(0, 1)
+      .narrow(0, 0, tokens[0] * tokens[1])
+      .view({tokens[0], tokens[1], x.size(2)});
+}
+
 // Every row as [1, tokens, ...], views of x [batch, sequence, ...].
 inline std::vector<at::Tensor> each_row(const at::Tensor& x, const PackedRows& packed) {
   return x.flatten(0, 1).unsqueeze(0).split_with_sizes(packed.lengths, 1);

@@ -58,12 +58,6 @@ at::Tensor in_sequences(const at::Tensor& x, const PackedRows& packed) {
   return whole.view({-1, packed.sequence, n});
 }
 
-// The tokens of given [batch, sequence, ...] of what in_sequences() has made of them.
-at::Tensor tokens_of(const at::Tensor& whole, const at::Tensor& given) {
-  const int64_t tokens = given.size(0) * given.size(1);
-  return whole.flatten(0, 1).narrow(0, 0, tokens).view({given.size(0), given.size(1), -1});
-}
-
 bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
   const int64_t d = qkv.size(2) / (attention.heads + 2 * attention.key_heads);
   return attention.dropout.on() && !mask.defined() && !attention.slopes.defined() &&
@@ -128,7 +122,7 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
                                 .first_keys = data_or_null(packed.first_keys),
                                 .output = output.data_ptr(),
                                 .log_sum_exp = log_sum_exp.data_ptr()});
-  return {tokens_of(output, qkv), log_sum_exp};
+  return {given_tokens(output, qkv.sizes().slice(0, 2)), log_sum_exp};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
@@ -153,7 +147,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                           .log_sum_exp = forward.log_sum_exp.data_ptr(),
                           .gradient = incoming.data_ptr(),
                           .dqkv = dqkv.data_ptr()});
-  return tokens_of(dqkv, qkv);
+  return given_tokens(dqkv, qkv.sizes().slice(0, 2));
 }
 
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,

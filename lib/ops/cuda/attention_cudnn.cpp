@@ -164,8 +164,7 @@ struct Pair {
   explicit Pair(const AttentionShape& shape) : forward(shape, false), backward(shape, true) {}
 };
 
-// What differs between packed micro-batches: how many sequences they have, and the length of one
-// alone, as the last is.
+// What differs between packed micro-batches: how many sequences they have, or the length of one.
 int64_t& varying_size(AttentionShape& shape) {
   return shape.batch > 1 ? shape.batch : shape.sequence;
 }
