@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <vector>
 
 #include "tessera/checkpoint/huggingface.h"
@@ -30,11 +31,38 @@ double worst(const std::vector<double>& values, const std::vector<double>& refer
   return largest;
 }
 
-// ||a - b|| / ||b||; infinite likewise.
-double relative(const at::Tensor& value, const at::Tensor& reference) {
-  const double distance = (value - reference).norm().item<double>();
-  if (!std::isfinite(distance)) return INFINITY;
-  return distance == 0 ? 0 : distance / std::max(reference.norm().item<double>(), 1e-30);
+// Of what a block holds, or a module outside of blocks.
+struct Difference {
+  double squares = 0, reference_squares = 0;
+  double largest_squares = -1;
+  std::string largest;  // the tensor that differs most
+
+  // With a NaN or an infinity on either side it is infinite, whatever is added later.
+  void add(const std::string& name, const at::Tensor& value, const at::Tensor& reference) {
+    double own = (value - reference).square().sum().item<double>();
+    if (!std::isfinite(own)) own = INFINITY;
+    squares += own;
+    reference_squares += reference.square().sum().item<double>();
+    if (own > largest_squares) {
+      largest_squares = own;
+      largest = name;
+    }
+  }
+  double relative() const {
+    if (!std::isfinite(squares)) return INFINITY;
+    return squares == 0 ? 0 : std::sqrt(squares) / std::max(std::sqrt(reference_squares), 1e-30);
+  }
+};
+
+// "transformer.h.3" for all of that block, "transformer.ln_f" for weight and bias.
+std::string block_or_module(const std::string& name) {
+  for (size_t dot = name.find('.'); dot != std::string::npos;) {
+    const size_t next = name.find('.', dot + 1);
+    const std::string part = name.substr(dot + 1, next - dot - 1);
+    if (part.find_first_not_of("0123456789") == std::string::npos) return name.substr(0, next);
+    dot = next;
+  }
+  return name.substr(0, name.rfind('.'));
 }
 
 // BLOOM stores queries, keys and values head by head, GPT-2 one after the other.
@@ -53,18 +81,20 @@ void compare_parameters(const RunResult& run, const RunResult& reference, Parity
   const Json config = Json::parse_file(reference.directory + "/final/config.json");
   const int64_t heads = config.get("n_head", 0);
   if (ours.names() != theirs.names()) parity.mismatch = "final/ holds other tensors";
+  std::map<std::string, Difference> differences;
   for (const SafetensorsFile& file : theirs.files()) {
     for (const SafetensorsEntry& entry : file.header().entries) {
       if (!parity.mismatch.empty()) return;
       const at::Tensor a = ours.read(entry.name, entry.shape), b = file.read(entry.name);
       const at::Tensor left = without_key_bias(entry.name, a, heads).to(at::kDouble);
       const at::Tensor right = without_key_bias(entry.name, b, heads).to(at::kDouble);
-      const double difference = relative(left, right);
-      if (difference > parity.parameters || parity.worst_parameter.empty()) {
-        parity.parameters = difference;
-        parity.worst_parameter = entry.name;
-      }
+      differences[block_or_module(entry.name)].add(entry.name, left, right);
     }
+  }
+  for (const auto& [name, difference] : differences) {
+    if (difference.relative() <= parity.parameters && !parity.worst_parameter.empty()) continue;
+    parity.parameters = difference.relative();
+    parity.worst_parameter = difference.largest;
   }
 }
 

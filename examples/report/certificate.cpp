@@ -59,7 +59,7 @@ Table certificate_table(const Study& study) {
               .title = "Certificate",
               .about =
                   "What was compared with what. Differences are the largest relative ones: of loss "
-                  "and gradient norm over all steps, |a - b| / |b|; of parameters over all tensors "
+                  "and gradient norm over all steps, |a - b| / |b|; of parameters over all blocks "
                   "of the exported models, ||a - b|| / ||b||. \"from the steps\": computed here "
                   "from metrics.jsonl of both runs.",
               .columns = {{"run", "run", 1, -1, true},

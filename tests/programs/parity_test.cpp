@@ -63,6 +63,29 @@ TEST_CASE("a difference that is no number fails whatever the tensors after it sa
                   .pass);
 }
 
+TEST_CASE("parameters differ by blocks: one noisy element of a young bias is not another result") {
+  const TempDir folder;
+  const auto block = [](double element, double bias) {
+    at::Tensor noisy = at::full({64}, bias);
+    noisy[3] += element;
+    return Tensors{{"h.1.dense.bias", noisy},
+                   {"h.1.dense.weight", at::full({64, 64}, 0.02)},
+                   {"h.11.dense.bias", at::full({64}, 4e-3)},
+                   {"h.11.dense.weight", at::full({64, 64}, 0.02)},
+                   {"ln_f.bias", at::full({64}, 1e-3)},
+                   {"ln_f.weight", at::ones({64})}};
+  };
+  const RunResult reference = run_with(folder, "reference", block(0, 4e-3));
+  const Parity noise = compare_runs(run_with(folder, "noise", block(1e-6, 4e-3)), reference, 1e-5);
+  CHECK(noise.pass);
+  CHECK(noise.parameters == Approx(1e-6 / std::sqrt(64 * 64 * 4e-4 + 64 * 1.6e-5)).epsilon(0.01));
+  CHECK(noise.worst_parameter == "h.1.dense.bias");
+  // A bias that is wrong by a thousandth is.
+  const Parity wrong = compare_runs(run_with(folder, "wrong", block(0, 4.004e-3)), reference, 1e-5);
+  CHECK_FALSE(wrong.pass);
+  CHECK(wrong.worst_parameter == "h.1.dense.bias");
+}
+
 TEST_CASE("a tensor, a step or a number that only one run has fails") {
   const TempDir folder;
   const RunResult reference = run_with(folder, "reference", three(1));
