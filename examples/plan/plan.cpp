@@ -26,15 +26,17 @@ double tokens_of_micro_batch(const TrainOptions& o) {
   return static_cast<double>(o.per_device_train_batch_size * o.max_seq_length);
 }
 
-// Of a product's tokens: few of them do not fill a GPU.
+// Of a product's tokens: few of them do not fill a GPU, and weights and their gradients pass
+// through memory once a micro-batch, however few its tokens are.
 double filling(const Card& card, double tokens) {
-  constexpr double kHalf = 256;
-  return card.device.empty() ? 1 : tokens / (tokens + kHalf);
+  const double half = card.device.empty() ? 32 : 256;
+  return tokens / (tokens + half);
 }
 
 // [Note: predicted time] What a rank computes at a share of its peak that grows with the
 // micro-batch; what it sends beside the backward pass (two thirds of it) costs a twentieth there,
-// sums of activations stand in the way; the optimizer moves its state through memory once.
+// sums of activations stand in the way, and on a CPU all of it does, where the same cores copy; the
+// optimizer moves its state through memory once.
 StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
                  const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
@@ -50,9 +52,10 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
       bubble_share(run.mesh.pipeline, static_cast<int>(o.gradient_accumulation_steps),
                    static_cast<int>(o.pipeline_chunks));
   time.bubble = time.compute * idle / (1 - idle);
+  const bool overlaps = o.overlap && !card.device.empty();
   double beside = 0;
   for (const Message& message : run.messages) {
-    const bool hidden = o.overlap && message.traffic.axis != Axis::kTensor;
+    const bool hidden = overlaps && message.traffic.axis != Axis::kTensor;
     (hidden ? beside : time.exposed) += message.seconds();
   }
   time.exposed += std::max(beside / 20, beside - time.compute * 2 / 3);

@@ -62,6 +62,25 @@ TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and t
   CHECK(far.at(0).at("bytes_per_second").as_double() == 40e9);
 }
 
+TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backward pass") {
+  const auto step = [](const std::string& flags) {
+    return json_of("--model_config bloom-560m --ranks 2 --dtype bf16 --card h200 " + flags)
+        .at("step");
+  };
+  const auto seconds = [](const Json& part, const char* name) { return part.at(name).as_double(); };
+  const Json fast = step("--strategy ddp"), slow = step("--strategy ddp --link_gb_per_s 0.5");
+  const double sent = 2 * 559214592.0 / 0.5e9;  // a ring of two sends half of the gradients twice
+  CHECK(seconds(fast, "comm_exposed_s") < 0.1 * seconds(fast, "step_time_s"));
+  CHECK(seconds(slow, "comm_exposed_s") ==
+        Approx(sent - seconds(slow, "compute_s") * 2 / 3).epsilon(1e-3));
+  CHECK(seconds(slow, "step_time_s") - seconds(fast, "step_time_s") ==
+        Approx(seconds(slow, "comm_exposed_s")).epsilon(1e-2));
+  // Sums of activations hide nowhere.
+  const std::string tensor = "--tensor_parallel 2 --strategy single --link_gb_per_s ";
+  CHECK(seconds(step(tensor + "1"), "comm_exposed_s") ==
+        Approx(10 * seconds(step(tensor + "10"), "comm_exposed_s")).epsilon(1e-2));
+}
+
 TEST_CASE("tessera-plan takes bandwidths that were measured") {
   const TempDir folder;
   const std::string environment = folder.write(
