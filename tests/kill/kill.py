@@ -12,11 +12,13 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from start_ranks import free_port  # noqa: E402
 
 STEPS, SAVE_STEPS, PATIENCE_S = 14, 3, 300
 # Dropout on: masks are drawn again after a resume.
@@ -41,9 +43,7 @@ class Job:
     """One process a rank, connected over TCP."""
 
     def __init__(self, ranks, command, log):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         self.log = log
         with open(log, "ab") as output:
             self.ranks = [subprocess.Popen(command, stdout=output, stderr=output, env={

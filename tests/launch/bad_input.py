@@ -4,6 +4,7 @@ Usage: bad_input.py PROGRAM (conformance_processes).
 """
 import contextlib
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -11,12 +12,14 @@ import sys
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from start_ranks import free_port  # noqa: E402
+
 PROGRAM = sys.argv[1]
 USAGE, PEER = 2, 5
 TIME_LIMIT_S = 10
 LAUNCHERS = re.compile(r"^(OMPI_|PMIX?_|SLURM_|MPI_LOCAL|TORCHELASTIC_|TESSERA_|MASTER_|(LOCAL_)?(RANK|WORLD_SIZE)$)")
 checks = failures = 0
-startup_s = 0.0
 
 
 def check(condition, what, text=""):
@@ -40,13 +43,18 @@ def refused(what, ranks, pieces, code=USAGE, each_says=True):
     texts = []
     for rank, job in enumerate(jobs):
         try:
-            texts.append(job.communicate(timeout=3 * TIME_LIMIT_S)[0])
+            texts.append(job.communicate(timeout=6 * TIME_LIMIT_S)[0])
         except subprocess.TimeoutExpired:
             job.kill()
             texts.append(job.communicate()[0])
         check(job.returncode == code, f"{what}: rank {rank} ends with {job.returncode}, expected {code}", texts[-1])
-    took = time.monotonic() - begin - startup_s
-    check(took < TIME_LIMIT_S, f"{what}: took {took:.1f} s beside {startup_s:.1f} s to start a process")
+    took, startup_s = time.monotonic() - begin, 0.0
+    if took >= TIME_LIMIT_S:  # others have the host, maybe: what do processes take now that end at once?
+        begin = time.monotonic()
+        for job in [start({"RANK": "0"}) for _ in ranks]:
+            job.communicate()
+        startup_s = time.monotonic() - begin
+    check(took - startup_s < TIME_LIMIT_S, f"{what}: took {took:.1f} s, {startup_s:.1f} s of it to start processes")
     for text in texts if each_says else ["".join(texts)]:
         for piece in pieces:
             check(piece in text, f"{what}: says '{piece}'", text)
@@ -74,19 +82,11 @@ def taken_port(answer=None):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
-
-
 def by_hand(rank, size=2, **more):
     return {"RANK": str(rank), "WORLD_SIZE": str(size), **more}
 
 
-begin = time.monotonic()
 refused("half-set", [{"RANK": "0"}], ["WORLD_SIZE is not set"])
-startup_s = time.monotonic() - begin  # of a loaded host, maybe
 refused("no port", [by_hand(r) for r in range(2)], ["MASTER_PORT is not set"])
 refused("an unknown launcher", [{"PMIX_RANK": "0"}], ["PMIX_RANK=0", "RANK, WORLD_SIZE"])
 refused("an unknown host", [by_hand(r, MASTER_ADDR="no-such-host.invalid", MASTER_PORT="29500", TESSERA_JOB_SECRET="x")
@@ -97,10 +97,10 @@ for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", None):
     with taken_port(answer) as port:
         refused("a port that is taken", [by_hand(r, MASTER_PORT=port) for r in range(2)], ["choose another MASTER_PORT"])
 
-port = free_port()
+port = str(free_port())
 refused("secrets that differ", [by_hand(r, 3, MASTER_PORT=port, TESSERA_JOB_SECRET="b" if r == 1 else "a") for r in range(3)],
         ["job secret of rank 1", "TESSERA_JOB_SECRET"])
-port = free_port()
+port = str(free_port())
 refused("world sizes that differ", [by_hand(0, 3, MASTER_PORT=port), by_hand(1, 2, MASTER_PORT=port)],
         ["world size"])
 
@@ -109,7 +109,7 @@ refused("RANK exported in a batch script", [{**step, "SLURM_PROCID": str(r), "SL
         ["RANK=0 against SLURM_PROCID=1", "unset RANK and WORLD_SIZE"], each_says=False)
 
 # A second job at the port of one that runs: told so, and the first goes on.
-port = free_port()
+port = str(free_port())
 first = [start(by_hand(r, MASTER_PORT=port), ["idle"]) for r in range(2)]
 line = first[0].stdout.readline()
 check("all 2 ranks are here" in line, "the first job runs", line)

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 
-from support import BIN, ROOT, Checker, Result
+from support import BIN, ROOT, TIME_LIMIT_S, Checker, Result
 
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_studies_"))
@@ -20,7 +20,7 @@ MEMORY = 12 << 30  # of a process, so that the row that must not fit fits on no 
 
 def run(*arguments):
     command = [str(STUDIES / "run.sh"), *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
                           env={**os.environ, "TESSERA_BIN": str(BIN)},
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)))
     return Result(done.returncode, done.stdout.decode(errors="replace"), " ".join(command))
