@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/models/assemble.h"
+#include "lib/models/block_dropout.h"
 #include "lib/models/so_far.h"
 #include "tessera/core/meta.h"
 #include "tessera/model/tensor_parallel.h"
@@ -51,12 +52,17 @@ class EmbeddingBlock final : public Block {
 
 class BloomBlock final : public Block {
  public:
-  BloomBlock(const BloomConfig& config, at::Device device, BlockWeights weights)
+  BloomBlock(const BloomConfig& config, const BuildContext& context, BlockWeights weights,
+             size_t index)
       : axis_(weights.axis()),
         epsilon_(config.layer_norm_epsilon),
-        residual_post_layernorm_(config.residual_post_layernorm) {
+        residual_post_layernorm_(config.residual_post_layernorm),
+        hidden_dropout_(config.hidden_dropout),
+        attention_dropout_(config.attention_dropout),
+        dropout_(context, index) {
     const int64_t heads = config.heads / axis_.size();
-    slopes_ = ops::alibi_slopes(config.heads).narrow(0, axis_.rank() * heads, heads).to(device);
+    slopes_ =
+        ops::alibi_slopes(config.heads).narrow(0, axis_.rank() * heads, heads).to(context.device);
     const int64_t h = config.hidden;
     const double deviation = config.initializer_range;
     auto norm = [&](const std::string& name, at::Tensor& weight, at::Tensor& bias) {
@@ -85,17 +91,25 @@ class BloomBlock final : public Block {
                                    micro_batch.input_ids.sizes(), axis_,
                                    [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); });
     }
-    const auto version = mask.defined()        ? &bloom_block_padded
-                         : runs_on_gpu(hidden) ? &bloom_block_fused
-                                               : &bloom_block_composed;
+    const BloomBlockDropout dropout = dropout_of(micro_batch, hidden.size(-1));
+    // No kernel drops probabilities of ALiBi: there both versions form scores.
+    const bool fused = runs_on_gpu(hidden) && !dropout.attention.on();
+    const auto version = mask.defined() ? &bloom_block_padded
+                         : fused        ? &bloom_block_fused
+                                        : &bloom_block_composed;
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
-                   micro_batch.input_ids.sizes(), axis_, micro_batch.packed);
+                   micro_batch.input_ids.sizes(), axis_, micro_batch.packed, dropout);
   }
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
  private:
+  BloomBlockDropout dropout_of(const MicroBatch& micro_batch, int64_t width) const {
+    return {dropout_.of_attention(attention_dropout_, micro_batch, slopes_.size(0)),
+            {dropout_.of(hidden_dropout_, micro_batch, kContextDropout, width),
+             dropout_.of(hidden_dropout_, micro_batch, kInnerDropout, width)}};
+  }
   at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
     const auto attention = ops::alibi(slopes_, qkv.size(2) / (3 * slopes_.size(0)));
     return attend_so_far(micro_batch, this, ops::split_heads(qkv, attention), attention, [&] {
@@ -106,6 +120,8 @@ class BloomBlock final : public Block {
   TensorAxis axis_;
   double epsilon_;
   bool residual_post_layernorm_;
+  double hidden_dropout_, attention_dropout_;
+  BlockDropout dropout_;
   at::Tensor slopes_;
   BloomBlockWeights w_;
   std::vector<Parameter> parameters_;
@@ -121,8 +137,8 @@ DecoderParts parts_of(const BloomConfig& config) {
   parts.embedding = [config](const BuildContext&, BlockWeights weights) {
     return std::make_unique<EmbeddingBlock>(config, std::move(weights));
   };
-  parts.layer = [config](const BuildContext& context, BlockWeights weights, size_t) {
-    return std::make_unique<BloomBlock>(config, context.device, std::move(weights));
+  parts.layer = [config](const BuildContext& context, BlockWeights weights, size_t index) {
+    return std::make_unique<BloomBlock>(config, context, std::move(weights), index);
   };
   parts.final_norm = "ln_f";
   parts.epsilon = config.layer_norm_epsilon;

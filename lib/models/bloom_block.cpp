@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/models/decoder_block.h"
+#include "lib/ops/random.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera {
@@ -34,12 +35,30 @@ DecoderBlockWeights by_part(const BloomBlockWeights& w) {
           .down = {{w.down_weight}, {w.down_bias}}};
 }
 
+// The same where probabilities are dropped: softmax of scores that are 0, but not their gradients.
+at::Tensor dropped_blind_context(const at::Tensor& qkv, const ops::SelfAttention& attention,
+                                 const at::Tensor& blind) {
+  const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
+  const at::ScalarType wide = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto by_head = [&](const at::Tensor& x) { return x.to(wide).transpose(1, 2); };
+  const at::Tensor q = by_head(given.q), k = by_head(given.k), v = by_head(given.v);
+  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * attention.scale;
+  const at::Tensor probability = (scores - scores.detach()).softmax(3);
+  const at::Tensor factors = ops::attention_factors(scores.sizes(), scores.scalar_type(),
+                                                    attention.dropout, scores.device());
+  const at::Tensor context = at::matmul(probability * factors, v).transpose(1, 2).flatten(2);
+  return blind * context.to(qkv.scalar_type());
+}
+
 DecoderBlockOptions options_of(const BloomBlockWeights& w, const at::Tensor& slopes, double epsilon,
-                               bool residual_post_layernorm, const TensorAxis& axis) {
+                               bool residual_post_layernorm, const TensorAxis& axis,
+                               const BloomBlockDropout& dropout) {
   DecoderBlockOptions options;
   options.epsilon = epsilon;
   options.residual_post_layernorm = residual_post_layernorm;
   options.attention = ops::alibi(slopes, w.dense_weight.size(1) / slopes.numel());
+  options.attention.dropout = dropout.attention;
+  options.dropout = dropout.hidden;
   options.axis = axis;
   return options;
 }
@@ -50,37 +69,38 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
                                 double epsilon, bool residual_post_layernorm,
                                 at::IntArrayRef tokens, const TensorAxis& axis,
-                                const PackedRows& packed) {
-  return decoder_block_composed(hidden, by_part(weights),
-                                options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
-                                tokens, [&](const at::Tensor& qkv) {
-                                  return ops::alibi_attention(qkv, slopes, attention_mask, packed);
-                                });
+                                const PackedRows& packed, const BloomBlockDropout& dropout) {
+  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, dropout);
+  return decoder_block_composed(
+      hidden, by_part(weights), options, tokens, [&](const at::Tensor& qkv) {
+        return ops::alibi_attention(qkv, slopes, attention_mask, packed, dropout.attention);
+      });
 }
 
 at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights& weights,
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
-                              const TensorAxis& axis, const PackedRows&) {
+                              const TensorAxis& axis, const PackedRows&,
+                              const BloomBlockDropout& dropout) {
   const at::Tensor& mask = attention_mask;
+  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, dropout);
   const auto attention = [&](const at::Tensor& qkv) {
-    const at::Tensor context = ops::alibi_attention(qkv, slopes, mask);
+    const at::Tensor context = ops::alibi_attention(qkv, slopes, mask, {}, dropout.attention);
     if (mask.is_cpu() && mask.select(1, 0).all().item<bool>()) return context;  // none is blind
     const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
-    return context + blind_context(qkv, slopes.size(0), blind);
+    return context + (dropout.attention.on() ? dropped_blind_context(qkv, options.attention, blind)
+                                             : blind_context(qkv, slopes.size(0), blind));
   };
-  return decoder_block_composed(hidden, by_part(weights),
-                                options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
-                                tokens, attention);
+  return decoder_block_composed(hidden, by_part(weights), options, tokens, attention);
 }
 
 at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& weights,
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
-                             const TensorAxis& axis, const PackedRows& packed) {
-  return decoder_block_fused(hidden, by_part(weights),
-                             options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
-                             tokens, attention_mask, packed);
+                             const TensorAxis& axis, const PackedRows& packed,
+                             const BloomBlockDropout& dropout) {
+  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, dropout);
+  return decoder_block_fused(hidden, by_part(weights), options, tokens, attention_mask, packed);
 }
 
 at::Tensor bloom_block_inference(const at::Tensor& hidden, const BloomBlockWeights& weights,
@@ -88,9 +108,8 @@ at::Tensor bloom_block_inference(const at::Tensor& hidden, const BloomBlockWeigh
                                  bool residual_post_layernorm, at::IntArrayRef tokens,
                                  const TensorAxis& axis,
                                  const std::function<at::Tensor(const at::Tensor&)>& attention) {
-  return decoder_block_inference(
-      hidden, by_part(weights), options_of(weights, slopes, epsilon, residual_post_layernorm, axis),
-      tokens, attention);
+  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, {});
+  return decoder_block_inference(hidden, by_part(weights), options, tokens, attention);
 }
 
 }  // namespace tessera

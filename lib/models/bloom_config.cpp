@@ -1,5 +1,6 @@
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -78,13 +79,10 @@ BloomConfig BloomConfig::from_json(const Json& json) {
   config.bos_token = config_json::token(json, "bos_token_id");
   config.eos_token = config_json::token(json, "eos_token_id");
   config.pad_token = config_json::token(json, "pad_token_id");
-  for (const char* key : {"hidden_dropout", "attention_dropout"}) {
-    const double probability = json.get(key, 0.0);
-    if (probability == 0.0) continue;
-    config.notices.push_back(concat(json.origin(), ": ", key, " is ", probability,
-                                    "; training runs without dropout, as if it were 0"));
-  }
+  config.hidden_dropout = config_json::probability(json, "hidden_dropout", 0.0);
+  config.attention_dropout = config_json::probability(json, "attention_dropout", 0.0);
   config_json::validate(json, config);
+  config_json::notice_dropout(config, std::max(config.hidden_dropout, config.attention_dropout));
   return config;
 }
 
@@ -94,6 +92,10 @@ void BloomConfig::validate() const {
         " is not a multiple of ", heads, " heads");
   check(layer_norm_epsilon > 0 && layer_norm_epsilon < 1, ErrorCode::kInvalidArgument, "model ",
         name, ": layer_norm_epsilon must be between 0 and 1, not ", layer_norm_epsilon);
+  for (const double dropout : {hidden_dropout, attention_dropout}) {
+    check(dropout >= 0 && dropout < 1, ErrorCode::kInvalidArgument, "model ", name,
+          ": dropout must be a probability below 1, not ", dropout);
+  }
 }
 
 int64_t BloomConfig::parameter_count(ModelHead head, int64_t num_labels) const {
@@ -112,7 +114,7 @@ std::string BloomConfig::to_json(ModelHead head, at::ScalarType dtype) const {
   out.field("n_head", heads);
   out.field("layer_norm_epsilon", layer_norm_epsilon);
   out.field("apply_residual_connection_post_layernorm", residual_post_layernorm);
-  out.field("hidden_dropout", 0.0).field("attention_dropout", 0.0);
+  out.field("hidden_dropout", hidden_dropout).field("attention_dropout", attention_dropout);
   return config_json::end(out, *this, head, dtype);
 }
 

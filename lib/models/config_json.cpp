@@ -76,6 +76,13 @@ double probability(const Json& json, std::string_view name, double fallback) {
   return value;
 }
 
+void notice_dropout(LanguageModelConfig& config, double most) {
+  if (most == 0) return;
+  config.notices.push_back(concat("model ", config.name, " drops out up to ", most,
+                                  " in training: losses of layouts with ",
+                                  "other data ranks or micro-batches differ by what is drawn"));
+}
+
 void read_common(const Json& json, std::string_view model_type, LanguageModelConfig& config) {
   const Json type = json.at("model_type");
   if (type.as_string() != model_type) {

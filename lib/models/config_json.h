@@ -21,6 +21,8 @@ std::optional<int64_t> find_size(const Json& json, std::initializer_list<std::st
 int64_t size(const Json& json, std::initializer_list<std::string_view> names);  // must be there
 std::optional<int64_t> token(const Json& json, std::string_view name);
 double probability(const Json& json, std::string_view name, double fallback);
+// Tells the user that something is dropped in training, with the largest probability, unless 0.
+void notice_dropout(LanguageModelConfig& config, double most);
 
 // Refuses another model_type, quantized weights, encoder-decoders and pruned heads, and reads name,
 // labels and initializer_range.

@@ -8,6 +8,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/assemble.h"
+#include "lib/models/block_dropout.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/so_far.h"
 #include "tessera/core/error.h"
@@ -23,30 +24,6 @@ std::string checkpoint_name(const std::string& block, const std::string& paramet
   if (parameter == "lm_head.weight" || parameter == "score.weight") return parameter;
   return "transformer." + (block.starts_with("h.") ? block + "." : "") + parameter;
 }
-
-// Where dropout stands in a block; its part of the seed.
-enum DropoutPlace : size_t { kEmbeddingDropout, kAttentionDropout, kContextDropout, kInnerDropout };
-
-class Dropout {
- public:
-  Dropout(const BuildContext& context, size_t block_index)
-      : axis_(context), block_(block_seed(context.seed, block_index)) {}
-  uint64_t seed(const MicroBatch& micro_batch, DropoutPlace place) const {
-    return block_seed(block_seed(micro_batch.seed, block_), place);
-  }
-  // Of [..., width] between tensor-parallel layers: of the rank's own tokens there.
-  ops::Dropout of(double probability, const MicroBatch& micro_batch, DropoutPlace place,
-                  int64_t width) const {
-    if (!micro_batch.training) return {};
-    const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
-    const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
-    return {probability, seed(micro_batch, place), first};
-  }
-
- private:
-  TensorAxis axis_;
-  size_t block_;
-};
 
 class EmbeddingBlock final : public Block {
  public:
@@ -97,7 +74,7 @@ class EmbeddingBlock final : public Block {
   TensorAxis axis_;
   int64_t vocabulary_;
   double probability_;
-  Dropout dropout_;
+  BlockDropout dropout_;
   at::Tensor tokens_, positions_;
   std::vector<Parameter> parameters_;
 };
@@ -165,9 +142,7 @@ class Gpt2Block final : public Block {
     return options;
   }
   ops::AttentionDropout attention_dropout(const MicroBatch& micro_batch) const {
-    if (!micro_batch.training) return {};
-    return {attention_dropout_, dropout_.seed(micro_batch, kAttentionDropout),
-            options_.axis.rank() * options_.attention.heads};
+    return dropout_.of_attention(attention_dropout_, micro_batch, options_.attention.heads);
   }
   at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
     const ops::SelfAttention& attention = options_.attention;
@@ -181,7 +156,7 @@ class Gpt2Block final : public Block {
   }
 
   double attention_dropout_, residual_dropout_;
-  Dropout dropout_;
+  BlockDropout dropout_;
   DecoderBlockWeights w_;
   DecoderBlockOptions options_;
   std::vector<Parameter> parameters_;

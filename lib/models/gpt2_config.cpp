@@ -22,12 +22,8 @@ constexpr std::array kPresets = {
 };
 
 void notice_dropout(Gpt2Config& config) {
-  const double most =
-      std::max({config.embedding_dropout, config.attention_dropout, config.residual_dropout});
-  if (most == 0) return;
-  config.notices.push_back(concat("model ", config.name, " drops out up to ", most,
-                                  " in training: losses of layouts with ",
-                                  "other data ranks or micro-batches differ by what is drawn"));
+  config_json::notice_dropout(config, std::max({config.embedding_dropout, config.attention_dropout,
+                                                config.residual_dropout}));
 }
 
 }  // namespace

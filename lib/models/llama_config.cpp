@@ -150,6 +150,7 @@ LlamaConfig LlamaConfig::from_json(const Json& json) {
   config.eos_token = config_json::token(json, "eos_token_id");
   config.pad_token = config_json::token(json, "pad_token_id");
   config_json::validate(json, config);
+  config_json::notice_dropout(config, config.attention_dropout);
   return config;
 }
 

@@ -89,30 +89,27 @@ class GeluTanh : public Function<GeluTanh> {
 class AlibiAttention : public Function<AlibiAttention> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
-                            const at::Tensor& slopes, const std::optional<at::Tensor>& given,
+                            const SelfAttention& attention, const std::optional<at::Tensor>& given,
                             const PackedRows& packed) {
     const at::Tensor mask = given.value_or(at::Tensor());
     const at::Tensor input = qkv.contiguous();
-    const AttentionOutput result =
-        attention_forward(input, with_alibi(input, slopes), mask, packed);
+    const AttentionOutput result = attention_forward(input, attention, mask, packed);
+    save_value(context, "attention", attention);
     save_value(context, "packed", packed);
-    context->save_for_backward({input, slopes, mask, result.output, result.log_sum_exp});
+    context->save_for_backward(
+        {input, mask, result.output, result.log_sum_exp, result.random_state});
     return result.output;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {attention_backward(gradients[0].contiguous(), saved[0], with_alibi(saved[0], saved[1]),
-                               saved[2], {saved[3], saved[4]},
+    return {attention_backward(gradients[0].contiguous(), saved[0],
+                               saved_value<SelfAttention>(context, "attention"), saved[1],
+                               {saved[2], saved[3], saved[4]},
                                saved_value<PackedRows>(context, "packed")),
             {},
             {},
             {}};
-  }
-
- private:
-  static SelfAttention with_alibi(const at::Tensor& qkv, const at::Tensor& slopes) {
-    return alibi(slopes, qkv.size(2) / (3 * slopes.numel()));
   }
 };
 
@@ -187,8 +184,11 @@ at::Tensor alibi_slopes(int64_t heads) {
 }
 
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
-                           const at::Tensor& attention_mask, const PackedRows& packed) {
-  return AlibiAttention::apply(qkv, slopes, std::optional(attention_mask), packed);
+                           const at::Tensor& attention_mask, const PackedRows& packed,
+                           const AttentionDropout& dropout) {
+  SelfAttention attention = alibi(slopes, qkv.size(2) / (3 * slopes.numel()));
+  attention.dropout = dropout;
+  return AlibiAttention::apply(qkv, attention, std::optional(attention_mask), packed);
 }
 
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight) {

@@ -45,7 +45,7 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
 
 FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) {
   FuzzModel result{.model = std::move(model), .gives_scores = true};
-  result.forward = each_row_alone(std::move(forward));
+  result.forward = std::move(forward);
   result.batch = [vocabulary = c.vocabulary, padded = c.padded, packed = c.packed,
                   supervised_only = c.supervised_only](int64_t rows, int64_t length,
                                                        uint64_t seed) {

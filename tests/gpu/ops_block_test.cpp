@@ -1,5 +1,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <array>
+
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/gpu.h"
@@ -36,16 +38,18 @@ BloomBlockWeights named(const Tensors& w) {
 
 template <typename Version>
 at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights, int64_t heads,
-               const at::Tensor& mask, bool post) {
+               const at::Tensor& mask, bool post, const BloomBlockDropout& dropout = {}) {
   const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
-  const at::Tensor output = version(input, named(weights), slopes, mask, 1e-5, post, {}, {}, {});
+  const at::Tensor output =
+      version(input, named(weights), slopes, mask, 1e-5, post, {}, {}, {}, dropout);
   // bf16 and fp64 get the very same incoming gradient.
   const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
   torch::autograd::backward({output}, {gradient.to(output.scalar_type()).view_as(output)});
   return output.detach();
 }
 
-void compare(int64_t h, int64_t heads, at::ScalarType type, const at::Tensor& mask, bool post) {
+void compare(int64_t h, int64_t heads, at::ScalarType type, const at::Tensor& mask, bool post,
+             const BloomBlockDropout& dropout = {}) {
   INFO("h " << h << " heads " << heads << " type " << at::toString(type)
             << (mask.defined() ? " masked" : "") << (post ? " post" : ""));
   const Tensors weights = make_weights(h, type);
@@ -53,8 +57,8 @@ void compare(int64_t h, int64_t heads, at::ScalarType type, const at::Tensor& ma
   for (const at::Tensor& w : weights) exact.push_back(leaf(w.to(at::kDouble)));
   const at::Tensor input = leaf(at::randn({3, 64, h}, kOnGpu).to(type)),
                    exact_input = leaf(input.to(at::kDouble));
-  const at::Tensor a = run(&bloom_block_fused, input, weights, heads, mask, post);
-  const at::Tensor b = run(&bloom_block_composed, exact_input, exact, heads, mask, post);
+  const at::Tensor a = run(&bloom_block_fused, input, weights, heads, mask, post, dropout);
+  const at::Tensor b = run(&bloom_block_composed, exact_input, exact, heads, mask, post, dropout);
   const double tolerance = type == at::kBFloat16 ? 2e-2 : 3e-3;
   CHECK(relative_error(a, b) < tolerance);
   CHECK(relative_error(input.grad(), exact_input.grad()) < tolerance);
@@ -78,6 +82,9 @@ TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64
     compare(2560, 32, type, {}, false);
     compare(256, 4, type, {}, true);
     compare(24, 3, type, {}, false);  // nothing fits the kernels
+    const std::array<ops::Dropout, 2> hidden{ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}};
+    compare(1024, 16, type, {}, false, {{}, hidden});
+    compare(256, 4, type, {}, true, {{0.3, 33}, hidden});
   }
 }
 

@@ -2,6 +2,7 @@
 // the same micro-batches trains the same model, recomputation and tensor parallelism included.
 #include <ATen/ATen.h>
 
+#include "tessera/models/bloom.h"
 #include "tessera/models/gpt2.h"
 #include "tests/parity/rows.h"
 
@@ -21,6 +22,19 @@ ParityWork gpt2_work(double dropout) {
   return token_work(make_gpt2_causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
 }
 
+ParityWork bloom_work(double dropout) {
+  BloomConfig config;
+  config.vocabulary = 67;
+  config.hidden = 24;
+  config.heads = 4;
+  config.initializer_range = 0.1;
+  config.hidden_dropout = config.attention_dropout = dropout;
+  return token_work(make_bloom_causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
+}
+
+using WorkOf = ParityWork (*)(double dropout);
+const std::pair<const char*, WorkOf> kModels[] = {{"gpt2", gpt2_work}, {"bloom", bloom_work}};
+
 ParityResult run(const ParityRow& row, const ParityWork& work) {
   return run_row(row, work).front();
 }
@@ -32,13 +46,11 @@ ParityRow row_of(const std::string& strategy, const ParityRow& shape, bool check
   return row;
 }
 
-}  // namespace
-
-TEST_CASE("dropout draws the same under every layout of one data rank") {
+void check_one_data_rank(WorkOf work_of) {
   // Micro-batches of 7 tokens, which neither 2 nor 4 ranks share evenly.
-  const ParityWork work = gpt2_work(0.2);
+  const ParityWork work = work_of(0.2);
   const ParityResult expected = run(row_of("single", {.accumulation = 8}), work);
-  CHECK(difference(run(row_of("single", {.accumulation = 8}), gpt2_work(0)), expected, 1e-3) != "");
+  CHECK(difference(run(row_of("single", {.accumulation = 8}), work_of(0)), expected, 1e-3) != "");
   for (ParityRow row :
        {row_of("single", {.accumulation = 8}, true), row_of("zero3", {.accumulation = 8}, true),
         row_of("single", {.ranks = 2, .accumulation = 8, .pipeline = 2}),
@@ -55,8 +67,8 @@ TEST_CASE("dropout draws the same under every layout of one data rank") {
   }
 }
 
-TEST_CASE("dropout draws the same under every strategy of two data ranks") {
-  const ParityWork work = gpt2_work(0.2);
+void check_two_data_ranks(WorkOf work_of) {
+  const ParityWork work = work_of(0.2);
   const ParityRow two{.ranks = 2, .accumulation = 2};
   const ParityResult expected = run(row_of("ddp", two), work);
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
@@ -66,4 +78,20 @@ TEST_CASE("dropout draws the same under every strategy of two data ranks") {
   }
   const ParityRow four{.ranks = 4, .accumulation = 2, .tensor = 2};
   CHECK(difference(run(row_of("zero2", four), work), expected, 1e-5) == "");
+}
+
+}  // namespace
+
+TEST_CASE("dropout draws the same under every layout of one data rank") {
+  for (const auto& [model, work_of] : kModels) {
+    INFO(model);
+    check_one_data_rank(work_of);
+  }
+}
+
+TEST_CASE("dropout draws the same under every strategy of two data ranks") {
+  for (const auto& [model, work_of] : kModels) {
+    INFO(model);
+    check_two_data_ranks(work_of);
+  }
 }

@@ -47,7 +47,7 @@ std::vector<MicroBatch> step_of(const TokenTable& rows, size_t step, DataLoaderO
 
 ParityWork ragged_work(ModelSpec model, PlainForward forward, int64_t vocabulary, RowsAre are,
                        int64_t classes) {
-  ParityWork work = token_work(std::move(model), {.steps = 0}, each_row_alone(std::move(forward)));
+  ParityWork work = token_work(std::move(model), {.steps = 0}, std::move(forward));
   const TokenTable rows(ragged_rows(vocabulary, classes));
   DataLoaderOptions options{.pad_to = kSequence, .packing = true, .pad_token = 0};
   for (size_t step = 0; step < kSteps; ++step) {

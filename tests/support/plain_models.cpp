@@ -1,9 +1,15 @@
 #include "tests/support/plain_models.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 
 #include <cmath>
-#include <limits>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tessera/core/hash.h"
 
 namespace tessera::testing {
 namespace {
@@ -41,16 +47,81 @@ at::Tensor widened(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
 }
 
-// q, k, v [batch, heads, sequence, d]; bias broadcasts to the scores.
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                  const at::Tensor& bias = {}) {
+// One of a micro-batch's packed rows, or the whole of another micro-batch.
+struct Place {
+  std::optional<int64_t> row;
+  int64_t first_token = 0;  // of the micro-batch's
+};
+
+using RowForward = std::function<at::Tensor(const Parameters&, const MicroBatch&, const Place&)>;
+
+// Zero with this probability, else the inverse of the complement: number first + i that Philox
+// 4x32-10 gives for the seed is element i's.
+at::Tensor factors(const at::Tensor& like, double probability, uint64_t seed, int64_t first) {
+  const double kept = 1 / (1 - probability);
+  std::vector<double> values;
+  for (int64_t i = first; i < first + like.numel(); ++i) {
+    at::Philox4_32 numbers(seed, static_cast<uint64_t>(i) / 4);
+    for (int64_t skipped = 0; skipped < i % 4; ++skipped) numbers();
+    values.push_back(numbers() < std::floor(probability * 0x1p32) ? 0.0 : kept);
+  }
+  return at::tensor(values, at::kDouble).view(like.sizes()).to(like.scalar_type());
+}
+
+// What one block drops.
+class Drops {
+ public:
+  Drops(const MicroBatch& batch, const Place& place, uint64_t model_seed, size_t block)
+      : place_(place),
+        training_(batch.training),
+        seed_(block_seed(batch.seed, block_seed(model_seed, block))) {}
+  uint64_t seed(size_t number) const { return block_seed(seed_, number); }
+  uint64_t seed() const { return seed_; }
+  // x [..., n] of all tokens
+  at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
+    if (!training_ || probability == 0) return x;
+    return x * factors(x, probability, seed(number), place_.first_token * x.size(-1));
+  }
+  // x [batch, heads, n, n]
+  at::Tensor probabilities(const at::Tensor& x, double probability, uint64_t seed) const {
+    if (!training_ || probability == 0) return x;
+    const auto mixed = [](uint64_t with, int64_t number) {
+      return xxh3_64(&number, sizeof(number), with);
+    };
+    if (place_.row) seed = mixed(seed, *place_.row);
+    std::vector<at::Tensor> heads;
+    for (int64_t head = 0; head < x.size(1); ++head) {
+      heads.push_back(factors(x.select(1, head), probability, mixed(seed, head), 0));
+    }
+    return x * at::stack(heads, 1);
+  }
+
+ private:
+  Place place_;
+  bool training_;
+  uint64_t seed_;
+};
+
+struct Attention {
+  double scale = 1;
+  at::Tensor bias = {};    // broadcasts to the scores
+  at::Tensor hidden = {};  // keys of padding that queries do not see unless they see none
+  std::function<at::Tensor(const at::Tensor&)> drop = {};  // of the probabilities
+};
+
+// q, k, v [batch, heads, sequence, d]
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const Attention& how) {
   const int64_t n = q.size(2);
-  at::Tensor scores = widened(at::matmul(q, k.transpose(2, 3))) * scale;
-  if (bias.defined()) scores = scores + bias.to(scores.scalar_type());
-  const at::Tensor future = at::ones({n, n}, at::kBool).triu(1);
-  scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
-  const at::Tensor context = at::matmul(scores.softmax(-1).to(v.scalar_type()), v);
-  return context.transpose(1, 2).flatten(2);
+  at::Tensor scores = widened(at::matmul(q, k.transpose(2, 3))) * how.scale;
+  if (how.bias.defined()) scores = scores + how.bias.to(scores.scalar_type());
+  at::Tensor unseen = at::ones({n, n}, at::kBool).triu(1);
+  if (how.hidden.defined()) unseen = unseen.logical_or(how.hidden);
+  // A number beside which a score is nothing, as transformers adds it.
+  scores = scores + unseen.to(scores.scalar_type()) * -1e38;
+  at::Tensor probability = scores.softmax(-1);
+  if (how.drop) probability = how.drop(probability);
+  return at::matmul(probability.to(v.scalar_type()), v).transpose(1, 2).flatten(2);
 }
 
 at::Tensor by_head(const at::Tensor& x, int64_t heads) {
@@ -101,10 +172,34 @@ at::Tensor rotated(const at::Tensor& x, double theta) {
   return at::cat({first * c - second * s, second * c + first * s}, 3).to(x.scalar_type());
 }
 
+// The sum over packed rows, each run alone; other micro-batches as they are.
+PlainForward each_row_alone(RowForward forward) {
+  return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch) {
+    if (!batch.packed.defined()) return forward(all, batch, {});
+    const std::vector<int64_t>& lengths = batch.packed.lengths;
+    const auto ids = batch.input_ids.flatten().split_with_sizes(lengths),
+               labels = batch.labels.flatten().split_with_sizes(lengths);
+    at::Tensor sum;
+    Place place{.row = 0};
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      MicroBatch row;
+      row.input_ids = ids[i].unsqueeze(0);
+      row.labels = labels[i].unsqueeze(0);
+      row.seed = batch.seed;
+      row.training = batch.training;
+      const at::Tensor output = forward(all, row, place);
+      sum = sum.defined() ? sum + output : output;
+      ++*place.row;
+      place.first_token += lengths[i];
+    }
+    return sum;
+  };
+}
+
 }  // namespace
 
-PlainForward plain_bloom(const BloomConfig& config) {
-  return [config](const Parameters& all, const MicroBatch& batch) {
+PlainForward plain_bloom(const BloomConfig& config, uint64_t seed) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
     const double epsilon = config.layer_norm_epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x =
@@ -113,53 +208,76 @@ PlainForward plain_bloom(const BloomConfig& config) {
     const at::Tensor position = at::arange(batch.input_ids.size(1), at::kDouble);
     const at::Tensor bias = at::tensor(slopes_of(config.heads), at::kDouble).view({-1, 1, 1}) *
                             (position - position.unsqueeze(1));
+    at::Tensor hidden_keys;  // [batch, 1, 1, sequence]
+    if (batch.attention_mask.defined()) {
+      hidden_keys = batch.attention_mask.logical_not().unsqueeze(1).unsqueeze(1);
+    }
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i));
+      const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = w.norm(x, "input_layernorm", epsilon);
       const auto qkv = w.linear(normed, "self_attention.query_key_value")
                            .unflatten(2, {config.heads, 3, -1})
                            .transpose(1, 2)
                            .unbind(3);
-      const double scale = 1 / std::sqrt(static_cast<double>(qkv[0].size(3)));
-      x = x + w.linear(attend(qkv[0], qkv[1], qkv[2], scale, bias), "self_attention.dense");
-      const at::Tensor inner =
-          w.linear(w.norm(x, "post_attention_layernorm", epsilon), "mlp.dense_h_to_4h");
-      x = x + w.linear(at::gelu(inner, "tanh"), "mlp.dense_4h_to_h");
+      const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(qkv[0].size(3))),
+                                .bias = bias,
+                                .hidden = hidden_keys,
+                                .drop = [&](const at::Tensor& p) {
+                                  return drops.probabilities(p, config.attention_dropout,
+                                                             drops.seed(1));
+                                }};
+      const at::Tensor dense =
+          w.linear(attend(qkv[0], qkv[1], qkv[2], attention), "self_attention.dense");
+      const bool post = config.residual_post_layernorm;
+      x = (post ? normed : x) + drops.tokens(dense, config.hidden_dropout, 2);
+      const at::Tensor again = w.norm(x, "post_attention_layernorm", epsilon);
+      const at::Tensor inner = at::gelu(w.linear(again, "mlp.dense_h_to_4h"), "tanh");
+      x = (post ? again : x) +
+          drops.tokens(w.linear(inner, "mlp.dense_4h_to_h"), config.hidden_dropout, 3);
     }
     return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
                    table_of(all, "word_embeddings.weight", config.tied_head), batch);
-  };
+  });
 }
 
-PlainForward plain_gpt2(const Gpt2Config& config) {
-  return [config](const Parameters& all, const MicroBatch& batch) {
+PlainForward plain_gpt2(const Gpt2Config& config, uint64_t seed) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
     const double epsilon = config.layer_norm_epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
                    embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
+    x = Drops(batch, place, seed, 0).tokens(x, config.embedding_dropout, 0);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "h." + std::to_string(i));
+      const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
       const auto qkv = w.conv(w.norm(x, "ln_1", epsilon), "attn.c_attn").chunk(3, 2);
       const double scale =
           1 / std::sqrt(static_cast<double>(config.hidden) / static_cast<double>(config.heads));
+      const Attention attention{.scale = scale, .drop = [&](const at::Tensor& p) {
+                                  return drops.probabilities(p, config.attention_dropout,
+                                                             drops.seed(1));
+                                }};
       const at::Tensor context =
           attend(by_head(qkv[0], config.heads), by_head(qkv[1], config.heads),
-                 by_head(qkv[2], config.heads), scale);
-      x = x + w.conv(context, "attn.c_proj");
+                 by_head(qkv[2], config.heads), attention);
+      x = x + drops.tokens(w.conv(context, "attn.c_proj"), config.residual_dropout, 2);
       const at::Tensor inner = w.conv(w.norm(x, "ln_2", epsilon), "mlp.c_fc");
-      x = x + w.conv(at::gelu(inner, "tanh"), "mlp.c_proj");
+      x = x +
+          drops.tokens(w.conv(at::gelu(inner, "tanh"), "mlp.c_proj"), config.residual_dropout, 3);
     }
     return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
                    table_of(all, "wte.weight", config.tied_head), batch);
-  };
+  });
 }
 
-PlainForward plain_llama(const LlamaConfig& config) {
-  return [config](const Parameters& all, const MicroBatch& batch) {
+PlainForward plain_llama(const LlamaConfig& config, uint64_t seed) {
+  return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
     const double epsilon = config.rms_norm_epsilon;
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "layers." + std::to_string(i));
+      const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
       const auto keys = [&](const std::string& name) {
         return by_head(w.linear(normed, name), config.key_heads);
@@ -171,33 +289,19 @@ PlainForward plain_llama(const LlamaConfig& config) {
           rotated(by_head(w.linear(normed, "self_attn.q_proj"), config.heads), config.rope_theta);
       const at::Tensor k = for_queries(rotated(keys("self_attn.k_proj"), config.rope_theta));
       const at::Tensor v = for_queries(keys("self_attn.v_proj"));
-      const double scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
-      x = x + w.linear(attend(q, k, v, scale), "self_attn.o_proj");
+      const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(config.head_dim)),
+                                .drop = [&](const at::Tensor& p) {
+                                  return drops.probabilities(p, config.attention_dropout,
+                                                             drops.seed());
+                                }};
+      x = x + w.linear(attend(q, k, v, attention), "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);
       const at::Tensor gate = at::silu(w.linear(again, "mlp.gate_proj"));
       x = x + w.linear(gate * w.linear(again, "mlp.up_proj"), "mlp.down_proj");
     }
     return loss_of(rms_norm(x, all.at("head.norm.weight"), epsilon),
                    table_of(all, "embed_tokens.weight", config.tied_head), batch);
-  };
-}
-
-PlainForward each_row_alone(PlainForward forward) {
-  return [forward = std::move(forward)](const Parameters& all, const MicroBatch& batch) {
-    if (!batch.packed.defined()) return forward(all, batch);
-    const std::vector<int64_t>& lengths = batch.packed.lengths;
-    const auto ids = batch.input_ids.flatten().split_with_sizes(lengths),
-               labels = batch.labels.flatten().split_with_sizes(lengths);
-    at::Tensor sum;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      MicroBatch row;
-      row.input_ids = ids[i].unsqueeze(0);
-      row.labels = labels[i].unsqueeze(0);
-      const at::Tensor output = forward(all, row);
-      sum = sum.defined() ? sum + output : output;
-    }
-    return sum;
-  };
+  });
 }
 
 }  // namespace tessera::testing

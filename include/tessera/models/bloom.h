@@ -17,6 +17,8 @@ class Json;
 struct BloomConfig : LanguageModelConfig {
   double layer_norm_epsilon = 1e-5;
   bool residual_post_layernorm = false;  // apply_residual_connection_post_layernorm
+  // In training only; what is dropped depends on MicroBatch::seed and the block.
+  double hidden_dropout = 0, attention_dropout = 0;
 
   BloomConfig();
 

@@ -3,9 +3,11 @@
 // signature.
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <functional>
 
 #include "tessera/model/tensor_parallel.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera {
 
@@ -21,6 +23,12 @@ struct BloomBlockWeights {
   at::Tensor down_weight, down_bias;                      // [h, 4h], [h]
 };
 
+// What training drops, where transformers does: nothing unless set.
+struct BloomBlockDropout {
+  ops::AttentionDropout attention;     // of the probabilities
+  std::array<ops::Dropout, 2> hidden;  // of what attention and feed-forward add to the residual
+};
+
 // hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
 // (tessera/model/tensor_parallel.h). tokens: {batch, sequence}, needed then. slopes: fp32 on
 // hidden's device, one for each of the rank's heads.
@@ -32,7 +40,8 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
                                 double epsilon, bool residual_post_layernorm,
                                 at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
-                                const PackedRows& packed = {});
+                                const PackedRows& packed = {},
+                                const BloomBlockDropout& dropout = {});
 
 // The same with a mask, which must be defined, as transformers computes it: a query that sees no
 // key (padding on the left) attends to all keys of its row alike, gradient included, where the
@@ -41,7 +50,7 @@ at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights&
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm,
                               at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
-                              const PackedRows& packed = {});
+                              const PackedRows& packed = {}, const BloomBlockDropout& dropout = {});
 
 // The same with a hand-scheduled backward that keeps only what it needs and adds weight gradients
 // to .grad() where that is defined (the Block contract); it hands autograd those of the others.
@@ -49,7 +58,7 @@ at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& 
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm,
                              at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
-                             const PackedRows& packed = {});
+                             const PackedRows& packed = {}, const BloomBlockDropout& dropout = {});
 
 // The forward pass alone, without gradients and with any attention: qkv [batch, sequence, 3h] ->
 // [batch, sequence, h], both of the rank's heads.

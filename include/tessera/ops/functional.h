@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "tessera/core/micro_batch.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
 
@@ -47,10 +48,13 @@ at::Tensor alibi_slopes(int64_t heads);
 //   attention_mask  [batch, sequence] bool, false keys are never attended to; undefined: none. A
 //                   query without any visible key gives 0.
 //   packed          rows inside the sequences, each attended to alone; not with a mask
-// On CUDA a mask costs speed and memory (scores are formed); padding on the right needs none.
+//   dropout         of the probabilities
+// On CUDA a mask costs speed and memory (scores are formed), and so does dropout; padding on the
+// right needs no mask.
 // -> [batch, sequence, heads * d].  score(i, j) = q_i . k_j / sqrt(d) + slope (j - i), j <= i.
 at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
-                           const at::Tensor& attention_mask, const PackedRows& packed = {});
+                           const at::Tensor& attention_mask, const PackedRows& packed = {},
+                           const AttentionDropout& dropout = {});
 
 // Rows of weight [vocabulary, n]: ids [...] int64 -> [..., n]. The gradient is added to
 // weight.grad() directly when that is defined (the Block contract) and handed to autograd

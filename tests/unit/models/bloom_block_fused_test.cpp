@@ -40,15 +40,16 @@ struct Result {
 
 // With gradients that hold partial sums already, as inside a strategy, or undefined.
 Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
-           const at::Tensor& mask, bool post, bool defined) {
+           const at::Tensor& mask, bool post, bool defined, const PackedRows& packed = {},
+           const BloomBlockDropout& dropout = {}) {
   Tensors mine;
   for (const at::Tensor& w : weights) {
     mine.push_back(leaf(w));
     if (defined) mine.back().mutable_grad() = at::full_like(w, 0.5);
   }
   const at::Tensor input = leaf(hidden);
-  const at::Tensor output =
-      version(input, named(mine), ops::alibi_slopes(kHeads), mask, 1e-5, post, {}, {}, {});
+  const at::Tensor output = version(input, named(mine), ops::alibi_slopes(kHeads), mask, 1e-5, post,
+                                    {}, {}, packed, dropout);
   torch::autograd::backward(
       {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
   Result result{output, input.grad(), {}};
@@ -56,14 +57,15 @@ Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
   return result;
 }
 
-void compare(at::ScalarType type, const at::Tensor& mask, bool post, bool defined,
-             double tolerance) {
+void compare(at::ScalarType type, const at::Tensor& mask, bool post, bool defined, double tolerance,
+             const PackedRows& packed = {}, const BloomBlockDropout& dropout = {}) {
   const at::Tensor hidden = at::randn({2, 7, kHidden}).to(type);
   const Tensors weights = make_weights(type);
   Tensors exact;
   for (const at::Tensor& w : weights) exact.push_back(w.to(at::kDouble));
-  const Result a = run(&bloom_block_fused, hidden, weights, mask, post, defined);
-  const Result b = run(&bloom_block_composed, hidden.to(at::kDouble), exact, mask, post, defined);
+  const Result a = run(&bloom_block_fused, hidden, weights, mask, post, defined, packed, dropout);
+  const Result b = run(&bloom_block_composed, hidden.to(at::kDouble), exact, mask, post, defined,
+                       packed, dropout);
   CHECK(relative_error(a.output, b.output) < tolerance);
   CHECK(relative_error(a.dhidden, b.dhidden) < tolerance);
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -85,6 +87,29 @@ TEST_CASE("the fused BLOOM block is the composed one, values and gradients") {
       compare(at::kBFloat16, mask, post, defined, 3e-2);
     }
   }
+}
+
+TEST_CASE("the fused BLOOM block drops what the composed one drops, forwards and backwards") {
+  at::manual_seed(24);
+  const at::Tensor mask =
+      at::arange(7).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
+  const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, 7);
+  const BloomBlockDropout dropout{{0.3, 33}, {ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}}};
+  for (const bool post : {false, true}) {
+    compare(at::kFloat, {}, post, /*defined=*/true, 2e-5, {}, dropout);
+    compare(at::kDouble, mask, post, /*defined=*/false, 1e-11, {}, dropout);
+    compare(at::kDouble, {}, post, /*defined=*/true, 1e-11, packed, dropout);
+    compare(at::kBFloat16, mask, post, /*defined=*/true, 3e-2, {}, dropout);
+  }
+  const Tensors weights = make_weights(at::kFloat);
+  const at::Tensor hidden = at::randn({2, 7, kHidden});
+  const auto output = [&](const BloomBlockDropout& what) {
+    return run(&bloom_block_fused, hidden, weights, {}, false, true, {}, what).output;
+  };
+  const at::Tensor all = output(dropout);
+  CHECK(all.equal(output(dropout)));
+  CHECK_FALSE(all.allclose(output({{}, dropout.hidden})));
+  CHECK_FALSE(all.allclose(output({dropout.attention, {}})));
 }
 
 TEST_CASE(

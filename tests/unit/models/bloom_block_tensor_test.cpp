@@ -47,7 +47,15 @@ void require_close(const at::Tensor& a, const at::Tensor& b, double tolerance,
 
 struct Case {
   at::Tensor mask;
-  bool post = false, sequence_parallel = false, defined = false;
+  bool post = false, sequence_parallel = false, defined = false, drops = false;
+
+  BloomBlockDropout dropout(const TensorAxis& axis) const {
+    if (!drops) return {};
+    const int64_t own = axis.rows_per_rank(kBatch * kSequence) * kHidden;
+    const int64_t first = sequence_parallel ? axis.rank() * own : 0;
+    return {{0.3, 33, axis.rank() * kHeads / axis.size()},
+            {ops::Dropout{0.2, 31, first}, ops::Dropout{0.4, 32, first}}};
+  }
 };
 
 struct Whole {
@@ -61,8 +69,9 @@ Whole run_whole(const Case& test) {
   Tensors weights;
   for (const auto& w : whole.weights) weights.push_back(leaf(w));
   const at::Tensor hidden = leaf(whole.hidden);
-  const at::Tensor output = bloom_block_composed(hidden, named(weights), ops::alibi_slopes(kHeads),
-                                                 test.mask, 1e-5, test.post);
+  const at::Tensor output =
+      bloom_block_composed(hidden, named(weights), ops::alibi_slopes(kHeads), test.mask, 1e-5,
+                           test.post, {}, {}, {}, test.dropout({}));
   torch::autograd::backward({output}, {whole.gradient});
   whole.output = output.detach();
   whole.hidden_gradient = hidden.grad();
@@ -90,7 +99,7 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
   };
   const at::Tensor hidden = leaf(own(whole.hidden));
   const at::Tensor output = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
-                                    {kBatch, kSequence}, axis, {});
+                                    {kBatch, kSequence}, axis, {}, test.dropout(axis));
   const at::Tensor real = own(at::ones({kBatch, kSequence, 1}));  // filling holds biases
   require_close(output.detach() * real, own(whole.output), 1e-5, "output");
   torch::autograd::backward({output}, {own(whole.gradient)});
@@ -104,7 +113,7 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
   }
   const at::NoGradGuard no_grad;
   const at::Tensor evaluated = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
-                                       {kBatch, kSequence}, axis, {});
+                                       {kBatch, kSequence}, axis, {}, test.dropout(axis));
   require_close(evaluated, output.detach(), 1e-6, "output without gradients");
 }
 
@@ -114,21 +123,23 @@ TEST_CASE("the BLOOM block shared by ranks equals the whole one") {
   at::manual_seed(5);
   at::Tensor mask = at::ones({kBatch, kSequence}, at::kBool);
   mask[1].narrow(0, 3, 2).fill_(false);
+  std::vector<Case> cases{{.mask = {}, .drops = true}, {.mask = mask, .post = true, .drops = true}};
   for (const at::Tensor& m : {at::Tensor(), mask}) {
-    for (bool post : {false, true}) {
-      Case test{m, post};
-      const Whole whole = run_whole(test);
-      for (bool sequence_parallel : {false, true}) {
-        for (bool defined : {false, true}) {
-          test.sequence_parallel = sequence_parallel;
-          test.defined = defined;
-          for (int ranks : {2, 3}) {
-            for (Version version : {&bloom_block_composed, &bloom_block_fused}) {
-              INFO("ranks " << ranks << " sequence parallel " << sequence_parallel << " post "
-                            << post << " fused " << (version == &bloom_block_fused));
-              CHECK_NOTHROW(test::run_ranks(
-                  ranks, [&](Communicator& comm) { run_part(comm, version, test, whole); }));
-            }
+    for (bool post : {false, true}) cases.push_back({.mask = m, .post = post});
+  }
+  for (Case test : cases) {
+    const Whole whole = run_whole(test);
+    for (bool sequence_parallel : {false, true}) {
+      for (bool defined : {false, true}) {
+        test.sequence_parallel = sequence_parallel;
+        test.defined = defined;
+        for (int ranks : {2, 3}) {
+          for (Version version : {&bloom_block_composed, &bloom_block_fused}) {
+            INFO("ranks " << ranks << " sequence parallel " << sequence_parallel << " post "
+                          << test.post << " dropout " << test.drops << " fused "
+                          << (version == &bloom_block_fused));
+            CHECK_NOTHROW(test::run_ranks(
+                ranks, [&](Communicator& comm) { run_part(comm, version, test, whole); }));
           }
         }
       }

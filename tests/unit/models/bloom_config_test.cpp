@@ -99,10 +99,27 @@ TEST_CASE("a configuration that is no trainable BLOOM is refused with its key") 
   check_refused(replaced(kHub, "1e-05", "-1"), "layer_norm_epsilon");
 }
 
-TEST_CASE("dropout in the file is announced") {
-  const auto config = parse(replaced(kHub, "\"hidden_dropout\": 0.0", "\"hidden_dropout\": 0.1"));
-  REQUIRE(config.notices.size() == 1);
-  CHECK_THAT(config.notices[0], Catch::Matchers::Contains("hidden_dropout is 0.1"));
+TEST_CASE("dropout in the file is taken over and announced") {
+  const auto hidden = parse(replaced(kHub, "\"hidden_dropout\": 0.0", "\"hidden_dropout\": 0.1"));
+  CHECK(hidden.hidden_dropout == 0.1);
+  CHECK(hidden.attention_dropout == 0);
+  REQUIRE(hidden.notices.size() == 1);
+  CHECK_THAT(hidden.notices[0], Catch::Matchers::Contains("drops out up to 0.1"));
+  const auto attention =
+      parse(replaced(kHub, "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.25"));
+  CHECK(attention.hidden_dropout == 0);
+  CHECK(attention.attention_dropout == 0.25);
+  CHECK(attention.notices.size() == 1);
+  CHECK(parse(replaced(kHub, "\"hidden_dropout\": 0.0, ", "")).hidden_dropout == 0);
+  for (const std::string wrong : {"-0.1", "1.0", "1", "1.5", "\"some\"", "true"}) {
+    check_refused(replaced(kHub, "\"hidden_dropout\": 0.0", "\"hidden_dropout\": " + wrong),
+                  "hidden_dropout");
+    check_refused(replaced(kHub, "\"attention_dropout\": 0.0", "\"attention_dropout\": " + wrong),
+                  "attention_dropout");
+  }
+  BloomConfig config;
+  config.hidden_dropout = 1;
+  CHECK_THROWS_AS(config.validate(), Error);
 }
 
 TEST_CASE("a written configuration reads back") {
@@ -111,6 +128,8 @@ TEST_CASE("a written configuration reads back") {
   config.pad_token = std::nullopt;
   config.residual_post_layernorm = true;
   config.layer_norm_epsilon = 3e-6;
+  config.hidden_dropout = 0.125;
+  config.attention_dropout = 0.25;
   const auto back = parse(config.to_json(ModelHead::kClassification, at::kBFloat16));
   CHECK(back.labels == config.labels);
   CHECK(back.hidden == 48);
@@ -119,6 +138,8 @@ TEST_CASE("a written configuration reads back") {
   CHECK(back.vocabulary == 99);
   CHECK(back.residual_post_layernorm);
   CHECK(back.layer_norm_epsilon == 3e-6);
+  CHECK(back.hidden_dropout == 0.125);
+  CHECK(back.attention_dropout == 0.25);
   CHECK_FALSE(back.pad_token.has_value());
   CHECK(parse(config.to_json(ModelHead::kCausal)).labels.empty());
   CHECK_THROWS_AS(parse(kHub).to_json(ModelHead::kClassification), Error);

@@ -217,7 +217,6 @@ void add_attention(List& list, int64_t batch, int64_t sequence, const Heads& h) 
         return Tensors{ops::attention_backward(dy, qkv, a, mask, forward, packed)};
       };
     });
-    if (h.alibi) continue;
     list.add("attention with dropout, there and back" + what + shape, [=](const Inputs& make) {
       const auto qkv = make({batch, sequence, width}), dy = make({batch, sequence, h.heads * h.d});
       const auto [mask, packed] = inputs(make);
@@ -228,7 +227,7 @@ void add_attention(List& list, int64_t batch, int64_t sequence, const Heads& h) 
         return Tensors{forward.output, ops::attention_backward(dy, qkv, a, mask, forward, packed)};
       };
     });
-    if (rows == Rows::kPacked) continue;
+    if (h.alibi || rows == Rows::kPacked) continue;
     list.add("attention of blocks in pieces" + what + shape, [=](const Inputs& make) {
       const auto q = make({batch, sequence, h.heads, h.d}),
                  k = make({batch, sequence, h.key_heads, h.d}),

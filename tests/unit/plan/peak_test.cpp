@@ -29,8 +29,10 @@ Config sized(int64_t hidden, int64_t layers, int64_t vocabulary) {
   return config;
 }
 
-ModelSpec bloom(int64_t vocabulary = 1024) {
-  return make_bloom_causal(sized<BloomConfig>(128, 4, vocabulary));
+ModelSpec bloom(int64_t vocabulary = 1024, double dropout = 0) {
+  auto config = sized<BloomConfig>(128, 4, vocabulary);
+  config.hidden_dropout = config.attention_dropout = dropout;
+  return make_bloom_causal(config);
 }
 
 ModelSpec gpt2(double dropout) {
@@ -169,6 +171,11 @@ std::vector<Case> cases() {
   add("bloom bf16", bloom(), half);
   add("bloom recomputed", bloom(), recompute);
   add("bloom, large head", bloom(8192), {});
+  const ModelSpec dropping = bloom(1024, 0.1);
+  add("bloom dropout", dropping, {});
+  add("bloom dropout packed", dropping, {}).packed = true;
+  add("bloom dropout masked", dropping, {}).masked = true;
+  add("bloom dropout bf16", dropping, half);
   add("bloom packed", bloom(), {}).packed = true;
   add("bloom masked", bloom(), {}).masked = true;
   add("bloom long", bloom(), {}).length = 320;

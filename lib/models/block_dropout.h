@@ -1,0 +1,44 @@
+#pragma once
+// What a block drops in training: drawn from the micro-batch's seed and the block's place in the
+// model, so that every layout, and a block that runs again for backward, drops the same.
+#include <cstdint>
+
+#include "tessera/core/micro_batch.h"
+#include "tessera/model/model_spec.h"
+#include "tessera/model/tensor_parallel.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera {
+
+// Where dropout stands in a block; its part of the seed.
+enum DropoutPlace : size_t { kEmbeddingDropout, kAttentionDropout, kContextDropout, kInnerDropout };
+
+class BlockDropout {
+ public:
+  BlockDropout(const BuildContext& context, size_t block_index)
+      : axis_(context), block_(block_seed(context.seed, block_index)) {}
+  // Of [..., width] between tensor-parallel layers: of the rank's own tokens there.
+  ops::Dropout of(double probability, const MicroBatch& micro_batch, DropoutPlace place,
+                  int64_t width) const {
+    if (!micro_batch.training) return {};
+    const int64_t own = axis_.rows_per_rank(micro_batch.input_ids.numel());
+    const int64_t first = axis_.sequence_parallel() ? axis_.rank() * own * width : 0;
+    return {probability, seed(micro_batch, place), first};
+  }
+  // Of the probabilities in this many heads, the rank's own.
+  ops::AttentionDropout of_attention(double probability, const MicroBatch& micro_batch,
+                                     int64_t heads) const {
+    if (!micro_batch.training) return {};
+    return {probability, seed(micro_batch, kAttentionDropout), axis_.rank() * heads};
+  }
+
+ private:
+  uint64_t seed(const MicroBatch& micro_batch, DropoutPlace place) const {
+    return block_seed(block_seed(micro_batch.seed, block_), place);
+  }
+
+  TensorAxis axis_;
+  uint64_t block_;
+};
+
+}  // namespace tessera

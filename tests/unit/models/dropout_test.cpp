@@ -1,0 +1,147 @@
+// Where and what the models drop in training, against their papers' forward in plain ATen with the
+// numbers that Philox gives for the seeds.
+#include <ATen/ATen.h>
+
+#include "lib/testing/oracle.h"
+#include "tests/support/plain_models.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr uint64_t kSeed = 3;
+constexpr int64_t kVocabulary = 19;
+
+template <typename Config>
+Config tiny() {
+  Config config;
+  config.vocabulary = kVocabulary;
+  config.hidden = 24;
+  config.layers = 2;
+  config.heads = 3;
+  config.initializer_range = 0.3;
+  return config;
+}
+
+BloomConfig tiny_bloom() {
+  auto config = tiny<BloomConfig>();
+  config.hidden_dropout = 0.2;
+  config.attention_dropout = 0.3;
+  return config;
+}
+
+Gpt2Config tiny_gpt2() {
+  auto config = tiny<Gpt2Config>();
+  config.inner = 40;
+  config.max_positions = 9;
+  config.embedding_dropout = 0.1;
+  config.attention_dropout = 0.3;
+  config.residual_dropout = 0.2;
+  return config;
+}
+
+LlamaConfig tiny_llama() {
+  auto config = tiny<LlamaConfig>();
+  config.key_heads = 1;
+  config.head_dim = 8;
+  config.inner = 40;
+  config.attention_dropout = 0.3;
+  return config;
+}
+
+MicroBatch some_batch(uint64_t seed) {
+  at::manual_seed(5);
+  MicroBatch batch = make_micro_batch(at::randint(kVocabulary, {2, 9}, at::kLong),
+                                      at::randint(kVocabulary, {2, 9}, at::kLong));
+  batch.seed = seed;
+  return batch;
+}
+
+MicroBatch packed_batch() {
+  MicroBatch batch = some_batch(8);
+  batch.packed = make_packed_rows({3, 1, 5, 4, 2, 3}, 9);
+  return batch;
+}
+
+// The first real token of row 0 is the target of a query that sees no key.
+MicroBatch left_padded_batch() {
+  MicroBatch batch = some_batch(9);
+  batch.attention_mask = at::arange(9).ge(at::tensor({4, 0}).unsqueeze(1));
+  batch.labels.masked_fill_(at::arange(9).lt(at::tensor({3, 0}).unsqueeze(1)), kIgnoredLabel);
+  return batch;
+}
+
+OracleGradient gradient(const ModelSpec& model, const PlainForward& forward,
+                        const MicroBatch& batch) {
+  Oracle oracle(model, {.seed = kSeed, .forward = forward});
+  return oracle.gradient({{batch}}, 1.0, {at::kFloat, at::kDouble});
+}
+
+// In fp64 but for the loss, with gradients of all parameters.
+void compare(const ModelSpec& model, const PlainForward& plain, const MicroBatch& batch) {
+  const OracleGradient actual = gradient(model, {}, batch),
+                       expected = gradient(model, plain, batch);
+  CHECK(actual.loss == Approx(expected.loss).epsilon(1e-6));
+  const double error = (actual.sum() - expected.sum()).norm().item<double>();
+  CHECK(error <= 1e-6 * expected.sum().norm().item<double>());
+}
+
+void compare_evaluation(const ModelSpec& with, const ModelSpec& without) {
+  for (const MicroBatch& batch : {some_batch(7), packed_batch()}) {
+    const auto loss = [&](const ModelSpec& model) {
+      return Oracle(model, {.seed = kSeed}).evaluate({{batch}}, {}).loss;
+    };
+    CHECK(loss(with) == loss(without));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("BLOOM drops probabilities, and what attention and feed-forward add") {
+  for (const bool post : {false, true}) {
+    BloomConfig config = tiny_bloom();
+    config.residual_post_layernorm = post;
+    INFO("residual branches from the norms' outputs: " << post);
+    const ModelSpec model = make_bloom_causal(config);
+    for (const MicroBatch& batch : {some_batch(7), packed_batch(), left_padded_batch()}) {
+      INFO((batch.packed.defined()           ? "packed"
+            : batch.attention_mask.defined() ? "padded on the left"
+                                             : "whole"));
+      compare(model, plain_bloom(config, kSeed), batch);
+    }
+  }
+}
+
+TEST_CASE("GPT-2 and Llama drop what their configurations say") {
+  for (const MicroBatch& batch : {some_batch(7), packed_batch()}) {
+    INFO((batch.packed.defined() ? "packed" : "whole"));
+    compare(make_gpt2_causal(tiny_gpt2()), plain_gpt2(tiny_gpt2(), kSeed), batch);
+    compare(make_llama_causal(tiny_llama()), plain_llama(tiny_llama(), kSeed), batch);
+  }
+}
+
+TEST_CASE("each of BLOOM's probabilities has its own place, and another seed drops others") {
+  const BloomConfig config = tiny_bloom();
+  const double loss = gradient(make_bloom_causal(config), {}, some_batch(7)).loss;
+  CHECK(gradient(make_bloom_causal(config), {}, some_batch(7)).loss == loss);
+  CHECK(gradient(make_bloom_causal(config), {}, some_batch(8)).loss != Approx(loss));
+  for (double BloomConfig::*place :
+       {&BloomConfig::hidden_dropout, &BloomConfig::attention_dropout}) {
+    BloomConfig less = config;
+    less.*place = 0;
+    CHECK(gradient(make_bloom_causal(less), {}, some_batch(7)).loss != Approx(loss));
+    compare(make_bloom_causal(less), plain_bloom(less, kSeed), some_batch(7));
+  }
+}
+
+TEST_CASE("evaluations drop nothing") {
+  compare_evaluation(make_bloom_causal(tiny_bloom()), make_bloom_causal(tiny<BloomConfig>()));
+  Gpt2Config gpt2 = tiny_gpt2();
+  gpt2.embedding_dropout = gpt2.attention_dropout = gpt2.residual_dropout = 0;
+  compare_evaluation(make_gpt2_causal(tiny_gpt2()), make_gpt2_causal(gpt2));
+  LlamaConfig llama = tiny_llama();
+  llama.attention_dropout = 0;
+  compare_evaluation(make_llama_causal(tiny_llama()), make_llama_causal(llama));
+}
