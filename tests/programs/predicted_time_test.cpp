@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "examples/common/layout.h"
 #include "examples/plan/fit.h"
@@ -11,6 +10,7 @@
 #include "tessera/backends/strategy.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
+#include "tests/programs/train_options.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -19,17 +19,6 @@ using namespace tessera;
 using namespace tessera::programs;
 
 namespace {
-
-TrainOptions options_of(const std::string& line) {
-  std::vector<std::string> arguments;
-  std::istringstream in(line);
-  for (std::string word; in >> word;) arguments.push_back(word);
-  FlagSet flags("predicted_time_test", "");
-  TrainOptions options;
-  add_train_flags(flags, options, Program::kText);
-  flags.parse(arguments);
-  return options;
-}
 
 struct Timed {
   std::string flags;

@@ -4,7 +4,10 @@
 #include <ATen/ATen.h>
 
 #include "examples/common/memory_advice.h"
+#include "examples/plan/plan.h"
 #include "tessera/comm/control_channel.h"
+#include "tests/programs/train_options.h"
+#include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
@@ -52,6 +55,45 @@ TEST_CASE("a run whose blocks cannot run without memory goes on without a plan")
   const std::string advice = memory_advice(run, 1, "no memory left", /*on_gpu=*/false);
   CHECK(advice.starts_with("no memory left. "));
   CHECK(advice.find("--gradient_checkpointing") != std::string::npos);
+}
+
+TEST_CASE("a dozen layouts are refused before they allocate where 1 % of their plan is missing") {
+  const char* lines[] = {
+      "bloom-560m",
+      "bloom-560m --dtype bf16 --per_device_train_batch_size 64",
+      "bloom-560m --gradient_checkpointing --gradient_accumulation_steps 4",
+      "bloom-560m --ranks 2 --strategy ddp",
+      "bloom-560m --ranks 2 --strategy zero2 --offload optimizer",
+      "bloom-1b7 --ranks 4 --strategy zero1",
+      "bloom-3b --ranks 2 --strategy zero3 --offload optimizer+params --dtype bf16",
+      "bloom-7b1 --ranks 4 --strategy fsdp --dtype bf16",
+      "bloom-560m --ranks 2 --pipeline_parallel 2 --gradient_accumulation_steps 4",
+      "bloom-560m --ranks 2 --tensor_parallel 2 --max_seq_length 1024",
+      "gpt2 --per_device_train_batch_size 16",
+      "llama-3.2-1b --packing --dtype bf16",
+  };
+  for (const char* line : lines) {
+    const TrainOptions o = options_of(concat("--model_config ", line));
+    const Prepared run = prepare_shapes(o, Program::kText);
+    const Place host{.card = card_named("cpu"), .ranks = o.ranks};
+    double needed = 0;  // ranks of all stages share the host's memory
+    const RunPlan plan = plan_run(run, o, host);
+    for (const MemoryPlan& stage : plan.stages) {
+      needed += (stage.tensors() + stage.state.host_bytes) * static_cast<double>(o.ranks) /
+                static_cast<double>(plan.stages.size());
+    }
+    const auto check_with = [&](double share) {
+      return check_memory(run, at::kCPU, o.ranks, o.ranks,
+                          {.host = static_cast<int64_t>(needed * share)});
+    };
+    INFO(line << ": " << needed);
+    CHECK(check_with(1.01));
+    const testing::CountingAllocator counting;
+    const std::string said = test::require_error(
+        ErrorCode::kResourceExhausted, [&] { check_with(0.99); }, line);
+    CHECK(said.find("are available") != std::string::npos);
+    CHECK(testing::CountingAllocator::peak_bytes() < 1 << 20);
+  }
 }
 
 TEST_CASE("what was measured is written where there is no plan to stand beside it") {
