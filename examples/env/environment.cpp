@@ -1,5 +1,6 @@
 #include "examples/env/environment.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -85,6 +86,12 @@ std::vector<GpuFacts> gpus_of(const metrics::GpuMonitor& monitor) {
   return gpus;
 }
 
+int cores_of(pid_t process) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(process, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
 }  // namespace
 
 HostFacts read_host() {
@@ -93,6 +100,7 @@ HostFacts read_host() {
   if (uname(&system) == 0) host.kernel = concat(system.sysname, " ", system.release);
   host.cpu = cpu_model();
   host.cores = static_cast<int>(allowed_cores().size());
+  host.launcher_cores = cores_of(getppid());
   host.numa_nodes = numa_nodes();
   host.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   host.available_bytes = available_host_memory();
@@ -120,9 +128,11 @@ std::vector<std::string> warnings_of(const HostFacts& host) {
   std::vector<std::string> all;
   const auto warn = [&](const auto&... text) { all.push_back(concat(text...)); };
   const int ranks = host.launch.local_size;
-  if (host.cores < ranks) {
-    warn(host.cores, " core(s) for ", ranks, " ranks of this host: they take turns");
-  } else if (ranks > 1 && host.cores < 2 * ranks) {
+  const bool bound = host.cores < host.launcher_cores;  // each rank to cores of its own
+  const int cores = bound ? host.launcher_cores : host.cores;
+  if (cores < ranks) {
+    warn(cores, " core(s) for ", ranks, " ranks of this host: they take turns");
+  } else if (ranks > 1 && (bound ? host.cores : host.cores / ranks) < 2) {
     warn(
         "one core a rank: offload, asynchronous saves and data loading have none of their own; "
         "mpirun needs --bind-to none to give a rank more");

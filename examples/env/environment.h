@@ -23,6 +23,7 @@ struct GpuFacts {
 struct HostFacts {
   std::string cpu, kernel;
   int cores = 0, numa_nodes = 0;  // cores that this process may use
+  int launcher_cores = 0;         // and the process that started it, which may have bound it closer
   int64_t memory_bytes = 0, available_bytes = 0, shm_bytes = 0;
   std::optional<int64_t> locked_limit_bytes, open_files_limit;  // nothing: unlimited
   std::string driver;

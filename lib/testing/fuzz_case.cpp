@@ -53,7 +53,10 @@ std::string text_of(Enum value) {
 std::string text_of(const std::optional<Dtype>& value) { return value ? text_of(*value) : "same"; }
 std::string text_of(const std::vector<double>& values) {
   std::string text;
-  for (double value : values) text += (text.empty() ? "" : ",") + text_of(value);
+  for (double value : values) {
+    if (!text.empty()) text += ',';
+    text += text_of(value);
+  }
   return text;
 }
 

@@ -51,6 +51,15 @@ TEST_CASE("a host is warned of for what hurts, and for nothing else") {
     host.launch.local_size = 33;
     CHECK(has(only_warning(host), "32 core(s) for 33 ranks"));
   }
+  SECTION("ranks that the launcher has bound to cores of their own") {
+    host.launch = {.launcher = "mpirun", .world_size = 2, .local_size = 2};
+    host.cores = 1;
+    CHECK(has(only_warning(host), "1 core(s) for 2 ranks"));
+    host.launcher_cores = 32;
+    CHECK(has(only_warning(host), "one core a rank"));
+    host.cores = 16;
+    CHECK(warnings_of(host).empty());
+  }
   SECTION("GPUs without NVLink") {
     host.gpus[0].paths = {"itself", "host bridge"};
     CHECK(has(only_warning(host), "GPUs 0 and 1 have no NVLink (they share: host bridge)"));
