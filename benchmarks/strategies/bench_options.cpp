@@ -49,7 +49,7 @@ Options::Options()
               {"pipeline", "1"},
               {"schedule", "1f1b"},
               {"chunks", "1"},
-              {"balance", "flops"},
+              {"balance", "time"},
               {"pipeline_vocabulary", "stage"},
               {"tensor", "1"},
               {"sequence_parallel", "false"},

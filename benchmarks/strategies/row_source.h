@@ -6,6 +6,7 @@
 #include "benchmarks/strategies/bench_options.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/data/data_loader.h"
+#include "tessera/data/supervised_share.h"
 
 namespace tessera::bench {
 
@@ -23,6 +24,8 @@ class RowSource {
   // Of all ranks in the step that next() gave last, padding not counted.
   int64_t tokens() const { return tokens_; }
   int64_t rows() const { return global_rows_; }
+  // Of the positions, those with a target.
+  double share() const { return loader_ ? supervised_share(ragged_) : 1; }
 
  private:
   std::vector<MicroBatch> draw();

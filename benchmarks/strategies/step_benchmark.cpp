@@ -16,6 +16,7 @@
 #include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
+#include "tessera/models/block_times.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
@@ -77,7 +78,9 @@ void StepBenchmark::run(benchmark::State& state) {
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
   RowSource rows(options_, mesh, micro_batch_, vocabulary, device);
-  if (config.pipeline.balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
+  if (config.pipeline.balance == "time") {
+    config.pipeline.block_costs = block_times(model, rows.share());
+  } else if (config.pipeline.balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
     config.pipeline.block_costs = measure_block_costs(
         model,
         {.device = device,
@@ -185,6 +188,7 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
   for (const ModelPart& part : pipeline->parts()) {
     const double cost = part.cost > 0 ? part.cost : static_cast<double>(part.count);
     simulation.costs.push_back({cost, 2 * cost});
+    idle.blocks += concat(idle.blocks.empty() ? "" : ",", part.count);
   }
   const bool shared = options_.text("pipeline_vocabulary") == "shared";
   if (shared) {
@@ -310,6 +314,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("device_allocations", most[9]);
   if (idle.measured) {
     line.add("schedule", options_.text("schedule"))
+        .add("stage_blocks", idle.blocks)
         .add("idle_pct", 100 * idle.mean)
         .add("idle_largest_pct", 100 * idle.largest)
         .add("bubble_pct", 100 * idle.bubble)

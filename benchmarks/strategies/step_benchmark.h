@@ -34,6 +34,7 @@ class StepBenchmark {
   // Idle shares of a pipeline's ranks, in steps of their own: waiting times cost a collective.
   struct Idle {
     bool measured = false;
+    std::string blocks;                      // of each part
     double mean = 0, largest = 0;            // over ranks
     double bubble = 0, bubble_of_parts = 0;  // the schedule's: equal stages; costs of these parts
   };

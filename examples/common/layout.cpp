@@ -4,6 +4,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
+#include "tessera/models/block_times.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::programs {
@@ -13,6 +14,7 @@ std::vector<std::string> offload_names() { return {"none", "optimizer", "optimiz
 ParallelConfig parallel_config(const TrainOptions& o) {
   const std::vector<std::string> offloads = offload_names();
   const auto offload = std::find(offloads.begin(), offloads.end(), o.offload) - offloads.begin();
+  const bool by_parameters = o.pipeline_balance == "parameters";
   const std::vector<std::string> places{"auto", "host", "device"};  // in the order of OffloadStep
   const auto place = std::find(places.begin(), places.end(), o.offload_step) - places.begin();
   ParallelConfig config{.strategy = o.strategy,
@@ -32,7 +34,7 @@ ParallelConfig parallel_config(const TrainOptions& o) {
                         .pipeline = {.schedule = o.pipeline_schedule,
                                      .chunks = static_cast<int>(o.pipeline_chunks),
                                      .shared_vocabulary = o.pipeline_vocabulary == "shared",
-                                     .balance = o.pipeline_balance},
+                                     .balance = by_parameters ? "parameters" : "flops"},
                         .sequence_parallel = o.sequence_parallel};
   config.precision.parameter = scalar_type_of(o.dtype);
   if (!o.gradient_dtype.empty()) config.precision.gradient = scalar_type_of(o.gradient_dtype);
@@ -47,13 +49,19 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
           .tensor = static_cast<int>(o.tensor_parallel)};
 }
 
-LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& o, int world_size) {
-  ParallelConfig parallel = parallel_config(o);
-  if (o.pipeline_balance == "measured") parallel.pipeline.balance = "flops";  // the nearest guess
-  return {.parallel = parallel,
+ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
+  ParallelConfig config = parallel_config(o);
+  if (o.pipeline_balance == "time" || o.pipeline_balance == "measured") {
+    config.pipeline.block_costs = block_times(run.model, run.supervised_share);
+  }
+  return config;
+}
+
+LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
+  return {.parallel = parallel_config(run, o),
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.gradient_accumulation_steps,
-          .model = model,
+          .model = run.model,
           .moments = moments_of(make_adamw({}))};
 }
 

@@ -13,13 +13,18 @@ namespace tessera::programs {
 
 std::vector<std::string> offload_names();  // of --offload, in the order of Offload
 
+// What the flags alone say; stages by flops or parameters.
 ParallelConfig parallel_config(const TrainOptions& options);
 
 // The data axis gets what the other two leave. DeviceMesh refuses what does not fit the world.
 MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
+// With --pipeline_balance time, and as a guess of what is to be measured: stages balanced for these
+// rows.
+ParallelConfig parallel_config(const Prepared& run, const TrainOptions& options);
+
 // Without activations: their sizes are known when batches are.
-LayoutPlan layout_plan(const ModelSpec& model, const TrainOptions& options, int world_size);
+LayoutPlan layout_plan(const Prepared& run, const TrainOptions& options, int world_size);
 
 // Of a micro-batch whose rows all have this many tokens and are all supervised.
 BatchShape batch_shape(const Prepared& run, const TrainOptions& options, int64_t length);

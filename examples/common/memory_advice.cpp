@@ -29,7 +29,7 @@ int64_t length_of(const TokenTable& rows, const TrainOptions& o, bool on_gpu) {
 }
 
 LayoutPlan plan_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
-  LayoutPlan plan = layout_plan(run.model, o, static_cast<int>(ranks));
+  LayoutPlan plan = layout_plan(run, o, static_cast<int>(ranks));
   plan.on_gpu = on_gpu;
   return plan;
 }

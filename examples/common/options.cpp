@@ -180,7 +180,7 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
             {"gpipe", "1f1b", "interleaved"});
   flags.add("pipeline_chunks", &o.pipeline_chunks, "interleaved: parts of the model on each rank");
   flags.add("pipeline_balance", &o.pipeline_balance, "what stages share out evenly",
-            {"flops", "parameters", "measured"});
+            {"time", "flops", "parameters", "measured"});
   flags.add("pipeline_vocabulary", &o.pipeline_vocabulary,
             "embedding and head: on the first and the last stage, or cut over all (gpipe, 1f1b)",
             {"stage", "shared"});

@@ -56,7 +56,7 @@ struct TrainOptions {
   bool pin_memory = true;
   int64_t offload_threads = 0;
   int64_t pipeline_parallel = 1, pipeline_chunks = 1, tensor_parallel = 1;
-  std::string pipeline_schedule = "1f1b", pipeline_balance = "flops", pipeline_vocabulary = "stage";
+  std::string pipeline_schedule = "1f1b", pipeline_balance = "time", pipeline_vocabulary = "stage";
   bool sequence_parallel = false;
   // training
   int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;

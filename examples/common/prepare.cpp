@@ -5,6 +5,7 @@
 
 #include "examples/common/prepare_data.h"
 #include "tessera/core/error.h"
+#include "tessera/data/supervised_share.h"
 
 namespace tessera::programs {
 namespace {
@@ -124,6 +125,7 @@ Prepared prepare(const TrainOptions& options, Program program) {
   check(positions == 0 || wanted <= positions, ErrorCode::kInvalidArgument, "--max_seq_length ",
         options.max_seq_length, ": model ", run.config().name, " has ", positions, " positions");
   run.model = run.language_model.make(run.head(), run.train.num_labels());
+  if (options.label_padding != "include") run.supervised_share = supervised_share(run.train);
   return run;
 }
 

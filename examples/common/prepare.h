@@ -29,6 +29,7 @@ struct Prepared {
   TokenTable train, validation;          // validation may be empty
   std::optional<QuestionSet> questions;  // with --generation
   std::string train_path, dataset_sha256;
+  double supervised_share = 1;  // of the training rows' tokens
   std::vector<metrics::DataRecord> data_files;
   std::vector<std::string> notices;  // what the user should know, one line each
 

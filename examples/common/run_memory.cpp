@@ -101,7 +101,7 @@ void RunMemory::add(const BatchShape& shape, int64_t tokens) {
 
 std::optional<MemoryPlan> RunMemory::plan(OffloadStep step) const {
   if (!planned_) return std::nullopt;
-  LayoutPlan layout = layout_plan(run_.model, run_.options, mesh_.world().size());
+  LayoutPlan layout = layout_plan(run_, run_.options, mesh_.world().size());
   layout.on_gpu = !device_.is_cpu();
   layout.parallel.offload.step = step;
   BetweenSteps between;

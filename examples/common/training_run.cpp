@@ -11,6 +11,7 @@
 #include "examples/common/output.h"
 #include "examples/common/step_flops.h"
 #include "tessera/backends/pipeline/measure.h"
+#include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_memory.h"
@@ -42,6 +43,12 @@ void measure_balance(const Prepared& prepared, const DeviceMesh& mesh, ParallelC
       .sequence_parallel = config.sequence_parallel};
   config.pipeline.block_costs = measure_block_costs(
       prepared.model, context, config.precision.parameter, loader.next().front(), mesh.world());
+}
+
+std::string counts_text(const std::vector<ModelPart>& parts) {
+  std::string text;
+  for (const ModelPart& part : parts) text += concat(text.empty() ? "" : ", ", part.count);
+  return text;
 }
 
 }  // namespace
@@ -137,12 +144,17 @@ void TrainingRun::plan() {
   train_loader_ = std::make_unique<DataLoader>(prepared_.train,
                                                prepared_.loader_options(data, /*training=*/true));
   total_steps_ = last_step();
-  ParallelConfig config = parallel_config(options_);
+  ParallelConfig config = parallel_config(prepared_, options_);
   strategy_ = make_strategy(config, *mesh_);
   if (options_.pipeline_balance == "measured" && mesh_->extent(Axis::kPipeline) > 1 &&
       !options_.dry_run) {
     measure_balance(prepared_, *mesh_, config);
     strategy_ = make_strategy(config, *mesh_);
+  }
+  if (mesh_->extent(Axis::kPipeline) > 1) {
+    const auto parts = partition(prepared_.model, config.pipeline, mesh_->extent(Axis::kPipeline),
+                                 config.gradient_checkpointing);
+    if (reports()) log(LogLevel::kInfo, "pipeline stages of ", counts_text(parts), " blocks");
   }
 }
 

@@ -38,7 +38,7 @@ std::string seconds_text(double seconds) {
 }
 
 LayoutCost formula_of(const ComparisonRow& row) {
-  LayoutPlan plan = layout_plan(row.prepared->model, row.options, static_cast<int>(row.ranks));
+  LayoutPlan plan = layout_plan(*row.prepared, row.options, static_cast<int>(row.ranks));
   const RunResult& run = row.runs.front();
   plan.on_gpu = !run.text("device").starts_with("cpu");
   plan.tokens = run.number("tokens_per_step").value_or(0) /

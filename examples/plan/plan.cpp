@@ -100,7 +100,7 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
         o.pipeline_parallel, " times --tensor_parallel ", o.tensor_parallel, " does not divide ",
         place.ranks, " ranks");
   run.global_batch = o.global_batch_size(run.mesh.data);
-  LayoutPlan plan = layout_plan(model.model, o, static_cast<int>(place.ranks));
+  LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
   plan.on_gpu = !place.card.device.empty();
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);

@@ -8,6 +8,7 @@
 
 #include "examples/common/layout.h"
 #include "examples/common/options.h"
+#include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
@@ -222,4 +223,24 @@ TEST_CASE("the strategy flags reach the library") {
   CHECK(config.sequence_parallel);
   const MeshExtents mesh = mesh_extents(options, 24);
   CHECK((mesh.pipeline == 2 && mesh.data == 3 && mesh.tensor == 4));
+}
+
+TEST_CASE("stages are balanced for the run's rows, in its plan as well") {
+  Prepared run;
+  run.model = LanguageModel::preset("bloom-560m").make_causal();
+  TrainOptions options;
+  options.pipeline_parallel = 2;
+  const auto first_stage = [&](double supervised_share, const std::string& balance) {
+    run.supervised_share = supervised_share;
+    options.pipeline_balance = balance;
+    const PipelineConfig pipeline = parallel_config(run, options).pipeline;
+    CHECK(layout_plan(run, options, 2).parallel.pipeline.block_costs == pipeline.block_costs);
+    return partition(run.model, pipeline, 2).front().count;
+  };
+  CHECK(options.pipeline_balance == "time");
+  CHECK(first_stage(1, "time") == 19);
+  CHECK(first_stage(0.02, "time") == 13);
+  CHECK(first_stage(0.02, "measured") == 13);  // until it is
+  CHECK(first_stage(0.02, "flops") == 23);
+  CHECK(first_stage(0.02, "parameters") == 13);
 }

@@ -127,6 +127,8 @@ for name, extra, ranks, mpi, mesh, suffix in [
     accumulated = f"_ga{4 // mesh[1]}" if mesh[1] < 4 else ""
     check.that(events[0]["exp"].endswith("_sl96" + accumulated + suffix), f"{name}: {events[0]['exp']} names the layout")
     check_phases(name, events, ranks)
+    blocks = "1, 1" if "shared" in extra else "2, 2"
+    check.that((f"pipeline stages of {blocks} blocks" in result.text) == (mesh[0] > 1), f"{name}: the stages are said", result)
     check.that(steps_of(events, "samples") == [4] * 6, f"{name}: samples of all ranks")
     check.that(all(bytes_sent > 0 for bytes_sent in steps_of(events, "comm_bytes")), f"{name}: traffic is counted")
     for key in ("loss", "grad_norm"):

@@ -5,6 +5,8 @@
 
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
+#include "tessera/models/block_times.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -105,6 +107,26 @@ TEST_CASE("the big embedding and head get fewer layers beside them") {
   PipelineConfig measured;
   measured.block_costs = std::vector<double>(26, 1);
   CHECK(counts_of(model, measured, 4) == std::vector<size_t>{6, 6, 7, 7});
+}
+
+TEST_CASE("stages by time: a layer moves more than the head, which only targets meet") {
+  const ModelSpec model = LanguageModel::preset("bloom-560m").make_causal();
+  const std::vector<double> times = block_times(model, 1);
+  REQUIRE(times.size() == 26);
+  // On an H200: 4.9 ms of head and 0.437 of a layer with 2,048 tokens, 19.9 and 1.43 with 8,192.
+  CHECK(times.back() / times[1] > 4.9 / 0.437);
+  CHECK(times.back() / times[1] < 19.9 / 1.43);
+  const auto split = [&](double supervised_share, int stages) {
+    return counts_of(model, {.block_costs = block_times(model, supervised_share)}, stages);
+  };
+  CHECK(split(1, 2) == std::vector<size_t>{19, 7});
+  CHECK(split(0.02, 2) == std::vector<size_t>{13, 13});  // SQuAD's answers
+  CHECK(split(1, 4) == std::vector<size_t>{9, 8, 8, 1});
+  const ModelSpec unknown = model_of({{1, 5}, {1, 7}, {1, 8}});
+  CHECK(block_times(unknown, 0.5) == std::vector<double>{5, 7, 4});
+  for (const double share : {-0.1, 1.1}) {
+    CHECK_THROWS_WITH(block_times(model, share), Contains("between 0 and 1"));
+  }
 }
 
 TEST_CASE("ends that all stages share leave even layers") {
