@@ -182,6 +182,12 @@ LabelledTexts read_texts(DataFile& file) {
 // Whether the classes are the model's: files may also call those by their numbers.
 bool model_has_labels(const Prepared& run) { return !run.config().labels.empty() && run.weights; }
 
+// transformers' names for classes that have none, behind those that are known.
+void name_labels(std::vector<std::string>& names, int64_t count) {
+  while (static_cast<int64_t>(names.size()) < count)
+    names.push_back(concat("LABEL_", names.size()));
+}
+
 LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
   const int64_t wanted = run.options.num_labels;
   if (model_has_labels(run)) return LabelMap::from_names(run.config().labels);
@@ -190,8 +196,7 @@ LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
         found.size(), " different labels, --num_labels says ", wanted);
   if (found.size() >= wanted) return found;
   std::vector<std::string> names = found.names();
-  while (static_cast<int64_t>(names.size()) < wanted)
-    names.push_back(concat("LABEL_", names.size()));
+  name_labels(names, wanted);
   return LabelMap::from_names(names);
 }
 
@@ -231,6 +236,11 @@ void prepare_classification(Prepared& run) {
     check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
           "--train_ids goes with --validation_ids, not with --validation_file");
     run.train = read_ids(run, o.train_ids, "train", count);
+    std::vector<std::string>& names = run.language_model.config().labels;
+    if (static_cast<int64_t>(names.size()) != count) {
+      names.clear();
+      name_labels(names, count);
+    }
   }
   check(run.train.num_labels() >= 2, ErrorCode::kDataLoss, run.train_path,
         ": only one class; classification needs two at least");

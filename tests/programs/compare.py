@@ -159,7 +159,7 @@ check.that(result.code == 0 and not (out / "twelve").exists(), "--overwrite_outp
 out = folder / "killed"
 arguments = [*four, "--rows", rows_file("killed.txt", "1 --strategy single --max_steps 2 --name quick\n"
                                                             "1 --strategy single --name slow\n"), "--output_dir", str(out)]
-arguments[arguments.index("--max_steps") + 1] = "400"
+arguments[arguments.index("--max_steps") + 1] = "150"
 running = subprocess.Popen([str(BIN / COMPARE), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
 log = out / "slow/metrics.jsonl"
 deadline = time.monotonic() + TIME_LIMIT_S

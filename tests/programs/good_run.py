@@ -193,6 +193,11 @@ result = launch(TEXT, [*common, "--train_ids", str(ids), "--max_steps", "2", "--
 check.that(result.code == 0 and "8 rows cut" in result.text and "special_tokens_mask" in result.text,
            "rows of ids need no labels", result)
 
+ids.write_text("".join(json.dumps({"input_ids": [5 + i, 6, 7], "labels": i % 3}) + "\n" for i in range(8)))
+result = launch(CLASSIFICATION, [*common, "--train_ids", str(ids), "--num_labels", "3", "--max_steps", "2", "--output_dir", str(folder / "class ids")])
+check.that(result.code == 0 and json.loads((folder / "class ids/final/config.json").read_text())["id2label"] ==
+           {str(i): f"LABEL_{i}" for i in range(3)}, "classes of rows of ids have transformers' names", result)
+
 # --- classification learns
 out = folder / "classification"
 result = launch(CLASSIFICATION, [*common[:-2], "--learning_rate", "3e-3", "--max_steps", "60", "--eval_steps", "60",

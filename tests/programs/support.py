@@ -10,6 +10,7 @@ import sys
 ROOT, BIN = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else ""
 DATA = ROOT / "examples/data"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as ctest does: bits are compared, and a team of threads is slow where others use the cores
 TIME_LIMIT_S = 400  # only an upper bound, for a host that others use too: a hang fails the test
 
 
