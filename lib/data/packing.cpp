@@ -81,6 +81,38 @@ Laid lay_end_to_end(Task task, std::span<const TokenRow> rows, const SequencesOf
   return laid;
 }
 
+int64_t tokens_of(const std::vector<size_t>& sequence, std::span<const int64_t> lengths) {
+  return std::accumulate(sequence.begin(), sequence.end(), int64_t{0},
+                         [&](int64_t sum, size_t row) { return sum + lengths[row]; });
+}
+
+// Takes the first row and those others that fill a sequence most beside it (a subset sum).
+std::vector<size_t> take_fullest(std::vector<size_t>& rows, std::span<const int64_t> lengths,
+                                 int64_t sequence_length) {
+  const int64_t room = sequence_length - lengths[rows.front()];
+  // By sum: the last of the rows that make it up, as a place in rows; 0: no rows do.
+  std::vector<size_t> last(static_cast<size_t>(room) + 1, 0);
+  const auto reached = [&](int64_t sum) { return sum == 0 || last[static_cast<size_t>(sum)] > 0; };
+  for (size_t place = 1; place < rows.size() && !reached(room); ++place) {
+    const int64_t length = lengths[rows[place]];
+    for (int64_t sum = room; sum >= length; --sum) {
+      if (!reached(sum) && reached(sum - length)) last[static_cast<size_t>(sum)] = place;
+    }
+  }
+  int64_t sum = room;
+  while (!reached(sum)) --sum;
+  std::vector<size_t> taken;
+  while (sum > 0) {
+    const auto place = static_cast<ptrdiff_t>(last[static_cast<size_t>(sum)]);
+    taken.push_back(rows[static_cast<size_t>(place)]);
+    sum -= lengths[taken.back()];
+    rows.erase(rows.begin() + place);  // the others' places are smaller
+  }
+  taken.push_back(rows.front());
+  rows.erase(rows.begin());
+  return taken;
+}
+
 }  // namespace
 
 void check_packable(const TokenRow& row, Task task, int64_t index) {
@@ -95,27 +127,25 @@ std::vector<SequencesOfRows> share_out_rows(std::span<const int64_t> lengths, in
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
 
-  std::vector<SequencesOfRows> shared(static_cast<size_t>(micro_batches));
-  std::vector<int64_t> tokens(shared.size(), 0);
-  std::vector<std::vector<int64_t>> room(shared.size());  // of each sequence
+  std::vector<std::vector<size_t>> rows(static_cast<size_t>(micro_batches));
+  std::vector<int64_t> tokens(rows.size(), 0);
   for (const size_t row : order) {
-    const int64_t length = lengths[row];
-    check(length <= sequence_length, ErrorCode::kInvalidArgument, "packing: a row has ", length,
-          " tokens, more than a sequence of ", sequence_length);
+    check(lengths[row] <= sequence_length, ErrorCode::kInvalidArgument, "packing: a row has ",
+          lengths[row], " tokens, more than a sequence of ", sequence_length);
     const auto m = static_cast<size_t>(std::ranges::min_element(tokens) - tokens.begin());
-    tokens[m] += length;
-    auto found = std::ranges::find_if(room[m], [&](int64_t left) { return left >= length; });
-    if (found == room[m].end()) {
-      shared[m].emplace_back();
-      found = room[m].insert(found, sequence_length);
-    }
-    *found -= length;
-    shared[m][static_cast<size_t>(found - room[m].begin())].push_back(row);
+    tokens[m] += lengths[row];
+    rows[m].push_back(row);
   }
-  for (size_t m = 0; m < shared.size(); ++m) {
-    if (shared[m].empty()) continue;
-    const auto emptiest = std::ranges::max_element(room[m]) - room[m].begin();
-    if (room[m].back() < room[m][static_cast<size_t>(emptiest)]) {
+  std::vector<SequencesOfRows> shared(rows.size());
+  for (size_t m = 0; m < rows.size(); ++m) {
+    std::vector<int64_t> filled;
+    while (!rows[m].empty()) {
+      shared[m].push_back(take_fullest(rows[m], lengths, sequence_length));
+      filled.push_back(tokens_of(shared[m].back(), lengths));
+    }
+    if (filled.empty()) continue;
+    const auto emptiest = std::ranges::min_element(filled) - filled.begin();
+    if (filled.back() > filled[static_cast<size_t>(emptiest)]) {
       std::swap(shared[m][static_cast<size_t>(emptiest)], shared[m].back());
     }
     for (auto& sequence : shared[m]) std::ranges::sort(sequence);

@@ -17,10 +17,10 @@ namespace tessera {
 using SequencesOfRows = std::vector<std::vector<size_t>>;
 
 // Shares out rows of these lengths over micro-batches: the longest first, each to the one with the
-// fewest tokens (Graham 1969) and there to the first sequence with room; the sequence with the most
-// room is the last. The same on every machine, and one list for every micro-batch, which may be
-// empty. Throws Error(kInvalidArgument) for a row
-// that is longer than a sequence.
+// fewest tokens (Graham 1969). There the longest row that is left begins a sequence and the rows
+// that fill it most join it (Fleszar and Hindi 2002); the sequence with the most room
+// is the last. The same on every machine, and one list for every micro-batch, which may be empty.
+// Throws Error(kInvalidArgument) for a row that is longer than a sequence.
 std::vector<SequencesOfRows> share_out_rows(std::span<const int64_t> lengths, int64_t micro_batches,
                                             int64_t sequence_length);
 

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -100,7 +101,7 @@ TEST_CASE("rows are shared out whole, none lost or doubled, and balanced by toke
         seen.insert(seen.end(), sequence.begin(), sequence.end());
       }
       CHECK((filled_up.empty() || filled_up.back() == std::ranges::min(filled_up)));
-      // First fit leaves no two sequences that would fit into one.
+      // No two sequences would fit into one.
       CHECK((sequences.size() < 2 ||
              2 * tokens.back() > static_cast<int64_t>(sequences.size()) * (most + 5)));
     }
@@ -111,6 +112,28 @@ TEST_CASE("rows are shared out whole, none lost or doubled, and balanced by toke
     const auto [least, largest] = std::ranges::minmax(tokens);
     CHECK(largest - least <= most);
   }
+}
+
+TEST_CASE("a sequence holds the rows that fill it most beside its longest") {
+  // The first that fit would be 6 + 5, 4 + 3 + 3 and 3.
+  const SequencesOfRows full = share_out_rows(List{3, 5, 3, 6, 4, 3}, 1, 12).front();
+  CHECK(full == SequencesOfRows{{0, 2, 3}, {1, 4, 5}});
+  // SQuAD's lengths: what is left over, of 16 rows a micro-batch in sequences of 512, the last
+  // aside.
+  std::mt19937_64 random(7);
+  std::lognormal_distribution<double> length(5.0, 0.4);
+  int64_t tokens = 0, positions = 0;
+  for (int step = 0; step < 50; ++step) {
+    List lengths(128);
+    for (int64_t& row : lengths) row = std::clamp<int64_t>(std::lround(length(random)), 20, 440);
+    for (const SequencesOfRows& sequences : share_out_rows(lengths, 8, 512)) {
+      for (size_t s = 0; s + 1 < sequences.size(); ++s) {
+        for (const size_t row : sequences[s]) tokens += lengths[row];
+        positions += 512;
+      }
+    }
+  }
+  CHECK(static_cast<double>(tokens) > 0.98 * static_cast<double>(positions));
 }
 
 TEST_CASE("what no sequence can hold is refused with its length") {
