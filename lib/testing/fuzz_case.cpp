@@ -138,6 +138,8 @@ void for_each_field(Case& c, const Fn& fn) {
   fn("layers", c.layers);
   fn("heads", c.heads);
   fn("key_heads", c.key_heads);
+  fn("hidden_dropout", c.hidden_dropout);
+  fn("attention_dropout", c.attention_dropout);
   fn("tie", c.tie);
   fn("frozen", c.frozen);
   fn("own_weights", c.own_weights);

@@ -99,6 +99,23 @@ std::string axes_of(const FuzzCase& c) {
   return std::to_string(axes);
 }
 
+// Where what is dropped must be the same although it is computed in other parts or once more.
+Values beside_dropout(const FuzzCase& c) {
+  Values found;
+  if (c.hidden_dropout == 0 && c.attention_dropout == 0) return found;
+  if (c.mesh.pipeline > 1) found.emplace_back("stages");
+  if (c.parallel.pipeline.shared_vocabulary) found.emplace_back("shared vocabulary");
+  if (c.mesh.data > 1) found.emplace_back("data ranks");
+  if (c.mesh.tensor > 1) found.emplace_back("tensor axis");
+  if (c.parallel.sequence_parallel) found.emplace_back("sequence parallelism");
+  if (c.parallel.gradient_checkpointing) found.emplace_back("recomputation");
+  if (c.padded) found.emplace_back("padding");
+  if (c.packed) found.emplace_back("packed rows");
+  if (c.resume > 0) found.emplace_back("resuming");
+  if (!c.evaluate.empty()) found.emplace_back("evaluation");
+  return found;
+}
+
 void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(field("model", {"toy", "modules", "bloom", "gpt2", "llama"}));
   all.push_back(kinds("toy", "LQPDTUBC"));
@@ -120,6 +137,14 @@ void add_model(std::vector<FuzzFeature>& all) {
       "keys", {"one a query", "shared"},
       [](const FuzzCase& c) { return c.key_heads == c.heads ? "one a query" : "shared"; },
       [](const FuzzCase& c) { return c.model == "llama"; }));
+  all.push_back(field("hidden_dropout", {"0", "0.1", "0.5"},
+                      [](const FuzzCase& c) { return c.model == "bloom" || c.model == "gpt2"; }));
+  all.push_back(field("attention_dropout", {"0", "0.1", "0.5"}, is_language_model));
+  all.push_back({"dropout beside",
+                 {"stages", "shared vocabulary", "data ranks", "tensor axis",
+                  "sequence parallelism", "recomputation", "padding", "packed rows", "resuming",
+                  "evaluation"},
+                 beside_dropout});
   all.push_back(field("padded", {"0", "1"}, is_language_model));
   all.push_back(field("packed", {"0", "1"}, is_language_model));
   all.push_back(field("supervised_only", {"0", "1"}, is_language_model));

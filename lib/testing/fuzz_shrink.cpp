@@ -77,7 +77,8 @@ const std::vector<std::vector<std::string>>& groups() {
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",
        "skip", "evaluate"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
-      {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden"},
+      {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden", "hidden_dropout",
+       "attention_dropout"},
   };
   return kGroups;
 }

@@ -10,7 +10,8 @@ namespace {
 
 using Random = std::mt19937_64;
 
-int64_t draw_from(Random& random, const std::vector<int64_t>& values) {
+template <typename T = int64_t>
+T draw_from(Random& random, const std::vector<T>& values) {
   return values[random() % values.size()];
 }
 
@@ -43,9 +44,37 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
   return lengths;
 }
 
+// A head that notes the seeds of the micro-batches it trains on.
+class SeedNoting final : public Head {
+ public:
+  SeedNoting(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
+      : block_(std::move(head)), head_(dynamic_cast<Head&>(*block_)), seeds_(std::move(seeds)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    if (batch.training) seeds_->add(batch);
+    return head_.forward(hidden, batch);
+  }
+  at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch) override {
+    return head_.logits(hidden, batch);
+  }
+  bool takes_packed_rows() const override { return head_.takes_packed_rows(); }
+  bool continues_rows() const override { return head_.continues_rows(); }
+  std::vector<Parameter> parameters() override { return head_.parameters(); }
+  std::vector<Buffer> buffers() override { return head_.buffers(); }
+
+ private:
+  std::unique_ptr<Block> block_;
+  Head& head_;
+  std::shared_ptr<SeedLog> seeds_;
+};
+
 FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) {
   FuzzModel result{.model = std::move(model), .gives_scores = true};
   result.forward = std::move(forward);
+  result.seeds = std::make_shared<SeedLog>();
+  result.model.blocks.back().build = [build = result.model.blocks.back().build,
+                                      seeds = result.seeds](const BuildContext& context) {
+    return std::make_unique<SeedNoting>(build(context), seeds);
+  };
   result.batch = [vocabulary = c.vocabulary, padded = c.padded, packed = c.packed,
                   supervised_only = c.supervised_only](int64_t rows, int64_t length,
                                                        uint64_t seed) {
@@ -75,16 +104,19 @@ FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) 
 }
 
 FuzzModel build_bloom(const FuzzCase& c) {
-  const auto config = config_of<BloomConfig>(c);
-  return with_tokens(c, make_bloom_causal(config), plain_bloom(config));
+  auto config = config_of<BloomConfig>(c);
+  config.hidden_dropout = c.hidden_dropout;
+  config.attention_dropout = c.attention_dropout;
+  return with_tokens(c, make_bloom_causal(config), plain_bloom(config, c.seed));
 }
 
 FuzzModel build_gpt2(const FuzzCase& c) {
   auto config = config_of<Gpt2Config>(c);
   config.inner = 2 * c.hidden;
   config.max_positions = 8;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
-  return with_tokens(c, make_gpt2_causal(config), plain_gpt2(config));
+  config.embedding_dropout = config.residual_dropout = c.hidden_dropout;
+  config.attention_dropout = c.attention_dropout;
+  return with_tokens(c, make_gpt2_causal(config), plain_gpt2(config, c.seed));
 }
 
 FuzzModel build_llama(const FuzzCase& c) {
@@ -92,7 +124,8 @@ FuzzModel build_llama(const FuzzCase& c) {
   config.key_heads = c.key_heads;
   config.head_dim = c.hidden / c.heads;
   config.inner = 2 * c.hidden;
-  return with_tokens(c, make_llama_causal(config), plain_llama(config));
+  config.attention_dropout = c.attention_dropout;
+  return with_tokens(c, make_llama_causal(config), plain_llama(config, c.seed));
 }
 
 void draw(Random& random, FuzzCase& c) {
@@ -103,6 +136,8 @@ void draw(Random& random, FuzzCase& c) {
   c.layers =
       random() % 8 == 0 ? 6 + static_cast<int64_t>(random() % 8) : draw_from(random, {1, 2, 3, 4});
   c.tie = random() % 2 == 0 ? "first" : "none";
+  if (c.model != "llama") c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
+  c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   c.packed = random() % 3 == 0;
   c.padded = !c.packed && random() % 2 == 0;
   c.supervised_only = random() % 2 == 0;

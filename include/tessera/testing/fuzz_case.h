@@ -24,6 +24,8 @@ struct FuzzCase {
   std::string model = "toy", blocks = "L6";
   int64_t vocabulary = 11, hidden = 8;
   int64_t layers = 1, heads = 2, key_heads = 1;  // of language models
+  // Of language models: of what residual branches add and of embeddings, and of probabilities.
+  double hidden_dropout = 0, attention_dropout = 0;
   std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
   std::string frozen = "none";  // of the ends: none, first, last
   bool own_weights = false;     // modules: every data rank hands in weights of its own
