@@ -6,6 +6,7 @@
 
 #include "lib/models/assemble.h"
 #include "lib/models/block_dropout.h"
+#include "lib/models/decoder_block.h"
 #include "lib/models/so_far.h"
 #include "tessera/core/meta.h"
 #include "tessera/model/tensor_parallel.h"
@@ -93,7 +94,7 @@ class BloomBlock final : public Block {
     }
     const BloomBlockDropout dropout = dropout_of(micro_batch, hidden.size(-1));
     // No kernel drops probabilities of ALiBi: there both versions form scores.
-    const bool fused = runs_on_gpu(hidden) && !dropout.attention.on();
+    const bool fused = FusedBlocksOnly::here() || (runs_on_gpu(hidden) && !dropout.attention.on());
     const auto version = mask.defined() ? &bloom_block_padded
                          : fused        ? &bloom_block_fused
                                         : &bloom_block_composed;

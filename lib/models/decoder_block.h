@@ -89,7 +89,22 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
                                    const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                    const DecoderAttention& attention);
 
-// Whether decoder_block_fused has kernels for the micro-batch; else it is right, but forms scores.
+// While one lives, this thread's blocks take decoder_block_fused wherever it is right, kernels or
+// not: for tests on CPUs.
+class FusedBlocksOnly {
+ public:
+  FusedBlocksOnly() { ++count_; }
+  ~FusedBlocksOnly() { --count_; }
+  FusedBlocksOnly(const FusedBlocksOnly&) = delete;
+  FusedBlocksOnly& operator=(const FusedBlocksOnly&) = delete;
+  static bool here() { return count_ > 0; }
+
+ private:
+  static thread_local int count_;
+};
+
+// Whether decoder_block_fused has kernels for the micro-batch, or FusedBlocksOnly asks for it. Else
+// it forms scores.
 bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
 
 }  // namespace tessera

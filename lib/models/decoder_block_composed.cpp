@@ -50,6 +50,8 @@ at::Tensor activated(const at::Tensor& inner, bool gated) {
 
 }  // namespace
 
+thread_local int FusedBlocksOnly::count_ = 0;
+
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& w,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                   const DecoderAttention& attention) {
@@ -71,7 +73,8 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
 bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch) {
   const bool sixteen_bit =
       hidden.scalar_type() == at::kBFloat16 || hidden.scalar_type() == at::kHalf;
-  return runs_on_gpu(hidden) && sixteen_bit && !micro_batch.attention_mask.defined();
+  const bool has_kernels = runs_on_gpu(hidden) && sixteen_bit;
+  return (has_kernels || FusedBlocksOnly::here()) && !micro_batch.attention_mask.defined();
 }
 
 }  // namespace tessera

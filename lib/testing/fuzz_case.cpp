@@ -140,6 +140,7 @@ void for_each_field(Case& c, const Fn& fn) {
   fn("key_heads", c.key_heads);
   fn("hidden_dropout", c.hidden_dropout);
   fn("attention_dropout", c.attention_dropout);
+  fn("fused", c.fused);
   fn("tie", c.tie);
   fn("frozen", c.frozen);
   fn("own_weights", c.own_weights);

@@ -113,6 +113,7 @@ Values beside_dropout(const FuzzCase& c) {
   if (c.packed) found.emplace_back("packed rows");
   if (c.resume > 0) found.emplace_back("resuming");
   if (!c.evaluate.empty()) found.emplace_back("evaluation");
+  if (c.fused && !c.padded) found.emplace_back("fused blocks");
   return found;
 }
 
@@ -140,11 +141,13 @@ void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(field("hidden_dropout", {"0", "0.1", "0.5"},
                       [](const FuzzCase& c) { return c.model == "bloom" || c.model == "gpt2"; }));
   all.push_back(field("attention_dropout", {"0", "0.1", "0.5"}, is_language_model));
-  all.push_back({"dropout beside",
-                 {"stages", "shared vocabulary", "data ranks", "tensor axis",
-                  "sequence parallelism", "recomputation", "padding", "packed rows", "resuming",
-                  "evaluation"},
-                 beside_dropout});
+  all.push_back(
+      {"dropout beside",
+       {"stages", "shared vocabulary", "data ranks", "tensor axis", "sequence parallelism",
+        "recomputation", "padding", "packed rows", "resuming", "evaluation", "fused blocks"},
+       beside_dropout});
+  all.push_back(field("fused", {"0", "1"},
+                      [](const FuzzCase& c) { return is_language_model(c) && !c.padded; }));
   all.push_back(field("padded", {"0", "1"}, is_language_model));
   all.push_back(field("packed", {"0", "1"}, is_language_model));
   all.push_back(field("supervised_only", {"0", "1"}, is_language_model));

@@ -78,7 +78,7 @@ const std::vector<std::vector<std::string>>& groups() {
        "skip", "evaluate"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
       {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden", "hidden_dropout",
-       "attention_dropout"},
+       "attention_dropout", "fused"},
   };
   return kGroups;
 }

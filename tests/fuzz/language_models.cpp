@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "lib/models/decoder_block.h"
 #include "tests/support/plain_models.h"
 
 namespace tessera::testing {
@@ -44,26 +45,42 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
   return lengths;
 }
 
-// A head that notes the seeds of the micro-batches it trains on.
-class SeedNoting final : public Head {
+// Another block with something done before its forward pass.
+template <typename Base>
+class Around : public Base {
  public:
-  SeedNoting(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
-      : block_(std::move(head)), head_(dynamic_cast<Head&>(*block_)), seeds_(std::move(seeds)) {}
+  explicit Around(std::unique_ptr<Block> block) : block_(std::move(block)) {}
+  bool takes_packed_rows() const override { return block_->takes_packed_rows(); }
+  bool continues_rows() const override { return block_->continues_rows(); }
+  std::vector<Parameter> parameters() override { return block_->parameters(); }
+
+ protected:
+  std::unique_ptr<Block> block_;
+};
+
+class FusedLayer final : public Around<Block> {
+ public:
+  using Around::Around;
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    const FusedBlocksOnly fused;
+    return block_->forward(hidden, batch);
+  }
+};
+
+// Notes the seeds of the micro-batches it trains on.
+class NotingHead final : public Around<Head> {
+ public:
+  NotingHead(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
+      : Around(std::move(head)), seeds_(std::move(seeds)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
     if (batch.training) seeds_->add(batch);
-    return head_.forward(hidden, batch);
+    return block_->forward(hidden, batch);
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch) override {
-    return head_.logits(hidden, batch);
+    return dynamic_cast<Head&>(*block_).logits(hidden, batch);
   }
-  bool takes_packed_rows() const override { return head_.takes_packed_rows(); }
-  bool continues_rows() const override { return head_.continues_rows(); }
-  std::vector<Parameter> parameters() override { return head_.parameters(); }
-  std::vector<Buffer> buffers() override { return head_.buffers(); }
 
  private:
-  std::unique_ptr<Block> block_;
-  Head& head_;
   std::shared_ptr<SeedLog> seeds_;
 };
 
@@ -71,10 +88,16 @@ FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) 
   FuzzModel result{.model = std::move(model), .gives_scores = true};
   result.forward = std::move(forward);
   result.seeds = std::make_shared<SeedLog>();
-  result.model.blocks.back().build = [build = result.model.blocks.back().build,
-                                      seeds = result.seeds](const BuildContext& context) {
-    return std::make_unique<SeedNoting>(build(context), seeds);
+  std::vector<BlockBuilder>& blocks = result.model.blocks;
+  blocks.back().build = [build = blocks.back().build,
+                         seeds = result.seeds](const BuildContext& context) {
+    return std::make_unique<NotingHead>(build(context), seeds);
   };
+  for (size_t i = 1; c.fused && i + 1 < blocks.size(); ++i) {
+    blocks[i].build = [build = blocks[i].build](const BuildContext& context) {
+      return std::make_unique<FusedLayer>(build(context));
+    };
+  }
   result.batch = [vocabulary = c.vocabulary, padded = c.padded, packed = c.packed,
                   supervised_only = c.supervised_only](int64_t rows, int64_t length,
                                                        uint64_t seed) {
@@ -138,6 +161,7 @@ void draw(Random& random, FuzzCase& c) {
   c.tie = random() % 2 == 0 ? "first" : "none";
   if (c.model != "llama") c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
+  c.fused = random() % 2 == 0;
   c.packed = random() % 3 == 0;
   c.padded = !c.packed && random() % 2 == 0;
   c.supervised_only = random() % 2 == 0;
