@@ -2,6 +2,7 @@
 // TensorParallel(GPipe(ShardingStrategy with its optimizer on the device or the host)).
 #include <array>
 
+#include "tessera/backends/check_config.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/offload/cpu_offload.h"
@@ -56,14 +57,17 @@ const Row& row_of(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);
 }
 
-void validate(const Row& row, const ParallelConfig& config, const DeviceMesh& mesh) {
+}  // namespace
+
+void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
+  const Row& row = row_of(config.strategy);
   auto require = [&](bool legal, const auto&... text) {
     check(legal, ErrorCode::kInvalidArgument, text...);
   };
   auto allow = [&](bool asked, const char* what, const char* reason) {
     require(!asked || *reason == '\0', "strategy ", row.name, " ", what, ": ", reason);
   };
-  const int ranks = mesh.extent(Axis::kData);
+  const int ranks = mesh.data;
   allow(ranks > 1, concat("on a data axis of ", ranks, " ranks").c_str(), row.several_data_ranks);
   allow(config.offload.what == Offload::kOptimizer, "with an offloaded optimizer",
         row.offload_optimizer);
@@ -83,23 +87,20 @@ void validate(const Row& row, const ParallelConfig& config, const DeviceMesh& me
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "
           "parameters on the device; offload only the optimizer");
-  require(mesh.extent(Axis::kTensor) > 1 || !config.sequence_parallel,
+  require(mesh.tensor > 1 || !config.sequence_parallel,
           "sequence_parallel needs a tensor axis of more than one rank");
-  const int stages = mesh.extent(Axis::kPipeline);
+  const int stages = mesh.pipeline;
   require(stages > 1 || config.pipeline.chunks == 1, "pipeline.chunks is ", config.pipeline.chunks,
           "; it needs a pipeline axis of more than one rank");
   const bool shared = config.pipeline.shared_vocabulary;
   require(stages > 1 || !shared,
           "pipeline.shared_vocabulary needs a pipeline axis of more than one rank");
-  require(mesh.extent(Axis::kTensor) == 1 || !shared,
-          "pipeline.shared_vocabulary on a tensor axis of ", mesh.extent(Axis::kTensor),
-          " ranks: that axis cuts the vocabulary already");
+  require(mesh.tensor == 1 || !shared, "pipeline.shared_vocabulary on a tensor axis of ",
+          mesh.tensor, " ranks: that axis cuts the vocabulary already");
   if (stages > 1) {
     make_schedule(config.pipeline.schedule, stages, 1, config.pipeline.chunks, shared);
   }
 }
-
-}  // namespace
 
 std::vector<std::string> strategy_names() {
   std::vector<std::string> names;
@@ -109,7 +110,9 @@ std::vector<std::string> strategy_names() {
 
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   const Row& row = row_of(config.strategy);
-  validate(row, config, mesh);
+  check_config(config, {.pipeline = mesh.extent(Axis::kPipeline),
+                        .data = mesh.extent(Axis::kData),
+                        .tensor = mesh.extent(Axis::kTensor)});
   Sharding sharding = row.make(config, mesh.axis(Axis::kData));
   sharding->set_mesh(mesh);
   if (config.offload.what != Offload::kNone) {

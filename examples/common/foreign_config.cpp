@@ -126,7 +126,8 @@ std::string answer_torchtitan(const std::string& path, const Settings& settings)
   }
   if (a.is("activation_checkpoint.mode", "full")) a.say("--gradient_checkpointing");
   a.say(a.is(training + "mixed_precision_param", "float32") ? "--dtype fp32" : "--dtype bf16");
-  a.pass(training + "local_batch_size", "--per_device_train_batch_size");
+  const bool old = a.value(training + "local_batch_size").empty();
+  a.pass(training + (old ? "batch_size" : "local_batch_size"), "--per_device_train_batch_size");
   a.pass(training + "seq_len", "--max_seq_length");
   a.pass(training + "steps", "--max_steps");
   a.pass(training + "max_norm", "--max_grad_norm");

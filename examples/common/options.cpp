@@ -278,6 +278,11 @@ void validate_layout(const TrainOptions& o) {
         Range{"pipeline_parallel", o.pipeline_parallel, 1, kCount},
         Range{"pipeline_chunks", o.pipeline_chunks, 1, kCount},
         Range{"tensor_parallel", o.tensor_parallel, 1, kCount}, Range{"ranks", o.ranks, 1, kMuch},
+        Range{"max_seq_length", o.max_seq_length, 1, kMuch},
+        Range{"per_device_train_batch_size", o.per_device_train_batch_size, 1, kMuch},
+        Range{"per_device_eval_batch_size", o.per_device_eval_batch_size, 1, kMuch},
+        Range{"gradient_accumulation_steps", o.gradient_accumulation_steps, 1, kMuch},
+        Range{"generation_max_new_tokens", o.generation_max_new_tokens, 1, kMuch},
         Range{"persistence_threshold", o.persistence_threshold, 0, INT64_MAX},
         Range{"prefetch_blocks", o.prefetch_blocks, 0, kCount},
         Range{"fsdp_unit_numel", o.fsdp_unit_numel, 0, INT64_MAX},
@@ -317,16 +322,10 @@ void validate_options(const TrainOptions& o, Program program) {
       o.padding_free != "true" || !padded,
       "--padding_free leaves out the padding that --pad_to_max_length or --label_padding include "
       "ask for, and --packing has none; give one of them");
-  const std::pair<const char*, int64_t> positive[] = {
-      {"max_seq_length", o.max_seq_length},
-      {"pad_to_multiple_of", o.pad_to_multiple_of},
-      {"per_device_train_batch_size", o.per_device_train_batch_size},
-      {"per_device_eval_batch_size", o.per_device_eval_batch_size},
-      {"gradient_accumulation_steps", o.gradient_accumulation_steps},
-      {"logging_steps", o.logging_steps},
-      {"generation_max_new_tokens", o.generation_max_new_tokens},
-      {"loss_scale_window", o.loss_scale_window},
-      {"save_steps", o.save_steps}};
+  const std::pair<const char*, int64_t> positive[] = {{"pad_to_multiple_of", o.pad_to_multiple_of},
+                                                      {"logging_steps", o.logging_steps},
+                                                      {"loss_scale_window", o.loss_scale_window},
+                                                      {"save_steps", o.save_steps}};
   validate_layout(o);
   for (const auto& [name, value] : positive) {
     require(value >= 1, "--", name, " is ", value, "; it must be at least 1");

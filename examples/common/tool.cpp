@@ -26,7 +26,8 @@ int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
   } catch (const std::filesystem::filesystem_error& error) {
     return stop(ErrorCode::kDataLoss, error.what());
   } catch (const std::exception& error) {
-    return stop(ErrorCode::kInternal, error.what());
+    const std::string what = error.what();  // LibTorch's go on with its stack
+    return stop(ErrorCode::kInternal, what.substr(0, what.find('\n')));
   }
 }
 

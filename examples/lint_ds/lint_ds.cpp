@@ -101,7 +101,14 @@ int run_lint_ds(const std::vector<std::string>& arguments, std::ostream& out, st
     }
     check(!files.empty(), ErrorCode::kInvalidArgument, "name the files: tessera-lint-ds FILE...");
     bool good = true;
-    for (const std::string& file : files) good = lint(file, o, out) && good;
+    for (const std::string& file : files) {
+      try {
+        good = lint(file, o, out) && good;
+      } catch (const Error& error) {  // the others are read all the same
+        out << error.what() << "\n";
+        good = false;
+      }
+    }
     return good ? 0 : exit_code(ErrorCode::kInvalidArgument);
   });
 }

@@ -6,6 +6,7 @@
 #include "examples/common/layout.h"
 #include "examples/common/memory_advice.h"
 #include "tessera/core/error.h"
+#include "tessera/core/json.h"
 
 namespace tessera::programs {
 namespace {
@@ -143,6 +144,29 @@ std::string fit_text(const Fit& fit, const Place& place) {
                            : std::string("faster, but they need more:\n");
   for (const Candidate& candidate : fit.faster) text += line_of(candidate);
   return text;
+}
+
+std::string fit_json(const Fit& fit, const Place& place) {
+  JsonWriter json(2);
+  const auto list = [&](const char* name, const std::vector<Candidate>& candidates) {
+    json.key(name).begin_array();
+    for (const Candidate& candidate : candidates) {
+      json.begin_object()
+          .field("flags", candidate.flags)
+          .field("step_time_s", candidate.run.time.total())
+          .field("tokens_per_second", candidate.run.tokens_per_s)
+          .field("needed_bytes", candidate.needed)
+          .end_object();
+    }
+    json.end_array();
+  };
+  json.begin_object()
+      .field("card", place.card.name)
+      .field("card_bytes", place.card.memory_bytes)
+      .field("tried", fit.tried);
+  list("fits", fit.fits);
+  list(fit.fits.empty() ? "least" : "faster", fit.faster);
+  return json.end_object().text() + "\n";
 }
 
 }  // namespace tessera::programs

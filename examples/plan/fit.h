@@ -24,5 +24,6 @@ struct Fit {
 Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place);
 
 std::string fit_text(const Fit& fit, const Place& place);
+std::string fit_json(const Fit& fit, const Place& place);
 
 }  // namespace tessera::programs

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "examples/common/layout.h"
+#include "tessera/backends/check_config.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
 
@@ -20,6 +21,18 @@ bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_
 double peak_of(const Card& card, const TrainOptions& o) {
   if (o.dtype != "fp32") return card.half_flops;
   return o.tf32 ? card.tf32_flops : card.fp32_flops;
+}
+
+// What else no run would take.
+void check_rows(const Prepared& model, const TrainOptions& o) {
+  constexpr int64_t kTokens = int64_t{1} << 30;
+  check(o.per_device_train_batch_size <= kTokens / o.max_seq_length, ErrorCode::kInvalidArgument,
+        "a micro-batch of ", o.per_device_train_batch_size, " rows of ", o.max_seq_length,
+        " tokens is too large; 2^30 tokens are the most");
+  const int64_t positions = model.config().max_positions;
+  check(positions == 0 || o.packing || o.max_seq_length <= positions, ErrorCode::kInvalidArgument,
+        "--max_seq_length ", o.max_seq_length, ": model ", model.config().name, " has ", positions,
+        " positions");
 }
 
 double tokens_of_micro_batch(const TrainOptions& o) {
@@ -94,6 +107,7 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
 
 RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& place) {
   validate_layout(o);
+  check_rows(model, o);
   RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(place.ranks))};
   const int64_t needed = o.pipeline_parallel * o.tensor_parallel * run.mesh.data;
   check(needed == place.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ",
@@ -102,6 +116,7 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   run.global_batch = o.global_batch_size(run.mesh.data);
   LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
   plan.on_gpu = !place.card.device.empty();
+  check_config(plan.parallel, plan.mesh);
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.max_seq_length);

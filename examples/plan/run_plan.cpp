@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "examples/common/deepspeed.h"
+#include "examples/common/foreign_config.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/tool.h"
 #include "examples/plan/bandwidths.h"
@@ -114,21 +115,25 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   check_values(o);
   if (train.ranks > 1 && !train_flags.given("strategy")) train.strategy = "ddp";
   if (!train.deepspeed.empty()) {
+    refuse_foreign_config(train.deepspeed);
     apply_deepspeed(DeepSpeedFile::read(train.deepspeed), train.ranks, train, train_flags);
   }
   if (train_flags.print_config_requested()) {
     out << train_flags.config_json() << "\n";
     return 0;
   }
+  check(train.ranks >= 1 && train.ranks <= 65536, ErrorCode::kInvalidArgument, "--ranks is ",
+        train.ranks, "; it must be at least 1 and at most 65536");
   Place place{.ranks = train.ranks};
   const bool on_cpu = o.card == "cpu" || (o.card == "auto" && gpu_count() == 0);
   place.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.ranks : 8;
   place.card = card_of(o, std::min(place.ranks_of_host, place.ranks));
   if (o.efficiency > 0) place.efficiency = o.efficiency;
+  train.ranks = 1;  // of the place now: those that are threads have a limit
   const Prepared model = prepare_shapes(train, program);
   if (o.fit) {
     const Fit fit = find_fit(model, train, place);
-    out << fit_text(fit, place);
+    out << (o.as_json ? fit_json(fit, place) : fit_text(fit, place));
     return fit.fits.empty() ? exit_code(ErrorCode::kResourceExhausted) : 0;
   }
   const RunPlan run = plan_run(model, train, place);

@@ -1,6 +1,8 @@
 // tessera-plan as a user meets it.
+#include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "examples/plan/run_plan.h"
 #include "tessera/core/json.h"
@@ -105,6 +107,51 @@ TEST_CASE("tessera-plan ends with 3 where the layout does not fit, with 2 for wh
   CHECK(ask("--model_config bloom-560m --ranks 3 --tensor_parallel 2").code == 2);
   CHECK(ask("--model_config bloom-560m --ranks 6 --tensor_parallel 6").code == 2);
   CHECK(ask("--ranks 2").code == 2);
+}
+
+TEST_CASE("tessera-plan refuses what no run would take, in one line") {
+  const TempDir folder;
+  const std::string yaml = folder.write("fsdp.yaml", "distributed_type: FSDP\nnum_processes: 2\n");
+  const std::pair<std::string, const char*> bad[] = {
+      {"bloom-560m --per_device_train_batch_size 0", "at least 1"},
+      {"bloom-560m --max_seq_length -1", "at least 1"},
+      {"bloom-560m --per_device_train_batch_size 1000000000000 --max_seq_length 1000000000",
+       "too large"},
+      {"gpt2 --max_seq_length 4096", "1024 positions"},
+      {"bloom-560m --ranks 0", "--ranks is 0"},
+      {"bloom-560m --ranks 2 --strategy zero2 --offload optimizer+params", "zero3"},
+      {"bloom-560m --ranks 2 --strategy single", "use ddp"},
+      {"bloom-560m --ranks 2 --pipeline_parallel 2 --pipeline_chunks 2", "chunks"},
+      {"bloom-560m --sequence_parallel", "tensor axis"},
+      {"bloom-560m --deepspeed " + yaml, "a configuration of accelerate"}};
+  for (const auto& [flags, piece] : bad) {
+    const Answer answer = ask("--card h200 --model_config " + flags);
+    INFO(flags << ": " << answer.err);
+    CHECK(answer.code == 2);
+    CHECK(answer.err.find(piece) != std::string::npos);
+    CHECK(std::count(answer.err.begin(), answer.err.end(), '\n') == 1);
+  }
+  CHECK(
+      ask("--card h200 --model_config bloom-7b1 --dtype bf16 --strategy zero3 --ranks 1024").code ==
+      0);
+}
+
+TEST_CASE("tessera-plan --fit --json names the same layouts as objects") {
+  const std::string job =
+      "--model_config llama-3.2-1b --dtype bf16 --card h200 --per_device_train_batch_size 8 --fit ";
+  const Json fit = json_of(job + "--memory_gib 16"), none = json_of(job + "--memory_gib 2");
+  const std::string text = ask(job + "--memory_gib 16").out;
+  REQUIRE(fit.at("fits").size() == 1);
+  REQUIRE(fit.at("faster").size() == 3);
+  const Json best = fit.at("fits").at(0);
+  CHECK(text.find(best.at("flags").as_string()) < text.find("faster, but"));
+  CHECK(best.at("needed_bytes").as_double() < 16.0 * (1 << 30));
+  for (const Json& faster : fit.at("faster").items()) {
+    CHECK(faster.at("needed_bytes").as_double() > 16.0 * (1 << 30));
+    CHECK(faster.at("step_time_s").as_double() <= best.at("step_time_s").as_double() * 1.01);
+  }
+  CHECK(none.at("fits").size() == 0);
+  CHECK(none.at("least").size() == 3);
 }
 
 TEST_CASE("tessera-plan --fit names the fastest layout that fits, and what faster ones need") {
