@@ -92,13 +92,14 @@ constexpr Measured kMeasured[] = {
      "--gradient_checkpointing"},
     {2, 100.8,
      "bloom-560m --dtype bf16 --per_device_train_batch_size 4 --gradient_accumulation_steps 8 "
-     "--pipeline_parallel 2"},
+     "--pipeline_parallel 2 --pipeline_balance flops"},
     {2, 28.7, "bloom-560m --dtype bf16 --per_device_train_batch_size 8 --tensor_parallel 2"},
     {2, 68.8, "llama-3.2-1b --dtype bf16 --per_device_train_batch_size 8 --strategy fsdp"},
     {2, 37.0, "llama-3.2-1b --dtype bf16 --per_device_train_batch_size 4 --strategy zero1"},
     {2, 44.9,
      "bloom-560m --dtype bf16 --per_device_train_batch_size 4 --gradient_accumulation_steps 4 "
-     "--pipeline_parallel 2 --pipeline_schedule gpipe --pipeline_vocabulary shared"},
+     "--pipeline_parallel 2 --pipeline_schedule gpipe --pipeline_vocabulary shared "
+     "--pipeline_balance flops"},
     {2, 43.4,
      "llama-3.2-1b --dtype bf16 --per_device_train_batch_size 8 --tensor_parallel 2 "
      "--sequence_parallel"},
@@ -128,7 +129,7 @@ double step_cpu_seconds(const TrainOptions& o) {
   double begin = 0, seconds = 0;
   test::run_ranks(static_cast<int>(o.ranks), [&](Communicator& world) {
     DeviceMesh mesh(world, mesh_extents(o, world.size()));
-    auto strategy = make_strategy(parallel_config(o), mesh);
+    auto strategy = make_strategy(parallel_config(model, o), mesh);
     strategy->attach(model.model, {}, make_adamw({}));
     const at::Tensor ids = at::arange(rows * length).remainder_(997).view({rows, length});
     const std::vector<MicroBatch> batches(static_cast<size_t>(o.gradient_accumulation_steps),
