@@ -61,10 +61,17 @@ std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, in
   }
 }
 
-std::vector<MemoryPlan> own_plans(const Prepared& run, int64_t ranks, bool on_gpu) {
-  return plan_or_warn(plan_of(run, run.options, ranks, on_gpu),
-                      least_shape(run, run.options, on_gpu), Card{},
-                      least_between(run, run.options, on_gpu));
+std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
+                                 bool on_gpu) {
+  return plan_or_warn(plan_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
+                      least_between(run, o, on_gpu));
+}
+
+TrainOptions with_rows_of_at_most(int64_t most, TrainOptions o) {
+  for (int64_t* rows : {&o.per_device_train_batch_size, &o.per_device_eval_batch_size}) {
+    *rows = std::min(*rows, most);
+  }
+  return o;
 }
 
 std::string describe(const MemoryPlan& need) {
@@ -82,7 +89,7 @@ std::string describe(const MemoryPlan& need) {
 }  // namespace
 
 std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
-  const std::vector<MemoryPlan> stages = own_plans(run, ranks, on_gpu);
+  const std::vector<MemoryPlan> stages = plans_of(run, run.options, ranks, on_gpu);
   return stages.empty() ? "memory is not planned" : describe(most_of(stages));
 }
 
@@ -94,26 +101,38 @@ AvailableMemory available_memory(at::Device device) {
 bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
                   const AvailableMemory& available) {
   const bool on_gpu = !device.is_cpu();
-  double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
-  const std::vector<MemoryPlan> stages = own_plans(run, ranks, on_gpu);
-  for (const MemoryPlan& stage : stages) {
-    wanted = std::max(wanted, stage.tensors());
-    on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
-               static_cast<double>(ranks_on_host) / static_cast<double>(stages.size());
-  }
-  const auto refuse = [&](double needed, double there, const std::string& what) {
-    if (needed <= there) return;
-    fail(ErrorCode::kResourceExhausted,
-         memory_advice(
-             run, ranks,
-             concat(what, " need ", mebibytes(needed), ", ", mebibytes(there), " are available"),
-             on_gpu));
+  // What is missing, or "".
+  const auto missing = [&](const std::vector<MemoryPlan>& stages) -> std::string {
+    double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
+    for (const MemoryPlan& stage : stages) {
+      wanted = std::max(wanted, stage.tensors());
+      on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
+                 static_cast<double>(ranks_on_host) / static_cast<double>(stages.size());
+    }
+    const auto host = static_cast<double>(available.host),
+               card = static_cast<double>(available.device);
+    if (on_host > host) {
+      return concat(ranks_on_host, " rank(s) on this host need ", mebibytes(on_host), ", ",
+                    mebibytes(host), " are available");
+    }
+    if (!on_gpu || wanted <= card) return "";
+    return concat("a rank's tensors on ", device_name(device), " need ", mebibytes(wanted), ", ",
+                  mebibytes(card), " are available");
   };
-  refuse(on_host, static_cast<double>(available.host),
-         concat(ranks_on_host, " rank(s) on this host"));
-  if (on_gpu) {
-    refuse(wanted, static_cast<double>(available.device),
-           concat("a rank's tensors on ", device_name(device)));
+  const TrainOptions& o = run.options;
+  // A plan takes time in proportion to the rows, so what cannot fit is found with fewer of them.
+  const int64_t most = std::max(o.per_device_train_batch_size, o.per_device_eval_batch_size);
+  for (int64_t rows = 16384; rows < most; rows *= 8) {
+    const std::string text = missing(plans_of(run, with_rows_of_at_most(rows, o), ranks, on_gpu));
+    check(text.empty(), ErrorCode::kResourceExhausted, "with micro-batches of only ", rows,
+          " rows ", text, ". --per_device_train_batch_size is ", o.per_device_train_batch_size,
+          ", --per_device_eval_batch_size ", o.per_device_eval_batch_size,
+          ": choose less (tessera-plan --fit finds what fits)");
+  }
+  const std::vector<MemoryPlan> stages = plans_of(run, o, ranks, on_gpu);
+  const std::string text = missing(stages);
+  if (!text.empty()) {
+    fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, text, on_gpu));
   }
   return !stages.empty();
 }

@@ -222,6 +222,11 @@ TEST_CASE("the lint has one line a finding and exit code 2") {
   CHECK(contains(lint({"--auto"}, 0), "zero_optimization.reduce_bucket_size\n"));
   CHECK(contains(lint({}, 2), "name the files"));
   CHECK(contains(lint({kFolder + "none.json"}, 2), "none.json"));
+  const std::string others =
+      lint({kFolder, kFolder + "none.json", valid + "01-batch-sizes.json"}, 2);
+  CHECK(contains(others, "not a regular file"));
+  CHECK(contains(others, "none.json"));
+  CHECK(contains(others, "01-batch-sizes.json: the same on"));
   const TempDir dir;
   const std::string several =
       dir.write("several.json", "{\n\"train_batch_size\": \"4\",\n\"bf16\": true,\n\"tpyo\": 1\n}");
@@ -270,6 +275,8 @@ mode = "full"
                  "PROGRAM --strategy fsdp --tensor_parallel 2 --pipeline_schedule interleaved "
                  "--gradient_checkpointing --dtype bf16 --per_device_train_batch_size 8 "
                  "--max_seq_length 2048"));
+  const std::string before = dir.write("before.toml", "[training]\nbatch_size = 4\n");  // of 2024
+  CHECK(contains(*answer_foreign_config(before), "--per_device_train_batch_size 4"));
   CHECK_FALSE(answer_foreign_config("ds_config.json").has_value());
 }
 
