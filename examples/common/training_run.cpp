@@ -151,10 +151,10 @@ void TrainingRun::plan() {
     measure_balance(prepared_, *mesh_, config);
     strategy_ = make_strategy(config, *mesh_);
   }
-  if (mesh_->extent(Axis::kPipeline) > 1) {
+  if (reports() && mesh_->extent(Axis::kPipeline) > 1) {
     const auto parts = partition(prepared_.model, config.pipeline, mesh_->extent(Axis::kPipeline),
                                  config.gradient_checkpointing);
-    if (reports()) log(LogLevel::kInfo, "pipeline stages of ", counts_text(parts), " blocks");
+    log(LogLevel::kInfo, "pipeline stages of ", counts_text(parts), " blocks");
   }
 }
 
