@@ -41,6 +41,9 @@ constexpr const char* kMetricsFiles =
 constexpr const char* kStrategyFlags = "choose with --strategy, --dtype and --offload";
 constexpr const char* kDdp = "gradients of every parameter are reduced in buckets as they come";
 constexpr const char* kHalfEval = "evaluation runs in --dtype, as training does";
+constexpr const char* kAdapters =
+    "the programs train every parameter; a module of your own can hold adapters and freeze the "
+    "rest (docs/extending.md)";
 constexpr const char* kLevel = "set the environment variable TESSERA_LOG_LEVEL instead";
 
 constexpr F kFlags[] = {
@@ -252,6 +255,21 @@ constexpr F kFlags[] = {
     refused("ddp_backend", "*", "use --backend auto, local, mpi, tcp or nccl"),
     refused("ddp_timeout", "*", "set the environment variable TESSERA_COLLECTIVE_TIMEOUT_S"),
     no_effect("local_rank", "*", "the launcher's environment says it"),
+
+    // Adapters.
+    no_effect("use_peft", "false", kOff),
+    no_effect("use_lora", "false", kOff),
+    no_effect("lora", "false", kOff),
+    refused("use_peft", "*", kAdapters),
+    refused("use_lora", "*", kAdapters),
+    refused("lora", "*", kAdapters),
+    refused("lora_r", "*", kAdapters),
+    refused("lora_rank", "*", kAdapters),
+    refused("lora_alpha", "*", kAdapters),
+    refused("lora_dropout", "*", kAdapters),
+    refused("lora_target_modules", "*", kAdapters),
+    refused("load_in_8bit", "*", kAdapters),
+    refused("load_in_4bit", "*", kAdapters),
 
     // The hub.
     no_effect("push_to_hub", "false", kOff),

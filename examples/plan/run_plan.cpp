@@ -1,6 +1,10 @@
 #include "examples/plan/run_plan.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <iterator>
 #include <ostream>
 #include <utility>
 
@@ -20,21 +24,23 @@ namespace tessera::programs {
 namespace {
 
 struct PlanOptions {
-  std::string task = "squad", card = "auto", bandwidths;
+  std::string task = "squad", card = "auto", bandwidths, gpu_memory;
   int64_t gpus_per_host = 0;
-  double memory_gib = 0, link_gb_per_s = 0, network_gb_per_s = 0, host_gb_per_s = 0;
+  double link_gb_per_s = 0, network_gb_per_s = 0, host_gb_per_s = 0;
   double efficiency = 0;
   bool as_json = false, fit = false;
 };
+
+std::vector<std::string> task_names() { return {"squad", "causal", "classification"}; }
 
 void add_flags(FlagSet& flags, PlanOptions& o) {
   std::vector<std::string> cards = card_names();
   cards.insert(cards.begin(), "auto");
   flags.section("Plan (all other flags are those of the fine-tuning program)");
-  flags.add("task", &o.task, "which program would run", {"squad", "causal", "classification"});
+  flags.add("task", &o.task, "which program would run", task_names());
   flags.add("card", &o.card, "what a rank runs on; auto: this host's", cards);
   flags.add("gpus_per_host", &o.gpus_per_host, "ranks that share a host; 0: 8, all on the CPU");
-  flags.add("memory_gib", &o.memory_gib, "of one rank, instead of the card's");
+  flags.add("gpu_memory", &o.gpu_memory, "of one GPU, instead of the card's: 80GiB, 24000MB");
   flags.add("bandwidths", &o.bandwidths,
             "FILE that tessera-env --json or bench_collectives --benchmark_format=json wrote");
   flags.add("link_gb_per_s", &o.link_gb_per_s, "between the GPUs of a host, bus bandwidth");
@@ -44,6 +50,23 @@ void add_flags(FlagSet& flags, PlanOptions& o) {
   flags.add("fit", &o.fit,
             "search layouts and micro-batches for the fastest that fits, at this global batch");
   flags.add("json", &o.as_json, "one JSON object instead of tables");
+}
+
+// Of "80GiB", "24000 MB", "1.5tib".
+double memory_bytes(const std::string& text) {
+  constexpr std::pair<const char*, double> kUnits[] = {
+      {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}};
+  double number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  std::string unit(end, last);
+  std::erase(unit, ' ');
+  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto known = std::ranges::find(kUnits, unit, [](const auto& one) { return one.first; });
+  check(error == std::errc() && number > 0 && std::isfinite(number) && known != std::end(kUnits),
+        ErrorCode::kInvalidArgument, "--gpu_memory: expected a number above 0 and its unit (MiB, ",
+        "GiB, TiB, MB, GB or TB), as 80GiB, found '", text, "'");
+  return number * known->second;
 }
 
 Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
@@ -56,7 +79,7 @@ Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
     const std::string device = device_name(at::Device(at::kCUDA, 0));
     const auto known = card_of_device(device);
     check(known.has_value(), ErrorCode::kInvalidArgument, "--card: ", device,
-          " is not known; name one that is like it, with --memory_gib");
+          " is not known; name one that is like it, with --gpu_memory");
     card = *known;
   }
   if (card.device.empty()) {
@@ -64,10 +87,14 @@ Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
         static_cast<double>(available_host_memory()) / static_cast<double>(ranks_of_host);
   }
   if (!o.bandwidths.empty()) read_bandwidths(o.bandwidths, card);
+  if (!o.gpu_memory.empty()) {
+    check(!card.device.empty(), ErrorCode::kInvalidArgument, "--gpu_memory ", o.gpu_memory,
+          " is a GPU's, and --card ", o.card, " is this host without one; name a GPU, --card h100");
+    card.memory_bytes = memory_bytes(o.gpu_memory);
+  }
   const auto replace = [](double value, double unit, double& to) {
     if (value > 0) to = value * unit;
   };
-  replace(o.memory_gib, 1 << 30, card.memory_bytes);
   replace(o.link_gb_per_s, 1e9, card.link_bytes_per_s);
   replace(o.network_gb_per_s, 1e9, card.network_bytes_per_s);
   replace(o.host_gb_per_s, 1e9, card.host_bytes_per_s);
@@ -77,7 +104,6 @@ Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
 void check_values(const PlanOptions& o) {
   const std::pair<const char*, double> not_negative[] = {
       {"gpus_per_host", static_cast<double>(o.gpus_per_host)},
-      {"memory_gib", o.memory_gib},
       {"link_gb_per_s", o.link_gb_per_s},
       {"network_gb_per_s", o.network_gb_per_s},
       {"host_gb_per_s", o.host_gb_per_s},
@@ -97,29 +123,32 @@ Program program_of(const std::string& task) {
 }
 
 int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  PlanOptions o;
+  FlagSet task_flag("tessera-plan", "");  // which program's flags the others are
+  task_flag.add("task", &o.task, "", task_names());
+  task_flag.parse_known(arguments);
+  const Program program = program_of(o.task);
   FlagSet flags(
       "tessera-plan",
       "What a run would hold and send, before anything is loaded. --ranks N: of the job.");
-  PlanOptions o;
-  add_flags(flags, o);
-  const std::vector<std::string> passed = flags.parse_known(arguments);
-  const Program program = program_of(o.task);
-  FlagSet train_flags("tessera-plan", "");
   TrainOptions train;
-  add_train_flags(train_flags, train, program);
+  add_flags(flags, o);
+  add_train_flags(flags, train, program);
+  flags.parse(arguments);
   if (flags.help_requested()) {
-    out << flags.help() << train_flags.help();
+    out << flags.help();
     return 0;
   }
-  train_flags.parse(passed);
+  check(program_of(o.task) == program, ErrorCode::kInvalidArgument,
+        "--task: say it on the command line, not in the file of --config");
   check_values(o);
-  if (train.ranks > 1 && !train_flags.given("strategy")) train.strategy = "ddp";
+  if (train.ranks > 1 && !flags.given("strategy")) train.strategy = "ddp";
   if (!train.deepspeed.empty()) {
     refuse_foreign_config(train.deepspeed);
-    apply_deepspeed(DeepSpeedFile::read(train.deepspeed), train.ranks, train, train_flags);
+    apply_deepspeed(DeepSpeedFile::read(train.deepspeed), train.ranks, train, flags);
   }
-  if (train_flags.print_config_requested()) {
-    out << train_flags.config_json() << "\n";
+  if (flags.print_config_requested()) {
+    out << flags.config_json() << "\n";
     return 0;
   }
   check(train.ranks >= 1 && train.ranks <= 65536, ErrorCode::kInvalidArgument, "--ranks is ",

@@ -1,10 +1,12 @@
 // tessera-plan as a user meets it.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <sstream>
 #include <utility>
 
 #include "examples/plan/run_plan.h"
+#include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -109,6 +111,38 @@ TEST_CASE("tessera-plan ends with 3 where the layout does not fit, with 2 for wh
   CHECK(ask("--ranks 2").code == 2);
 }
 
+TEST_CASE("tessera-plan takes the memory of a GPU by hand") {
+  const std::string job = "--model_config llama-3.2-1b --dtype bf16 --card h200 --gpu_memory ";
+  const std::pair<const char*, double> good[] = {
+      {"80GiB", 80 * 0x1p30},   {"81559MiB", 81559 * 0x1p20},
+      {"0.5TiB", 0.5 * 0x1p40}, {"24GB", 24e9},
+      {"24000mb", 24e9},        {"1.5TB", 1.5e12}};
+  for (const auto& [text, bytes] : good) {
+    INFO(text);
+    CHECK(json_of(job + text).at("card_bytes").as_double() == bytes);
+  }
+  const Json whole = json_of("--model_config llama-3.2-1b --dtype bf16 --card h200");
+  const double needed = whole.at("stages").at(0).at("device_bytes").as_double();
+  CHECK(ask(job + concat(std::ceil(needed / 1e6), "MB")).code == 0);
+  const Answer small = ask(job + concat(std::floor(needed / 1e6), "MB"));
+  CHECK(small.code == 3);
+  CHECK(small.err.find("does not fit into") != std::string::npos);
+  CHECK(ask(job + "1MiB --fit").code == 3);
+  for (const std::string bad : {"80", "GiB", "80G", "80Gib/s", "-80GiB", "0GiB", "nanGiB", "infGiB",
+                                "1e999GiB", "80GiB8"}) {
+    const Answer answer = ask(job + bad);
+    INFO(bad << ": " << answer.err);
+    CHECK(answer.code == 2);
+    CHECK(answer.out.empty());
+    CHECK(answer.err.find("as 80GiB, found '" + bad + "'") != std::string::npos);
+  }
+  const Answer host = ask("--model_config gpt2 --card cpu --gpu_memory 8GiB");
+  CHECK(host.code == 2);
+  CHECK(host.err.find("name a GPU") != std::string::npos);
+  CHECK(ask("--model_config gpt2 --card h200 --gpu_memroy 8GiB").err.find("--gpu_memory") !=
+        std::string::npos);
+}
+
 TEST_CASE("tessera-plan refuses what no run would take, in one line") {
   const TempDir folder;
   const std::string yaml = folder.write("fsdp.yaml", "distributed_type: FSDP\nnum_processes: 2\n");
@@ -123,6 +157,7 @@ TEST_CASE("tessera-plan refuses what no run would take, in one line") {
       {"bloom-560m --ranks 2 --strategy single", "use ddp"},
       {"bloom-560m --ranks 2 --pipeline_parallel 2 --pipeline_chunks 2", "chunks"},
       {"bloom-560m --sequence_parallel", "tensor axis"},
+      {"bloom-560m --lora", "train every parameter"},
       {"bloom-560m --deepspeed " + yaml, "a configuration of accelerate"}};
   for (const auto& [flags, piece] : bad) {
     const Answer answer = ask("--card h200 --model_config " + flags);
@@ -139,8 +174,8 @@ TEST_CASE("tessera-plan refuses what no run would take, in one line") {
 TEST_CASE("tessera-plan --fit --json names the same layouts as objects") {
   const std::string job =
       "--model_config llama-3.2-1b --dtype bf16 --card h200 --per_device_train_batch_size 8 --fit ";
-  const Json fit = json_of(job + "--memory_gib 16"), none = json_of(job + "--memory_gib 2");
-  const std::string text = ask(job + "--memory_gib 16").out;
+  const Json fit = json_of(job + "--gpu_memory 16GiB"), none = json_of(job + "--gpu_memory 2GiB");
+  const std::string text = ask(job + "--gpu_memory 16GiB").out;
   REQUIRE(fit.at("fits").size() == 1);
   REQUIRE(fit.at("faster").size() == 3);
   const Json best = fit.at("fits").at(0);
@@ -155,7 +190,8 @@ TEST_CASE("tessera-plan --fit --json names the same layouts as objects") {
 }
 
 TEST_CASE("tessera-plan --fit names the fastest layout that fits, and what faster ones need") {
-  const std::string job = "--model_config llama-3.2-1b --dtype bf16 --card h200 --memory_gib 16 ";
+  const std::string job =
+      "--model_config llama-3.2-1b --dtype bf16 --card h200 --gpu_memory 16GiB ";
   const Answer fit = ask(job + "--ranks 1 --per_device_train_batch_size 8 --fit");
   CHECK(fit.code == 0);
   const auto flags_after = [&](const std::string& title, int line) {
@@ -174,7 +210,7 @@ TEST_CASE("tessera-plan --fit names the fastest layout that fits, and what faste
 
 TEST_CASE("tessera-plan --fit says when nothing fits, and keeps the global batch") {
   const Answer none =
-      ask("--model_config bloom-7b1 --dtype bf16 --card h200 --memory_gib 4 --ranks 1 --fit");
+      ask("--model_config bloom-7b1 --dtype bf16 --card h200 --gpu_memory 4GiB --ranks 1 --fit");
   CHECK(none.code == 3);
   CHECK(none.out.starts_with("none of "));
   const Answer two =
