@@ -21,8 +21,8 @@ header{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:baseline;padding-top
 h1{font-size:1.6rem;margin:0;flex:1 1 auto;line-height:1.2}
 h2{font-size:1.15rem;margin:40px 0 4px;line-height:1.3}
 p{margin:4px 0 12px;max-width:75ch;color:var(--soft)}
-nav{padding-top:12px;padding-bottom:4px;font-size:.87rem;line-height:2}
-nav a{color:var(--c1);text-decoration:none;margin-right:14px;white-space:nowrap}
+nav{padding-top:12px;padding-bottom:4px;font-size:.87rem}
+nav a{color:var(--c1);text-decoration:none;margin-right:14px;display:inline-block;line-height:1.4;padding:4px 0}
 nav a:hover{text-decoration:underline}
 .switch{font-size:.87rem;color:var(--soft);cursor:pointer;white-space:nowrap}
 .switch input{accent-color:var(--c1);margin:0 6px 0 0;vertical-align:-2px}

@@ -276,8 +276,8 @@ Table largest_batch_table(const Study& study) {
     if (const auto fails = group.median("out_of_memory_batch_size")) too_large[&group] = *fails;
   }
   TableBuilder table(study, "7e", "Largest batch per device at a constant global batch",
-                     "The largest that trained, and the smallest above it that ran out of memory "
-                     "where one was tried.");
+                     "The largest that trained, and the smallest above it that ran out of memory; "
+                     "where none did, a larger one may fit.");
   table.fact("strategy", "strategy")
       .number("world_size", "ranks", 1, 0)
       .fact("gradient_checkpointing", "checkpointing")

@@ -60,6 +60,11 @@ void TableBuilder::row(const Group& group) {
     row.cells.push_back(std::move(cell));
   }
   row.mark = study_.marks.of(group.first());
+  if (group.first().times_resumed > 0) {
+    note(concat(group.name,
+                ": went on from a checkpoint; steps, times, rates and mean loss are "
+                "those of the last part"));
+  }
   table_.rows.push_back(std::move(row));
 }
 

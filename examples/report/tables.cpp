@@ -1,6 +1,7 @@
 #include "examples/report/tables.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "examples/report/table_builder.h"
 #include "tessera/core/error.h"
@@ -40,6 +41,11 @@ std::string pinned_of(const Group& group) {
   return group.text("pin_memory") == "true" ? "yes" : "no";
 }
 
+std::string data_of(const Group& group) {
+  const std::string path = group.text("dataset");
+  return path.substr(path.rfind('/') + 1);
+}
+
 std::string dtype_of(const Group& group) { return group.text("parameter_dtype"); }
 
 // Evaluation number i, from 0: the (lower) median of the repeats.
@@ -65,7 +71,8 @@ TableBuilder::Number mfu_like(const Study& study) {
   };
 }
 
-// One column an evaluation; of many only the first, the middle and the last.
+// One column an evaluation; of many only the first, the middle and the last. Slices of the data
+// count epochs anew: their columns are named by the step.
 void evaluation_columns(TableBuilder& table, const Study& study) {
   size_t most = 0;
   const Run* longest = nullptr;
@@ -74,7 +81,9 @@ void evaluation_columns(TableBuilder& table, const Study& study) {
     most = std::max(most, run.evaluations.size());
   }
   if (longest == nullptr) return;
-  const std::vector<double> epochs = longest->evaluations.column("epoch");
+  const std::vector<double> epochs = longest->evaluations.column("epoch"),
+                            steps = longest->evaluations.column("step");
+  const bool anew = std::ranges::adjacent_find(epochs, std::greater_equal<>()) != epochs.end();
   constexpr size_t kMostColumns = 5;
   std::vector<size_t> shown;
   for (size_t i = 0; i < most; ++i) {
@@ -83,7 +92,8 @@ void evaluation_columns(TableBuilder& table, const Study& study) {
   for (const size_t i : shown) {
     table.number(
         concat("eval_loss_", i + 1),
-        concat("eval loss, epoch ", number_text(epochs[i], epochs[i] < 10 ? 2 : 1)),
+        anew ? concat("eval loss, step ", number_text(steps[i], 0))
+             : concat("eval loss, epoch ", number_text(epochs[i], epochs[i] < 10 ? 2 : 1)),
         [i](const Group& group) { return evaluation(group, "eval_loss", i); }, 1, 4);
   }
 }
@@ -219,11 +229,7 @@ Table pinned_table(const Study& study) {
   TableBuilder table(study, "3", "Pinned memory",
                      "Offloaded state in page-locked or in ordinary host memory.");
   table.fact("model", "model")
-      .text("dataset", "data",
-            [](const Group& group) {
-              const std::string path = group.text("dataset");
-              return path.substr(path.rfind('/') + 1);
-            })
+      .text("dataset", "data", data_of)
       .text("pin_memory", "pinned", pinned_of)
       .fact("exp", "configuration")
       .number(
@@ -243,8 +249,8 @@ Table offload_table(const Study& study) {
   const std::string memory = gpu ? "GPU" : "CPU";
   TableBuilder table(study, "4", "ZeRO stage and offload",
                      concat("Memory savings (a - b) / a of the ", memory,
-                            " peak and runtime change (b - a) / a of the median step, where a is "
-                            "the baseline."));
+                            " peak, changes (b - a) / a of the median step and of the runtime, "
+                            "where a is the baseline."));
   const auto change = [base](const auto& value, double sign) {
     return [base, value, sign](const Group& group) -> std::optional<double> {
       const std::optional<double> a = value(*base), b = value(group);
@@ -255,7 +261,9 @@ Table offload_table(const Study& study) {
   const auto memory_of = [gpu](const Group& group) { return peak_bytes(group, gpu); };
   const auto step_of = [](const Group& group) { return group.median("step_time_median_s"); };
   const auto runtime_of = [](const Group& group) { return group.median("train_runtime"); };
-  table.fact("strategy", "strategy")
+  table.fact("model", "model")
+      .text("dataset", "data", data_of)
+      .fact("strategy", "strategy")
       .text("offload", "offload", offload_of)
       .text("pin_memory", "pinned", pinned_of)
       .number("world_size", "ranks", 1, 0)

@@ -19,7 +19,8 @@ struct MadeRun {
   metrics::Fields end;  // further fields of run_end
   bool ends = true;
   int exit_code = 0;
-  std::vector<double> eval_losses;  // at the end, one an epoch
+  std::vector<double> eval_losses;  // at the end, one an epoch; the last after the last step
+  std::string restored_from;        // the checkpoint it goes on from
 
   MadeRun() {
     start.strategy = "ddp";
@@ -63,6 +64,9 @@ struct MadeRun {
     }
     record.config = {config + "}"};
     recorder.start(record);
+    if (!restored_from.empty()) {
+      recorder.checkpoint({.path = restored_from, .restored_from = restored_from});
+    }
     for (int64_t step = first_step; step < first_step + steps; ++step) {
       metrics::StepRecord r;
       r.step = step;
@@ -78,7 +82,8 @@ struct MadeRun {
     metrics::ResourceRecord resource{.cpu_rss_tree_bytes = cpu_bytes};
     recorder.resource(resource);
     for (size_t i = 0; i < eval_losses.size(); ++i) {
-      recorder.eval({.step = static_cast<int64_t>(i + 1) * 5,
+      const auto later = static_cast<int64_t>(eval_losses.size() - 1 - i);
+      recorder.eval({.step = first_step + steps - 1 - later,
                      .epoch = static_cast<double>(i + 1),
                      .eval_loss = eval_losses[i],
                      .eval_runtime_s = 1,

@@ -102,6 +102,23 @@ TEST_CASE("report: a run that went on from a checkpoint is one run") {
   CHECK(std::ranges::is_sorted(times));
 }
 
+TEST_CASE("report: slices of the data are told apart, and that their times are the last one's") {
+  const TempDir folder;
+  MadeRun made;
+  made.eval_losses = {3};
+  made.write(folder.path("a"));
+  made.first_step = 11;
+  made.restored_from = "checkpoint-10";
+  made.write(folder.path("a"));
+  const Study study(read_runs({folder.path("a")}), "");
+  const Table table = only_table(study, "1");
+  CHECK(*cell(table, "a", "eval_loss_1").number == 3);
+  CHECK(*cell(table, "a", "eval_loss_2").number == 3);
+  const std::string text = to_markdown(table);
+  CHECK(has(text, "| eval loss, step 10 | eval loss, step 20 |"));
+  CHECK(has(text, "- a: went on from a checkpoint"));
+}
+
 TEST_CASE("report: a torn last line is left out, any other is named") {
   const TempDir folder;
   MadeRun().write(folder.path("a"));

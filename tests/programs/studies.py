@@ -2,6 +2,7 @@
 
 Usage: studies.py SOURCE_ROOT BIN_FOLDER
 """
+import csv
 import json
 import os
 import pathlib
@@ -50,6 +51,15 @@ for name in sorted(names):
     report = (out / "report/report.md").read_text()
     check.that(TABLES[name] <= tables, f"{name}: tables {TABLES[name]}, not only {tables}", result)
     check.that(all(row in report for row in verdicts), f"{name}: the report has every row")
+
+# --- columns that only some studies fill
+def column(name, table, key):
+    with (folder / name / f"report/table_{table}.csv").open() as file:
+        return [row[key] for row in csv.DictReader(file)]
+
+
+check.that(all(column("weak_scaling", "5a", "eval_loss")), "weak scaling evaluates")
+check.that({float(degree) for degree in column("offload", "7d", "dp")} == {2, 4}, "offload on two data-parallel degrees")
 
 # --- slices of the data are one run
 events = [json.loads(line) for line in (folder / "small_gpu/train/metrics.jsonl").read_text().splitlines()]
