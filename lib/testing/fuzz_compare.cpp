@@ -189,8 +189,22 @@ class Comparison {
       require(!step.gradients.contains(name) || !step.gradients.at(name).any().item<bool>(),
               "frozen parameter ", name, " has a gradient", at_);
     }
-    if (std::isfinite(step.norm)) check_gradient(step, expected, sample, run);
+    const GradientOf measure = [&](const OracleDtypes& dtypes) {
+      OracleGradient gradient = run(dtypes);
+      for (double part = 2; part <= scale && !overflow_free(gradient); part *= 2) {
+        gradient = oracle_.gradient(batch, scale / part, dtypes);
+        gradient.parts.mul_(part);
+      }
+      return gradient;
+    };
+    if (std::isfinite(step.norm)) {
+      check_gradient(step, expected, overflow_free(sample) ? sample : measure(sample_), measure);
+    }
     check_update(step, before);
+  }
+
+  static bool overflow_free(const OracleGradient& gradient) {
+    return gradient.parts.isfinite().all().item<bool>();
   }
 
   // Far enough from the largest number of a 16-bit dtype for every order of sums.

@@ -94,7 +94,8 @@ constexpr double kRmsSlack = 1.2;
 // the parameter, and a single sample is small by chance in 1 of 12. There kSamples are taken, the
 // further ones with every weight moved by up to a unit in its last place, which is rounding once
 // more; the root of the sum of k squares is below 1/8 of one of the terms in 1 of 10^4 for k = 4
-// and of 6 * 10^7 for k = 8.
+// and of 6 * 10^7 for k = 8. Where the plain model's 16-bit gradients overflow but a strategy's
+// fp32 ones do not, noise is measured at the loss scale over a power of two, which rounds alike.
 constexpr size_t kSamples = 8;
 constexpr double kNoise = 8;
 constexpr double kFloor = 16;
