@@ -96,8 +96,8 @@ int main(int argc, char** argv) {
   try {
     const Command command = parse(argc, argv);
     const FuzzSummary summary = fuzz_layouts(FuzzStrategyFactory(make_strategy), command.options);
-    std::fputs(to_text(summary).c_str(), stdout);
     const bool covered = !command.options.line.empty() || report_rare(summary, command.least);
+    std::fputs(to_text(summary).c_str(), stdout);
     return summary.good() && covered ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "fuzz_layouts: %s\n", error.what());
