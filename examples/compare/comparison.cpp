@@ -201,8 +201,11 @@ void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
   }
   if (row.outcome == Outcome::kFinished) {
     const std::string name = repeat == 1 ? row.name : concat(row.name, ".", repeat);
-    const ChildResult child =
-        row.peer.empty() ? run_child(row, name, row.flags) : run_peer(row, name);
+    ChildResult child = row.peer.empty() ? run_child(row, name, row.flags) : run_peer(row, name);
+    while (repeat == 1 && is_out_of_memory(child) && take_smaller_batch(row)) {
+      row.wall_s += child.wall_s;
+      child = run_child(row, name, row.flags);
+    }
     taken_over_ += child.taken_over ? 1 : 0;
     take(row, child, name);
     if (row.finished() && repeat == 1 && row.peer.empty()) row.formula = formula_of(row);

@@ -38,6 +38,7 @@ class Comparison {
   void choose_launcher();
   void run_row(ComparisonRow& row, int64_t repeat);
   void find_largest_batch(ComparisonRow& row);
+  bool take_smaller_batch(ComparisonRow& row);
   ChildResult run_child(const ComparisonRow& row, const std::string& name,
                         std::vector<std::string> flags);
   ChildResult run_peer(const ComparisonRow& row, const std::string& name);

@@ -116,6 +116,8 @@ std::string comparison_text(const ComparisonView& view) {
   };
   const bool scales = std::ranges::any_of(
       view.rows, [&](const ComparisonRow& row) { return row.ranks != base.ranks; });
+  const bool searched = std::ranges::any_of(
+      view.rows, [](const ComparisonRow& row) { return row.largest.has_value(); });
   const Column name{"row", [](const ComparisonRow& row) { return row.name; }};
   const std::string first = table_text(
       view.rows,
@@ -130,7 +132,7 @@ std::string comparison_text(const ComparisonView& view) {
        {"length", of_work("max_seq_length"), false},
        {"data rows", [](const ComparisonRow& row) { return concat(row.prepared->train.size()); },
         false},
-       {"largest batch", largest_text, false},
+       {"largest batch", largest_text, searched},
        {"final loss", median_of("train_loss_final", "%.6f")},
        {"tokens/s", spread_of("tokens_per_second_median", "%.0f")},
        {"step ms",

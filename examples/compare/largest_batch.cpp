@@ -20,9 +20,17 @@ std::vector<int64_t> candidates(int64_t most, int64_t global, int64_t data_ranks
   return sizes;
 }
 
+// Gives the row this batch of a rank, and the micro-batches that its global batch then needs.
+void take_batch(ComparisonRow& row, int64_t size, int64_t global) {
+  row.options.per_device_train_batch_size = size;
+  set_flag(row.flags, "per_device_train_batch_size", std::to_string(size));
+  settle(row, global);
+}
+
 }  // namespace
 
-// Doubles until memory runs out, then bisects. Each try is a run of two steps.
+// Doubles until memory runs out, then bisects. Each try is a run of two steps of at most two
+// micro-batches: the second adds to gradients that the first has made, further ones need no more.
 void Comparison::find_largest_batch(ComparisonRow& row) {
   const int64_t global = source_.weak_scaling ? 0 : options_.global_batch_size;
   const std::vector<int64_t> sizes = candidates(options_.largest_batch, global, row.mesh().data);
@@ -31,14 +39,15 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
         global);
   LargestBatch found;
   const auto fits = [&](size_t at) {
-    const std::string size = std::to_string(sizes[at]);
-    std::vector<std::string> flags = row.flags;
-    set_flag(flags, "per_device_train_batch_size", size);
-    set_flag(flags, "gradient_accumulation_steps", "1");
+    ComparisonRow tried = row;
+    take_batch(tried, sizes[at], global);
+    std::vector<std::string>& flags = tried.flags;
+    const int64_t passes = std::min<int64_t>(2, tried.options.gradient_accumulation_steps);
+    set_flag(flags, "gradient_accumulation_steps", std::to_string(passes));
     set_flag(flags, "max_steps", "2");
     set_flag(flags, "save_final", "false");
     set_flag(flags, "eval_steps", "-1");
-    const std::string name = row.name + ".batch" + size;
+    const std::string name = concat(row.name, ".batch", sizes[at]);
     const ChildResult child = run_child(row, name, flags);
     std::error_code error;
     std::filesystem::remove_all(options_.output_dir + "/" + name, error);  // no run to be reported
@@ -75,9 +84,22 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
   row.message.clear();
   row.exit_code = 0;
   row.largest = found;
-  row.options.per_device_train_batch_size = found.fits;
-  set_flag(row.flags, "per_device_train_batch_size", std::to_string(found.fits));
-  settle(row, global);
+  take_batch(row, found.fits, global);
+}
+
+// Later steps may have longer rows than the two of a try: a batch that ran out of memory there
+// gives way to one that is smaller by a sixteenth at least. False where there is none.
+bool Comparison::take_smaller_batch(ComparisonRow& row) {
+  if (!row.largest) return false;
+  const int64_t global = source_.weak_scaling ? 0 : options_.global_batch_size;
+  const int64_t failed = row.largest->fits;
+  const std::vector<int64_t> sizes =
+      candidates(failed - std::max<int64_t>(1, failed / kResolution), global, row.mesh().data);
+  row.largest.reset();
+  if (sizes.empty()) return false;
+  row.largest = {.fits = sizes.back(), .does_not_fit = failed};
+  take_batch(row, sizes.back(), global);
+  return true;
 }
 
 }  // namespace tessera::programs

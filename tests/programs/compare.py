@@ -208,6 +208,20 @@ check.that(result.code == 0 and largest >= 2 and row["out_of_memory_batch_size"]
 check.that([path.name for path in out.iterdir() if path.is_dir() and path.name != "logs"] == ["single-1"],
            "tries leave no runs behind")
 
+# --- a batch that fits the first steps but not the run gives way to a smaller one
+with (folder / "ragged.jsonl").open("w") as file:
+    for row in range(3 * 32):
+        file.write(json.dumps({"input_ids": [5 + row % 7] * (8 if row < 64 else 384)}) + "\n")
+out = folder / "ragged"
+result = launch(COMPARE, ["--task", "causal", "--model_config", "bloom-tiny", "--train_ids", str(folder / "ragged.jsonl"), "--shuffle", "false",
+                          "--max_seq_length", "384", "--launcher", "threads", "--max_steps", "3", "--largest_batch", "32", "--global_batch_size", "32",
+                          "--rows", rows_file("one.txt", "1 --strategy single\n"), "--output_dir", str(out)], memory_bytes=760 << 20)
+row = rows_of(out)["single-1"]
+check.that(result.code == 0 and row["verdict"] == "reference" and 1 <= row["largest_batch_size"] < 32 and
+           row["out_of_memory_batch_size"] == 2 * row["largest_batch_size"] and
+           row["gradient_accumulation_steps"] * row["largest_batch_size"] == 32 and
+           f"{row['largest_batch_size']} ({row['out_of_memory_batch_size']} does not fit)" in result.text, f"the largest batch is one that the run fits: {row}", result)
+
 # --- peers: a row says which Python package is missing; tests/readers runs those that are there
 missing = folder / "packages"
 (missing / "transformers").mkdir(parents=True)

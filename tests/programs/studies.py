@@ -61,6 +61,13 @@ def column(name, table, key):
 check.that(all(column("weak_scaling", "5a", "eval_loss")), "weak scaling evaluates")
 check.that({float(degree) for degree in column("offload", "7d", "dp")} == {2, 4}, "offload on two data-parallel degrees")
 
+# --- the largest batch is found where memory ends, and checkpointing makes it larger
+result = run("fsdp", "cpu_largest_batch", str(folder / "largest"))
+largest = [float(size) for size in column("largest", "7e", "per_device_train_batch_size")]
+too_large = [float(size) for size in column("largest", "7e", "out_of_memory_batch_size")]
+check.that(result.code == 0 and len(largest) == 2 and largest[0] < largest[1] and all(a < b for a, b in zip(largest, too_large, strict=True)),
+           f"largest batches {largest}, out of memory at {too_large}", result)
+
 # --- slices of the data are one run
 events = [json.loads(line) for line in (folder / "small_gpu/train/metrics.jsonl").read_text().splitlines()]
 steps = [event["step"] for event in events if event["event"] == "step"]
@@ -83,7 +90,7 @@ for arguments in [(), ("zero_stage", "cpu"), ("tensor", "tpu")]:
 
 # --- rows for GPUs and nodes are possible rows: they are checked without a GPU, up to a file that is not there
 for path in sorted(STUDIES.glob("*/*.txt")):
-    if path.name == "cpu.txt":
+    if path.name.startswith("cpu"):
         continue
     missing = str(folder / "missing.jsonl")
     done = subprocess.run([str(BIN / "tessera-compare"), "--config", str(STUDIES / "gpu.json"), "--task", "causal", "--rows", str(path),
