@@ -67,6 +67,9 @@ LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_siz
 
 BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {
   const int64_t rows = o.per_device_train_batch_size;
+  constexpr int64_t kTokens = int64_t{1} << 30;
+  check(rows <= kTokens / length, ErrorCode::kInvalidArgument, "a micro-batch of ", rows,
+        " rows of ", length, " tokens is too large; 2^30 tokens are the most");
   BatchShape shape{.rows = rows, .length = length};
   if (run.task == Task::kClassification) {
     shape.labels = rows;

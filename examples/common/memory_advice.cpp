@@ -120,9 +120,9 @@ bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
                   mebibytes(card), " are available");
   };
   const TrainOptions& o = run.options;
-  // A plan takes time in proportion to the rows, so what cannot fit is found with fewer of them.
+  // A plan takes time in proportion to packed rows, so what cannot fit is found with fewer of them.
   const int64_t most = std::max(o.per_device_train_batch_size, o.per_device_eval_batch_size);
-  for (int64_t rows = 16384; rows < most; rows *= 8) {
+  for (int64_t rows = 4096; o.packing && rows < most; rows *= 8) {
     const std::string text = missing(plans_of(run, with_rows_of_at_most(rows, o), ranks, on_gpu));
     check(text.empty(), ErrorCode::kResourceExhausted, "with micro-batches of only ", rows,
           " rows ", text, ". --per_device_train_batch_size is ", o.per_device_train_batch_size,

@@ -24,11 +24,7 @@ double peak_of(const Card& card, const TrainOptions& o) {
 }
 
 // What else no run would take.
-void check_rows(const Prepared& model, const TrainOptions& o) {
-  constexpr int64_t kTokens = int64_t{1} << 30;
-  check(o.per_device_train_batch_size <= kTokens / o.max_seq_length, ErrorCode::kInvalidArgument,
-        "a micro-batch of ", o.per_device_train_batch_size, " rows of ", o.max_seq_length,
-        " tokens is too large; 2^30 tokens are the most");
+void check_positions(const Prepared& model, const TrainOptions& o) {
   const int64_t positions = model.config().max_positions;
   check(positions == 0 || o.packing || o.max_seq_length <= positions, ErrorCode::kInvalidArgument,
         "--max_seq_length ", o.max_seq_length, ": model ", model.config().name, " has ", positions,
@@ -107,7 +103,7 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
 
 RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& place) {
   validate_layout(o);
-  check_rows(model, o);
+  check_positions(model, o);
   RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(place.ranks))};
   const int64_t needed = o.pipeline_parallel * o.tensor_parallel * run.mesh.data;
   check(needed == place.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ",

@@ -43,7 +43,9 @@ class LinearLoss : public Function<LinearLoss> {
     }
     const at::Tensor row_loss = at::empty({rows.size(0)}, fp32);
     for (int64_t first = 0, count = 0; first < rows.size(0); first += count) {
+      const int64_t before = count;
       count = rows_of_next(rows.size(0) - first, chunk_rows);
+      if (rows.is_meta() && count == before) continue;  // takes the memory of the one before
       const auto chunk = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
       const at::Tensor logits = logits_forward(chunk(rows), table);
       loss(logits, first, scale, chunk(row_loss));

@@ -8,6 +8,7 @@
 #include "tessera/core/meta.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/functional.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::testing {
@@ -279,6 +280,17 @@ void add_ends(List& list, int64_t rows, int64_t n, int64_t vocabulary) {
       return Tensors{};
     };
   });
+  for (const int64_t chunk : {rows / 6, rows / 5}) {  // 6 of one size; 4, and 2 of other sizes
+    list.add(concat("loss in chunks of ", chunk, shape), [=](const Inputs& make) {
+      const auto x = make({rows, n}), w = make({vocabulary, n}), labels = make.places({rows});
+      return [=] {
+        const at::Tensor hidden = x.detach().requires_grad_(), table = w.detach().requires_grad_();
+        const at::Tensor loss = ops::linear_cross_entropy(hidden, table, labels, {}, chunk);
+        torch::autograd::backward({loss}, {at::ones_like(loss)});
+        return Tensors{loss.detach(), hidden.grad(), table.grad()};
+      };
+    });
+  }
   list.add("loss of shared vocabulary" + shape, [=](const Inputs& make) {
     const at::Tensor logits = ops::logits_forward(make({rows, n}), make({vocabulary, n}));
     const auto labels = make.places({rows}), scale = make.fp32({}),
