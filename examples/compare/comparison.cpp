@@ -212,10 +212,10 @@ void Comparison::run_row(ComparisonRow& row, int64_t repeat) {
     if (row.finished()) judge(row);
     const std::string ran = child.taken_over ? "taken over" : seconds_text(child.wall_s);
     say(concat(name, ": ", ran, ", ", row.verdict()));
+    if (!row.message.empty()) say("  " + row.message);
   } else if (repeat == 1) {
-    say(concat(row.name, ": ", row.verdict()));
+    say(concat(row.name, ": ", row.verdict(), "\n  ", row.message));
   }
-  if (repeat == 1 && !row.message.empty()) say("  " + row.message);
   ++done_;
 }
 

@@ -242,6 +242,18 @@ check.that(len(steps) == 4 and start["num_train_steps"] == 4 and all(len(row["la
            "a peer gets the rows of all steps")
 compiled = [json.loads((out / f"logs/{name}-single-1.json").read_text())["compile"] for name in ("torch", "torch-compile")]
 check.that(compiled == [False, True], f"a compiled peer is told to compile: {compiled}")
+# A launcher that has the last word, as torchrun has.
+(missing / "transformers/__init__.py").write_text("")
+(missing / "torch/__init__.py").write_text("class OutOfMemoryError(Exception): pass\n")
+(missing / "torch/distributed").mkdir()
+(missing / "torch/distributed/__init__.py").write_text("")
+(missing / "torch/distributed/run.py").write_text(
+    "import subprocess, sys\ncode = subprocess.call([sys.executable, *sys.argv[3:]])\nprint('=' * 40)\nsys.exit(code)\n")
+out = folder / "broken-peer"
+result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "2 --peer torch --strategy ddp\n"), "--reference", "false",
+                          "--python", sys.executable, "--output_dir", str(out)], environment={"PYTHONPATH": str(missing)})
+check.that(result.code == 1 and rows_of(out)["torch-ddp-2"]["message"] == "error: AttributeError: module 'torch' has no attribute 'cuda'",
+           f"why a peer failed is its own error: {rows_of(out)['torch-ddp-2']['message']}", result)
 out = folder / "no-python"
 result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer hf\n"), "--python", "no-such-python", "--output_dir", str(out)])
 check.that(result.code == 0 and rows_of(out)["hf-single-1"]["message"] == "no-such-python was not found", "no Python, no failure", result)

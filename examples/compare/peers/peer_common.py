@@ -10,6 +10,7 @@ import resource
 import statistics
 import sys
 import time
+import traceback
 
 UNAVAILABLE, OUT_OF_MEMORY = 69, 3
 RANK, WORLD, LOCAL_RANK = (int(os.environ.get(name, default)) for name, default in
@@ -161,10 +162,13 @@ def main(peer, *packages):
     modules = need("torch", "transformers", *packages)
     try:
         peer(Work(sys.argv[1]), *modules)
-        if modules[0].distributed.is_initialized():  # its threads must not outlive the program
-            modules[0].distributed.destroy_process_group()
+        if modules[0].distributed.is_initialized():
+            modules[0].distributed.barrier()
+            sys.stdout.flush()
+            os._exit(0)  # taking down Gloo's threads aborts some runs that are done
     except Exception as error:
         memory = isinstance(error, (MemoryError, modules[0].OutOfMemoryError)) or "can't allocate memory" in str(error)
         if memory:
             stop(OUT_OF_MEMORY, "out of memory: " + str(error).splitlines()[0])
-        raise
+        traceback.print_exc()  # behind it the log holds what torchrun says of it
+        stop(1, "".join(traceback.format_exception_only(type(error), error)).splitlines()[0])
