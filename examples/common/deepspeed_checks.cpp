@@ -32,7 +32,7 @@ class Checks {
  private:
   template <typename... Parts>
   void require(bool condition, const Value* at, const Parts&... parts) {
-    if (!condition) file_.add_finding(at->line, concat(parts...));
+    if (!condition) file_.add_finding({at->line, concat(parts...), at->key, ""});
   }
 
   void precision() {
@@ -107,12 +107,11 @@ class Checks {
     const Value* type = file_.find("optimizer.type");
     require(type != nullptr, section, "optimizer has no \"type\"; write \"AdamW\"");
     if (type == nullptr) return;
-    std::string name = type->text();
-    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-    require(name == "adam" || name == "adamw", type, "optimizer.type \"", type->text(),
+    require(is_known_optimizer(type->text()), type, "optimizer.type \"", type->text(),
             "\" is not available here: the optimizer is AdamW (types \"Adam\" and \"AdamW\")");
     const Value* decoupled = file_.find("optimizer.params.adam_w_mode");
-    require(name != "adam" || decoupled == nullptr || is_true(decoupled), decoupled,
+    const bool may_be_l2 = type->text().size() == 4;  // Adam
+    require(!may_be_l2 || decoupled == nullptr || is_true(decoupled), decoupled,
             "optimizer.params.adam_w_mode false asks for Adam with L2 regularisation, which is not "
             "available here; leave it out for AdamW");
     const Value* corrected = file_.find("optimizer.params.bias_correction");
@@ -133,11 +132,16 @@ class Checks {
     require(type != nullptr, section, "scheduler has no \"type\"; write \"WarmupDecayLR\"");
     if (type == nullptr) return;
     const std::string name = type->text();
-    const std::vector<std::string> known{"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+    const std::vector<std::string>& known = deepspeed_schedulers();
     if (std::ranges::find(known, name) == known.end()) {
-      return require(false, type, "scheduler.type \"", name,
-                     "\" is not available here: WarmupLR, WarmupDecayLR and WarmupCosineLR are",
-                     nearest_hint(name, known));
+      return file_.add_finding(
+          {.line = type->line,
+           .text =
+               concat("scheduler.type \"", name,
+                      "\" is not available here: WarmupLR, WarmupDecayLR and WarmupCosineLR are",
+                      nearest_hint(name, known)),
+           .key = type->key,
+           .nearest = nearest_name(name, known)});
     }
     const bool cosine = name == "WarmupCosineLR", plain = name == "WarmupLR";
     const std::string params = "scheduler.params.";

@@ -1,6 +1,7 @@
 #include "examples/common/deepspeed_file.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "examples/common/deepspeed_keys.h"
@@ -85,6 +86,21 @@ std::string complaint(const Json& value, DeepSpeedKey::Kind kind) {
   return "";
 }
 
+// What is written for people: DeepSpeed looks at no key of the top that it does not know.
+bool is_comment(const std::string& key) {
+  return key.starts_with("_") || key.starts_with("//") || key.starts_with("#") || key == "comment";
+}
+
+// Keys of an optimizer or scheduler that is not available are not looked at.
+bool is_of_another(const Json& section, const std::string& key) {
+  const auto type = section.find("type");
+  if (!type || !type->is_string()) return false;
+  const std::string name = type->as_string();
+  const std::vector<std::string>& schedulers = deepspeed_schedulers();
+  return (key == "optimizer.params" && !is_known_optimizer(name)) ||
+         (key == "scheduler.params" && std::ranges::find(schedulers, name) == schedulers.end());
+}
+
 // Whether `text` is one of "a|b|c".
 bool is_one_of(const std::string& text, const std::string& choices) {
   return ("|" + choices + "|").find("|" + text + "|") != std::string::npos;
@@ -115,6 +131,17 @@ std::string plain_json(std::string text, std::vector<int64_t>* lines) {
   return text;
 }
 
+bool is_known_optimizer(const std::string& type) {
+  std::string name = type;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name == "adam" || name == "adamw";
+}
+
+const std::vector<std::string>& deepspeed_schedulers() {
+  static const std::vector<std::string> names{"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+  return names;
+}
+
 std::string DeepSpeedFile::Value::text() const {
   if (json.is_bool()) return json.as_bool() ? "cpu" : "none";
   return json.as_string();
@@ -132,7 +159,8 @@ DeepSpeedFile DeepSpeedFile::read(const std::string& path) {
   file.text_ = plain_json(std::move(file.text_), &lines);
   if (!lines.empty()) {
     file.notes_.push_back(
-        {lines.front(), concat("comments and trailing commas are accepted (", lines.size(), ")")});
+        {.line = lines.front(),
+         .text = concat("comments and trailing commas are accepted (", lines.size(), ")")});
   }
   try {
     const Json root = Json::parse(file.text_, {.max_bytes = kMostBytes, .max_depth = 16}, path);
@@ -140,13 +168,13 @@ DeepSpeedFile DeepSpeedFile::read(const std::string& path) {
       file.walk(root, "", "");
       check_deepspeed(file);
     } else {
-      file.add_finding(1, "expected a section { ... }");
+      file.add_finding({.line = 1, .text = "expected a section { ... }"});
     }
   } catch (const Error& error) {  // "path: line 3, byte 9: not accepted as JSON: ..."
     const std::string text = std::string(error.what()).substr(path.size() + 2);
     const bool has_line = text.starts_with("line ");
-    file.add_finding(has_line ? std::stoll(text.substr(5)) : 1,
-                     has_line ? text.substr(text.find(' ', 5) + 1) : text);
+    file.add_finding({.line = has_line ? std::stoll(text.substr(5)) : 1,
+                      .text = has_line ? text.substr(text.find(' ', 5) + 1) : text});
   }
   return file;
 }
@@ -160,85 +188,106 @@ void DeepSpeedFile::walk(const Json& object, const std::string& section,
     const std::string key = section.empty() ? name : section + "." + name;
     const std::string shown = written.empty() ? name : written + "." + name;
     if (find_deepspeed_key(key) == nullptr) {
-      unknown(value, name, section);
-    } else if (!value.is_null()) {
+      unknown(value, name, section, shown);
+    } else if (!value.is_null() && !is_of_another(object, key)) {
       take(value, key, shown);
     }
   }
 }
 
-void DeepSpeedFile::unknown(const Json& value, const std::string& name,
-                            const std::string& section) {
-  std::string text = section.empty() ? concat("\"", name, "\" is not a key of DeepSpeed")
-                                     : concat(section, " has no key \"", name, "\"");
+void DeepSpeedFile::unknown(const Json& value, const std::string& name, const std::string& section,
+                            const std::string& shown) {
+  Remark remark{.line = line_of(value), .key = shown};
+  if (section.empty() && is_comment(name)) {
+    remark.text = concat(name, " is a comment");
+    notes_.push_back(remark);
+    return;
+  }
+  remark.text = section.empty() ? concat("\"", name, "\" is not a key of DeepSpeed")
+                                : concat(section, " has no key \"", name, "\"");
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     const std::string path = key.path;
     const size_t dot = path.rfind('.');
     if (dot != path.npos && path.substr(dot + 1) == name) {
-      return add_finding(line_of(value), concat(text, "; it belongs into ", path.substr(0, dot)));
+      remark.text += concat("; it belongs into ", path.substr(0, dot));
+      remark.nearest = path;
+      return add_finding(remark);
     }
   }
   TrainOptions options;
   FlagSet flags("", "");
   add_train_flags(flags, options, Program::kSquad);
   if (flags.has(name)) {
-    text += concat("; it is a flag of the programs, --", name);
+    remark.text += concat("; it is a flag of the programs, --", name);
   } else if (!section.empty() && find_deepspeed_key(name) != nullptr) {
-    text += "; it belongs to the top";
-  } else {
-    text += nearest_hint(name, deepspeed_names(section));
+    remark.text += "; it belongs to the top";
+    remark.nearest = name;
+  } else if (const std::string nearest = nearest_name(name, deepspeed_names(section));
+             !nearest.empty()) {
+    remark.text += "; the nearest is " + nearest;
+    remark.nearest = section.empty() ? nearest : concat(section, ".", nearest);
   }
-  add_finding(line_of(value), text);
+  add_finding(remark);
 }
 
 void DeepSpeedFile::take(const Json& value, const std::string& key, const std::string& written) {
   const DeepSpeedKey& row = *find_deepspeed_key(key);
   const int64_t line = line_of(value);
+  const auto find_fault = [&](const std::string& text) { add_finding({line, text, written, ""}); };
   const bool is_auto = value.is_string() && value.as_string() == "auto";
+  const bool has_default =  // DeepSpeed leaves such a value out
+      key.starts_with("zero_optimization.") && key != "zero_optimization.stage";
+  if (is_auto && has_default && !row.may_be_auto && row.use != DeepSpeedKey::kRenamed) {
+    const std::string text = concat(written, " is \"auto\": DeepSpeed's default");
+    notes_.push_back({line, text, written, ""});
+    return;
+  }
   if (is_auto && !row.may_be_auto && row.use != DeepSpeedKey::kRenamed) {
-    return add_finding(line, concat(written,
-                                    " is \"auto\", which nothing resolves; write a value or leave "
-                                    "it out (tessera-lint-ds --auto lists what may be)"));
+    return find_fault(concat(written,
+                             " is \"auto\", which nothing resolves; write a value or leave it out "
+                             "(tessera-lint-ds --auto lists what may be)"));
   }
   // The earliest form: true is stage 1.
   const bool whole = key == "zero_optimization" && value.is_bool();
-  if (whole) values_.insert_or_assign("zero_optimization.stage", Value{value, line});
+  if (whole)
+    values_.insert_or_assign("zero_optimization.stage",
+                             Value{value, line, "zero_optimization.stage"});
   const std::string wrong = is_auto || whole ? "" : complaint(value, row.kind);
-  if (!wrong.empty()) return add_finding(line, concat(written, ": ", wrong));
+  if (!wrong.empty()) return find_fault(concat(written, ": ", wrong));
   if (whole) return;
   if (row.use == DeepSpeedKey::kRefused) {
     if (!is_auto && !is_off(value, key)) {
-      add_finding(line, concat(written, " is not available here: ", row.text));
+      find_fault(concat(written, " is not available here: ", row.text));
     }
   } else if (row.use == DeepSpeedKey::kNoEffect) {
-    idle_.push_back({line, concat(written, ": ", row.text)});
+    idle_.push_back({line, concat(written, ": ", row.text), written, ""});
   } else if (row.use == DeepSpeedKey::kRenamed) {
     const std::string now = row.text;
-    notes_.push_back({line, concat(written, " is called ", now, " today")});
+    notes_.push_back({line, concat(written, " is called ", now, " today"), written, now});
     if (find_deepspeed_key(now)->use == DeepSpeedKey::kNoEffect) return;
     if (const Value* other = find(now)) {
-      return add_finding(line, concat(written, " and ", now, " (line ", other->line,
-                                      ") say the same; leave out ", written));
+      return find_fault(concat(written, " and ", now, " (line ", other->line,
+                               ") say the same; leave out ", written));
     }
     if (row.kind == DeepSpeedKey::kSection) {
       walk(value, now, written);
     } else {
-      values_.insert_or_assign(now, Value{value, line});
+      values_.insert_or_assign(now, Value{value, line, now});
     }
   } else if (row.kind == DeepSpeedKey::kSection) {
-    values_.insert_or_assign(key, Value{value, line});
+    values_.insert_or_assign(key, Value{value, line, key});
     walk(value, key, written);
   } else {
     if (row.kind == DeepSpeedKey::kText && row.text[0] != '\0' && !is_auto &&
         !is_one_of(value.as_string(), row.text)) {
-      return add_finding(
-          line, concat(written, " is \"", value.as_string(), "\"; expected one of ", row.text));
+      return find_fault(
+          concat(written, " is \"", value.as_string(), "\"; expected one of ", row.text));
     }
     if (values_.contains(key)) {  // by an earlier name
-      return add_finding(
-          line, concat(written, " is said twice, the first time in line ", values_.at(key).line));
+      return find_fault(
+          concat(written, " is said twice, the first time in line ", values_.at(key).line));
     }
-    values_.insert_or_assign(key, Value{value, line});
+    values_.insert_or_assign(key, Value{value, line, key});
   }
 }
 

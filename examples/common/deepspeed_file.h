@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/json.h"
@@ -18,6 +19,7 @@ class DeepSpeedFile {
   struct Value {
     Json json;
     int64_t line = 0;
+    std::string key;  // today's name
     bool is_auto() const { return json.is_string() && json.as_string() == "auto"; }
     // Renamed switches say a device: true is "cpu".
     std::string text() const;
@@ -27,6 +29,8 @@ class DeepSpeedFile {
   struct Remark {
     int64_t line = 0;
     std::string text;
+    std::string key;      // as it stands in the file, with its sections; "": of none
+    std::string nearest;  // the right name, where one is known; else ""
   };
 
   // Never throws for what is wrong with the file: that is in findings(). Throws
@@ -42,7 +46,7 @@ class DeepSpeedFile {
   // 0 to 3, or what was written; 0 without zero_optimization.
   int64_t stage() const;
 
-  void add_finding(int64_t line, const std::string& text) { findings_.push_back({line, text}); }
+  void add_finding(Remark finding) { findings_.push_back(std::move(finding)); }
   std::vector<Remark> findings() const;                      // errors, in the file's order
   const std::vector<Remark>& idle() const { return idle_; }  // understood, without effect, and why
   const std::vector<Remark>& notes() const { return notes_; }  // accepted although it is not JSON
@@ -52,13 +56,18 @@ class DeepSpeedFile {
  private:
   void walk(const Json& object, const std::string& section, const std::string& written);
   void take(const Json& value, const std::string& key, const std::string& written);
-  void unknown(const Json& value, const std::string& name, const std::string& section);
+  void unknown(const Json& value, const std::string& name, const std::string& section,
+               const std::string& shown);
   int64_t line_of(const Json& value) const;
 
   std::string path_, text_;
   std::map<std::string, Value> values_;
   std::vector<Remark> findings_, idle_, notes_;
 };
+
+// Whether the optimizer is AdamW, or scheduler.type is one of `deepspeed_schedulers()`.
+bool is_known_optimizer(const std::string& type);
+const std::vector<std::string>& deepspeed_schedulers();
 
 // What can be said of the file alone: adds to its findings.
 void check_deepspeed(DeepSpeedFile& file);
