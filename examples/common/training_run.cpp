@@ -263,6 +263,8 @@ metrics::RunStartRecord TrainingRun::start_record() const {
     return text.empty() ? other : text;
   };
   r.argv = argv_;
+  r.flags = flags_.changed_text();
+  if (!r.flags.empty()) r.flags.erase(0, 1);
   r.config = {flags_.config_json(/*indent=*/0)};
   r.strategy = options_.strategy;
   r.world_size = world_.size();
@@ -285,12 +287,15 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   }
   r.shard_ranks = options_.shard_ranks;
   r.reshard_after_forward = options_.reshard_after_forward;
+  r.fsdp_unit_numel = options_.fsdp_unit_numel;
   const DataLoaderOptions loader =
       prepared_.loader_options(mesh_->axis(Axis::kData), /*training=*/true);
   r.packing = loader.packing;
   r.padding_free = loader.padding_free;
   r.group_by_length = options_.group_by_length;
   r.pad_to_max_length = options_.pad_to_max_length;
+  r.pad_to_multiple_of = options_.pad_to_multiple_of;
+  r.deterministic = options_.deterministic;
   if (flags_.has("supervise")) r.supervise = options_.supervise;
   if (peak_flops_ > 0 && prepared_.model.flops_per_token) {
     r.mfu_formula = mfu_formula();

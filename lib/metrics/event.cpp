@@ -63,6 +63,7 @@ Event to_event(const RunStartRecord& r) {
   return {"run_start",
           {{"exp", r.exp},
            {"argv", json_list(r.argv)},
+           {"flags", r.flags},
            {"config", r.config},
            {"strategy", r.strategy},
            {"world_size", r.world_size},
@@ -82,10 +83,13 @@ Event to_event(const RunStartRecord& r) {
            {"pipeline_vocabulary", text_or_null(r.pipeline_vocabulary)},
            {"shard_ranks", r.shard_ranks},
            {"reshard_after_forward", r.reshard_after_forward},
+           {"fsdp_unit_numel", r.fsdp_unit_numel},
            {"packing", r.packing},
            {"padding_free", r.padding_free},
            {"group_by_length", r.group_by_length},
            {"pad_to_max_length", r.pad_to_max_length},
+           {"pad_to_multiple_of", r.pad_to_multiple_of},
+           {"deterministic", r.deterministic},
            {"supervise", text_or_null(r.supervise)},
            {"tf32", r.tf32},
            {"parameter_dtype", r.parameter_dtype},
@@ -219,8 +223,14 @@ std::string experiment_name(const RunStartRecord& run) {
   };
   add(run.gradient_accumulation_steps > 1, "ga", run.gradient_accumulation_steps);
   add(run.tf32 && run.parameter_dtype == "fp32", "tf32");
+  const auto other = [](const std::string& dtype, const std::string& usual) {
+    return !dtype.empty() && dtype != usual;
+  };
+  add(other(run.gradient_dtype, run.parameter_dtype), "g", run.gradient_dtype);
+  add(other(run.reduce_dtype, run.gradient_dtype), "r", run.reduce_dtype);
   add(run.strategy == "fsdp" && run.shard_ranks > 0, "hs", run.shard_ranks);
   add(run.strategy == "fsdp" && !run.reshard_after_forward, "keep");
+  add(run.strategy == "fsdp" && run.fsdp_unit_numel > 0, "unit", run.fsdp_unit_numel);
   add(run.tp > 1, "tp", run.tp);
   add(run.sequence_parallel, "sp");
   add(run.pp > 1, "pp", run.pp);
@@ -235,7 +245,9 @@ std::string experiment_name(const RunStartRecord& run) {
   add(run.padding_free, "pf");
   add(run.group_by_length, "len");
   add(run.pad_to_max_length, "max");
+  add(run.pad_to_multiple_of > 1, "mul", run.pad_to_multiple_of);
   add(run.supervise == "all", "all");
+  add(run.deterministic, "det");
   return name;
 }
 

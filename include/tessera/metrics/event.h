@@ -31,6 +31,7 @@ struct Event {
 struct RunStartRecord {
   std::string exp;  // see experiment_name()
   std::vector<std::string> argv;
+  std::string flags;  // "--name value" of every one that is not its default, wherever it was given
   JsonText config{"{}"};
   std::string strategy;
   int64_t world_size = 1, dp = 1, tp = 1, pp = 1;
@@ -43,7 +44,10 @@ struct RunStartRecord {
   int64_t pipeline_chunks = 1;
   int64_t shard_ranks = 0;  // 0: all of the data axis
   bool reshard_after_forward = true;
+  int64_t fsdp_unit_numel = 0;  // 0: a unit a block
   bool packing = false, padding_free = false, group_by_length = false, pad_to_max_length = false;
+  int64_t pad_to_multiple_of = 1;
+  bool deterministic = false;
   std::string supervise;  // answer, all; "" where the task has no such choice
   std::string parameter_dtype, gradient_dtype, reduce_dtype, master_dtype, moment_dtype;
   std::string model;
@@ -133,10 +137,12 @@ Event to_event(const ResourceRecord& record);
 Event to_event(const AnomalyRecord& record);
 
 // Short name of all that changes what a run costs, e.g. "zs2_fp16_gpus4_bs8_sl512". Where they
-// apply there follow: _ga4 micro-batches, _tf32, _hs2 (ranks that share a copy), _keep (gathered
-// parameters), _tp2, _sp, _pp2 with _1f1b, _gpipe or _int2 (chunks) and _shared (vocabulary), _gc
-// (checkpointing), _off (optimizer) or _offp (parameters too), _pin, _pack, _pf (rows without
-// padding), _len (grouped by length), _max (padded to the whole length), _all (supervised).
+// apply there follow: _ga4 micro-batches, _tf32, _gfp32 and _rfp32 (gradients, sums over ranks),
+// _hs2 (ranks that share a copy), _keep (gathered
+// parameters), _unit1000 (numbers of an fsdp unit), _tp2, _sp, _pp2 with _1f1b, _gpipe or _int2
+// (chunks) and _shared (vocabulary), _gc (checkpointing), _off (optimizer) or _offp (parameters
+// too), _pin, _pack, _pf (rows without padding), _len (grouped by length), _max (padded to the
+// whole length), _mul8 (to a multiple), _all (supervised), _det (deterministic).
 std::string experiment_name(const RunStartRecord& run);
 
 // One line of JSON without the newline. Text that is not UTF-8 gets replacement characters;

@@ -108,6 +108,11 @@ TEST_CASE("whatever changes what a run costs changes its name") {
   other([](RunStartRecord& r) { r.group_by_length = true; });
   other([](RunStartRecord& r) { r.pad_to_max_length = true; });
   other([](RunStartRecord& r) { r.supervise = "all"; });
+  other([](RunStartRecord& r) { r.gradient_dtype = "bf16"; });
+  other([](RunStartRecord& r) { r.reduce_dtype = "bf16"; });
+  other([](RunStartRecord& r) { r.fsdp_unit_numel = 1000; });
+  other([](RunStartRecord& r) { r.pad_to_multiple_of = 8; });
+  other([](RunStartRecord& r) { r.deterministic = true; });
 }
 
 TEST_CASE("an evaluation has the scores that were taken, and no others") {
