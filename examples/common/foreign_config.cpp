@@ -4,6 +4,7 @@
 #include <cctype>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
@@ -100,11 +101,30 @@ std::string answer_accelerate(const std::string& path, const Settings& settings)
   } else {
     a.say("--strategy ddp");
   }
+  std::string missing;
+  const std::string axes = "parallelism_config.parallelism_config_",
+                    megatron = "megatron_lm_config.megatron_lm_";
+  a.pass(axes + "tp_size", "--tensor_parallel", "1");
+  a.pass(megatron + "tp_degree", "--tensor_parallel", "1");
+  a.pass(megatron + "pp_degree", "--pipeline_parallel", "1");
+  if (a.is(megatron + "sequence_parallelism", "true")) a.say("--sequence_parallel");
+  const int64_t shards = a.count(axes + "dp_shard_size", 1);
+  if (shards > 1 && a.count(axes + "dp_replicate_size", 1) > 1) {
+    a.say(concat("--shard_ranks ", shards));
+  }
+  for (const auto& [key, what] : {std::pair{"cp_size", "context"}, {"sp_size", "Ulysses'"}}) {
+    if (a.count(axes + key, 1) > 1) missing += concat("; ", what, " parallelism is not available");
+  }
   const std::string precision = a.value("mixed_precision");
   if (precision == "bf16" || precision == "fp16") a.say("--dtype " + precision);
+  if (precision == "fp8") {
+    a.say("--dtype bf16");
+    missing += "; fp8 is not available";
+  }
   a.pass("gradient_accumulation_steps", "--gradient_accumulation_steps");
-  return concat(path, " is a configuration of accelerate; the same here, without it: mpirun -n ",
-                a.count("num_processes", 1), " PROGRAM", a.flags());
+  return concat(path, " is a configuration of accelerate; ",
+                missing.empty() ? "the same" : "the nearest", " here, without it: mpirun -n ",
+                a.count("num_processes", 1), " PROGRAM", a.flags(), missing);
 }
 
 std::string answer_torchtitan(const std::string& path, const Settings& settings) {
