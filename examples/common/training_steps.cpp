@@ -146,7 +146,7 @@ void TrainingRun::note_straggler(const std::vector<double>& work_s, int64_t step
   if (!straggler) return;
   recorder_->anomaly({.kind = "straggler",
                       .detail = concat("rank ", straggler->rank, " worked ", straggler->ratio,
-                                       " times as long as the median rank in step ", step,
+                                       " times as long as the median of the others in step ", step,
                                        ", and was slow in the 9 before"),
                       .rank_culprit = straggler->rank});
 }

@@ -33,7 +33,9 @@ std::optional<StragglerWatch::Straggler> StragglerWatch::add(std::span<const dou
   constexpr int64_t kSteps = 10;
   if (work_s.size() < 2) return std::nullopt;
   const auto slowest = std::ranges::max_element(work_s);
-  const double median = describe(work_s).median;
+  std::vector<double> others(work_s.begin(), slowest);
+  others.insert(others.end(), slowest + 1, work_s.end());
+  const double median = describe(others).median;
   const bool slow = *slowest > kRatio * median && *slowest - median > kLeast;
   const int64_t rank = slow ? slowest - work_s.begin() : -1;
   steps_ = rank == rank_ ? steps_ + 1 : 1;

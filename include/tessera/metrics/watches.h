@@ -21,8 +21,8 @@ class SpikeWatch {
   bool spiking_ = false;
 };
 
-// A rank straggles when it has worked more than 1.5 times as long as the median rank, and 10 ms
-// longer, for 10 steps in a row.
+// A rank straggles when it has worked more than 1.5 times as long as the median of the others,
+// and 10 ms longer, for 10 steps in a row.
 class StragglerWatch {
  public:
   struct Straggler {

@@ -38,8 +38,18 @@ TEST_CASE("a rank straggles when it is slow ten steps in a row") {
   const auto straggler = watch.add(slow);
   REQUIRE(straggler);
   CHECK(straggler->rank == 2);
-  CHECK(straggler->ratio == Approx(0.2 / 0.105));
+  CHECK(straggler->ratio == Approx(0.2 / 0.1));
   for (int i = 0; i < 30; ++i) CHECK_FALSE(watch.add(slow));
   const std::vector<double> short_steps{0.001, 0.001, 0.005};
   for (int i = 0; i < 30; ++i) CHECK_FALSE(watch.add(short_steps));
+}
+
+TEST_CASE("of two ranks the slower one straggles") {
+  StragglerWatch watch;
+  const std::vector<double> steps{0.1, 0.2};
+  for (int i = 0; i < 9; ++i) CHECK_FALSE(watch.add(steps));
+  const auto straggler = watch.add(steps);
+  REQUIRE(straggler);
+  CHECK(straggler->rank == 1);
+  CHECK(straggler->ratio == Approx(2));
 }
