@@ -16,6 +16,34 @@ at::ScalarType dtype_of(const std::string& flag, const std::string& name) {
   return at::kFloat;
 }
 
+// The names that the programs have for what is shorter here.
+const std::map<std::string, std::string>& names_of_programs() {
+  static const std::map<std::string, std::string> names{
+      {"strategy", "strategies"},
+      {"per_device_train_batch_size", "micro_batches"},
+      {"gradient_accumulation_steps", "accumulation"},
+      {"max_seq_length", "seq"},
+      {"max_steps", "steps"},
+      {"max_grad_norm", "clip"},
+      {"gradient_checkpointing", "checkpointing"},
+      {"prefetch_blocks", "prefetch"},
+      {"fsdp_unit_numel", "unit_numel"},
+      {"reshard_after_forward", "reshard"},
+      {"pipeline_parallel", "pipeline"},
+      {"pipeline_schedule", "schedule"},
+      {"pipeline_chunks", "chunks"},
+      {"pipeline_balance", "balance"},
+      {"tensor_parallel", "tensor"}};
+  return names;
+}
+
+// "" for what is no flag.
+std::string key_of(const std::string& flag) {
+  if (!flag.starts_with("--")) return "";
+  const auto found = names_of_programs().find(flag.substr(2));
+  return found == names_of_programs().end() ? flag.substr(2) : found->second;
+}
+
 }  // namespace
 
 Options::Options()
@@ -59,14 +87,21 @@ Options::Options()
 void Options::parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const bool known = flag.starts_with("--") && values_.contains(flag.substr(2));
-    if (!known || i + 1 == argc) {
+    const std::string key = key_of(flag);
+    const bool known = values_.contains(key);
+    const bool last = i + 1 == argc || std::string(argv[i + 1]).starts_with("--");
+    const bool is_switch = known && (values_[key] == "true" || values_[key] == "false");
+    if (known && last && is_switch) {
+      values_[key] = "true";
+      continue;
+    }
+    if (!known || last) {
       std::string all;
       for (const auto& [name, value] : values_) all += concat(" --", name, " (", value, ")");
       fail(ErrorCode::kInvalidArgument, known ? "missing value of " : "unknown flag ", flag,
-           "; flags and defaults:", all);
+           "; flags and defaults:", all, "; the names of the programs' flags are understood");
     }
-    values_[flag.substr(2)] = argv[++i];
+    values_[key] = argv[++i];
   }
 }
 

@@ -13,7 +13,8 @@ namespace tessera::bench {
 class Options {
  public:
   Options();
-  // Throws Error(kInvalidArgument) for flags it does not know.
+  // Takes the programs' names of flags, too; a switch needs no value. Throws
+  // Error(kInvalidArgument) for flags it does not know.
   void parse(int argc, char** argv);
 
   const std::string& text(const std::string& key) const { return values_.at(key); }
