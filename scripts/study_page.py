@@ -16,10 +16,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # tables by number in report.md, and the plot by its title in report.html
-SHOWN = {"zero_stages": (["6", "7a"], "Tokens per second"), "offload": (["4", "3"], "Memory of one rank by category"),
+SHOWN = {"zero_stages": (["6", "7a"], "Tokens per second"), "offload": (["4", "3", "7d"], "Memory of one rank by category"),
          "fsdp": (["4", "7b", "7e"], "Memory of one rank by category"), "pipeline": (["1", "7c"], "Tokens per second"),
          "tensor": (["1", "2"], "Memory of one rank by category"), "weak_scaling": (["5a"], "Scaling"),
-         "small_gpu": (["2", "4"], "Training loss"), "peers": (["1", "4", "6"], "Tokens per second")}
+         "small_gpu": (["1", "2", "4"], "Training loss"), "peers": (["1", "4", "6"], "Tokens per second")}
 
 
 def section(html, title):
