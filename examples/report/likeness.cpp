@@ -66,8 +66,8 @@ const std::set<std::string> kNoConfiguration{"output_dir",   "overwrite_output_d
                                              "print_config", "report_to",
                                              "ranks"};
 
-std::string shown(const std::string& key, const std::string& text) {
-  if (text.empty()) return "unknown";
+std::string shown(const Run& run, const std::string& key, const std::string& text) {
+  if (text.empty()) return run.settings.contains(key) ? "none" : "unknown";
   return key == "dataset_sha256" ? text.substr(0, 12) : text;
 }
 
@@ -138,7 +138,7 @@ std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
     // Without a configuration a flag is not known; its default is no difference.
     const bool flag = !run.facts.contains(trait.key) && !baseline.facts.contains(trait.key);
     if (flag && (run.settings.empty() || baseline.settings.empty())) continue;
-    found.push_back({trait.title, shown(trait.key, mine), shown(trait.key, theirs)});
+    found.push_back({trait.title, shown(run, trait.key, mine), shown(baseline, trait.key, theirs)});
   }
   // Another model has another number of parameters, other data another number of samples.
   const auto has = [&](const char* what) {

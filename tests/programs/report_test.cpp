@@ -185,6 +185,13 @@ TEST_CASE("report: a run that did other work is marked in every table") {
   const std::string csv = to_csv(only_table(study, "1"));
   CHECK(has(csv, "model gpt2 instead of bloom-tiny"));
   CHECK(has(csv, "global batch 16 instead of 8"));
+  MadeRun evaluated = run;
+  evaluated.settings = {{"learning_rate", "0.1"}, {"validation_file", "dev.json"}};
+  run.settings = {{"learning_rate", "0.1"}, {"validation_file", ""}};
+  run.write(folder.path("pair/plain"));
+  evaluated.write(folder.path("pair/evaluated"));
+  const Study pair(read_runs({folder.path("pair")}), "plain");
+  CHECK(has(to_csv(only_table(pair, "1")), "evaluated on dev.json instead of none"));
 }
 
 TEST_CASE("report: repeats are one row with median and deviation") {
