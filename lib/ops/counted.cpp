@@ -137,10 +137,10 @@ bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const
 
 at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
                          at::Tensor* output) {
-  // Two blocks on each of 132 multiprocessors (one for wide rows), or one for some rows.
+  // Two blocks on each of 132 multiprocessors (one for wide rows), or fewer of one row a group.
   constexpr int64_t kMultiprocessors = 132;
   const int64_t n = x.size(-1), most = kMultiprocessors * (n <= 2048 ? 2 : 1);
-  const int64_t rows = n <= 1024 ? 8 : 4;
+  const int64_t rows = n <= 1024 ? 2 : 1;
   const at::Tensor dx = at::empty_like(x);
   if (output) *output = at::empty_like(x);
   const at::Tensor partial =

@@ -179,7 +179,7 @@ TEST_CASE("layer norm on the GPU") {
   at::manual_seed(34);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const int64_t n : {64, 72, 1024, 2560, 4096}) {
-      for (const int64_t rows : {1, 7, 1001}) check_layer_norm(rows, n, type);
+      for (const int64_t rows : {1, 7, 265, 1001, 2609}) check_layer_norm(rows, n, type);
     }
     check_layer_norm(5, 20, type);    // not a multiple of 8
     check_layer_norm(5, 5120, type);  // wider than the kernels
@@ -191,7 +191,7 @@ TEST_CASE("RMS norm on the GPU") {
   at::manual_seed(39);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const int64_t n : {64, 72, 1024, 2048, 3072, 4096}) {
-      for (const int64_t rows : {1, 7, 1001}) check_rms_norm(rows, n, type);
+      for (const int64_t rows : {1, 7, 265, 1001, 2609}) check_rms_norm(rows, n, type);
     }
     check_rms_norm(5, 20, type);
     check_rms_norm(5, 5120, type);

@@ -102,24 +102,26 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
   float w[8], b[8] = {}, dweight[8] = {}, dbias[8] = {}, columns[8] = {};
   unpack<T>(active ? load(p.weight, 0) : zero, w);
   if constexpr (!kRms) unpack<T>(active && p.output ? load(p.bias, 0) : zero, b);
-  const int64_t step = int64_t(gridDim.x) * groups * kRows;
+  // Every block has its share of the rows, so that few rows do not leave some with twice the work.
+  const int64_t begin = p.rows * blockIdx.x / gridDim.x;
+  const int64_t end = p.rows * (blockIdx.x + 1) / gridDim.x;
   int buffer = 0;
-  for (int64_t base = int64_t(blockIdx.x) * groups * kRows; base < p.rows;
-       base += step, buffer ^= 1) {
-    const int64_t first = base + group * kRows;
+  for (int64_t base = begin + group; base - group < end; base += groups * kRows, buffer ^= 1) {
     uint4 x[kRows], dy[kRows], residual[kRows];
     float mean[kRows], rstd[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const bool valid = active && first + i < p.rows;
-      x[i] = valid ? load(p.x, first + i) : zero;
-      dy[i] = valid ? load(p.gradient, first + i) : zero;
-      residual[i] = valid && p.residual ? load(p.residual, first + i) : zero;
-      mean[i] = !kRms && valid ? p.mean[first + i] : 0;
-      rstd[i] = valid ? p.rstd[first + i] : 0;
+      const int64_t row = base + i * groups;
+      const bool valid = active && row < end;
+      x[i] = valid ? load(p.x, row) : zero;
+      dy[i] = valid ? load(p.gradient, row) : zero;
+      residual[i] = valid && p.residual ? load(p.residual, row) : zero;
+      mean[i] = !kRms && valid ? p.mean[row] : 0;
+      rstd[i] = valid ? p.rstd[row] : 0;
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
+      if (base + i * groups >= end) break;
       float value[8], g[8], sum = 0, product = 0;
       unpack<T>(x[i], value);
       unpack<T>(dy[i], g);
@@ -137,13 +139,15 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
+      const int64_t row = base + i * groups;
+      if (row >= end) break;
       float sum = 0, product = 0;
       for (int k = 0; k < warps; ++k) {
         const float2 part = scratch[buffer][i][group * warps + k];
         sum += part.x, product += part.y;
       }
       sum /= p.n, product /= p.n;
-      if (!active || first + i >= p.rows) continue;
+      if (!active) continue;
       float value[8], g[8], r[8];
       unpack<T>(x[i], value);
       unpack<T>(dy[i], g);
@@ -155,7 +159,7 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
         columns[j] += r[j];
         value[j] = normal * w[j] + b[j];
       }
-      const int64_t at = (first + i) * vectors + thread;
+      const int64_t at = row * vectors + thread;
       static_cast<uint4*>(p.dx)[at] = pack<T>(r);
       if (p.output) static_cast<uint4*>(p.output)[at] = pack<T>(value);
     }
@@ -228,7 +232,7 @@ void norm_forward(Type type, const void* x, const void* weight, const void* bias
 
 int norm_parts(int64_t rows, int n) {
   const int groups = group_count(n), blocks = multiprocessors() * blocks_per_multiprocessor(n);
-  return int(std::min<int64_t>(blocks, (rows + groups * kRows - 1) / (groups * kRows)));
+  return int(std::min<int64_t>(blocks, (rows + groups - 1) / groups));
 }
 
 void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream) {
