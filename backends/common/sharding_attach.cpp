@@ -64,6 +64,7 @@ struct ShardingStrategy::ModelInMaking {
     const TiedParameter* tie;
     size_t block_index;
     at::Tensor handle;
+    bool blank_gradient;
   };
   UnitGrouping grouping;
   HeldValues held = {};
@@ -148,7 +149,7 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
       return tie.holders == nullptr && aliases(tie);
     });
     if (alias != model.tied.end()) {
-      making.aliases.push_back({&*alias, index, parameter.tensor});
+      making.aliases.push_back({&*alias, index, parameter.tensor, parameter.blank_gradient});
       making.ties_met.insert(&*alias);
       continue;
     }
@@ -197,6 +198,7 @@ void ShardingStrategy::add_unit(const UnitMembers& members) {
     parameter.tensor.set_data(at::empty({0}, full.options()));  // until finalize() gives it storage
     unit.blocks.push_back(block_names_[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
+    unit.blank.push_back(parameter.blank_gradient);
   }
   const size_t u = units_.size();
   for (size_t block : members.users) units_of_block_[block].push_back(u);
@@ -206,7 +208,7 @@ void ShardingStrategy::add_unit(const UnitMembers& members) {
 }
 
 void ShardingStrategy::tie(const ModelInMaking& making) {
-  for (const auto& [tied, block_index, handle] : making.aliases) {
+  for (const auto& [tied, block_index, handle, blank_gradient] : making.aliases) {
     bool found = false;
     for (size_t u = 0; u < units_.size() && !found; ++u) {
       const auto& entries = units_[u].layout.entries();
@@ -220,6 +222,7 @@ void ShardingStrategy::tie(const ModelInMaking& making) {
               tied->alias_parameter, " ", handle.sizes());
         handle.set_requires_grad(!units_[u].frozen);
         units_[u].handles[e].push_back(handle);
+        units_[u].blank[e] = units_[u].blank[e] && blank_gradient;
         auto& users = units_of_block_[block_index];
         if (std::find(users.begin(), users.end(), u) == users.end()) {
           users.push_back(u);

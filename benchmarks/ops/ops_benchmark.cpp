@@ -66,7 +66,7 @@ void add_linear(std::vector<Case>& cases, const Maker& make, const Sizes& s,
   cases.push_back({"linear_" + name + "_backward_input", 0, flops, [=] { at::matmul(dy, w); },
                    [=] { ops::linear_backward_input(dy, w); }});
   cases.push_back({"linear_" + name + "_backward_weight", 0, flops,
-                   [=] { ops::reference::linear_backward_weight(dy, x, dw); },
+                   [=] { ops::reference::linear_backward_weight(dy, x, dw, true); },
                    [=] { ops::linear_backward_weight(dy, x, dw); }});
   cases.push_back({"linear_" + name + "_backward_bias", double(dy.nbytes()), 0,
                    [=] {

@@ -41,6 +41,7 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
       meta ? at::empty(own, at::dtype(at::kFloat).device(at::kMeta)).set_requires_grad(true)
            : tied_placeholder(own),
       shape.size() >= 2, place(shape, cut, axis_)};
+  parameter.blank_gradient = shape.size() >= 2;
   parameters_.push_back(parameter);
   return parameter.tensor;
 }
@@ -48,6 +49,7 @@ at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,
 at::Tensor BlockWeights::add(const std::string& name, const at::Tensor& whole,
                              const TensorCut& cut) {
   Parameter parameter = cut_parameter(name, whole, whole.dim() >= 2, cut, axis_);
+  parameter.blank_gradient = whole.dim() >= 2;  // norms and biases are too small to matter
   // Drawn tensors are made on the CPU, so that the device does not matter to their values; stored
   // ones travel in their own dtype.
   parameter.tensor =

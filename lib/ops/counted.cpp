@@ -172,11 +172,11 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
 }
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
-                            const at::Tensor& weight_gradient) {
+                            const at::Tensor& weight_gradient, bool add) {
   const bool takes = weight_gradient.scalar_type() == x.scalar_type() ||
                      weight_gradient.scalar_type() == at::kFloat;
   if (is_16_bit(x) && takes && x.size(-1) % 8 == 0) return;
-  reference::linear_backward_weight(gradient, x, weight_gradient);
+  reference::linear_backward_weight(gradient, x, weight_gradient, add);
 }
 
 void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,

@@ -9,6 +9,7 @@
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
 #include "lib/ops/packed.h"
+#include "tessera/core/blank.h"
 #include "tessera/core/error.h"
 #include "tessera/core/meta.h"
 
@@ -36,6 +37,7 @@ auto dispatch(const at::Tensor& where, Reference reference, Arguments&&... argum
 
 void add_column_sums(ColumnSums& sums) {
   if (sums.items.empty()) return;
+  for (const auto& item : sums.items) settle_blank(item.gradient);
   TESSERA_DISPATCH(add_column_sums, sums.items.front().gradient, sums);
 }
 
@@ -66,8 +68,9 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
 }
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
-                            const at::Tensor& weight_gradient) {
-  TESSERA_DISPATCH(linear_backward_weight, x, gradient, x, weight_gradient);
+                            const at::Tensor& weight_gradient, bool add) {
+  if (take_blank(weight_gradient)) add = false;
+  TESSERA_DISPATCH(linear_backward_weight, x, gradient, x, weight_gradient, add);
 }
 
 void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
@@ -219,6 +222,7 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
 
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
                         const at::Tensor& weight_gradient) {
+  settle_blank(weight_gradient);
   TESSERA_DISPATCH(embedding_backward, gradient, gradient, ids, weight_gradient);
 }
 

@@ -44,13 +44,15 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
 }
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
-                            const at::Tensor& weight_gradient) {
+                            const at::Tensor& weight_gradient, bool add) {
   const at::Tensor left = rows(gradient).t(), right = rows(x);
-  if (weight_gradient.scalar_type() == x.scalar_type()) {
-    at::Tensor out = weight_gradient;
-    out.addmm_(left, right);
+  at::Tensor out = weight_gradient;
+  if (out.scalar_type() == x.scalar_type()) {
+    out.addmm_(left, right, /*beta=*/add ? 1 : 0);
+  } else if (add) {
+    out.add_(at::mm(left, right));
   } else {
-    weight_gradient.add_(at::mm(left, right));
+    out.copy_(at::mm(left, right));
   }
 }
 

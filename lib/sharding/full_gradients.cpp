@@ -17,7 +17,8 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
   const auto tensor_options = at::TensorOptions().dtype(options.dtype).device(comm.device());
   for (const auto& unit : units_) {
     flats_.push_back(at::zeros({unit.frozen ? 0 : unit.layout.numel()}, tensor_options));
-    if (!unit.frozen) bind_gradients(unit, flats_.back());
+    buffers_.push_back(unit.frozen ? nullptr
+                                   : std::make_unique<GradientBuffer>(unit, flats_.back()));
   }
 }
 
@@ -32,11 +33,12 @@ void FullGradients::begin_step() {
 void FullGradients::before_backward(size_t unit) {
   if (begun_[unit]) return;
   begun_[unit] = true;
-  flats_[unit].zero_();
+  buffers_[unit]->begin();
 }
 
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (!last_micro_batch || --uses_left_[unit] > 0) return;
+  buffers_[unit]->complete();
   bucket_.push_back(unit);
   bucket_bytes_ += static_cast<int64_t>(flats_[unit].nbytes());
   if (bucket_bytes_ >= options_.bucket_bytes) launch_bucket();

@@ -25,7 +25,9 @@ ShardedGradients::ShardedGradients(const std::vector<ParameterUnit>& units, Comm
   slots_ = std::make_unique<BufferSlots>(users, options.overlap ? 2 : 1, tensor_options);
   pending_.resize(slots_->slot_count());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!units_[unit].frozen) bind_gradients(units_[unit], slots_->buffer(unit));
+    buffers_.push_back(units_[unit].frozen
+                           ? nullptr
+                           : std::make_unique<GradientBuffer>(units_[unit], slots_->buffer(unit)));
   }
 }
 
@@ -49,7 +51,7 @@ void ShardedGradients::before_backward(size_t unit) {
         filling ? units_[*filling].name : std::string(), ", which is not complete");
   pending_[slot].filling = unit;
   wait_for_slot(slot);
-  at::Tensor(slots_->buffer(unit)).zero_();
+  buffers_[unit]->begin();
 }
 
 void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
@@ -57,6 +59,7 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (last_micro_batch) --state.uses_left;
   if (++state.uses_done < units_[unit].uses) return;
   state.uses_done = 0;
+  buffers_[unit]->complete();
   const FlatLayout& layout = units_[unit].layout;
   Slot& slot = pending_[slots_->slot_of(unit)];
   std::vector<GradientWire::Part> parts;

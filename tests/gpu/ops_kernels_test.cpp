@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "lib/ops/reference.h"
+#include "tessera/core/blank.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -164,6 +167,15 @@ void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bo
     CHECK(relative_error(sum, dweight + 1) < tolerance);
     ops::linear_backward_weight(gradient, x, sum);
     CHECK(relative_error(sum, 2 * dweight + 1) < 2 * tolerance);
+    sum.fill_(NAN);
+    ops::linear_backward_weight(gradient, x, sum, /*add=*/false);
+    CHECK(relative_error(sum, dweight) < tolerance);
+    sum.fill_(NAN);
+    declare_blank({in_out ? sum.t() : sum});
+    ops::linear_backward_weight(gradient, x, sum);
+    CHECK(relative_error(sum, dweight) < tolerance);
+    ops::linear_backward_weight(gradient, x, sum);
+    CHECK(relative_error(sum, 2 * dweight) < 2 * tolerance);
   }
   const at::Tensor dbias = at::ones({out}, kOnGpu.dtype(type));
   ops::ColumnSums sums;
@@ -236,12 +248,27 @@ TEST_CASE("linear layers on the GPU") {
   }
 }
 
+TEST_CASE("a vocabulary's gradient in two products on the GPU replaces what was there") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(42);
+  constexpr int64_t kVocabulary = 50257, kStride = 50304;
+  const at::Tensor logits =
+      at::randn({70, kStride}, kOnGpu).to(at::kBFloat16).narrow(1, 0, kVocabulary);
+  const at::Tensor x = at::randn({70, 64}, kOnGpu).to(at::kBFloat16);
+  const at::Tensor sum = at::full({kVocabulary, 64}, NAN, kOnGpu.dtype(at::kBFloat16));
+  ops::linear_backward_weight(logits, x, sum, /*add=*/false);
+  CHECK(relative_error(sum, at::mm(exact(logits).t(), exact(x))) < tolerance_of(at::kBFloat16));
+}
+
 TEST_CASE("a product of no tokens on the GPU adds nothing") {
   TESSERA_NEEDS_GPUS(1);
   const auto none = [](int64_t n) { return at::empty({0, n}, kOnGpu.dtype(at::kBFloat16)); };
   const at::Tensor sum = at::ones({24, 16}, kOnGpu.dtype(at::kBFloat16));
   ops::linear_backward_weight(none(24), none(16), sum);
   CHECK(sum.eq(1).all().item<bool>());
+  const at::Tensor blank = at::full_like(sum, NAN);
+  ops::linear_backward_weight(none(24), none(16), blank, /*add=*/false);
+  CHECK(blank.eq(0).all().item<bool>());
   CHECK(ops::linear_forward(none(16), sum, {}).sizes() == at::IntArrayRef({0, 24}));
   CHECK(ops::linear_backward_input(none(24), sum).sizes() == at::IntArrayRef({0, 16}));
 }

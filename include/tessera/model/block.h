@@ -17,6 +17,10 @@ struct Parameter {
   at::Tensor tensor;         // leaf; one that needs no gradient is frozen
   bool weight_decay = true;  // false for biases and norm weights
   Placement placement;       // made by cut_parameter(); strategies fill in what they add
+  // Whoever adds to .grad() by hand asks take_blank() or settle_blank() first
+  // (tessera/core/blank.h; the operations of tessera/ops do, and autograd need not), so strategies
+  // need not clear it.
+  bool blank_gradient = false;
 };
 
 // A tensor of a block that is no parameter: nothing trains it, but it is part of the model.

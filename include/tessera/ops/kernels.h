@@ -34,9 +34,10 @@ at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& w
 // The same into result.
 void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
                                const at::Tensor& result);
-// weight_gradient [out, in] += gradient^T x
+// weight_gradient [out, in] += gradient^T x; without `add`, and where it was blank
+// (tessera/core/blank.h), = gradient^T x.
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
-                            const at::Tensor& weight_gradient);
+                            const at::Tensor& weight_gradient, bool add = true);
 // bias_gradient [n] += column sums of gradient, through sums.
 void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gradient,
                           ColumnSums& sums);

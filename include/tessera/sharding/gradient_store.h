@@ -11,6 +11,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/sharding/buffer_slots.h"
+#include "tessera/sharding/gradient_buffer.h"
 #include "tessera/sharding/gradient_wire.h"
 #include "tessera/sharding/parameter_store.h"
 #include "tessera/sharding/unit.h"
@@ -27,7 +28,8 @@ class GradientStore {
   // sum: as early as that costs no waiting, at the latest in finish().
   void on_reduced(std::function<void(size_t)> fn) { on_reduced_ = std::move(fn); }
   virtual void begin_step() = 0;
-  // From here to after_backward() every handle's .grad is defined, zero or holding partial sums.
+  // From here to after_backward() every handle's .grad is defined, zero (or blank: GradientBuffer)
+  // or holding partial sums.
   virtual void before_backward(size_t unit) = 0;
   // The unit's gradient of this micro-batch is complete for one of its uses.
   virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
@@ -68,6 +70,7 @@ class FullGradients : public GradientStore {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
+  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  // null: frozen
   std::vector<int> uses_left_;
   std::vector<bool> begun_;     // in this step
   std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
@@ -109,6 +112,7 @@ class ShardedGradients : public GradientStore {
   StoreOptions options_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
+  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  // null: frozen
   struct Slot {
     Reduction pending;
     std::optional<size_t> filling;    // the unit whose uses in this micro-batch are not all done

@@ -109,16 +109,20 @@ void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& wei
 }
 
 void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
-                            const at::Tensor& weight_gradient) {
+                            const at::Tensor& weight_gradient, bool add) {
   if (is_transposed(weight_gradient)) {
-    return linear_backward_weight(x, gradient, weight_gradient.t());
+    return linear_backward_weight(x, gradient, weight_gradient.t(), add);
   }
   const bool out_fits = weight_gradient.is_contiguous() && is_aligned(weight_gradient) &&
                         (weight_gradient.scalar_type() == x.scalar_type() ||
                          weight_gradient.scalar_type() == at::kFloat);
   if (!out_fits || !is_matrix(x) || !is_matrix(gradient) || x.size(-1) % 8 != 0 ||
       gradient.scalar_type() != x.scalar_type()) {
-    return reference::linear_backward_weight(gradient, x, weight_gradient);
+    return reference::linear_backward_weight(gradient, x, weight_gradient, add);
+  }
+  if (row_count(x) == 0) {
+    if (!add) at::Tensor(weight_gradient).zero_();
+    return;
   }
   in_parts(gradient.size(-1), [&](int64_t first, int64_t count) {
     Gemm g;
@@ -127,7 +131,7 @@ void linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
     g.a = x.data_ptr(), g.lda = leading(x);
     g.b = address(gradient, 0, first), g.ldb = leading(gradient);
     g.d = address(weight_gradient, first, 0), g.ldd = x.size(-1);
-    g.beta = 1;
+    g.beta = add ? 1 : 0;
     g.type = x.scalar_type(), g.out_type = weight_gradient.scalar_type();
     run_gemm(g);
   });

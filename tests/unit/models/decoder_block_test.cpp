@@ -2,6 +2,9 @@
 // in bloom_block_*_test.cpp.
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
+#include "tessera/core/blank.h"
 #include "tests/support/ranks.hpp"
 #include "tests/unit/models/decoder_cases.h"
 
@@ -19,9 +22,9 @@ struct Result {
   Tensors gradients;
 };
 
-enum class Lie { kApart, kSideBySide, kWithGaps, kWithoutGradients };
+enum class Lie { kApart, kSideBySide, kWithGaps, kBlank, kWithoutGradients };
 
-// But for the last, gradients hold partial sums already, as inside a strategy.
+// But for the last two, gradients hold partial sums already, as inside a strategy.
 Result run(Version version, const DecoderCase& test, const at::Tensor& hidden, Lie lie,
            const at::Tensor& mask, const PackedRows& packed) {
   Tensors mine;
@@ -31,6 +34,10 @@ Result run(Version version, const DecoderCase& test, const at::Tensor& hidden, L
   }
   if (lie == Lie::kSideBySide) lay_side_by_side(mine);
   if (lie == Lie::kWithGaps) lay_side_by_side(mine, 8);
+  if (lie == Lie::kBlank) {
+    lay_side_by_side(mine);
+    for (const at::Tensor& w : mine) declare_blank({w.mutable_grad().fill_(NAN)});
+  }
   const at::Tensor input = leaf(hidden);
   const at::Tensor output =
       run_decoder(version, input, test.with(mine), test.options, {}, mask, packed);
@@ -38,7 +45,8 @@ Result run(Version version, const DecoderCase& test, const at::Tensor& hidden, L
       {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
   Result result{output, input.grad(), {}};
   for (const at::Tensor& w : mine) {
-    result.gradients.push_back(lie == Lie::kWithoutGradients ? w.grad() : w.grad() - 0.5);
+    const bool started_empty = lie == Lie::kBlank || lie == Lie::kWithoutGradients;
+    result.gradients.push_back(started_empty ? w.grad() : w.grad() - 0.5);
   }
   return result;
 }
@@ -48,7 +56,8 @@ void compare(const DecoderCase& test, at::ScalarType type, const at::Tensor& mas
   const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden}).to(type);
   const Result b =
       run(Version::kComposed, test, hidden.to(at::kDouble), Lie::kWithoutGradients, mask, packed);
-  for (const Lie lie : {Lie::kApart, Lie::kSideBySide, Lie::kWithGaps, Lie::kWithoutGradients}) {
+  for (const Lie lie :
+       {Lie::kApart, Lie::kSideBySide, Lie::kWithGaps, Lie::kBlank, Lie::kWithoutGradients}) {
     INFO(test.name << " " << at::toString(type) << " lie " << int(lie)
                    << (mask.defined() ? " masked" : "") << (packed.defined() ? " packed" : ""));
     const Result a = run(Version::kFused, test, hidden, lie, mask, packed);

@@ -1,5 +1,8 @@
 #include "tessera/ops/functional.h"
 
+#include <cmath>
+
+#include "tessera/core/blank.h"
 #include "tessera/core/error.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -85,6 +88,16 @@ TEST_CASE("embedding adds every id's gradient rows") {
   check_gradients(
       {at::randn({6, 9})}, [&](const Tensors& t) { return ops::embedding(ids, t[0]); },
       [&](const Tensors& t) { return t[0].index({ids}); }, 1e-6);
+}
+
+TEST_CASE("embedding adds into a blank gradient as into zeros") {
+  const at::Tensor weight = at::zeros({3, 8}).requires_grad_(true);
+  weight.mutable_grad() = at::full({3, 8}, NAN);
+  declare_blank({weight.grad()});
+  const at::Tensor y = ops::embedding(at::ones({5}, at::kLong), weight);
+  torch::autograd::backward({y}, {at::ones_like(y)});
+  CHECK(weight.grad()[1].eq(5).all().item<bool>());
+  CHECK(weight.grad()[0].eq(0).all().item<bool>());
 }
 
 TEST_CASE("embedding adds into a defined gradient, in 16 bits without losing small rows") {

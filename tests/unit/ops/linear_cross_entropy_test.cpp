@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "tessera/core/blank.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
@@ -50,6 +53,18 @@ TEST_CASE("linear cross-entropy adds to a defined weight gradient") {
   CHECK(c.weight.grad().is_same(buffer));
   CHECK(relative_error(buffer, before + 0.25 * exact[1]) < 1e-6);
   CHECK(relative_error(c.hidden.grad(), 0.25 * exact[0]) < 1e-6);
+}
+
+TEST_CASE("linear cross-entropy writes a blank weight gradient and adds its later chunks") {
+  at::manual_seed(15);
+  Case c;
+  const auto exact = torch::autograd::grad({formula(c.hidden, c.weight, c.labels)}, {c.weight});
+  c.weight.mutable_grad() = at::full_like(c.weight, NAN);
+  declare_blank({c.weight.grad()});
+  for (int i = 1; i <= 2; ++i) {
+    ops::linear_cross_entropy(c.hidden, c.weight, c.labels, at::ones({}), 4);
+    CHECK(relative_error(c.weight.grad(), i * exact[0]) < 1e-6);
+  }
 }
 
 TEST_CASE("linear cross-entropy hands the weight gradient to autograd when none is defined") {

@@ -1,0 +1,33 @@
+#pragma once
+// A unit's whole gradient, as the handles of its parameters see it.
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "tessera/sharding/unit.h"
+
+namespace tessera {
+
+// Between begin() and complete() every handle's .grad() is to be added to; those of parameters that
+// allow it start blank (tessera/core/blank.h), the others as zeros. Autograd finds zeros.
+class GradientBuffer {
+ public:
+  // flat: [unit.layout.numel()]; becomes the storage of the handles' .grad().
+  GradientBuffer(const ParameterUnit& unit, at::Tensor flat);
+  ~GradientBuffer();
+  GradientBuffer(const GradientBuffer&) = delete;
+  GradientBuffer& operator=(const GradientBuffer&) = delete;
+
+  const at::Tensor& flat() const { return flat_; }
+  void begin();
+  // What nobody has written holds zeros.
+  void complete();
+
+ private:
+  at::Tensor flat_;
+  std::vector<at::Tensor> blank_, cleared_;  // in begin()
+  std::vector<std::pair<at::Tensor, unsigned>> hooks_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+#include "tessera/sharding/gradient_buffer.h"
+
+#include <ATen/ops/fill.h>
+#include <ATen/ops/zero.h>
+
+#include <limits>
+
+#include "tessera/core/blank.h"
+
+namespace tessera {
+
+GradientBuffer::GradientBuffer(const ParameterUnit& unit, at::Tensor flat)
+    : flat_(std::move(flat)) {
+  bind_gradients(unit, flat_);
+  const auto& entries = unit.layout.entries();
+  int64_t end = 0;  // of what is blank or cleared so far
+  const auto clear_until = [&](int64_t begin) {
+    if (begin > end) cleared_.push_back(flat_.narrow(0, end, begin - end));
+  };
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (i >= unit.blank.size() || !unit.blank[i]) continue;
+    const FlatRange& range = entries[i].range;
+    clear_until(range.offset);
+    end = range.offset + range.numel;
+    blank_.push_back(slice_of(flat_, range));
+    for (const at::Tensor& handle : unit.handles[i]) {
+      const auto settle = [gradient = blank_.back()](const at::Tensor&) { settle_blank(gradient); };
+      hooks_.emplace_back(handle, handle.register_hook(settle));
+    }
+  }
+  clear_until(flat_.numel());
+}
+
+GradientBuffer::~GradientBuffer() {
+  forget_blank(blank_);
+  for (const auto& [handle, hook] : hooks_) handle.remove_hook(hook);
+}
+
+void GradientBuffer::begin() {
+  for (at::Tensor& range : cleared_) range.zero_();
+#ifndef NDEBUG
+  // Who adds without asking shows.
+  for (at::Tensor& gradient : blank_) gradient.fill_(std::numeric_limits<double>::quiet_NaN());
+#endif
+  declare_blank(blank_);
+}
+
+void GradientBuffer::complete() { clear_blank(blank_); }
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+#include "tessera/sharding/gradient_buffer.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "tessera/core/blank.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+at::Tensor leaf(at::IntArrayRef shape) { return at::ones(shape).set_requires_grad(true); }
+
+// Two weights whose gradients may be blank, one of them odd, and one that may not.
+struct Case {
+  at::Tensor a = leaf({8, 8}), odd = leaf({3, 5}), plain = leaf({7});
+  ParameterUnit unit;
+  at::Tensor flat;
+
+  Case() {
+    std::vector<Parameter> parameters;
+    for (const at::Tensor& x : {a, odd, plain}) {
+      parameters.push_back({"p", x});
+      unit.handles.push_back({x});
+      unit.blank.push_back(x.dim() > 1);
+    }
+    unit.layout = FlatLayout(parameters, 1, ShardGranularity::kFlat);
+    flat = at::full({unit.layout.numel()}, std::numeric_limits<double>::quiet_NaN());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a gradient starts blank where that is allowed, and as zeros elsewhere") {
+  Case c;
+  GradientBuffer buffer(c.unit, c.flat);
+  buffer.begin();
+  CHECK(c.plain.grad().eq(0).all().item<bool>());
+  CHECK(c.flat.isnan().sum().item<int64_t>() == 8 * 8 + 3 * 5);  // padding is zero
+  CHECK(take_blank(c.a.grad()));
+  c.a.grad().fill_(2);
+  buffer.complete();
+  CHECK(c.a.grad().eq(2).all().item<bool>());
+  CHECK(c.odd.grad().eq(0).all().item<bool>());  // nobody wrote it
+  CHECK(c.flat.sum().item<double>() == 2 * 64);
+}
+
+TEST_CASE("autograd adds to a blank gradient as to zeros") {
+  Case c;
+  GradientBuffer buffer(c.unit, c.flat);
+  for (int step = 0; step < 2; ++step) {
+    buffer.begin();
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      (c.a.sum() * 3 + c.odd.sum() + c.plain.sum()).backward();
+    }
+    buffer.complete();
+    CHECK(c.a.grad().eq(6).all().item<bool>());
+    CHECK(c.odd.grad().eq(2).all().item<bool>());
+    CHECK(c.plain.grad().eq(2).all().item<bool>());
+  }
+}
+
+TEST_CASE("a gradient that is gone leaves nothing blank") {
+  Case c;
+  {
+    GradientBuffer buffer(c.unit, c.flat);
+    buffer.begin();
+  }
+  CHECK_FALSE(take_blank(c.flat));
+  CHECK(c.a.grad().isnan().all().item<bool>());
+  c.a.sum().backward();  // the leaf is no longer watched
+  CHECK(c.a.grad().isnan().all().item<bool>());
+}
