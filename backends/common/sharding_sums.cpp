@@ -132,8 +132,8 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
   const TraceRange range("grad_norm");
   const PhaseScope phase(Phase::kOptimizer);
   const at::NoGradGuard no_grad;
-  at::Tensor sum = at::zeros({1}, learning_rate_.options());
-  if (!norm_terms_.empty()) sum = sum + ops::square_sum(norm_terms_);
+  at::Tensor sum = norm_terms_.empty() ? at::zeros({1}, learning_rate_.options())
+                                       : ops::square_sum(norm_terms_).reshape({1});
   if (norm_is_shared_) world_->all_reduce(sum).wait();
   if (gradient_scale_.defined()) sum = sum * gradient_scale_ * gradient_scale_;
   return sum.squeeze(0);

@@ -327,12 +327,12 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
          d <= 128 && packed.sequence > 1;
 }
 
-// Ids are sorted, with what the sort itself needs.
+// Many ids are sorted, with what the sort itself needs.
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& to) {
   if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
     return reference::embedding_backward(gradient, ids, to);
   }
-  const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
+  if (ids.numel() > 4096) const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
 }
 
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {

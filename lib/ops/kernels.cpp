@@ -259,4 +259,8 @@ at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   return TESSERA_DISPATCH(square_sum, tensors.front(), tensors);
 }
 
+Clipping clipping(const at::Tensor& squared_norm, const at::Tensor& loss_scale, double max_norm) {
+  return TESSERA_DISPATCH(clipping, squared_norm, squared_norm, loss_scale, max_norm);
+}
+
 }  // namespace tessera::ops

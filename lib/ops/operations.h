@@ -34,7 +34,8 @@
   X(cross_entropy_statistics)         \
   X(cross_entropy_gradient_)          \
   X(adamw_update)                     \
-  X(square_sum)
+  X(square_sum)                       \
+  X(clipping)
 
 // A function of the current namespace with the signature of the public one.
 #define TESSERA_DECLARE_OPERATION(name) decltype(::tessera::ops::name) name;

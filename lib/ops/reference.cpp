@@ -377,4 +377,12 @@ at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   return sum.to(at::kFloat);
 }
 
+Clipping clipping(const at::Tensor& squared_norm, const at::Tensor& loss_scale, double max_norm) {
+  const at::Tensor norm = squared_norm.sqrt() / loss_scale;
+  const at::Tensor coefficient =
+      max_norm > 0 ? (max_norm / (norm + 1e-6)).clamp_max(1.0) : at::ones_like(norm);
+  return {norm, coefficient, coefficient / loss_scale,
+          norm.isfinite().logical_not().to(at::kFloat)};
+}
+
 }  // namespace tessera::ops::reference

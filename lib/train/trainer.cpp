@@ -8,6 +8,7 @@
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
+#include "tessera/ops/update.h"
 
 namespace tessera {
 namespace {
@@ -78,13 +79,9 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   StepReport& report = pending.report;
   const StepResult result = strategy_.forward_backward(to_device(micro_batches, options_.device));
   const at::Tensor scale = scaler_.scale().clone();
-  const at::Tensor norm = strategy_.grad_norm_squared().sqrt() / scale;
-  const at::Tensor found_inf = norm.isfinite().logical_not().to(at::kFloat);
-  at::Tensor clip = at::ones_like(norm);
-  if (options_.max_grad_norm > 0) {
-    clip = (options_.max_grad_norm / (norm + 1e-6)).clamp_max(1.0);
-  }
-  strategy_.scale_gradients(clip / scale);
+  const auto [norm, clip, factor, found_inf] =
+      ops::clipping(strategy_.grad_norm_squared(), scale, options_.max_grad_norm);
+  strategy_.scale_gradients(factor);
   // The schedule counts updates that were made, so the previous step's verdict is needed here. Its
   // values were copied a whole forward and backward ago.
   if (pending_ != nullptr) finish_step();

@@ -309,3 +309,31 @@ TEST_CASE("the embedding's gradient on the GPU adds frequent ids in fp32") {
     CHECK(relative_error(sum[17], expected[17]) < tolerance_of(type));
   }
 }
+
+TEST_CASE("the embedding's gradient on the GPU is the same with and without a sort") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(41);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {8, 1024, 2048, 4104}) {
+      for (const int64_t rows : {1, 2, 127, 128, 129, 2609, 4095, 4096, 4097, 9000}) {
+        INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+        const at::Tensor few = at::randint(5, {rows}, kOnGpu.dtype(at::kLong)),
+                         many = at::randint(3000, {rows}, kOnGpu.dtype(at::kLong));
+        const at::Tensor ids = at::where(at::rand({rows}, kOnGpu).lt(0.3), few, many);
+        const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
+        const at::Tensor sum = at::ones({3000, n}, kOnGpu.dtype(type));
+        const at::Tensor expected = exact(sum).index_add(0, ids, exact(gradient));
+        ops::embedding_backward(gradient, ids, sum);
+        CHECK(relative_error(sum, expected) < tolerance_of(type));
+        const at::Tensor untouched =
+            at::ones({3000}, kOnGpu.dtype(at::kBool)).index_fill(0, ids, false);
+        CHECK(sum.masked_select(untouched.unsqueeze(1)).eq(1).all().item<bool>());
+        // A view with gaps, of other ids between them.
+        const at::Tensor apart = at::stack({ids, ids + 1}, 1).select(1, 0);
+        const at::Tensor again = at::ones_like(sum);
+        ops::embedding_backward(gradient, apart, again);
+        CHECK(again.equal(sum));
+      }
+    }
+  }
+}

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "lib/ops/reference.h"
 #include "tests/gpu/gpu.h"
@@ -118,5 +119,28 @@ TEST_CASE("square_sum on the GPU") {
     CHECK(ops::square_sum(pieces).item<double>() == Approx(expected).epsilon(2e-6));
     flat[2'999'999] = NAN;
     CHECK(std::isnan(ops::square_sum(pieces).item<float>()));
+  }
+}
+
+TEST_CASE("clipping on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double squared : {0.0, 1e-30, 0.25, 4.0, 1e30, infinity, double(NAN)}) {
+    for (const double scale : {1.0, 65536.0}) {
+      for (const double max_norm : {0.0, 0.5, 1.0}) {
+        INFO("squared norm " << squared << " scale " << scale << " most " << max_norm);
+        const at::Tensor x = at::full({}, squared, kOnGpu), s = at::full({}, scale, kOnGpu);
+        const ops::Clipping mine = ops::clipping(x, s, max_norm);
+        const ops::Clipping expected = ops::reference::clipping(x.cpu(), s.cpu(), max_norm);
+        const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+          CHECK(a.dim() == 0);
+          CHECK(at::allclose(a.cpu(), b, 1e-6, 0, /*equal_nan=*/true));
+        };
+        same(mine.norm, expected.norm);
+        same(mine.coefficient, expected.coefficient);
+        same(mine.factor, expected.factor);
+        same(mine.overflow, expected.overflow);
+      }
+    }
   }
 }

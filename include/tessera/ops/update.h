@@ -34,4 +34,15 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
 // non-finite result.
 at::Tensor square_sum(std::span<const at::Tensor> tensors);
 
+// What follows from the squared norm of a step's gradients, all of which carry the loss scale: fp32
+// scalars on its device.
+struct Clipping {
+  at::Tensor norm;         // without the scale
+  at::Tensor coefficient;  // min(1, max_norm / (norm + 1e-6)), or 1 without max_norm
+  at::Tensor factor;       // coefficient / loss_scale, for the gradients as they are
+  at::Tensor overflow;     // 1 where the norm is not finite, else 0
+};
+// squared_norm, loss_scale: fp32 scalars. max_norm 0: nothing is clipped.
+Clipping clipping(const at::Tensor& squared_norm, const at::Tensor& loss_scale, double max_norm);
+
 }  // namespace tessera::ops

@@ -289,7 +289,15 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
       gradient.numel() == 0) {
     return reference::embedding_backward(gradient, ids, weight_gradient);
   }
-  const auto [sorted, order] = at::sort(ids.reshape(-1));
+  const at::Tensor flat = ids.reshape(-1);
+  if (flat.numel() <= kMostUnsortedRows) {
+    const at::Tensor dense = flat.contiguous();
+    embedding_backward_unsorted(type_of(gradient), gradient.data_ptr(), dense.data_ptr<int64_t>(),
+                                weight_gradient.data_ptr(), int(dense.numel()),
+                                int(gradient.size(-1)), stream());
+    return check_launch("embedding_backward");
+  }
+  const auto [sorted, order] = at::sort(flat);
   embedding_backward(type_of(gradient), gradient.data_ptr(), sorted.data_ptr<int64_t>(),
                      order.data_ptr<int64_t>(), weight_gradient.data_ptr(), sorted.numel(),
                      int(gradient.size(-1)), stream());

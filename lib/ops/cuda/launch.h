@@ -113,6 +113,10 @@ void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64
                             const float* log_sum_exp, const float* scale, int64_t rows,
                             int vocabulary, cudaStream_t stream);
 
+// Of few rows, at most kMostUnsortedRows, with their ids in any order.
+constexpr int kMostUnsortedRows = 4096;
+void embedding_backward_unsorted(Type type, const void* gradient, const int64_t* ids,
+                                 void* weight_gradient, int rows, int n, cudaStream_t stream);
 // sorted_ids ascending, order[i] the row of gradient that sorted_ids[i] came from.
 void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
                         const int64_t* order, void* weight_gradient, int64_t rows, int n,
@@ -152,5 +156,8 @@ constexpr int kSquareSumParts = 528;
 void square_sum(Type type, const SquareSumTable& table, double* partial, cudaStream_t stream);
 // *result = sum of count partial sums, in a fixed order.
 void add_partials(const double* partial, int count, float* result, cudaStream_t stream);
+// As ops::clipping; results [4] in the order of its members.
+void clipping(const float* squared_norm, const float* loss_scale, float max_norm, float* results,
+              cudaStream_t stream);
 
 }  // namespace tessera::ops::cuda

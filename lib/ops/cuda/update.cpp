@@ -102,4 +102,18 @@ at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   return result;
 }
 
+Clipping clipping(const at::Tensor& squared_norm, const at::Tensor& loss_scale, double max_norm) {
+  const auto is_scalar = [](const at::Tensor& x) {
+    return x.is_cuda() && x.numel() == 1 && x.scalar_type() == at::kFloat;
+  };
+  if (!is_scalar(squared_norm) || !is_scalar(loss_scale)) {
+    return reference::clipping(squared_norm, loss_scale, max_norm);
+  }
+  const at::Tensor results = at::empty({4}, squared_norm.options());
+  clipping(scalar(squared_norm), scalar(loss_scale), float(max_norm),
+           static_cast<float*>(results.data_ptr()), stream());
+  check_launch("clipping");
+  return {results[0], results[1], results[2], results[3]};
+}
+
 }  // namespace tessera::ops::cuda

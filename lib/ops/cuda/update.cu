@@ -148,6 +148,17 @@ __global__ void add_partials_kernel(const double* partial, int count, float* res
   if (threadIdx.x == 0) *result = float(sum);
 }
 
+__global__ void clipping_kernel(const float* squared_norm, const float* loss_scale, float max_norm,
+                                float* results) {
+  const float scale = *loss_scale, norm = sqrtf(*squared_norm) / scale;
+  float coefficient = max_norm > 0 ? max_norm / (norm + 1e-6F) : 1.0F;
+  if (coefficient > 1) coefficient = 1;  // one that is no number stays
+  results[0] = norm;
+  results[1] = coefficient;
+  results[2] = coefficient / scale;
+  results[3] = isfinite(norm) ? 0.0F : 1.0F;
+}
+
 constexpr int kEmbeddingThreads = 512;
 
 // One block per sorted position; the first of equal ids sums them all, in the order given.
@@ -180,6 +191,55 @@ __global__ void __launch_bounds__(kEmbeddingThreads)
   }
 }
 
+// The same without a sort, which takes longer than the sums of few rows: one block per row; that of
+// an id's first row looks for the others, so that they are summed in the same order.
+template <typename T>
+__global__ void __launch_bounds__(kEmbeddingThreads)
+    embedding_backward_unsorted_kernel(const uint4* gradient, const int64_t* ids,
+                                       uint4* weight_gradient, int rows, int n) {
+  __shared__ int equal_rows[kMostUnsortedRows];
+  __shared__ int of_warp[kEmbeddingThreads / 32];
+  const int first = blockIdx.x, threads = blockDim.x;
+  const int64_t id = ids[first];
+  bool earlier = false;
+#pragma unroll 4
+  for (int row = threadIdx.x; row < first; row += threads) earlier |= ids[row] == id;
+  if (__syncthreads_or(earlier)) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int count = 0;
+  for (int base = first; base < rows; base += threads) {
+    const int row = base + int(threadIdx.x);
+    const bool equal = row < rows && ids[row] == id;
+    const int found = __syncthreads_count(equal);
+    if (found == 0) continue;
+    const unsigned of_lanes = __ballot_sync(0xffffffffU, equal);
+    if (lane == 0) of_warp[warp] = __popc(of_lanes);
+    __syncthreads();
+    int at = count + __popc(of_lanes & ((1U << lane) - 1));
+    for (int i = 0; i < warp; ++i) at += of_warp[i];
+    if (equal) equal_rows[at] = row;
+    count += found;
+  }
+  __syncthreads();
+  const int vectors = n / 8;
+  for (int column = threadIdx.x; column < vectors; column += threads) {
+    float sum[8] = {}, value[8];
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) {
+      unpack<T>(gradient[int64_t(equal_rows[i]) * vectors + column], value);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] += value[j];
+    }
+    uint4& target = weight_gradient[id * vectors + column];
+    unpack<T>(target, value);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[j] += value[j];
+    target = pack<T>(sum);
+  }
+}
+
+int embedding_threads(int n) { return std::min(kEmbeddingThreads, (n / 8 + 31) / 32 * 32); }
+
 }  // namespace
 
 void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
@@ -204,14 +264,29 @@ void add_partials(const double* partial, int count, float* result, cudaStream_t 
   add_partials_kernel<<<1, 32, 0, stream>>>(partial, count, result);
 }
 
+void clipping(const float* squared_norm, const float* loss_scale, float max_norm, float* results,
+              cudaStream_t stream) {
+  clipping_kernel<<<1, 1, 0, stream>>>(squared_norm, loss_scale, max_norm, results);
+}
+
+void embedding_backward_unsorted(Type type, const void* gradient, const int64_t* ids,
+                                 void* weight_gradient, int rows, int n, cudaStream_t stream) {
+  const int threads = std::max(128, embedding_threads(n));
+  with_16_bit_type(type, [&](auto tag) {
+    embedding_backward_unsorted_kernel<typename decltype(tag)::type>
+        <<<unsigned(rows), threads, 0, stream>>>(static_cast<const uint4*>(gradient), ids,
+                                                 static_cast<uint4*>(weight_gradient), rows, n);
+  });
+}
+
 void embedding_backward(Type type, const void* gradient, const int64_t* sorted_ids,
                         const int64_t* order, void* weight_gradient, int64_t rows, int n,
                         cudaStream_t stream) {
-  const int threads = std::min(kEmbeddingThreads, (n / 8 + 31) / 32 * 32);
   with_16_bit_type(type, [&](auto tag) {
-    embedding_backward_kernel<typename decltype(tag)::type><<<unsigned(rows), threads, 0, stream>>>(
-        static_cast<const uint4*>(gradient), sorted_ids, order,
-        static_cast<uint4*>(weight_gradient), rows, n);
+    embedding_backward_kernel<typename decltype(tag)::type>
+        <<<unsigned(rows), embedding_threads(n), 0, stream>>>(
+            static_cast<const uint4*>(gradient), sorted_ids, order,
+            static_cast<uint4*>(weight_gradient), rows, n);
   });
 }
 

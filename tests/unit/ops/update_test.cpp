@@ -110,3 +110,27 @@ TEST_CASE("square_sum adds over tensors and shows non-finite values") {
         ops::square_sum(std::vector<at::Tensor>{tensors[0], at::full({2}, bad)}).item<float>()));
   }
 }
+
+TEST_CASE("clipping follows from the squared norm") {
+  const auto scalar = [](double x) { return at::full({}, x, at::kFloat); };
+  const auto is = [](const at::Tensor& x, double expected) {
+    CHECK(x.scalar_type() == at::kFloat);
+    CHECK(x.dim() == 0);
+    CHECK(x.item<double>() == Approx(expected).epsilon(1e-6));
+  };
+  const ops::Clipping clipped = ops::clipping(scalar(64 * 64 * 16), scalar(64), 1.0);
+  is(clipped.norm, 4);
+  is(clipped.coefficient, 1 / (4 + 1e-6));
+  is(clipped.factor, 1 / (4 + 1e-6) / 64);
+  is(clipped.overflow, 0);
+  const ops::Clipping small = ops::clipping(scalar(0.25), scalar(1), 1.0);
+  is(small.norm, 0.5);
+  is(small.coefficient, 1);
+  is(ops::clipping(scalar(0), scalar(2), 1.0).factor, 0.5);
+  is(ops::clipping(scalar(100), scalar(2), 0).factor, 0.5);
+  for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+    const ops::Clipping none = ops::clipping(scalar(bad), scalar(8), 1.0);
+    CHECK(none.overflow.item<float>() == 1);
+    CHECK_FALSE(std::isfinite(none.norm.item<float>()));
+  }
+}
