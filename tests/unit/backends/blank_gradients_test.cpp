@@ -138,7 +138,7 @@ void compare(const std::string& strategy, int ranks, int accumulation, bool chec
     ParallelConfig config;
     config.strategy = strategy;
     config.gradient_checkpointing = checkpointing;
-    config.unit_numel = 1;
+    if (strategy == "fsdp") config.unit_numel = 1;
     config.persistence_threshold = 8;
     DeviceMesh mesh(comm, {.data = ranks});
     const Values blank = train(mesh, config, accumulation, {.blank = true, .frozen = frozen});
