@@ -1,8 +1,10 @@
 // One micro-batch through the blocks of a ShardingStrategy, and what frames it.
 #include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -12,6 +14,16 @@
 #include "tessera/core/trace.h"
 
 namespace tessera {
+namespace {
+
+// For the largest of many steps like one that took so many bytes: the fewer rows there are in a
+// micro-batch, the more do their tokens differ.
+int64_t room_for_steps(int64_t of_step, int64_t rows) {
+  const double more = 4 / std::sqrt(static_cast<double>(rows));
+  return static_cast<int64_t>(static_cast<double>(of_step) * (1 + std::min(more, 1.5)));
+}
+
+}  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : units_of_block_[block]) {
@@ -70,20 +82,30 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
 }
 
 // A step that is larger than all before it asks the driver for memory many times, each of which
-// takes as long as several kernels. When micro-batches turn out to differ in size, LibTorch's
-// allocator gets one block from which it can cut what larger ones need; it gives the block back
-// when memory runs out.
+// takes as long as several kernels: segments of the first step's sizes serve no larger tensors. So
+// when micro-batches turn out to differ in size, LibTorch's allocator gives back what it keeps and
+// gets one block instead, from which steps of every size can be cut.
 void ShardingStrategy::make_room() {
-  if (!data_.device().is_cuda() || room_made_) return;
-  int64_t tokens = 0;
-  for (const MicroBatch& batch : micro_batches_) tokens = std::max(tokens, batch.token_count);
+  const at::Device device = data_.device();
+  if (!device.is_cuda() || room_made_) return;
+  int64_t tokens = 0, rows = 1;
+  for (const MicroBatch& batch : micro_batches_) {
+    tokens = std::max(tokens, batch.token_count);
+    rows = std::max(rows, batch.sample_count);
+  }
   if (tokens_before_ == 0) tokens_before_ = tokens;
   if (tokens == tokens_before_) return;
   room_made_ = true;
-  const MemoryUse use = memory_use(data_.device());
-  const int64_t of_steps = use.peak_allocated_bytes - use.allocated_bytes;
-  const int64_t room = std::min(of_steps / 2, device_memory(data_.device()).first / 4);
-  at::empty({room}, at::TensorOptions(at::kByte).device(data_.device()));
+  const MemoryUse use = memory_use(device);
+  const int64_t of_step = use.peak_allocated_bytes - use.allocated_bytes;
+  int64_t room = of_step / 2;
+  // Giving back waits for the device, which may wait for messages of stages that wait for this one.
+  if (sharers_ == 1) {
+    c10::getDeviceAllocator(device.type())->emptyCache();
+    room = room_for_steps(of_step, rows);
+  }
+  room = std::min(room, device_memory(device).first / 2);
+  at::empty({room}, at::TensorOptions(at::kByte).device(device));
 }
 
 void ShardingStrategy::check_packed_rows(const MicroBatch& micro_batch) const {
