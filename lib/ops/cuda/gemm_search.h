@@ -3,11 +3,12 @@
 //
 // [Note: measuring in passing] The first calls of a kind take several algorithms in turn, between
 // two events each; when the device has come to the last of them, the fastest is kept. No product is
-// computed more than once, and the host never waits. A short sleep before each lets the host get
-// ahead of the device, so that the time between the events is the product's. The library's
-// suggestions are tried by the first calls of a kind together, whatever their numbers of tokens, so
-// that steps of ever new sizes soon have tried them all; then each size tries the best of these
-// only, whose kernels are loaded.
+// computed more than once, and the host never waits. Where the host is not ahead of the device, a
+// short sleep before each lets it get there, so that the time between the events is the product's.
+// The library's suggestions are tried by the first calls of a kind together, whatever their numbers
+// of tokens, so that steps of ever new sizes soon have tried them all; then each size tries the
+// best of these only, whose kernels are loaded, and with few of its calls, so that no step is much
+// longer than others for it.
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAStream.h>
@@ -25,16 +26,18 @@ using Algorithms = std::vector<PlanCache::Plan>;
 
 class GemmSearch {
  public:
-  // tokens: of the call that begins it.
-  GemmSearch(Algorithms candidates, bool suggested, int64_t tokens);
+  // tokens: of the call that begins it. Of `interval` calls one is a trial.
+  GemmSearch(Algorithms candidates, bool suggested, int64_t tokens, size_t interval);
 
   // Lets issue(algorithm), which returns whether it did, compute a product of this many tokens with
-  // the next candidate that can; false when all trials have been issued.
+  // the next candidate that can; false when it is no trial's turn, or all have been issued.
   template <typename Issue>
   bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
+    if (calls_++ % interval_ != 0) return false;
+    const bool host_is_ahead = !took_.empty() && !took_.back().end.query();
     while (issued_ < trials_) {
       Trial trial{issued_++ % candidates_.size(), tokens};
-      at::cuda::sleep(kSleepCycles);
+      if (!host_is_ahead) at::cuda::sleep(kSleepCycles);
       trial.begin.record(stream);
       if (!issue(candidates_[trial.candidate])) continue;
       trial.end.record(stream);
@@ -63,8 +66,8 @@ class GemmSearch {
   const Algorithms candidates_;
   const bool suggested_;
   const int64_t tokens_;
-  const size_t trials_;
-  size_t issued_ = 0;
+  const size_t trials_, interval_;
+  size_t calls_ = 0, issued_ = 0;
   std::vector<Trial> took_;
 };
 
