@@ -170,8 +170,8 @@ int64_t& varying_size(AttentionShape& shape) {
 }
 
 // [Note: packed batches of many sizes] A graph takes a tenth of a second to build. The first shape
-// of a kind builds those of about as large sizes that earlier runs have met, the second one those
-// around both, so that steps stop meeting new ones after a few.
+// of a kind builds those around the sizes about as large that earlier runs have met, if there are
+// any, the second one those around both, so that steps stop meeting new ones after a few.
 class Graphs {
  public:
   const Pair& of(const AttentionShape& shape) {
@@ -203,16 +203,14 @@ class Graphs {
     stored.settle(kind, size, {});
     constexpr size_t kMost = 24;
     auto [least, largest] = std::ranges::minmax(met);
-    if (met.size() == 1) {
-      for (const auto& [other, plan] : known) {
-        if (other > 2 * size || size > 2 * other) continue;
-        least = std::min(least, other), largest = std::max(largest, other);
-      }
-    } else if (met.size() == 2) {
+    if (met.size() > 2) return {};
+    for (const auto& [other, plan] : known) {
+      if (met.size() > 1 || other > 2 * size || size > 2 * other) continue;
+      least = std::min(least, other), largest = std::max(largest, other);
+    }
+    if (least < largest) {
       least = std::max(least - std::max(4 * step, least / 5), fewest) / step * step;
       largest += std::max(4 * step, largest / 5);
-    } else {
-      return {};
     }
     std::vector<int64_t> sizes;
     for (; least <= largest && sizes.size() < kMost; least += step) sizes.push_back(least);
