@@ -50,5 +50,12 @@ TEST_CASE("only the first products of a kind on the GPU try an algorithm each") 
   CHECK(trials({2}, true, 256) == 6);
   fastest.settle({3}, 256, {7});  // by an earlier run
   CHECK(trials({3}, true, 4096) == 1);
+  // What earlier runs chose is loaded once, for about as many tokens.
+  fastest.settle({4}, 256, {1});
+  fastest.settle({4}, 320, {2});
+  fastest.settle({4}, 384, {1});
+  fastest.settle({4}, 4096, {3});
+  CHECK(searches.to_load({4}, 300) == Algorithms{{2}, {1}});
+  CHECK(searches.to_load({4}, 300).empty());
   stream.synchronize();
 }

@@ -134,14 +134,21 @@ class Plan {
     choose(g);
   }
 
+  // Before run() computes the product: it is computed with each of what to_load() names, where that
+  // changes nothing.
+  void load_others(const Gemm& g, void* workspace, c10::cuda::CUDAStream stream) {
+    if (!searches_ || (g.beta != 0 && (!g.c || g.c == g.d)) || is_captured(stream)) return;
+    for (const PlanCache::Plan& plan : searches_->to_load(stored_kind_of(g), tokens_of(g))) {
+      if (fits(plan)) issue(g, std::bit_cast<cublasLtMatmulAlgo_t>(plan), workspace, stream);
+    }
+  }
+
   cublasStatus_t run(const Gemm& g, void* workspace, c10::cuda::CUDAStream stream) {
     if (search_ && search_->ended()) {
       searches_->conclude(stored_kind_of(g), search_);
       choose(g);
     }
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (search_) cudaStreamIsCapturing(stream, &capture);
-    if (search_ && capture == cudaStreamCaptureStatusNone) {
+    if (search_ && !is_captured(stream)) {
       const auto issued = [&](const PlanCache::Plan& candidate) {
         const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(candidate);
         return issue(g, algorithm, workspace, stream) == CUBLAS_STATUS_SUCCESS;
@@ -152,6 +159,12 @@ class Plan {
   }
 
  private:
+  static bool is_captured(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaStreamIsCapturing(stream, &status);
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     cublasLtMatmulDescSetAttribute(operation_.value, attribute, &value, sizeof value);
@@ -282,6 +295,7 @@ void run_gemm(const Gemm& gemm) {
   auto found = cache.plans.find(key);
   if (found == cache.plans.end()) {
     found = cache.plans.try_emplace(key, gemm, cache.searches_on(stream.device_index())).first;
+    found->second.load_others(gemm, workspace.data_ptr(), stream);
   }
   check_cublas(found->second.run(gemm, workspace.data_ptr(), stream), "the product", gemm);
 }

@@ -82,6 +82,18 @@ Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) cons
   return known;
 }
 
+Algorithms GemmSearches::to_load(const PlanCache::Kind& kind, int64_t tokens) {
+  constexpr size_t kMost = 8;
+  Algorithms plans;
+  if (!loaded_.insert(kind).second) return plans;
+  for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {
+    if (!alike(size, tokens) || std::ranges::count(plans, plan) > 0) continue;
+    plans.push_back(plan);
+    if (plans.size() == kMost) break;
+  }
+  return plans;
+}
+
 std::shared_ptr<GemmSearch> GemmSearches::running(const PlanCache::Kind& kind, int64_t tokens,
                                                   bool suggested) const {
   const auto of_kind = running_.find(kind);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "lib/ops/plan_cache.h"
@@ -79,6 +80,9 @@ class GemmSearches {
   // What is best for this kind and size, or was good for about as many tokens: a single one is to
   // be taken, several to be tried.
   Algorithms known(const PlanCache::Kind& kind, int64_t tokens) const;
+  // For the first product of a kind in this process: what earlier runs found best for about as many
+  // tokens, each once. Later steps have such products, and loading a kernel takes longer than they.
+  Algorithms to_load(const PlanCache::Kind& kind, int64_t tokens);
   // One that is under way for the size, or among the library's suggestions for about as many
   // tokens; null: there is none.
   std::shared_ptr<GemmSearch> running(const PlanCache::Kind& kind, int64_t tokens,
@@ -90,6 +94,7 @@ class GemmSearches {
 
  private:
   PlanCache& fastest_;
+  std::set<PlanCache::Kind> loaded_;
   // By rounded sizes.
   std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good_;
   std::map<PlanCache::Kind, std::map<int64_t, std::shared_ptr<GemmSearch>>> running_;
