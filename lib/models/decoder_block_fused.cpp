@@ -7,6 +7,7 @@
 
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/handed_columns.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
 
@@ -74,10 +75,12 @@ void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights&
   }
 }
 
+// columns: dy's, where they are at hand.
 void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
-              ops::ColumnSums& sums) {
+              ops::ColumnSums& sums, const at::Tensor& columns = {}) {
   const auto any = std::ranges::find_if(g.biases, &at::Tensor::defined);
   if (any == g.biases.end()) return;
+  if (columns.defined() && g.biases.size() == 1) return sums.items.push_back({columns, *any});
   ops::linear_backward_bias(dy, *any, sums);
   if (g.biases.size() == 1) return;
   const at::Tensor partial = sums.items.back().partial;
@@ -107,12 +110,12 @@ Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon) {
   return {output, mean, rstd};
 }
 
-// forward.output receives it anew. column_sum: see ops::LayerNormGradients.
+// forward.output receives it anew. column_sum, columns: see ops::LayerNormGradients.
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
                          const NormWeights& w, const NormWeights& g,
                          const at::Tensor& residual_gradient, const at::Tensor& column_sum,
-                         ops::ColumnSums& sums) {
-  const ops::LayerNormGradients sinks{g.weight, g.bias, column_sum};
+                         ops::ColumnSums& sums, at::Tensor* columns = nullptr) {
+  const ops::LayerNormGradients sinks{g.weight, g.bias, column_sum, columns};
   if (!w.bias.defined()) {
     return ops::rms_norm_backward(gradient, x, forward.rstd, w.weight, residual_gradient, sinks,
                                   sums, &forward.output);
@@ -259,7 +262,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const int64_t spare = s.qkv.size(0) * s.qkv.size(1) - rows;
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
-  const at::Tensor no_residual;
+  const at::Tensor no_residual, gradient_columns = detail::take_columns(gradient);
   at::Tensor dattended, dcontext;
   Pending all_dattention;
   {
@@ -272,7 +275,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                             s.inner, options.gated, w.up, g.up, sums);
     Pending sum = start_leave(ops::linear_backward_input(dinner, weight_of(w.up)), axis);
     add_weight(all_gradient.tensor, active, w.down, g.down);
-    if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums);
+    if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
     at::Tensor dnorm = sum.wait();
     if (post) dnorm.add_(gradient);
@@ -302,8 +305,11 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm{{}, s.mean1, s.rstd1};
-  const at::Tensor dhidden = norm_backward(dnorm, s.hidden, norm, w.input_norm, g.input_norm,
-                                           post ? no_residual : dattended, {}, sums);
+  at::Tensor columns;  // the block before is one of these, too, mostly
+  const at::Tensor dhidden = norm_backward(
+      dnorm, s.hidden, norm, w.input_norm, g.input_norm, post ? no_residual : dattended, {}, sums,
+      w.down.biases.empty() || inner_dropout.on() ? nullptr : &columns);
+  detail::hand_columns(dhidden, columns);
   Pending all_norm = start_enter(norm.output, rows, axis);
   ops::add_column_sums(sums);
   add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);

@@ -107,6 +107,7 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   collect(dy, gradients.bias, sums);
   dx = dx.to(x.scalar_type());
   collect(dx, gradients.column_sum, sums);
+  if (gradients.columns) *gradients.columns = rows(dx).sum(0, true, wide(x));
   if (output) {
     *output = at::addcmul(bias.to(type), normal, wide_weight).to(x.scalar_type()).view(x.sizes());
   }
@@ -133,6 +134,7 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   collect(dy * normal, gradients.weight, sums);
   dx = dx.to(x.scalar_type());
   collect(dx, gradients.column_sum, sums);
+  if (gradients.columns) *gradients.columns = rows(dx).sum(0, true, wide(x));
   if (output) *output = (normal * wide_weight).to(x.scalar_type()).view(x.sizes());
   return dx.view(x.sizes());
 }

@@ -34,9 +34,11 @@ void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
       return ops::LayerNormGradients{at::ones({n}, kOnGpu.dtype(t)), at::ones({n}, kOnGpu.dtype(t)),
                                      at::ones({n}, kOnGpu.dtype(t))};
     };
-    const auto a = sinks(type), b = sinks(at::kDouble);
+    auto a = sinks(type);
+    const auto b = sinks(at::kDouble);
     ops::ColumnSums sums, exact_sums;
-    at::Tensor output, exact_output;
+    at::Tensor output, exact_output, columns;
+    a.columns = &columns;
     const at::Tensor dx = ops::layer_norm_backward(gradient, x, mine.mean, mine.rstd, weight, bias,
                                                    r, a, sums, &output);
     ops::add_column_sums(sums);
@@ -50,6 +52,7 @@ void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
     CHECK(relative_error(a.weight, b.weight) < tolerance);
     CHECK(relative_error(a.bias, b.bias) < tolerance);
     CHECK(relative_error(a.column_sum, b.column_sum) < tolerance);
+    CHECK(relative_error(columns.sum(0), b.column_sum - 1) < tolerance);
   }
 }
 
@@ -68,9 +71,11 @@ void check_rms_norm(int64_t rows, int64_t n, at::ScalarType type) {
       return ops::LayerNormGradients{
           at::ones({n}, kOnGpu.dtype(t)), {}, at::ones({n}, kOnGpu.dtype(t))};
     };
-    const auto a = sinks(type), b = sinks(at::kDouble);
+    auto a = sinks(type);
+    const auto b = sinks(at::kDouble);
     ops::ColumnSums sums, exact_sums;
-    at::Tensor output, exact_output;
+    at::Tensor output, exact_output, columns;
+    a.columns = &columns;
     const at::Tensor dx =
         ops::rms_norm_backward(gradient, x, mine.rstd, weight, r, a, sums, &output);
     ops::add_column_sums(sums);
@@ -82,6 +87,7 @@ void check_rms_norm(int64_t rows, int64_t n, at::ScalarType type) {
     CHECK(relative_error(output, exact_output) < tolerance);
     CHECK(relative_error(a.weight, b.weight) < tolerance);
     CHECK(relative_error(a.column_sum, b.column_sum) < tolerance);
+    CHECK(relative_error(columns.sum(0), b.column_sum - 1) < tolerance);
   }
 }
 

@@ -67,6 +67,8 @@ struct LayerNormGradients {
   at::Tensor weight, bias;  // accumulated through sums; undefined: not wanted
   at::Tensor column_sum;  // [n], accumulated with the column sums of the result (the bias gradient
                           // of the layer before); undefined: not wanted
+  at::Tensor* columns = nullptr;  // receives the same before it is summed up: [parts, n], in fp32
+                                  // (fp64 for fp64), rows may be strided
 };
 // Gradient of x, plus residual_gradient where defined. output, unless null, receives the layer
 // norm's output anew.

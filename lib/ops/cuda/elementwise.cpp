@@ -124,6 +124,7 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   for (int i = 0; i < 3; ++i) {
     if (sinks[i].defined()) sums.items.push_back({partial.narrow(1, i * n, n), sinks[i]});
   }
+  if (gradients.columns) *gradients.columns = partial.narrow(1, 2 * n, n);
   return dx;
 }
 
@@ -170,6 +171,7 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   };
   add(0, gradients.weight);
   add(2, gradients.column_sum);
+  if (gradients.columns) *gradients.columns = partial.narrow(1, 2 * n, n);
   return dx;
 }
 
