@@ -55,7 +55,7 @@ TEST_CASE("only the first products of a kind on the GPU try an algorithm each") 
   fastest.settle({4}, 320, {2});
   fastest.settle({4}, 384, {1});
   fastest.settle({4}, 4096, {3});
-  CHECK(searches.to_load({4}, 300) == Algorithms{{2}, {1}});
+  CHECK((searches.to_load({4}, 300) == Algorithms{{2}, {1}}));
   CHECK(searches.to_load({4}, 300).empty());
   stream.synchronize();
 }
