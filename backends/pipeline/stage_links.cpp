@@ -29,7 +29,10 @@ constexpr int64_t kMostDims = 14;  // of an activation
 // the allocator still holds what steps with these shapes took. A transport that connects two
 // ranks at their first message waits in the same way: connect() has that behind it. For the same
 // reason no message or receive is pending in a pass of all stages (StagePlan::Arrival): each of
-// them waits for all others.
+// them waits for all others. A send is pending until it is received, if it is larger than the
+// transport's buffers; where a stage has several chunks, two stages could each wait in a turn for
+// the other to come to the receive. Their steps with new shapes go in rounds, and the host waits
+// for the messages of one before it begins a turn of the next.
 
 void StageLinks::connect(bool wraps_around, Communicator* all) {
   const int stages = pipeline_.size(), me = pipeline_.rank();
@@ -68,6 +71,7 @@ void StageLinks::begin(const StagePlan& plan, std::vector<std::vector<int64_t>> 
     const auto seen = took_bytes_.find(shape);
     if (seen == took_bytes_.end() || seen->second > held) ahead_ = 0;
   }
+  in_rounds_ = ahead_ == 0 && plan.has_rounds;
 }
 
 int64_t StageLinks::reserved_bytes() const {
@@ -112,7 +116,8 @@ void StageLinks::post(int turn) {
     const auto& arrivals = plan_->arrivals[static_cast<size_t>(source)];
     for (size_t& next = posted_[static_cast<size_t>(source)]; next < arrivals.size(); ++next) {
       const StagePlan::Arrival& arrival = arrivals[next];
-      if (source == plan_->stage || arrival.due > turn + ahead_ || arrival.open > turn) break;
+      const int due = in_rounds_ ? arrival.next_round : arrival.due;
+      if (source == plan_->stage || due > turn + ahead_ || arrival.open > turn) break;
       const FormKey key = key_of(arrival.message);
       if (!forms_.contains(key)) {
         const at::Tensor header = empty_header();
@@ -130,6 +135,18 @@ void StageLinks::post(int turn) {
       received_[arrival.needed] = std::move(received);
     }
   }
+  if (in_rounds_) wait_for_all();
+}
+
+void StageLinks::wait_for_all() {
+  timer_.time([&] {
+    for (auto& [turn, received] : received_) received.work.wait();
+    for (Sent& sent : sent_) sent.work.wait();
+  });
+  sent_.clear();
+  Marker now;
+  now.record(pipeline_.device());
+  now.synchronize();
 }
 
 at::Tensor StageLinks::receive(int turn) {

@@ -65,6 +65,7 @@ class StageLinks {
                         Form& form);
   static void check_known(const at::Tensor& tensor, const Form& known, int boundary);
   void release_sent(int destination, int until);
+  void wait_for_all();  // messages under way; the host waits, too
   int64_t reserved_bytes() const;
 
   Communicator& pipeline_;
@@ -81,6 +82,7 @@ class StageLinks {
   const StagePlan* plan_ = nullptr;
   std::vector<std::vector<int64_t>> shapes_;
   int ahead_ = 0;
+  bool in_rounds_ = false;            // see StagePlan::has_rounds
   std::vector<size_t> posted_;        // by source: how many of its messages
   std::map<int, Received> received_;  // by turn
   std::vector<Sent> sent_;

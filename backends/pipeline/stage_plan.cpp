@@ -15,10 +15,38 @@ int turn_of(const PipelineSchedule& schedule, int stage, const PipelineAction& a
   return static_cast<int>(found - actions.begin());
 }
 
+// By stage and turn: what each turn's begin would be if all took 1 and messages nothing.
+std::vector<std::vector<int>> rounds_of(const PipelineSchedule& schedule) {
+  const int stages = schedule.stage_count();
+  std::vector<std::vector<int>> needs(static_cast<size_t>(stages)), rounds = needs;
+  for (size_t s = 0; s < needs.size(); ++s) needs[s].assign(schedule.stages[s].size(), 0);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto s = static_cast<size_t>(stage);
+      while (rounds[s].size() < needs[s].size()) {
+        const PipelineAction& action = schedule.stages[s][rounds[s].size()];
+        const int need = needs[s][rounds[s].size()];
+        if (need == 0 && input_of(schedule, stage, action)) break;
+        const int round = std::max(need, rounds[s].empty() ? 0 : rounds[s].back() + 1);
+        rounds[s].push_back(round);
+        moved = true;
+        if (const auto output = output_of(schedule, stage, action)) {
+          const int turn = turn_of(schedule, output->destination, output->action);
+          needs[static_cast<size_t>(output->destination)][static_cast<size_t>(turn)] = round + 1;
+        }
+      }
+    }
+  }
+  return rounds;
+}
+
 }  // namespace
 
 StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
-  StagePlan plan{.stage = stage, .stages = schedule.stage_count()};
+  StagePlan plan{
+      .stage = stage, .stages = schedule.stage_count(), .has_rounds = schedule.chunks > 1};
+  const auto rounds = plan.has_rounds ? rounds_of(schedule) : std::vector<std::vector<int>>();
   for (const auto& action : schedule.stages.at(static_cast<size_t>(stage))) {
     StagePlan::Turn turn{action, input_of(schedule, stage, action),
                          output_of(schedule, stage, action)};
@@ -42,6 +70,11 @@ StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
       const int due =
           pass == actions.end() ? needed : std::min(needed, turn_of(schedule, stage, *pass));
       arrivals.push_back({*message, static_cast<int>(sent), needed, due, open});
+      if (!plan.has_rounds) continue;
+      const auto& mine = rounds[static_cast<size_t>(stage)];
+      const int round = rounds[static_cast<size_t>(source)][sent];
+      const auto next = std::upper_bound(mine.begin(), mine.end(), round);
+      arrivals.back().next_round = static_cast<int>(next - mine.begin());
     }
     for (size_t i = arrivals.size(); i-- > 1;) {
       arrivals[i - 1].due = std::min(arrivals[i - 1].due, arrivals[i].due);

@@ -23,8 +23,13 @@ struct StagePlan {
     // all stages. For the same reason its receive begins no earlier than `open`, behind the
     // source's pass before: no message is under way while all stages wait for each other.
     int due = 0, open = 0;
+    int next_round = 0;  // my first turn of a later round than the one in which it is sent
   };
   int stage = 0, stages = 1;
+  // A turn of a round needs what turns of earlier rounds send. Where a stage has several chunks,
+  // stages whose devices wait, in their turns, for every message under way can come to wait for
+  // each other; not where the messages of a round have arrived before anyone begins the next.
+  bool has_rounds = false;
   std::vector<Turn> turns;
   std::vector<std::vector<Arrival>> arrivals;  // by source, in the order sent
 };

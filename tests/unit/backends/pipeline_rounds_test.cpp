@@ -1,0 +1,153 @@
+// Messages between stages whose devices may wait, in any turn, for every message under way, as GPUs
+// do that load a kernel; a message is under way from its sending until it is received.
+#include <ATen/ATen.h>
+
+#include <map>
+
+#include "backends/pipeline/stage_links.h"
+#include "backends/pipeline/stage_plan.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+// Whether every stage comes to its end when each turn waits for all messages that its stage has
+// under way, and receives are posted no earlier than they must be.
+bool ends(const PipelineSchedule& schedule) {
+  const int stages = schedule.stage_count();
+  std::vector<StagePlan> plans;
+  for (int stage = 0; stage < stages; ++stage) plans.push_back(plan_stage(schedule, stage));
+  std::vector<size_t> turns(plans.size());
+  std::map<std::pair<size_t, size_t>, int> balance;  // by source and destination: sent - received
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t me = 0; me < plans.size(); ++me) {
+      const StagePlan& plan = plans[me];
+      if (turns[me] == plan.turns.size()) continue;
+      bool waits = false;
+      for (size_t other = 0; other < plans.size(); ++other) {
+        if (other == me) continue;
+        int posted = 0, sent = 0, received = 0;
+        for (const auto& arrival : plan.arrivals[other]) {
+          const int due = plan.has_rounds ? arrival.next_round : arrival.due;
+          CHECK(due <= arrival.needed);
+          posted += due <= static_cast<int>(turns[me]) ? 1 : 0;
+          sent += arrival.sent < static_cast<int>(turns[other]) ? 1 : 0;
+        }
+        for (const auto& arrival : plans[other].arrivals[me]) {
+          const int due = plans[other].has_rounds ? arrival.next_round : arrival.due;
+          const bool mine = arrival.sent < static_cast<int>(turns[me]);
+          received += mine && due > static_cast<int>(turns[other]) ? 1 : 0;
+        }
+        waits = waits || posted > sent || received > 0;
+      }
+      if (waits) continue;
+      ++turns[me];
+      moved = true;
+    }
+  }
+  for (size_t me = 0; me < plans.size(); ++me) {
+    if (turns[me] < plans[me].turns.size()) return false;
+  }
+  return true;
+}
+
+// How many works of a rank are not waited for.
+class Pending final : public Communicator {
+ public:
+  explicit Pending(Communicator& inner) : inner_(inner) {}
+  int count() const { return *count_; }
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  at::Device device() const override { return inner_.device(); }
+  std::string transport() const override { return inner_.transport(); }
+  int64_t bytes_sent() const override { return inner_.bytes_sent(); }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+  void barrier() override { inner_.barrier(); }
+  void begin_group() override { inner_.begin_group(); }
+  Work end_group() override { return inner_.end_group(); }
+  Work all_reduce(const at::Tensor& x, ReduceOp op) override { return inner_.all_reduce(x, op); }
+  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    return inner_.all_gather(output, input);
+  }
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
+    return inner_.reduce_scatter(output, input, op);
+  }
+  Work broadcast(const at::Tensor& x, int root) override { return inner_.broadcast(x, root); }
+  Work send(const at::Tensor& x, int to) override { return counted(inner_.send(x, to)); }
+  Work recv(const at::Tensor& x, int from) override { return counted(inner_.recv(x, from)); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return inner_.split(color, key);
+  }
+
+ private:
+  struct Counted final : Work::Impl {
+    Counted(Work work, std::shared_ptr<int> pending) : inner(std::move(work)), count(pending) {
+      ++*count;
+    }
+    void wait() override {
+      inner.wait();
+      --*count;
+    }
+    Work inner;
+    std::shared_ptr<int> count;
+  };
+  Work counted(Work work) { return Work(std::make_shared<Counted>(std::move(work), count_)); }
+
+  Communicator& inner_;
+  std::shared_ptr<int> count_ = std::make_shared<int>(0);
+};
+
+}  // namespace
+
+TEST_CASE("stages that wait in their turns for all messages never wait for each other") {
+  for (int stages = 2; stages <= 5; ++stages) {
+    for (int micro_batches = 1; micro_batches <= 13; ++micro_batches) {
+      CAPTURE(stages, micro_batches);
+      CHECK(ends(gpipe(stages, micro_batches)));
+      CHECK(ends(one_f_one_b(stages, micro_batches)));
+      for (int chunks : {2, 3}) {
+        const auto schedule = interleaved_one_f_one_b(stages, micro_batches, chunks);
+        CHECK(ends(schedule));
+        CHECK(ends(forwards_of(schedule)));
+      }
+    }
+  }
+}
+
+TEST_CASE("with chunks nothing is under way in a turn of a step with new shapes") {
+  const PipelineSchedule schedule = interleaved_one_f_one_b(3, 7, 2);
+  test::run_ranks(3, [&](Communicator& comm) {
+    Pending pipeline(comm);
+    WaitTimer timer(comm.device());
+    StageLinks links(pipeline, timer, 2);
+    links.connect(/*wraps_around=*/true, nullptr);
+    const StagePlan plan = plan_stage(schedule, comm.rank());
+    int most = 0;
+    for (int step = 0; step < 2; ++step) {
+      links.begin(plan, std::vector<std::vector<int64_t>>(7, {4, 5}));
+      for (int turn = 0; turn < static_cast<int>(plan.turns.size()); ++turn) {
+        links.post(turn);
+        const auto& [action, input, output, needed] = plan.turns[static_cast<size_t>(turn)];
+        if (step == 0) {
+          CHECK(pipeline.count() == 0);
+        } else {
+          most = std::max(most, pipeline.count());
+        }
+        const double number = action.micro_batch + 10 * schedule.part(comm.rank(), action) +
+                              (action.kind == PipelineAction::Kind::kForward ? 0 : 1000);
+        if (input) {
+          const int before = action.kind == PipelineAction::Kind::kForward ? -10 : 10;
+          CHECK(links.receive(turn).eq(number + before).all().item<bool>());
+        }
+        if (output) links.send(turn, at::full({4, 5}, number));
+      }
+      links.finish();
+      CHECK(pipeline.count() == 0);
+    }
+    CHECK(most > 0);  // later steps overlap
+  });
+}
