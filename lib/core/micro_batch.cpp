@@ -99,7 +99,7 @@ void choose_head_positions(MicroBatch& micro_batch, int64_t multiple) {
   const at::Tensor supervised = micro_batch.labels.flatten().ne(kIgnoredLabel);
   const int64_t all = supervised.numel(), targets = supervised.sum().item<int64_t>();
   const int64_t chosen = (std::max<int64_t>(targets, 1) + multiple - 1) / multiple * multiple;
-  if (32 * chosen > 31 * all) return;
+  if (128 * chosen > 127 * all) return;
   const at::Tensor others = supervised.logical_not().nonzero().narrow(0, 0, chosen - targets);
   micro_batch.head_positions =
       at::empty({chosen},

@@ -92,7 +92,7 @@ MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels);
 
 // Sets head_positions of a causal micro-batch on the CPU to the supervised positions, filled up
 // with others to a multiple of `multiple` so that GPUs meet few sizes; leaves it undefined where
-// that would leave out less than one in 32.
+// that would leave out less than one in 128.
 void choose_head_positions(MicroBatch& micro_batch, int64_t multiple = 64);
 
 // Throws Error(kInvalidArgument) when the micro-batch has targets but a target_count of 0, on which
