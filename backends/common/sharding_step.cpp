@@ -9,6 +9,7 @@
 #include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/device.h"
+#include "tessera/core/device_room.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
@@ -104,8 +105,7 @@ void ShardingStrategy::make_room() {
     c10::getDeviceAllocator(device.type())->emptyCache();
     room = room_for_steps(of_step, rows);
   }
-  room = std::min(room, device_memory(device).first / 2);
-  at::empty({room}, at::TensorOptions(at::kByte).device(device));
+  make_device_room(device, std::min(room, device_memory(device).first / 2));
 }
 
 void ShardingStrategy::check_packed_rows(const MicroBatch& micro_batch) const {

@@ -15,6 +15,7 @@
 #include "tessera/backends/pipeline/simulator.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/core/clock.h"
+#include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/models/block_times.h"
 #include "tessera/models/language_model.h"
@@ -138,7 +139,7 @@ void StepBenchmark::run(benchmark::State& state) {
   }
   tokens_.clear(), positions_.clear();
   const int64_t sent = bytes_sent(mesh, *strategy);
-  if (device.is_cuda()) at::accelerator::resetPeakStats(device.index());
+  if (device.is_cuda()) reset_peak_memory(device);
   const int64_t allocations = read_device().device_allocations;
   world_.barrier();
   if (!apart) times_ = take(make_work(steps));
@@ -207,11 +208,11 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
 StepBenchmark::Footprint StepBenchmark::read_device() const {
   Footprint footprint;
   if (!world_.device().is_cuda()) return footprint;
-  const auto stats = at::accelerator::getDeviceStats(world_.device().index());
-  footprint.allocated = stats.allocated_bytes[0].current;
-  footprint.peak_allocated = stats.allocated_bytes[0].peak;
-  footprint.peak_reserved = stats.reserved_bytes[0].peak;
-  footprint.device_allocations = stats.num_device_alloc;
+  const MemoryUse use = memory_use(world_.device());
+  footprint.allocated = use.allocated_bytes;
+  footprint.peak_allocated = use.peak_allocated_bytes;
+  footprint.peak_reserved = use.peak_reserved_bytes;
+  footprint.device_allocations = use.allocations;
   return footprint;
 }
 

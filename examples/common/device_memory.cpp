@@ -1,20 +1,18 @@
 #include "examples/common/device_memory.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
-
+#include "tessera/core/device.h"
 #include "tessera/metrics/resource_sampler.h"
 
 namespace tessera::programs {
 
 DeviceMemory device_memory(at::Device device) {
   if (device.is_cpu()) return {};
-  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return {stats.allocated_bytes[kAll].peak, stats.reserved_bytes[kAll].peak};
+  const MemoryUse use = memory_use(device);
+  return {use.peak_allocated_bytes, use.peak_reserved_bytes};
 }
 
 void reset_device_peak(at::Device device) {
-  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  if (!device.is_cpu()) reset_peak_memory(device);
 }
 
 std::string device_name(at::Device device) {

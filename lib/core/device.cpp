@@ -1,13 +1,17 @@
 #include "tessera/core/device.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 
 #include "tessera/core/clock.h"
+#include "tessera/core/device_room.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -85,17 +89,44 @@ double StreamTimer::seconds() const {
   return begin_.host_s < 0 || end_.host_s < 0 ? 0 : end_.host_s - begin_.host_s;
 }
 
+namespace {
+
+// Peaks of before make_device_room(), by device.
+struct PeaksBefore {
+  std::atomic<int64_t> allocated_bytes = 0, reserved_bytes = 0;
+};
+PeaksBefore& peaks_before(at::Device device) {
+  static std::array<PeaksBefore, 128> peaks;  // as many as a c10::DeviceIndex counts
+  return peaks.at(static_cast<size_t>(device.index()));
+}
+
+}  // namespace
+
 MemoryUse memory_use(at::Device device) {
   const auto stats = allocator_of(device).getDeviceStats(device.index());
   const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return {.allocated_bytes = stats.allocated_bytes[total].current,
-          .peak_allocated_bytes = stats.allocated_bytes[total].peak,
+          .peak_allocated_bytes = std::max(stats.allocated_bytes[total].peak,
+                                           peaks_before(device).allocated_bytes.load()),
           .reserved_bytes = stats.reserved_bytes[total].current,
-          .peak_reserved_bytes = stats.reserved_bytes[total].peak,
+          .peak_reserved_bytes = std::max(stats.reserved_bytes[total].peak,
+                                          peaks_before(device).reserved_bytes.load()),
           .allocations = stats.num_device_alloc};
 }
 
-void reset_peak_memory(at::Device device) { allocator_of(device).resetPeakStats(device.index()); }
+void reset_peak_memory(at::Device device) {
+  allocator_of(device).resetPeakStats(device.index());
+  peaks_before(device).allocated_bytes = 0;
+  peaks_before(device).reserved_bytes = 0;
+}
+
+void make_device_room(at::Device device, int64_t bytes) {
+  PeaksBefore& before = peaks_before(device);
+  before.allocated_bytes = memory_use(device).peak_allocated_bytes;
+  at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+  before.reserved_bytes = memory_use(device).peak_reserved_bytes;
+  allocator_of(device).resetPeakStats(device.index());
+}
 
 std::pair<int64_t, int64_t> device_memory(at::Device device) {
   const auto [free, total] = allocator_of(device).getMemoryInfo(device.index());

@@ -164,6 +164,57 @@ struct Pair {
   explicit Pair(const AttentionShape& shape) : forward(shape, false), backward(shape, true) {}
 };
 
+std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const AttentionPointers& p) {
+  const int64_t bytes = shape.d * int64_t(at::elementSize(shape.type));
+  // Queries, keys and values of one head follow each other, or all heads' do.
+  const int64_t first[] = {0, shape.by_head ? 1 : shape.heads,
+                           shape.by_head ? 2 : shape.heads + shape.key_heads};
+  const auto part = [&](const void* base, int index) {
+    return const_cast<char*>(static_cast<const char*>(base)) + first[index] * bytes;
+  };
+  std::unordered_map<int64_t, void*> map{{kQ, part(p.qkv, 0)},
+                                         {kK, part(p.qkv, 1)},
+                                         {kV, part(p.qkv, 2)},
+                                         {kO, p.output},
+                                         {kStats, p.log_sum_exp}};
+  if (p.slopes) map.emplace(kSlopes, const_cast<void*>(p.slopes));
+  if (p.first_keys) map.emplace(kFirstKeys, const_cast<void*>(p.first_keys));
+  if (p.dqkv) {
+    map.emplace(kGradient, const_cast<void*>(p.gradient));
+    map.emplace(kDq, part(p.dqkv, 0));
+    map.emplace(kDk, part(p.dqkv, 1));
+    map.emplace(kDv, part(p.dqkv, 2));
+  }
+  return map;
+}
+
+// Runs graphs on scratch memory, where there is enough: a first run loads kernels, for as long as
+// half a step takes.
+void load_kernels(const AttentionShape& shape, const Pair& pair) {
+  if (!pair.forward.ok() || !pair.backward.ok()) return;
+  const int64_t tokens = shape.batch * shape.sequence, n = shape.heads * shape.d;
+  const auto options = at::TensorOptions(at::kCUDA).dtype(shape.type);
+  try {
+    const at::Tensor qkv = at::zeros({2, tokens, n + 2 * shape.key_heads * shape.d}, options);
+    const at::Tensor rows = at::zeros({2, tokens, n}, options);
+    const at::Tensor slopes = at::zeros({shape.heads}, options.dtype(at::kFloat));
+    const at::Tensor first_keys = at::zeros({tokens}, options.dtype(at::kInt));
+    const at::Tensor sums = at::zeros({shape.heads * tokens}, options.dtype(at::kFloat));
+    AttentionPointers pointers{.qkv = qkv[0].data_ptr(),
+                               .slopes = shape.alibi ? slopes.data_ptr() : nullptr,
+                               .first_keys = shape.packed ? first_keys.data_ptr() : nullptr,
+                               .output = rows[0].data_ptr(),
+                               .log_sum_exp = sums.data_ptr()};
+    auto forward = common(shape, pointers);
+    pair.forward.run(forward);
+    pointers.gradient = rows[1].data_ptr();
+    pointers.dqkv = qkv[1].data_ptr();
+    auto backward = common(shape, pointers);
+    pair.backward.run(backward);
+  } catch (const c10::OutOfMemoryError&) {
+  }
+}
+
 // What differs between packed micro-batches: how many sequences they have, or the length of one.
 int64_t& varying_size(AttentionShape& shape) {
   return shape.batch > 1 ? shape.batch : shape.sequence;
@@ -171,7 +222,8 @@ int64_t& varying_size(AttentionShape& shape) {
 
 // [Note: packed batches of many sizes] A graph takes a tenth of a second to build. The first shape
 // of a kind builds those around the sizes about as large that earlier runs have met, if there are
-// any, the second one those around both, so that steps stop meeting new ones after a few.
+// any, the second one those around both, and runs them once, so that steps stop meeting new ones
+// after a few.
 class Graphs {
  public:
   const Pair& of(const AttentionShape& shape) {
@@ -182,7 +234,8 @@ class Graphs {
       for (const int64_t size : sizes_to_build(shape, device)) {
         AttentionShape other = shape;
         varying_size(other) = size;
-        pairs_.try_emplace({device, other}, other);
+        const auto [built, is_new] = pairs_.try_emplace({device, other}, other);
+        if (is_new) load_kernels(other, built->second);
       }
     }
     return pair;
@@ -226,30 +279,6 @@ class Graphs {
 const Pair& plans(const AttentionShape& shape) {
   static auto* const graphs = new Graphs;  // never destroyed: cuDNN may be gone by then
   return graphs->of(shape);
-}
-
-std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const AttentionPointers& p) {
-  const int64_t bytes = shape.d * int64_t(at::elementSize(shape.type));
-  // Queries, keys and values of one head follow each other, or all heads' do.
-  const int64_t first[] = {0, shape.by_head ? 1 : shape.heads,
-                           shape.by_head ? 2 : shape.heads + shape.key_heads};
-  const auto part = [&](const void* base, int index) {
-    return const_cast<char*>(static_cast<const char*>(base)) + first[index] * bytes;
-  };
-  std::unordered_map<int64_t, void*> map{{kQ, part(p.qkv, 0)},
-                                         {kK, part(p.qkv, 1)},
-                                         {kV, part(p.qkv, 2)},
-                                         {kO, p.output},
-                                         {kStats, p.log_sum_exp}};
-  if (p.slopes) map.emplace(kSlopes, const_cast<void*>(p.slopes));
-  if (p.first_keys) map.emplace(kFirstKeys, const_cast<void*>(p.first_keys));
-  if (p.dqkv) {
-    map.emplace(kGradient, const_cast<void*>(p.gradient));
-    map.emplace(kDq, part(p.dqkv, 0));
-    map.emplace(kDk, part(p.dqkv, 1));
-    map.emplace(kDv, part(p.dqkv, 2));
-  }
-  return map;
 }
 
 }  // namespace

@@ -12,8 +12,6 @@ namespace {
 
 constexpr size_t kGood = 4;
 constexpr size_t kTrialsOfSuggestions = 3, kTrialsOfGood = 2;  // of each candidate
-// Calls a trial, but for a kind's very first ones. A step has some two dozen of each kind.
-constexpr size_t kInterval = 6;
 
 // What is good for one number of tokens is worth a try for the other.
 bool alike(int64_t tokens, int64_t other) { return tokens <= 2 * other && other <= 2 * tokens; }
@@ -28,12 +26,11 @@ auto nearest_alike(const Map& sizes, int64_t size) {
 
 }  // namespace
 
-GemmSearch::GemmSearch(Algorithms candidates, bool suggested, int64_t tokens, size_t interval)
+GemmSearch::GemmSearch(Algorithms candidates, bool suggested, int64_t tokens)
     : candidates_(std::move(candidates)),
       suggested_(suggested),
       tokens_(tokens),
-      trials_(candidates_.size() * (suggested ? kTrialsOfSuggestions : kTrialsOfGood)),
-      interval_(interval) {}
+      trials_(candidates_.size() * (suggested ? kTrialsOfSuggestions : kTrialsOfGood)) {}
 
 bool GemmSearch::ended() const {
   return issued_ == trials_ &&
@@ -112,10 +109,7 @@ std::shared_ptr<GemmSearch> GemmSearches::running(const PlanCache::Kind& kind, i
 
 std::shared_ptr<GemmSearch> GemmSearches::begin(const PlanCache::Kind& kind, Algorithms candidates,
                                                 bool suggested, int64_t tokens) {
-  const bool first =
-      suggested && !running_.contains(kind) && fastest_.nearest(kind, tokens).empty();
-  auto search =
-      std::make_shared<GemmSearch>(std::move(candidates), suggested, tokens, first ? 1 : kInterval);
+  auto search = std::make_shared<GemmSearch>(std::move(candidates), suggested, tokens);
   running_[kind][rounded_size(tokens)] = search;
   return search;
 }

@@ -7,8 +7,7 @@
 // short sleep before each lets it get there, so that the time between the events is the product's.
 // The library's suggestions are tried by the first calls of a kind together, whatever their numbers
 // of tokens, so that steps of ever new sizes soon have tried them all; then each size tries the
-// best of these only, whose kernels are loaded, and with few of its calls, so that no step is much
-// longer than others for it.
+// best of these only, whose kernels are loaded.
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAStream.h>
@@ -27,14 +26,13 @@ using Algorithms = std::vector<PlanCache::Plan>;
 
 class GemmSearch {
  public:
-  // tokens: of the call that begins it. Of `interval` calls one is a trial.
-  GemmSearch(Algorithms candidates, bool suggested, int64_t tokens, size_t interval);
+  // tokens: of the call that begins it.
+  GemmSearch(Algorithms candidates, bool suggested, int64_t tokens);
 
   // Lets issue(algorithm), which returns whether it did, compute a product of this many tokens with
-  // the next candidate that can; false when it is no trial's turn, or all have been issued.
+  // the next candidate that can; false when all trials have been issued.
   template <typename Issue>
   bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
-    if (calls_++ % interval_ != 0) return false;
     const bool host_is_ahead = !took_.empty() && !took_.back().end.query();
     while (issued_ < trials_) {
       Trial trial{issued_++ % candidates_.size(), tokens};
@@ -67,8 +65,8 @@ class GemmSearch {
   const Algorithms candidates_;
   const bool suggested_;
   const int64_t tokens_;
-  const size_t trials_, interval_;
-  size_t calls_ = 0, issued_ = 0;
+  const size_t trials_;
+  size_t issued_ = 0;
   std::vector<Trial> took_;
 };
 
