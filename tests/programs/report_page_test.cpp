@@ -1,4 +1,4 @@
-// Plots and page of tessera-report.
+// Numbers, plots and page of tessera-report.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -39,6 +39,18 @@ std::vector<double> widths(const std::string& svg, const std::string& classes) {
 }
 
 }  // namespace
+
+TEST_CASE("report: numbers are rounded to four digits and grouped") {
+  CHECK(number_text(1234567.8) == "1,234,568");
+  CHECK(number_text(-999999.5) == "-1,000,000");
+  CHECK(number_text(12.3456) == "12.35");
+  CHECK(number_text(0.00123456) == "0.001235");
+  CHECK(number_text(0.000012) == "1.2e-05");
+  CHECK(number_text(0) == "0");
+  CHECK(number_text(4, 0) == "4");
+  CHECK(number_text(123.456, 1) == "123.5");
+  CHECK(number_text(std::nan("")) == "–");
+}
 
 TEST_CASE("report page: ticks are round and hold the values") {
   CHECK(round_ticks(0, 10, 6) == std::vector<double>{0, 2, 4, 6, 8, 10});

@@ -1,7 +1,6 @@
 #include "examples/report/report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -50,18 +49,6 @@ Table only_table(const Study& study, const std::string& id) {
 }
 
 }  // namespace
-
-TEST_CASE("report: numbers are rounded to four digits and grouped") {
-  CHECK(number_text(1234567.8) == "1,234,568");
-  CHECK(number_text(-999999.5) == "-1,000,000");
-  CHECK(number_text(12.3456) == "12.35");
-  CHECK(number_text(0.00123456) == "0.001235");
-  CHECK(number_text(0.000012) == "1.2e-05");
-  CHECK(number_text(0) == "0");
-  CHECK(number_text(4, 0) == "4");
-  CHECK(number_text(123.456, 1) == "123.5");
-  CHECK(number_text(std::nan("")) == "–");
-}
 
 TEST_CASE("report: a run is read with its steps, evaluations and end") {
   const TempDir folder;
