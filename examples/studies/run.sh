@@ -23,7 +23,7 @@ export PATH=${bin:+$(cd "$bin" && pwd):}$PATH
 # Full-length rows of random ids: what a step costs does not depend on what they say.
 random_rows() {  # rows, tokens
   awk -v rows="$1" -v tokens="$2" 'BEGIN {
-    seed = 7  # minimal standard generator: awk's own numbers differ from host to host
+    seed = 7  # the minimal standard generator; numbers of rand() differ from host to host
     for (i = 0; i < rows; ++i) {
       line = "{\"input_ids\":["
       for (j = 0; j < tokens; ++j) line = line (j ? "," : "") 10 + (seed = seed * 16807 % 2147483647) % 1000
