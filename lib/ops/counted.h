@@ -15,4 +15,8 @@ const CudaOps& counted_cuda_ops();
 at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const at::Tensor& mask);
 
+// What LibTorch's sum over the rows of x [rows, n] takes beside its result while it runs; undefined
+// where that is nothing, and for tensors that are there.
+at::Tensor counted_staging(const at::Tensor& x);
+
 }  // namespace tessera::ops

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
@@ -19,8 +20,13 @@ at::ScalarType wide(const at::Tensor& x) {
 
 at::Tensor rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
+at::Tensor column_sums(const at::Tensor& x) {
+  const at::Tensor staging = counted_staging(rows(x));
+  return rows(x).sum(0, true, wide(x));
+}
+
 void collect(const at::Tensor& x, const at::Tensor& gradient, ColumnSums& sums) {
-  if (gradient.defined()) sums.items.push_back({rows(x).sum(0, true, wide(x)), gradient});
+  if (gradient.defined()) sums.items.push_back({column_sums(x), gradient});
 }
 
 }  // namespace
@@ -107,7 +113,7 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   collect(dy, gradients.bias, sums);
   dx = dx.to(x.scalar_type());
   collect(dx, gradients.column_sum, sums);
-  if (gradients.columns) *gradients.columns = rows(dx).sum(0, true, wide(x));
+  if (gradients.columns) *gradients.columns = column_sums(dx);
   if (output) {
     *output = at::addcmul(bias.to(type), normal, wide_weight).to(x.scalar_type()).view(x.sizes());
   }
@@ -134,7 +140,7 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   collect(dy * normal, gradients.weight, sums);
   dx = dx.to(x.scalar_type());
   collect(dx, gradients.column_sum, sums);
-  if (gradients.columns) *gradients.columns = rows(dx).sum(0, true, wide(x));
+  if (gradients.columns) *gradients.columns = column_sums(dx);
   if (output) *output = (normal * wide_weight).to(x.scalar_type()).view(x.sizes());
   return dx.view(x.sizes());
 }
