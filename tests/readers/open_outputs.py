@@ -108,7 +108,7 @@ def check_events(out):
     same = {key: (text, known[key]) for key, text in rows[0].items() if isinstance(known.get(key), (int, float, str))
             and not isinstance(known[key], bool)}
     for key, (text, value) in same.items():
-        check.that(text == value if isinstance(value, str) else text != "" and float(text) == value, f"{out.name}: results.csv, {key}: {text!r} for {value!r}")
+        check.that(text == ("'" + value if value[:1] in tuple("=+-@") else value) if isinstance(value, str) else text != "" and float(text) == value, f"{out.name}: results.csv, {key}: {text!r} for {value!r}")
     check.that({"run_id", "strategy", "train_loss_final", "eval_loss"} <= set(same), f"{out.name}: columns {sorted(same)}")
     with (out / "resources.csv").open(newline="") as file:
         samples = list(csv.DictReader(file))
