@@ -137,9 +137,8 @@ bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const
 
 at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
                          at::Tensor* output) {
-  // Two blocks on each of 132 multiprocessors (one for wide rows), or fewer of one row a group.
-  constexpr int64_t kMultiprocessors = 132;
-  const int64_t n = x.size(-1), most = kMultiprocessors * (n <= 2048 ? 2 : 1);
+  // Two blocks on each multiprocessor (one for wide rows), or fewer of one row a group.
+  const int64_t n = x.size(-1), most = kCountedMultiprocessors * (n <= 2048 ? 2 : 1);
   const int64_t rows = n <= 1024 ? 2 : 1;
   if (output) *output = at::empty_like(x);
   const at::Tensor columns =
@@ -332,7 +331,9 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids, const
   if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
     return reference::embedding_backward(gradient, ids, to);
   }
-  if (ids.numel() > 4096) const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
+  constexpr int64_t kMostUnsortedRows = 4096;  // as in cuda/launch.h
+  if (ids.numel() > kMostUnsortedRows)
+    const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
 }
 
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {

@@ -7,6 +7,8 @@
 
 namespace tessera::ops {
 
+constexpr int64_t kCountedMultiprocessors = 132;  // of the GPU that is counted for
+
 // What the CUDA versions allocate; an entry that is null stands for the reference.
 const CudaOps& counted_cuda_ops();
 

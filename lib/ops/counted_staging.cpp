@@ -15,7 +15,7 @@ int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // global_memory_size() of LibTorch's ATen/native/cuda/Reduce.cuh, which hold a whole block's width
 // for each column.
 int64_t staging_bytes(int64_t rows, int64_t columns) {
-  constexpr int64_t kThreads = 512, kWarp = 32, kMultiprocessors = 132, kResidentThreads = 2048;
+  constexpr int64_t kThreads = 512, kWarp = 32, kResidentThreads = 2048;
   constexpr int64_t kLeastValues = 16, kMostValues = 256;  // of a thread
   const int64_t vector = columns % 4 == 0 ? 4 : columns % 2 == 0 ? 2 : 1;
   const int64_t most = kThreads / vector;
@@ -26,7 +26,7 @@ int64_t staging_bytes(int64_t rows, int64_t columns) {
   const int64_t height = std::min(high, most / std::min(wide, kWarp));
   const int64_t width = std::min(wide, most / height);
   const int64_t values = div_up(rows, height), grid = div_up(columns / vector, width);
-  const int64_t target = kMultiprocessors * (kResidentThreads / (width * height));
+  const int64_t target = kCountedMultiprocessors * (kResidentThreads / (width * height));
   if (rows < std::min(height * kLeastValues, kMostValues)) return 0;
   if (values < kMostValues || grid > target) return 0;
   const int64_t blocks = std::max(std::min(div_up(target, grid), div_up(values, kLeastValues)),
