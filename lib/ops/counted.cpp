@@ -331,9 +331,8 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids, const
   if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
     return reference::embedding_backward(gradient, ids, to);
   }
-  constexpr int64_t kMostUnsortedRows = 4096;  // as in cuda/launch.h
-  if (ids.numel() > kMostUnsortedRows)
-    const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
+  constexpr int64_t kUnsorted = 4096;  // kMostUnsortedRows of cuda/launch.h
+  if (ids.numel() > kUnsorted) const at::Tensor sorted = at::empty({5, ids.numel()}, ids.options());
 }
 
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
