@@ -13,11 +13,15 @@
 namespace tessera {
 namespace {
 
-// Labels as rows of the rank's part of the table; those of other ranks become its size.
-at::Tensor to_own_rows(const at::Tensor& labels, int64_t first, int64_t size) {
+// Labels as rows of the rank's part of the table; those of other ranks become its size, those of
+// none -1.
+at::Tensor to_own_rows(const at::Tensor& labels, int64_t first, int64_t size, int64_t vocabulary) {
   const at::Tensor own = labels - first;
   const at::Tensor elsewhere = own.lt(0).logical_or_(own.ge(size));
-  return own.masked_fill_(elsewhere, size).masked_fill_(labels.eq(kIgnoredLabel), kIgnoredLabel);
+  const at::Tensor nowhere = labels.lt(0).logical_or_(labels.ge(vocabulary));
+  return own.masked_fill_(elsewhere, size)
+      .masked_fill_(nowhere, -1)
+      .masked_fill_(labels.eq(kIgnoredLabel), kIgnoredLabel);
 }
 
 // The loss of a rank's columns of the logits, of which the whole vocabulary's statistics are
@@ -26,26 +30,19 @@ ops::LossOfLogits loss_of_columns(const at::Tensor& labels, int64_t columns, int
                                   const TensorAxis& axis) {
   const int64_t first_column = axis.rank() * columns;
   const int64_t real = std::min(columns, vocabulary - first_column);
-  const at::Tensor ignored = labels.eq(kIgnoredLabel);
-  const at::Tensor outside =
-      labels.lt(0).logical_or_(labels.ge(vocabulary)).logical_and_(ignored.logical_not());
-  return [=, own_labels = to_own_rows(labels, first_column, columns)](
+  return [=, all_labels = to_own_rows(labels, first_column, columns, vocabulary)](
              const at::Tensor& logits, int64_t first, const at::Tensor& scale,
              const at::Tensor& row_loss) {
     const int64_t count = logits.size(0);
-    const auto chunk = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+    const at::Tensor own_labels = all_labels.narrow(0, first, count);
     if (real < columns) {
       logits.narrow(1, real, columns - real).fill_(-std::numeric_limits<float>::infinity());
     }
     const at::Tensor own = at::empty({2, count}, row_loss.options());
-    ops::cross_entropy_statistics(logits, chunk(own_labels), own);
+    ops::cross_entropy_statistics(logits, own_labels, own);
     const at::Tensor all = at::empty({axis.size(), 2, count}, row_loss.options());
     axis.comm().all_gather(all, own).wait();
-    const at::Tensor log_sum_exp = all.select(1, 0).logsumexp(0).masked_fill_(
-        chunk(outside), std::numeric_limits<double>::quiet_NaN());
-    row_loss.copy_((log_sum_exp - all.select(1, 1).sum(0)).masked_fill_(chunk(ignored), 0.0));
-    if (!scale.defined()) return;
-    ops::cross_entropy_gradient_(logits, chunk(own_labels), log_sum_exp, scale);
+    ops::cross_entropy_gradient_(logits, own_labels, all, scale, row_loss);
   };
 }
 
@@ -99,7 +96,8 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
   check(hidden.size(0) == targets.numel(), ErrorCode::kInvalidArgument,
         "vocab_parallel_cross_entropy: hidden ", hidden.sizes(), ", labels ", labels.sizes(),
         "; expected one label a row.");
-  return ops::linear_loss(hidden, weight, loss_gradient, chunk_rows,
+  // A chunk's logits take as much as those of a whole table.
+  return ops::linear_loss(hidden, weight, loss_gradient, axis.size() * chunk_rows,
                           loss_of_columns(targets, weight.size(0), vocabulary, axis));
 }
 

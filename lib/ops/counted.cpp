@@ -359,9 +359,10 @@ void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels
 }
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
-                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
+                             const at::Tensor& statistics, const at::Tensor& scale,
+                             const at::Tensor& row_loss) {
   if (takes_rows(logits)) return;
-  reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
+  reference::cross_entropy_gradient_(logits, labels, statistics, scale, row_loss);
 }
 
 }  // namespace counted

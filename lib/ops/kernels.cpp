@@ -241,8 +241,9 @@ void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels
 }
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
-                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
-  TESSERA_DISPATCH(cross_entropy_gradient_, logits, logits, labels, log_sum_exp, scale);
+                             const at::Tensor& statistics, const at::Tensor& scale,
+                             const at::Tensor& row_loss) {
+  TESSERA_DISPATCH(cross_entropy_gradient_, logits, logits, labels, statistics, scale, row_loss);
 }
 
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,

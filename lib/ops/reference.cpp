@@ -337,17 +337,25 @@ void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels
   const at::Tensor here = labels.ge(0).logical_and_(labels.lt(columns));
   const at::Tensor target = logits.gather(1, labels.clamp(0, columns - 1).unsqueeze(1)).squeeze(1);
   statistics[0].copy_(logits.to(wide(logits)).logsumexp(1));
-  statistics[1].copy_(target.masked_fill(here.logical_not(), 0.0));
+  const at::Tensor nowhere = labels.lt(0).logical_and_(labels.ne(kIgnoredLabel));
+  statistics[1].copy_(target.masked_fill(here.logical_not(), 0.0)
+                          .masked_fill_(nowhere, std::numeric_limits<double>::quiet_NaN()));
 }
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
-                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
+                             const at::Tensor& statistics, const at::Tensor& scale,
+                             const at::Tensor& row_loss) {
   const int64_t columns = logits.size(1);
+  const at::Tensor ignored = labels.eq(kIgnoredLabel), target = statistics.select(1, 1).sum(0);
+  const at::Tensor log_sum_exp = statistics.select(1, 0).logsumexp(0).masked_fill_(
+      target.ne(target), std::numeric_limits<double>::quiet_NaN());
+  row_loss.copy_((log_sum_exp - target).masked_fill_(ignored, 0.0));
+  if (!scale.defined()) return;
   const at::Tensor here = labels.ge(0).logical_and_(labels.lt(columns)).unsqueeze(1);
   at::Tensor gradient = (logits.to(wide(logits)) - log_sum_exp.unsqueeze(1)).exp_();
   gradient.scatter_add_(1, labels.clamp(0, columns - 1).unsqueeze(1),
                         here.to(gradient.scalar_type()).neg_());
-  gradient.mul_(scale).masked_fill_(labels.eq(kIgnoredLabel).unsqueeze(1), 0.0);
+  gradient.mul_(scale).masked_fill_(ignored.unsqueeze(1), 0.0);
   logits.copy_(gradient);
 }
 

@@ -182,14 +182,15 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight);
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss);
-// cross_entropy_ in two halves, for logits that are some columns of wider ones; a label outside
-// these columns marks a target elsewhere. statistics [2, rows] fp32 receives the rows' log-sum-exp
-// and the logit of the label (0 when elsewhere).
+// cross_entropy_ in two halves, for logits that are some columns of wider ones. A label of at least
+// the number of these columns marks a target elsewhere, one below 0 but -100 a target that is in no
+// part. statistics [2, rows] fp32 receives the rows' log-sum-exp and the logit of the label: 0 when
+// elsewhere, NaN when nowhere.
 void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels,
                               const at::Tensor& statistics);
-// In place: logits -> (exp(logits - log_sum_exp) - onehot) * scale, 0 in rows labelled -100;
-// log_sum_exp [rows] fp32 is that of all columns.
+// In place, with the statistics [parts, 2, rows] of all columns; else as cross_entropy_.
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
-                             const at::Tensor& log_sum_exp, const at::Tensor& scale);
+                             const at::Tensor& statistics, const at::Tensor& scale,
+                             const at::Tensor& row_loss);
 
 }  // namespace tessera::ops

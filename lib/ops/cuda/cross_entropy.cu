@@ -153,11 +153,24 @@ struct Rows {
   int64_t stride;
   const int64_t* labels;
   int vocabulary;
-  const float* scale;        // may be null in kWhole
-  const float* log_sum_exp;  // kGradient
-  float* first;              // kWhole: loss; kStatistics: log-sum-exp
-  float* second;             // kStatistics: the label's logit
+  const float* scale;       // may be null
+  const float* statistics;  // kGradient: [parts, 2, rows]
+  int64_t parts, rows;
+  float* first;   // loss; kStatistics: log-sum-exp
+  float* second;  // kStatistics: the label's logit
 };
+
+// Log-sum-exp (in units of log2) and the label's logit of the whole row.
+__device__ float2 merge_parts(const Rows& in, int64_t index) {
+  Statistics whole;
+  float target = 0;
+  for (int64_t part = 0; part < in.parts; ++part) {
+    const float* of_part = in.statistics + 2 * part * in.rows + index;
+    whole.merge(of_part[0] * kLog2E, 1);
+    target += of_part[in.rows];
+  }
+  return {isnan(target) ? NAN : whole.maximum + log2f(whole.sum), target};
+}
 
 template <typename T, int kCluster, int kThreads, int kMinBlocks, Mode kMode>
 __global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* logits, Rows in) {
@@ -175,17 +188,20 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* 
         __stcs(row.data + at, make_uint4(0, 0, 0, 0));
       }
     }
-    if (kMode != Mode::kGradient && writes) in.first[index] = 0;
+    if (writes) in.first[index] = 0;
     if (kMode == Mode::kStatistics && writes) in.second[index] = 0;
     return;
   }
   const bool known = label >= 0 && label < in.vocabulary;
   if constexpr (kMode == Mode::kGradient) {
-    second_pass<T, kThreads>(row, in.log_sum_exp[index] * kLog2E, *in.scale, known ? label : -1);
+    const float2 whole = merge_parts(in, index);
+    if (writes) in.first[index] = whole.x / kLog2E - whole.y;
+    if (in.scale) second_pass<T, kThreads>(row, whole.x, *in.scale, known ? label : -1);
   } else {
     __shared__ Statistics warps[kThreads / 32], block;
     // Read before any block of the cluster can have overwritten it.
-    const float target = known ? to_float(start[label]) : kMode == Mode::kWhole ? NAN : 0;
+    const bool elsewhere = kMode == Mode::kStatistics && label >= in.vocabulary;
+    const float target = known ? to_float(start[label]) : elsewhere ? 0 : NAN;
     const Statistics mine = first_pass<T, kThreads>(row);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();
@@ -248,21 +264,29 @@ void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStre
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
                    const float* scale, float* row_loss, int64_t rows, int vocabulary,
                    cudaStream_t stream) {
-  const Rows in{stride, labels, vocabulary, scale, nullptr, row_loss, nullptr};
+  const Rows in{.stride = stride,
+                .labels = labels,
+                .vocabulary = vocabulary,
+                .scale = scale,
+                .first = row_loss};
   launch_rows<Mode::kWhole>(type, logits, in, rows, stream);
 }
 
 void cross_entropy_statistics(Type type, const void* logits, int64_t stride, const int64_t* labels,
                               float* statistics, int64_t rows, int vocabulary,
                               cudaStream_t stream) {
-  const Rows in{stride, labels, vocabulary, nullptr, nullptr, statistics, statistics + rows};
+  const Rows in{.stride = stride,
+                .labels = labels,
+                .vocabulary = vocabulary,
+                .first = statistics,
+                .second = statistics + rows};
   launch_rows<Mode::kStatistics>(type, const_cast<void*>(logits), in, rows, stream);
 }
 
 void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
-                            const float* log_sum_exp, const float* scale, int64_t rows,
-                            int vocabulary, cudaStream_t stream) {
-  const Rows in{stride, labels, vocabulary, scale, log_sum_exp, nullptr, nullptr};
+                            const float* statistics, int parts, const float* scale, float* row_loss,
+                            int64_t rows, int vocabulary, cudaStream_t stream) {
+  const Rows in{stride, labels, vocabulary, scale, statistics, parts, rows, row_loss, nullptr};
   launch_rows<Mode::kGradient>(type, logits, in, rows, stream);
 }
 

@@ -275,12 +275,14 @@ void cross_entropy_statistics(const at::Tensor& logits, const at::Tensor& labels
 }
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
-                             const at::Tensor& log_sum_exp, const at::Tensor& scale) {
-  if (!takes_rows(logits, labels, scale) || !log_sum_exp.is_contiguous()) {
-    return reference::cross_entropy_gradient_(logits, labels, log_sum_exp, scale);
+                             const at::Tensor& statistics, const at::Tensor& scale,
+                             const at::Tensor& row_loss) {
+  if (!takes_rows(logits, labels, scale) || !statistics.is_contiguous()) {
+    return reference::cross_entropy_gradient_(logits, labels, statistics, scale, row_loss);
   }
   cross_entropy_gradient(type_of(logits), logits.data_ptr(), logits.stride(0),
-                         labels.data_ptr<int64_t>(), floats(log_sum_exp), floats(scale),
+                         labels.data_ptr<int64_t>(), floats(statistics), int(statistics.size(0)),
+                         static_cast<const float*>(data_or_null(scale)), floats(row_loss),
                          logits.size(0), int(logits.size(1)), stream());
   check_launch("cross_entropy_gradient");
 }

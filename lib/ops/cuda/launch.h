@@ -106,12 +106,12 @@ void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
                    const float* scale, float* row_loss, int64_t rows, int vocabulary,
                    cudaStream_t stream);
-// statistics: [2, rows].
+// statistics: [2, rows]; of all parts [parts, 2, rows].
 void cross_entropy_statistics(Type type, const void* logits, int64_t stride, const int64_t* labels,
                               float* statistics, int64_t rows, int vocabulary, cudaStream_t stream);
 void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
-                            const float* log_sum_exp, const float* scale, int64_t rows,
-                            int vocabulary, cudaStream_t stream);
+                            const float* statistics, int parts, const float* scale, float* row_loss,
+                            int64_t rows, int vocabulary, cudaStream_t stream);
 
 // Of few rows, at most kMostUnsortedRows, with their ids in any order.
 constexpr int kMostUnsortedRows = 4096;

@@ -48,9 +48,8 @@ class List {
   explicit List(at::ScalarType type) : type_(type) {}
   void add(const std::string& name, const std::function<Run(const Inputs&)>& prepare) {
     const at::ScalarType type = type_;
-    all.push_back({concat(name, " ", type), [=](at::Device device) {
-                     return prepare(Inputs{device, type});
-                   }});
+    all.push_back({concat(name, " ", type),
+                   [=](at::Device device) { return prepare(Inputs{device, type}); }});
   }
   std::vector<CountedCase> all;
 
@@ -294,10 +293,10 @@ void add_ends(List& list, int64_t rows, int64_t n, int64_t vocabulary) {
   list.add("loss of shared vocabulary" + shape, [=](const Inputs& make) {
     const at::Tensor logits = ops::logits_forward(make({rows, n}), make({vocabulary, n}));
     const auto labels = make.places({rows}), scale = make.fp32({}),
-               statistics = make.fp32({2, rows});
+               statistics = make.fp32({1, 2, rows}), loss = make.fp32({rows});
     return [=] {
-      ops::cross_entropy_statistics(logits, labels, statistics);
-      ops::cross_entropy_gradient_(logits, labels, statistics[0], scale);
+      ops::cross_entropy_statistics(logits, labels, statistics[0]);
+      ops::cross_entropy_gradient_(logits, labels, statistics, scale, loss);
       return Tensors{};
     };
   });
