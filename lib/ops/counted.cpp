@@ -343,9 +343,8 @@ at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight) {
 
 // Rows of wide pieces: what the kernels take.
 bool takes_rows(const at::Tensor& logits) {
-  const int64_t bytes = logits.element_size();
-  const int64_t padded = (logits.size(1) * bytes + 15) / 16 * 16;
-  return logits.stride(0) * bytes % 16 == 0 && logits.stride(0) * bytes >= padded;
+  const int64_t bytes = logits.element_size(), row = logits.stride(0) * bytes;
+  return row % 16 == 0 && row >= (logits.size(1) * bytes + 15) / 16 * 16;
 }
 
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,

@@ -1,9 +1,16 @@
 #pragma once
 // The ATen version of every operation: right on any device and dtype, the yardstick of the CUDA
 // versions.
+#include <ATen/core/Tensor.h>
+
 #include "lib/ops/operations.h"
 
 namespace tessera::ops::reference {
+
+// Sums and softmax are formed in fp32 unless the input is wider.
+inline at::ScalarType wide(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 TESSERA_FOR_EACH_OPERATION(TESSERA_DECLARE_OPERATION)
 
