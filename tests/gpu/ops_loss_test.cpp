@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "lib/ops/reference.h"
@@ -39,6 +40,43 @@ void check_kernel(int64_t rows, int64_t vocabulary, at::ScalarType type) {
                                             : type == at::kHalf   ? 1e-3
                                                                   : 1e-6));
   CHECK(logits[0].eq(0).all().item<bool>());
+}
+
+double error_on_gpu(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
+}
+
+// Twice in a row on one stream, for kernels that leave state behind between rows; few rows at a
+// time against the reference, which is in fp64.
+void check_wide_rows(const at::Tensor& labels, int64_t vocabulary, at::ScalarType type) {
+  const int64_t rows = labels.size(0), stride = (vocabulary + 63) / 64 * 64;
+  INFO("rows " << rows << " vocabulary " << vocabulary << " type " << at::toString(type));
+  const at::Tensor scale = at::full({}, 0.125F, kOnGpu);
+  const at::Tensor before = (at::randn({rows, vocabulary}, kOnGpu) * 4).to(type);
+  std::vector<at::Tensor> logits, loss;
+  for (int run = 0; run < 2; ++run) {
+    logits.push_back(
+        at::full({rows, stride}, NAN, kOnGpu.dtype(type)).narrow(1, 0, vocabulary).copy_(before));
+    loss.push_back(at::full({rows}, NAN, kOnGpu));
+  }
+  for (int run = 0; run < 2; ++run) ops::cross_entropy_(logits[run], labels, scale, loss[run]);
+  CHECK(logits[0].equal(logits[1]));
+  CHECK(loss[0].equal(loss[1]));
+  const at::Tensor ignored = labels.eq(-100);
+  CHECK(logits[0].masked_fill(ignored.logical_not().unsqueeze(1), 0).eq(0).all().item<bool>());
+  CHECK(loss[0].masked_select(ignored).eq(0).all().item<bool>());
+  if (ignored.all().item<bool>()) return;
+  constexpr int64_t kAtOnce = 256;
+  for (int64_t first = 0; first < rows; first += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, rows - first);
+    const at::Tensor expected = before.narrow(0, first, count).to(at::kDouble),
+                     expected_loss = at::empty({count}, kOnGpu.dtype(at::kDouble));
+    ops::reference::cross_entropy_(expected, labels.narrow(0, first, count), scale, expected_loss);
+    INFO("rows from " << first);
+    CHECK(error_on_gpu(loss[0].narrow(0, first, count), expected_loss) < 1e-6);
+    CHECK(error_on_gpu(logits[0].narrow(0, first, count), expected) <
+          (type == at::kBFloat16 ? 3e-3 : 1e-3));
+  }
 }
 
 // Two halves of the columns, as two tensor-parallel ranks hold them, against the whole.
@@ -107,6 +145,51 @@ TEST_CASE("the cross-entropy kernel on the GPU") {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const int64_t vocabulary : {17, 1000, 50257, 250880}) check_kernel(37, vocabulary, type);
   }
+}
+
+TEST_CASE("wide rows of 16 bits on the GPU, of any number") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(44);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t vocabulary : {50257, 128256, 250877, 250880}) {
+      for (const int64_t rows : {1, 37, 300, 2048}) {
+        const at::Tensor labels = at::randint(vocabulary, {rows}, kOnGpu.dtype(at::kLong));
+        labels[0] = vocabulary - 1, labels[rows / 2] = 0;
+        check_wide_rows(labels, vocabulary, type);
+      }
+    }
+  }
+}
+
+TEST_CASE("wide rows of which many are ignored on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(45);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t vocabulary : {50257, 250880}) {
+      const at::Tensor labels = at::randint(vocabulary, {300}, kOnGpu.dtype(at::kLong));
+      const at::Tensor half = at::rand({300}, kOnGpu).lt(0.5), all = at::ones_like(half);
+      const at::Tensor first = at::arange(300, kOnGpu).lt(150);
+      for (const at::Tensor& ignored : {half, first, first.logical_not(), all}) {
+        check_wide_rows(labels.masked_fill(ignored, -100), vocabulary, type);
+      }
+    }
+  }
+}
+
+TEST_CASE("labels outside the vocabulary touch no other wide row on the GPU") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(46);
+  const int64_t rows = 100, vocabulary = 250880;
+  const at::Tensor logits = at::randn({rows, vocabulary}, kOnGpu).to(at::kBFloat16),
+                   labels = at::randint(vocabulary, {rows}, kOnGpu.dtype(at::kLong)),
+                   loss = at::zeros({rows}, kOnGpu);
+  const at::Tensor outside = at::rand({rows}, kOnGpu).lt(0.2);
+  labels.masked_fill_(outside, vocabulary);
+  labels[7] = -1, labels[8] = int64_t{1} << 40;
+  outside[7] = true, outside[8] = true;
+  ops::cross_entropy_(logits, labels, at::ones({}, kOnGpu), loss);
+  CHECK(loss.isnan().equal(outside));
+  CHECK(logits.isnan().equal(outside.unsqueeze(1).expand_as(logits)));
 }
 
 TEST_CASE("the kernels of a vocabulary cut over ranks") {

@@ -1,36 +1,15 @@
 // Softmax cross-entropy in place: a cluster of blocks shares a row and reads it twice. So few rows
 // are in flight that the second read finds the row in the L2 cache, and device memory sees one read
-// and one write.
+// and one write. Wide rows of 16 bits with a scale go to cross_entropy_pipelined.cu.
 #include <cooperative_groups.h>
 
+#include "lib/ops/cuda/cross_entropy.cuh"
 #include "lib/ops/cuda/dispatch.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634F;
-constexpr float kLowest =
-    -1e30F;  // stands for "nothing seen yet"; finite, so that differences are never NaN
-constexpr int64_t kIgnored = -100;
 constexpr int kUnroll = 4;
-
-// 2^x in one instruction; results below the normal range are 0.
-__device__ __forceinline__ float power_of_two(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-// Maximum (in units of log2) and the sum of 2^(x log2(e) - maximum).
-struct Statistics {
-  float maximum = kLowest, sum = 0;
-
-  __device__ void merge(float other_maximum, float other_sum) {
-    const float joint = fmaxf(maximum, other_maximum);
-    sum = sum * power_of_two(maximum - joint) + other_sum * power_of_two(other_maximum - joint);
-    maximum = joint;
-  }
-};
 
 template <typename T>
 struct Row {
@@ -169,7 +148,7 @@ __device__ float2 merge_parts(const Rows& in, int64_t index) {
     whole.merge(of_part[0] * kLog2E, 1);
     target += of_part[in.rows];
   }
-  return {isnan(target) ? NAN : whole.maximum + log2f(whole.sum), target};
+  return {isnan(target) ? NAN : whole.log_sum(), target};
 }
 
 template <typename T, int kCluster, int kThreads, int kMinBlocks, Mode kMode>
@@ -215,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* 
       if (threadIdx.x == 0) block = all;
     }
     const Statistics whole = merge_cluster<kCluster>(&block);
-    const float log_sum = whole.maximum + log2f(whole.sum);
+    const float log_sum = whole.log_sum();
     if constexpr (kMode == Mode::kWhole) {
       if (writes) in.first[index] = log_sum / kLog2E - target;
       if (in.scale) {
@@ -229,14 +208,18 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks) cross_entropy_kernel(T* 
   }
 }
 
-template <Mode kMode>
-void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStream_t stream) {
-  static const bool clusters = [] {
+bool has_clusters() {
+  static const bool result = [] {
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     return major >= 9;
   }();
+  return result;
+}
+
+template <Mode kMode>
+void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStream_t stream) {
   with_type(type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto launch = [&](auto kernel, int cluster, int threads) {
@@ -251,7 +234,7 @@ void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStre
       configuration.numAttrs = cluster > 1 ? 1 : 0;
       cudaLaunchKernelEx(&configuration, kernel, static_cast<T*>(logits), in);
     };
-    if (clusters && in.vocabulary >= 16384) {
+    if (has_clusters() && in.vocabulary >= 16384) {
       launch(cross_entropy_kernel<T, 8, 256, 4, kMode>, 8, 256);  // fastest of 12 on an H200
     } else {
       launch(cross_entropy_kernel<T, 1, 512, 2, kMode>, 1, 512);
@@ -264,6 +247,11 @@ void launch_rows(Type type, void* logits, const Rows& in, int64_t rows, cudaStre
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,
                    const float* scale, float* row_loss, int64_t rows, int vocabulary,
                    cudaStream_t stream) {
+  if (scale && has_clusters() &&
+      cross_entropy_pipelined(type, logits, stride, labels, scale, row_loss, rows, vocabulary,
+                              stream)) {
+    return;
+  }
   const Rows in{.stride = stride,
                 .labels = labels,
                 .vocabulary = vocabulary,
