@@ -173,6 +173,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   MicroBatchRun run;
   run.micro_batch = micro_batches_.at(index);
   run.micro_batch.training = with_gradients_;
+  run.micro_batch.keep_activations = with_gradients_ && config_.keeps_activations();
   run.first_block = first_block;
   run.block_count = block_count;
   run.with_gradients = with_gradients_;

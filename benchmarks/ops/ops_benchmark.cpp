@@ -113,15 +113,20 @@ void add_norm_and_gelu(std::vector<Case>& cases, const Maker& make, const Sizes&
   cases.push_back({"gelu_forward", 2.0 * double(pre.nbytes()), 0,
                    [=] { ops::reference::gelu_tanh_forward(pre); },
                    [=] { ops::gelu_tanh_forward(pre); }});
-  const auto gelu = [=](auto function) {
+  const auto gelu = [=](auto function, bool kept) {
     return [=] {
       ops::ColumnSums sums;
-      function(dact, pre, db, sums);
+      at::Tensor active;
+      function(dact, pre, db, sums, kept ? nullptr : &active);
       ops::add_column_sums(sums);
     };
   };
   cases.push_back({"gelu_backward_with_bias", 4.0 * double(pre.nbytes()), 0,
-                   gelu(&ops::reference::gelu_tanh_backward_), gelu(&ops::gelu_tanh_backward_)});
+                   gelu(&ops::reference::gelu_tanh_backward_, false),
+                   gelu(&ops::gelu_tanh_backward_, false)});
+  cases.push_back({"gelu_backward_with_bias_kept", 3.0 * double(pre.nbytes()), 0,
+                   gelu(&ops::reference::gelu_tanh_backward_, true),
+                   gelu(&ops::gelu_tanh_backward_, true)});
 }
 
 void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
@@ -173,9 +178,17 @@ void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
   const double half = double(dactive.nbytes());
   cases.push_back({"swiglu_forward", 3 * half, 0, [=] { ops::reference::swiglu_forward(gate_up); },
                    [=] { ops::swiglu_forward(gate_up); }});
-  cases.push_back({"swiglu_backward", 6 * half, 0,
-                   [=] { ops::reference::swiglu_backward_(dactive, gate_up); },
-                   [=] { ops::swiglu_backward_(dactive, gate_up); }});
+  const auto swiglu = [=](auto function, bool kept) {
+    return [=] {
+      at::Tensor active;
+      function(dactive, gate_up, kept ? nullptr : &active);
+    };
+  };
+  cases.push_back({"swiglu_backward", 6 * half, 0, swiglu(&ops::reference::swiglu_backward_, false),
+                   swiglu(&ops::swiglu_backward_, false)});
+  cases.push_back({"swiglu_backward_kept", 5 * half, 0,
+                   swiglu(&ops::reference::swiglu_backward_, true),
+                   swiglu(&ops::swiglu_backward_, true)});
   const at::Tensor heads = make.draw({s.batch, s.sequence, 2 * s.heads, s.d});
   const at::Tensor angles = make.fp32({s.sequence, s.d / 2}), cos = angles.cos(),
                    sin = angles.sin();

@@ -27,6 +27,7 @@ ParallelConfig parallel_config(const TrainOptions& o) {
                         .reshard_after_forward = o.reshard_after_forward,
                         .shard_ranks = static_cast<int>(o.shard_ranks),
                         .gradient_checkpointing = o.gradient_checkpointing,
+                        .keep_activations = o.keep_activations,
                         .offload = {.what = static_cast<Offload>(offload),
                                     .step = static_cast<OffloadStep>(place),
                                     .pin_memory = o.pin_memory,

@@ -167,6 +167,9 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
             "fsdp: ranks that share one copy of the model, which the others replicate; 0: all");
   flags.add("gradient_checkpointing", &o.gradient_checkpointing,
             "keep only the inputs of blocks, and run each again in backward");
+  flags.add("keep_activations", &o.keep_activations,
+            "keep outputs of norms and activation functions for backward, which else forms them "
+            "anew; no effect with --gradient_checkpointing");
   flags.add("offload", &o.offload, "state in host memory", offload_names());
   flags.add("offload_step", &o.offload_step,
             "offload: where the optimizer's update runs; auto: measured at start",

@@ -50,7 +50,7 @@ struct TrainOptions {
   std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
   int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;
   bool overlap = true, reduce_at_boundary = false, tf32 = false;
-  bool reshard_after_forward = true, gradient_checkpointing = false;
+  bool reshard_after_forward = true, gradient_checkpointing = false, keep_activations = false;
   int64_t fsdp_unit_numel = 0, shard_ranks = 0;
   std::string offload = "none", offload_step = "auto";
   bool pin_memory = true;

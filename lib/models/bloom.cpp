@@ -92,24 +92,25 @@ class BloomBlock final : public Block {
                                    micro_batch.input_ids.sizes(), axis_,
                                    [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); });
     }
-    const BloomBlockDropout dropout = dropout_of(micro_batch, hidden.size(-1));
+    const BloomBlockTraining training = training_of(micro_batch, hidden.size(-1));
     // No kernel drops probabilities of ALiBi: there both versions form scores.
-    const bool fused = FusedBlocksOnly::here() || (runs_on_gpu(hidden) && !dropout.attention.on());
+    const bool fused = FusedBlocksOnly::here() || (runs_on_gpu(hidden) && !training.attention.on());
     const auto version = mask.defined() ? &bloom_block_padded
                          : fused        ? &bloom_block_fused
                                         : &bloom_block_composed;
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
-                   micro_batch.input_ids.sizes(), axis_, micro_batch.packed, dropout);
+                   micro_batch.input_ids.sizes(), axis_, micro_batch.packed, training);
   }
   bool takes_packed_rows() const override { return true; }
   std::vector<Parameter> parameters() override { return parameters_; }
   bool continues_rows() const override { return true; }
 
  private:
-  BloomBlockDropout dropout_of(const MicroBatch& micro_batch, int64_t width) const {
+  BloomBlockTraining training_of(const MicroBatch& micro_batch, int64_t width) const {
     return {dropout_.of_attention(attention_dropout_, micro_batch, slopes_.size(0)),
             {dropout_.of(hidden_dropout_, micro_batch, kContextDropout, width),
-             dropout_.of(hidden_dropout_, micro_batch, kInnerDropout, width)}};
+             dropout_.of(hidden_dropout_, micro_batch, kInnerDropout, width)},
+            micro_batch.keep_activations};
   }
   at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
     const auto attention = ops::alibi(slopes_, qkv.size(2) / (3 * slopes_.size(0)));

@@ -52,13 +52,14 @@ at::Tensor dropped_blind_context(const at::Tensor& qkv, const ops::SelfAttention
 
 DecoderBlockOptions options_of(const BloomBlockWeights& w, const at::Tensor& slopes, double epsilon,
                                bool residual_post_layernorm, const TensorAxis& axis,
-                               const BloomBlockDropout& dropout) {
+                               const BloomBlockTraining& training) {
   DecoderBlockOptions options;
   options.epsilon = epsilon;
   options.residual_post_layernorm = residual_post_layernorm;
   options.attention = ops::alibi(slopes, w.dense_weight.size(1) / slopes.numel());
-  options.attention.dropout = dropout.attention;
-  options.dropout = dropout.hidden;
+  options.attention.dropout = training.attention;
+  options.dropout = training.hidden;
+  options.keep_activations = training.keep_activations;
   options.axis = axis;
   return options;
 }
@@ -69,11 +70,12 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
                                 const at::Tensor& slopes, const at::Tensor& attention_mask,
                                 double epsilon, bool residual_post_layernorm,
                                 at::IntArrayRef tokens, const TensorAxis& axis,
-                                const PackedRows& packed, const BloomBlockDropout& dropout) {
-  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, dropout);
+                                const PackedRows& packed, const BloomBlockTraining& training) {
+  const auto options =
+      options_of(weights, slopes, epsilon, residual_post_layernorm, axis, training);
   return decoder_block_composed(
       hidden, by_part(weights), options, tokens, [&](const at::Tensor& qkv) {
-        return ops::alibi_attention(qkv, slopes, attention_mask, packed, dropout.attention);
+        return ops::alibi_attention(qkv, slopes, attention_mask, packed, training.attention);
       });
 }
 
@@ -81,15 +83,16 @@ at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights&
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
                               const TensorAxis& axis, const PackedRows&,
-                              const BloomBlockDropout& dropout) {
+                              const BloomBlockTraining& training) {
   const at::Tensor& mask = attention_mask;
-  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, dropout);
+  const auto options =
+      options_of(weights, slopes, epsilon, residual_post_layernorm, axis, training);
   const auto attention = [&](const at::Tensor& qkv) {
-    const at::Tensor context = ops::alibi_attention(qkv, slopes, mask, {}, dropout.attention);
+    const at::Tensor context = ops::alibi_attention(qkv, slopes, mask, {}, training.attention);
     if (mask.is_cpu() && mask.select(1, 0).all().item<bool>()) return context;  // none is blind
     const at::Tensor blind = mask.cumsum(1).eq(0).unsqueeze(2).to(qkv.scalar_type());
-    return context + (dropout.attention.on() ? dropped_blind_context(qkv, options.attention, blind)
-                                             : blind_context(qkv, slopes.size(0), blind));
+    return context + (training.attention.on() ? dropped_blind_context(qkv, options.attention, blind)
+                                              : blind_context(qkv, slopes.size(0), blind));
   };
   return decoder_block_composed(hidden, by_part(weights), options, tokens, attention);
 }
@@ -98,8 +101,9 @@ at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& 
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm, at::IntArrayRef tokens,
                              const TensorAxis& axis, const PackedRows& packed,
-                             const BloomBlockDropout& dropout) {
-  const auto options = options_of(weights, slopes, epsilon, residual_post_layernorm, axis, dropout);
+                             const BloomBlockTraining& training) {
+  const auto options =
+      options_of(weights, slopes, epsilon, residual_post_layernorm, axis, training);
   return decoder_block_fused(hidden, by_part(weights), options, tokens, attention_mask, packed);
 }
 

@@ -61,6 +61,7 @@ struct DecoderBlockOptions {
   ops::RotaryTables rotary;              // undefined: queries and keys are not turned
   at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
   TensorAxis axis;
+  bool keep_activations = false;  // decoder_block_fused: see MicroBatch
 };
 
 // Attention alone: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].

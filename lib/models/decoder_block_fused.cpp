@@ -110,7 +110,10 @@ Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon) {
   return {output, mean, rstd};
 }
 
-// forward.output receives it anew. column_sum, columns: see ops::LayerNormGradients.
+// Where backward forms anew what forward may have kept.
+at::Tensor* unless_kept(at::Tensor& output) { return output.defined() ? nullptr : &output; }
+
+// forward.output receives it anew unless kept. column_sum, columns: see ops::LayerNormGradients.
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
                          const NormWeights& w, const NormWeights& g,
                          const at::Tensor& residual_gradient, const at::Tensor& column_sum,
@@ -118,10 +121,10 @@ at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& 
   const ops::LayerNormGradients sinks{g.weight, g.bias, column_sum, columns};
   if (!w.bias.defined()) {
     return ops::rms_norm_backward(gradient, x, forward.rstd, w.weight, residual_gradient, sinks,
-                                  sums, &forward.output);
+                                  sums, unless_kept(forward.output));
   }
   return ops::layer_norm_backward(gradient, x, forward.mean, forward.rstd, w.weight, w.bias,
-                                  residual_gradient, sinks, sums, &forward.output);
+                                  residual_gradient, sinks, sums, unless_kept(forward.output));
 }
 
 struct Settings {
@@ -130,10 +133,12 @@ struct Settings {
   PackedRows packed;
 };
 
-// What forward leaves for backward. The norms' outputs and the activation's are formed anew there.
+// What forward leaves for backward. The norms' outputs and active, the activation function's, are
+// formed anew there unless they are kept.
 struct Saved {
-  at::Tensor hidden, mean1, rstd1, qkv, context, log_sum_exp, random_state, attended, mean2, rstd2,
-      inner;
+  at::Tensor hidden, qkv, attended, inner, active;
+  Norm norm1, norm2;
+  ops::AttentionOutput attention;
 };
 
 // All tokens of what lies between the layers, for a layer cut by columns.
@@ -209,17 +214,12 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
         ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
   }
   if (saved) {
-    *saved = {hidden,
-              norm1.mean,
-              norm1.rstd,
-              qkv,
-              attention.output,
-              attention.log_sum_exp,
-              attention.random_state,
-              attended,
-              norm2.mean,
-              norm2.rstd,
-              inner};
+    *saved = {hidden, qkv, attended, inner, active, norm1, norm2, attention};
+    if (!options.keep_activations) {
+      for (at::Tensor* output : {&saved->active, &saved->norm1.output, &saved->norm2.output}) {
+        output->reset();
+      }
+    }
   }
   return row_parallel(active, w.down, post ? norm2.output : attended, options.dropout[1], axis);
 }
@@ -234,18 +234,17 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
                      settings.packed.sequence, attend, saved);
 }
 
-struct FeedForward {
-  at::Tensor dinner, active;
-};
-
-// dactive is overwritten.
-FeedForward activation_backward(const at::Tensor& dactive, const at::Tensor& inner, bool gated,
-                                const ProductWeights& w, const ProductWeights& g,
-                                ops::ColumnSums& sums) {
-  if (!gated) return {dactive, ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums)};
-  const at::Tensor dinner = ops::swiglu_backward_(dactive, inner);
+// -> inner's gradient, which may be dactive; that is overwritten. active: as a norm's output.
+at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inner,
+                               at::Tensor& active, bool gated, const ProductWeights& w,
+                               const ProductWeights& g, ops::ColumnSums& sums) {
+  if (!gated) {
+    ops::gelu_tanh_backward_(dactive, inner, only_bias(g), sums, unless_kept(active));
+    return dactive;
+  }
+  const at::Tensor dinner = ops::swiglu_backward_(dactive, inner, unless_kept(active));
   add_bias(dinner, w, g, sums);
-  return {dinner, dactive};
+  return dinner;
 }
 
 // Adds all weight gradients to the tensors in g, whose undefined members are not wanted. On a
@@ -270,16 +269,17 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
         inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout, only_bias(g.down), sums)
                            : gradient;
     Pending all_gradient = start_enter(dbranch, rows, axis);
-    auto [dinner, active] =
+    at::Tensor active = s.active;
+    const at::Tensor dinner =
         activation_backward(ops::linear_backward_input(all_gradient.wait(), weight_of(w.down)),
-                            s.inner, options.gated, w.up, g.up, sums);
+                            s.inner, active, options.gated, w.up, g.up, sums);
     Pending sum = start_leave(ops::linear_backward_input(dinner, weight_of(w.up)), axis);
     add_weight(all_gradient.tensor, active, w.down, g.down);
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
     at::Tensor dnorm = sum.wait();
     if (post) dnorm.add_(gradient);
-    Norm norm{{}, s.mean2, s.rstd2};
+    Norm norm = s.norm2;
     const bool attention_drops = attention_dropout.on();
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
                               post ? no_residual : gradient,
@@ -294,17 +294,17 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     add_weight(dinner, all_norm.wait(), w.up, g.up);
   }
   const at::Tensor dqkv = ops::given_tokens(
-      ops::attention_backward(dcontext.view(s.context.sizes()), s.qkv, options.attention,
-                              settings.attention_mask, {s.context, s.log_sum_exp, s.random_state},
-                              settings.packed),
+      ops::attention_backward(dcontext.view(s.attention.output.sizes()), s.qkv, options.attention,
+                              settings.attention_mask, s.attention, settings.packed),
       tokens);
   turn(dqkv, options, /*back=*/true);
   Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
-  add_weight(all_dattention.tensor, ops::given_tokens(s.context, tokens), w.dense, g.dense);
+  add_weight(all_dattention.tensor, ops::given_tokens(s.attention.output, tokens), w.dense,
+             g.dense);
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
-  Norm norm{{}, s.mean1, s.rstd1};
+  Norm norm = s.norm1;
   at::Tensor columns;  // the block before is one of these, too, mostly
   const at::Tensor dhidden = norm_backward(
       dnorm, s.hidden, norm, w.input_norm, g.input_norm, post ? no_residual : dattended, {}, sums,
@@ -325,8 +325,10 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                             const Weights& weights, at::TensorList, const std::vector<bool>& seen) {
     Saved s;
     const at::Tensor output = run_forward(hidden, tokens, weights, settings, &s);
-    context->save_for_backward({s.hidden, s.mean1, s.rstd1, s.qkv, s.context, s.log_sum_exp,
-                                s.random_state, s.attended, s.mean2, s.rstd2, s.inner});
+    context->save_for_backward({s.hidden, s.qkv, s.attended, s.inner, s.active, s.norm1.output,
+                                s.norm1.mean, s.norm1.rstd, s.norm2.output, s.norm2.mean,
+                                s.norm2.rstd, s.attention.output, s.attention.log_sum_exp,
+                                s.attention.random_state});
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
     save_value(context, "seen", seen);
@@ -337,7 +339,8 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& weights = saved_value<Weights>(context, "weights");
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
-    const Saved saved{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10]};
+    const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
+    const Saved saved{v[0], v[1], v[2], v[3], v[4], norm1, norm2, {v[11], v[12], v[13]}};
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();

@@ -123,7 +123,7 @@ class Gpt2Block final : public Block {
     if (micro_batch.so_far.defined()) {
       return decoder_block_inference(hidden, w_, options_, tokens, attention);
     }
-    const DecoderBlockOptions options = with_dropout(micro_batch, hidden.size(-1));
+    const DecoderBlockOptions options = in_step(micro_batch, hidden.size(-1));
     if (prefers_fused_block(hidden, micro_batch)) {
       return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
     }
@@ -134,11 +134,12 @@ class Gpt2Block final : public Block {
   bool continues_rows() const override { return true; }
 
  private:
-  DecoderBlockOptions with_dropout(const MicroBatch& micro_batch, int64_t width) const {
+  DecoderBlockOptions in_step(const MicroBatch& micro_batch, int64_t width) const {
     DecoderBlockOptions options = options_;
     options.dropout = {dropout_.of(residual_dropout_, micro_batch, kContextDropout, width),
                        dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
     options.attention.dropout = attention_dropout(micro_batch);
+    options.keep_activations = micro_batch.keep_activations;
     return options;
   }
   ops::AttentionDropout attention_dropout(const MicroBatch& micro_batch) const {

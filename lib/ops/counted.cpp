@@ -201,14 +201,14 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor&) {
   return at::empty_like(gradient);
 }
 
-at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
   if (!is_16_bit(gradient) || gradient.size(-1) % 64 != 0) {
-    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums);
+    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
   }
-  const at::Tensor output = at::empty_like(pre_activation), partial = partial_columns(gradient);
+  if (output) *output = at::empty_like(pre_activation);
+  const at::Tensor partial = partial_columns(gradient);
   if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
-  return output;
 }
 
 at::Tensor dropout_add(const at::Tensor& x, const at::Tensor&, const Dropout&) {
@@ -229,10 +229,9 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   return at::empty(shape, gate_up.options());
 }
 
-at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
-  if (!is_16_bit(gradient) || gradient.size(-1) % 8 != 0) {
-    return reference::swiglu_backward_(gradient, gate_up);
-  }
+at::Tensor swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor* output) {
+  if (!is_16_bit(dy) || dy.size(-1) % 8) return reference::swiglu_backward_(dy, gate_up, output);
+  if (output) *output = dy;
   return at::empty_like(gate_up);
 }
 

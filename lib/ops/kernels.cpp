@@ -91,18 +91,19 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
   return TESSERA_DISPATCH(gelu_tanh_backward, x, gradient, x);
 }
 
-at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                               const at::Tensor& bias_gradient, ColumnSums& sums) {
-  return TESSERA_DISPATCH(gelu_tanh_backward_, gradient, gradient, pre_activation, bias_gradient,
-                          sums);
+void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
+  TESSERA_DISPATCH(gelu_tanh_backward_, gradient, gradient, pre_activation, bias_gradient, sums,
+                   output);
 }
 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   return TESSERA_DISPATCH(swiglu_forward, gate_up, gate_up);
 }
 
-at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
-  return TESSERA_DISPATCH(swiglu_backward_, gradient, gradient, gate_up);
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
+                            at::Tensor* output) {
+  return TESSERA_DISPATCH(swiglu_backward_, gradient, gradient, gate_up, output);
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,

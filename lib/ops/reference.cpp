@@ -75,11 +75,11 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
   return at::gelu_backward(gradient, x, "tanh");
 }
 
-at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
   gradient.copy_(gelu_tanh_backward(gradient, pre_activation));
   collect(gradient, bias_gradient, sums);
-  return gelu_tanh_forward(pre_activation);
+  if (output) *output = gelu_tanh_forward(pre_activation);
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
@@ -158,11 +158,12 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   return at::silu(parts[0]).mul_(parts[1]);
 }
 
-at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
+                            at::Tensor* output) {
   const auto parts = gate_up.to(wide(gate_up)).chunk(2, -1);
   const at::Tensor dy = gradient.to(wide(gradient)), active = at::silu(parts[0]);
   const at::Tensor result = at::cat({at::silu_backward(dy * parts[1], parts[0]), active * dy}, -1);
-  gradient.copy_(active * parts[1]);
+  if (output) *output = gradient.copy_(active * parts[1]);
   return result.to(gate_up.scalar_type());
 }
 

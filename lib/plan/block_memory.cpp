@@ -97,6 +97,7 @@ BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch, Pass pas
   {
     const MetaMemoryCounter counter(allocation_unit(plan));
     micro_batch_ = make_batch(batch, pass == Pass::kStep);
+    micro_batch_.keep_activations = plan.parallel.keeps_activations();
     batch_bytes_ = counter.live_bytes();
   }
   const size_t count = plan.model.block_count();

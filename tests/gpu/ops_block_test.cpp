@@ -38,7 +38,7 @@ BloomBlockWeights named(const Tensors& w) {
 
 template <typename Version>
 at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights, int64_t heads,
-               const at::Tensor& mask, bool post, const BloomBlockDropout& dropout = {}) {
+               const at::Tensor& mask, bool post, const BloomBlockTraining& dropout = {}) {
   const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
   const at::Tensor output =
       version(input, named(weights), slopes, mask, 1e-5, post, {}, {}, {}, dropout);
@@ -49,7 +49,7 @@ at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights,
 }
 
 void compare(int64_t h, int64_t heads, at::ScalarType type, const at::Tensor& mask, bool post,
-             const BloomBlockDropout& dropout = {}) {
+             const BloomBlockTraining& dropout = {}) {
   INFO("h " << h << " heads " << heads << " type " << at::toString(type)
             << (mask.defined() ? " masked" : "") << (post ? " post" : ""));
   const Tensors weights = make_weights(h, type);
@@ -84,6 +84,8 @@ TEST_CASE("the fused BLOOM block on the GPU agrees with the composed one in fp64
     compare(24, 3, type, {}, false);  // nothing fits the kernels
     const std::array<ops::Dropout, 2> hidden{ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}};
     compare(1024, 16, type, {}, false, {{}, hidden});
+    compare(1024, 16, type, {}, false, {.keep_activations = true});
+    compare(24, 3, type, {}, true, {{}, hidden, /*keep_activations=*/true});
     compare(256, 4, type, {}, true, {{0.3, 33}, hidden});
   }
 }
@@ -148,7 +150,55 @@ TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the compose
         compare(test, sizes.hidden, type, rows);
         compare(test, sizes.hidden, type, shorter);
         compare(with_dropout(test, /*attention=*/false), sizes.hidden, type, {});
+        DecoderCase kept = test;
+        kept.options.keep_activations = true;
+        compare(kept, sizes.hidden, type, rows);
       }
+    }
+  }
+}
+
+TEST_CASE("fused blocks on the GPU keep activations where they are asked to") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(63);
+  const DecoderSizes sizes{768, 12, 4, 64, 3072};
+  constexpr int64_t kTokens = 3 * 64;
+  const auto allocated = [] {
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0].current;
+  };
+  for (DecoderCase test : decoder_cases(sizes)) {
+    INFO(test.name);
+    const at::Tensor hidden = at::randn({3, 64, sizes.hidden}, kOnGpu).to(at::kBFloat16);
+    if (test.options.rotary.cos.defined()) {
+      test.options.rotary = {test.options.rotary.cos.to(at::kCUDA),
+                             test.options.rotary.sin.to(at::kCUDA)};
+    }
+    std::array<Tensors, 2> results;
+    std::array<int64_t, 2> bytes{};
+    for (const bool keep : {false, true}) {
+      test.options.keep_activations = keep;
+      Tensors weights;
+      for (const at::Tensor& w : test.tensors()) {
+        weights.push_back(leaf(w.to(at::kCUDA, at::kBFloat16)));
+      }
+      lay_side_by_side(weights);
+      const at::Tensor input = leaf(hidden);
+      const auto forward = [&] {
+        return run_decoder(Version::kFused, input, test.with(weights), test.options, {});
+      };
+      forward();  // with what is made once
+      const int64_t before = allocated();
+      const at::Tensor output = forward();
+      bytes[keep ? 1 : 0] = allocated() - before;
+      torch::autograd::backward({output}, {at::ones_like(output)});
+      Tensors& result = results[keep ? 1 : 0];
+      result = {output.detach(), input.grad()};
+      for (const at::Tensor& w : weights) result.push_back(w.grad() - 0.5);
+    }
+    CHECK(bytes[1] - bytes[0] == kTokens * (2 * sizes.hidden + sizes.inner) * 2);
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      INFO("tensor " << i);
+      CHECK(relative_error(results[1][i], results[0][i]) < 1e-2);
     }
   }
 }

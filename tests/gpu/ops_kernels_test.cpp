@@ -96,12 +96,17 @@ void check_swiglu(int64_t rows, int64_t n, at::ScalarType type) {
   const at::Tensor gate_up = (at::randn({rows, 2 * n}, kOnGpu) * 3).to(type);
   const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
   const at::Tensor y = ops::reference::swiglu_forward(exact(gate_up));
-  const at::Tensor dexpected = ops::reference::swiglu_backward_(exact(gradient), exact(gate_up));
+  const at::Tensor dexpected =
+      ops::reference::swiglu_backward_(exact(gradient), exact(gate_up), /*output=*/nullptr);
   const double tolerance = tolerance_of(type);
   CHECK(relative_error(ops::swiglu_forward(gate_up), y) < tolerance);
   const at::Tensor in_place = gradient.clone();
-  CHECK(relative_error(ops::swiglu_backward_(in_place, gate_up), dexpected) < tolerance);
-  CHECK(relative_error(in_place, y) < tolerance);
+  at::Tensor output;
+  const at::Tensor dmine = ops::swiglu_backward_(in_place, gate_up, &output);
+  CHECK(relative_error(dmine, dexpected) < tolerance);
+  CHECK(relative_error(output, y) < tolerance);
+  CHECK(output.data_ptr() == in_place.data_ptr());
+  CHECK(ops::swiglu_backward_(gradient, gate_up, /*output=*/nullptr).equal(dmine));
 }
 
 // Of the heads at the front of wider tokens; what lies behind them stays.
@@ -132,12 +137,16 @@ void check_gelu(int64_t rows, int64_t n, at::ScalarType type) {
   const at::Tensor dx = ops::reference::gelu_tanh_backward(exact(gradient), exact(x));
   CHECK(relative_error(ops::gelu_tanh_forward(x), y) < tolerance);
   CHECK(relative_error(ops::gelu_tanh_backward(gradient, x), dx) < tolerance);
-  const at::Tensor in_place = gradient.clone(), columns = at::ones({n}, kOnGpu.dtype(type));
-  ops::ColumnSums sums;
-  CHECK(relative_error(ops::gelu_tanh_backward_(in_place, x, columns, sums), y) < tolerance);
-  ops::add_column_sums(sums);
-  CHECK(relative_error(in_place, dx) < tolerance);
-  CHECK(relative_error(columns, dx.sum(0) + 1) < tolerance);
+  for (const bool again : {false, true}) {
+    const at::Tensor in_place = gradient.clone(), columns = at::ones({n}, kOnGpu.dtype(type));
+    ops::ColumnSums sums;
+    at::Tensor output;
+    ops::gelu_tanh_backward_(in_place, x, columns, sums, again ? &output : nullptr);
+    ops::add_column_sums(sums);
+    if (again) CHECK(relative_error(output, y) < tolerance);
+    CHECK(relative_error(in_place, dx) < tolerance);
+    CHECK(relative_error(columns, dx.sum(0) + 1) < tolerance);
+  }
 }
 
 // in_out: weight and gradient as transposed views.

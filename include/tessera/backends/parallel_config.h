@@ -68,9 +68,14 @@ struct ParallelConfig {
   // Keep only every block's input in forward and run the block again in backward (Chen et al.
   // 2016).
   bool gradient_checkpointing = false;
+  // Decoder blocks keep the outputs of their norms and of the activation function for backward,
+  // which else forms them anew; without effect under gradient_checkpointing.
+  bool keep_activations = false;
   OffloadConfig offload;
   PipelineConfig pipeline;         // with a pipeline axis of more than one rank
   bool sequence_parallel = false;  // with a tensor axis of more than one rank
+
+  bool keeps_activations() const { return keep_activations && !gradient_checkpointing; }
 };
 
 // Names that make_strategy() accepts.

@@ -79,6 +79,9 @@ struct MicroBatch {
   // Set by strategies in steps, not in evaluations: dropout is on, also where a forward pass runs
   // without gradients because backward will run it again.
   bool training = false;
+  // Set by strategies in steps: a forward pass with gradients keeps for backward what this can form
+  // anew, where that takes time.
+  bool keep_activations = false;
 
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
 };

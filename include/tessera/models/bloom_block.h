@@ -23,10 +23,11 @@ struct BloomBlockWeights {
   at::Tensor down_weight, down_bias;                      // [h, 4h], [h]
 };
 
-// What training drops, where transformers does: nothing unless set.
-struct BloomBlockDropout {
+// What training drops, where transformers does, and keeps: nothing unless set.
+struct BloomBlockTraining {
   ops::AttentionDropout attention;     // of the probabilities
   std::array<ops::Dropout, 2> hidden;  // of what attention and feed-forward add to the residual
+  bool keep_activations = false;       // bloom_block_fused: see MicroBatch
 };
 
 // hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
@@ -41,7 +42,7 @@ at::Tensor bloom_block_composed(const at::Tensor& hidden, const BloomBlockWeight
                                 double epsilon, bool residual_post_layernorm,
                                 at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
                                 const PackedRows& packed = {},
-                                const BloomBlockDropout& dropout = {});
+                                const BloomBlockTraining& training = {});
 
 // The same with a mask, which must be defined, as transformers computes it: a query that sees no
 // key (padding on the left) attends to all keys of its row alike, gradient included, where the
@@ -50,7 +51,8 @@ at::Tensor bloom_block_padded(const at::Tensor& hidden, const BloomBlockWeights&
                               const at::Tensor& slopes, const at::Tensor& attention_mask,
                               double epsilon, bool residual_post_layernorm,
                               at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
-                              const PackedRows& packed = {}, const BloomBlockDropout& dropout = {});
+                              const PackedRows& packed = {},
+                              const BloomBlockTraining& training = {});
 
 // The same with a hand-scheduled backward that keeps only what it needs and adds weight gradients
 // to .grad() where that is defined (the Block contract); it hands autograd those of the others.
@@ -58,7 +60,8 @@ at::Tensor bloom_block_fused(const at::Tensor& hidden, const BloomBlockWeights& 
                              const at::Tensor& slopes, const at::Tensor& attention_mask,
                              double epsilon, bool residual_post_layernorm,
                              at::IntArrayRef tokens = {}, const TensorAxis& axis = {},
-                             const PackedRows& packed = {}, const BloomBlockDropout& dropout = {});
+                             const PackedRows& packed = {},
+                             const BloomBlockTraining& training = {});
 
 // The forward pass alone, without gradients and with any attention: qkv [batch, sequence, 3h] ->
 // [batch, sequence, h], both of the rank's heads.

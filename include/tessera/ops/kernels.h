@@ -48,15 +48,17 @@ at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor gelu_tanh_forward(const at::Tensor& x);
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 // The same in one pass with what a feed-forward block needs around it: gradient is overwritten with
-// the gradient of pre_activation, whose column sums go to bias_gradient (unless undefined); returns
-// gelu_tanh(pre_activation).
-at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                               const at::Tensor& bias_gradient, ColumnSums& sums);
+// the gradient of pre_activation, whose column sums go to bias_gradient (unless undefined). output,
+// unless null, receives gelu_tanh(pre_activation).
+void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output);
 
 // silu(gate) * up of gate_up [..., 2 n], which holds gate and then up -> [..., n].
 at::Tensor swiglu_forward(const at::Tensor& gate_up);
-// -> the gradient of gate_up; gradient [..., n] is overwritten with swiglu_forward(gate_up).
-at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up);
+// -> the gradient of gate_up. output, unless null, receives swiglu_forward(gate_up), in the memory
+// of gradient [..., n].
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
+                            at::Tensor* output);
 
 struct LayerNormOutput {
   at::Tensor output, mean, rstd;  // mean and rstd [rows], fp32 (fp64 for fp64)

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
       sum[j] += g[j];
     }
     gradient[at] = pack<T>(g);
-    output[at] = pack<T>(value);
+    if (output) output[at] = pack<T>(value);
   }
   write_columns(sum, partial, n);
 }

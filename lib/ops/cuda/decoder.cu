@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(uint4* gradient, const uint4* gate_up, uint4* gate_up_gradient,
-                           int64_t count, int vectors) {
+    swiglu_backward_kernel(const uint4* gradient, const uint4* gate_up, uint4* gate_up_gradient,
+                           uint4* output, int64_t count, int vectors) {
   const int64_t at = thread_index();
   if (at >= count) return;
   const int64_t gate_at = at + at / vectors * vectors;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
     gate[j] = given * up[j] * (s + active * (1.0F - s));
     up[j] = given * active;
   }
-  gradient[at] = pack<T>(dy);
+  if (output) output[at] = pack<T>(dy);
   gate_up_gradient[gate_at] = pack<T>(gate);
   gate_up_gradient[gate_at + vectors] = pack<T>(up);
 }
@@ -89,14 +89,15 @@ void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, 
   });
 }
 
-void swiglu_backward(Type type, void* gradient, const void* gate_up, void* gate_up_gradient,
-                     int64_t rows, int n, cudaStream_t stream) {
+void swiglu_backward(Type type, const void* gradient, const void* gate_up, void* gate_up_gradient,
+                     void* output, int64_t rows, int n, cudaStream_t stream) {
   const int vectors = n / 8;
   with_16_bit_type(type, [&](auto tag) {
     swiglu_backward_kernel<typename decltype(tag)::type>
         <<<blocks_for(rows * vectors), kThreads, 0, stream>>>(
-            static_cast<uint4*>(gradient), static_cast<const uint4*>(gate_up),
-            static_cast<uint4*>(gate_up_gradient), rows * vectors, vectors);
+            static_cast<const uint4*>(gradient), static_cast<const uint4*>(gate_up),
+            static_cast<uint4*>(gate_up_gradient), static_cast<uint4*>(output), rows * vectors,
+            vectors);
   });
 }
 

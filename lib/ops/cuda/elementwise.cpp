@@ -73,19 +73,19 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
   return dx;
 }
 
-at::Tensor gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                               const at::Tensor& bias_gradient, ColumnSums& sums) {
+void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                         const at::Tensor& bias_gradient, ColumnSums& sums, at::Tensor* output) {
   const int n = int(gradient.size(-1));
   if (!fits(gradient.scalar_type(), {gradient, pre_activation}) || n % 64 != 0) {
-    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums);
+    return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
   }
-  at::Tensor output = at::empty_like(pre_activation);
+  if (output) *output = at::empty_like(pre_activation);
   const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
   gelu_backward_columns(type_of(gradient), gradient.data_ptr(), pre_activation.data_ptr(),
-                        output.data_ptr(), floats(partial), row_count(gradient), n, stream());
+                        output ? output->data_ptr() : nullptr, floats(partial), row_count(gradient),
+                        n, stream());
   check_launch("gelu_backward_columns");
   if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
-  return output;
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
@@ -228,14 +228,16 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   return output;
 }
 
-at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up) {
+at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
+                            at::Tensor* output) {
   const int64_t n = gradient.size(-1);
   if (!fits(gradient.scalar_type(), {gradient, gate_up}) || n % 8 != 0 || gradient.numel() == 0) {
-    return reference::swiglu_backward_(gradient, gate_up);
+    return reference::swiglu_backward_(gradient, gate_up, output);
   }
   at::Tensor result = at::empty_like(gate_up);
+  if (output) *output = gradient;
   swiglu_backward(type_of(gradient), gradient.data_ptr(), gate_up.data_ptr(), result.data_ptr(),
-                  row_count(gradient), int(n), stream());
+                  output ? output->data_ptr() : nullptr, row_count(gradient), int(n), stream());
   check_launch("swiglu_backward");
   return result;
 }

@@ -31,7 +31,7 @@ void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream
 void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream);
 void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
                    cudaStream_t stream);
-// In place on gradient; partial [kColumnParts, n]. n is a multiple of 64.
+// In place on gradient; output may be null; partial [kColumnParts, n]. n is a multiple of 64.
 constexpr int kColumnParts = 32;
 void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
                            int64_t rows, int n, cudaStream_t stream);
@@ -55,9 +55,9 @@ void dropout_columns(Type type, const void* gradient, void* output, float* parti
 // gate_up [rows, 2 n], output [rows, n]; n is a multiple of 8.
 void swiglu_forward(Type type, const void* gate_up, void* output, int64_t rows, int n,
                     cudaStream_t stream);
-// gradient [rows, n] is overwritten with the output; gate_up_gradient [rows, 2 n].
-void swiglu_backward(Type type, void* gradient, const void* gate_up, void* gate_up_gradient,
-                     int64_t rows, int n, cudaStream_t stream);
+// gate_up_gradient [rows, 2 n]; output [rows, n] may be null, and may be gradient.
+void swiglu_backward(Type type, const void* gradient, const void* gate_up, void* gate_up_gradient,
+                     void* output, int64_t rows, int n, cudaStream_t stream);
 
 // In place on x [tokens, heads, d], tokens token_stride elements apart; d is a multiple of 16. cos
 // and sin fp32 [any, d/2]; positions [tokens] may be null: that of token t is t % sequence.

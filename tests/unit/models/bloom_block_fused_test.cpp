@@ -41,7 +41,7 @@ struct Result {
 // With gradients that hold partial sums already, as inside a strategy, or undefined.
 Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
            const at::Tensor& mask, bool post, bool defined, const PackedRows& packed = {},
-           const BloomBlockDropout& dropout = {}) {
+           const BloomBlockTraining& dropout = {}) {
   Tensors mine;
   for (const at::Tensor& w : weights) {
     mine.push_back(leaf(w));
@@ -58,7 +58,7 @@ Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
 }
 
 void compare(at::ScalarType type, const at::Tensor& mask, bool post, bool defined, double tolerance,
-             const PackedRows& packed = {}, const BloomBlockDropout& dropout = {}) {
+             const PackedRows& packed = {}, const BloomBlockTraining& dropout = {}) {
   const at::Tensor hidden = at::randn({2, 7, kHidden}).to(type);
   const Tensors weights = make_weights(type);
   Tensors exact;
@@ -94,7 +94,7 @@ TEST_CASE("the fused BLOOM block drops what the composed one drops, forwards and
   const at::Tensor mask =
       at::arange(7).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
   const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, 7);
-  const BloomBlockDropout dropout{{0.3, 33}, {ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}}};
+  const BloomBlockTraining dropout{{0.3, 33}, {ops::Dropout{0.2, 31}, ops::Dropout{0.4, 32}}};
   for (const bool post : {false, true}) {
     compare(at::kFloat, {}, post, /*defined=*/true, 2e-5, {}, dropout);
     compare(at::kDouble, mask, post, /*defined=*/false, 1e-11, {}, dropout);
@@ -103,7 +103,7 @@ TEST_CASE("the fused BLOOM block drops what the composed one drops, forwards and
   }
   const Tensors weights = make_weights(at::kFloat);
   const at::Tensor hidden = at::randn({2, 7, kHidden});
-  const auto output = [&](const BloomBlockDropout& what) {
+  const auto output = [&](const BloomBlockTraining& what) {
     return run(&bloom_block_fused, hidden, weights, {}, false, true, {}, what).output;
   };
   const at::Tensor all = output(dropout);

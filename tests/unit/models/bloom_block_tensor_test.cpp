@@ -49,7 +49,7 @@ struct Case {
   at::Tensor mask;
   bool post = false, sequence_parallel = false, defined = false, drops = false;
 
-  BloomBlockDropout dropout(const TensorAxis& axis) const {
+  BloomBlockTraining dropout(const TensorAxis& axis) const {
     if (!drops) return {};
     const int64_t own = axis.rows_per_rank(kBatch * kSequence) * kHidden;
     const int64_t first = sequence_parallel ? axis.rank() * own : 0;

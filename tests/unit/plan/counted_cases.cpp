@@ -105,15 +105,19 @@ void add_elementwise(List& list, int64_t rows, int64_t n) {
     const auto x = make({rows, n}), dy = make({rows, n});
     return [=] { return Tensors{ops::gelu_tanh_forward(x), ops::gelu_tanh_backward(dy, x)}; };
   });
-  list.add("GELU and bias, backward" + shape, [=](const Inputs& make) {
-    const auto x = make({rows, n}), dy = make({rows, n}), db = make({n});
-    return [=] {
-      ColumnSums sums;
-      const at::Tensor y = ops::gelu_tanh_backward_(dy, x, db, sums);
-      ops::add_column_sums(sums);
-      return Tensors{y};
-    };
-  });
+  for (const bool again : {true, false}) {
+    list.add(concat("GELU and bias, backward", again ? ", output anew" : "", shape),
+             [=](const Inputs& make) {
+               const auto x = make({rows, n}), dy = make({rows, n}), db = make({n});
+               return [=] {
+                 ColumnSums sums;
+                 at::Tensor y;
+                 ops::gelu_tanh_backward_(dy, x, db, sums, again ? &y : nullptr);
+                 ops::add_column_sums(sums);
+                 return Tensors{y};
+               };
+             });
+  }
   list.add("dropout" + shape, [=](const Inputs& make) {
     const auto x = make({rows, n}), dy = make({rows, n}), db = make({n});
     return [=] {
@@ -127,7 +131,11 @@ void add_elementwise(List& list, int64_t rows, int64_t n) {
   });
   list.add("SwiGLU" + shape, [=](const Inputs& make) {
     const auto x = make({rows, 2 * n}), dy = make({rows, n});
-    return [=] { return Tensors{ops::swiglu_forward(x), ops::swiglu_backward_(dy, x)}; };
+    return [=] {
+      at::Tensor y;
+      return Tensors{ops::swiglu_forward(x), ops::swiglu_backward_(dy, x, &y),
+                     ops::swiglu_backward_(dy, x, /*output=*/nullptr)};
+    };
   });
 }
 
