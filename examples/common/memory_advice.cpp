@@ -210,6 +210,13 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
+  if (o.keep_activations) {  // what costs least comes first
+    TrainOptions changed = o;
+    changed.keep_activations = false;
+    const auto need = need_of(run, changed, ranks, on_gpu);
+    const double saved = need ? now->tensors() - need->tensors() : 0;
+    if (saved > 0) options.insert(options.begin(), {"--keep_activations false", saved});
+  }
   std::string text = concat(problem, ". ", describe(*now), ". What would help:");
   for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {
     text += concat(i == 0 ? " " : "; ", options[i].flags, " saves ", mebibytes(options[i].saved));

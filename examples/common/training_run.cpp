@@ -278,6 +278,7 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.global_batch_size = train_loader_->global_batch_size();
   r.max_seq_length = options_.max_seq_length;
   r.gradient_checkpointing = options_.gradient_checkpointing;
+  r.keep_activations = options_.keep_activations;
   r.sequence_parallel = options_.sequence_parallel;
   r.tf32 = options_.tf32;
   if (r.pp > 1) {

@@ -46,6 +46,7 @@ void add_what(Fields& fields, const ComparisonRow& row) {
   add("offload", o.offload);
   add("pin_memory", o.offload != "none" && o.pin_memory);
   add("gradient_checkpointing", o.gradient_checkpointing);
+  add("keep_activations", o.keep_activations);
   add("packing", o.packing);
   add("model", row.prepared->model.name);
   add("num_parameters", row.prepared->parameter_count());

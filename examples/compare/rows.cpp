@@ -59,12 +59,12 @@ std::string file_name_of(const std::string& value) {
 }
 
 // What layout_name() says, and what needs no name.
-constexpr std::array<std::string_view, 13> kNamed{
+constexpr std::array<std::string_view, 14> kNamed{
     "strategy",          "tensor_parallel",   "sequence_parallel",
     "pipeline_parallel", "pipeline_schedule", "pipeline_vocabulary",
     "shard_ranks",       "fsdp_unit_numel",   "reshard_after_forward",
     "offload",           "pin_memory",        "gradient_checkpointing",
-    "reduce_at_boundary"};
+    "keep_activations",  "reduce_at_boundary"};
 
 // E.g. "zero1-4-pp2-gpipe-off".
 std::string layout_name(const TrainOptions& o, int64_t ranks) {
@@ -77,6 +77,7 @@ std::string layout_name(const TrainOptions& o, int64_t ranks) {
   if (!o.reshard_after_forward) name += "-keep";
   if (o.fsdp_unit_numel > 0) name += "-units";
   if (o.gradient_checkpointing) name += "-gc";
+  if (o.keep_activations) name += "-act";
   if (o.reduce_at_boundary) name += "-boundary";
   if (o.offload != "none") name += o.offload == "optimizer" ? "-off" : "-offp";
   if (o.offload != "none" && o.pin_memory) name += "-pin";

@@ -10,7 +10,7 @@
 namespace tessera::programs {
 namespace {
 
-constexpr std::array<std::string_view, 46> kSameNumbers{"strategy",
+constexpr std::array<std::string_view, 47> kSameNumbers{"strategy",
                                                         "offload",
                                                         "offload_step",
                                                         "pin_memory",
@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, 46> kSameNumbers{"strategy",
                                                         "tensor_parallel",
                                                         "sequence_parallel",
                                                         "gradient_checkpointing",
+                                                        "keep_activations",
                                                         "bucket_bytes",
                                                         "overlap",
                                                         "reduce_at_boundary",

@@ -77,6 +77,7 @@ Event to_event(const RunStartRecord& r) {
            {"global_batch_size", r.global_batch_size},
            {"max_seq_length", r.max_seq_length},
            {"gradient_checkpointing", r.gradient_checkpointing},
+           {"keep_activations", r.keep_activations},
            {"sequence_parallel", r.sequence_parallel},
            {"pipeline_schedule", text_or_null(r.pipeline_schedule)},
            {"pipeline_chunks", r.pipeline_chunks},
@@ -239,6 +240,7 @@ std::string experiment_name(const RunStartRecord& run) {
   add(run.pp > 1 && !interleaved && !run.pipeline_schedule.empty(), run.pipeline_schedule);
   add(run.pp > 1 && run.pipeline_vocabulary == "shared", "shared");
   add(run.gradient_checkpointing, "gc");
+  add(run.keep_activations, "act");
   add(run.offload != "none", run.offload == "optimizer" ? "off" : "offp");
   add(run.pin_memory, "pin");
   add(run.packing, "pack");

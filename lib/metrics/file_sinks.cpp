@@ -101,7 +101,7 @@ constexpr std::array kResultColumns{
     // clang-format off
     "run_id", "time_unix_s", "exp", "flags", "strategy", "world_size", "dp", "tp", "pp", "offload", "pin_memory",
     "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
-    "max_seq_length", "gradient_checkpointing", "sequence_parallel", "pipeline_schedule",
+    "max_seq_length", "gradient_checkpointing", "keep_activations", "sequence_parallel", "pipeline_schedule",
     "pipeline_chunks", "pipeline_vocabulary", "shard_ranks", "reshard_after_forward", "fsdp_unit_numel", "packing",
     "padding_free", "group_by_length", "pad_to_max_length", "pad_to_multiple_of", "deterministic", "supervise", "tf32", "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
     "moment_dtype", "model", "num_parameters", "dataset", "dataset_sha256", "num_train_samples",

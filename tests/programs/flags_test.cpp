@@ -189,6 +189,7 @@ TEST_CASE("the strategy flags reach the library") {
                "--shard_ranks",
                "2",
                "--gradient_checkpointing",
+               "--keep_activations",
                "--offload",
                "optimizer+params",
                "--offload_step",
@@ -214,6 +215,7 @@ TEST_CASE("the strategy flags reach the library") {
   CHECK(config.unit_numel == 1000);
   CHECK(config.shard_ranks == 2);
   CHECK(config.gradient_checkpointing);
+  CHECK(config.keep_activations);
   CHECK(config.offload.what == Offload::kOptimizerAndParameters);
   CHECK(config.offload.step == OffloadStep::kHost);
   CHECK_FALSE(config.offload.pin_memory);

@@ -96,6 +96,21 @@ TEST_CASE("a dozen layouts are refused before they allocate where 1 % of their p
   }
 }
 
+TEST_CASE("activations that are kept are the first that a run is advised to give up") {
+  const std::string lines = "--model_config bloom-560m --dtype bf16 --max_seq_length 64";
+  const auto advice = [&](const std::string& flags, bool on_gpu) {
+    const Prepared run = prepare_shapes(options_of(lines + flags), Program::kText);
+    return memory_advice(run, /*ranks=*/1, "no memory left", on_gpu);
+  };
+  const std::string flag = "--keep_activations false";
+  CHECK(advice(" --keep_activations", true).find("help: " + flag + " saves ") != std::string::npos);
+  // Nothing is kept here.
+  CHECK(advice(" --keep_activations", false).find(flag) == std::string::npos);
+  CHECK(advice(" --keep_activations --gradient_checkpointing", true).find(flag) ==
+        std::string::npos);
+  CHECK(advice("", true).find(flag) == std::string::npos);
+}
+
 TEST_CASE("a batch beyond all reason is refused without planning every row of it") {
   const auto refused = [](const std::string& flags, ErrorCode code) {
     return test::require_error(

@@ -39,7 +39,8 @@ struct RunStartRecord {
   bool pin_memory = false;       // of what is offloaded
   int64_t per_device_train_batch_size = 1, gradient_accumulation_steps = 1, global_batch_size = 1;
   int64_t max_seq_length = 0;
-  bool gradient_checkpointing = false, sequence_parallel = false, tf32 = false;
+  bool gradient_checkpointing = false, keep_activations = false;
+  bool sequence_parallel = false, tf32 = false;
   std::string pipeline_schedule, pipeline_vocabulary;  // "" without a pipeline
   int64_t pipeline_chunks = 1;
   int64_t shard_ranks = 0;  // 0: all of the data axis

@@ -100,6 +100,7 @@ TEST_CASE("whatever changes what a run costs changes its name") {
   });
   other([](RunStartRecord& r) { r.pipeline_vocabulary = "shared"; });
   other([](RunStartRecord& r) { r.gradient_checkpointing = true; });
+  other([](RunStartRecord& r) { r.keep_activations = true; });
   other([](RunStartRecord& r) { r.offload = "optimizer"; });
   other([](RunStartRecord& r) { r.offload = "optimizer+params"; });
   other([](RunStartRecord& r) { r.pin_memory = true; });
