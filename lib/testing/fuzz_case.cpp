@@ -116,6 +116,7 @@ void for_each_layout_field(const std::string& prefix, Mesh& mesh, Parallel& p, c
   fn(prefix + "reshard_after_forward", p.reshard_after_forward);
   fn(prefix + "shard_ranks", p.shard_ranks);
   fn(prefix + "gradient_checkpointing", p.gradient_checkpointing);
+  fn(prefix + "keep_activations", p.keep_activations);
   fn(prefix + "offload", p.offload.what);
   fn(prefix + "offload_step", p.offload.step);
   fn(prefix + "pin_memory", p.offload.pin_memory);

@@ -183,6 +183,9 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(feature("shard_ranks", {"0", "1", "some", "all"}, shard_ranks_of,
                         [](const FuzzCase& c) { return is_fsdp(c) && c.mesh.data > 1; }));
   all.push_back(field("gradient_checkpointing", {"0", "1"}));
+  all.push_back(field("keep_activations", {"0", "1"}, [](const FuzzCase& c) {
+    return is_language_model(c) && c.fused && !c.padded && !c.parallel.gradient_checkpointing;
+  }));
   all.push_back(field("sequence_parallel", {"0", "1"},
                       [](const FuzzCase& c) { return c.mesh.tensor > 1 && is_language_model(c); }));
 }

@@ -146,6 +146,7 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
   p.persistence_threshold = pick<int64_t>(random, {0, 20, 100, 100'000});
   p.prefetch_blocks = pick<int>(random, {0, 1, 1, 2, 5});
   p.gradient_checkpointing = chance(random, 35);
+  p.keep_activations = chance(random, 30);
   if (p.strategy == "fsdp") {
     p.unit_numel = draw_unit(random, model, c);
     p.reshard_after_forward = chance(random, 65);

@@ -73,7 +73,7 @@ const std::vector<std::vector<std::string>>& groups() {
       {"bucket_bytes", "overlap", "persistence_threshold", "prefetch_blocks", "offload",
        "offload_step", "pin_memory", "offload_threads", "chunk_numel", "sequence_parallel"},
       {"reduce_at_boundary", "unit_numel", "reshard_after_forward", "shard_ranks",
-       "gradient_checkpointing", "shared_vocabulary", "balance", "block_costs"},
+       "gradient_checkpointing", "keep_activations", "shared_vocabulary", "balance", "block_costs"},
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",
        "skip", "evaluate"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
