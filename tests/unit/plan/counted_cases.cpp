@@ -48,8 +48,9 @@ class List {
   explicit List(at::ScalarType type) : type_(type) {}
   void add(const std::string& name, const std::function<Run(const Inputs&)>& prepare) {
     const at::ScalarType type = type_;
-    all.push_back({concat(name, " ", type),
-                   [=](at::Device device) { return prepare(Inputs{device, type}); }});
+    all.push_back({concat(name, " ", type), [=](at::Device device) {
+                     return prepare(Inputs{device, type});
+                   }});
   }
   std::vector<CountedCase> all;
 

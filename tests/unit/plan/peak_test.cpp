@@ -1,6 +1,7 @@
 // The most that a rank holds in a step, by the plan and by LibTorch's allocator.
 #include <ATen/ATen.h>
 
+#include "lib/models/decoder_block.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/generation/generate.h"
 #include "tessera/models/bloom.h"
@@ -58,6 +59,7 @@ struct Case {
   MeshExtents mesh;
   int64_t accumulation = 1, rows = 3, length = 96;
   bool packed = false, masked = false;
+  bool fused = false;  // hand-scheduled blocks, as on GPUs
 
   int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
 };
@@ -83,8 +85,13 @@ MicroBatch micro_batch(Case c, int64_t rows = 0) {
   return batch;
 }
 
+std::unique_ptr<FusedBlocksOnly> blocks_of(const Case& c) {
+  return c.fused ? std::make_unique<FusedBlocksOnly>() : nullptr;
+}
+
 // Of one rank, in its third step. limit: bytes that it may have.
 int64_t measured_peak(const Case& c, Communicator& world, int64_t limit = 0) {
+  const auto fused = blocks_of(c);
   const int64_t begin = CountingAllocator::live_bytes();
   if (limit > 0) CountingAllocator::limit(begin + limit);
   DeviceMesh mesh(world, c.mesh);
@@ -116,6 +123,7 @@ struct Inference {
 };
 
 Inference measured_inference(const Case& c, Communicator& world) {
+  const auto fused = blocks_of(c);
   const int64_t begin = CountingAllocator::live_bytes();
   DeviceMesh mesh(world, c.mesh);
   auto strategy = make_strategy(c.parallel, mesh);
@@ -134,6 +142,7 @@ Inference measured_inference(const Case& c, Communicator& world) {
 }
 
 std::vector<MemoryPlan> planned(const Case& c) {
+  const auto fused = blocks_of(c);
   const int64_t tokens = c.rows * c.length;
   const LayoutPlan plan{.parallel = c.parallel,
                         .mesh = c.mesh,
@@ -191,6 +200,13 @@ std::vector<Case> cases() {
   add("llama bf16", llama(), half);
   add("llama recomputed", llama(), recompute);
   add("llama packed", llama(), {}).packed = true;
+  for (const bool keep : {false, true}) {
+    const ParallelConfig config{.keep_activations = keep};
+    const std::string kept = keep ? " kept" : "";
+    add("bloom fused" + kept, bloom(), config).fused = true;
+    add("gpt2 fused" + kept, gpt2(0), config).fused = true;
+    add("llama fused" + kept, llama(), config).fused = true;
+  }
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     add("bloom " + name, bloom(), {.strategy = name}, {.data = 2}, 2);
   }

@@ -1,0 +1,152 @@
+// MicroBatch::keep_activations: what hand-scheduled blocks keep from forward, or form anew in
+// backward, and that their gradients are the same.
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/support/counting_allocator.h"
+#include "tests/support/plain_models.h"
+#include "tests/unit/models/decoder_cases.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+constexpr int64_t kRows = 2, kLength = 9, kHidden = 24, kInner = 40;
+
+template <typename Config>
+Config tiny() {
+  Config config;
+  config.vocabulary = 19;
+  config.hidden = kHidden;
+  config.layers = 1;
+  config.heads = 3;
+  config.initializer_range = 0.3;
+  return config;
+}
+
+struct Case {
+  std::string name;
+  ModelSpec model;
+  int64_t inner;     // columns of the activation function's output
+  bool same = true;  // backward forms the same bits as forward
+};
+
+std::vector<Case> cases() {
+  auto bloom = tiny<BloomConfig>();
+  bloom.hidden_dropout = 0.2;
+  auto post = tiny<BloomConfig>();
+  post.residual_post_layernorm = true;
+  auto gpt2 = tiny<Gpt2Config>();
+  gpt2.inner = kInner;
+  gpt2.max_positions = kLength;
+  auto llama = tiny<LlamaConfig>();
+  llama.key_heads = 1;
+  llama.head_dim = 8;
+  llama.inner = kInner;
+  // Of layer norms the last bits differ.
+  return {{"BLOOM", make_bloom_causal(bloom), 4 * kHidden, false},
+          {"BLOOM, post", make_bloom_causal(post), 4 * kHidden, false},
+          {"GPT-2", make_gpt2_causal(gpt2), kInner, false},
+          {"Llama", make_llama_causal(llama), kInner, true}};
+}
+
+struct Result {
+  at::Tensor output;
+  Tensors gradients;  // of hidden and of the parameters
+  int64_t kept = 0;   // bytes between forward and backward
+};
+
+Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool training = true) {
+  const FusedBlocksOnly fused;
+  const auto block = model.blocks[1].build({.seed = 3});
+  std::vector<Parameter> parameters = block->parameters();
+  for (Parameter& parameter : parameters) {
+    parameter.tensor.set_data(parameter.tensor.detach().to(hidden.scalar_type()));
+    parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
+  }
+  const at::Tensor ids = at::arange(kRows * kLength).remainder(19).view({kRows, kLength});
+  MicroBatch batch = make_micro_batch(ids, ids);
+  batch.seed = 7;
+  batch.training = training;
+  batch.keep_activations = keep;
+  const at::Tensor input = leaf(hidden);
+  const at::NoGradGuard no_grad;
+  block->forward(input, batch);  // what a block makes once
+  const at::AutoGradMode gradients(training);
+  Result result;
+  const int64_t before = CountingAllocator::live_bytes();
+  result.output = block->forward(input, batch);
+  result.kept = CountingAllocator::live_bytes() - before;
+  if (!training) return result;
+  torch::autograd::backward(
+      {result.output},
+      {at::linspace(-1, 1, hidden.numel(), hidden.options()).view_as(result.output)});
+  result.gradients.push_back(input.grad());
+  for (const Parameter& parameter : parameters) result.gradients.push_back(parameter.tensor.grad());
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a block that keeps activations has the gradients of one that forms them anew") {
+  CountingAllocator counting;
+  at::manual_seed(41);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    for (const Case& test : cases()) {
+      INFO(test.name << " " << at::toString(type));
+      const at::Tensor hidden = at::randn({kRows, kLength, kHidden}).to(type);
+      const Result anew = run(test.model, hidden, false), kept = run(test.model, hidden, true);
+      CHECK(kept.output.equal(anew.output));
+      const double tolerance = test.same ? 0 : type == at::kFloat ? 1e-6 : 1e-14;
+      for (size_t i = 0; i < anew.gradients.size(); ++i) {
+        INFO("gradient " << i);
+        CHECK(relative_error(kept.gradients[i], anew.gradients[i]) <= tolerance);
+      }
+      // Two norms' outputs and the activation function's.
+      const int64_t columns = 2 * kHidden + test.inner;
+      CHECK(kept.kept - anew.kept ==
+            kRows * kLength * columns * static_cast<int64_t>(hidden.element_size()));
+    }
+  }
+}
+
+TEST_CASE("a block without gradients keeps no activations") {
+  CountingAllocator counting;
+  at::manual_seed(42);
+  for (const Case& test : cases()) {
+    INFO(test.name);
+    const at::Tensor hidden = at::randn({kRows, kLength, kHidden});
+    const Result anew = run(test.model, hidden, false, /*training=*/false),
+                 kept = run(test.model, hidden, true, /*training=*/false);
+    CHECK(kept.output.equal(anew.output));
+    CHECK(kept.kept == anew.kept);
+  }
+}
+
+TEST_CASE("blocks that keep activations are the composed ones, packed and with dropout") {
+  at::manual_seed(43);
+  const DecoderSizes sizes;
+  const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, 7);
+  for (const DecoderCase& whole : decoder_cases(sizes)) {
+    for (DecoderCase test : {whole, with_dropout(whole, /*attention=*/true)}) {
+      test.options.keep_activations = true;
+      const at::Tensor hidden = at::randn({2, 7, sizes.hidden}, at::kDouble);
+      std::vector<Tensors> gradients;
+      for (const Version version : {Version::kFused, Version::kComposed}) {
+        Tensors mine;
+        for (const at::Tensor& w : test.tensors()) mine.push_back(leaf(w.to(at::kDouble)));
+        const at::Tensor input = leaf(hidden);
+        const at::Tensor output =
+            run_decoder(version, input, test.with(mine), test.options, {}, {}, packed);
+        torch::autograd::backward(
+            {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
+        gradients.push_back({output.detach(), input.grad()});
+        for (const at::Tensor& w : mine) gradients.back().push_back(w.grad());
+      }
+      for (size_t i = 0; i < gradients[0].size(); ++i) {
+        INFO(test.name << ", tensor " << i);
+        CHECK(relative_error(gradients[0][i], gradients[1][i]) < 1e-11);
+      }
+    }
+  }
+}
