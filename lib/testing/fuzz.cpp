@@ -93,8 +93,8 @@ FuzzCase twin_of(const FuzzCase& c) {
   twin.parallel.prefetch_blocks = c.parallel.prefetch_blocks > 0 ? 0 : 1;
   twin.parallel.bucket_bytes = c.parallel.bucket_bytes == 300 ? 1 << 20 : 300;
   // Stages are balanced by what they compute: with recomputation they may be others, and the norm,
-  // a sum over stages, has other last bits.
-  if (c.mesh.pipeline == 1) {
+  // a sum over stages, has other last bits. It forms anew, too, what is kept else.
+  if (c.mesh.pipeline == 1 && !c.parallel.keep_activations) {
     twin.parallel.gradient_checkpointing = !c.parallel.gradient_checkpointing;
   }
   if (c.seed % 4 == 1) twin.parallel.offload = {};
