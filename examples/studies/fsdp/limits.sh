@@ -4,3 +4,10 @@ if [[ $size == cpu_largest_batch ]]; then
   export OMP_NUM_THREADS=1
   ulimit -v $((700 << 10))
 fi
+# LibTorch's allocator gets what a card of 24 GB leaves beside the driver's context.
+if [[ $size == gpu_largest_batch ]]; then
+  whole=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits)
+  whole=${whole%%$'\n'*}  # the first card's
+  fraction=$(awk -v all="$whole" 'BEGIN {printf "%.4f", 22800 / all}')
+  export PYTORCH_ALLOC_CONF=per_process_memory_fraction:$fraction
+fi
