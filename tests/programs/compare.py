@@ -6,7 +6,9 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -254,6 +256,26 @@ result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "2 --peer torch
                           "--python", sys.executable, "--output_dir", str(out)], environment={"PYTHONPATH": str(missing)})
 check.that(result.code == 1 and rows_of(out)["torch-ddp-2"]["message"] == "error: AttributeError: module 'torch' has no attribute 'cuda'",
            f"why a peer failed is its own error: {rows_of(out)['torch-ddp-2']['message']}", result)
+# DeepSpeed listens, though the row has one process: two comparisons may be on one host. This package says where and ends.
+(missing / "deepspeed").mkdir()
+(missing / "deepspeed/__init__.py").write_text("""import os, socket, types, torch
+torch.cuda = types.SimpleNamespace(is_available=lambda: False)
+def init_distributed(backend):
+    server = socket.socket()
+    server.bind((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))
+    raise RuntimeError(f'listened at {server.getsockname()[1]}')
+""")
+said = []
+with socket.socket() as another:
+    for i in range(2):
+        out = folder / f"port-{i}"
+        result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer deepspeed --strategy zero1\n"), "--reference", "false",
+                                  "--python", sys.executable, "--output_dir", str(out)], environment={"PYTHONPATH": str(missing)})
+        said.append(rows_of(out)["deepspeed-zero1-1"]["message"])
+        port = re.fullmatch("error: RuntimeError: listened at ([0-9]+)", said[i])
+        check.that(port, f"DeepSpeed finds a port where another comparison has one: {said}", result)
+        if i == 0 and port:
+            another.bind(("127.0.0.1", int(port[1])))
 out = folder / "no-python"
 result = launch(COMPARE, [*four, "--rows", rows_file("peer.txt", "1 --peer hf\n"), "--python", "no-such-python", "--output_dir", str(out)])
 check.that(result.code == 0 and rows_of(out)["hf-single-1"]["message"] == "no-such-python was not found", "no Python, no failure", result)

@@ -23,7 +23,8 @@ def run(work, torch, transformers, deepspeed):
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(LOCAL_RANK)
-    for name, value in [("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", 29571)]:
+    # without torchrun; at port 0 the store listens at one that is free
+    for name, value in [("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", 0)]:
         os.environ.setdefault(name, str(value))
     deepspeed.init_distributed("nccl" if cuda else "gloo")
     torch.manual_seed(work.seed)
