@@ -61,7 +61,11 @@ class Work:
             return torch.tensor([row[key] + [value] * (longest - len(row[key])) for row in rows])
 
         mask = [[1] * len(row["input_ids"]) + [0] * (longest - len(row["input_ids"])) for row in rows]
-        return {"input_ids": padded("input_ids", self.pad_id), "attention_mask": torch.tensor(mask), "labels": padded("labels", -100)}
+        labels = padded("labels", -100)
+        # A row's first token is nobody's target. Trainer divides by the labels there are, and leaves the first out itself
+        # only where a model's class is called ...ForCausalLM, which GPT-2's is not.
+        labels[:, 0] = -100
+        return {"input_ids": padded("input_ids", self.pad_id), "attention_mask": torch.tensor(mask), "labels": labels}
 
     def rate(self, step):
         """Of the step counted from 0: linear warm-up, then linear decay to 0 or constant."""
