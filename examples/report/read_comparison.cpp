@@ -13,7 +13,7 @@
 namespace tessera::report {
 namespace {
 
-using Cells = std::map<std::string, std::string>;  // by column; "" is unknown
+using Cells = std::map<std::string, std::string>;  // by column, or by run; "" is unknown
 struct Entry {
   Cells cells;
   std::vector<std::string> folders;  // of its runs
@@ -112,9 +112,9 @@ Outcome outcome_of(const Cells& row) {
   return cell(row, "exit_code") == "0" ? Outcome::kFinished : Outcome::kFailed;
 }
 
-std::map<std::string, std::string> flags_of(const Run& run) {
+std::map<std::string, std::string> flags_in(const std::string& text) {
   std::map<std::string, std::string> flags;
-  std::istringstream words(run.text("flags"));
+  std::istringstream words(text);
   std::string flag;
   for (std::string word; words >> word;) {
     if (word.starts_with("--")) {
@@ -128,8 +128,13 @@ std::map<std::string, std::string> flags_of(const Run& run) {
 }
 
 // A row that left no run has the settings of the one most like it, but for their flags; and, where
-// the comparison does not say them, its facts.
-void fill_in(const std::vector<Run>& runs, Run& row) {
+// the comparison does not say them, its facts. row_flags: the comparison's, by a run's path; a
+// run's own also have what its --config says, which holds for all rows.
+void fill_in(const std::vector<Run>& runs, const Cells& row_flags, Run& row) {
+  const auto flags_of = [&](const Run& run) {
+    const auto found = row_flags.find(run.path);
+    return flags_in(found == row_flags.end() ? run.text("flags") : found->second);
+  };
   const std::map<std::string, std::string> mine = flags_of(row);
   const Run* nearest = nullptr;
   int64_t most = -1;
@@ -156,6 +161,7 @@ void fill_in(const std::vector<Run>& runs, Run& row) {
 void read_comparison(const std::string& folder, std::vector<Run>& runs) {
   std::vector<Run> ordered;
   std::string reference;
+  Cells row_flags;
   for (const Entry& entry : read_entries(folder)) {
     const Cells& row = entry.cells;
     if (cell(row, "verdict") == "reference" && reference.empty()) reference = cell(row, "row");
@@ -175,6 +181,7 @@ void read_comparison(const std::string& folder, std::vector<Run>& runs) {
     for (size_t i = before; i < ordered.size(); ++i) {
       Run& run = ordered[i];
       add_row(row, run);
+      row_flags[run.path] = cell(row, "flags");
       if (outcome_of(row) == Outcome::kOutOfMemory) run.outcome = Outcome::kOutOfMemory;
       run.comparison = Comparison{.folder = folder,
                                   .reference = named.empty() ? reference : named,
@@ -190,7 +197,7 @@ void read_comparison(const std::string& folder, std::vector<Run>& runs) {
   std::ranges::move(runs, std::back_inserter(ordered));
   runs = std::move(ordered);
   for (Run& run : runs) {
-    if (run.settings.empty()) fill_in(runs, run);
+    if (run.settings.empty()) fill_in(runs, row_flags, run);
   }
 }
 

@@ -325,7 +325,9 @@ TEST_CASE("report: tessera-compare's JSON says which runs are a row's, and what 
 TEST_CASE("report: a peer's repeats are one row, whose settings are those of its flags") {
   const TempDir folder;
   MadeRun made;
-  made.settings = {{"eval_steps", "0"}};
+  made.settings = {{"eval_steps", "0"}, {"weight_decay", "0.1"}};
+  made.start.flags =
+      "--config all.json --weight_decay 0.1";  // the file's, which holds for all rows
   made.write(folder.path("single-1"));
   for (const char* name : {"hf-single-1", "hf-single-1.2"}) {
     std::filesystem::create_directory(folder.path(name));
@@ -336,15 +338,17 @@ TEST_CASE("report: a peer's repeats are one row, whose settings are those of its
 )");
   }
   folder.write("compare.json", R"({"schema":"tessera.compare/1","baseline":"single-1","rows":[
-    {"row":"single-1","runs":["single-1"],"verdict":"reference","exit_code":0,"flags":""},
+    {"row":"single-1","runs":["single-1"],"verdict":"reference","exit_code":0,
+     "flags":"--config all.json"},
     {"row":"hf-single-1","runs":["hf-single-1","hf-single-1.2"],"peer":"hf","verdict":"peer",
-     "exit_code":0,"flags":"--learning_rate 0.5"}]})");
+     "exit_code":0,"flags":"--config all.json --learning_rate 0.5"}]})");
   const Study study(read_runs({folder.path(".")}), "");
   REQUIRE(study.groups.size() == 2);
   CHECK(study.groups[1].name == "hf-single-1");
   CHECK(study.groups[1].repeats() == 2);
   CHECK(study.groups[1].median("tokens_per_second_median") == 50);
   CHECK(study.groups[1].text("learning_rate") == "0.5");
+  CHECK(study.groups[1].text("weight_decay") == "0.1");
 }
 
 TEST_CASE("report: benchmarks are runs, from their lines and from Google Benchmark's JSON") {
