@@ -68,7 +68,7 @@ def main(study, size, output):
         + (f", CUDA {start['cuda_version']}, driver {start['driver_version']}" if start.get("driver_version") else "")
         + "".join(f", {name} {version}" for name, version in others.items())
         + f". Repeats: {comparison['repeat']}."
-        + (f" {len(passed)} rows had the numbers of the first row of their work." if passed else "")
+        + (f" {len(passed)} row{'s' * (len(passed) > 1)} had the numbers of the first row of their work." if passed else "")
         + (f" Out of memory, as expected: {', '.join(memory)}." if memory else "") + "\n\n" + (said[0] if said else "")
         + "## Rows\n\n```\n" + (ROOT / f"examples/studies/{study}/{size}.txt").read_text()
         + f"```\n\n## Plot and tables\n\n![{plot}]({name}.png)\n\n" + "".join(tables).rstrip() + "\n")
