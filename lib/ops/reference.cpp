@@ -8,7 +8,6 @@
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
-#include "tessera/core/micro_batch.h"
 
 namespace tessera::ops::reference {
 namespace {
