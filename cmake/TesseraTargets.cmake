@@ -64,3 +64,13 @@ function(tessera_program name)
   endif()
   _tessera_settings(${name})
 endfunction()
+
+# tessera_objects(name SOURCES a.cpp ... LINK targets...): files that are compiled and not linked.
+function(tessera_objects name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} OBJECT ${arg_SOURCES})
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${arg_LINK})
+  _tessera_settings(${name})
+endfunction()

@@ -1,6 +1,7 @@
 // How a ShardingStrategy takes over a model: unit by unit, so that no rank ever holds more than one
 // unit it does not keep.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <set>

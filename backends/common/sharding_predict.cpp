@@ -1,5 +1,6 @@
 // Scores in place of the loss: predictions and generation under a ShardingStrategy.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 

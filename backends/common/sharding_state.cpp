@@ -1,5 +1,6 @@
 // The state of a ShardingStrategy as pieces of the model's tensors: views of what it keeps.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <initializer_list>

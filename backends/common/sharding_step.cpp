@@ -1,5 +1,6 @@
 // One micro-batch through the blocks of a ShardingStrategy, and what frames it.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/autograd/autograd.h>
 

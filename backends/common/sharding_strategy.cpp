@@ -1,6 +1,7 @@
 #include "tessera/backends/sharding_strategy.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"

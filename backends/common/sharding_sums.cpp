@@ -1,6 +1,7 @@
 // What follows from the placement of parameters once a step: sums over ranks that hold one value,
 // and the norm, in which every element counts once.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 

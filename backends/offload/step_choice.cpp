@@ -1,6 +1,7 @@
 #include "backends/offload/step_choice.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <vector>

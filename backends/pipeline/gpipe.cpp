@@ -1,6 +1,7 @@
 #include "tessera/backends/pipeline/gpipe.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "backends/pipeline/stage_links.h"
 #include "backends/pipeline/stage_plan.h"

@@ -1,5 +1,6 @@
 // Every stage's parameters to every rank, in the order of the model.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <sstream>

@@ -1,6 +1,7 @@
 #include "lib/generation/window_losses.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
 #include "tessera/models/llama.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <bit>
 #include <cmath>

@@ -1,5 +1,6 @@
 // Attention of one new token a row to the keys and values that are kept.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <limits>
 

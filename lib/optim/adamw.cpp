@@ -1,6 +1,7 @@
 #include "tessera/optim/adamw.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/core/error.h"
 #include "tessera/ops/update.h"

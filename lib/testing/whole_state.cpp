@@ -1,6 +1,7 @@
 #include "lib/testing/whole_state.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <numeric>
 

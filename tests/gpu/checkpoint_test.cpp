@@ -71,20 +71,23 @@ TEST_CASE("a state on a GPU is saved and loaded, beside the next steps as well")
 
 TEST_CASE("a snapshot lies on the device while there is room, else in page-locked host memory") {
   TESSERA_NEEDS_GPUS(1);
-  const auto pieces = [] { return pieces_to_write(state_on_gpu(3)); };
-  Snapshot snapshot;
-  auto copies = pieces();
+  const auto originals = pieces_to_write(state_on_gpu(3));
+  Snapshot snapshot(/*host_ranks=*/1);
+  auto copies = originals;
   REQUIRE(snapshot.take(copies, true));
+  snapshot.copy_the_rest();
+  snapshot.give(copies);
   CHECK(copies.front().value.is_cuda());
   // All but some 100 MiB of the device are taken.
   const at::Device device(at::kCUDA, 0);
   const int64_t rest = device_memory(device).first - (int64_t{100} << 20);
   const at::Tensor hog = at::empty({rest}, at::dtype(at::kByte).device(device));
-  copies = pieces();
+  copies = originals;
   REQUIRE(snapshot.take(copies, true));
+  CHECK(snapshot.has_rest());
   snapshot.copy_the_rest();
+  snapshot.give(copies);
   synchronize_device(device);
-  const auto originals = pieces();
   for (size_t i = 0; i < copies.size(); ++i) {
     CHECK(copies[i].value.is_cpu());
     CHECK(at::equal(copies[i].value, originals[i].value.cpu()));

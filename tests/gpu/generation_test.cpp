@@ -1,4 +1,7 @@
 // Rows that are given piece by piece on the GPU.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
 #include "tessera/core/key_value_cache.h"
 #include "tessera/model/whole_model.h"
 #include "tessera/models/language_model.h"

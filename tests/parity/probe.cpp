@@ -1,5 +1,7 @@
 #include "tests/parity/probe.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "tessera/comm/device_mesh.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/ranks.hpp"

@@ -1,5 +1,6 @@
 // Parity of tensor-parallel layouts with one rank, alone and around every sharding strategy.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/model/whole_model.h"
 #include "tessera/models/bloom.h"

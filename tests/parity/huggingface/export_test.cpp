@@ -1,5 +1,6 @@
 // The trained model that rank 0 writes, block by block, is the one that was trained.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/checkpoint/huggingface.h"

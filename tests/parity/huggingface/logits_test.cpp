@@ -1,5 +1,6 @@
 // The logits of every directory variant are those of transformers.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/model/whole_model.h"

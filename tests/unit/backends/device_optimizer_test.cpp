@@ -1,5 +1,6 @@
 // In which pieces a step updates what lies on the device.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/backends/parallel_config.h"
 #include "tests/support/ranks.hpp"

@@ -1,5 +1,6 @@
 // The BLOOM block on a tensor axis, composed and hand-scheduled, against the whole block.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // The hand-scheduled block with the weights of GPT-2 and Llama against the composed one; BLOOM's is
 // in bloom_block_*_test.cpp.
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>

@@ -1,6 +1,7 @@
 // GPT-2 and Llama as models; their numbers are compared with transformers' in
 // tests/parity/huggingface.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <map>
 
