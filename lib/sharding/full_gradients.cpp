@@ -1,6 +1,8 @@
+#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
+#include <utility>
 
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/gradient_store.h"
@@ -19,21 +21,28 @@ FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicat
     flats_.push_back(at::zeros({unit.frozen ? 0 : unit.layout.numel()}, tensor_options));
     buffers_.push_back(unit.frozen ? nullptr
                                    : std::make_unique<GradientBuffer>(unit, flats_.back()));
+    if (unit.frozen) continue;
+    const std::vector<at::Tensor>& ranges = buffers_.back()->to_clear();
+    to_clear_.insert(to_clear_.end(), ranges.begin(), ranges.end());
   }
 }
 
 void FullGradients::begin_step() {
+  cleared_ = false;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     uses_left_[unit] = units_[unit].uses;
     begun_[unit] = false;
   }
 }
 
-// Not in begin_step(): an offloaded update may read the last step's gradient until then.
+// Not in begin_step(): an offloaded update may read the last step's gradient until forward has used
+// the unit. Before the first backward forward has used all of them: one launch clears what would be
+// a launch each.
 void FullGradients::before_backward(size_t unit) {
+  if (!std::exchange(cleared_, true) && !to_clear_.empty()) at::_foreach_zero_(to_clear_);
   if (begun_[unit]) return;
   begun_[unit] = true;
-  buffers_[unit]->begin();
+  buffers_[unit]->begin_cleared();
 }
 
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {

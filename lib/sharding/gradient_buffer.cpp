@@ -15,7 +15,7 @@ GradientBuffer::GradientBuffer(const ParameterUnit& unit, at::Tensor flat)
   const auto& entries = unit.layout.entries();
   int64_t end = 0;  // of what is blank or cleared so far
   const auto clear_until = [&](int64_t begin) {
-    if (begin > end) cleared_.push_back(flat_.narrow(0, end, begin - end));
+    if (begin > end) to_clear_.push_back(flat_.narrow(0, end, begin - end));
   };
   for (size_t i = 0; i < entries.size(); ++i) {
     if (i >= unit.blank.size() || !unit.blank[i]) continue;
@@ -37,7 +37,11 @@ GradientBuffer::~GradientBuffer() {
 }
 
 void GradientBuffer::begin() {
-  for (at::Tensor& range : cleared_) range.zero_();
+  for (at::Tensor& range : to_clear_) range.zero_();
+  begin_cleared();
+}
+
+void GradientBuffer::begin_cleared() {
 #ifndef NDEBUG
   // Who adds without asking shows.
   for (at::Tensor& gradient : blank_) gradient.fill_(std::numeric_limits<double>::quiet_NaN());

@@ -21,12 +21,16 @@ class GradientBuffer {
 
   const at::Tensor& flat() const { return flat_; }
   void begin();
+  // begin() of one whose to_clear() are zeros already.
+  void begin_cleared();
+  // What begin() sets to zero: all but the blank parameters, side by side where they lie so.
+  const std::vector<at::Tensor>& to_clear() const { return to_clear_; }
   // What nobody has written holds zeros.
   void complete();
 
  private:
   at::Tensor flat_;
-  std::vector<at::Tensor> blank_, cleared_;  // in begin()
+  std::vector<at::Tensor> blank_, to_clear_;
   std::vector<std::pair<at::Tensor, unsigned>> hooks_;
 };
 

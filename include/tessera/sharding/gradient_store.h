@@ -71,8 +71,10 @@ class FullGradients : public GradientStore {
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
   std::vector<std::unique_ptr<GradientBuffer>> buffers_;  // null: frozen
+  std::vector<at::Tensor> to_clear_;                      // of all buffers
   std::vector<int> uses_left_;
-  std::vector<bool> begun_;     // in this step
+  bool cleared_ = false;        // in this step
+  std::vector<bool> begun_;     // likewise
   std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
   int64_t bucket_bytes_ = 0;
   struct Bucket {

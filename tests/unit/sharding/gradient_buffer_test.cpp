@@ -47,6 +47,17 @@ TEST_CASE("a gradient starts blank where that is allowed, and as zeros elsewhere
   CHECK(c.flat.sum().item<double>() == 2 * 64);
 }
 
+TEST_CASE("what a gradient has to clear can be cleared by its owner") {
+  Case c;
+  GradientBuffer buffer(c.unit, c.flat);
+  REQUIRE_FALSE(buffer.to_clear().empty());
+  for (at::Tensor range : buffer.to_clear()) range.zero_();
+  buffer.begin_cleared();
+  CHECK(c.plain.grad().eq(0).all().item<bool>());
+  CHECK(c.flat.isnan().sum().item<int64_t>() == 8 * 8 + 3 * 5);
+  CHECK(take_blank(c.a.grad()));
+}
+
 TEST_CASE("autograd adds to a blank gradient as to zeros") {
   Case c;
   GradientBuffer buffer(c.unit, c.flat);
