@@ -5,9 +5,11 @@
 #include <map>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
+#include "tessera/core/json.h"
 
 namespace tessera::programs {
 namespace {
@@ -37,6 +39,29 @@ Settings read_settings(const std::string& text, char separator) {
     const std::string name = trimmed(line.substr(0, at)), value = trimmed(line.substr(at + 1));
     if (separator == ':' && line.front() != ' ') section = value.empty() ? name + "." : "";
     if (!value.empty()) settings[section + name] = value;
+  }
+  return settings;
+}
+
+// The same of an accelerate file in JSON, which it reads too; empty for any other JSON.
+Settings read_json_settings(const std::string& text, const std::string& path) {
+  Settings settings;
+  std::optional<Json> root;
+  try {
+    root = Json::parse(text, {}, path);
+  } catch (const Error&) {
+    return settings;
+  }
+  if (!root->is_object() || !root->find("distributed_type")) return settings;
+  const auto add = [&](const std::string& key, const Json& value) {
+    if (!value.is_null()) settings[key] = value.is_string() ? value.as_string() : value.dump();
+  };
+  for (const auto& [name, value] : root->members()) {
+    if (!value.is_object()) {
+      add(name, value);
+      continue;
+    }
+    for (const auto& [inner, of_section] : value.members()) add(name + "." + inner, of_section);
   }
   return settings;
 }
@@ -74,15 +99,24 @@ class Answer {
 
 std::string answer_accelerate(const std::string& path, const Settings& settings) {
   Answer a(settings);
-  const std::string ds = "deepspeed_config.";
+  std::string missing;
+  const std::string ds = "deepspeed_config.", megatron = "megatron_lm_config.megatron_lm_";
   if (const std::string file = a.value(ds + "deepspeed_config_file"); !file.empty()) {
     a.say("--deepspeed " + file);
   } else if (a.is("distributed_type", "deepspeed")) {
     const int64_t stage = a.count(ds + "zero_stage", 2);
     a.say(stage == 0 ? "--strategy ddp" : concat("--strategy zero", stage));
-    const bool params = a.is(ds + "offload_param_device", "cpu");
-    if (params || a.is(ds + "offload_optimizer_device", "cpu")) {
+    const std::string of_params = ds + "offload_param_device",
+                      of_optimizer = ds + "offload_optimizer_device";
+    const auto is_away = [&](const std::string& key) {
+      return !a.value(key).empty() && !a.is(key, "none");
+    };
+    const bool params = stage == 3 && is_away(of_params);  // below 3 there are none to offload
+    if (params || is_away(of_optimizer)) {
       a.say(params ? "--offload optimizer+params" : "--offload optimizer");
+    }
+    if ((params && a.is(of_params, "nvme")) || a.is(of_optimizer, "nvme")) {
+      missing += "; nvme is not available, host memory is";
     }
     a.pass(ds + "gradient_accumulation_steps", "--gradient_accumulation_steps");
     a.pass(ds + "gradient_clipping", "--max_grad_norm");
@@ -91,23 +125,28 @@ std::string answer_accelerate(const std::string& path, const Settings& settings)
     const std::string kind = a.value(fsdp + "sharding_strategy");
     const bool none = kind == "NO_SHARD" || kind == "3";
     a.say(none ? "--strategy ddp" : "--strategy fsdp");
-    if (kind == "SHARD_GRAD_OP" || kind == "2" || a.is(fsdp + "reshard_after_forward", "false")) {
+    if (kind == "SHARD_GRAD_OP" || kind == "2" || kind == "HYBRID_SHARD_ZERO2" || kind == "5" ||
+        a.is(fsdp + "reshard_after_forward", "false")) {
       a.say("--reshard_after_forward false");
     }
-    if (kind == "HYBRID_SHARD" || kind == "4") a.say("--shard_ranks RANKS_OF_A_NODE");
+    if (kind.starts_with("HYBRID_SHARD") || kind == "4" || kind == "5") {
+      a.say("--shard_ranks RANKS_OF_A_NODE");
+    }
     if (a.is(fsdp + "offload_params", "true")) a.say("--offload optimizer+params");
     if (a.is(fsdp + "activation_checkpointing", "true")) a.say("--gradient_checkpointing");
     a.pass(fsdp + "min_num_params", "--fsdp_unit_numel", "0");
   } else {
-    a.say("--strategy ddp");
+    a.say(a.is(megatron + "use_distributed_optimizer", "true") ? "--strategy zero1"
+                                                               : "--strategy ddp");
   }
-  std::string missing;
-  const std::string axes = "parallelism_config.parallelism_config_",
-                    megatron = "megatron_lm_config.megatron_lm_";
+  const std::string axes = "parallelism_config.parallelism_config_";
   a.pass(axes + "tp_size", "--tensor_parallel", "1");
   a.pass(megatron + "tp_degree", "--tensor_parallel", "1");
   a.pass(megatron + "pp_degree", "--pipeline_parallel", "1");
   if (a.is(megatron + "sequence_parallelism", "true")) a.say("--sequence_parallel");
+  if (a.is(megatron + "recompute_activations", "true")) a.say("--gradient_checkpointing");
+  a.pass(megatron + "num_micro_batches", "--gradient_accumulation_steps", "1");
+  a.pass(megatron + "gradient_clipping", "--max_grad_norm");
   const int64_t shards = a.count(axes + "dp_shard_size", 1);
   if (shards > 1 && a.count(axes + "dp_replicate_size", 1) > 1) {
     a.say(concat("--shard_ranks ", shards));
@@ -157,19 +196,48 @@ std::string answer_torchtitan(const std::string& path, const Settings& settings)
                 a.flags());
 }
 
+// Trainers' files that only name a DeepSpeed one, as those of axolotl and LLaMA-Factory do.
+std::string answer_unknown(const std::string& path, const Settings& settings) {
+  const auto named = settings.find("deepspeed");
+  const std::string what = "; DeepSpeed's files are JSON";
+  return concat(path, " is a file neither of DeepSpeed nor of accelerate or torchtitan",
+                named == settings.end() ? what : "; give the one it names: --deepspeed ",
+                named == settings.end() ? "" : named->second,
+                ", everything else stands in flags, see --help");
+}
+
+bool has_one_of(const Settings& settings, const std::vector<std::string>& beginnings) {
+  return std::ranges::any_of(beginnings, [&](const std::string& beginning) {
+    const auto found = settings.lower_bound(beginning);
+    return found != settings.end() && found->first.starts_with(beginning);
+  });
+}
+
 }  // namespace
 
 std::optional<std::string> answer_foreign_config(const std::string& path) {
   const bool yaml = path.ends_with(".yaml") || path.ends_with(".yml");
-  if (!yaml && !path.ends_with(".toml")) return std::nullopt;
+  const bool toml = path.ends_with(".toml");
   std::string text;
   try {
     text = read_file(path, 1 << 20);
   } catch (const Error& error) {
+    if (!yaml && !toml) return std::nullopt;  // whoever reads DeepSpeed's says so
     fail(ErrorCode::kInvalidArgument, "--deepspeed: ", error.what());
   }
+  if (!yaml && !toml) {
+    const Settings settings = read_json_settings(text, path);
+    if (settings.empty()) return std::nullopt;
+    return answer_accelerate(path, settings);
+  }
   const Settings settings = read_settings(text, yaml ? ':' : '=');
-  return yaml ? answer_accelerate(path, settings) : answer_torchtitan(path, settings);
+  if (yaml && has_one_of(settings, {"compute_environment", "distributed_type", "num_processes"})) {
+    return answer_accelerate(path, settings);
+  }
+  if (toml && has_one_of(settings, {"training.", "parallelism.", "job."})) {
+    return answer_torchtitan(path, settings);
+  }
+  return answer_unknown(path, settings);
 }
 
 void refuse_foreign_config(const std::string& path) {

@@ -1,6 +1,7 @@
 // Json::parse on nlohmann's event parser, which checks grammar and UTF-8; the rest of the
 // strictness is here.
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,28 @@ std::string excerpt(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, 60)) result += c >= 0x20 && c < 0x7F ? c : '?';
   return text.size() > 60 ? result + "..." : result;
+}
+
+// The word without quotation marks at `at`, whose letters up to there were read as a value.
+std::string_view bare_word(std::string_view text, size_t at) {
+  const size_t before = text.find_last_of(" \t\r\n,:[{\"", at == 0 ? 0 : at - 1);
+  const size_t begin = before == text.npos || before == at ? at : before + 1;
+  size_t end = begin;
+  for (int braces = 0; end < text.size(); ++end) {
+    if (std::string_view(" \t\r\n,]\":").find(text[end]) != std::string_view::npos) break;
+    braces += (text[end] == '{') - (text[end] == '}');
+    if (braces < 0) break;
+  }
+  return text.substr(begin, end - begin);
+}
+
+std::string remedy(std::string_view word, bool is_key) {
+  if (is_key) return "a key needs quotation marks";
+  std::string small(word);
+  std::ranges::transform(small, small.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (small == "none") small = "null";
+  if (small == "true" || small == "false" || small == "null") return "write " + small;
+  return "a text needs quotation marks, a placeholder its value";
 }
 
 }  // namespace
@@ -93,8 +116,14 @@ class Json::Builder {
       message.remove_prefix(syntax);
     }
     std::string detail(message.substr(0, message.find("; last read")));
-    const bool at_end = message.find("unexpected end of input") != message.npos;
-    refuse(at_end || position == 0 ? read_to_ - text_.data() : position - 1, detail);
+    const auto says = [&](const char* what) { return message.find(what) != message.npos; };
+    const bool at_end = says("unexpected end of input") || position == 0;
+    const size_t offset = at_end ? read_to_ - text_.data() : position - 1;
+    const std::string_view word = says("invalid literal") ? bare_word(text_, offset) : "";
+    if (word.empty()) refuse(offset, detail);
+    refuse(static_cast<size_t>(word.data() - text_.data()),
+           concat("\"", excerpt(word), "\" is no value of JSON; ",
+                  remedy(word, says("parsing object key"))));
   }
 
   [[noreturn]] void refuse(size_t offset, const std::string& message) const {

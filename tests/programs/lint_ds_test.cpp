@@ -192,4 +192,56 @@ mode = "full"
   const std::string before = dir.write("before.toml", "[training]\nbatch_size = 4\n");  // of 2024
   CHECK(contains(*answer_foreign_config(before), "--per_device_train_batch_size 4"));
   CHECK_FALSE(answer_foreign_config("ds_config.json").has_value());
+
+  const std::string stage_2 = dir.write("stage_2.yaml", R"(compute_environment: LOCAL_MACHINE
+deepspeed_config:
+  offload_optimizer_device: nvme
+  offload_param_device: cpu
+  zero_stage: 2
+distributed_type: DEEPSPEED
+)");
+  CHECK(answer_foreign_config(stage_2)->ends_with(
+      "the nearest here, without it: mpirun -n 1 PROGRAM --strategy zero2 --offload optimizer; "
+      "nvme is not available, host memory is"));
+  const std::string trained = dir.write("megatron_zero.yaml", R"(distributed_type: MEGATRON_LM
+megatron_lm_config:
+  megatron_lm_gradient_clipping: 1.0
+  megatron_lm_num_micro_batches: 8
+  megatron_lm_pp_degree: 2
+  megatron_lm_recompute_activations: true
+  megatron_lm_use_distributed_optimizer: true
+num_processes: 4
+)");
+  CHECK(answer_foreign_config(trained)->ends_with(
+      "-n 4 PROGRAM --strategy zero1 --pipeline_parallel 2 --gradient_checkpointing "
+      "--gradient_accumulation_steps 8 --max_grad_norm 1.0"));
+  const std::string json = dir.write("accelerate.json", R"({"compute_environment": "LOCAL_MACHINE",
+  "distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, "fsdp_offload_params": true,
+  "fsdp_sharding_strategy": "HYBRID_SHARD_ZERO2"}, "mixed_precision": "bf16", "num_processes": 2,
+  "main_process_port": null})");
+  CHECK(answer_foreign_config(json)->ends_with(
+      "-n 2 PROGRAM --strategy fsdp --reshard_after_forward false --shard_ranks RANKS_OF_A_NODE "
+      "--offload optimizer+params --dtype bf16"));
+  CHECK_FALSE(answer_foreign_config(dir.write("ds.json", R"({"zero_optimization": {"stage": 2}})"))
+                  .has_value());
+}
+
+TEST_CASE("files of other programs are not taken for accelerate's") {
+  const TempDir dir;
+  const std::string axolotl = dir.write("axolotl.yaml", R"(base_model: some/model
+deepspeed: deepspeed_configs/zero2.json  # the stages
+fsdp_config:
+  fsdp_version: 2
+gradient_accumulation_steps: 4
+)");
+  CHECK(*answer_foreign_config(axolotl) ==
+        axolotl +
+            " is a file neither of DeepSpeed nor of accelerate or torchtitan; give the one it "
+            "names: --deepspeed deepspeed_configs/zero2.json, everything else stands in flags, see "
+            "--help");
+  const std::string project = dir.write("pyproject.toml", "[project]\nname = \"x\"\n");
+  CHECK(*answer_foreign_config(project) ==
+        project +
+            " is a file neither of DeepSpeed nor of accelerate or torchtitan; DeepSpeed's files "
+            "are JSON, everything else stands in flags, see --help");
 }

@@ -1,6 +1,9 @@
 #include "tessera/core/json.h"
 
 #include <random>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "tests/support/messages.hpp"
 #include "tests/support/mutate.hpp"
@@ -96,6 +99,21 @@ TEST_CASE("what is not strict JSON is refused with its place") {
         "array - unexpected end of input; expected ']'");
   CHECK(refusal("[\"a\", \"\xff\"]") ==
         "c.json: line 1, byte 7: not accepted as JSON: not valid UTF-8");
+  const std::string text = "a text needs quotation marks, a placeholder its value";
+  for (const auto& [bad, word, at, what] :
+       std::vector<std::tuple<std::string, std::string, int, std::string>>{
+           {"{\"a\": True}", "True", 6, "write true"},
+           {"[none]", "none", 1, "write null"},
+           {"[1, nul]", "nul", 4, text},
+           {"{\"a\":${SIZE}}", "${SIZE}", 5, text},
+           {"{\"a\": /tmp/x, \"b\": 1}", "/tmp/x", 6, text},
+           {"NaN", "NaN", 0, text},
+           {"{\"a\": 1, b: 2}", "b", 9, "a key needs quotation marks"},
+           {"{a:1}", "a", 1, "a key needs quotation marks"}}) {
+    CAPTURE(bad);
+    CHECK(refusal(bad) == concat("c.json: line 1, byte ", at, ": not accepted as JSON: \"", word,
+                                 "\" is no value of JSON; ", what));
+  }
   for (const char* bad : {"",
                           " ",
                           "[1,]",
