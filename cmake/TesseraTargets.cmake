@@ -46,15 +46,21 @@ function(tessera_library name)
   _tessera_settings(${name})
 endfunction()
 
+# _tessera_private_settings(name targets...): of what nobody links.
+function(_tessera_private_settings name)
+  # -fPIC instead of -fPIE, so that the libraries' precompiled header is shared.
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARGN})
+  _tessera_settings(${name})
+endfunction()
+
 # tessera_program(name SOURCES a.cpp ... LINK targets...): an executable; CUDA builds load LibTorch's CUDA part. tessera-* are installed.
 function(tessera_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  # -fPIC instead of -fPIE, so that programs share the libraries' precompiled header.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE ${arg_LINK})
+  _tessera_private_settings(${name} ${arg_LINK})
   if(TESSERA_HAS_CUDA)
     target_link_libraries(${name} PRIVATE tessera_torch_cuda)
   endif()
@@ -62,15 +68,11 @@ function(tessera_program name)
     set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
   endif()
-  _tessera_settings(${name})
 endfunction()
 
 # tessera_objects(name SOURCES a.cpp ... LINK targets...): files that are compiled and not linked.
 function(tessera_objects name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_library(${name} OBJECT ${arg_SOURCES})
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE ${arg_LINK})
-  _tessera_settings(${name})
+  _tessera_private_settings(${name} ${arg_LINK})
 endfunction()

@@ -274,7 +274,14 @@ void cross_entropy_statistics(Type type, const void* logits, int64_t stride, con
 void cross_entropy_gradient(Type type, void* logits, int64_t stride, const int64_t* labels,
                             const float* statistics, int parts, const float* scale, float* row_loss,
                             int64_t rows, int vocabulary, cudaStream_t stream) {
-  const Rows in{stride, labels, vocabulary, scale, statistics, parts, rows, row_loss, nullptr};
+  const Rows in{.stride = stride,
+                .labels = labels,
+                .vocabulary = vocabulary,
+                .scale = scale,
+                .statistics = statistics,
+                .parts = parts,
+                .rows = rows,
+                .first = row_loss};
   launch_rows<Mode::kGradient>(type, logits, in, rows, stream);
 }
 
