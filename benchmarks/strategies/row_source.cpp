@@ -4,36 +4,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <cmath>
-#include <random>
 
 #include "tessera/core/error.h"
+#include "tessera/data/random_rows.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::bench {
-namespace {
-
-Dataset ragged_rows(int64_t count, int64_t longest, int64_t vocabulary, bool answers_only) {
-  constexpr double kLogMean = 5.13, kLogDeviation = 0.4;  // a mean of 183 tokens
-  std::mt19937_64 random(1);
-  std::lognormal_distribution<double> length(kLogMean, kLogDeviation);
-  std::geometric_distribution<int64_t> answer(0.25);
-  std::uniform_int_distribution<int32_t> id(1, static_cast<int32_t>(vocabulary - 1));
-  Dataset dataset;
-  for (int64_t i = 0; i < count; ++i) {
-    Example row;
-    const auto tokens = static_cast<int64_t>(std::lround(length(random)));
-    row.input_ids.resize(static_cast<size_t>(std::clamp<int64_t>(tokens, 2, longest)));
-    for (int32_t& token : row.input_ids) token = id(random);
-    row.labels = row.input_ids;
-    const auto unsupervised = static_cast<int64_t>(row.labels.size()) - 2 - answer(random);
-    if (answers_only) std::fill_n(row.labels.begin(), std::max<int64_t>(unsupervised, 0), -100);
-    dataset.examples.push_back(std::move(row));
-  }
-  return dataset;
-}
-
-}  // namespace
 
 RowSource::RowSource(const Options& options, const DeviceMesh& mesh, int64_t micro_batch,
                      int64_t vocabulary, at::Device device)
@@ -52,7 +28,12 @@ RowSource::RowSource(const Options& options, const DeviceMesh& mesh, int64_t mic
   constexpr int64_t kMoreSteps = 8;  // that measure idle time
   const int64_t steps = options.number("warmup") + options.number("steps") + kMoreSteps;
   const int64_t longest = options.number("seq");
-  ragged_ = ragged_rows(steps * global_rows_, longest, vocabulary, supervise == "answer");
+  constexpr int64_t kMeanOfQuestions = 183;  // tokens
+  ragged_ = random_rows({.rows = steps * global_rows_,
+                         .vocab_size = vocabulary,
+                         .longest = longest,
+                         .mean_length = std::min(kMeanOfQuestions, longest),
+                         .answers_only = supervise == "answer"});
   loader_.emplace(
       ragged_,
       DataLoaderOptions{.micro_batch_size = micro_batch,

@@ -47,6 +47,11 @@ void add_data_flags(FlagSet& flags, TrainOptions& o, Program program) {
     flags.add("num_labels", &o.num_labels, "number of classes; 0: as many as the data has");
   }
   flags.add("train_ids", &o.train_ids, "instead of --train_file: JSON lines of input_ids, labels");
+  flags.add("random_rows", &o.random_rows,
+            "instead of data, to try speed and memory: so many rows of random ids");
+  flags.add("random_row_length", &o.random_row_length,
+            "their mean length, which then varies as that of questions does; 0: --max_seq_length "
+            "each");
   flags.add("validation_ids", &o.validation_ids, "instead of --validation_file");
   flags.add("train_slice", &o.train_slice, "BEGIN:END, the training rows to use");
   flags.add("validation_slice", &o.validation_slice, "BEGIN:END, the validation rows to use");
@@ -306,7 +311,16 @@ void validate_layout(const TrainOptions& o) {
 void validate_options(const TrainOptions& o, Program program) {
   require(o.model.empty() != o.model_config.empty(),
           "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
-  require(o.train_file.empty() != o.train_ids.empty(), "give either --train_file or --train_ids");
+  const int sources = !o.train_file.empty() + !o.train_ids.empty() + (o.random_rows > 0);
+  require(sources == 1,
+          "give one of --train_file, --train_ids and --random_rows (rows of random ids)");
+  require(o.random_row_length <= o.max_seq_length, "--random_row_length is ", o.random_row_length,
+          ", above --max_seq_length ", o.max_seq_length);
+  constexpr int64_t kMostRandomTokens = int64_t{1} << 28;  // 2 GiB with their labels
+  require(o.random_rows == 0 ||
+              (o.max_seq_length >= 2 && o.random_rows <= kMostRandomTokens / o.max_seq_length),
+          "--random_rows ", o.random_rows, " of --max_seq_length ", o.max_seq_length,
+          ": rows have 2 tokens at least and 2^28 together at most; epochs repeat them");
   require(o.validation_file.empty() || o.validation_ids.empty(),
           "give --validation_file or --validation_ids, not both");
   const bool text = !o.train_file.empty() || !o.validation_file.empty();
@@ -338,6 +352,8 @@ void validate_options(const TrainOptions& o, Program program) {
       {"warmup_steps", o.warmup_steps},
       {"save_total_limit", static_cast<double>(o.save_total_limit)},
       {"num_labels", static_cast<double>(o.num_labels)},
+      {"random_rows", static_cast<double>(o.random_rows)},
+      {"random_row_length", static_cast<double>(o.random_row_length)},
       {"doc_stride", static_cast<double>(o.doc_stride)},
       {"learning_rate", o.learning_rate},
       {"weight_decay", o.weight_decay},

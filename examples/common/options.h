@@ -19,6 +19,7 @@ struct TrainOptions {
   std::string model, model_config, tokenizer;
   // data
   std::string train_file, validation_file, train_ids, validation_ids, train_slice, validation_slice;
+  int64_t random_rows = 0, random_row_length = 0;  // rows, their mean length; 0: the longest
   bool strict_data = false;
   std::string cache_dir;
   std::string text_column;               // classification, text

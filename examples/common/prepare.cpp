@@ -109,7 +109,9 @@ Prepared prepare(const TrainOptions& options, Program program) {
   run.options = options;
   run.program = program;
   run.task = task_of(program);
-  run.train_path = options.train_ids.empty() ? options.train_file : options.train_ids;
+  run.train_path = options.random_rows > 0      ? "random rows"
+                   : !options.train_ids.empty() ? options.train_ids
+                                                : options.train_file;
   prepare_tokenizer(run);
   prepare_config(run);
   prepare_data(run);

@@ -3,7 +3,9 @@
 #include "examples/common/cached_rows.h"
 #include "examples/common/progress_bar.h"
 #include "tessera/core/error.h"
+#include "tessera/core/hash.h"
 #include "tessera/data/classification.h"
+#include "tessera/data/random_rows.h"
 #include "tessera/data/squad.h"
 #include "tessera/data/text_blocks.h"
 #include "tessera/data/token_rows.h"
@@ -135,6 +137,32 @@ TokenTable read_ids(Prepared& run, const std::string& path, const char* role, in
       [&](const RowTaker& take) { return give(read_ids(run, file, num_labels), take); });
 }
 
+TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
+  const TrainOptions& o = run.options;
+  const RandomRowsOptions options{
+      .task = run.task,
+      .rows = o.random_rows,
+      .vocab_size = run.config().vocabulary,
+      .longest = o.max_seq_length,
+      .mean_length = o.random_row_length,
+      .answers_only = run.program == Program::kSquad && o.supervise == "answer",
+      .num_labels = num_labels};
+  run.dataset_sha256 =
+      sha256_hex(concat("random rows: ", options.rows, " of ", options.longest, ", mean ",
+                        options.mean_length, ", ids ", options.vocab_size, ", answers only ",
+                        options.answers_only, ", labels ", options.num_labels));
+  run.data_files.push_back(
+      {.file = run.train_path, .role = "train", .rows = options.rows, .examples = options.rows});
+  run.notices.push_back("rows of random ids: for speed and memory; their loss says nothing");
+  return random_rows(options);
+}
+
+// Of --train_ids or --random_rows.
+TokenTable tokenised_rows_of(Prepared& run, int64_t num_labels) {
+  if (run.options.random_rows > 0) return make_random_rows(run, num_labels);
+  return read_ids(run, run.options.train_ids, "train", num_labels);
+}
+
 TokenTable read_text_file(Prepared& run, const std::string& path, const char* role) {
   const TrainOptions& o = run.options;
   DataFile file(run, path, role);
@@ -153,8 +181,7 @@ TokenTable read_text_file(Prepared& run, const std::string& path, const char* ro
 // read: how a file of the program's own kind becomes rows.
 void prepare_files(Prepared& run, TokenTable (*read)(Prepared&, const std::string&, const char*)) {
   const TrainOptions& o = run.options;
-  run.train = o.train_ids.empty() ? read(run, o.train_file, "train")
-                                  : read_ids(run, o.train_ids, "train", 0);
+  run.train = o.train_file.empty() ? tokenised_rows_of(run, 0) : read(run, o.train_file, "train");
   if (!o.validation_file.empty()) run.validation = read(run, o.validation_file, "validation");
 }
 
@@ -226,16 +253,16 @@ void prepare_labelled_texts(Prepared& run) {
 
 void prepare_classification(Prepared& run) {
   const TrainOptions& o = run.options;
-  if (o.train_ids.empty()) {
+  if (!o.train_file.empty()) {
     prepare_labelled_texts(run);
   } else {
     const int64_t count =
         o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config().labels.size());
     check(count > 0, ErrorCode::kInvalidArgument,
-          "--train_ids needs --num_labels N for classification");
+          "--train_ids and --random_rows need --num_labels N for classification");
     check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
-          "--train_ids goes with --validation_ids, not with --validation_file");
-    run.train = read_ids(run, o.train_ids, "train", count);
+          "--train_ids and --random_rows go with --validation_ids, not with --validation_file");
+    run.train = tokenised_rows_of(run, count);
     std::vector<std::string>& names = run.language_model.config().labels;
     if (static_cast<int64_t>(names.size()) != count) {
       names.clear();

@@ -167,6 +167,7 @@ std::vector<std::string> drawn_weights_flags(const TrainOptions& o) {
   add("tokenizer", o.tokenizer);
   add("train_file", o.train_file);
   add("train_ids", o.train_ids);
+  add("random_rows", o.random_rows > 0 ? "1" : "");
   add("max_seq_length", std::to_string(o.max_seq_length));
   for (const auto& [flag, value] : {std::pair{"per_device_train_batch_size", "1"},
                                     {"max_steps", "1"},

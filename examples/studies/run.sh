@@ -20,26 +20,13 @@ cd "$here/../.."
 bin=${TESSERA_BIN:-$(ls -dt build/*/bin 2>/dev/null | head -1)}
 export PATH=${bin:+$(cd "$bin" && pwd):}$PATH
 
-# Full-length rows of random ids: what a step costs does not depend on what they say.
-random_rows() {  # rows, tokens
-  awk -v rows="$1" -v tokens="$2" 'BEGIN {
-    seed = 7  # the minimal standard generator; numbers of rand() differ from host to host
-    for (i = 0; i < rows; ++i) {
-      line = "{\"input_ids\":["
-      for (j = 0; j < tokens; ++j) line = line (j ? "," : "") 10 + (seed = seed * 16807 % 2147483647) % 1000
-      print line "]}"
-    }
-  }'
-}
-
 case $size in
   cpu*)
     export CUDA_VISIBLE_DEVICES=''
     given=(--config examples/studies/cpu.json --launcher threads)
     ;;
   *)
-    [[ -s $output/rows.jsonl ]] || random_rows 512 512 >"$output/rows.jsonl"
-    given=(--task causal --config examples/studies/gpu.json --train_ids "$output/rows.jsonl")
+    given=(--task causal --config examples/studies/gpu.json --random_rows 512)
     [[ $size != nodes* ]] || given+=(--launcher srun)
     ;;
 esac

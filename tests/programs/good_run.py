@@ -198,6 +198,22 @@ result = launch(CLASSIFICATION, [*common, "--train_ids", str(ids), "--num_labels
 check.that(result.code == 0 and json.loads((folder / "class ids/final/config.json").read_text())["id2label"] ==
            {str(i): f"LABEL_{i}" for i in range(3)}, "classes of rows of ids have transformers' names", result)
 
+# --- no data: rows of random ids
+runs = {}
+for name, program, extra in [("random", SQUAD, []), ("random ranks", SQUAD, ["--strategy", "zero2", "--ranks", "2", "--per_device_train_batch_size", "2"]),
+                             ("random packed", SQUAD, ["--packing"]), ("random text", TEXT, []), ("random classes", CLASSIFICATION, ["--num_labels", "3"])]:
+    result = launch(program, ["--model_config", "bloom-tiny", "--random_rows", "10", "--random_row_length", "12", "--max_seq_length", "32",
+                              "--per_device_train_batch_size", "4", "--max_steps", "4", "--output_dir", str(folder / name), *extra])
+    check.that(result.code == 0 and "random ids" in result.text, f"{name}: trains without a file and a tokenizer", result)
+    runs[name] = read_events(check, folder / name)
+losses = [steps_of(runs[name], "loss") for name in ("random", "random ranks", "random packed")]
+check.that(all(abs(a - b) < 1e-5 * b for other in losses[1:] for a, b in zip(losses[0], other)), f"random rows on ranks and packed: {losses}")
+start = next(event for event in runs["random"] if event["event"] == "run_start")
+check.that(start["dataset"] == "random rows" and start["num_train_samples"] == 10 and len(start["dataset_sha256"]) == 64,
+           f"random rows are recorded: {start}")
+check.that(sum(steps_of(runs["random"], "supervised_tokens")) < sum(steps_of(runs["random text"], "supervised_tokens")),
+           "answers alone are supervised for SQuAD's program")
+
 # --- classification learns
 out = folder / "classification"
 result = launch(CLASSIFICATION, [*common[:-2], "--learning_rate", "3e-3", "--max_steps", "60", "--eval_steps", "60",
