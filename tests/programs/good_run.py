@@ -200,10 +200,11 @@ check.that(result.code == 0 and json.loads((folder / "class ids/final/config.jso
 
 # --- no data: rows of random ids
 runs = {}
-for name, program, extra in [("random", SQUAD, []), ("random ranks", SQUAD, ["--strategy", "zero2", "--ranks", "2", "--per_device_train_batch_size", "2"]),
-                             ("random packed", SQUAD, ["--packing"]), ("random text", TEXT, []), ("random classes", CLASSIFICATION, ["--num_labels", "3"])]:
+for name, program, rows, extra in [("random", SQUAD, 4, []), ("random ranks", SQUAD, 2, ["--strategy", "zero2", "--ranks", "2"]),
+                                   ("random packed", SQUAD, 4, ["--packing"]), ("random text", TEXT, 4, []),
+                                   ("random classes", CLASSIFICATION, 4, ["--num_labels", "3"])]:
     result = launch(program, ["--model_config", "bloom-tiny", "--random_rows", "10", "--random_row_length", "12", "--max_seq_length", "32",
-                              "--per_device_train_batch_size", "4", "--max_steps", "4", "--output_dir", str(folder / name), *extra])
+                              "--per_device_train_batch_size", str(rows), "--max_steps", "4", "--output_dir", str(folder / name), *extra])
     check.that(result.code == 0 and "random ids" in result.text, f"{name}: trains without a file and a tokenizer", result)
     runs[name] = read_events(check, folder / name)
 losses = [steps_of(runs[name], "loss") for name in ("random", "random ranks", "random packed")]
