@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
@@ -16,16 +15,6 @@
 #include "tessera/core/trace.h"
 
 namespace tessera {
-namespace {
-
-// For the largest of many steps like one that took so many bytes: the fewer rows there are in a
-// micro-batch, the more do their tokens differ.
-int64_t room_for_steps(int64_t of_step, int64_t rows) {
-  const double more = 4 / std::sqrt(static_cast<double>(rows));
-  return static_cast<int64_t>(static_cast<double>(of_step) * (1 + std::min(more, 1.5)));
-}
-
-}  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : units_of_block_[block]) {
@@ -104,7 +93,7 @@ void ShardingStrategy::make_room() {
   // Giving back waits for the device, which may wait for messages of stages that wait for this one.
   if (sharers_ == 1) {
     c10::getDeviceAllocator(device.type())->emptyCache();
-    room = room_for_steps(of_step, rows);
+    room = room_for_steps(of_step, tokens_before_, tokens, rows);
   }
   make_device_room(device, std::min(room, device_memory(device).first / 2));
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 
 #include "tessera/core/clock.h"
 #include "tessera/core/device_room.h"
@@ -126,6 +127,14 @@ void make_device_room(at::Device device, int64_t bytes) {
   at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
   before.reserved_bytes = memory_use(device).peak_reserved_bytes;
   allocator_of(device).resetPeakStats(device.index());
+}
+
+int64_t room_for_steps(int64_t bytes, int64_t tokens, int64_t next_tokens, int64_t rows) {
+  // Four deviations of a mean of rows whose own deviation is their mean.
+  const double more = std::min(4 / std::sqrt(static_cast<double>(rows)), 1.5);
+  const double larger = static_cast<double>(std::max(tokens, next_tokens)) /
+                        static_cast<double>(std::max<int64_t>(tokens, 1));
+  return static_cast<int64_t>(static_cast<double>(bytes) * larger * (1 + more));
 }
 
 std::pair<int64_t, int64_t> device_memory(at::Device device) {

@@ -32,7 +32,8 @@ TEST_CASE("what earlier runs chose for products on the GPU is loaded once") {
   fastest.settle({4}, 256, {1});
   fastest.settle({4}, 320, {2});
   fastest.settle({4}, 384, {1});
+  fastest.settle({4}, 1024, {5});
   fastest.settle({4}, 4096, {3});
-  CHECK((searches.to_load({4}, 300) == Algorithms{{2}, {1}}));
+  CHECK((searches.to_load({4}, 300) == Algorithms{{2}, {1}, {5}}));
   CHECK(searches.to_load({4}, 300).empty());
 }

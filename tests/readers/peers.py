@@ -21,7 +21,8 @@ folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_peers_"))
 answers = ["--tokenizer", str(DATA / "tokenizer"), "--train_file", str(DATA / "squad_sample.json")]
 tokens = ["--task", "causal", "--train_ids", str(folder / "ids.jsonl")]
 for work, model, data in [("answers-bloom", "bloom-tiny", answers), ("answers-gpt2", "gpt2-tiny", answers),
-                          ("answers-llama", "llama-tiny", answers), ("tokens-bloom", "bloom-tiny", tokens), ("tokens-gpt2", "gpt2-tiny", tokens)]:
+                          ("answers-llama", "llama-tiny", answers), ("tokens-bloom", "bloom-tiny", tokens), ("tokens-gpt2", "gpt2-tiny", tokens),
+                          ("random-llama", "llama-tiny", ["--task", "causal", "--random_rows", "30", "--random_row_length", "20"])]:
     out = folder / work
     result = launch("tessera-compare", ["--model_config", model, "--max_seq_length", "96", *data, "--max_steps", "5",
                                         "--learning_rate", "1e-3", "--warmup_steps", "2", "--weight_decay", "0.01",

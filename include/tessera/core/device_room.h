@@ -10,4 +10,9 @@ namespace tessera {
 // but LibTorch's own peaks begin anew.
 void make_device_room(at::Device device, int64_t bytes);
 
+// What to make room for after two steps of many: bytes that the largest may need, if one took
+// `bytes` for a micro-batch of `tokens` and the next one has `next_tokens`, both of `rows` rows.
+// The fewer rows there are, the more do tokens differ, and either step may be a small one.
+int64_t room_for_steps(int64_t bytes, int64_t tokens, int64_t next_tokens, int64_t rows);
+
 }  // namespace tessera

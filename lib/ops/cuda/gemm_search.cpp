@@ -80,11 +80,13 @@ Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) cons
 }
 
 Algorithms GemmSearches::to_load(const PlanCache::Kind& kind, int64_t tokens) {
-  constexpr size_t kMost = 8;
+  constexpr size_t kMost = 16;
+  constexpr int64_t kFurthest = 4;  // a run's steps, from the smallest to the largest
   Algorithms plans;
   if (!loaded_.insert(kind).second) return plans;
   for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {
-    if (!alike(size, tokens) || std::ranges::count(plans, plan) > 0) continue;
+    const bool near = size <= kFurthest * tokens && tokens <= kFurthest * size;
+    if (!near || std::ranges::count(plans, plan) > 0) continue;
     plans.push_back(plan);
     if (plans.size() == kMost) break;
   }

@@ -78,8 +78,9 @@ class GemmSearches {
   // What is best for this kind and size, or was good for about as many tokens: a single one is to
   // be taken, several to be tried.
   Algorithms known(const PlanCache::Kind& kind, int64_t tokens) const;
-  // For the first product of a kind in this process: what earlier runs found best for about as many
-  // tokens, each once. Later steps have such products, and loading a kernel takes longer than they.
+  // For the first product of a kind in this process: what earlier runs found best for a quarter to
+  // four times as many tokens, each once. Later steps have such products, and loading a kernel
+  // takes longer than they.
   Algorithms to_load(const PlanCache::Kind& kind, int64_t tokens);
   // One that is under way for the size, or among the library's suggestions for about as many
   // tokens; null: there is none.

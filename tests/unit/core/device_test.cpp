@@ -2,11 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
+#include <random>
 #include <thread>
+#include <vector>
 
-#include "tests/support/test.hpp"
+#include "tessera/core/device_room.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
+#include "tests/support/test.hpp"
 
 namespace tessera {
 namespace {
@@ -44,6 +49,36 @@ TEST_CASE("streams and markers of the CPU do nothing and may be used as on a GPU
   synchronize_device(cpu);
   REQUIRE(device_name(cpu) == "CPU");
   REQUIRE_THROWS_AS(memory_use(cpu), Error);
+}
+
+// Lengths vary as those of texts do; what a step takes is proportional to its tokens.
+TEST_CASE("room for steps holds the largest of a hundred, also where the first one is small") {
+  CHECK(room_for_steps(1000, 1792, 2880, 16) == 3214);
+  CHECK(room_for_steps(1000, 2880, 1792, 16) == 2000);
+  CHECK(room_for_steps(1000, 100, 100, 1) == 2500);
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  for (const int64_t rows : {8, 16, 64}) {
+    constexpr int kRuns = 300;
+    int held = 0;
+    double rooms = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      std::vector<int64_t> tokens(100);
+      double all = 0;
+      for (int64_t& step : tokens) {
+        for (int64_t row = 0; row < rows; ++row) {
+          step += std::lround(std::min(std::exp(4.9 + 0.8 * normal(random)), 512.0));
+        }
+        all += static_cast<double>(step) / 100;
+      }
+      const int64_t room = room_for_steps(1024 * tokens[0], tokens[0], tokens[1], rows);
+      held += room >= 1024 * *std::ranges::max_element(tokens) ? 1 : 0;
+      rooms += static_cast<double>(room) / 1024 / all / kRuns;
+    }
+    CAPTURE(rows, held, rooms);
+    CHECK(held >= kRuns * 96 / 100);
+    CHECK(rooms < 3);  // of a mean step
+  }
 }
 
 TEST_CASE("the rank of a log belongs to its thread") {
