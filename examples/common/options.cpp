@@ -311,7 +311,7 @@ void validate_layout(const TrainOptions& o) {
 void validate_options(const TrainOptions& o, Program program) {
   require(o.model.empty() != o.model_config.empty(),
           "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
-  const int sources = !o.train_file.empty() + !o.train_ids.empty() + (o.random_rows > 0);
+  const int sources = !o.train_file.empty() + !o.train_ids.empty() + (o.random_rows != 0);
   require(sources == 1,
           "give one of --train_file, --train_ids and --random_rows (rows of random ids)");
   require(o.random_row_length <= o.max_seq_length, "--random_row_length is ", o.random_row_length,

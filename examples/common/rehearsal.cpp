@@ -5,14 +5,13 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
-#include <optional>
 #include <random>
 
 #include "examples/common/child_run.h"
 #include "examples/common/output.h"
+#include "examples/common/rehearsal_progress.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
@@ -36,35 +35,6 @@ constexpr double kAllowed = 0.02, kAllowedElsewhere = 0.1;
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// What a run has written so far.
-struct Progress {
-  struct Step {
-    double loss = 0, time_s = 0;
-  };
-  std::map<int64_t, Step> steps;
-  std::optional<Json> saved;  // the first checkpoint
-  int64_t last() const { return steps.empty() ? 0 : steps.rbegin()->first; }
-};
-
-// The part of metrics.jsonl behind the last start of a run.
-Progress progress_of(const std::string& output_dir) {
-  Progress progress;
-  std::ifstream file(output_dir + "/metrics.jsonl");
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const Json event = Json::parse(line, {}, output_dir + "/metrics.jsonl");
-    const std::string kind = event.at("event").as_string();
-    if (kind == "run_start") progress = {};
-    if (kind == "step") {
-      const auto loss = event.find("loss");
-      progress.steps[event.at("step").as_int64()] = {loss ? loss->as_double() : std::nan(""),
-                                                     event.at("step_time_s").as_double()};
-    }
-    const bool restored = kind == "checkpoint" && event.find("restored_from");
-    if (kind == "checkpoint" && !restored && !progress.saved) progress.saved = event;
-  }
-  return progress;
-}
-
 std::string config_text(const FlagSet& flags, const Settings& changes) {
   std::map<std::string, std::string> values;
   for (const auto& [name, setting] : Json::parse(flags.config_json(), {}, "flags").members()) {
@@ -80,7 +50,8 @@ std::string config_text(const FlagSet& flags, const Settings& changes) {
   return json.end_object().text() + "\n";
 }
 
-double largest_difference(const Progress& run, const Progress& reference, int64_t first) {
+double largest_difference(const RehearsalProgress& run, const RehearsalProgress& reference,
+                          int64_t first) {
   double largest = 0;
   for (const auto& [step, values] : run.steps) {
     const auto other = reference.steps.find(step);
@@ -158,7 +129,7 @@ class Rehearsal {
     say("training on ", launch_.world_size, " rank(s), saving every ", kSaveSteps, " steps");
     ChildRun run(launch_, control_, folder_, config("run", {}));
     const auto second_save = [&] {
-      undisturbed_ = progress_of(folder_ + "/run");
+      undisturbed_ = rehearsal_progress(folder_ + "/run");
       return undisturbed_.saved && undisturbed_.last() >= 2 * kSaveSteps;
     };
     if (!run.run_until(second_save)) run.fail_as_it_did("training and saving");
@@ -209,15 +180,15 @@ class Rehearsal {
   }
 
   void go_on() {
-    const std::string path = config("resumed", {{"resume_from_checkpoint", "auto"}});
+    const std::string path =
+        config("resumed", {{"resume_from_checkpoint", "auto"}, {"save_strategy", "no"}});
     const double begin = now_s();
     double first_step_s = 0;
-    Progress progress;
+    RehearsalProgress progress;
     ChildRun run(launch_, control_, folder_, path);
     const bool well = run.run_until([&] {
-      progress = progress_of(folder_ + "/run");
-      const bool begun =
-          !progress.steps.empty() && !progress.saved && progress.steps.begin()->first > kSaveSteps;
+      progress = rehearsal_progress(folder_ + "/run");
+      const bool begun = progress.has_gone_on_from(kSaveSteps);
       if (begun && first_step_s == 0) first_step_s = now_s() - begin;
       return begun && progress.steps.size() >= kStepsCompared;
     });
@@ -250,11 +221,11 @@ class Rehearsal {
                     {"save_strategy", "no"},
                     {"resume_from_checkpoint", concat(folder_, "/run/checkpoint-", kSaveSteps)}});
     const std::string path = config("elsewhere", changes);
-    Progress progress;
+    RehearsalProgress progress;
     const double begin = now_s();
     ChildRun run(launch_, control_, folder_, path);
     const bool well = run.run_until([&] {
-      progress = progress_of(folder_ + "/elsewhere");
+      progress = rehearsal_progress(folder_ + "/elsewhere");
       return !progress.steps.empty();
     });
     if (!well) run.fail_as_it_did("going on from the checkpoint as" + layout);
@@ -295,7 +266,7 @@ class Rehearsal {
   ControlChannel& control_;
   const std::string folder_;
   const bool prints_;
-  Progress undisturbed_;
+  RehearsalProgress undisturbed_;
 };
 
 }  // namespace

@@ -70,6 +70,7 @@ CASES = [
     (SQUAD, squad, {"random_rows": 5}, USAGE, ["give one of --train_file, --train_ids and --random_rows"]),
     (SQUAD, squad, {"train_file": None}, USAGE, ["give one of --train_file, --train_ids and --random_rows"]),
     (SQUAD, squad, {"train_file": None, "random_rows": 5, "random_row_length": 100000}, USAGE, ["--random_row_length", "--max_seq_length"]),
+    (SQUAD, squad, {"train_file": None, "random_rows": -5}, USAGE, ["--random_rows is -5; it must not be negative"]),
     (SQUAD, squad, {"train_file": None, "random_rows": 1 << 40}, USAGE, ["--random_rows", "epochs repeat them"]),
     (CLASSIFICATION, labels, {"train_file": None, "random_rows": 5}, USAGE, ["--random_rows", "--num_labels"]),
     (SQUAD, squad, {"deepspeed": "ds.json"}, USAGE, ["--deepspeed", "ds.json"]),
