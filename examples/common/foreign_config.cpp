@@ -85,10 +85,10 @@ class Answer {
     return digits && text.size() < 10 ? std::stoll(text) : otherwise;
   }
   void say(const std::string& flag) { flags_ += " " + flag; }
-  // The value, where there is one that is not in `unless`.
+  // The value, where there is one that is not `unless` and not left to be filled in.
   void pass(const std::string& key, const std::string& flag, const std::string& unless = "") {
     const std::string text = value(key);
-    if (!text.empty() && text != unless) say(flag + " " + text);
+    if (!text.empty() && text != unless && text != "auto") say(flag + " " + text);
   }
   const std::string& flags() const { return flags_; }
 

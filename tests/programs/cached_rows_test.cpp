@@ -107,12 +107,13 @@ TEST_CASE("another content, option or tokenizer makes other rows; a torn file is
 }
 
 TEST_CASE("every data option that rows depend on is part of their key") {
-  // Those that choose files, or rows of them, or work on the finished rows.
+  // Those that choose files, or rows of them, or need none, or work on the finished rows.
   const std::set<std::string> others{
       "train_file",        "validation_file",    "train_ids",       "validation_ids",
       "train_slice",       "validation_slice",   "shuffle",         "padding_side",
       "pad_to_max_length", "pad_to_multiple_of", "group_by_length", "packing",
-      "label_padding",     "padding_free",       "cache_dir"};
+      "label_padding",     "padding_free",       "cache_dir",       "random_rows",
+      "random_row_length"};
   for (const Program program : {Program::kSquad, Program::kClassification}) {
     TrainOptions plain;
     FlagSet flags("prog", "");

@@ -169,7 +169,8 @@ TEST_CASE("training options are checked by value") {
   CHECK(contains(refused({"--train_slice", "5:5"}), "slice"));
   CHECK(contains(refused({"--report_to", "jsonl,tensorbord"}), "tensorbord"));
   CHECK(contains(refused({"--label_padding", "include"}), "--supervise all"));
-  CHECK(contains(refused({"--train_ids", "x"}), "either --train_file or --train_ids"));
+  CHECK(contains(refused({"--train_ids", "x"}),
+                 "give one of --train_file, --train_ids and --random_rows"));
 }
 
 TEST_CASE("the strategy flags reach the library") {

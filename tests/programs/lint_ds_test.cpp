@@ -197,6 +197,7 @@ mode = "full"
 deepspeed_config:
   offload_optimizer_device: nvme
   offload_param_device: cpu
+  gradient_accumulation_steps: auto
   zero_stage: 2
 distributed_type: DEEPSPEED
 )");
