@@ -199,10 +199,10 @@ std::string answer_torchtitan(const std::string& path, const Settings& settings)
 // Trainers' files that only name a DeepSpeed one, as those of axolotl and LLaMA-Factory do.
 std::string answer_unknown(const std::string& path, const Settings& settings) {
   const auto named = settings.find("deepspeed");
-  const std::string what = "; DeepSpeed's files are JSON";
-  return concat(path, " is a file neither of DeepSpeed nor of accelerate or torchtitan",
-                named == settings.end() ? what : "; give the one it names: --deepspeed ",
-                named == settings.end() ? "" : named->second,
+  const std::string remedy = named == settings.end()
+                                 ? "DeepSpeed's files are JSON"
+                                 : "give the one it names: --deepspeed " + named->second;
+  return concat(path, " is a file neither of DeepSpeed nor of accelerate or torchtitan; ", remedy,
                 ", everything else stands in flags, see --help");
 }
 

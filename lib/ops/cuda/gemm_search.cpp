@@ -13,8 +13,12 @@ namespace {
 constexpr size_t kGood = 4;
 constexpr size_t kTrialsOfSuggestions = 3, kTrialsOfGood = 2;  // of each candidate
 
+bool within(int64_t factor, int64_t tokens, int64_t other) {
+  return tokens <= factor * other && other <= factor * tokens;
+}
+
 // What is good for one number of tokens is worth a try for the other.
-bool alike(int64_t tokens, int64_t other) { return tokens <= 2 * other && other <= 2 * tokens; }
+bool alike(int64_t tokens, int64_t other) { return within(2, tokens, other); }
 
 // The entry of the nearest size that is alike, or the end.
 template <typename Map>
@@ -85,8 +89,7 @@ Algorithms GemmSearches::to_load(const PlanCache::Kind& kind, int64_t tokens) {
   Algorithms plans;
   if (!loaded_.insert(kind).second) return plans;
   for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {
-    const bool near = size <= kFurthest * tokens && tokens <= kFurthest * size;
-    if (!near || std::ranges::count(plans, plan) > 0) continue;
+    if (!within(kFurthest, size, tokens) || std::ranges::count(plans, plan) > 0) continue;
     plans.push_back(plan);
     if (plans.size() == kMost) break;
   }

@@ -1,7 +1,6 @@
 #include "tessera/data/random_rows.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "tests/support/messages.hpp"
