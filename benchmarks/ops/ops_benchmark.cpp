@@ -49,10 +49,10 @@ void add_linear(std::vector<Case>& cases, const Maker& make, const Sizes& s,
   const at::Tensor dw = make.draw({out, in}), residual = make.draw({s.rows(), out});
   const double flops = 2.0 * double(s.rows()) * double(in) * double(out);
   cases.push_back({"linear_" + name + "_forward", 0, flops,
-                   [=] { ops::reference::linear_forward(x, w, b, {}); },
+                   [=] { ops::reference::linear_forward(x, w, b, {}, {}); },
                    [=] { ops::linear_forward(x, w, b); }});
   cases.push_back({"linear_" + name + "_residual_forward", 0, flops,
-                   [=] { ops::reference::linear_forward(x, w, b, residual); },
+                   [=] { ops::reference::linear_forward(x, w, b, residual, {}); },
                    [=] { ops::linear_forward(x, w, b, residual); }});
   cases.push_back({"linear_" + name + "_gelu_forward", 0, flops,
                    [=] {
@@ -89,7 +89,7 @@ void add_layer_norm(std::vector<Case>& cases, const Maker& make, const std::stri
   const ops::LayerNormGradients sinks{make.draw({h}), make.draw({h}), make.draw({h})};
   const double bytes = double(x.nbytes());
   cases.push_back({name + "_forward", 2 * bytes, 0,
-                   [=] { ops::reference::layer_norm_forward(x, w, b, 1e-5); },
+                   [=] { ops::reference::layer_norm_forward(x, w, b, 1e-5, {}); },
                    [=] { ops::layer_norm_forward(x, w, b, 1e-5); }});
   const auto backward = [=](auto function) {
     return [=] {
@@ -162,7 +162,7 @@ void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
   const ops::LayerNormGradients sinks{make.draw({h}), {}, {}};
   const double bytes = double(x.nbytes());
   cases.push_back({"rms_norm_forward", 2 * bytes, 0,
-                   [=] { ops::reference::rms_norm_forward(x, w, 1e-5); },
+                   [=] { ops::reference::rms_norm_forward(x, w, 1e-5, {}); },
                    [=] { ops::rms_norm_forward(x, w, 1e-5); }});
   const auto backward = [=](auto function) {
     return [=] {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/model/tensor_collectives.h"
+#include "lib/models/block_norm.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/handed_columns.h"
 #include "lib/ops/packed.h"
@@ -14,7 +15,11 @@
 namespace tessera {
 namespace {
 
+using detail::Norm;
+using detail::norm_backward;
+using detail::norm_forward;
 using detail::Pending;
+using detail::unless_kept;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Weights = DecoderBlockWeights;
@@ -97,36 +102,6 @@ at::Tensor only_bias(const ProductWeights& p) {
   return p.biases.empty() ? at::Tensor() : p.biases[0];
 }
 
-struct Norm {
-  at::Tensor output, mean, rstd;
-};
-
-Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon) {
-  if (!w.bias.defined()) {
-    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon);
-    return {output, {}, rstd};
-  }
-  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon);
-  return {output, mean, rstd};
-}
-
-// Where backward forms anew what forward may have kept.
-at::Tensor* unless_kept(at::Tensor& output) { return output.defined() ? nullptr : &output; }
-
-// forward.output receives it anew unless kept. column_sum, columns: see ops::LayerNormGradients.
-at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
-                         const NormWeights& w, const NormWeights& g,
-                         const at::Tensor& residual_gradient, const at::Tensor& column_sum,
-                         ops::ColumnSums& sums, at::Tensor* columns = nullptr) {
-  const ops::LayerNormGradients sinks{g.weight, g.bias, column_sum, columns};
-  if (!w.bias.defined()) {
-    return ops::rms_norm_backward(gradient, x, forward.rstd, w.weight, residual_gradient, sinks,
-                                  sums, unless_kept(forward.output));
-  }
-  return ops::layer_norm_backward(gradient, x, forward.mean, forward.rstd, w.weight, w.bias,
-                                  residual_gradient, sinks, sums, unless_kept(forward.output));
-}
-
 struct Settings {
   DecoderBlockOptions options;
   at::Tensor attention_mask;
@@ -185,6 +160,18 @@ int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& s
   return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
 }
 
+// Memory of a product [rows + spare, columns], whose spare rows the norm before it clears.
+struct WithSpareRows {
+  at::Tensor all, product, spare;  // undefined without spare rows
+};
+
+WithSpareRows with_spare_rows(const at::Tensor& like, int64_t rows, int64_t spare,
+                              int64_t columns) {
+  if (spare == 0) return {};
+  const at::Tensor all = at::empty({rows + spare, columns}, like.options());
+  return {all, all.narrow(0, 0, rows), all.narrow(0, rows, spare)};
+}
+
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows behind the
 // tokens -> ops::AttentionOutput.
 template <typename Attention>
@@ -194,9 +181,10 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const TensorAxis& axis = options.axis;
   const bool post = options.residual_post_layernorm;
   const int64_t rows = c10::multiply_integers(tokens);
-  const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon);
+  const WithSpareRows memory = with_spare_rows(hidden, rows, spare, weight_of(w.qkv).size(0));
+  const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon, memory.spare);
   const at::Tensor joint = ops::linear_forward(start_enter(norm1.output, rows, axis).wait(),
-                                               weight_of(w.qkv), bias_of(w.qkv), {}, spare);
+                                               weight_of(w.qkv), bias_of(w.qkv), {}, memory.all);
   const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
                                    : joint.view({tokens[0], tokens[1], joint.size(-1)});
   turn(ops::given_tokens(qkv, tokens), options, /*back=*/false);
@@ -281,16 +269,24 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     if (post) dnorm.add_(gradient);
     Norm norm = s.norm2;
     const bool attention_drops = attention_dropout.on();
+    const WithSpareRows memory = with_spare_rows(dnorm, rows, spare, weight_of(w.dense).size(1));
     dattended = norm_backward(dnorm, s.attended, norm, w.attention_norm, g.attention_norm,
                               post ? no_residual : gradient,
-                              attention_drops ? at::Tensor() : only_bias(g.dense), sums);
+                              {.column_sum = attention_drops ? at::Tensor() : only_bias(g.dense),
+                               .cleared = memory.spare},
+                              sums);
     const at::Tensor dattention =
         attention_drops
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
     Pending all_norm = start_enter(norm.output, rows, axis);
-    dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense), spare);
+    if (spare > 0) {
+      ops::linear_backward_input_out(all_dattention.wait(), weight_of(w.dense), memory.product);
+      dcontext = memory.all;
+    } else {
+      dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
+    }
     add_weight(dinner, all_norm.wait(), w.up, g.up);
   }
   const at::Tensor dqkv = ops::given_tokens(
@@ -307,8 +303,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   Norm norm = s.norm1;
   at::Tensor columns;  // the block before is one of these, too, mostly
   const at::Tensor dhidden = norm_backward(
-      dnorm, s.hidden, norm, w.input_norm, g.input_norm, post ? no_residual : dattended, {}, sums,
-      w.down.biases.empty() || inner_dropout.on() ? nullptr : &columns);
+      dnorm, s.hidden, norm, w.input_norm, g.input_norm, post ? no_residual : dattended,
+      {.columns = w.down.biases.empty() || inner_dropout.on() ? nullptr : &columns}, sums);
   detail::hand_columns(dhidden, columns);
   Pending all_norm = start_enter(norm.output, rows, axis);
   ops::add_column_sums(sums);

@@ -155,13 +155,11 @@ at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradient
 void add_column_sums(ColumnSums& sums) { sums.items.clear(); }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual, int64_t spare_rows) {
-  if (!can_multiply(x, weight)) {
-    return reference::linear_forward(x, weight, bias, residual, spare_rows);
-  }
+                          const at::Tensor& residual, const at::Tensor& result) {
+  if (!can_multiply(x, weight)) return reference::linear_forward(x, weight, bias, residual, result);
+  if (result.defined()) return result;
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
-  if (spare_rows > 0) shape = {row_count(x) + spare_rows, weight.size(0)};
   return at::empty(shape, x.options());
 }
 
@@ -191,7 +189,7 @@ at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
   if (!can_multiply(x, weight) || !bias.defined()) {
     return reference::linear_gelu_forward(x, weight, bias, pre_activation);
   }
-  const at::Tensor y = linear_forward(x, weight, bias, {}, 0);
+  const at::Tensor y = linear_forward(x, weight, bias, {}, {});
   if (pre_activation) *pre_activation = at::empty_like(y);
   return y;
 }
@@ -236,8 +234,9 @@ at::Tensor swiglu_backward_(const at::Tensor& dy, const at::Tensor& gate_up, at:
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                   const at::Tensor& bias, double epsilon) {
-  if (!norm_fits(x)) return reference::layer_norm_forward(x, weight, bias, epsilon);
+                                   const at::Tensor& bias, double epsilon,
+                                   const at::Tensor& cleared) {
+  if (!norm_fits(x)) return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
   const int64_t rows = row_count(x);
   return {at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
 }
@@ -253,8 +252,9 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                         gradients, sums, output);
 }
 
-RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon);
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                               const at::Tensor& cleared) {
+  if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   return {at::empty_like(x), empty_fp32({row_count(x)}, x)};
 }
 

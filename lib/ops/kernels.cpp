@@ -42,23 +42,15 @@ void add_column_sums(ColumnSums& sums) {
 }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual, int64_t spare_rows) {
-  return TESSERA_DISPATCH(linear_forward, x, x, weight, bias, residual, spare_rows);
+                          const at::Tensor& residual, const at::Tensor& result) {
+  return TESSERA_DISPATCH(linear_forward, x, x, weight, bias, residual, result);
 }
 
-at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight,
-                                 int64_t spare_rows) {
+at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight) {
   std::vector<int64_t> shape = gradient.sizes().vec();
   shape.back() = weight.size(1);
-  if (spare_rows == 0) {
-    at::Tensor result = at::empty(shape, gradient.options());
-    linear_backward_input_out(gradient, weight, result);
-    return result;
-  }
-  const int64_t rows = gradient.numel() / gradient.size(-1);
-  at::Tensor result = at::empty({rows + spare_rows, weight.size(1)}, gradient.options());
-  linear_backward_input_out(gradient, weight, result.narrow(0, 0, rows).view(shape));
-  result.narrow(0, rows, spare_rows).zero_();
+  at::Tensor result = at::empty(shape, gradient.options());
+  linear_backward_input_out(gradient, weight, result);
   return result;
 }
 
@@ -107,8 +99,9 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                   const at::Tensor& bias, double epsilon) {
-  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon);
+                                   const at::Tensor& bias, double epsilon,
+                                   const at::Tensor& cleared) {
+  return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon, cleared);
 }
 
 at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
@@ -121,8 +114,9 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                           residual_gradient, gradients, sums, output);
 }
 
-RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon);
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                               const at::Tensor& cleared) {
+  return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon, cleared);
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,

@@ -19,6 +19,10 @@ at::Tensor column_sums(const at::Tensor& x) {
   return rows(x).sum(0, true, wide(x));
 }
 
+void clear(const at::Tensor& memory) {
+  if (memory.defined()) memory.zero_();
+}
+
 void collect(const at::Tensor& x, const at::Tensor& gradient, ColumnSums& sums) {
   if (gradient.defined()) sums.items.push_back({column_sums(x), gradient});
 }
@@ -31,10 +35,12 @@ void add_column_sums(ColumnSums& sums) {
 }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual, int64_t spare_rows) {
+                          const at::Tensor& residual, const at::Tensor& result) {
   at::Tensor y = at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   if (residual.defined()) y.add_(residual);
-  return spare_rows == 0 ? y : at::constant_pad_nd(rows(y), {0, 0, 0, spare_rows});
+  if (!result.defined()) return y;
+  result.narrow(0, 0, rows(y).size(0)).copy_(rows(y));
+  return result;
 }
 
 void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
@@ -63,7 +69,7 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation) {
-  at::Tensor y = linear_forward(x, weight, bias, {}, 0);
+  at::Tensor y = linear_forward(x, weight, bias, {}, {});
   if (pre_activation) *pre_activation = y;
   return gelu_tanh_forward(y);
 }
@@ -82,7 +88,9 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                   const at::Tensor& bias, double epsilon) {
+                                   const at::Tensor& bias, double epsilon,
+                                   const at::Tensor& cleared) {
+  clear(cleared);
   const auto type = wide(x);
   auto [output, mean, rstd] =
       at::native_layer_norm(x.to(type), {x.size(-1)}, weight.to(type), bias.to(type), epsilon);
@@ -95,6 +103,7 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                const at::Tensor& residual_gradient,
                                const LayerNormGradients& gradients, ColumnSums& sums,
                                at::Tensor* output) {
+  clear(gradients.cleared);
   const auto type = wide(x);
   const at::Tensor wide_weight = weight.to(type);
   const at::Tensor dy = rows(gradient).to(type);
@@ -114,7 +123,9 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   return dx.view(x.sizes());
 }
 
-RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                               const at::Tensor& cleared) {
+  clear(cleared);
   const at::Tensor wide_x = x.to(wide(x));
   const at::Tensor rstd = (wide_x.square().mean(-1, true) + epsilon).rsqrt_();
   return {(wide_x * rstd).mul_(weight).to(x.scalar_type()), rstd.reshape(-1)};
@@ -125,6 +136,7 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& residual_gradient,
                              const LayerNormGradients& gradients, ColumnSums& sums,
                              at::Tensor* output) {
+  clear(gradients.cleared);
   const auto type = wide(x);
   const at::Tensor wide_weight = weight.to(type), dy = rows(gradient).to(type);
   const at::Tensor normal = rows(x).to(type) * rstd.unsqueeze(1), scaled = dy * wide_weight;

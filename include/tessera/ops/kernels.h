@@ -24,13 +24,12 @@ struct ColumnSums {
 void add_column_sums(ColumnSums& sums);  // and empties it
 
 // A weight is [out, in]; it, or its gradient, may be the transposed view of one stored [in, out].
-// x W^T + bias + residual; bias [out] and residual [..., out] may be undefined. spare_rows > 0: the
-// result is [rows + spare_rows, out], its last rows zeros.
+// x W^T + bias + residual; bias [out] and residual [..., out] may be undefined. result, where
+// defined, [as many rows or more, out], receives it in its first rows and is what is returned.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual = {}, int64_t spare_rows = 0);
-// gradient [..., out] -> [..., in], or [rows + spare_rows, in] likewise.
-at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight,
-                                 int64_t spare_rows = 0);
+                          const at::Tensor& residual = {}, const at::Tensor& result = {});
+// gradient [..., out] -> [..., in]
+at::Tensor linear_backward_input(const at::Tensor& gradient, const at::Tensor& weight);
 // The same into result.
 void linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
                                const at::Tensor& result);
@@ -63,14 +62,17 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
 struct LayerNormOutput {
   at::Tensor output, mean, rstd;  // mean and rstd [rows], fp32 (fp64 for fp64)
 };
+// cleared, where defined, is other memory that is set to zeros in the same pass.
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                   const at::Tensor& bias, double epsilon);
+                                   const at::Tensor& bias, double epsilon,
+                                   const at::Tensor& cleared = {});
 struct LayerNormGradients {
   at::Tensor weight, bias;  // accumulated through sums; undefined: not wanted
   at::Tensor column_sum;  // [n], accumulated with the column sums of the result (the bias gradient
                           // of the layer before); undefined: not wanted
   at::Tensor* columns = nullptr;  // receives the same before it is summed up: [parts, n], in fp32
                                   // (fp64 for fp64), rows may be strided
+  at::Tensor cleared;             // as in layer_norm_forward
 };
 // Gradient of x, plus residual_gradient where defined. output, unless null, receives the layer
 // norm's output anew.
@@ -85,7 +87,8 @@ struct RmsNormOutput {
   at::Tensor output, rstd;  // rstd as a layer norm's
 };
 // As rms_norm in functional.h.
-RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                               const at::Tensor& cleared = {});
 // As layer_norm_backward; gradients.bias is left alone.
 at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& rstd, const at::Tensor& weight,

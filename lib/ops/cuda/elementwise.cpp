@@ -17,6 +17,18 @@ bool norm_fits(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& 
          x.size(-1) <= kMaxNormColumns && x.numel() > 0;
 }
 
+// What the next kernel clears beside its work; memory of another form is cleared at once.
+Cleared cleared_beside(const at::Tensor& memory) {
+  constexpr int64_t kPiece = 16;
+  if (!memory.defined()) return {};
+  const auto bytes = int64_t(memory.nbytes());
+  if (memory.is_contiguous() && is_aligned(memory) && bytes % kPiece == 0) {
+    return {memory.data_ptr(), bytes / kPiece};
+  }
+  memory.zero_();
+  return {};
+}
+
 }  // namespace
 
 void add_column_sums(ColumnSums& sums) {
@@ -89,13 +101,16 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
 }
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
-                                   const at::Tensor& bias, double epsilon) {
-  if (!norm_fits(x, weight, bias)) return reference::layer_norm_forward(x, weight, bias, epsilon);
+                                   const at::Tensor& bias, double epsilon,
+                                   const at::Tensor& cleared) {
+  if (!norm_fits(x, weight, bias)) {
+    return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
+  }
   const int64_t rows = row_count(x);
   LayerNormOutput result{at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
   norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
                result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
-               int(x.size(-1)), float(epsilon), stream());
+               int(x.size(-1)), float(epsilon), cleared_beside(cleared), stream());
   check_launch("layer_norm_forward");
   return result;
 }
@@ -117,7 +132,8 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   norm_backward(type_of(x),
                 {gradient.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
                  data_or_null(residual_gradient), floats(mean), floats(rstd), dx.data_ptr(),
-                 output ? output->data_ptr() : nullptr, floats(partial), rows, int(n)},
+                 output ? output->data_ptr() : nullptr, floats(partial), rows, int(n),
+                 cleared_beside(gradients.cleared)},
                 stream());
   check_launch("layer_norm_backward");
   const at::Tensor sinks[3] = {gradients.weight, gradients.bias, gradients.column_sum};
@@ -128,12 +144,14 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   return dx;
 }
 
-RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon);
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                               const at::Tensor& cleared) {
+  if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   const int64_t rows = row_count(x);
   RmsNormOutput result{at::empty_like(x), empty_fp32({rows}, x)};
   norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), nullptr, result.output.data_ptr(),
-               nullptr, floats(result.rstd), rows, int(x.size(-1)), float(epsilon), stream());
+               nullptr, floats(result.rstd), rows, int(x.size(-1)), float(epsilon),
+               cleared_beside(cleared), stream());
   check_launch("rms_norm_forward");
   return result;
 }
@@ -163,7 +181,8 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                  .output = output ? output->data_ptr() : nullptr,
                  .partial = floats(partial),
                  .rows = rows,
-                 .n = int(n)},
+                 .n = int(n),
+                 .cleared = cleared_beside(gradients.cleared)},
                 stream());
   check_launch("rms_norm_backward");
   const auto add = [&](int part, const at::Tensor& to) {

@@ -12,9 +12,15 @@ enum class Type : uint8_t { kFloat, kHalf, kBfloat16 };
 
 constexpr int kMaxNormColumns = 4096;  // of the layer norm kernels
 
+// Memory that a kernel sets to zeros beside its work, in pieces of 16 bytes.
+struct Cleared {
+  void* data = nullptr;
+  int64_t pieces = 0;
+};
+
 // mean and rstd: fp32 [rows]. bias null: the root-mean-square norm, which does not look at mean.
 void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
-                  float* mean, float* rstd, int64_t rows, int n, float epsilon,
+                  float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
                   cudaStream_t stream);
 
 struct NormBackward {
@@ -24,6 +30,7 @@ struct NormBackward {
   float* partial;     // [norm_parts(rows, n), 3 n]: columns of weight, bias, dx
   int64_t rows;
   int n;
+  Cleared cleared;
 };
 int norm_parts(int64_t rows, int n);
 void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream);

@@ -25,10 +25,16 @@ __device__ __forceinline__ float group_sum(float value, float* scratch, int grou
   return value;
 }
 
+__device__ __forceinline__ void clear(const Cleared& cleared) {
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < cleared.pieces; i += threads)
+    static_cast<uint4*>(cleared.data)[i] = make_uint4(0, 0, 0, 0);
+}
+
 template <typename T, int kWarps, bool kRms>
 __global__ void __launch_bounds__(128)
     forward_kernel(const uint4* x, const uint4* weight, const uint4* bias, uint4* output,
-                   float* mean, float* rstd, int64_t rows, int n, float epsilon) {
+                   float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared) {
   constexpr int kThreads = 32 * kWarps;
   __shared__ float scratch[2][4];
   const int group = threadIdx.x / kThreads, thread = threadIdx.x % kThreads;
@@ -41,6 +47,7 @@ __global__ void __launch_bounds__(128)
     const int at = i * kThreads + thread;
     raw[i] = row < rows && at < vectors ? source[at] : make_uint4(0, 0, 0, 0);
   }
+  clear(cleared);
   float sum = 0, row_mean = 0;
   if constexpr (!kRms) {
 #pragma unroll
@@ -101,6 +108,7 @@ __global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
   const uint4 zero = make_uint4(0, 0, 0, 0);
   float w[8], b[8] = {}, dweight[8] = {}, dbias[8] = {}, columns[8] = {};
   unpack<T>(active ? load(p.weight, 0) : zero, w);
+  clear(p.cleared);
   if constexpr (!kRms) unpack<T>(active && p.output ? load(p.bias, 0) : zero, b);
   // Every block has its share of the rows, so that few rows do not leave some with twice the work.
   const int64_t begin = p.rows * blockIdx.x / gridDim.x;
@@ -207,7 +215,7 @@ void with_kind(bool rms, Function&& function) {
 }  // namespace
 
 void norm_forward(Type type, const void* x, const void* weight, const void* bias, void* output,
-                  float* mean, float* rstd, int64_t rows, int n, float epsilon,
+                  float* mean, float* rstd, int64_t rows, int n, float epsilon, Cleared cleared,
                   cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
     with_kind(!bias, [&](auto rms) {
@@ -217,7 +225,7 @@ void norm_forward(Type type, const void* x, const void* weight, const void* bias
         kernel<<<unsigned((rows + rows_per_block - 1) / rows_per_block), 128, 0, stream>>>(
             static_cast<const uint4*>(x), static_cast<const uint4*>(weight),
             static_cast<const uint4*>(bias), static_cast<uint4*>(output), mean, rstd, rows, n,
-            epsilon);
+            epsilon, cleared);
       };
       if (n <= 1024) {
         launch(forward_kernel<T, 1, kRms>, 4);

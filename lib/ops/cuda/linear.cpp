@@ -63,12 +63,7 @@ void in_parts(int64_t size, const Product& product) {
   if (first < size) product(first, size - first);
 }
 
-at::Tensor empty_output(const at::Tensor& x, const at::Tensor& weight, int64_t spare_rows = 0) {
-  if (spare_rows > 0) {
-    const at::Tensor y = at::empty({row_count(x) + spare_rows, weight.size(0)}, x.options());
-    y.narrow(0, row_count(x), spare_rows).zero_();
-    return y;
-  }
+at::Tensor empty_output(const at::Tensor& x, const at::Tensor& weight) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
   return at::empty(shape, x.options());
@@ -77,12 +72,12 @@ at::Tensor empty_output(const at::Tensor& x, const at::Tensor& weight, int64_t s
 }  // namespace
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          const at::Tensor& residual, int64_t spare_rows) {
+                          const at::Tensor& residual, const at::Tensor& result) {
   if (!can_multiply(x, weight) || weight.size(0) % 8 != 0 ||
-      !fits(x.scalar_type(), {bias, residual})) {
-    return reference::linear_forward(x, weight, bias, residual, spare_rows);
+      !fits(x.scalar_type(), {bias, residual, result})) {
+    return reference::linear_forward(x, weight, bias, residual, result);
   }
-  at::Tensor y = empty_output(x, weight, spare_rows);
+  const at::Tensor y = result.defined() ? result : empty_output(x, weight);
   Gemm g = forward_gemm(x, weight, y.data_ptr(), weight.size(0));
   if (bias.defined()) g.epilogue = Epilogue::kBias, g.bias = bias.data_ptr();
   if (residual.defined()) g.beta = 1, g.c = residual.data_ptr();

@@ -1,0 +1,28 @@
+#include "lib/models/block_norm.h"
+
+namespace tessera::detail {
+
+Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
+                  const at::Tensor& cleared) {
+  if (!w.bias.defined()) {
+    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon, cleared);
+    return {output, {}, rstd};
+  }
+  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared);
+  return {output, mean, rstd};
+}
+
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& forward,
+                         const NormWeights& w, const NormWeights& g,
+                         const at::Tensor& residual_gradient, ops::LayerNormGradients sinks,
+                         ops::ColumnSums& sums) {
+  sinks.weight = g.weight, sinks.bias = g.bias;
+  if (!w.bias.defined()) {
+    return ops::rms_norm_backward(gradient, x, forward.rstd, w.weight, residual_gradient, sinks,
+                                  sums, unless_kept(forward.output));
+  }
+  return ops::layer_norm_backward(gradient, x, forward.mean, forward.rstd, w.weight, w.bias,
+                                  residual_gradient, sinks, sums, unless_kept(forward.output));
+}
+
+}  // namespace tessera::detail
