@@ -28,7 +28,7 @@ if [[ -z ${TESSERA_TORCH_ROOT:-} ]]; then
   scripts/setup.sh
   source .deps/env.sh
 fi
-jobs=${TESSERA_JOBS:-$(nproc)}
+jobs=${TESSERA_JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 mkdir -p "$state" "$logs"
 commit=$(git rev-parse HEAD)
 git diff --quiet HEAD -- . ':!docs' || echo "nightly: there are uncommitted changes; the log names the commit below them"

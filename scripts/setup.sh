@@ -99,7 +99,7 @@ fi
 [[ -z $toolkit ]] || path_prefix=$path_prefix$(dirname "$toolkit"):
 
 # Parallel compilations: one a core, and about 2 GiB of memory for each.
-jobs=$(nproc)
+jobs=$(env -u OMP_NUM_THREADS nproc)
 by_memory=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
 ((by_memory >= jobs)) || jobs=$((by_memory > 0 ? by_memory : 1))
 cat >.deps/env.sh <<END

@@ -7,4 +7,4 @@ scripts/setup.sh
 source .deps/env.sh
 cmake --preset "$TESSERA_PRESET" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" -DTESSERA_REQUIRE_ALL=ON
 cmake --build --preset "$TESSERA_PRESET" -j "$TESSERA_JOBS"
-exec ctest --preset "$TESSERA_PRESET" -j "$(nproc)" "$@"
+exec ctest --preset "$TESSERA_PRESET" -j "$(env -u OMP_NUM_THREADS nproc)" "$@"
