@@ -5,6 +5,7 @@
 #include "tessera/core/blank.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/kernels.h"
+#include "tests/unit/ops/cleared.h"
 #include "tests/unit/ops/gradients.h"
 
 using namespace tessera;
@@ -74,29 +75,7 @@ TEST_CASE("layer norm agrees with its formula, statistics in fp32") {
 
 TEST_CASE("norms clear other memory beside their work") {
   at::manual_seed(4);
-  const at::Tensor x = at::randn({5, 16}), weight = at::randn({16}), bias = at::randn({16});
-  const auto clears = [](const auto& norm) {
-    const at::Tensor memory = at::full({4, 8}, NAN);
-    norm(memory.narrow(0, 1, 2));
-    CHECK(memory.narrow(0, 1, 2).eq(0).all().item<bool>());
-    CHECK(memory.isnan().sum().item<int64_t>() == 16);
-  };
-  ops::ColumnSums sums;
-  const auto layer = ops::layer_norm_forward(x, weight, bias, 1e-5);
-  const auto rms = ops::rms_norm_forward(x, weight, 1e-5);
-  clears([&](const at::Tensor& memory) {
-    CHECK(ops::layer_norm_forward(x, weight, bias, 1e-5, memory).output.equal(layer.output));
-  });
-  clears([&](const at::Tensor& memory) {
-    CHECK(ops::rms_norm_forward(x, weight, 1e-5, memory).output.equal(rms.output));
-  });
-  clears([&](const at::Tensor& memory) {
-    ops::layer_norm_backward(x, x, layer.mean, layer.rstd, weight, bias, {}, {.cleared = memory},
-                             sums);
-  });
-  clears([&](const at::Tensor& memory) {
-    ops::rms_norm_backward(x, x, rms.rstd, weight, {}, {.cleared = memory}, sums);
-  });
+  check_cleared(at::TensorOptions(), 5, 16, 8, 16);
 }
 
 TEST_CASE("a product into the first rows of a longer result leaves the others alone") {

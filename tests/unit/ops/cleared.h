@@ -1,0 +1,48 @@
+#pragma once
+// Norms that clear other memory beside their work, on any device.
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "tessera/ops/kernels.h"
+#include "tests/support/test.hpp"
+
+namespace tessera::testing {
+
+// Memory of count elements, of whole pieces or not, is cleared and nothing around it, and the
+// norm's results stay what they are. x [rows, n].
+inline void check_cleared(const at::TensorOptions& options, int64_t rows, int64_t n, int64_t first,
+                          int64_t count) {
+  INFO("rows " << rows << " n " << n << " first " << first << " count " << count);
+  const at::Tensor x = at::randn({rows, n}, options), weight = at::randn({n}, options),
+                   bias = at::randn({n}, options), gradient = at::randn({rows, n}, options);
+  const auto clears = [&](const auto& norm) {
+    const at::Tensor memory = at::full({first + count + 64}, NAN, options);
+    norm(memory.narrow(0, first, count));
+    CHECK(memory.narrow(0, first, count).eq(0).all().item<bool>());
+    CHECK(memory.isnan().sum().item<int64_t>() == first + 64);
+  };
+  const auto layer = ops::layer_norm_forward(x, weight, bias, 1e-5);
+  const auto rms = ops::rms_norm_forward(x, weight, 1e-5);
+  clears([&](const at::Tensor& memory) {
+    CHECK(ops::layer_norm_forward(x, weight, bias, 1e-5, memory).output.equal(layer.output));
+  });
+  clears([&](const at::Tensor& memory) {
+    CHECK(ops::rms_norm_forward(x, weight, 1e-5, memory).output.equal(rms.output));
+  });
+  ops::ColumnSums sums;
+  const at::Tensor dlayer = ops::layer_norm_backward(gradient, x, layer.mean, layer.rstd, weight,
+                                                     bias, {}, {}, sums),
+                   drms = ops::rms_norm_backward(gradient, x, rms.rstd, weight, {}, {}, sums);
+  clears([&](const at::Tensor& memory) {
+    CHECK(ops::layer_norm_backward(gradient, x, layer.mean, layer.rstd, weight, bias, {},
+                                   {.cleared = memory}, sums)
+              .equal(dlayer));
+  });
+  clears([&](const at::Tensor& memory) {
+    CHECK(ops::rms_norm_backward(gradient, x, rms.rstd, weight, {}, {.cleared = memory}, sums)
+              .equal(drms));
+  });
+}
+
+}  // namespace tessera::testing
