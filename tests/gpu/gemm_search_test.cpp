@@ -26,6 +26,21 @@ TEST_CASE("products on the GPU try every algorithm as often") {
   CHECK(search.fastest_first().size() == 4);
 }
 
+TEST_CASE("products on the GPU of a size unlike all before take what is good for others once") {
+  ops::PlanCache fastest("", "test");
+  GemmSearches searches(fastest);
+  fastest.settle({4}, 8192, {1});
+  CHECK(searches.instead({4}, 1024).empty());  // the kind's first product in this process
+  searches.to_load({4}, 8192);
+  CHECK((searches.instead({4}, 1024) == Algorithms{{1}}));
+  CHECK(searches.instead({4}, 1024).empty());
+  CHECK(searches.instead({4}, 1536).empty());
+  CHECK((searches.instead({4}, 256) == Algorithms{{1}}));
+  searches.begin({4}, {{2}, {3}}, /*suggested=*/true, 64);
+  CHECK(searches.instead({4}, 80).empty());  // whose trials are under way
+  CHECK(searches.instead({5}, 1024).empty());
+}
+
 TEST_CASE("what earlier runs chose for products on the GPU is loaded once") {
   ops::PlanCache fastest("", "test");
   GemmSearches searches(fastest);

@@ -159,7 +159,7 @@ TEST_CASE("attention on the GPU inside packed rows whose last sequence is shorte
 TEST_CASE("attention on the GPU inside packed rows of batches of many sizes") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(35);
-  for (const int64_t batch : {4, 5, 3, 6, 1, 12}) {
+  for (const int64_t batch : {4, 5, 3, 6, 1, 12, 31}) {
     std::vector<int64_t> lengths;
     for (int64_t i = 0; i < batch; ++i) {
       for (const int64_t length : {57 + i, int64_t{1}, 134 - i}) lengths.push_back(length);

@@ -188,6 +188,31 @@ std::unordered_map<int64_t, void*> common(const AttentionShape& shape, const Att
   return map;
 }
 
+// Some of a batch's sequences, which one graph computes.
+struct Part {
+  int64_t first, count;
+  const Pair* pair;
+};
+using Parts = std::vector<Part>;
+
+// Those of the part's sequences.
+AttentionPointers part_of(const AttentionShape& shape, const AttentionPointers& whole,
+                          const Part& part) {
+  const int64_t bytes = int64_t(at::elementSize(shape.type)), tokens = part.first * shape.sequence;
+  const auto from = [](const auto* base, int64_t offset) -> void* {
+    return base ? const_cast<char*>(static_cast<const char*>(base)) + offset : nullptr;
+  };
+  const int64_t row = tokens * shape.heads * shape.d * bytes;
+  const int64_t wide_row = tokens * (shape.heads + 2 * shape.key_heads) * shape.d * bytes;
+  return {.qkv = from(whole.qkv, wide_row),
+          .slopes = whole.slopes,
+          .first_keys = from(whole.first_keys, tokens * int64_t(sizeof(int32_t))),
+          .output = from(whole.output, row),
+          .log_sum_exp = from(whole.log_sum_exp, tokens * shape.heads * int64_t(sizeof(float))),
+          .gradient = from(whole.gradient, row),
+          .dqkv = from(whole.dqkv, wide_row)};
+}
+
 // Runs graphs on scratch memory, where there is enough: a first run loads kernels, for as long as
 // half a step takes.
 void load_kernels(const AttentionShape& shape, const Pair& pair) {
@@ -223,13 +248,13 @@ int64_t& varying_size(AttentionShape& shape) {
 // [Note: packed batches of many sizes] A graph takes a tenth of a second to build. The first shape
 // of a kind builds those around the sizes about as large that earlier runs have met, if there are
 // any, the second one those around both, and runs them once, so that steps stop meeting new ones
-// after a few.
+// after a few. What then has no graph, as the few sequences of an epoch's last step, is computed in
+// parts that have one: those of 1, 2, 4 and 8 sequences are built with the first shape.
 class Graphs {
  public:
-  const Pair& of(const AttentionShape& shape) {
+  Parts of(const AttentionShape& shape) {
     const std::lock_guard lock(mutex_);
     const int device = at::cuda::current_device();
-    const Pair& pair = pairs_.try_emplace({device, shape}, shape).first->second;
     if (shape.packed && met_.insert({device, shape}).second) {
       for (const int64_t size : sizes_to_build(shape, device)) {
         AttentionShape other = shape;
@@ -238,10 +263,30 @@ class Graphs {
         if (is_new) load_kernels(other, built->second);
       }
     }
-    return pair;
+    Parts parts = built_parts(shape, device);
+    if (parts.empty()) {
+      parts = {{0, shape.batch, &pairs_.try_emplace({device, shape}, shape).first->second}};
+    }
+    return parts;
   }
 
  private:
+  // The largest there are graphs for first; none where they do not make up the batch.
+  Parts built_parts(AttentionShape shape, int device) const {
+    Parts parts;
+    const int64_t batch = shape.batch;
+    for (int64_t first = 0; first < batch; first += parts.back().count) {
+      if (first == 0 || shape.batch > batch - first) shape.batch = batch - first;
+      auto built = pairs_.find({device, shape});
+      while (built == pairs_.end() && shape.packed && --shape.batch > 0) {
+        built = pairs_.find({device, shape});
+      }
+      if (built == pairs_.end()) return {};
+      parts.push_back({first, shape.batch, &built->second});
+    }
+    return parts;
+  }
+
   std::vector<int64_t> sizes_to_build(AttentionShape shape, int device) {
     const int64_t size = varying_size(shape);
     const int64_t step = shape.batch > 1 ? 1 : std::min(rounding_unit(size), size & -size);
@@ -266,6 +311,9 @@ class Graphs {
       largest += std::max(4 * step, largest / 5);
     }
     std::vector<int64_t> sizes;
+    if (met.size() == 1 && shape.batch != 1) sizes = {1, 2, 4, 8};
+    std::erase_if(sizes, [&](int64_t part) { return part >= size; });
+    sizes.push_back(size);
     for (; least <= largest && sizes.size() < kMost; least += step) sizes.push_back(least);
     return sizes;
   }
@@ -276,7 +324,7 @@ class Graphs {
   std::map<std::pair<int, PlanCache::Kind>, std::vector<int64_t>> sizes_met_;
 };
 
-const Pair& plans(const AttentionShape& shape) {
+Parts parts_of(const AttentionShape& shape) {
   static auto* const graphs = new Graphs;  // never destroyed: cuDNN may be gone by then
   return graphs->of(shape);
 }
@@ -285,23 +333,28 @@ const Pair& plans(const AttentionShape& shape) {
 
 bool has_attention_graph(const AttentionShape& shape) {
   if (shape.d % 8 != 0 || shape.d > 128 || shape.sequence < 2) return false;
-  const Pair& pair = plans(shape);
-  if (!pair.forward.ok() || !pair.backward.ok()) {
+  for (const auto& [first, count, pair] : parts_of(shape)) {
+    if (pair->forward.ok() && pair->backward.ok()) continue;
     TORCH_WARN_ONCE("tessera: no cuDNN attention for sequence ", shape.sequence, ", head size ",
-                    shape.d, " (", pair.forward.message(), pair.backward.message(),
+                    shape.d, " (", pair->forward.message(), pair->backward.message(),
                     "); the slow form is used.");
+    return false;
   }
-  return pair.forward.ok() && pair.backward.ok();
+  return true;
 }
 
 void run_attention_forward(const AttentionShape& shape, const AttentionPointers& pointers) {
-  auto map = common(shape, pointers);
-  plans(shape).forward.run(map);
+  for (const Part& part : parts_of(shape)) {
+    auto map = common(shape, part_of(shape, pointers, part));
+    part.pair->forward.run(map);
+  }
 }
 
 void run_attention_backward(const AttentionShape& shape, const AttentionPointers& pointers) {
-  auto map = common(shape, pointers);
-  plans(shape).backward.run(map);
+  for (const Part& part : parts_of(shape)) {
+    auto map = common(shape, part_of(shape, pointers, part));
+    part.pair->backward.run(map);
+  }
 }
 
 }  // namespace tessera::ops::cuda

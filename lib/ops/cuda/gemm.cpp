@@ -148,6 +148,7 @@ class Plan {
       searches_->conclude(stored_kind_of(g), search_);
       choose(g);
     }
+    if (runs_put_off_ > 0 && --runs_put_off_ == 0) choose(g, /*put_off=*/false);
     if (search_ && !is_captured(stream)) {
       const auto issued = [&](const PlanCache::Plan& candidate) {
         const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(candidate);
@@ -191,8 +192,9 @@ class Plan {
   }
 
   // The algorithm, or the search whose candidates are to be tried; until it ends the first of these
-  // that fits is taken where nothing can be tried.
-  void choose(const Gemm& g) {
+  // that fits is taken where nothing can be tried. put_off: a size unlike all before takes theirs
+  // for now.
+  void choose(const Gemm& g, bool put_off = true) {
     search_ = nullptr;
     if (!searches_) return take_first(suggestions(g, 1));
     const PlanCache::Kind kind = stored_kind_of(g);
@@ -204,6 +206,14 @@ class Plan {
     const bool suggested = known.empty();
     search_ = searches_->running(kind, tokens, suggested);
     if (search_) return take_first(suggested ? suggestions(g, 1) : known);
+    if (suggested && put_off) {
+      Algorithms others = searches_->instead(kind, tokens);
+      std::erase_if(others, [&](const PlanCache::Plan& plan) { return !fits(plan); });
+      if (!others.empty()) {
+        runs_put_off_ = kRunsPutOff;
+        return take_first(others);
+      }
+    }
     constexpr int kCandidates = 12;
     if (suggested) known = suggestions(g, kCandidates);
     take_first(known);
@@ -243,7 +253,9 @@ class Plan {
                           kWorkspaceBytes, stream);
   }
 
+  static constexpr int kRunsPutOff = 256;  // some steps of a model, or one of many micro-batches
   GemmSearches* const searches_;
+  int runs_put_off_ = 0;  // until there is a search after all
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout a_, b_, d_;
   std::shared_ptr<GemmSearch> search_;

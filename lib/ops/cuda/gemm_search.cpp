@@ -20,11 +20,16 @@ bool within(int64_t factor, int64_t tokens, int64_t other) {
 // What is good for one number of tokens is worth a try for the other.
 bool alike(int64_t tokens, int64_t other) { return within(2, tokens, other); }
 
+template <typename Map>
+auto nearest_entry(const Map& sizes, int64_t size) {
+  return std::ranges::min_element(sizes, {},
+                                  [&](const auto& entry) { return std::abs(entry.first - size); });
+}
+
 // The entry of the nearest size that is alike, or the end.
 template <typename Map>
 auto nearest_alike(const Map& sizes, int64_t size) {
-  const auto nearest = std::ranges::min_element(
-      sizes, {}, [&](const auto& entry) { return std::abs(entry.first - size); });
+  const auto nearest = nearest_entry(sizes, size);
   return nearest != sizes.end() && alike(size, nearest->first) ? nearest : sizes.end();
 }
 
@@ -81,6 +86,22 @@ Algorithms GemmSearches::known(const PlanCache::Kind& kind, int64_t tokens) cons
     if (known.size() < kGood && std::ranges::count(known, plan) == 0) known.push_back(plan);
   }
   return known;
+}
+
+Algorithms GemmSearches::instead(const PlanCache::Kind& kind, int64_t tokens) {
+  Algorithms others;
+  if (!loaded_.contains(kind) || running(kind, tokens, /*suggested=*/true)) return others;
+  std::set<int64_t>& put_off = put_off_[kind];
+  const auto is_alike = [&](int64_t size) { return alike(size, tokens); };
+  if (std::ranges::any_of(put_off, is_alike)) return others;
+  if (const auto good = good_.find(kind); good != good_.end()) {
+    others = nearest_entry(good->second, tokens)->second;
+  }
+  for (const auto& [size, plan] : fastest_.nearest(kind, tokens)) {
+    if (others.size() < kGood) others.push_back(plan);
+  }
+  if (!others.empty()) put_off.insert(tokens);
+  return others;
 }
 
 Algorithms GemmSearches::to_load(const PlanCache::Kind& kind, int64_t tokens) {

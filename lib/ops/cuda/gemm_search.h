@@ -8,6 +8,9 @@
 // The library's suggestions are tried by the first calls of a kind together, whatever their numbers
 // of tokens, so that steps of ever new sizes soon have tried them all; then each size tries the
 // best of these only, whose kernels are loaded.
+// A number of tokens unlike all that a run has met, as the last step of an epoch has it, is not
+// worth trials, each of which loads a kernel: until it comes again it takes what is good for
+// others.
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAStream.h>
@@ -78,6 +81,9 @@ class GemmSearches {
   // What is best for this kind and size, or was good for about as many tokens: a single one is to
   // be taken, several to be tried.
   Algorithms known(const PlanCache::Kind& kind, int64_t tokens) const;
+  // Of a size for which nothing is known: what is good for the sizes nearest to it, where this
+  // process has met the kind before but no other product of about as many tokens. Else none.
+  Algorithms instead(const PlanCache::Kind& kind, int64_t tokens);
   // For the first product of a kind in this process: what earlier runs found best for a quarter to
   // four times as many tokens, each once. Later steps have such products, and loading a kernel
   // takes longer than they.
@@ -94,6 +100,7 @@ class GemmSearches {
  private:
   PlanCache& fastest_;
   std::set<PlanCache::Kind> loaded_;
+  std::map<PlanCache::Kind, std::set<int64_t>> put_off_;
   // By rounded sizes.
   std::map<PlanCache::Kind, std::map<int64_t, Algorithms>> good_;
   std::map<PlanCache::Kind, std::map<int64_t, std::shared_ptr<GemmSearch>>> running_;
