@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
@@ -124,7 +125,15 @@ void reset_peak_memory(at::Device device) {
 void make_device_room(at::Device device, int64_t bytes) {
   PeaksBefore& before = peaks_before(device);
   before.allocated_bytes = memory_use(device).peak_allocated_bytes;
-  at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+  // The driver may have more than the allocator is allowed to take.
+  constexpr int64_t kLeast = int64_t{64} << 20;
+  for (bool made = false; !made && bytes > 0; bytes = bytes > kLeast ? bytes / 2 : 0) {
+    try {
+      at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+      made = true;
+    } catch (const c10::OutOfMemoryError&) {
+    }
+  }
   before.reserved_bytes = memory_use(device).peak_reserved_bytes;
   allocator_of(device).resetPeakStats(device.index());
 }
