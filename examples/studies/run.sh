@@ -26,7 +26,7 @@ case $size in
     given=(--config examples/studies/cpu.json --launcher threads)
     ;;
   *)
-    given=(--task causal --config examples/studies/gpu.json --random_rows 512)
+    given=(--task causal --config examples/studies/gpu.json --random_rows 3840)  # an epoch of whole steps
     [[ $size != nodes* ]] || given+=(--launcher srun)
     ;;
 esac

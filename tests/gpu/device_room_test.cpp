@@ -1,5 +1,6 @@
 #include "tessera/core/device_room.h"
 
+#include <ATen/ATen.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include "tessera/core/device.h"
@@ -18,6 +19,7 @@ int64_t reserved_bytes() {
 TEST_CASE("room on the GPU is no more than the allocator may take") {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu(at::kCUDA, 0);
+  at::empty({1}, at::TensorOptions(gpu));  // the allocator's first knows the device
   c10::cuda::CUDACachingAllocator::emptyCache();
   constexpr int64_t kAllowed = int64_t{512} << 20;
   const int64_t before = reserved_bytes();

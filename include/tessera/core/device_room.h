@@ -5,10 +5,9 @@
 
 namespace tessera {
 
-// Lets LibTorch's allocator hold one more block of so many bytes of a GPU, or of as many halves of
-// them as it may have, from which later tensors
-// are cut. It counts as reserved, not as allocated: what memory_use() says of peaks is as before,
-// but LibTorch's own peaks begin anew.
+// Lets LibTorch's allocator hold one more block of so many bytes of a GPU, from which later tensors
+// are cut; where it may not have so many, of half as many, and so on. It counts as reserved, not as
+// allocated: what memory_use() says of peaks is as before, but LibTorch's own peaks begin anew.
 void make_device_room(at::Device device, int64_t bytes);
 
 // What to make room for after two steps of many: bytes that the largest may need, if one took
