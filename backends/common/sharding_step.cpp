@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "backends/common/agreement.h"
+#include "backends/common/block_backward.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/device.h"
 #include "tessera/core/device_room.h"
@@ -133,6 +134,7 @@ void ShardingStrategy::exchange_counts() {
     counts_[4].copy_(fingerprint(micro_batches_, data_.device()) * weight(sharer_, sharers_));
   }
   counts_work_ = world_->all_reduce(counts_);
+  if (world_->size() == 1) return;
   {  // beside the step: the host reads it at the end without waiting for what runs then
     if (!beside_) beside_ = side_stream(data_.device());
     const StreamScope scope(*beside_);
@@ -144,6 +146,7 @@ void ShardingStrategy::exchange_counts() {
 
 void ShardingStrategy::check_agreement() {
   counts_work_.wait();
+  if (!agreement_) return;
   const std::vector<double> differences = agreement_->read();
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name(),
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates; "
@@ -274,9 +277,10 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,
             " gave no gradient to its input; its output must depend on it");
-      torch::autograd::backward({block.output}, {gradient});
+      gradient = block_backward(block.output, gradient, block.input);
+    } else {
+      gradient.reset();
     }
-    gradient = block.input.defined() ? block.input.grad() : at::Tensor();
     block = {};
     release_block(i);
     for (size_t unit : trained_units_of_block_[i]) {

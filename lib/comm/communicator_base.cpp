@@ -1,5 +1,6 @@
 #include "lib/comm/communicator_base.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
@@ -38,6 +39,13 @@ bool is_supported(at::ScalarType dtype) {
     default:
       return false;
   }
+}
+
+// What a collective of one rank does.
+Work pass_on(const at::Tensor& output, const at::Tensor& input) {
+  const at::NoGradGuard no_grad;
+  if (output.const_data_ptr() != input.const_data_ptr()) output.copy_(input.view_as(output));
+  return Work();
 }
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
@@ -94,6 +102,7 @@ Work CommunicatorBase::collect(Work work, int64_t bytes) {
 
 Work CommunicatorBase::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   check_tensor(tensor, "all_reduce");
+  if (size_ == 1) return Work();
   return collect(start_all_reduce(tensor, op), 2 * (size_ - 1) * bytes_of(tensor) / size_);
 }
 
@@ -105,6 +114,7 @@ Work CommunicatorBase::all_gather(const at::Tensor& output, const at::Tensor& in
         output.scalar_type(), ", expected ", size_, " ranks x ", input.numel(), " elements of ",
         input.scalar_type());
   check_overlap(output, input, rank_, "all_gather");
+  if (size_ == 1) return pass_on(output, input);
   return collect(start_all_gather(output, input), (size_ - 1) * bytes_of(input));
 }
 
@@ -117,13 +127,15 @@ Work CommunicatorBase::reduce_scatter(const at::Tensor& output, const at::Tensor
         " elements of ", input.scalar_type(), ", expected ", size_, " ranks x ", output.numel(),
         " elements of ", output.scalar_type());
   check_overlap(input, output, rank_, "reduce_scatter");
+  if (size_ == 1) return pass_on(output, input);
   return collect(start_reduce_scatter(output, input, op), (size_ - 1) * bytes_of(output));
 }
 
 Work CommunicatorBase::broadcast(const at::Tensor& tensor, int root) {
   check_tensor(tensor, "broadcast");
   check_rank(root, "broadcast", "root");
-  return collect(start_broadcast(tensor, root), size_ == 1 ? 0 : bytes_of(tensor));
+  if (size_ == 1) return Work();
+  return collect(start_broadcast(tensor, root), bytes_of(tensor));
 }
 
 Work CommunicatorBase::send(const at::Tensor& tensor, int destination) {
