@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -17,7 +18,12 @@ class LateValues {
   std::vector<double> read();
 
  private:
-  at::Tensor host_;
+  struct Group {
+    at::Tensor host;             // values of one dtype
+    std::vector<size_t> places;  // among all
+  };
+  std::vector<Group> groups_;
+  size_t count_ = 0;
   std::unique_ptr<c10::Event> copied_;  // null on the CPU
 };
 

@@ -1,0 +1,16 @@
+#include "tessera/core/late_values.h"
+
+#include <ATen/ATen.h>
+
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+TEST_CASE("late values come in their order, whatever their dtypes") {
+  const int64_t large = (int64_t{1} << 40) + 1;  // no fp32 number
+  LateValues values({at::tensor(0.5F), at::tensor({large}, at::kLong), at::full({1}, 2.25F),
+                     at::ones({}, at::kBool), at::tensor(0.1, at::kDouble),
+                     at::tensor({7}, at::kLong)});
+  CHECK(values.read() == std::vector<double>{0.5, double(large), 2.25, 1, 0.1, 7});
+  CHECK(LateValues({}).read().empty());
+}
