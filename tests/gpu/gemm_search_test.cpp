@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 
+#include <functional>
 #include <vector>
 
 #include "tests/support/test.hpp"
@@ -10,20 +11,42 @@
 using namespace tessera;
 using namespace tessera::ops::cuda;
 
-TEST_CASE("products on the GPU try every algorithm as often") {
+namespace {
+
+// The candidates tried in this many calls.
+std::vector<size_t> tried(GemmSearch& search, int calls, const std::function<void()>& after_call) {
   const auto stream = at::cuda::getCurrentCUDAStream();
-  GemmSearch search({{1}, {2}, {3}, {4}}, /*suggested=*/false, /*tokens=*/256);
   std::vector<size_t> trials;
-  for (int call = 0; call < 20; ++call) {
+  for (int call = 0; call < calls; ++call) {
     search.try_next(256, stream, [&](const ops::PlanCache::Plan& plan) {
       trials.push_back(plan[0]);
       return true;
     });
+    after_call();
   }
-  CHECK(trials == std::vector<size_t>{1, 2, 3, 4, 1, 2, 3, 4});
   stream.synchronize();
+  return trials;
+}
+
+}  // namespace
+
+TEST_CASE("products on the GPU try every algorithm as often") {
+  GemmSearch search({{1}, {2}, {3}, {4}}, /*suggested=*/false, /*tokens=*/256);
+  at::cuda::sleep(500'000'000);  // the host is ahead
+  CHECK(tried(search, 20, [] {}) == std::vector<size_t>{1, 2, 3, 4, 1, 2, 3, 4});
   CHECK(search.ended());
   CHECK(search.fastest_first().size() == 4);
+}
+
+TEST_CASE("products on the GPU try algorithms in every twelfth call where the device waits") {
+  const auto wait = [] { at::cuda::getCurrentCUDAStream().synchronize(); };
+  GemmSearch search({{1}, {2}}, /*suggested=*/false, /*tokens=*/256);
+  CHECK(tried(search, 24, wait) == std::vector<size_t>{1, 2});
+  CHECK_FALSE(search.ended());
+  CHECK(tried(search, 24, wait) == std::vector<size_t>{1, 2});
+  CHECK(search.ended());
+  GemmSearch suggested({{1}, {2}}, /*suggested=*/true, /*tokens=*/256);
+  CHECK(tried(suggested, 6, wait).size() == 6);
 }
 
 TEST_CASE("products on the GPU of a size unlike all before take what is good for others once") {

@@ -4,7 +4,8 @@
 // [Note: measuring in passing] The first calls of a kind take several algorithms in turn, between
 // two events each; when the device has come to the last of them, the fastest is kept. No product is
 // computed more than once, and the host never waits. Where the host is not ahead of the device, a
-// short sleep before each lets it get there, so that the time between the events is the product's.
+// short sleep before each lets it get there, so that the time between the events is the product's;
+// there a trial makes its step longer, so that sizes of a known kind try in some calls only.
 // The library's suggestions are tried by the first calls of a kind together, whatever their numbers
 // of tokens, so that steps of ever new sizes soon have tried them all; then each size tries the
 // best of these only, whose kernels are loaded.
@@ -33,10 +34,11 @@ class GemmSearch {
   GemmSearch(Algorithms candidates, bool suggested, int64_t tokens);
 
   // Lets issue(algorithm), which returns whether it did, compute a product of this many tokens with
-  // the next candidate that can; false when all trials have been issued.
+  // the next candidate that can; false when all trials have been issued or none is due.
   template <typename Issue>
   bool try_next(int64_t tokens, c10::cuda::CUDAStream stream, const Issue& issue) {
     const bool host_is_ahead = !took_.empty() && !took_.back().end.query();
+    if (!host_is_ahead && !suggested_ && calls_++ % kCallsATrial != 0) return false;
     while (issued_ < trials_) {
       Trial trial{issued_++ % candidates_.size(), tokens};
       if (!host_is_ahead) at::cuda::sleep(kSleepCycles);
@@ -59,6 +61,7 @@ class GemmSearch {
 
  private:
   static constexpr int64_t kSleepCycles = 50'000;  // some 25 microseconds
+  static constexpr int64_t kCallsATrial = 12;      // a step of a model of 24 layers has two
   struct Trial {
     size_t candidate;
     int64_t tokens;
@@ -70,6 +73,7 @@ class GemmSearch {
   const int64_t tokens_;
   const size_t trials_;
   size_t issued_ = 0;
+  int64_t calls_ = 0;  // while the host was not ahead
   std::vector<Trial> took_;
 };
 
