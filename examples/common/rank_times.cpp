@@ -11,6 +11,9 @@ RankTimes::RankTimes(Communicator& world) : world_(world), stream_(side_stream(w
   const auto on_host = at::TensorOptions(at::kDouble).pinned_memory(!world.device().is_cpu());
   told_ = at::empty({1}, on_host);
   read_ = at::empty({world.size()}, on_host);
+  // A first collective connects the ranks, for which the host waits: now, not in some step.
+  tell(0);
+  read();
 }
 
 void RankTimes::tell(double work_s) {

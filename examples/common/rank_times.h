@@ -12,7 +12,7 @@ namespace tessera::programs {
 // Every rank calls the two in turn, once a step.
 class RankTimes {
  public:
-  explicit RankTimes(Communicator& world);
+  explicit RankTimes(Communicator& world);  // collective
 
   // Collective: seconds this rank has worked in the step, not counting what it waited for others.
   void tell(double work_s);
