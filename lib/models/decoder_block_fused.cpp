@@ -169,7 +169,10 @@ WithSpareRows with_spare_rows(const at::Tensor& like, int64_t rows, int64_t spar
                               int64_t columns) {
   if (spare == 0) return {};
   const at::Tensor all = at::empty({rows + spare, columns}, like.options());
-  return {all, all.narrow(0, 0, rows), all.narrow(0, rows, spare)};
+  const auto part = [&](int64_t first, int64_t count) {
+    return all.as_strided({count, columns}, {columns, 1}, first * columns);
+  };
+  return {all, part(0, rows), part(rows, spare)};
 }
 
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows behind the

@@ -114,9 +114,8 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   const AttentionShape shape = shape_of(qkv, attention, packed);
   const at::Tensor whole = in_sequences(qkv, packed);
   const at::Tensor output =
-      at::empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv.options());
-  const at::Tensor log_sum_exp =
-      at::empty({shape.batch, shape.heads, shape.sequence}, qkv.options().dtype(at::kFloat));
+      empty({shape.batch, shape.sequence, shape.heads * shape.d}, qkv, qkv.scalar_type());
+  const at::Tensor log_sum_exp = empty({shape.batch, shape.heads, shape.sequence}, qkv, at::kFloat);
   run_attention_forward(shape, {.qkv = whole.data_ptr(),
                                 .slopes = data_or_null(attention.slopes),
                                 .first_keys = data_or_null(packed.first_keys),
@@ -138,7 +137,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   const at::Tensor output = in_sequences(forward.output, packed);
   at::Tensor incoming = in_sequences(gradient.contiguous(), packed);
   if (!is_aligned(incoming)) incoming = incoming.clone();
-  const at::Tensor dqkv = at::empty_like(whole);
+  const at::Tensor dqkv = empty_as(whole);
   run_attention_backward(shape_of(qkv, attention, packed),
                          {.qkv = whole.data_ptr(),
                           .slopes = data_or_null(attention.slopes),

@@ -7,7 +7,12 @@ namespace tessera::ops::cuda {
 namespace {
 
 at::Tensor empty_fp32(at::IntArrayRef shape, const at::Tensor& like) {
-  return at::empty(shape, like.options().dtype(at::kFloat));
+  return empty(shape, like, at::kFloat);
+}
+
+// Columns [first, first + n) of a contiguous matrix.
+at::Tensor columns_of(const at::Tensor& x, int64_t first, int64_t n) {
+  return x.as_strided({x.size(0), n}, {x.size(1), 1}, x.storage_offset() + first);
 }
 
 float* floats(const at::Tensor& x) { return static_cast<float*>(x.data_ptr()); }
@@ -69,7 +74,7 @@ at::Tensor gelu_tanh_forward(const at::Tensor& x) {
   if (!fits(x.scalar_type(), {x}) || x.numel() % 8 != 0 || x.numel() == 0) {
     return reference::gelu_tanh_forward(x);
   }
-  at::Tensor y = at::empty_like(x);
+  at::Tensor y = empty_as(x);
   gelu_forward(type_of(x), x.data_ptr(), y.data_ptr(), x.numel(), stream());
   check_launch("gelu_forward");
   return y;
@@ -79,7 +84,7 @@ at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
   if (!fits(x.scalar_type(), {gradient, x}) || x.numel() % 8 != 0 || x.numel() == 0) {
     return reference::gelu_tanh_backward(gradient, x);
   }
-  at::Tensor dx = at::empty_like(x);
+  at::Tensor dx = empty_as(x);
   gelu_backward(type_of(x), gradient.data_ptr(), x.data_ptr(), dx.data_ptr(), x.numel(), stream());
   check_launch("gelu_backward");
   return dx;
@@ -91,7 +96,7 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
   if (!fits(gradient.scalar_type(), {gradient, pre_activation}) || n % 64 != 0) {
     return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
   }
-  if (output) *output = at::empty_like(pre_activation);
+  if (output) *output = empty_as(pre_activation);
   const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
   gelu_backward_columns(type_of(gradient), gradient.data_ptr(), pre_activation.data_ptr(),
                         output ? output->data_ptr() : nullptr, floats(partial), row_count(gradient),
@@ -107,7 +112,7 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
     return reference::layer_norm_forward(x, weight, bias, epsilon, cleared);
   }
   const int64_t rows = row_count(x);
-  LayerNormOutput result{at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
+  LayerNormOutput result{empty_as(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
   norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
                result.output.data_ptr(), floats(result.mean), floats(result.rstd), rows,
                int(x.size(-1)), float(epsilon), cleared_beside(cleared), stream());
@@ -126,8 +131,8 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                           gradients, sums, output);
   }
   const int64_t rows = row_count(x), n = x.size(-1);
-  at::Tensor dx = at::empty_like(x);
-  if (output) *output = at::empty_like(x);
+  at::Tensor dx = empty_as(x);
+  if (output) *output = empty_as(x);
   const at::Tensor partial = empty_fp32({norm_parts(rows, int(n)), 3 * n}, x);
   norm_backward(type_of(x),
                 {gradient.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
@@ -138,9 +143,9 @@ at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
   check_launch("layer_norm_backward");
   const at::Tensor sinks[3] = {gradients.weight, gradients.bias, gradients.column_sum};
   for (int i = 0; i < 3; ++i) {
-    if (sinks[i].defined()) sums.items.push_back({partial.narrow(1, i * n, n), sinks[i]});
+    if (sinks[i].defined()) sums.items.push_back({columns_of(partial, i * n, n), sinks[i]});
   }
-  if (gradients.columns) *gradients.columns = partial.narrow(1, 2 * n, n);
+  if (gradients.columns) *gradients.columns = columns_of(partial, 2 * n, n);
   return dx;
 }
 
@@ -148,7 +153,7 @@ RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, do
                                const at::Tensor& cleared) {
   if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   const int64_t rows = row_count(x);
-  RmsNormOutput result{at::empty_like(x), empty_fp32({rows}, x)};
+  RmsNormOutput result{empty_as(x), empty_fp32({rows}, x)};
   norm_forward(type_of(x), x.data_ptr(), weight.data_ptr(), nullptr, result.output.data_ptr(),
                nullptr, floats(result.rstd), rows, int(x.size(-1)), float(epsilon),
                cleared_beside(cleared), stream());
@@ -166,8 +171,8 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                                         sums, output);
   }
   const int64_t rows = row_count(x), n = x.size(-1);
-  at::Tensor dx = at::empty_like(x);
-  if (output) *output = at::empty_like(x);
+  at::Tensor dx = empty_as(x);
+  if (output) *output = empty_as(x);
   const at::Tensor partial = empty_fp32({norm_parts(rows, int(n)), 3 * n}, x);
   norm_backward(type_of(x),
                 {.gradient = gradient.data_ptr(),
@@ -186,11 +191,11 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                 stream());
   check_launch("rms_norm_backward");
   const auto add = [&](int part, const at::Tensor& to) {
-    if (to.defined()) sums.items.push_back({partial.narrow(1, part * n, n), to});
+    if (to.defined()) sums.items.push_back({columns_of(partial, part * n, n), to});
   };
   add(0, gradients.weight);
   add(2, gradients.column_sum);
-  if (gradients.columns) *gradients.columns = partial.narrow(1, 2 * n, n);
+  if (gradients.columns) *gradients.columns = columns_of(partial, 2 * n, n);
   return dx;
 }
 
@@ -209,8 +214,8 @@ at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dr
   if (x.scalar_type() == at::kDouble || !x.is_contiguous() || !same) {
     return reference::dropout_add(x, residual, dropout);
   }
-  if (x.numel() == 0) return at::empty_like(x);
-  at::Tensor y = at::empty_like(x);
+  if (x.numel() == 0) return empty_as(x);
+  at::Tensor y = empty_as(x);
   dropout_add(type_of(x), x.data_ptr(), data_or_null(residual), y.data_ptr(), x.numel(),
               draw_of(dropout), stream());
   check_launch("dropout_add");
@@ -224,7 +229,7 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
       dropout.first % 8 != 0) {
     return reference::dropout_backward(gradient, dropout, bias_gradient, sums);
   }
-  at::Tensor result = at::empty_like(gradient);
+  at::Tensor result = empty_as(gradient);
   const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
   dropout_columns(type_of(gradient), gradient.data_ptr(), result.data_ptr(), floats(partial),
                   row_count(gradient), n, draw_of(dropout), stream());
@@ -240,7 +245,7 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   }
   std::vector<int64_t> shape = gate_up.sizes().vec();
   shape.back() = n;
-  const at::Tensor output = at::empty(shape, gate_up.options());
+  const at::Tensor output = empty(shape, gate_up, gate_up.scalar_type());
   swiglu_forward(type_of(gate_up), gate_up.data_ptr(), output.data_ptr(), row_count(gate_up),
                  int(n), stream());
   check_launch("swiglu_forward");
@@ -253,7 +258,7 @@ at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_u
   if (!fits(gradient.scalar_type(), {gradient, gate_up}) || n % 8 != 0 || gradient.numel() == 0) {
     return reference::swiglu_backward_(gradient, gate_up, output);
   }
-  at::Tensor result = at::empty_like(gate_up);
+  at::Tensor result = empty_as(gate_up);
   if (output) *output = gradient;
   swiglu_backward(type_of(gradient), gradient.data_ptr(), gate_up.data_ptr(), result.data_ptr(),
                   output ? output->data_ptr() : nullptr, row_count(gradient), int(n), stream());

@@ -28,9 +28,13 @@ namespace {
 // cuBLAS wants a current context, and a thread of the autograd engine has none before its first
 // kernel.
 cublasLtHandle_t blas_handle() {
-  thread_local const cudaError_t context = cudaFree(nullptr);
-  C10_CUDA_CHECK(context);
-  return at::cuda::getCurrentCUDABlasLtHandle();
+  thread_local std::map<int, cublasLtHandle_t> handles;  // LibTorch's, which takes it long to find
+  cublasLtHandle_t& handle = handles[at::cuda::current_device()];
+  if (handle == nullptr) {
+    C10_CUDA_CHECK(cudaFree(nullptr));
+    handle = at::cuda::getCurrentCUDABlasLtHandle();
+  }
+  return handle;
 }
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;

@@ -66,7 +66,7 @@ void in_parts(int64_t size, const Product& product) {
 at::Tensor empty_output(const at::Tensor& x, const at::Tensor& weight) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);
-  return at::empty(shape, x.options());
+  return empty(shape, x, x.scalar_type());
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
   g.epilogue = pre_activation ? Epilogue::kGeluAuxBias : Epilogue::kGeluBias;
   g.bias = bias.data_ptr();
   if (pre_activation) {
-    *pre_activation = at::empty_like(y);
+    *pre_activation = empty_as(y);
     g.aux = pre_activation->data_ptr();
   }
   run_gemm(g);

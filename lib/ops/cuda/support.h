@@ -2,6 +2,7 @@
 // What the wrappers share: which tensors the kernels can take, and errors of launches.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/EmptyTensor.h>
 
 #include <cstdint>
 
@@ -9,6 +10,12 @@
 #include "tessera/core/error.h"
 
 namespace tessera::ops::cuda {
+
+// As at::empty() and at::empty_like(), without a dispatcher that takes the host as long again.
+inline at::Tensor empty(at::IntArrayRef shape, const at::Tensor& like, at::ScalarType type) {
+  return at::Tensor(at::detail::empty_cuda(shape, like.options().dtype(type)));
+}
+inline at::Tensor empty_as(const at::Tensor& x) { return empty(x.sizes(), x, x.scalar_type()); }
 
 inline bool is_16_bit(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
