@@ -199,13 +199,13 @@ check.that(result.code == 0 and [row["verdict"] for row in rows.values()] == ["o
 
 # --- the largest batch, among the divisors of a global batch
 out = folder / "batch"
-arguments = [*base, "--launcher", "threads", "--max_steps", "1", "--largest_batch", "256", "--global_batch_size", "256",
+arguments = [*base, "--launcher", "threads", "--max_steps", "1", "--largest_batch", "1024", "--global_batch_size", "1024",
              "--rows", rows_file("one.txt", "1 --strategy single\n"), "--output_dir", str(out)]
 result = launch(COMPARE, arguments, memory_bytes=1000 << 20)
 row = rows_of(out)["single-1"]
 largest = row["largest_batch_size"]
 check.that(result.code == 0 and largest >= 2 and row["out_of_memory_batch_size"] == 2 * largest and
-           row["per_device_train_batch_size"] == largest and row["gradient_accumulation_steps"] * largest == 256,
+           row["per_device_train_batch_size"] == largest and row["gradient_accumulation_steps"] * largest == 1024,
            f"the largest batch that fits is found and used: {row['largest_batch_size']}", result)
 check.that([path.name for path in out.iterdir() if path.is_dir() and path.name != "logs"] == ["single-1"],
            "tries leave no runs behind")
