@@ -16,10 +16,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Rows of the next chunk. The last one is no small one: that would be one more size for GPUs to
-// meet, and each chunk after the first reads and writes the weight's whole gradient once more.
+// Rows of the next chunk. The last one is not small, so that GPUs meet few sizes.
 int64_t rows_of_next(int64_t left, int64_t chunk_rows) {
-  return 2 * left <= 3 * chunk_rows ? left : chunk_rows;
+  if (left <= chunk_rows || 2 * left >= 3 * chunk_rows) return std::min(left, chunk_rows);
+  constexpr int64_t kMultiple = 64;
+  return std::min(chunk_rows, (left / 2 + kMultiple - 1) / kMultiple * kMultiple);
 }
 
 class LinearLoss : public Function<LinearLoss> {

@@ -117,7 +117,7 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
                                         const at::Tensor& labels, const at::Tensor& loss_gradient,
                                         int64_t vocabulary, const TensorAxis& axis,
                                         const at::Tensor& positions = {},
-                                        int64_t chunk_rows = 2048);
+                                        int64_t chunk_rows = 1024);
 
 // --- The same as layers that own their parameters, for models of one's own. They are made from
 // whole weights, equal on every rank (drawn from block_seed(context.seed, block) or read), on

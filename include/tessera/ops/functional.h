@@ -62,7 +62,7 @@ at::Tensor alibi_attention(const at::Tensor& qkv, const at::Tensor& slopes,
 at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight);
 
 // Sum over rows of -log softmax(hidden weight^T)[label], rows labelled -100 skipped, without ever
-// holding more than one and a half times chunk_rows rows of logits.
+// holding more than chunk_rows rows of logits.
 //   hidden [rows, n], weight [vocabulary, n], labels [rows] int64 -> fp32 scalar
 //   loss_gradient: fp32 scalar on the device. With gradients enabled the gradients of hidden and
 //   weight are computed during forward, multiplied by it; weight's is added to weight.grad() when
@@ -71,7 +71,7 @@ at::Tensor embedding(const at::Tensor& ids, const at::Tensor& weight);
 //   gradient in backward (one extra pass; for use outside strategies).
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                 const at::Tensor& labels, const at::Tensor& loss_gradient = {},
-                                int64_t chunk_rows = 2048);
+                                int64_t chunk_rows = 1024);
 
 // Writes the losses of rows [first, first + logits.size(0)) to row_loss (fp32) and turns their
 // logits into gradients times scale in place; scale undefined: only the losses are wanted.
