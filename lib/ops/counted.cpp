@@ -114,9 +114,9 @@ bool can_multiply(const at::Tensor& x, const at::Tensor& weight) {
          weight.size(0) % 8 == 0;
 }
 
-at::Tensor partial_columns(const at::Tensor& x) {
-  constexpr int64_t kColumnParts = 32;
-  return empty_fp32({kColumnParts, x.size(-1)}, x);
+constexpr int64_t kColumnParts = 32, kGeluParts = 48;
+at::Tensor partial_columns(const at::Tensor& x, int64_t parts = kColumnParts) {
+  return empty_fp32({parts, x.size(-1)}, x);
 }
 
 bool norm_fits(const at::Tensor& x) {
@@ -137,12 +137,14 @@ bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const
 
 at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
                          at::Tensor* output) {
-  // Two blocks on each multiprocessor (one for wide rows), or fewer of one row a group.
-  const int64_t n = x.size(-1), most = kCountedMultiprocessors * (n <= 2048 ? 2 : 1);
-  const int64_t rows = n <= 1024 ? 2 : 1;
+  // A block on each multiprocessor, or fewer of one row a group.
+  const int64_t n = x.size(-1), threads = (n / 8 + 31) / 32 * 32;
+  const int64_t groups = std::min<int64_t>(8, 512 / threads);
   if (output) *output = at::empty_like(x);
   const at::Tensor columns =
-      empty_fp32({std::min(most, (row_count(x) + rows - 1) / rows), 3 * n}, x).narrow(1, 0, n);
+      empty_fp32({std::min(kCountedMultiprocessors, (row_count(x) + groups - 1) / groups), 3 * n},
+                 x)
+          .narrow(1, 0, n);
   for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
     if (sink.defined()) sums.items.push_back({columns, sink});
   }
@@ -205,7 +207,7 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
     return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
   }
   if (output) *output = at::empty_like(pre_activation);
-  const at::Tensor partial = partial_columns(gradient);
+  const at::Tensor partial = partial_columns(gradient, kGeluParts);
   if (bias_gradient.defined()) sums.items.push_back({partial, bias_gradient});
 }
 

@@ -70,17 +70,22 @@ struct Walk {
   }
 };
 
+// The next row is on its way while a thread works on one.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     gelu_backward_columns_kernel(uint4* gradient, const uint4* x, uint4* output, float* partial,
                                  int64_t rows, int n) {
   float sum[8] = {};
   const Walk walk(rows, n);
-#pragma unroll 2
+  const auto load = [&](const uint4* data, int64_t at) {
+    return at < walk.end ? data[at] : make_uint4(0, 0, 0, 0);
+  };
+  uint4 next_gradient = load(gradient, walk.at), next_x = load(x, walk.at);
   for (int64_t at = walk.at; at < walk.end; at += walk.step) {
     float g[8], value[8];
-    unpack<T>(gradient[at], g);
-    unpack<T>(x[at], value);
+    unpack<T>(next_gradient, g);
+    unpack<T>(next_x, value);
+    next_gradient = load(gradient, at + walk.step), next_x = load(x, at + walk.step);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       float derivative;
@@ -199,7 +204,7 @@ void gelu_backward_columns(Type type, void* gradient, const void* x, void* outpu
                            int64_t rows, int n, cudaStream_t stream) {
   with_16_bit_type(type, [&](auto tag) {
     gelu_backward_columns_kernel<typename decltype(tag)::type>
-        <<<dim3(n / kBlockColumns, kColumnParts), kThreads, 0, stream>>>(
+        <<<dim3(n / kBlockColumns, kGeluParts), kThreads, 0, stream>>>(
             static_cast<uint4*>(gradient), static_cast<const uint4*>(x),
             static_cast<uint4*>(output), partial, rows, n);
   });

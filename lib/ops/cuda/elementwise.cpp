@@ -97,7 +97,7 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
     return reference::gelu_tanh_backward_(gradient, pre_activation, bias_gradient, sums, output);
   }
   if (output) *output = empty_as(pre_activation);
-  const at::Tensor partial = empty_fp32({kColumnParts, n}, gradient);
+  const at::Tensor partial = empty_fp32({kGeluParts, n}, gradient);
   gelu_backward_columns(type_of(gradient), gradient.data_ptr(), pre_activation.data_ptr(),
                         output ? output->data_ptr() : nullptr, floats(partial), row_count(gradient),
                         n, stream());

@@ -38,10 +38,11 @@ void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream
 void gelu_forward(Type type, const void* x, void* output, int64_t count, cudaStream_t stream);
 void gelu_backward(Type type, const void* gradient, const void* x, void* dx, int64_t count,
                    cudaStream_t stream);
-// In place on gradient; output may be null; partial [kColumnParts, n]. n is a multiple of 64.
-constexpr int kColumnParts = 32;
+// In place on gradient; output may be null; partial [kGeluParts, n]. n is a multiple of 64.
+constexpr int kColumnParts = 32, kGeluParts = 48;
 void gelu_backward_columns(Type type, void* gradient, const void* x, void* output, float* partial,
                            int64_t rows, int n, cudaStream_t stream);
+// partial [kColumnParts, n]; n is a multiple of 64.
 void column_sums(Type type, const void* x, float* partial, int64_t rows, int n,
                  cudaStream_t stream);
 

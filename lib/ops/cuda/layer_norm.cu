@@ -1,6 +1,6 @@
 // Layer norm and root-mean-square norm with fp32 statistics. The latter takes no mean off and has
 // no bias (kRms). Forward: kWarps warps hold one row in registers, two passes over them (mean, then
-// variance). Backward: a group of threads owns 8 columns each and walks over rows, so that the
+// variance). Backward: threads of a group own 8 columns each and walk over rows, so that the
 // column sums for weight, bias and dx stay in registers until the end.
 #include <algorithm>
 #include <type_traits>
@@ -87,110 +87,113 @@ __global__ void __launch_bounds__(128)
   rstd[row] = row_rstd;
 }
 
-constexpr int kRows = 4;  // rows in flight per group, backward
-
-// Two groups when a row needs 128 threads or fewer, else one.
+// One block a multiprocessor. Every group of threads takes one row at a time, while its next one is
+// on its way.
+constexpr int kBlockThreads = 512, kMaxGroups = 8;
 int group_threads(int n) { return (n / 8 + 31) / 32 * 32; }
-int group_count(int n) { return group_threads(n) <= 128 ? 2 : 1; }
-int blocks_per_multiprocessor(int n) { return group_threads(n) <= 256 ? 2 : 1; }
+int group_count(int n) { return std::min(kMaxGroups, kBlockThreads / group_threads(n)); }
 
-template <typename T, int kMaxThreads, bool kRms>
-__global__ void __launch_bounds__(kMaxThreads, 512 / kMaxThreads)
+// A group's threads only; the others may be elsewhere.
+__device__ __forceinline__ void synchronize_group(int group, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void store(float* to, const float (&value)[8]) {
+  reinterpret_cast<float4*>(to)[0] = make_float4(value[0], value[1], value[2], value[3]);
+  reinterpret_cast<float4*>(to)[1] = make_float4(value[4], value[5], value[6], value[7]);
+}
+
+// A thread's part of a row.
+struct RowPart {
+  uint4 x, gradient, residual;
+  float mean, rstd;
+};
+
+template <typename T, bool kRms>
+__global__ void __launch_bounds__(kBlockThreads, 1)
     backward_kernel(NormBackward p, int threads, int groups) {
-  extern __shared__ float combined[];  // [3 n] of the second group
-  __shared__ float2 scratch[2][kRows][kMaxThreads / 32];
+  extern __shared__ float4 combined[];  // [groups - 1, 3 n] fp32
+  __shared__ float2 scratch[2][kBlockThreads / 32];
   const int vectors = p.n / 8, warps = threads / 32;
   const int group = threadIdx.x / threads, thread = threadIdx.x % threads;
   const bool active = thread < vectors;
-  const auto load = [&](const void* data, int64_t row) {
-    return static_cast<const uint4*>(data)[row * vectors + thread];
-  };
   const uint4 zero = make_uint4(0, 0, 0, 0);
-  float w[8], b[8] = {}, dweight[8] = {}, dbias[8] = {}, columns[8] = {};
-  unpack<T>(active ? load(p.weight, 0) : zero, w);
-  clear(p.cleared);
-  if constexpr (!kRms) unpack<T>(active && p.output ? load(p.bias, 0) : zero, b);
+  const auto load = [&](const void* data, int64_t row) {
+    return active && data ? static_cast<const uint4*>(data)[row * vectors + thread] : zero;
+  };
   // Every block has its share of the rows, so that few rows do not leave some with twice the work.
   const int64_t begin = p.rows * blockIdx.x / gridDim.x;
   const int64_t end = p.rows * (blockIdx.x + 1) / gridDim.x;
+  const auto fetch = [&](int64_t row) {
+    if (row >= end) return RowPart{zero, zero, zero, 0, 0};
+    return RowPart{load(p.x, row), load(p.gradient, row), load(p.residual, row),
+                   kRms ? 0 : p.mean[row], p.rstd[row]};
+  };
+  RowPart part = fetch(begin + group);
+  float w[8], b[8], dweight[8] = {}, dbias[8] = {}, columns[8] = {};
+  unpack<T>(load(p.weight, 0), w);
+  unpack<T>(load(p.output ? p.bias : nullptr, 0), b);
+  clear(p.cleared);
   int buffer = 0;
-  for (int64_t base = begin + group; base - group < end; base += groups * kRows, buffer ^= 1) {
-    uint4 x[kRows], dy[kRows], residual[kRows];
-    float mean[kRows], rstd[kRows];
+  for (int64_t row = begin + group; row < end; row += groups, buffer ^= 1) {
+    const RowPart next = fetch(row + groups);
+    float x[8], g[8], sum = 0, product = 0;
+    unpack<T>(part.x, x);
+    unpack<T>(part.gradient, g);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = base + i * groups;
-      const bool valid = active && row < end;
-      x[i] = valid ? load(p.x, row) : zero;
-      dy[i] = valid ? load(p.gradient, row) : zero;
-      residual[i] = valid && p.residual ? load(p.residual, row) : zero;
-      mean[i] = !kRms && valid ? p.mean[row] : 0;
-      rstd[i] = valid ? p.rstd[row] : 0;
+    for (int j = 0; j < 8; ++j) {
+      x[j] = (x[j] - part.mean) * part.rstd;
+      dweight[j] += g[j] * x[j];
+      if constexpr (!kRms) dbias[j] += g[j], sum += g[j] * w[j];
+      product += g[j] * w[j] * x[j];
     }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (base + i * groups >= end) break;
-      float value[8], g[8], sum = 0, product = 0;
-      unpack<T>(x[i], value);
-      unpack<T>(dy[i], g);
+    if constexpr (!kRms) sum = warp_sum(sum);
+    product = warp_sum(product);
+    if ((threadIdx.x & 31) == 0) scratch[buffer][threadIdx.x >> 5] = make_float2(sum, product);
+    synchronize_group(group, threads);
+    sum = product = 0;
+#pragma unroll 4
+    for (int k = 0; k < warps; ++k) {
+      const float2 other = scratch[buffer][group * warps + k];
+      sum += other.x, product += other.y;
+    }
+    sum /= p.n, product /= p.n;
+    if (active) {
+      float dx[8], output[8];
+      unpack<T>(part.residual, dx);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float normal = (value[j] - mean[i]) * rstd[i];
-        dweight[j] += g[j] * normal;
-        if constexpr (!kRms) dbias[j] += g[j], sum += g[j] * w[j];
-        product += g[j] * w[j] * normal;
-      }
-      if constexpr (!kRms) sum = warp_sum(sum);
-      product = warp_sum(product);
-      if ((threadIdx.x & 31) == 0) scratch[buffer][i][threadIdx.x >> 5] = make_float2(sum, product);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = base + i * groups;
-      if (row >= end) break;
-      float sum = 0, product = 0;
-      for (int k = 0; k < warps; ++k) {
-        const float2 part = scratch[buffer][i][group * warps + k];
-        sum += part.x, product += part.y;
-      }
-      sum /= p.n, product /= p.n;
-      if (!active) continue;
-      float value[8], g[8], r[8];
-      unpack<T>(x[i], value);
-      unpack<T>(dy[i], g);
-      unpack<T>(residual[i], r);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float normal = (value[j] - mean[i]) * rstd[i];
-        r[j] += rstd[i] * (g[j] * w[j] - sum - normal * product);
-        columns[j] += r[j];
-        value[j] = normal * w[j] + b[j];
+        dx[j] += part.rstd * (g[j] * w[j] - sum - x[j] * product);
+        columns[j] += dx[j];
+        output[j] = x[j] * w[j] + b[j];
       }
       const int64_t at = row * vectors + thread;
-      static_cast<uint4*>(p.dx)[at] = pack<T>(r);
-      if (p.output) static_cast<uint4*>(p.output)[at] = pack<T>(value);
+      static_cast<uint4*>(p.dx)[at] = pack<T>(dx);
+      if (p.output) static_cast<uint4*>(p.output)[at] = pack<T>(output);
     }
+    part = next;
   }
-  if (group == 1 && active) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      combined[thread * 8 + j] = dweight[j];
-      combined[p.n + thread * 8 + j] = dbias[j];
-      combined[2 * p.n + thread * 8 + j] = columns[j];
-    }
+  float* shared = reinterpret_cast<float*>(combined) + thread * 8;
+  if (group > 0 && active) {
+    float* out = shared + (group - 1) * 3 * p.n;
+    store(out, dweight);
+    store(out + p.n, dbias);
+    store(out + 2 * p.n, columns);
   }
   __syncthreads();
-  if (group == 0 && active) {
-    float* out = p.partial + int64_t(blockIdx.x) * 3 * p.n + thread * 8;
-    const float* other = combined + thread * 8;
+  if (group > 0 || !active) return;
+  for (int k = 0; k + 1 < groups; ++k, shared += 3 * p.n) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      out[j] = dweight[j] + (groups == 2 ? other[j] : 0);
-      out[p.n + j] = dbias[j] + (groups == 2 ? other[p.n + j] : 0);
-      out[2 * p.n + j] = columns[j] + (groups == 2 ? other[2 * p.n + j] : 0);
+      dweight[j] += shared[j];
+      dbias[j] += shared[p.n + j];
+      columns[j] += shared[2 * p.n + j];
     }
   }
+  float* out = p.partial + int64_t(blockIdx.x) * 3 * p.n + thread * 8;
+  store(out, dweight);
+  store(out + p.n, dbias);
+  store(out + 2 * p.n, columns);
 }
 
 int multiprocessors() {
@@ -239,24 +242,19 @@ void norm_forward(Type type, const void* x, const void* weight, const void* bias
 }
 
 int norm_parts(int64_t rows, int n) {
-  const int groups = group_count(n), blocks = multiprocessors() * blocks_per_multiprocessor(n);
-  return int(std::min<int64_t>(blocks, (rows + groups - 1) / groups));
+  const int groups = group_count(n);
+  return int(std::min<int64_t>(multiprocessors(), (rows + groups - 1) / groups));
 }
 
 void norm_backward(Type type, const NormBackward& arguments, cudaStream_t stream) {
-  const int threads = group_threads(arguments.n), groups = group_count(arguments.n);
-  const int blocks = norm_parts(arguments.rows, arguments.n);
+  const int n = arguments.n, threads = group_threads(n), groups = group_count(n);
+  const size_t shared_bytes = (groups - 1) * 3 * n * sizeof(float);
   with_16_bit_type(type, [&](auto tag) {
     with_kind(!arguments.bias, [&](auto rms) {
       using T = typename decltype(tag)::type;
-      constexpr bool kRms = decltype(rms)::value;
-      if (groups == 2) {
-        backward_kernel<T, 256, kRms>
-            <<<blocks, 2 * threads, 3 * arguments.n * sizeof(float), stream>>>(arguments, threads,
-                                                                               groups);
-      } else {
-        backward_kernel<T, 512, kRms><<<blocks, threads, 0, stream>>>(arguments, threads, groups);
-      }
+      backward_kernel<T, decltype(rms)::value>
+          <<<norm_parts(arguments.rows, n), groups * threads, shared_bytes, stream>>>(
+              arguments, threads, groups);
     });
   });
 }
