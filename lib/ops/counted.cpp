@@ -141,10 +141,8 @@ at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradient
   const int64_t n = x.size(-1), threads = (n / 8 + 31) / 32 * 32;
   const int64_t groups = std::min<int64_t>(8, 512 / threads);
   if (output) *output = at::empty_like(x);
-  const at::Tensor columns =
-      empty_fp32({std::min(kCountedMultiprocessors, (row_count(x) + groups - 1) / groups), 3 * n},
-                 x)
-          .narrow(1, 0, n);
+  const int64_t parts = std::min(kCountedMultiprocessors, (row_count(x) + groups - 1) / groups);
+  const at::Tensor columns = empty_fp32({parts, 3 * n}, x).narrow(1, 0, n);
   for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
     if (sink.defined()) sums.items.push_back({columns, sink});
   }
