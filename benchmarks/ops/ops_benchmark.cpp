@@ -130,20 +130,24 @@ void add_norm_and_gelu(std::vector<Case>& cases, const Maker& make, const Sizes&
 }
 
 void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
-                   const std::string& name, const ops::SelfAttention& attention) {
+                   const std::string& name, const ops::SelfAttention& attention,
+                   const PackedRows& packed = {}) {
   const int64_t columns = (attention.heads + 2 * attention.key_heads) * s.d;
   const at::Tensor qkv = make.draw({s.batch, s.sequence, columns}),
                    dy = make.draw({s.batch, s.sequence, s.hidden()});
-  const auto mine = ops::attention_forward(qkv, attention, {});
-  const auto theirs = ops::reference::attention_forward(qkv, attention, {}, {});
-  const double flops = 2.0 * double(s.rows()) * double(s.sequence) *
-                       double(s.hidden());  // causal: half of the square
+  const auto mine = ops::attention_forward(qkv, attention, {}, packed);
+  const auto theirs = ops::reference::attention_forward(qkv, attention, {}, packed);
+  double pairs = double(s.rows()) * double(s.sequence);
+  if (packed.defined()) pairs = 0;
+  for (const int64_t length : packed.lengths) pairs += double(length * length);
+  const double flops = 2.0 * pairs * double(s.hidden());  // causal: half of the square
   cases.push_back({name + "_forward", 0, flops,
-                   [=] { ops::reference::attention_forward(qkv, attention, {}, {}); },
-                   [=] { ops::attention_forward(qkv, attention, {}); }});
-  cases.push_back({name + "_backward", 0, 2.5 * flops,
-                   [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, {}); },
-                   [=] { ops::attention_backward(dy, qkv, attention, {}, mine); }});
+                   [=] { ops::reference::attention_forward(qkv, attention, {}, packed); },
+                   [=] { ops::attention_forward(qkv, attention, {}, packed); }});
+  cases.push_back(
+      {name + "_backward", 0, 2.5 * flops,
+       [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, packed); },
+       [=] { ops::attention_backward(dy, qkv, attention, {}, mine, packed); }});
 }
 
 void add_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
@@ -151,6 +155,16 @@ void add_attentions(std::vector<Case>& cases, const Maker& make, const Sizes& s)
   add_attention(cases, make, s, "alibi_attention", ops::alibi(slopes, s.d));
   add_attention(cases, make, s, "grouped_attention",
                 {.heads = s.heads, .key_heads = s.heads / 4, .scale = 0.125});
+  // Every sequence as rows of about a third of it.
+  MicroBatch batch;
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < s.batch; ++i) {
+    const int64_t row = s.sequence / 3, more = s.sequence / 50 * (i % 5);
+    lengths.insert(lengths.end(), {row + more, row, s.sequence - 2 * row - more});
+  }
+  batch.packed = make_packed_rows(lengths, s.sequence);
+  add_attention(cases, make, s, "packed_attention", ops::alibi(slopes, s.d),
+                batch.to(make.options.device()).packed);
 }
 
 // What Llama adds, at twice the heads: hidden 2048 beside bloom-560m's 1024.

@@ -4,6 +4,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
 
@@ -30,6 +31,15 @@ inline at::Tensor given_tokens(const at::Tensor& x, at::IntArrayRef tokens) {
   return x.flatten(0, 1)
       .narrow(0, 0, tokens[0] * tokens[1])
       .view({tokens[0], tokens[1], x.size(2)});
+}
+
+// Whether GPUs attend to packed rows one by one: heads of 64 in 16 bits, and rows that are short,
+// for longer ones whole sequences are faster.
+inline bool attends_by_row(at::ScalarType type, const SelfAttention& attention, int64_t d,
+                           const PackedRows& packed) {
+  constexpr int64_t kHead = 64, kLongestRow = 1024;
+  return packed.defined() && !attention.dropout.on() && d == kHead &&
+         (type == at::kBFloat16 || type == at::kHalf) && packed.longest() <= kLongestRow;
 }
 
 // Every row as [1, tokens, ...], views of x [batch, sequence, ...].

@@ -1,3 +1,6 @@
+#include <limits>
+#include <numeric>
+
 #include "lib/ops/reference.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/gpu.h"
@@ -62,10 +65,9 @@ void check_spare_rows(int64_t heads, int64_t d, at::ScalarType type, const Packe
                    gradient = at::zeros({all, heads * d}, options.dtype(type));
   qkv.narrow(0, 0, tokens).normal_();
   gradient.narrow(0, 0, tokens).normal_();
-  if (!ops::attends_to_sequences(qkv, attention, d, {}, packed)) {
-    CHECK(type == at::kFloat);
-    return;
-  }
+  CHECK(ops::attends_to_sequences(qkv, attention, d, {}, packed) ==
+        (type != at::kFloat && d != 64));  // heads of 64 attend row by row
+  if (type == at::kFloat) return;
   const auto given = [&](const at::Tensor& x) {
     return x.narrow(0, 0, tokens).view({1, tokens, x.size(1)});
   };
@@ -166,4 +168,64 @@ TEST_CASE("attention on the GPU inside packed rows of batches of many sizes") {
     }
     check_attention({batch, 192, 16, 64}, at::kBFloat16, {}, packed_on_gpu(lengths, 192));
   }
+}
+
+TEST_CASE("attention on the GPU row by row") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(38);
+  // Around tiles of 64, one row and many, up to the longest.
+  const std::vector<std::vector<int64_t>> batches{
+      {1},           {64}, {65}, {1024}, {63, 64, 65, 1, 127, 128, 129, 2, 191, 192, 193, 300},
+      {1024, 1, 513}};
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const std::vector<int64_t>& lengths : batches) {
+      const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+      const PackedRows packed = packed_on_gpu(lengths, tokens);
+      check_attention({1, tokens, 3, 64}, type, {}, packed);
+      check_attention({1, tokens, 3, 64, 3}, type, {}, packed);
+      check_attention({1, tokens, 8, 64, 2}, type, {}, packed);
+    }
+  }
+  for (const int64_t rows : {31, 32, 33, 1023, 1024, 1025, 2100}) {
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < rows; ++i) lengths.push_back(1 + i * 7 % 23 + (i % 97 == 0 ? 64 : 0));
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    check_attention({1, tokens, 2, 64}, at::kBFloat16, {}, packed_on_gpu(lengths, tokens));
+  }
+}
+
+TEST_CASE("attention on the GPU in rows too long to go row by row") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(39);
+  const PackedRows packed = packed_on_gpu({1025, 23}, 1048);
+  CHECK(ops::attends_to_sequences(at::empty({1, 1}, at::TensorOptions(at::kCUDA).dtype(at::kHalf)),
+                                  attention_of({1, 1, 2, 64}), 64, {}, packed));
+  check_attention({1, 1048, 2, 64}, at::kHalf, {}, packed);
+}
+
+TEST_CASE("attention row by row repeats its bits, and passes on what is not finite") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(40);
+  const auto options = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
+  const PackedRows packed = packed_on_gpu({150, 200, 70}, 420);
+  const ops::SelfAttention attention = attention_of({1, 420, 4, 64});
+  const at::Tensor qkv = at::randn({1, 420, 12 * 64}, options);
+  const at::Tensor gradient = at::randn({1, 420, 4 * 64}, options);
+  const auto backward = [&](const ops::AttentionOutput& forward) {
+    return ops::attention_backward(gradient, qkv, attention, {}, forward, packed);
+  };
+  const auto forward = ops::attention_forward(qkv, attention, {}, packed);
+  const at::Tensor dqkv = backward(forward);
+  for (int i = 0; i < 5; ++i) {
+    const auto again = ops::attention_forward(qkv, attention, {}, packed);
+    CHECK(again.output.equal(forward.output));
+    CHECK(backward(again).equal(dqkv));
+  }
+  // Token 200 is in the second row: from it on the row's outputs are lost, no other's.
+  qkv[0][200].fill_(std::numeric_limits<double>::quiet_NaN());
+  const at::Tensor lost =
+      ops::attention_forward(qkv, attention, {}, packed).output.isnan()[0].any(1);
+  CHECK(lost.narrow(0, 200, 150).all().item<bool>());
+  CHECK_FALSE(lost.narrow(0, 0, 200).any().item<bool>());
+  CHECK_FALSE(lost.narrow(0, 350, 70).any().item<bool>());
 }

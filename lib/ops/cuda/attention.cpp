@@ -1,7 +1,7 @@
-// Chooses between the attention graph, LibTorch's kernel (with dropout) and the reference. Key
-// masks take the reference: per-key tensors have wrong gradients in cuDNN 9.19's backward graph.
-// Padding on the right needs no mask under causal attention, so training rarely comes here with
-// one.
+// Chooses between the kernel for packed rows, the attention graph, LibTorch's kernel (with dropout)
+// and the reference. Key masks take the reference: per-key tensors have wrong gradients in
+// cuDNN 9.19's backward graph. Padding on the right needs no mask under causal attention, so
+// training rarely comes here with one.
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
@@ -32,11 +32,14 @@ AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
                   qkv.size(2) / (attention.heads + 2 * attention.key_heads));
 }
 
+bool has_fit_slopes(const SelfAttention& attention) {
+  const at::Tensor& slopes = attention.slopes;
+  return !slopes.defined() || (slopes.scalar_type() == at::kFloat && slopes.is_contiguous());
+}
+
 bool has_graph(const SelfAttention& attention, const at::Tensor& mask,
                const AttentionShape& shape) {
-  const at::Tensor& slopes = attention.slopes;
-  return !attention.dropout.on() && !mask.defined() &&
-         (!slopes.defined() || (slopes.scalar_type() == at::kFloat && slopes.is_contiguous())) &&
+  return !attention.dropout.on() && !mask.defined() && has_fit_slopes(attention) &&
          has_attention_graph(shape);
 }
 
@@ -56,6 +59,60 @@ at::Tensor in_sequences(const at::Tensor& x, const PackedRows& packed) {
   whole.narrow(0, 0, tokens).copy_(x.view({tokens, n}));
   whole.narrow(0, tokens, all - tokens).zero_();
   return whole.view({-1, packed.sequence, n});
+}
+
+bool fits_rows(const at::Tensor& qkv, const SelfAttention& attention, const PackedRows& packed) {
+  const int64_t d = qkv.size(2) / (attention.heads + 2 * attention.key_heads);
+  return attends_by_row(qkv.scalar_type(), attention, d, packed) &&
+         fits(qkv.scalar_type(), {qkv}) && has_fit_slopes(attention);
+}
+
+// Without the pointers of results and gradients.
+RowAttention row_arguments(const at::Tensor& qkv, const SelfAttention& attention,
+                           const PackedRows& packed) {
+  return {.qkv = qkv.const_data_ptr(),
+          .offsets = static_cast<const int32_t*>(packed.offsets.const_data_ptr()),
+          .rows = int(packed.lengths.size()),
+          .tokens = packed.positions.numel(),
+          .heads = int(attention.heads),
+          .key_heads = int(attention.key_heads),
+          .by_head = attention.by_head,
+          .scale = float(attention.scale),
+          .slopes = static_cast<const float*>(data_or_null(attention.slopes))};
+}
+
+// x [batch, sequence, n], of which the rows behind the packed tokens are cleared.
+void clear_spare_rows(const at::Tensor& x, int64_t tokens) {
+  const int64_t all = x.size(0) * x.size(1);
+  if (all > tokens) x.view({all, x.size(2)}).narrow(0, tokens, all - tokens).zero_();
+}
+
+AttentionOutput row_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                            const PackedRows& packed) {
+  RowAttention a = row_arguments(qkv, attention, packed);
+  const int64_t columns = attention.heads * kRowAttentionHead;
+  const at::Tensor output = empty({qkv.size(0), qkv.size(1), columns}, qkv, qkv.scalar_type());
+  const at::Tensor log_sum_exp = empty({attention.heads, a.tokens}, qkv, at::kFloat);
+  clear_spare_rows(output, a.tokens);
+  a.output = output.data_ptr(), a.log_sum_exp = static_cast<float*>(log_sum_exp.data_ptr());
+  row_attention(type_of(qkv), a, stream());
+  check_launch("row_attention");
+  return {output, log_sum_exp};
+}
+
+at::Tensor row_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                        const SelfAttention& attention, const AttentionOutput& forward,
+                        const PackedRows& packed) {
+  RowAttention a = row_arguments(qkv, attention, packed);
+  at::Tensor incoming = gradient.contiguous();
+  if (!is_aligned(incoming)) incoming = incoming.clone();
+  const at::Tensor dqkv = empty_as(qkv);
+  clear_spare_rows(dqkv, a.tokens);
+  a.output = forward.output.data_ptr(), a.gradient = incoming.const_data_ptr();
+  a.log_sum_exp = static_cast<float*>(forward.log_sum_exp.data_ptr()), a.dqkv = dqkv.data_ptr();
+  row_attention_backward(type_of(qkv), a, stream());
+  check_launch("row_attention_backward");
+  return dqkv;
 }
 
 bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
@@ -107,6 +164,7 @@ at::Tensor flash_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
+  if (fits_rows(qkv, attention, packed)) return row_forward(qkv, attention, packed);
   if (fits_flash(qkv, attention, attention_mask)) return flash_forward(qkv, attention, packed);
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_forward(qkv, attention, attention_mask, packed);
@@ -127,6 +185,9 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
                               const AttentionOutput& forward, const PackedRows& packed) {
+  if (fits_rows(qkv, attention, packed)) {
+    return row_backward(gradient, qkv, attention, forward, packed);
+  }
   if (fits_flash(qkv, attention, attention_mask)) {
     return flash_backward(gradient, qkv, attention, forward, packed);
   }
@@ -151,7 +212,8 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed) {
-  return is_16_bit(x) && has_graph(attention, attention_mask, shape_of(x, attention, packed, d));
+  return is_16_bit(x) && !attends_by_row(x.scalar_type(), attention, d, packed) &&
+         has_graph(attention, attention_mask, shape_of(x, attention, packed, d));
 }
 
 // Heads are contiguous and tokens equally far apart, in the query and key part of a wider row.

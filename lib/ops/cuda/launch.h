@@ -109,6 +109,29 @@ struct CachedAttention {
 };
 void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_t stream);
 
+// Causal attention inside rows that lie end to end, with heads of kRowAttentionHead columns (its
+// note is in lib/ops/packed.h). Layouts of qkv and dqkv [tokens, (heads + 2 key_heads) d] as
+// ops::SelfAttention's; output, gradient [tokens, heads d]. log_sum_exp fp32 [heads, tokens], to
+// the base 2 and of scores with a bias that counts from the first query of each 64 of a row;
+// backward reads it.
+constexpr int kRowAttentionHead = 64;
+struct RowAttention {
+  const void* qkv;
+  const int32_t* offsets;  // [rows + 1]
+  int rows;
+  int64_t tokens;
+  int heads, key_heads;
+  bool by_head;
+  float scale;
+  const float* slopes;  // [heads], may be null
+  void* output = nullptr;
+  float* log_sum_exp = nullptr;
+  const void* gradient = nullptr;  // backward only
+  void* dqkv = nullptr;
+};
+void row_attention(Type type, const RowAttention& arguments, cudaStream_t stream);
+void row_attention_backward(Type type, const RowAttention& arguments, cudaStream_t stream);
+
 // Rows are stride elements apart; the columns between vocabulary and the next multiple of 16 bytes
 // may be overwritten. scale may be null.
 void cross_entropy(Type type, void* logits, int64_t stride, const int64_t* labels,

@@ -1,0 +1,28 @@
+#pragma once
+// Attention on tensors without memory, part of counted.h's operations, and what both files share.
+#include <ATen/ATen.h>
+
+#include "tessera/ops/kernels.h"
+
+namespace tessera::ops::counted {
+
+inline bool is_16_bit(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+}
+
+inline at::Tensor empty_fp32(at::IntArrayRef shape, const at::Tensor& like) {
+  return at::empty(shape, like.options().dtype(at::kFloat));
+}
+
+AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                  const at::Tensor& attention_mask, const PackedRows& packed);
+at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
+                              const SelfAttention& attention, const at::Tensor& attention_mask,
+                              const AttentionOutput& forward, const PackedRows& packed);
+bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
+                          const at::Tensor& attention_mask, const PackedRows& packed);
+at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes);
+
+}  // namespace tessera::ops::counted

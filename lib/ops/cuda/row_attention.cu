@@ -1,0 +1,124 @@
+// Attention inside packed rows, of which a block has a tile of 64 queries: no query meets a key of
+// another row, so the work grows with the rows' lengths and not with those of the sequences they
+// share. The softmax is computed on the way (Milakov, Gimelshein 2018; Dao 2023).
+#include "lib/ops/cuda/row_attention.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+// Blocks of a multiprocessor that have registers enough.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr int kBlocks = 5;
+#else
+constexpr int kBlocks = 4;
+#endif
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAttention a) {
+  extern __shared__ Tile tiles[];
+  Place place = find_place(a);
+  if (place.length == 0) return;
+  place.tile = place.tiles - 1 - place.tile;  // those with most keys first
+  const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Columns columns(a, head, head / (a.heads / a.key_heads));
+  const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
+  const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
+  const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
+
+  const auto load = [&](int tile) {
+    Tile* pair = tiles + 1 + 2 * (tile % 2);
+    const T* from = row + int64_t(tile) * kTile * columns.stride;
+    load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
+    load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
+    __pipeline_commit();
+  };
+  load_tile(tiles[0], row + first_query * columns.stride + columns.q, columns.stride, queries);
+  load(0);
+  Accumulator output;
+  output.clear();
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  for (int tile = 0; tile <= place.tile; ++tile) {
+    if (tile < place.tile) load(tile + 1);
+    __pipeline_wait_prior(tile < place.tile ? 1 : 0);
+    publish_tiles();
+    __syncthreads();
+    const Tile* pair = tiles + 1 + 2 * (tile % 2);
+    Accumulator scores;
+    begin_products();
+    multiply_transposed<T>(scores, tiles[0], pair[0]);
+    commit_products();
+    wait_for_products<0>();
+    take(scores);
+    const float bias = slope * float((tile - place.tile) * kTile + 2 * (lane % 4));
+    float highest[2] = {maximum[0], maximum[1]};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores.x[j][i] = scores.x[j][i] * scale + (bias + slope * float(8 * j + i % 2));
+      }
+    }
+    if (tile == place.tile) hide_later_keys(scores);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        highest[half] =
+            fmaxf(highest[half], fmaxf(scores.x[j][2 * half], scores.x[j][2 * half + 1]));
+      }
+      highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffU, highest[half], 1));
+      highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffU, highest[half], 2));
+      const float factor = power_of_two(maximum[half] - highest[half]);
+      maximum[half] = highest[half], sum[half] *= factor;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        output.x[j][2 * half] *= factor, output.x[j][2 * half + 1] *= factor;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores.x[j][i] = power_of_two(scores.x[j][i] - maximum[i / 2]);
+        sum[i / 2] += scores.x[j][i];
+      }
+    }
+    const Operand p = to_operand<T>(scores);
+    begin_products();
+    multiply<T>(output, p, pair[1]);
+    commit_products();
+    wait_for_products<0>();
+    take(output);
+    __syncthreads();
+  }
+  if (16 * warp >= queries) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sum[half] += __shfl_xor_sync(0xffffffffU, sum[half], 1);
+    sum[half] += __shfl_xor_sync(0xffffffffU, sum[half], 2);
+    const int query = 16 * warp + lane / 4 + 8 * half;
+    if (lane % 4 == 0 && query < queries) {
+      a.log_sum_exp[head * a.tokens + place.first_token + first_query + query] =
+          maximum[half] + __log2f(sum[half]);
+    }
+    const float factor = 1.0F / sum[half];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      output.x[j][2 * half] *= factor, output.x[j][2 * half + 1] *= factor;
+    }
+  }
+  const int64_t stride = int64_t(a.heads) * kHead;
+  store_rows(tiles[0], output, 1.0F,
+             static_cast<T*>(a.output) + (place.first_token + first_query) * stride + head * kHead,
+             stride, queries);
+}
+
+}  // namespace
+
+void row_attention(Type type, const RowAttention& a, cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    launch<row_attention_kernel<typename decltype(tag)::type>>(a, 5, 1, stream);
+  });
+}
+
+}  // namespace tessera::ops::cuda

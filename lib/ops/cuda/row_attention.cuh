@@ -1,0 +1,120 @@
+#pragma once
+// What the kernels of attention row by row share.
+#include <cuda_pipeline_primitives.h>
+
+#include <atomic>
+
+#include "lib/ops/cuda/dispatch.cuh"
+#include "lib/ops/cuda/matrix.cuh"
+
+namespace tessera::ops::cuda {
+
+constexpr int kHead = kRowAttentionHead;
+static_assert(kHead == kTile);
+constexpr float kLog2E = 1.4426950408889634F;
+
+// What a block works on: one tile of one row.
+struct Place {
+  int tile, tiles;      // of the row
+  int64_t first_token;  // of the row
+  int length;           // of the row; 0: nothing to do
+};
+
+// Row r has the slots from offsets[r] / 64 + r on, at least as many as it has tiles.
+__device__ __forceinline__ Place find_place(const RowAttention& a) {
+  const int slot = blockIdx.x, lane = threadIdx.x % 32;
+  int row = 0, step = 1;
+  while (step * 32 < a.rows) step *= 32;
+  for (;; step /= 32) {
+    const int other = row + lane * step, known = min(other, a.rows - 1);
+    const int first = __ldg(a.offsets + known), end = __ldg(a.offsets + known + 1);
+    const bool before = other < a.rows && first / kTile + other <= slot;
+    const int last = __popc(__ballot_sync(0xffffffffU, before)) - 1;
+    row += last * step;
+    if (step > 1) continue;
+    Place place;
+    place.first_token = __shfl_sync(0xffffffffU, first, last);
+    const int length = __shfl_sync(0xffffffffU, end, last) - int(place.first_token);
+    place.tile = slot - (int(place.first_token) / kTile + row);
+    place.tiles = (length + kTile - 1) / kTile;
+    place.length = place.tile < place.tiles ? length : 0;
+    return place;
+  }
+}
+
+// Where heads' columns are, in elements from a token's first.
+struct Columns {
+  int64_t stride;  // of tokens
+  int q, k, v;
+  __device__ Columns(const RowAttention& a, int head, int key_head) {
+    stride = int64_t(a.heads + 2 * a.key_heads) * kHead;
+    q = (a.by_head ? 3 * head : head) * kHead;
+    k = (a.by_head ? 3 * head + 1 : a.heads + key_head) * kHead;
+    v = (a.by_head ? 3 * head + 2 : a.heads + a.key_heads + key_head) * kHead;
+  }
+};
+
+// Copies a tile of rows; those behind the last are zeros. The caller commits and waits.
+template <typename T>
+__device__ __forceinline__ void load_tile(Tile& to, const T* from, int64_t stride, int rows) {
+#pragma unroll
+  for (int i = 0; i < kTile * 8 / kThreads; ++i) {
+    const int row = i * (kThreads / 8) + threadIdx.x / 8, chunk = threadIdx.x % 8;
+    const bool inside = row < rows;
+    __pipeline_memcpy_async(to.at(row, chunk), from + (inside ? row : 0) * stride + 8 * chunk, 16,
+                            inside ? 0 : 16);
+  }
+}
+
+// The warp's 16 rows of the result, by way of its rows of a tile that no other warp uses any more.
+template <typename T>
+__device__ __forceinline__ void store_rows(Tile& by, const Accumulator& c, float factor, T* to,
+                                           int64_t stride, int rows) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      char* slot = static_cast<char*>(by.at(16 * warp + 8 * half + lane / 4, j));
+      reinterpret_cast<uint32_t*>(slot)[lane % 4] =
+          pack_two<T>(c.x[j][2 * half] * factor, c.x[j][2 * half + 1] * factor);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = 16 * warp + 4 * i + lane / 8, chunk = lane % 8;
+    if (row >= rows) continue;
+    *reinterpret_cast<uint4*>(to + row * stride + 8 * chunk) =
+        *static_cast<const uint4*>(by.at(row, chunk));
+  }
+}
+
+// Scores of the queries and keys of one tile, [queries, keys].
+__device__ __forceinline__ void hide_later_keys(Accumulator& scores) {
+  const int query = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (8 * j + threadIdx.x % 4 * 2 + i % 2 > query + i / 2 * 8) scores.x[j][i] = -INFINITY;
+    }
+  }
+}
+
+// More shared memory than a kernel has by itself is allowed once for each device.
+template <auto* kKernel>
+void launch(const RowAttention& a, int tiles, int kinds, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  const int bytes = tiles * int(sizeof(Tile));
+  int device = 0;
+  cudaGetDevice(&device);
+  if ((allowed >> device % 64 & 1) == 0) {
+    cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    allowed |= uint64_t(1) << device % 64;
+  }
+  const dim3 grid(unsigned(a.tokens / kTile + a.rows), unsigned(a.heads), unsigned(kinds));
+  kKernel<<<grid, kThreads, bytes, stream>>>(a);
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,246 @@
+// Backward of attention inside packed rows: forms the probabilities anew from their logarithm.
+// Gradients of queries and those of keys and values are the work of different blocks, of which each
+// has a tile of 64 tokens. Both form the probabilities; nothing is added up between blocks, so
+// results repeat bit for bit.
+#include "lib/ops/cuda/row_attention.cuh"
+
+namespace tessera::ops::cuda {
+namespace {
+
+// Blocks of a multiprocessor that have registers enough.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr int kBlocks = 3;
+#else
+constexpr int kBlocks = 2;
+#endif
+
+// Scores of the queries and keys of one tile, [keys, queries].
+__device__ __forceinline__ void hide_from_earlier_queries(Accumulator& scores) {
+  const int key = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (key + i / 2 * 8 > 8 * j + threadIdx.x % 4 * 2 + i % 2) scores.x[j][i] = -INFINITY;
+    }
+  }
+}
+
+// Gradients of a tile's queries.
+template <typename T>
+__device__ __forceinline__ void backward_queries(const RowAttention& a, Place place, Tile* tiles) {
+  place.tile = place.tiles - 1 - place.tile;
+  const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Columns columns(a, head, head / (a.heads / a.key_heads));
+  const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
+  const int64_t width = int64_t(a.heads) * kHead;
+  const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
+  const int64_t rows_before = (place.first_token + first_query) * width + head * kHead;
+  const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
+
+  Tile &q = tiles[4], &gradient = tiles[5];
+  const auto load = [&](int tile) {
+    Tile* pair = tiles + 2 * (tile % 2);
+    const T* from = row + int64_t(tile) * kTile * columns.stride;
+    load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
+    load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
+    __pipeline_commit();
+  };
+  load_tile(q, row + first_query * columns.stride + columns.q, columns.stride, queries);
+  load_tile(gradient, static_cast<const T*>(a.gradient) + rows_before, width, queries);
+  load_tile(tiles[2], static_cast<const T*>(a.output) + rows_before, width, queries);
+  __pipeline_commit();
+  load(0);
+  float log_sum[2], delta[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int query = 16 * warp + lane / 4 + 8 * half;
+    log_sum[half] = query < queries
+                        ? a.log_sum_exp[head * a.tokens + place.first_token + first_query + query]
+                        : INFINITY;
+  }
+  __pipeline_wait_prior(1);
+  __syncthreads();
+  {
+    // Thread 2 i has row i's.
+    const float own = half_row_product<T>(gradient, tiles[2], threadIdx.x / 2, threadIdx.x % 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      delta[half] = __shfl_sync(0xffffffffU, own, 2 * (lane / 4 + 8 * half));
+    }
+  }
+  __syncthreads();
+  Accumulator dq;
+  dq.clear();
+  for (int tile = 0; tile <= place.tile; ++tile) {
+    if (tile < place.tile) load(tile + 1);
+    __pipeline_wait_prior(tile < place.tile ? 1 : 0);
+    publish_tiles();
+    __syncthreads();
+    const Tile* pair = tiles + 2 * (tile % 2);
+    Accumulator scores, dp;
+    begin_products();
+    multiply_transposed<T>(scores, q, pair[0]);
+    commit_products();
+    multiply_transposed<T>(dp, gradient, pair[1]);
+    commit_products();
+    wait_for_products<1>();
+    take(scores);
+    const float bias = slope * float((tile - place.tile) * kTile + 2 * (lane % 4));
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores.x[j][i] =
+            scores.x[j][i] * scale + ((bias + slope * float(8 * j + i % 2)) - log_sum[i / 2]);
+      }
+    }
+    if (tile == place.tile) hide_later_keys(scores);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores.x[j][i] = power_of_two(scores.x[j][i]);
+    }
+    wait_for_products<0>();
+    take(dp);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores.x[j][i] *= dp.x[j][i] - delta[i / 2];
+    }
+    const Operand ds = to_operand<T>(scores);
+    begin_products();
+    multiply<T>(dq, ds, pair[0]);
+    commit_products();
+    wait_for_products<0>();
+    take(dq);
+    __syncthreads();
+  }
+  if (16 * warp >= queries) return;
+  store_rows(
+      tiles[0], dq, a.scale,
+      static_cast<T*>(a.dqkv) + (place.first_token + first_query) * columns.stride + columns.q,
+      columns.stride, queries);
+}
+
+// Gradients of a tile's keys and values, by all query heads that read them.
+template <typename T>
+__device__ __forceinline__ void backward_keys(const RowAttention& a, const Place& place,
+                                              Tile* tiles, float (*sums)[kTile]) {
+  const int key_head = blockIdx.y, group = a.heads / a.key_heads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Columns columns(a, key_head, key_head);
+  const T* row = static_cast<const T*>(a.qkv) + place.first_token * columns.stride;
+  const int64_t width = int64_t(a.heads) * kHead;
+  const int first_key = place.tile * kTile, keys = min(kTile, place.length - first_key);
+  const float scale = a.scale * kLog2E;
+  const int tiles_each = place.tiles - place.tile, count = group * tiles_each;
+
+  const auto load = [&](int i) {
+    Tile* triple = tiles + 3 * (i % 2);
+    const int head = key_head * group + i / tiles_each;
+    const int first = (place.tile + i % tiles_each) * kTile, rows = place.length - first;
+    const int64_t at = (place.first_token + first) * width + head * kHead;
+    load_tile(triple[0], row + first * columns.stride + Columns(a, head, key_head).q,
+              columns.stride, rows);
+    load_tile(triple[1], static_cast<const T*>(a.gradient) + at, width, rows);
+    load_tile(triple[2], static_cast<const T*>(a.output) + at, width, rows);
+    __pipeline_commit();
+  };
+  const Tile &k = tiles[6], &v = tiles[7];
+  load_tile(tiles[6], row + first_key * columns.stride + columns.k, columns.stride, keys);
+  load_tile(tiles[7], row + first_key * columns.stride + columns.v, columns.stride, keys);
+  load(0);
+  Accumulator dk, dv;
+  dk.clear(), dv.clear();
+  for (int i = 0; i < count; ++i) {
+    const int head = key_head * group + i / tiles_each, tile = place.tile + i % tiles_each;
+    const float slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
+    const int queries = min(kTile, place.length - tile * kTile);
+    const Tile* triple = tiles + 3 * (i % 2);
+    if (i + 1 < count) load(i + 1);
+    const int query = threadIdx.x / 2;
+    const float log_sum =
+        query < queries && threadIdx.x % 2 == 0
+            ? a.log_sum_exp[head * a.tokens + place.first_token + tile * kTile + query]
+            : INFINITY;
+    __pipeline_wait_prior(i + 1 < count ? 1 : 0);
+    publish_tiles();
+    __syncthreads();
+    Accumulator scores, dp;
+    begin_products();
+    multiply_transposed<T>(scores, k, triple[0]);
+    commit_products();
+    multiply_transposed<T>(dp, v, triple[1]);
+    commit_products();
+    const float delta = half_row_product<T>(triple[1], triple[2], query, threadIdx.x % 2);
+    if (threadIdx.x % 2 == 0) sums[0][query] = log_sum, sums[1][query] = delta;
+    __syncthreads();
+    wait_for_products<1>();
+    take(scores);
+    const float from = float((place.tile - tile) * kTile + 16 * warp + lane / 4);
+    const float bias[2] = {slope * from, slope * (from + 8)};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 log_sums = *reinterpret_cast<const float2*>(&sums[0][8 * j + 2 * (lane % 4)]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        scores.x[j][e] = scores.x[j][e] * scale + (bias[e / 2] - (e % 2 ? log_sums.y : log_sums.x));
+      }
+    }
+    if (tile == place.tile) hide_from_earlier_queries(scores);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores.x[j][e] = power_of_two(scores.x[j][e]);
+    }
+    const Operand p = to_operand<T>(scores);
+    wait_for_products<0>();
+    take(dp);
+    begin_products();
+    multiply<T>(dv, p, triple[1]);
+    commit_products();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 deltas = *reinterpret_cast<const float2*>(&sums[1][8 * j + 2 * (lane % 4)]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        dp.x[j][e] = scores.x[j][e] * (dp.x[j][e] - (e % 2 ? deltas.y : deltas.x));
+      }
+    }
+    const Operand ds = to_operand<T>(dp);
+    begin_products();
+    multiply<T>(dk, ds, triple[0]);
+    commit_products();
+    wait_for_products<0>();
+    take(dv), take(dk);
+    __syncthreads();
+  }
+  if (16 * warp >= keys) return;
+  T* to = static_cast<T*>(a.dqkv) + (place.first_token + first_key) * columns.stride;
+  store_rows(tiles[0], dk, a.scale, to + columns.k, columns.stride, keys);
+  store_rows(tiles[1], dv, 1.0F, to + columns.v, columns.stride, keys);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBlocks) row_attention_backward_kernel(RowAttention a) {
+  extern __shared__ Tile tiles[];
+  __shared__ float sums[2][kTile];
+  const Place place = find_place(a);
+  if (place.length == 0) return;
+  if (blockIdx.z == 0) {
+    if (blockIdx.y < a.key_heads) backward_keys<T>(a, place, tiles, sums);
+  } else {
+    backward_queries<T>(a, place, tiles);
+  }
+}
+
+}  // namespace
+
+void row_attention_backward(Type type, const RowAttention& a, cudaStream_t stream) {
+  with_16_bit_type(type, [&](auto tag) {
+    launch<row_attention_backward_kernel<typename decltype(tag)::type>>(a, 8, 2, stream);
+  });
+}
+
+}  // namespace tessera::ops::cuda
