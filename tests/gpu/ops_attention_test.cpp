@@ -221,11 +221,11 @@ TEST_CASE("attention row by row repeats its bits, and passes on what is not fini
     CHECK(again.output.equal(forward.output));
     CHECK(backward(again).equal(dqkv));
   }
-  // Token 200 is in the second row: from it on the row's outputs are lost, no other's.
+  // Token 200 is in the second row: no other row's outputs are lost.
   qkv[0][200].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor lost =
       ops::attention_forward(qkv, attention, {}, packed).output.isnan()[0].any(1);
   CHECK(lost.narrow(0, 200, 150).all().item<bool>());
-  CHECK_FALSE(lost.narrow(0, 0, 200).any().item<bool>());
+  CHECK_FALSE(lost.narrow(0, 0, 150).any().item<bool>());
   CHECK_FALSE(lost.narrow(0, 350, 70).any().item<bool>());
 }

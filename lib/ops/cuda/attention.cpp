@@ -92,7 +92,8 @@ AttentionOutput row_forward(const at::Tensor& qkv, const SelfAttention& attentio
   RowAttention a = row_arguments(qkv, attention, packed);
   const int64_t columns = attention.heads * kRowAttentionHead;
   const at::Tensor output = empty({qkv.size(0), qkv.size(1), columns}, qkv, qkv.scalar_type());
-  const at::Tensor log_sum_exp = empty({attention.heads, a.tokens}, qkv, at::kFloat);
+  const at::Tensor log_sum_exp =
+      empty({qkv.size(0), attention.heads, qkv.size(1)}, qkv, at::kFloat);
   clear_spare_rows(output, a.tokens);
   a.output = output.data_ptr(), a.log_sum_exp = static_cast<float*>(log_sum_exp.data_ptr());
   row_attention(type_of(qkv), a, stream());

@@ -54,16 +54,23 @@ __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* r
 }
 
 template <typename T>
-__device__ __forceinline__ uint32_t pack_two(float low, float high);
-template <>
-__device__ __forceinline__ uint32_t pack_two<Bfloat16>(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
+__device__ __forceinline__ uint32_t pack_two(float low, float high) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
 }
-template <>
-__device__ __forceinline__ uint32_t pack_two<Half>(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
+
+template <typename T>
+__device__ __forceinline__ float2 unpack_two(uint32_t pair) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
+  } else {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  }
 }
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -255,16 +262,8 @@ __device__ __forceinline__ void multiply(Accumulator& c, const Operand& a, const
 #endif
 
 template <typename T>
-__device__ __forceinline__ float product_of_two(uint32_t a, uint32_t b);
-template <>
-__device__ __forceinline__ float product_of_two<Bfloat16>(uint32_t a, uint32_t b) {
-  return __uint_as_float(a << 16) * __uint_as_float(b << 16) +
-         __uint_as_float(a & 0xffff0000U) * __uint_as_float(b & 0xffff0000U);
-}
-template <>
-__device__ __forceinline__ float product_of_two<Half>(uint32_t a, uint32_t b) {
-  const float2 x = __half22float2(*reinterpret_cast<const __half2*>(&a));
-  const float2 y = __half22float2(*reinterpret_cast<const __half2*>(&b));
+__device__ __forceinline__ float product_of_two(uint32_t a, uint32_t b) {
+  const float2 x = unpack_two<T>(a), y = unpack_two<T>(b);
   return x.x * y.x + x.y * y.y;
 }
 

@@ -171,12 +171,10 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     begin_products();
     multiply_transposed<T>(scores, k, triple[0]);
     commit_products();
-    multiply_transposed<T>(dp, v, triple[1]);
-    commit_products();
     const float delta = half_row_product<T>(triple[1], triple[2], query, threadIdx.x % 2);
     if (threadIdx.x % 2 == 0) sums[0][query] = log_sum, sums[1][query] = delta;
     __syncthreads();
-    wait_for_products<1>();
+    wait_for_products<0>();
     take(scores);
     const float from = float((place.tile - tile) * kTile + 16 * warp + lane / 4);
     const float bias[2] = {slope * from, slope * (from + 8)};
@@ -194,18 +192,23 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
 #pragma unroll
       for (int e = 0; e < 4; ++e) scores.x[j][e] = power_of_two(scores.x[j][e]);
     }
+    // From here on they are 16-bit, so that registers suffice for three blocks.
     const Operand p = to_operand<T>(scores);
-    wait_for_products<0>();
-    take(dp);
     begin_products();
+    multiply_transposed<T>(dp, v, triple[1]);
+    commit_products();
     multiply<T>(dv, p, triple[1]);
     commit_products();
+    wait_for_products<1>();
+    take(dp);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float2 deltas = *reinterpret_cast<const float2*>(&sums[1][8 * j + 2 * (lane % 4)]);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        dp.x[j][e] = scores.x[j][e] * (dp.x[j][e] - (e % 2 ? deltas.y : deltas.x));
+      for (int half = 0; half < 2; ++half) {
+        const float2 pair = unpack_two<T>(p.x[j / 2][j % 2 * 2 + half]);
+        float &first = dp.x[j][2 * half], &second = dp.x[j][2 * half + 1];
+        first = pair.x * (first - deltas.x), second = pair.y * (second - deltas.y);
       }
     }
     const Operand ds = to_operand<T>(dp);
