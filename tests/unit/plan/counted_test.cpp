@@ -1,7 +1,13 @@
 // Operations that stand for the CPU's in a plan: they give and take what the CPU's do.
+#include <ATen/ATen.h>
+
 #include <cstdlib>
+#include <numeric>
 
 #include "tessera/core/device.h"
+#include "tessera/core/meta.h"
+#include "tessera/core/micro_batch.h"
+#include "tessera/ops/kernels.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/plan/counted_cases.h"
 
@@ -52,4 +58,34 @@ TEST_CASE("sums of many rows take on a GPU what LibTorch shares between its bloc
     ++found;
   }
   CHECK(found == 4);
+}
+
+TEST_CASE("packed rows in heads of 64 are attended to one by one on a GPU, where that is faster") {
+  const MetaStandsFor stands(at::kCUDA);
+  const auto by_sequence = [](std::vector<int64_t> lengths, int64_t d, at::ScalarType type,
+                              double dropout = 0) {
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const at::Tensor x = at::empty({1, tokens, 8}, at::TensorOptions(at::kMeta).dtype(type));
+    ops::SelfAttention attention{.heads = 2, .key_heads = 2};
+    attention.dropout.probability = dropout;
+    return ops::attends_to_sequences(x, attention, d, {}, make_packed_rows(lengths, tokens));
+  };
+  CHECK_FALSE(by_sequence({1024, 3}, 64, at::kBFloat16));
+  CHECK_FALSE(by_sequence({1024, 3}, 64, at::kHalf));
+  CHECK(by_sequence({1025, 3}, 64, at::kBFloat16));
+  CHECK(by_sequence({100, 3}, 80, at::kBFloat16));
+  CHECK_FALSE(by_sequence({100, 3}, 64, at::kFloat));  // the reference
+  CHECK_FALSE(by_sequence({100, 3}, 64, at::kHalf, 0.1));
+}
+
+TEST_CASE("attention to packed rows one by one takes nothing beside its gradient on a GPU") {
+  int found = 0;
+  for (const CountedCase& test : counted_cases(at::kBFloat16)) {
+    if (test.name.find("attention, packed, backward") == std::string::npos) continue;
+    const Taken plan = counted(test, at::kCUDA);
+    INFO(test.name << ": " << plan.kept << " kept, most " << plan.most);
+    CHECK((plan.most == plan.kept) == (test.name.find("x64") != std::string::npos));
+    ++found;
+  }
+  CHECK(found == 5);
 }
