@@ -109,11 +109,10 @@ struct CachedAttention {
 };
 void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_t stream);
 
-// Causal attention inside rows that lie end to end, with heads of kRowAttentionHead columns (its
-// note is in lib/ops/packed.h). Layouts of qkv and dqkv [tokens, (heads + 2 key_heads) d] as
-// ops::SelfAttention's; output, gradient [tokens, heads d]. log_sum_exp fp32 [heads, tokens], to
-// the base 2 and of scores with a bias that counts from the first query of each 64 of a row;
-// backward reads it.
+// Causal attention inside rows that lie end to end, where attends_by_row() of lib/ops/packed.h says
+// so. Layouts of qkv and dqkv [tokens, (heads + 2 key_heads) d] are ops::SelfAttention's; output,
+// gradient [tokens, heads d]. log_sum_exp fp32 [heads, tokens], to the base 2 and of scores with a
+// bias that counts from the first query of each 64 of a row; backward reads it.
 constexpr int kRowAttentionHead = 64;
 struct RowAttention {
   const void* qkv;
