@@ -137,8 +137,7 @@ void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
                    dy = make.draw({s.batch, s.sequence, s.hidden()});
   const auto mine = ops::attention_forward(qkv, attention, {}, packed);
   const auto theirs = ops::reference::attention_forward(qkv, attention, {}, packed);
-  double pairs = double(s.rows()) * double(s.sequence);
-  if (packed.defined()) pairs = 0;
+  double pairs = packed.defined() ? 0 : double(s.rows()) * double(s.sequence);
   for (const int64_t length : packed.lengths) pairs += double(length * length);
   const double flops = 2.0 * pairs * double(s.hidden());  // causal: half of the square
   cases.push_back({name + "_forward", 0, flops,

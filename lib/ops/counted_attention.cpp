@@ -100,10 +100,6 @@ at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at:
 namespace counted {
 namespace {
 
-int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) {
-  return qkv.size(2) / (attention.heads + 2 * attention.key_heads);
-}
-
 bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
   const int64_t d = head_size(qkv, attention);
   if (!is_16_bit(qkv) || mask.defined() || d % 8 != 0) return false;

@@ -1,5 +1,5 @@
 #pragma once
-// What operations on packed rows share.
+// What operations on packed rows and attention to them share.
 #include <ATen/ATen.h>
 
 #include "tessera/core/error.h"
@@ -33,12 +33,19 @@ inline at::Tensor given_tokens(const at::Tensor& x, at::IntArrayRef tokens) {
       .view({tokens[0], tokens[1], x.size(2)});
 }
 
-// Whether GPUs attend to packed rows one by one: heads of 64 in 16 bits, and rows that are short,
-// for longer ones whole sequences are faster.
+// Of qkv [batch, sequence, (heads + 2 key_heads) d]: d.
+inline int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) {
+  return qkv.size(2) / (attention.heads + 2 * attention.key_heads);
+}
+
+constexpr int64_t kHeadByRow = 64;
+
+// Whether GPUs attend to packed rows one by one: heads of kHeadByRow in 16 bits, and rows that are
+// short, for longer ones whole sequences are faster.
 inline bool attends_by_row(at::ScalarType type, const SelfAttention& attention, int64_t d,
                            const PackedRows& packed) {
-  constexpr int64_t kHead = 64, kLongestRow = 1024;
-  return packed.defined() && !attention.dropout.on() && d == kHead &&
+  constexpr int64_t kLongestRow = 1024;
+  return packed.defined() && !attention.dropout.on() && d == kHeadByRow &&
          (type == at::kBFloat16 || type == at::kHalf) && packed.longest() <= kLongestRow;
 }
 

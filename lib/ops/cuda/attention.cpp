@@ -11,6 +11,8 @@
 namespace tessera::ops::cuda {
 namespace {
 
+static_assert(kRowAttentionHead == kHeadByRow);
+
 AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
                         const PackedRows& packed, int64_t d) {
   const bool by_sequence = packed.defined();
@@ -28,8 +30,7 @@ AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
 
 AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
                         const PackedRows& packed) {
-  return shape_of(qkv, attention, packed,
-                  qkv.size(2) / (attention.heads + 2 * attention.key_heads));
+  return shape_of(qkv, attention, packed, head_size(qkv, attention));
 }
 
 bool has_fit_slopes(const SelfAttention& attention) {
@@ -62,8 +63,7 @@ at::Tensor in_sequences(const at::Tensor& x, const PackedRows& packed) {
 }
 
 bool fits_rows(const at::Tensor& qkv, const SelfAttention& attention, const PackedRows& packed) {
-  const int64_t d = qkv.size(2) / (attention.heads + 2 * attention.key_heads);
-  return attends_by_row(qkv.scalar_type(), attention, d, packed) &&
+  return attends_by_row(qkv.scalar_type(), attention, head_size(qkv, attention), packed) &&
          fits(qkv.scalar_type(), {qkv}) && has_fit_slopes(attention);
 }
 
@@ -117,7 +117,7 @@ at::Tensor row_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 }
 
 bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
-  const int64_t d = qkv.size(2) / (attention.heads + 2 * attention.key_heads);
+  const int64_t d = head_size(qkv, attention);
   return attention.dropout.on() && !mask.defined() && !attention.slopes.defined() &&
          fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 && d % 8 == 0 && d <= 256;
 }

@@ -42,17 +42,6 @@ struct Accumulator {
   }
 };
 
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row)));
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row)));
-}
-
 template <typename T>
 __device__ __forceinline__ uint32_t pack_two(float low, float high) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
@@ -79,16 +68,6 @@ __device__ __forceinline__ float power_of_two(float x) {
   return result;
 }
 
-__device__ __forceinline__ Operand load_operand(const Tile& tile, int first_row) {
-  const int lane = threadIdx.x % 32;
-  Operand result;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    load_matrices(result.x[k], tile.at(first_row + lane % 16, 2 * k + lane / 16));
-  }
-  return result;
-}
-
 template <typename T>
 __device__ __forceinline__ Operand to_operand(const Accumulator& c) {
   Operand result;
@@ -106,6 +85,8 @@ __device__ __forceinline__ Operand to_operand(const Accumulator& c) {
 // warps' instructions run beside what follows them (wgmma, which reads its right factor from shared
 // memory), elsewhere each is over when its call is.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr bool kProductsRunBeside = true;
 
 // What threads wrote to shared memory is seen by products after the next barrier.
 __device__ __forceinline__ void publish_tiles() { fence_bulk_copies(); }
@@ -201,6 +182,29 @@ __device__ __forceinline__ void multiply(Accumulator& c, const Operand& a, const
 }
 
 #else
+
+constexpr bool kProductsRunBeside = false;
+
+__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row)));
+}
+
+__device__ __forceinline__ Operand load_operand(const Tile& tile, int first_row) {
+  const int lane = threadIdx.x % 32;
+  Operand result;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    load_matrices(result.x[k], tile.at(first_row + lane % 16, 2 * k + lane / 16));
+  }
+  return result;
+}
 
 __device__ __forceinline__ void publish_tiles() {}
 __device__ __forceinline__ void begin_products() {}

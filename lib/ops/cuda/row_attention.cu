@@ -7,11 +7,7 @@ namespace tessera::ops::cuda {
 namespace {
 
 // Blocks of a multiprocessor that have registers enough.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr int kBlocks = 5;
-#else
-constexpr int kBlocks = 4;
-#endif
+constexpr int kBlocks = kProductsRunBeside ? 5 : 4;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAttention a) {
@@ -25,12 +21,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
   const int first_query = place.tile * kTile, queries = min(kTile, place.length - first_query);
   const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
 
+  const auto pair_of = [&](int tile) { return tiles + 1 + 2 * (tile % 2); };
   const auto load = [&](int tile) {
-    Tile* pair = tiles + 1 + 2 * (tile % 2);
-    const T* from = row + int64_t(tile) * kTile * columns.stride;
-    load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
-    load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
-    __pipeline_commit();
+    load_keys_and_values(pair_of(tile), row, columns, place, tile);
   };
   load_tile(tiles[0], row + first_query * columns.stride + columns.q, columns.stride, queries);
   load(0);
@@ -42,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
     __pipeline_wait_prior(tile < place.tile ? 1 : 0);
     publish_tiles();
     __syncthreads();
-    const Tile* pair = tiles + 1 + 2 * (tile % 2);
+    const Tile* pair = pair_of(tile);
     Accumulator scores;
     begin_products();
     multiply_transposed<T>(scores, tiles[0], pair[0]);
@@ -58,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) row_attention_kernel(RowAtt
         scores.x[j][i] = scores.x[j][i] * scale + (bias + slope * float(8 * j + i % 2));
       }
     }
-    if (tile == place.tile) hide_later_keys(scores);
+    if (tile == place.tile) hide_later_keys</*kByKey=*/false>(scores);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll

@@ -66,6 +66,17 @@ __device__ __forceinline__ void load_tile(Tile& to, const T* from, int64_t strid
   }
 }
 
+// Keys and values of a tile of the row that begins at `row`, as one group of copies.
+template <typename T>
+__device__ __forceinline__ void load_keys_and_values(Tile* pair, const T* row,
+                                                     const Columns& columns, const Place& place,
+                                                     int tile) {
+  const T* from = row + int64_t(tile) * kTile * columns.stride;
+  load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
+  load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
+  __pipeline_commit();
+}
+
 // The warp's 16 rows of the result, by way of its rows of a tile that no other warp uses any more.
 template <typename T>
 __device__ __forceinline__ void store_rows(Tile& by, const Accumulator& c, float factor, T* to,
@@ -90,14 +101,16 @@ __device__ __forceinline__ void store_rows(Tile& by, const Accumulator& c, float
   }
 }
 
-// Scores of the queries and keys of one tile, [queries, keys].
+// Scores of the queries and keys of one tile: [keys, queries] with kByKey, else [queries, keys].
+template <bool kByKey>
 __device__ __forceinline__ void hide_later_keys(Accumulator& scores) {
-  const int query = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  const int first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (8 * j + threadIdx.x % 4 * 2 + i % 2 > query + i / 2 * 8) scores.x[j][i] = -INFINITY;
+      const int row = first + i / 2 * 8, column = 8 * j + threadIdx.x % 4 * 2 + i % 2;
+      if (kByKey ? row > column : column > row) scores.x[j][i] = -INFINITY;
     }
   }
 }

@@ -8,23 +8,7 @@ namespace tessera::ops::cuda {
 namespace {
 
 // Blocks of a multiprocessor that have registers enough.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr int kBlocks = 3;
-#else
-constexpr int kBlocks = 2;
-#endif
-
-// Scores of the queries and keys of one tile, [keys, queries].
-__device__ __forceinline__ void hide_from_earlier_queries(Accumulator& scores) {
-  const int key = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (key + i / 2 * 8 > 8 * j + threadIdx.x % 4 * 2 + i % 2) scores.x[j][i] = -INFINITY;
-    }
-  }
-}
+constexpr int kBlocks = kProductsRunBeside ? 3 : 2;
 
 // Gradients of a tile's queries.
 template <typename T>
@@ -39,12 +23,9 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
   const float scale = a.scale * kLog2E, slope = a.slopes ? a.slopes[head] * kLog2E : 0.0F;
 
   Tile &q = tiles[4], &gradient = tiles[5];
+  const auto pair_of = [&](int tile) { return tiles + 2 * (tile % 2); };
   const auto load = [&](int tile) {
-    Tile* pair = tiles + 2 * (tile % 2);
-    const T* from = row + int64_t(tile) * kTile * columns.stride;
-    load_tile(pair[0], from + columns.k, columns.stride, place.length - tile * kTile);
-    load_tile(pair[1], from + columns.v, columns.stride, place.length - tile * kTile);
-    __pipeline_commit();
+    load_keys_and_values(pair_of(tile), row, columns, place, tile);
   };
   load_tile(q, row + first_query * columns.stride + columns.q, columns.stride, queries);
   load_tile(gradient, static_cast<const T*>(a.gradient) + rows_before, width, queries);
@@ -77,7 +58,7 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
     __pipeline_wait_prior(tile < place.tile ? 1 : 0);
     publish_tiles();
     __syncthreads();
-    const Tile* pair = tiles + 2 * (tile % 2);
+    const Tile* pair = pair_of(tile);
     Accumulator scores, dp;
     begin_products();
     multiply_transposed<T>(scores, q, pair[0]);
@@ -95,7 +76,7 @@ __device__ __forceinline__ void backward_queries(const RowAttention& a, Place pl
             scores.x[j][i] * scale + ((bias + slope * float(8 * j + i % 2)) - log_sum[i / 2]);
       }
     }
-    if (tile == place.tile) hide_later_keys(scores);
+    if (tile == place.tile) hide_later_keys</*kByKey=*/false>(scores);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -147,9 +128,9 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
     load_tile(triple[2], static_cast<const T*>(a.output) + at, width, rows);
     __pipeline_commit();
   };
-  const Tile &k = tiles[6], &v = tiles[7];
-  load_tile(tiles[6], row + first_key * columns.stride + columns.k, columns.stride, keys);
-  load_tile(tiles[7], row + first_key * columns.stride + columns.v, columns.stride, keys);
+  Tile &k = tiles[6], &v = tiles[7];
+  load_tile(k, row + first_key * columns.stride + columns.k, columns.stride, keys);
+  load_tile(v, row + first_key * columns.stride + columns.v, columns.stride, keys);
   load(0);
   Accumulator dk, dv;
   dk.clear(), dv.clear();
@@ -186,7 +167,7 @@ __device__ __forceinline__ void backward_keys(const RowAttention& a, const Place
         scores.x[j][e] = scores.x[j][e] * scale + (bias[e / 2] - (e % 2 ? log_sums.y : log_sums.x));
       }
     }
-    if (tile == place.tile) hide_from_earlier_queries(scores);
+    if (tile == place.tile) hide_later_keys</*kByKey=*/true>(scores);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
