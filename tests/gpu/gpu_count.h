@@ -1,15 +1,15 @@
 #pragma once
 // What a test that needs GPUs finds. TESSERA_GPUS: how many this host must have.
-#include <c10/cuda/CUDAFunctions.h>
-
 #include <cstdlib>
 #include <string>
+
+#include "tessera/core/device.h"
 
 namespace tessera::test {
 
 // What is missing for a test on this many GPUs; empty when nothing is.
 inline std::string missing_gpus(int count) {
-  const int found = c10::cuda::device_count();
+  const int found = gpu_count();
   if (found >= count) return "";
   return "this test needs " + std::to_string(count) + " CUDA GPU(s), this host shows " +
          std::to_string(found);

@@ -1,9 +1,9 @@
-#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <array>
 
 #include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
+#include "tests/gpu/allocator.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/models/decoder_cases.h"
 #include "tests/unit/ops/gradients.h"
@@ -164,7 +164,7 @@ TEST_CASE("fused blocks on the GPU keep activations where they are asked to") {
   const DecoderSizes sizes{768, 12, 4, 64, 3072};
   constexpr int64_t kTokens = 3 * 64;
   const auto allocated = [] {
-    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).allocated_bytes[0].current;
+    return test::gpu_memory().allocated_bytes[0].current;
   };
   for (DecoderCase test : decoder_cases(sizes)) {
     INFO(test.name);
@@ -208,7 +208,7 @@ TEST_CASE("a warm fused block asks the device for no memory") {
   const Tensors weights = make_weights(256, at::kBFloat16);
   const at::Tensor input = leaf(at::randn({2, 64, 256}, kOnGpu).to(at::kBFloat16));
   const auto segments = [] {
-    return c10::cuda::CUDACachingAllocator::getDeviceStats(0).segment[0].allocated;
+    return test::gpu_memory().segment[0].allocated;
   };
   for (int i = 0; i < 2; ++i) run(&bloom_block_fused, input, weights, 4, {}, false);
   const int64_t warm = segments();

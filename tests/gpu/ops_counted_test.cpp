@@ -1,8 +1,7 @@
 // Operations that stand for a GPU's in a plan: they give and take what the GPU's do.
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <cmath>
 
+#include "tests/gpu/allocator.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/plan/counted_cases.h"
 
@@ -13,14 +12,14 @@ namespace {
 
 // Bytes that were asked for, before the allocator rounds them.
 c10::CachingAllocator::Stat requested() {
-  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  const auto stats = test::gpu_memory();
   return stats.requested_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
 }
 
 Taken measured(const CountedCase& test) {
   const auto run = test.prepare(at::Device(at::kCUDA, 0));
   run();  // workspaces, plans
-  c10::cuda::CUDACachingAllocator::resetPeakStats(0);
+  test::gpu_allocator().resetPeakStats(0);
   const int64_t before = requested().current;
   const Tensors outputs = run();
   return {described(outputs), requested().current - before, requested().peak - before};

@@ -4,7 +4,6 @@
 // with the exit code of exhausted memory, and none may wait for a message that its own stage would
 // have to cause.
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include "tessera/core/device.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
+#include "tests/gpu/allocator.h"
 #include "tests/support/toy_models.h"
 
 namespace tessera {
@@ -44,7 +44,7 @@ void train(Communicator& world, int64_t room) {
   };
   for (int i = 0; i < 3; ++i) step();
   synchronize_device(world.device());
-  c10::cuda::CUDACachingAllocator::emptyCache();
+  test::gpu_allocator().emptyCache();
   const int64_t free = device_memory(world.device()).first;
   const at::Tensor hog = at::empty({std::max<int64_t>(0, free - room)},
                                    at::TensorOptions(at::kByte).device(world.device()));

@@ -30,8 +30,8 @@ SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 MAX_LINES = 400
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NCCL|MPI)", re.IGNORECASE)
-CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cub/|nccl|c10/cuda/|ATen/cuda/|torch/csrc/cuda)")
-KNOWS_CUDA = re.compile(r"^lib/(ops/cuda/|comm/nccl/|core/device_cuda)|^(tests|benchmarks)/")
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cub/|nccl|c10/cuda/|ATen/cuda/|torch/csrc/cuda|lib/ops/cuda/)")
+KNOWS_CUDA = re.compile(r"^lib/(ops/cuda/|comm/nccl/|core/device_cuda)|^(tests|benchmarks)/.*_cuda\.")
 KNOWS_NCCL = re.compile(r"^lib/comm/nccl/|^tests/")
 QUIET_TAG = re.compile(r'"[^"]*\[(\.|!hide|!mayfail)')  # Catch2 cases that are not run, or may fail
 KNOWS_MPI = re.compile(r"^lib/comm/(mpi|nccl)/|^tests/")
@@ -70,7 +70,7 @@ def check_include(path, name, public):
     if path.endswith((".cu", ".cuh")) and re.match(r"^(ATen|torch|c10)/", name):
         yield f"CUDA sources take raw pointers, sizes and a stream; they include no <{name}>"
     if CUDA_HEADER.match(name) and not KNOWS_CUDA.search(path):
-        yield f"only lib/ops/cuda, lib/comm/nccl and lib/core/device_cuda* may include <{name}>"
+        yield f"only lib/ops/cuda, lib/comm/nccl, lib/core/device_cuda* and *_cuda.* of tests may include <{name}>"
     if name == "nccl.h" and not KNOWS_NCCL.search(path):
         yield "only lib/comm/nccl may include <nccl.h>"
     if name == "mpi.h" and not KNOWS_MPI.search(path):

@@ -1,0 +1,15 @@
+#pragma once
+// LibTorch's allocator of the first GPU, as tests watch it. Needs no CUDA header, so that builds
+// without a toolkit compile the tests too.
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace tessera::test {
+
+inline c10::DeviceAllocator& gpu_allocator() { return *c10::getDeviceAllocator(at::kCUDA); }
+inline c10::CachingDeviceAllocator::DeviceStats gpu_memory() {
+  return gpu_allocator().getDeviceStats(0);
+}
+// The allocator may take this share of the first GPU's memory. Defined where CUDA is.
+void limit_gpu_memory(double share);
+
+}  // namespace tessera::test
