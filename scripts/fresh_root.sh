@@ -14,7 +14,9 @@ command -v debootstrap >/dev/null || die "needs debootstrap:  apt-get install de
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd) root=$folder/root
 rm -rf --one-file-system "$root"
-debootstrap --variant=minbase --include="$(sed -n 's/^A bare root needs \(.*\) first\.$/\1/p' README.md | tr -d '` ' )" bookworm "$root" >"$folder/debootstrap.log"
+first=$(sed -n 's/^Install `\(.*\)` first on a bare system\.$/\1/p' README.md)
+[[ -n $first ]] || die "README.md does not say what a bare system needs first"
+debootstrap --variant=minbase --include="${first// /,}" bookworm "$root" >"$folder/debootstrap.log"
 
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
   [[ ! -e $file ]] || install -D -m 644 "$file" "$root$file"
