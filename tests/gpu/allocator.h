@@ -9,7 +9,7 @@ inline c10::DeviceAllocator& gpu_allocator() { return *c10::getDeviceAllocator(a
 inline c10::CachingDeviceAllocator::DeviceStats gpu_memory() {
   return gpu_allocator().getDeviceStats(0);
 }
-// The allocator may take this share of the first GPU's memory. Defined where CUDA is.
-void limit_gpu_memory(double share);
+// The allocator may take this share of a GPU's memory. Defined where CUDA is.
+void limit_gpu_memory(double share, at::DeviceIndex gpu = 0);
 
 }  // namespace tessera::test

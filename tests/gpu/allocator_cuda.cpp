@@ -4,6 +4,8 @@
 
 namespace tessera::test {
 
-void limit_gpu_memory(double share) { c10::cuda::CUDACachingAllocator::setMemoryFraction(share, 0); }
+void limit_gpu_memory(double share, at::DeviceIndex gpu) {
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(share, gpu);
+}
 
 }  // namespace tessera::test
