@@ -76,6 +76,7 @@ struct ShardingStrategy::ModelInMaking {
 void ShardingStrategy::set_mesh(const DeviceMesh& mesh) {
   check(blocks_.empty() && &mesh.axis(Axis::kData) == &data_, ErrorCode::kInternal, name(),
         ": set_mesh() comes before attach(), with the mesh of the data axis");
+  mesh_ = &mesh;
   sharers_ = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kTensor);
   if (sharers_ > 1) world_ = &mesh.world();  // else the data axis, whose operations come in order
   sharer_ = mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kTensor) +

@@ -32,7 +32,7 @@ bool ShardingStrategy::continues_rows() const {
 // A step that takes one more token of rows is one of many, whose first has shown that the ranks
 // agree.
 void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batches) {
-  check(parameters_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
+  enter();
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
         ": a prediction without micro-batches");
   with_gradients_ = false;
@@ -44,6 +44,7 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
           ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "
           "goes on with them (Block::continues_rows); give whole rows");
   }
+  begin_call(StepOrder::Call::kEvaluation);
   const auto begun = [](const MicroBatch& batch) { return batch.so_far.begun(); };
   if (std::ranges::any_of(micro_batches_, begun)) return;
   exchange_counts();
@@ -53,6 +54,7 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
 void ShardingStrategy::finish_predictions() {
   micro_batches_.clear();
   if (counts_work_.pending()) check_agreement();
+  order_.end();
 }
 
 at::Tensor ShardingStrategy::forward_scores(const MicroBatchRun& run, const at::Tensor& hidden) {

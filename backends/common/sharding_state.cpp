@@ -57,7 +57,7 @@ std::vector<Communicator*> of_several(std::initializer_list<Communicator*> axes)
 }  // namespace
 
 std::vector<StateTensor> ShardingStrategy::state() {
-  check(parameters_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
+  enter();
   const at::NoGradGuard no_grad;
   complete_all_units();
   std::vector<StateTensor> state;
@@ -115,6 +115,8 @@ void ShardingStrategy::add_buffer_state(size_t block, std::vector<StateTensor>& 
 }
 
 void ShardingStrategy::state_restored() {
+  enter();
+  order_.forget_gradient();
   const at::NoGradGuard no_grad;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const size_t segments = units_[unit].frozen ? 0 : units_[unit].layout.segments().size();

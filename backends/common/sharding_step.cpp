@@ -45,7 +45,8 @@ void ShardingStrategy::release_block(size_t block) {
 }
 
 void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool with_gradients) {
-  check(parameters_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
+  enter();
+  if (with_gradients) order_.require_gradient_used(name());
   check(
       !micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
       with_gradients ? ": a step without micro-batches" : ": an evaluation without micro-batches");
@@ -60,11 +61,11 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
     check_packed_rows(micro_batches_[m]);
     micro_batches_[m].seed = block_seed(step_seed, first + m);
   }
+  begin_call(with_gradients ? StepOrder::Call::kStep : StepOrder::Call::kEvaluation);
   exchange_counts();
   loss_gradient_.reset();
   sums_.reset();
   if (with_gradients) {
-    steps_begun_.add_(1);
     gradient_scale_.reset();
     gradients_->begin_step();
     make_room();
@@ -292,15 +293,17 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
 
 StepResult ShardingStrategy::finish() {
   at::NoGradGuard no_grad;
-  Work sums_work;
-  if (sums_.defined()) sums_work = data_.all_reduce(sums_);
+  if (sums_.defined()) works_.push_back(data_.all_reduce(sums_));
   if (with_gradients_) {
     gradients_->finish();
     finish_sums();
   }
   check_agreement();
-  sums_work.wait();
+  for (Work& work : works_) work.wait();
+  works_.clear();
   micro_batches_.clear();
+  if (with_gradients_) steps_begun_.add_(1);
+  order_.end();
   StepResult result{.target_count = counts_[0].to(at::kFloat),
                     .sample_count = counts_[1],
                     .token_count = counts_[2]};

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
+
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
@@ -62,16 +64,25 @@ StepResult ShardingStrategy::evaluate(std::span<const MicroBatch> micro_batches)
 }
 
 void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
+  enter();
+  order_.require_gradient(name(), "scale_gradients()");
   gradient_scale_ = gradient_scale_.defined() ? gradient_scale_ * factor : factor;
 }
 
 void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& skip) {
+  check(std::isfinite(learning_rate) && learning_rate >= 0, ErrorCode::kInvalidArgument, name(),
+        ": optimizer_step() was given a learning rate of ", learning_rate,
+        "; it must be 0 or a positive number. Look at the schedule it comes from");
+  enter();
+  order_.require_gradient(name(), "optimizer_step()");
   const TraceRange range("optimizer_step");
   const PhaseScope phase(Phase::kOptimizer);
   at::NoGradGuard no_grad;
+  begin_call(StepOrder::Call::kUpdate);
   learning_rate_.fill_(learning_rate);
   optimizer_->step({learning_rate_, gradient_scale_, skip});
   gradient_scale_.reset();
+  order_.end();
 }
 
 void ShardingStrategy::complete_all_units() {
@@ -104,11 +115,14 @@ void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
 }
 
 void ShardingStrategy::visit_parameter_slices(const ParameterVisitor& visitor) {
+  enter();
   complete_all_units();
   visit(/*gradients=*/false, visitor);
 }
 
 void ShardingStrategy::visit_gradient_slices(const ParameterVisitor& visitor) {
+  enter();
+  order_.require_gradient(name(), "visit_gradients()");
   visit(/*gradients=*/true, visitor);
 }
 
@@ -139,6 +153,7 @@ at::Tensor ShardingStrategy::value_of(const Buffer& buffer) {
 }
 
 void ShardingStrategy::visit_buffers(const ParameterVisitor& visitor) {
+  enter();
   at::NoGradGuard no_grad;
   for (size_t b = 0; b < blocks_.size(); ++b) {
     for (const Buffer& buffer : blocks_[b]->buffers()) {

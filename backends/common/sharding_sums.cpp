@@ -92,30 +92,31 @@ std::vector<at::Tensor> ShardingStrategy::owned_gradients(size_t unit) const {
 // hold parts of the sum.
 void ShardingStrategy::gradient_reduced(size_t unit) {
   if (replicas_ != nullptr) {
-    replica_sums_.push_back(wire_->all_reduce(*replicas_, owned_gradients(unit)));
-    if (!config_.overlap) replica_sums_.back().wait();
+    reductions_.push_back(wire_->all_reduce(*replicas_, owned_gradients(unit)));
+    if (!config_.overlap) reductions_.back().wait();
   } else if (!sums_late_[unit]) {
     optimizer_->gradient_ready(unit);
   }
 }
 
 void ShardingStrategy::finish_sums() {
-  for (Reduction& sum : replica_sums_) sum.wait();
-  replica_sums_.clear();
-  std::vector<Reduction> sums;  // all launched before any is waited for: holders differ by unit
-  std::vector<Work> works;
+  for (Reduction& sum : reductions_) sum.wait();
+  reductions_.clear();
+  // All launched before any is waited for: holders differ by unit.
   for (const LateSum& late : late_sums_) {
-    if (!late.alone.empty()) sums.push_back(wire_->all_reduce(*late.ranks, late.alone));
+    if (!late.alone.empty()) reductions_.push_back(wire_->all_reduce(*late.ranks, late.alone));
     if (late.together.empty()) continue;
     int64_t offset = 0;
     for (const at::Tensor& gradient : late.together) {
       late.staging.narrow(0, offset, gradient.numel()).copy_(gradient);
       offset += gradient.numel();
     }
-    works.push_back(late.ranks->all_reduce(late.staging));
+    works_.push_back(late.ranks->all_reduce(late.staging));
   }
-  for (Reduction& sum : sums) sum.wait();
-  for (Work& work : works) work.wait();
+  for (Reduction& sum : reductions_) sum.wait();
+  reductions_.clear();
+  for (Work& work : works_) work.wait();
+  works_.clear();
   for (const LateSum& late : late_sums_) {
     int64_t offset = 0;
     for (const at::Tensor& gradient : late.together) {
@@ -130,6 +131,8 @@ void ShardingStrategy::finish_sums() {
 }
 
 at::Tensor ShardingStrategy::grad_norm_squared() {
+  enter();
+  order_.require_gradient(name(), "grad_norm_squared()");
   const TraceRange range("grad_norm");
   const PhaseScope phase(Phase::kOptimizer);
   const at::NoGradGuard no_grad;

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <exception>
 
 #include "backends/pipeline/stage_links.h"
 #include "backends/pipeline/stage_plan.h"
@@ -21,6 +24,16 @@ template <typename Map>
 typename Map::mapped_type take(Map& map, const typename Map::key_type& key) {
   auto node = map.extract(key);
   return node.empty() ? typename Map::mapped_type() : std::move(node.mapped());
+}
+
+// Why a pipeline whose step this exception has left cannot go on.
+std::string reason_of(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const Error*>(&error)) {
+    if (known->code() == ErrorCode::kUnavailable) return known->what();
+  }
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return concat("an exception has left a step of the pipeline: ",
+                of_torch == nullptr ? error.what() : of_torch->what_without_backtrace());
 }
 
 }  // namespace
@@ -69,14 +82,31 @@ const StagePlan& GPipe::plan(size_t micro_batches, bool with_gradients) {
   return *plan;
 }
 
+// The messages that a stage owes others when an exception leaves a step, or has asked them for,
+// cannot be taken back.
+template <typename Fn>
+auto GPipe::or_give_up(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const std::exception& error) {
+    inner_->give_up(reason_of(error));
+    throw;
+  } catch (...) {
+    inner_->give_up("an exception has left a step of the pipeline");
+    throw;
+  }
+}
+
 StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradients) {
   inner_->begin(micro_batches, with_gradients);
-  Step step{.with_gradients = with_gradients};
-  play(micro_batches, step);
-  StepResult result = inner_->finish();
-  links_->finish();
-  share_result(result);
-  return result;
+  return or_give_up([&] {
+    Step step{.with_gradients = with_gradients};
+    play(micro_batches, step);
+    StepResult result = inner_->finish();
+    links_->finish();
+    share_result(result);
+    return result;
+  });
 }
 
 // The scores are on the last stage, or with a shared vocabulary on all.
@@ -85,16 +115,17 @@ std::vector<at::Tensor> GPipe::predict(std::span<const MicroBatch> micro_batches
   const TraceRange range("pipeline predict");
   const at::NoGradGuard no_grad;
   inner_->begin_predictions(micro_batches);
-  Step step{.with_gradients = false, .with_scores = true, .select = select};
-  step.kept.resize(micro_batches.size());
-  play(micro_batches, step);
-  inner_->finish_predictions();
-  links_->finish();
-  if (everyone_ != nullptr) return std::move(step.kept);
-  for (size_t m = 0; m < micro_batches.size(); ++m) {
-    step.kept[m] = links_->share_scores(micro_batches[m], step.kept[m]);
-  }
-  return std::move(step.kept);
+  return or_give_up([&] {
+    Step step{.with_gradients = false, .with_scores = true, .select = select};
+    step.kept.resize(micro_batches.size());
+    play(micro_batches, step);
+    inner_->finish_predictions();
+    links_->finish();
+    for (size_t m = 0; m < micro_batches.size() && everyone_ == nullptr; ++m) {
+      step.kept[m] = links_->share_scores(micro_batches[m], step.kept[m]);
+    }
+    return std::move(step.kept);
+  });
 }
 
 // All turns of this stage.

@@ -136,6 +136,7 @@ class Factor {
 }  // namespace
 
 double LrSchedule::at(int64_t updates_done) const {
+  end();
   return peak == 0 ? 0 : peak * Factor(*this, updates_done).value();
 }
 

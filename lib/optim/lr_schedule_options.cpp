@@ -147,6 +147,30 @@ LrScheduleOptions parse_lr_schedule_options(LrScheduleKind kind, const std::stri
   return options;
 }
 
+std::optional<int64_t> LrSchedule::end() const {
+  switch (kind) {
+    case Kind::kConstant:
+    case Kind::kConstantWithWarmup:
+    case Kind::kInverseSqrt:
+    case Kind::kReduceOnPlateau:
+    case Kind::kWarmupLr:
+      return std::nullopt;
+    case Kind::kWarmupStableDecay:
+      if (!options.num_stable_steps) break;
+      return warmup_steps + *options.num_stable_steps + options.num_decay_steps.value_or(0);
+    case Kind::kWarmupDecayLr:
+    case Kind::kWarmupCosineLr:
+      if (options.total_num_steps) return options.total_num_steps;
+      break;
+    default:
+      break;
+  }
+  check(total_steps > 0, ErrorCode::kInvalidArgument, "schedule ", name_of(kind),
+        ": the rate falls to an end that is not known. Set LrSchedule::total_steps or "
+        "TrainerOptions::max_steps, or take the kind constant");
+  return total_steps;
+}
+
 void LrSchedule::validate() const {
   const Options& o = options;
   const auto require = [&](bool condition, const auto&... parts) {

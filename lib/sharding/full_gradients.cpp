@@ -91,6 +91,13 @@ void FullGradients::finish() {
   pending_.clear();
 }
 
+void FullGradients::drop_step() {
+  for (Bucket& bucket : pending_) bucket.reduction.wait();
+  pending_.clear();
+  bucket_.clear();
+  bucket_bytes_ = 0;
+}
+
 at::Tensor FullGradients::owned(size_t unit, size_t segment) const {
   return slice_of(flats_[unit], units_[unit].layout.owned(segment, comm_.rank()));
 }

@@ -162,6 +162,15 @@ void GatheredParameters::release(size_t unit) {
 #endif
 }
 
+void GatheredParameters::drop_uses() {
+  for (State& state : states_) {
+    wait_for_gather(state);
+    state.residency = Residency::kSharded;
+    state.acquired = 0;
+  }
+  for (std::vector<size_t>& present : in_slot_) present.clear();
+}
+
 at::Tensor GatheredParameters::owned(size_t unit, size_t segment) const {
   const FlatLayout& layout = units_[unit].layout;
   const FlatRange owned = layout.owned(segment, comm_.rank());

@@ -78,6 +78,13 @@ void ShardedGradients::finish() {
   for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
 }
 
+void ShardedGradients::drop_step() {
+  for (Slot& slot : pending_) {
+    slot.pending.wait();
+    slot = {};
+  }
+}
+
 at::Tensor ShardedGradients::owned(size_t unit, size_t segment) const {
   return slice_of(states_[unit].shard, units_[unit].layout.compact(segment));
 }

@@ -60,7 +60,16 @@ void check_misuse(const Subject& subject, Findings& findings) {
     p.expect_error("a second attach()", [&] { p.attach(); });
     p.expect_error("a step without micro-batches", [&] { p.strategy().forward_backward({}); });
     p.expect_error("an evaluation without micro-batches", [&] { p.strategy().evaluate({}); });
-    p.train(0);
+    p.expect_error("an update before any gradient", [&] { p.strategy().optimizer_step(0.1); });
+    p.forward_backward(p.share(0));
+    p.expect_error("a second step before the update",
+                   [&] { p.strategy().forward_backward(p.share(0)); });
+    for (const double rate : {-1.0, std::nan("")}) {
+      p.expect_error(concat("a learning rate of ", rate),
+                     [&] { p.strategy().optimizer_step(rate); });
+    }
+    p.strategy().optimizer_step(0.1);
+    p.train(1);
   }));
 }
 

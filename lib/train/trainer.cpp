@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <utility>
 
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
+#include "tessera/core/log.h"
 #include "tessera/ops/update.h"
 
 namespace tessera {
@@ -34,6 +36,7 @@ Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
       scaler_(options.loss_scaler, options.device),
       plateau_(options.schedule.peak, options.schedule.options) {
   options.schedule.validate();
+  if (options.schedule.total_steps == 0) options_.schedule.total_steps = options.max_steps;
   check(options.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "max_grad_norm is ",
         options.max_grad_norm, "; it must be positive, or 0 for no clipping");
   if (scaler_.enabled()) strategy_.set_loss_scale(scaler_.scale());
@@ -44,6 +47,7 @@ Trainer::~Trainer() = default;
 int64_t Trainer::fit(const BatchSource& source,
                      const std::function<void(const StepReport&)>& on_step,
                      const StepBoundary& boundary) {
+  learning_rate();  // or why there is none
   last_end_s_ = now_s();
   clock_.begin_anew();
   int64_t made = 0;
@@ -57,9 +61,10 @@ int64_t Trainer::fit(const BatchSource& source,
     }
     auto next = std::make_unique<Pending>();
     next->report.data_time_s = now_s() - wait_begin;
-    next->report.step = ++steps_;
-    ++made;
+    next->report.step = steps_ + 1;
     issue_step(micro_batches, *next);
+    ++steps_;
+    ++made;
     // issue_step() has read the previous step; its report goes out while this one runs.
     if (pending_ != nullptr) on_step(pending_->report);
     pending_ = std::move(next);
@@ -122,10 +127,18 @@ const StepReport& Trainer::finish_step() {
 
 const StepReport& Trainer::latest() const { return pending_->report; }
 
-double Trainer::learning_rate() const {
-  return options_.schedule.kind == LrScheduleKind::kReduceOnPlateau
-             ? plateau_.rate()
-             : options_.schedule.at(updates_);
+double Trainer::learning_rate() {
+  const LrSchedule& schedule = options_.schedule;
+  if (schedule.kind == LrScheduleKind::kReduceOnPlateau) return plateau_.rate();
+  const auto end = schedule.end();
+  const int64_t run = options_.max_steps > 0 ? options_.max_steps : updates_ + 1;
+  if (end && *end < run && !std::exchange(said_schedule_ends_, true) && log_rank() <= 0) {
+    log(LogLevel::kWarning, "the learning rate's schedule ends after ", *end,
+        " updates with a rate of ", schedule.at(*end), ", but the run goes on",
+        options_.max_steps > 0 ? concat(" to step ", options_.max_steps) : std::string(),
+        "; leave out the schedule's own number of steps, or make the run as short");
+  }
+  return schedule.at(updates_);
 }
 
 void Trainer::observe(double metric) { plateau_.observe(metric); }

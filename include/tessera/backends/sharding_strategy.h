@@ -1,6 +1,7 @@
 #pragma once
 // What all strategies share that keep every block on every rank of the data axis and differ only in
 // who owns which range of its flat buffers and when it is materialised.
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tessera/backends/parallel_config.h"
+#include "tessera/backends/step_order.h"
 #include "tessera/backends/unit_optimizer.h"
 #include "tessera/core/device.h"
 #include "tessera/core/late_values.h"
@@ -94,6 +96,9 @@ class ShardingStrategy : public Strategy {
   // loss and counters are undefined when this rank's part of the model has no loss.
   StepResult finish();
   size_t block_count() const { return blocks_.size(); }
+  // What was begun can neither be finished nor dropped on all ranks: peers that wait for this one
+  // get `why`, and every later call says it.
+  void give_up(const std::string& why);
 
  protected:
   struct Cut {
@@ -134,6 +139,12 @@ class ShardingStrategy : public Strategy {
   void check_packed_rows(const MicroBatch& micro_batch) const;
   void exchange_counts();
   void check_agreement();
+  // Of sharding_rejoin.cpp: every call that is collective enters first.
+  void enter();
+  void begin_call(StepOrder::Call call);
+  std::array<int64_t, 4> bytes_sent_by_axis() const;
+  void rejoin();
+  void drop_call();
   at::Tensor value_of(const Buffer& buffer);
   // Running statistics become those of the rank that is named for them.
   void adopt_statistics();
@@ -157,6 +168,7 @@ class ShardingStrategy : public Strategy {
   int sharers_ = 1, sharer_ = 0;  // ranks of one data coordinate, and this one's place
   Communicator* shards_;
   Communicator* replicas_ = nullptr;
+  const DeviceMesh* mesh_ = nullptr;
   UnitOptimizerFactory placement_;
   bool has_loss_ = true;
   std::vector<std::unique_ptr<Block>> blocks_;
@@ -187,15 +199,19 @@ class ShardingStrategy : public Strategy {
   std::vector<at::Tensor> norm_terms_;  // owned gradients that this rank counts
   bool norm_is_shared_ = false;         // other ranks count other gradients
 
+  StepOrder order_;
+
   // of the step or evaluation under way
+  std::array<int64_t, 4> sent_at_begin_{};
   std::vector<MicroBatch> micro_batches_;
   bool with_gradients_ = false, with_scores_ = false;
-  at::Tensor steps_begun_;  // int64 scalar on the host: seeds of random numbers follow from it
+  at::Tensor steps_begun_;  // and ended: int64 scalar on the host, from which seeds follow
   at::Tensor counts_, loss_gradient_, sums_;  // counts_: see exchange_counts()
   Work counts_work_;
   std::optional<c10::Stream> beside_;
   std::optional<LateValues> agreement_;
-  std::vector<Reduction> replica_sums_;
+  std::vector<Reduction> reductions_;  // under way, and so are works_
+  std::vector<Work> works_;
 };
 
 }  // namespace tessera

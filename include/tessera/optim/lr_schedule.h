@@ -61,11 +61,14 @@ struct LrSchedule {
   LrScheduleKind kind = LrScheduleKind::kLinear;
   double peak = 5e-5;
   int64_t warmup_steps = 0;
-  int64_t total_steps = 1;
+  int64_t total_steps = 0;  // until the rate has fallen; 0: a Trainer's max_steps
   LrScheduleOptions options = {};
 
-  // reduce_lr_on_plateau gives the peak: see PlateauRate.
+  // reduce_lr_on_plateau gives the peak: see PlateauRate. Throws as end() does.
   double at(int64_t updates_done) const;
+  // The updates after which the rate has fallen; none for kinds that do not fall to an end. Throws
+  // Error(kInvalidArgument) when total_steps is needed and not set.
+  std::optional<int64_t> end() const;
   // Throws Error(kInvalidArgument) when the options do not fit the kind or the peak.
   void validate() const;
 };

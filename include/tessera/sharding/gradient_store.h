@@ -35,6 +35,9 @@ class GradientStore {
   virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
   // On return (current stream) owned() holds the sum over micro-batches and ranks.
   virtual void finish() = 0;
+  // In place of the rest of a step: waits for the sums under way and forgets
+  // them.
+  virtual void drop_step() = 0;
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  // its address never changes
   virtual int64_t persistent_bytes() const = 0;
   virtual int64_t buffer_bytes() const = 0;
@@ -59,6 +62,7 @@ class FullGradients : public GradientStore {
   void before_backward(size_t unit) override;
   void after_backward(size_t unit, bool last_micro_batch) override;
   void finish() override;
+  void drop_step() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return 0; }
@@ -96,6 +100,7 @@ class ShardedGradients : public GradientStore {
   void before_backward(size_t unit) override;
   void after_backward(size_t unit, bool last_micro_batch) override;
   void finish() override;
+  void drop_step() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   int64_t persistent_bytes() const override;
   int64_t buffer_bytes() const override { return slots_->bytes(); }

@@ -57,6 +57,8 @@ class GradientWire {
     bool add = false;
   };
   Reduction reduce_scatter(Communicator& comm, const std::vector<Part>& parts);
+  // Every sum that was started is in its place, whoever holds its Reduction.
+  void settle_all() { settle_until(pieces_); }
   int64_t bytes() const;
 
  private:

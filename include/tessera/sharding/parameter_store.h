@@ -44,6 +44,9 @@ class ParameterStore {
   // A hint that acquire(unit) comes soon; starts the gather when a buffer is free.
   virtual void prefetch(size_t unit) = 0;
   virtual void release(size_t unit) = 0;
+  // Nobody uses any unit any more, though not all were released: the next acquire() makes them
+  // whole anew.
+  virtual void drop_uses() {}
 
   // The part of a segment that this rank updates, in compute dtype; its address never changes.
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
@@ -94,6 +97,7 @@ class GatheredParameters : public ParameterStore {
   void acquire(size_t unit) override;
   void prefetch(size_t unit) override;
   void release(size_t unit) override;
+  void drop_uses() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
   void publish(size_t unit) override;
   int64_t persistent_bytes() const override;

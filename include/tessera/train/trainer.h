@@ -27,7 +27,7 @@ struct TrainerOptions {
   at::Device device = at::kCPU;  // where micro-batches are moved
   int64_t max_steps = 0;         // optimizer steps, skipped ones included; 0: until the source ends
   double max_grad_norm = 1.0;    // clip to this global norm; 0: no clipping
-  LrSchedule schedule;
+  LrSchedule schedule;           // with max_steps as total_steps where none are set
   LossScalerConfig loss_scaler;
   // Called before every update, when the step's forward and backward are issued.
   std::function<void()> before_update;
@@ -68,7 +68,8 @@ class Trainer {
   ~Trainer();
 
   // Trains until max_steps, the end of the source, or a boundary that does not go on; returns the
-  // steps made by this call. on_step may throw to stop.
+  // steps made by this call. on_step may throw to stop. A schedule that ends before max_steps is a
+  // warning. A step that throws counts as not made where the strategy can go on.
   int64_t fit(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
               const StepBoundary& boundary = {});
   // Runs the whole source without gradients; each call of the source gives micro-batches evaluated
@@ -91,7 +92,7 @@ class Trainer {
   struct Pending;
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
-  double learning_rate() const;
+  double learning_rate();
   [[noreturn]] void stop_for_numerics();
 
   Strategy& strategy_;
@@ -101,6 +102,7 @@ class Trainer {
   PlateauRate plateau_;
   std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
+  bool said_schedule_ends_ = false;
   double last_end_s_ = 0;
 };
 

@@ -27,6 +27,7 @@ TEST_CASE("bytes sent through a pipeline: an activation forth and its gradient b
       auto strategy = attach(mesh, pipeline_config(schedule, chunks), model);
       const std::vector<MicroBatch> batches(5, toy_micro_batch(config, kRows, kSequence, 1));
       strategy->forward_backward(batches);
+      strategy->optimizer_step(1e-3);
       const int64_t before = mesh.axis(Axis::kPipeline).bytes_sent();
       strategy->forward_backward(batches);
       const int64_t sent = mesh.axis(Axis::kPipeline).bytes_sent() - before;
@@ -55,6 +56,7 @@ TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe 
         const std::vector<MicroBatch> batches(static_cast<size_t>(micro_batches),
                                               toy_micro_batch(config, kRows, kSequence, 1));
         strategy->forward_backward(batches);
+        strategy->optimizer_step(1e-3);
         const int64_t live = CountingAllocator::live_bytes();
         CountingAllocator::reset_peak();
         strategy->forward_backward(batches);
@@ -118,6 +120,7 @@ TEST_CASE("the time that a rank waits is measured only when asked for") {
     auto& pipeline = dynamic_cast<GPipe&>(*strategy);
     const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
     strategy->forward_backward(batches);
+    strategy->optimizer_step(1e-3);
     test::require(pipeline.times().total_s == 0, "nothing was asked for");
     pipeline.measure_times(true);
     strategy->forward_backward(batches);

@@ -70,9 +70,9 @@ class Broken : public Ddp {
   }
   void optimizer_step(double learning_rate, const at::Tensor& skip) override {
     if (is("scales for ever") && last_factor_.defined()) Ddp::scale_gradients(last_factor_);
+    if (is("climbs")) Ddp::scale_gradients(at::full({}, -1.0F));
     Ddp::optimizer_step(is("a learning rate of its own") ? 1e-2
                         : is("learns nothing")           ? 0
-                        : is("climbs")                   ? -learning_rate
                                                          : learning_rate,
                         is("never skips") ? at::Tensor() : skip);
     if (is("grows")) memory_ += 64;

@@ -135,7 +135,7 @@ TEST_CASE("a plateau of what the trainer is told lowers the rate of the steps af
 // digit, so a scale larger by as much must give the very gradients of the plain loss.
 TEST_CASE(
     "fp16: the scale follows a loss of 4M targets to where no digit of the gradients is lost") {
-  TrainerOptions options;
+  TrainerOptions options{.max_steps = 20};
   options.loss_scaler = {.enabled = true, .initial_scale = 0x1p14, .growth_interval = 1000};
   Run plain, small;
   test::run_ranks(1, [&](Communicator& comm) { plain = train(comm, {1}, options, at::kHalf); });
@@ -178,7 +178,7 @@ TEST_CASE("fp32: the largest loss scale changes no digit, and a norm it takes ou
 
 TEST_CASE("gradients are divided by the scale they were multiplied with, while it grows") {
   TrainerOptions options;
-  options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 0.1, .total_steps = 3};
+  options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 0.1};
   const OptimizerFactory sgd = make_sgd({.momentum = 0});  // takes the gradient as it is
   Run plain, scaled;
   test::run_ranks(1, [&](Communicator& comm) {
@@ -196,7 +196,7 @@ TEST_CASE("gradients are divided by the scale they were multiplied with, while i
 }
 
 TEST_CASE("training stops by name after too many skipped steps in a row") {
-  TrainerOptions options;
+  TrainerOptions options{.max_steps = 20};
   options.max_skipped_in_a_row = 3;
   const std::string message = error_of(ErrorCode::kNumerics, [&] {
     test::run_ranks(2, [&](Communicator& comm) {

@@ -84,6 +84,8 @@ class GPipe : public Strategy {
   size_t part_of_block(size_t block) const;
   const StagePlan& plan(size_t micro_batches, bool with_gradients);
   StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  template <typename Fn>
+  auto or_give_up(const Fn& fn);
   void play(std::span<const MicroBatch> micro_batches, Step& step);
   void run_own(int turn, const StagePlan& plan, Step& step);
   void run_shared(const PipelineAction& action, Step& step);

@@ -1,0 +1,46 @@
+#pragma once
+// Ends the test program when something hangs, so that a hang is a failed test.
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace tessera::test {
+
+// While it lives, `what` may take this long.
+class Watchdog {
+ public:
+  Watchdog(std::string what, std::chrono::seconds limit)
+      : thread_([this, limit, what = std::move(what)] {
+          std::unique_lock lock(mutex_);
+          if (ended_.wait_for(lock, limit, [this] { return done_; })) return;
+          std::fprintf(stderr, "FAILED: %s hangs\n", what.c_str());
+          std::abort();
+        }) {}
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    ended_.notify_all();
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+// How long a collective of this process may take; before the first of them.
+inline void limit_collectives(int seconds) {
+  setenv("TESSERA_COLLECTIVE_TIMEOUT_S", std::to_string(seconds).c_str(), /*overwrite=*/1);
+}
+
+}  // namespace tessera::test
