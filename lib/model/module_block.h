@@ -54,6 +54,7 @@ class ModuleBlock final : public Head {
   void set_mode(bool training);
   void give_buffers(bool training);
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
+  // What a user's function returns.
   at::Tensor call(const char* function, const std::function<at::Tensor()>& users) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 

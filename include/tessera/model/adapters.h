@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "tessera/model/model_spec.h"
@@ -39,8 +40,6 @@ struct CallableModule {
 ModelSpec model_of_one_block(std::function<CallableModule()> make,
                              std::shared_ptr<const torch::nn::Module> original, LossFunction loss,
                              const ModuleOptions& options);
-// torch's clone() lets every parameter of the copy require a gradient.
-void copy_gradient_flags(const torch::nn::Module& original, torch::nn::Module& copy);
 
 template <typename M>
 CallableModule callable(std::shared_ptr<M> module) {
@@ -62,7 +61,7 @@ auto pointer(const Holder& holder) {
 template <typename M>
 std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
   auto copy = std::dynamic_pointer_cast<M>(module->clone());
-  copy_gradient_flags(*module, *copy);
+  if (copy == nullptr) throw std::runtime_error("it returned a module of another type");
   return copy;
 }
 
