@@ -111,6 +111,8 @@ void check_options(const ModuleOptions& options) {
   check(options.running_statistics_of_rank.value_or(0) >= 0, ErrorCode::kInvalidArgument,
         "running_statistics_of_rank is ", options.running_statistics_of_rank.value_or(0),
         "; expected a rank of the data axis");
+  check(options.counters >= 0, ErrorCode::kInvalidArgument, "counters is ", options.counters,
+        "; expected how many follow the loss");
 }
 
 }  // namespace

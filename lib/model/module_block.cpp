@@ -40,6 +40,7 @@ bool is_running_statistic(const std::string& name) {
 ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
                          const BuildContext& context)
     : place_(std::move(place)),
+      loss_check_(place_.block, place_.loss, place_.options.counters),
       callable_(std::move(callable)),
       device_(context.device),
       traits_(traits_of(*callable_.module)) {
@@ -218,10 +219,10 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
   }
   const at::Tensor output = run_module(hidden, micro_batch);
   if (!place_.loss) return output;
-  const at::Tensor result = output.to(at::kFloat);
-  return call("the loss", [&] { return place_.loss(result, micro_batch); })
-      .to(at::kFloat)
-      .reshape({-1});
+  const at::Tensor scores = output.to(at::kFloat);
+  const at::Tensor result = call("the loss", [&] { return place_.loss(scores, micro_batch); });
+  loss_check_.check(result, scores, micro_batch);
+  return result.to(at::kFloat).reshape({-1});
 }
 
 at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {

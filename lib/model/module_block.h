@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/model/loss_check.h"
 #include "lib/model/module_traits.h"
 #include "tessera/model/adapters.h"
 
@@ -59,6 +60,7 @@ class ModuleBlock final : public Head {
   void check_constants(const std::vector<uint32_t>& versions) const;
 
   ModulePlace place_;
+  LossCheck loss_check_;
   detail::CallableModule callable_;
   at::Device device_;
   ModuleTraits traits_;
