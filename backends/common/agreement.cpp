@@ -2,11 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <exception>
+#include <map>
+#include <new>
+#include <set>
 
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {
@@ -110,6 +116,94 @@ std::vector<Item> items_of(const std::vector<Parameter>& parameters,
   return items;
 }
 
+// What came of building the rank's block.
+class Attempt {
+ public:
+  Attempt(const BlockBuilder& builder, const BuildContext& context) {
+    try {
+      block_ = builder.build(context);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUnavailable) throw;  // the ranks cannot talk any more
+      failed(error.code(), error.what());
+    } catch (const c10::OutOfMemoryError& error) {
+      failed(ErrorCode::kResourceExhausted, error.msg());
+    } catch (const std::bad_alloc&) {
+      failed(ErrorCode::kResourceExhausted, "out of host memory");
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      failed(ErrorCode::kInternal, text.substr(0, text.find('\n')));
+    }
+  }
+
+  // 0: there is a block; else more than the length of what went wrong.
+  int64_t failure() const {
+    return error_ == nullptr ? 0 : 1 + static_cast<int64_t>(message_.size());
+  }
+  std::vector<Item> items() const {
+    return error_ ? std::vector<Item>() : items_of(block_->parameters(), block_->buffers());
+  }
+  std::unique_ptr<Block> take() { return std::move(block_); }
+  // failures: of all ranks, to whom the first that has one tells it.
+  void throw_failure(const at::Tensor& failures, Communicator& data) const {
+    const at::Tensor failed = failures.nonzero();
+    if (failed.numel() == 0) return;
+    const int64_t rank = failed[0].item<int64_t>();
+    const bool own = data.rank() == rank;
+    at::Tensor text = at::zeros({failures[rank].item<int64_t>()}, at::kByte);
+    if (own) {
+      auto* bytes = text.mutable_data_ptr<uint8_t>();
+      bytes[0] = static_cast<uint8_t>(code_);
+      std::copy(message_.begin(), message_.end(), bytes + 1);
+    }
+    text = text.to(data.device());
+    data.broadcast(text, static_cast<int>(rank)).wait();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    text = text.cpu();
+    const auto* bytes = text.const_data_ptr<uint8_t>();
+    fail(static_cast<ErrorCode>(bytes[0]), std::string(bytes + 1, bytes + text.numel()), " (rank ",
+         rank, " of the data axis)");
+  }
+
+ private:
+  void failed(ErrorCode code, const std::string& message) {
+    code_ = code;
+    message_ = message;
+    error_ = std::current_exception();
+  }
+
+  std::unique_ptr<Block> block_;
+  std::exception_ptr error_;
+  ErrorCode code_ = ErrorCode::kInternal;
+  std::string message_;
+};
+
+int64_t process_hash() { return hash_of(concat(host_name(), " ", getpid())); }
+
+// processes: the ranks'. Ranks of one process may see each other's tensors.
+void require_own_tensors(const std::vector<Item>& items, const at::Tensor& processes,
+                         const std::string& where, Communicator& data) {
+  const auto* process = processes.const_data_ptr<int64_t>();
+  const std::set<int64_t> different(process, process + data.size());
+  if (items.empty() || static_cast<int>(different.size()) == data.size()) return;
+  std::vector<int64_t> mine;
+  for (const Item& item : items) {
+    mine.push_back(reinterpret_cast<int64_t>(item.tensor.unsafeGetTensorImpl()));
+  }
+  const at::Tensor all = gather_numbers(mine, data);
+  std::map<std::pair<int64_t, int64_t>, int64_t> holders;
+  for (int64_t column = 0; column < all.size(1); ++column) {
+    for (int64_t rank = 0; rank < all.size(0); ++rank) {
+      const int64_t first =
+          holders.try_emplace({process[rank], all[rank][column].item<int64_t>()}, rank)
+              .first->second;
+      check(first == rank, ErrorCode::kInvalidArgument, where,
+            items[static_cast<size_t>(column)].description, " is one tensor on ranks ", first,
+            " and ", rank,
+            " of the data axis; every rank must build the model and all its tensors anew");
+    }
+  }
+}
+
 }  // namespace
 
 void require_same_blocks(const ModelSpec& model, Communicator& data) {
@@ -141,18 +235,21 @@ void take_from_first_rank(const at::Tensor& tensor, Communicator& data) {
   if (!values.is_same(tensor)) at::Tensor(tensor).copy_(values);
 }
 
-void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& parameters,
-                    const std::vector<Buffer>& buffers, Communicator& data) {
-  if (data.size() == 1) return;
-  const std::vector<Item> items = items_of(parameters, buffers);
+std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
+                                      Communicator& data) {
+  if (data.size() == 1) return builder.build(context);
+  Attempt mine(builder, context);
+  const std::vector<Item> items = mine.items();
   std::vector<int64_t> layout, values;
   for (const Item& item : items) {
     layout.push_back(hash_of(item.description));
     values.push_back(builder.from_first_rank ? 0 : hash_of(item.tensor));
   }
   const auto count = static_cast<int64_t>(items.size());
-  const at::Tensor all = gather_numbers({count, sum_of(layout), sum_of(values)}, data);
-  const Difference difference = first_difference(all);
+  const at::Tensor all =
+      gather_numbers({count, sum_of(layout), sum_of(values), mine.failure(), process_hash()}, data);
+  mine.throw_failure(all.select(1, 3), data);
+  const Difference difference = first_difference(all.narrow(1, 0, 3));
   const std::string where = concat("block \"", builder.name, "\": ");
   if (difference.column == 0) {
     fail(ErrorCode::kInvalidArgument, where, all[0][0].item<int64_t>(),
@@ -171,8 +268,11 @@ void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& p
                  : " of the data axis does not start with the values of rank 0; draw weights from "
                    "BuildContext::seed, or read the same file on every rank");
   }
-  if (!builder.from_first_rank) return;
-  for (const Item& item : items) take_from_first_rank(item.tensor, data);
+  require_own_tensors(items, all.select(1, 4).contiguous(), where, data);
+  if (builder.from_first_rank) {
+    for (const Item& item : items) take_from_first_rank(item.tensor, data);
+  }
+  return mine.take();
 }
 
 void HeldValues::add(const std::string& block, const std::vector<Parameter>& parameters) {

@@ -2,6 +2,7 @@
 // Ranks that must hold the same model, or work on the same data, find out when they do not. All
 // checks are collective, and all ranks throw when one must.
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,11 +15,13 @@ namespace tessera {
 // The blocks' names. Throws Error(kInvalidArgument) with the first that differs from rank 0's.
 void require_same_blocks(const ModelSpec& model, Communicator& data);
 
-// Names, shapes and treatment of a block's parameters and buffers are the same on all ranks of the
-// data axis, and so are their values, or become rank 0's (BlockBuilder::from_first_rank). Throws
-// Error(kInvalidArgument) with the first parameter or buffer that differs.
-void agree_on_block(const BlockBuilder& builder, const std::vector<Parameter>& parameters,
-                    const std::vector<Buffer>& buffers, Communicator& data);
+// The rank's block. Where one rank cannot build it all throw, with what that rank says. Names,
+// shapes and treatment of its parameters and buffers are the same on all ranks of the data axis,
+// and so are their values, or become rank 0's (BlockBuilder::from_first_rank); ranks that are
+// threads of one process hold tensors of their own. Throws Error(kInvalidArgument) with the first
+// parameter or buffer of which that is not so.
+std::unique_ptr<Block> build_together(const BlockBuilder& builder, const BuildContext& context,
+                                      Communicator& data);
 
 // Initial values that several ranks of the model's own axes hold (Placement::holders), compared
 // once when all blocks are built: one exchange for each set of holders.

@@ -133,12 +133,11 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
                                  ModelInMaking& making) {
   const BlockBuilder& builder = model.blocks[index];
   const std::string& block_name = builder.name;
-  blocks_.push_back(builder.build(context));
+  blocks_.push_back(build_together(builder, context, data_));
   block_names_.push_back(block_name);
   block_sharers_.push_back(builder.sharers);
   units_of_block_.emplace_back();
   std::vector<Parameter> parameters = blocks_.back()->parameters();
-  agree_on_block(builder, parameters, blocks_.back()->buffers(), data_);
   making.held.add(block_name, parameters);
   for (Parameter& parameter : parameters) {
     auto owns = [&](const TiedParameter& tie) {

@@ -7,32 +7,38 @@
 #include <map>
 
 #include "lib/model/module_block.h"
+#include "lib/model/module_snapshot.h"
+#include "lib/model/module_tensors.h"
 #include "lib/model/seeded_generators.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
-// Finds tensors that are registered under several names, in one block or in several.
+// Finds tensors that are used under several names, in one block or in several.
 class TieFinder {
  public:
-  explicit TieFinder(ModelSpec& model) : model_(model) {}
+  TieFinder(ModelSpec& model, const torch::nn::Module& root) : model_(model), root_(root) {}
 
   // Returns the block's names of parameters that come from elsewhere.
   std::set<std::string> add(const std::string& block, const torch::nn::Module& module) {
+    memory_.add(block, module, root_);
     std::set<std::string> aliases;
-    for (const auto& item : module.named_parameters()) {
-      const auto [owner, first] =
-          owners_.try_emplace(item.value().unsafeGetTensorImpl(), block, item.key());
+    for (const auto& [name, tensor] : used_parameters(module, root_)) {
+      const auto [owner, first] = owners_.try_emplace(tensor.unsafeGetTensorImpl(), block, name);
       if (first) continue;
-      aliases.insert(item.key());
-      model_.tied.push_back({owner->second.first, owner->second.second, block, item.key()});
+      aliases.insert(name);
+      model_.tied.push_back({owner->second.first, owner->second.second, block, name});
     }
     return aliases;
   }
+  // Once all blocks are there: what is tied, but not so that it can be kept.
+  void check() const { memory_.check(); }
 
  private:
   ModelSpec& model_;
+  const torch::nn::Module& root_;
+  MemoryMap memory_;
   std::map<const at::TensorImpl*, std::pair<std::string, std::string>> owners_;
 };
 
@@ -52,19 +58,51 @@ void check_statistics_stand_once(const torch::nn::SequentialImpl& sequential) {
   }
 }
 
+// What a block is made from: a copy of `module`, which is part of `root`; null: made anew.
+struct Original {
+  std::shared_ptr<const torch::nn::Module> module = nullptr;
+  std::shared_ptr<const torch::nn::Module> root = nullptr;
+};
+
+detail::CallableModule copy_of(const Original& original, const std::string& block,
+                               const std::function<detail::CallableModule()>& clone) {
+  const ModuleSnapshot before(block, *original.module, *original.root);
+  detail::CallableModule copy;
+  run_users_code(block, "clone()", [&] { copy = clone(); });
+  check(copy.module != nullptr, ErrorCode::kInternal, "block ", block, ": no copy");
+  before.complete(*copy.module);
+  return copy;
+}
+
+detail::CallableModule made_anew(ReturnedTensors& returned, const std::string& block,
+                                 const std::function<detail::CallableModule()>& make) {
+  detail::CallableModule made;
+  run_users_code(block, "the function that makes the module", [&] { made = make(); });
+  check(made.module != nullptr, ErrorCode::kInvalidArgument, "block ", block,
+        ": the function that makes the module returned none");
+  returned.add(block, *made.module);
+  MemoryMap memory;
+  memory.add(block, *made.module, *made.module);
+  memory.check();
+  return made;
+}
+
+// make: the user's function, or clones the original.
 BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule()> make,
-                        std::function<bool()> keep_eval) {
+                        Original original) {
   BlockBuilder builder;
   builder.name = place.block;
   builder.from_first_rank = true;
-  builder.build = [place = std::move(place), make = std::move(make),
-                   keep_eval = std::move(keep_eval)](const BuildContext& context) {
+  builder.build = [place = std::move(place), make = std::move(make), original = std::move(original),
+                   returned = std::make_shared<ReturnedTensors>()](const BuildContext& context) {
     auto callable = [&] {  // also clone() draws
       const SeededGenerators seeded(context.device, block_seed(context.seed, place.index));
-      return make();
+      return original.module != nullptr ? copy_of(original, place.block, make)
+                                        : made_anew(*returned, place.block, make);
     }();
-    const bool keep = keep_eval ? keep_eval() : callable.module->is_training();
-    return std::make_unique<ModuleBlock>(place, std::move(callable), keep, context);
+    const bool keep_eval =
+        original.root != nullptr ? original.root->is_training() : callable.module->is_training();
+    return std::make_unique<ModuleBlock>(place, std::move(callable), keep_eval, context);
   };
   return builder;
 }
@@ -73,16 +111,11 @@ void check_options(const ModuleOptions& options) {
   check(options.running_statistics_of_rank.value_or(0) >= 0, ErrorCode::kInvalidArgument,
         "running_statistics_of_rank is ", options.running_statistics_of_rank.value_or(0),
         "; expected a rank of the data axis");
+  check(options.counters >= 0, ErrorCode::kInvalidArgument, "counters is ", options.counters,
+        "; expected how many follow the loss");
 }
 
 }  // namespace
-
-void detail::copy_gradient_flags(const torch::nn::Module& original, torch::nn::Module& copy) {
-  auto parameters = copy.named_parameters();
-  for (const auto& item : original.named_parameters()) {
-    parameters[item.key()].set_requires_grad(item.value().requires_grad());
-  }
-}
 
 ModelSpec detail::model_of_one_block(std::function<CallableModule()> make,
                                      std::shared_ptr<const torch::nn::Module> original,
@@ -92,8 +125,12 @@ ModelSpec detail::model_of_one_block(std::function<CallableModule()> make,
   spec.name = "module";
   spec.checkpoint_name = [](const std::string&, const std::string& parameter) { return parameter; };
   ModulePlace place{.block = "module", .loss = std::move(loss), .options = options};
-  if (original != nullptr) place.aliases = TieFinder(spec).add(place.block, *original);
-  spec.blocks.push_back(builder_of(std::move(place), std::move(make), nullptr));
+  if (original != nullptr) {
+    TieFinder ties(spec, *original);
+    place.aliases = ties.add(place.block, *original);
+    ties.check();
+  }
+  spec.blocks.push_back(builder_of(std::move(place), std::move(make), {original, original}));
   return spec;
 }
 
@@ -105,7 +142,7 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
   check_statistics_stand_once(*sequential);
   ModelSpec spec;
   spec.name = "sequential";
-  TieFinder ties(spec);
+  TieFinder ties(spec, *sequential);
   const auto children = sequential->named_children();
   for (size_t i = 0; i < children.size(); ++i) {
     const std::string& name = children[i].key();
@@ -118,12 +155,12 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
     auto make = [sequential, i]() -> detail::CallableModule {
       const torch::nn::AnyModule& original = *(sequential->begin() + static_cast<ptrdiff_t>(i));
       auto child = std::make_shared<torch::nn::AnyModule>(original.clone());
-      detail::copy_gradient_flags(*original.ptr(), *child->ptr());
       return {child->ptr(), [child](const at::Tensor& input) { return child->forward(input); }};
     };
-    spec.blocks.push_back(builder_of(std::move(place), std::move(make),
-                                     [sequential] { return sequential->is_training(); }));
+    spec.blocks.push_back(
+        builder_of(std::move(place), std::move(make), {children[i].value(), sequential}));
   }
+  ties.check();
   return spec;
 }
 

@@ -6,7 +6,9 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <set>
 
+#include "lib/model/module_tensors.h"
 #include "lib/model/seeded_generators.h"
 #include "tessera/core/error.h"
 
@@ -38,6 +40,7 @@ bool is_running_statistic(const std::string& name) {
 ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
                          const BuildContext& context)
     : place_(std::move(place)),
+      loss_check_(place_.block, place_.loss, place_.options.counters),
       callable_(std::move(callable)),
       device_(context.device),
       traits_(traits_of(*callable_.module)) {
@@ -55,13 +58,12 @@ ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, boo
 
 void ModuleBlock::add_parameters(const BuildContext& context) {
   std::set<const at::TensorImpl*> seen;
-  for (const auto& item : callable_.module->named_parameters()) {
-    at::Tensor tensor = item.value();
+  for (auto& [name, tensor] : used_parameters(*callable_.module, *callable_.module)) {
     check(tensor.is_floating_point(), ErrorCode::kInvalidArgument, "block ", place_.block,
-          ": parameter \"", item.key(), "\" is ", tensor.scalar_type(),
+          ": parameter \"", name, "\" is ", tensor.scalar_type(),
           "; parameters are floating, register constants as buffers");
     const bool first = seen.insert(tensor.unsafeGetTensorImpl()).second;
-    const bool alias = place_.aliases.contains(item.key());
+    const bool alias = place_.aliases.contains(name);
     if (alias) {  // memory comes from its owner
       const at::Tensor empty = at::zeros({1}, tensor.options().dtype(at::kFloat));
       const at::Tensor placeholder = empty.expand(tensor.sizes()).detach();
@@ -74,11 +76,12 @@ void ModuleBlock::add_parameters(const BuildContext& context) {
       continue;
     } else {
       if (tensor.scalar_type() != at::kFloat) tensor.set_data(tensor.to(at::kFloat));
+      own_memory(tensor);
       if (context.source != nullptr) {
-        tensor.copy_(context.source->read(place_.checkpoint_prefix + item.key(), tensor.sizes()));
+        tensor.copy_(context.source->read(place_.checkpoint_prefix + name, tensor.sizes()));
       }
     }
-    parameters_.push_back({item.key(), tensor, tensor.dim() >= 2});
+    parameters_.push_back({name, tensor, tensor.dim() >= 2});
   }
 }
 
@@ -98,7 +101,10 @@ void ModuleBlock::add_buffers(const BuildContext& context) {
             "whose is the model's (ModuleOptions{.running_statistics_of_rank = 0}), put the layer "
             "in eval mode to keep it as it is, or use LayerNorm or GroupNorm");
       const auto dtype = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
-      tensor.set_data(tensor.to(dtype).contiguous());
+      if (tensor.scalar_type() != dtype || !tensor.is_contiguous()) {
+        tensor.set_data(tensor.to(dtype).contiguous());
+      }
+      own_memory(tensor);
       const std::string stored = place_.checkpoint_prefix + name;
       if (context.source != nullptr && (statistic || context.source->has(stored))) {
         tensor.copy_(context.source->read(stored, tensor.sizes()));
@@ -158,27 +164,9 @@ at::Tensor ModuleBlock::input_of(const at::Tensor& given, bool kept) const {
   return leaf && traits_.writes_input ? changeable(given) : given;
 }
 
-// What a user's function returns. Its errors are the user's: one line that names the block. Running
-// out of memory stays what it is.
 at::Tensor ModuleBlock::call(const char* function, const std::function<at::Tensor()>& users) const {
-  const auto refuse = [&](std::string message) {
-    std::replace(message.begin(), message.end(), '\n', ' ');
-    fail(ErrorCode::kInvalidArgument, "block ", place_.block, ": ", function, " failed: ", message);
-  };
   at::Tensor output;
-  try {
-    output = users();
-  } catch (const Error&) {
-    throw;
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const c10::Error& error) {
-    refuse(error.msg());
-  } catch (const std::exception& error) {
-    refuse(error.what());
-  }
+  run_users_code(place_.block, function, [&] { output = users(); });
   check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block, ": ", function,
         " returned an undefined tensor");
   return output;
@@ -231,10 +219,10 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
   }
   const at::Tensor output = run_module(hidden, micro_batch);
   if (!place_.loss) return output;
-  const at::Tensor result = output.to(at::kFloat);
-  return call("the loss", [&] { return place_.loss(result, micro_batch); })
-      .to(at::kFloat)
-      .reshape({-1});
+  const at::Tensor scores = output.to(at::kFloat);
+  const at::Tensor result = call("the loss", [&] { return place_.loss(scores, micro_batch); });
+  loss_check_.check(result, scores, micro_batch);
+  return result.to(at::kFloat).reshape({-1});
 }
 
 at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/model/loss_check.h"
 #include "lib/model/module_traits.h"
 #include "tessera/model/adapters.h"
 
@@ -54,10 +55,12 @@ class ModuleBlock final : public Head {
   void set_mode(bool training);
   void give_buffers(bool training);
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
+  // What a user's function returns.
   at::Tensor call(const char* function, const std::function<at::Tensor()>& users) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 
   ModulePlace place_;
+  LossCheck loss_check_;
   detail::CallableModule callable_;
   at::Device device_;
   ModuleTraits traits_;

@@ -178,7 +178,9 @@ FuzzModel build(const FuzzCase& c) {
   };
   const auto model = [c, loss](uint64_t seed) {
     const torch::nn::Sequential sequential = make_sequential(c, seed);
-    return c.whole_module ? from_module(sequential, loss) : from_sequential(sequential, loss);
+    const ModuleOptions options{.counters = 1};
+    return c.whole_module ? from_module(sequential, loss, options)
+                          : from_sequential(sequential, loss, options);
   };
   result.model = model(c.seed);
   if (c.own_weights) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "tessera/model/model_spec.h"
@@ -15,8 +16,13 @@ class SequentialImpl;
 namespace tessera {
 
 // (output of the module in fp32, micro-batch) -> SUM of the loss over the micro-batch's targets: a
-// scalar, or a 1-D tensor whose further elements are counters as Block describes them. Divide by
-// nothing: strategies divide by the global target count.
+// scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are counters as Block
+// describes them. Divide by nothing: strategies divide by the sum of MicroBatch::target_count.
+// Refused in training with Error(kInvalidArgument), where it can be told: a mean (one that stays the
+// same when every row is there twice); class weights, whose sum no target count can be; mse_loss and
+// its kin over more elements than targets that are counted by rows. To tell a mean, a loss that is
+// divided by something is called once more without gradients. A loss of a whole micro-batch is a
+// sum over one target: set target_count to 1.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
 
 struct ModuleOptions {
@@ -26,6 +32,8 @@ struct ModuleOptions {
   // No module looks at any position but its own, so that several rows may lie in a sequence
   // (MicroBatch::packed, which modules never see).
   bool takes_packed_rows = false;
+  // How many counters the loss returns behind the sum.
+  int counters = 0;
 };
 
 namespace detail {
@@ -39,8 +47,6 @@ struct CallableModule {
 ModelSpec model_of_one_block(std::function<CallableModule()> make,
                              std::shared_ptr<const torch::nn::Module> original, LossFunction loss,
                              const ModuleOptions& options);
-// torch's clone() lets every parameter of the copy require a gradient.
-void copy_gradient_flags(const torch::nn::Module& original, torch::nn::Module& copy);
 
 template <typename M>
 CallableModule callable(std::shared_ptr<M> module) {
@@ -62,7 +68,7 @@ auto pointer(const Holder& holder) {
 template <typename M>
 std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
   auto copy = std::dynamic_pointer_cast<M>(module->clone());
-  copy_gradient_flags(*module, *copy);
+  if (copy == nullptr) throw std::runtime_error("it returned a module of another type");
   return copy;
 }
 

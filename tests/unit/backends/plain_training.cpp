@@ -67,11 +67,17 @@ Trained train_plain(torch::nn::Module& module, std::span<const MicroBatch> batch
 
 Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
                     const ModelSpec& model, const TrainingWork& work) {
+  return train_under(config, extents, [&] { return model; }, work);
+}
+
+Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
+                    const std::function<ModelSpec()>& model_of_rank, const TrainingWork& work) {
   Trained trained;
   std::atomic<int64_t> optimizer_bytes = 0;
   test::run_ranks(extents.pipeline * extents.data * extents.tensor, [&](Communicator& world) {
     DeviceMesh mesh(world, extents);
     auto strategy = make_strategy(config, mesh);
+    const ModelSpec model = model_of_rank();
     strategy->attach(model, {.seed = 1},
                      make_sgd({.momentum = kMomentum, .weight_decay = kWeightDecay}));
     const Communicator& data = mesh.axis(Axis::kData);
@@ -81,6 +87,7 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
       std::vector<MicroBatch> mine;
       for (int m = 0; m < own; ++m) {
         mine.push_back(rows_of(batch, (data.rank() * own + m) * rows, rows));
+        if (work.adjust) work.adjust(mine.back());
       }
       strategy->evaluate(mine);  // must change nothing
       strategy->forward_backward(mine);

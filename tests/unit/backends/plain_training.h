@@ -19,6 +19,7 @@ using Weights = std::map<std::string, at::Tensor>;
 struct TrainingWork {
   std::vector<MicroBatch> batches;  // one a step: the rows of all ranks
   int micro_batches = 4;            // of all data ranks, into which each is cut
+  std::function<void(MicroBatch&)> adjust = nullptr;  // of each micro-batch
 };
 
 struct Trained {
@@ -35,6 +36,9 @@ Trained train_plain(torch::nn::Module& module, std::span<const MicroBatch> batch
 // The weights are those that rank 0 sees.
 Trained train_under(const ParallelConfig& config, const MeshExtents& mesh, const ModelSpec& model,
                     const TrainingWork& work);
+// Every rank makes the model that it trains.
+Trained train_under(const ParallelConfig& config, const MeshExtents& mesh,
+                    const std::function<ModelSpec()>& model_of_rank, const TrainingWork& work);
 
 // Empty when norms agree within 1e-5 and the same names have values whose largest difference is
 // within 1e-5 of the largest value; else what differs.

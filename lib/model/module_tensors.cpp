@@ -1,0 +1,143 @@
+#include "lib/model/module_tensors.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+template <typename Layer>
+bool find_weight(torch::nn::Module& module, at::Tensor*& weight) {
+  auto* layer = dynamic_cast<Layer*>(&module);
+  if (layer == nullptr) return false;
+  weight = &layer->weight;
+  return true;
+}
+template <typename... Layers>
+at::Tensor* weight_of(torch::nn::Module& module) {
+  at::Tensor* weight = nullptr;
+  (find_weight<Layers>(module, weight) || ...);
+  return weight;
+}
+
+std::string joined(const std::string& path, const std::string& name) {
+  return path.empty() ? name : path + "." + name;
+}
+
+}  // namespace
+
+at::Tensor* weight_member(torch::nn::Module& module) {
+  using namespace torch::nn;
+  return weight_of<LinearImpl, EmbeddingImpl, EmbeddingBagImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl>(
+      module);
+}
+
+std::vector<NamedTensor> used_parameters(const torch::nn::Module& module,
+                                         const torch::nn::Module& root) {
+  std::set<const at::TensorImpl*> registered;
+  for (const at::Tensor& tensor : root.parameters())
+    registered.insert(tensor.unsafeGetTensorImpl());
+  std::vector<NamedTensor> used;
+  for (const auto& part : module.named_modules()) {
+    const at::Tensor* weight = weight_member(*part.value());
+    for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
+      const bool assigned = item.key() == "weight" && weight != nullptr &&
+                            registered.contains(weight->unsafeGetTensorImpl());
+      used.push_back({joined(part.key(), item.key()), assigned ? *weight : item.value()});
+    }
+  }
+  return used;
+}
+
+void MemoryMap::add(const std::string& block, const torch::nn::Module& module,
+                    const torch::nn::Module& root) {
+  for (const auto& [name, tensor] : used_parameters(module, root)) {
+    add(concat("block ", block, ": parameter \"", name, "\""), tensor, false);
+  }
+  for (const auto& item : module.named_buffers()) {
+    add(concat("block ", block, ": buffer \"", item.key(), "\""), item.value(), true);
+  }
+}
+
+void MemoryMap::add(const std::string& name, const at::Tensor& tensor, bool buffer) {
+  if (!tensor.has_storage() || tensor.is_meta() || tensor.numel() == 0) return;
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+  places_.push_back({begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size()),
+                     tensor.unsafeGetTensorImpl(), !buffer && tensor.requires_grad(), buffer,
+                     name});
+}
+
+void MemoryMap::check() const {
+  std::vector<Place> places = places_;
+  std::stable_sort(places.begin(), places.end(),
+                   [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  const Place* before = nullptr;  // what reaches farthest
+  for (const Place& place : places) {
+    if (before != nullptr && place.begin < before->end && (place.trained || before->trained)) {
+      tessera::check(place.tensor == before->tensor && place.buffer == before->buffer,
+                     ErrorCode::kInvalidArgument, before->name, " and ", place.name,
+                     " share memory, but are not one parameter, so that a strategy would part "
+                     "them; register one tensor as a parameter under both names");
+    }
+    if (before == nullptr || place.end > before->end) before = &place;
+  }
+}
+
+void own_memory(const at::Tensor& tensor) {
+  if (tensor.has_storage() && tensor.storage().use_count() > 1) {
+    at::Tensor(tensor).set_data(tensor.detach().clone());
+  }
+}
+
+void ReturnedTensors::add(const std::string& block, const torch::nn::Module& module) {
+  const std::lock_guard lock(mutex_);
+  std::set<const at::TensorImpl*> alive;
+  std::erase_if(known_, [&](const Weak& weak) {
+    const auto held = weak.lock();
+    if (held.defined()) alive.insert(held.get());
+    return !held.defined();
+  });
+  const auto add = [&](const char* kind, const auto& items) {
+    for (const auto& item : items) {
+      check(!alive.contains(item.value().unsafeGetTensorImpl()), ErrorCode::kInvalidArgument,
+            "block ", block, ": ", kind, " \"", item.key(),
+            "\" is a tensor that the function has returned before; it must make the module and "
+            "all its tensors anew each time, because every rank trains its own");
+      known_.emplace_back(item.value().getIntrusivePtr());
+    }
+  };
+  add("parameter", module.named_parameters());
+  add("buffer", module.named_buffers());
+}
+
+void run_users_code(const std::string& block, const char* what, const std::function<void()>& code) {
+  const auto refuse = [&](std::string message) {
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    fail(ErrorCode::kInvalidArgument, "block ", block, ": ", what, " failed: ", message);
+  };
+  try {
+    code();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const c10::Error& error) {
+    refuse(error.msg());
+  } catch (const std::exception& error) {
+    refuse(error.what());
+  }
+}
+
+}  // namespace tessera
