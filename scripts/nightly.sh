@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes too long for every change: sanitizers, mutants, long fuzzing, foreign readers, real launchers, kills. Writes docs/nightly.md, newest first.
+# What takes too long for every change: sanitizers, mutants, long fuzzing, foreign readers, real launchers, kills, lost work. Writes docs/nightly.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants fuzz readers launch kills)
+all=(asan tsan mutants fuzz readers launch kills lost_work)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -82,6 +82,13 @@ stage_kills() {
   local kills=100
   [[ -z $short ]] || kills=2
   python3 -B tests/kill/kill.py . "build/${TESSERA_PRESET:-release}/bin" --kills "$kills" --log "$state/kills-$commit.jsonl"
+}
+
+stage_lost_work() {
+  release_target tessera-finetune-squad tessera-finetune-classification tessera-checkpoint failing_files
+  local how=(--races 200 --interrupts 30 --every-kind)
+  [[ -z $short ]] || how=(--races 3 --interrupts 3)
+  TESSERA_CACHE_DIR=none python3 -B tests/programs/lost_work.py . "build/${TESSERA_PRESET:-release}/bin" "${how[@]}"
 }
 
 # result, seconds, what: the newest line of the table

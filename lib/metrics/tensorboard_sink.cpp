@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <bit>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -85,9 +87,11 @@ class TensorboardSink final : public Sink {
  private:
   void write_record(const std::string& message) {
     const std::string length = little_endian<uint64_t>(message.size());
+    errno = 0;
     out_ << length << little_endian(masked_crc(length)) << message
          << little_endian(masked_crc(message)) << std::flush;
-    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed; check the free space");
+    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(errno),
+          "); check the free space");
   }
 
   std::string path_;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -159,16 +160,23 @@ void Trainer::restore(const TrainerState& state) {
 }
 
 void Trainer::stop_for_numerics(int64_t step) {
-  std::string culprit;
+  std::string first, largest;
+  double most = 0;
   strategy_.visit_gradients([&](const VisitedParameter& gradient) {
-    if (culprit.empty() && !gradient.value.isfinite().all().item<bool>()) {
-      culprit = gradient.block + "." + gradient.name;
+    if (!first.empty() || gradient.value.numel() == 0) return;
+    const auto size = gradient.value.abs().max().item<double>();  // NaN when one is
+    const std::string name = gradient.block + "." + gradient.name;
+    if (!std::isfinite(size)) {
+      first = name;
+    } else if (size >= most) {
+      largest = concat("none, the largest value is ", size, " in ", name);
+      most = size;
     }
   });
   const std::string row =
       skipped_in_a_row_ > 1 ? concat(", the last of ", skipped_in_a_row_, " in a row") : "";
   fail(ErrorCode::kNumerics, "the gradient norm of step ", step, " was not finite", row,
-       "; first non-finite tensor: ", culprit.empty() ? "none in the newest gradients" : culprit,
+       "; first non-finite tensor: ", first.empty() ? largest : first,
        ". Lower the learning rate or warm up for longer",
        scaler_.enabled() ? ", or train in bf16 or fp32" : "");
 }
