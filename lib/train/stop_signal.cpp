@@ -29,8 +29,11 @@ StopSignals::StopSignals(const std::vector<int>& numbers) {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (const int number : numbers) {
-    before_.emplace_back(number, action);
-    sigaction(number, &action, &before_.back().second);
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    if (before.sa_handler == SIG_IGN) continue;  // as a shell has it for what it runs behind it
+    before_.emplace_back(number, before);
+    sigaction(number, &action, nullptr);
   }
 }
 

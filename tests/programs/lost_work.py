@@ -126,7 +126,7 @@ def race(index):
 
 def interrupts(count):
     """Ctrl-C at random moments: what was made is there, and the run that goes on ends as the one that nobody disturbed."""
-    outcomes, total = {}, 60
+    outcomes, total = {}, 150
     layouts = [["--strategy", "single"], ["--ranks", "2", "--strategy", "zero2"], ["--strategy", "zero3"]]
     saving = ["--save_strategy", "steps", "--save_steps", "25", "--max_steps", str(total)]
     whole = {}

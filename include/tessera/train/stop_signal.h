@@ -10,7 +10,7 @@
 namespace tessera {
 
 // While it exists these signals are noted instead of ending the process; a second one ends it as
-// without this. One at a time in a process.
+// without this. Those that are ignored stay so. One at a time in a process.
 class StopSignals {
  public:
   explicit StopSignals(const std::vector<int>& numbers = {SIGTERM, SIGUSR1, SIGINT});

@@ -55,6 +55,16 @@ TEST_CASE("signals that are not asked for do what they did") {
   CHECK(signals.caught() == SIGINT);
 }
 
+TEST_CASE("a signal that is ignored stays so") {
+  const auto before = std::signal(SIGINT, SIG_IGN);
+  {
+    const StopSignals signals;
+    std::raise(SIGINT);
+    CHECK(signals.caught() == 0);
+  }
+  CHECK(std::signal(SIGINT, before) == SIG_IGN);
+}
+
 TEST_CASE("all ranks hear of a wish to stop at the same call") {
   for (const int who : {0, 2}) {
     test::run_ranks(3, [&](Communicator& world) {
