@@ -65,6 +65,8 @@ class TensorboardSink final : public Sink {
     path_ = concat(directory, "/events.out.tfevents.", static_cast<int64_t>(seconds), ".",
                    host_name(), ".", getpid());
     out_.open(path_, std::ios::binary | std::ios::app);
+    check(out_.is_open(), ErrorCode::kDataLoss, path_, ": cannot be opened for writing (",
+          std::strerror(errno), ")");
     write_record(fixed_field(1, seconds) + bytes_field(3, "brain.Event:2"));
   }
 
