@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What takes too long for every change: sanitizers, mutants, long fuzzing, foreign readers, real launchers, kills, a bare system. Writes docs/nightly.md, newest first.
+# What takes too long for every change: sanitizers, mutants, long fuzzing, foreign readers, real launchers, kills, lost work, a bare system.
+# Writes docs/nightly.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -8,13 +9,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants fuzz readers launch kills fresh)
+all=(asan tsan mutants fuzz readers launch kills lost_work fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
   case $argument in
     --list | --restart | --short) declare "${argument#--}=1" ;;
-    -*) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    -*) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
     *) chosen+=("$argument") ;;
   esac
 done
@@ -89,6 +90,13 @@ stage_fresh() {
   local commands=(demo test)
   [[ -z $short ]] || commands=(demo)
   scripts/fresh_root.sh build/nightly/fresh "${commands[@]}"
+}
+
+stage_lost_work() {
+  release_target tessera-finetune-squad tessera-finetune-classification tessera-checkpoint failing_files
+  local how=(--races 200 --interrupts 30 --every-kind)
+  [[ -z $short ]] || how=(--races 3 --interrupts 3)
+  TESSERA_CACHE_DIR=none python3 -B tests/programs/lost_work.py . "build/${TESSERA_PRESET:-release}/bin" "${how[@]}"
 }
 
 # result, seconds, what: the newest line of the table

@@ -111,29 +111,6 @@ void check_schedule(const TrainOptions& o) {
           "--validation_file");
 }
 
-// The best checkpoint is one of those whose step was evaluated.
-void check_best(const TrainOptions& o, Program program) {
-  const std::string& metric = o.metric_for_best_model;
-  const bool of_answers = metric == "f1" || metric == "exact_match";
-  require(metric == "loss" || of_answers || program == Program::kClassification,
-          "--metric_for_best_model ", metric, " is known of classification only; use loss");
-  require(!of_answers || o.generation, "--metric_for_best_model ", metric,
-          " needs --generation (tessera-finetune-squad); of classification use accuracy, f1_macro "
-          "or f1_weighted");
-  require(!metric.starts_with("f1_") || o.predictions, "--metric_for_best_model ", metric,
-          " needs --predictions true");
-  if (!o.load_best_model_at_end) return;
-  const bool evaluated = !o.validation_file.empty() || !o.validation_ids.empty();
-  const bool together =
-      o.save_strategy == "epoch"
-          ? o.eval_steps == 0
-          : o.save_strategy == "steps" && o.eval_steps > 0 && o.save_steps % o.eval_steps == 0;
-  require(evaluated && together,
-          "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
-          "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
-          "multiple of --eval_steps");
-}
-
 bool is_dtype(const std::string& name) {
   return name.empty() || std::find(kDtypes.begin(), kDtypes.end(), name) != kDtypes.end();
 }
@@ -226,26 +203,7 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.add("overwrite_output_dir", &o.overwrite_output_dir,
             "replace the run that --output_dir holds, unless it goes on");
   flags.add("report_to", &o.report_to, "any of jsonl, csv, tensorboard, or none");
-  flags.add("save_strategy", &o.save_strategy,
-            "checkpoints in --output_dir: every --save_steps, after every epoch, none; with any, "
-            "one at the end",
-            {"steps", "epoch", "no"});
-  flags.add("save_steps", &o.save_steps, "with --save_strategy steps");
-  flags.add("save_total_limit", &o.save_total_limit, "checkpoints that are kept; 0: all");
-  flags.add("save_async", &o.save_async,
-            "checkpoints are copied in memory and written beside the next steps");
-  flags.add("save_on_signal", &o.save_on_signal,
-            "with --save_strategy: SIGTERM or SIGUSR1 to any rank writes a checkpoint after the "
-            "step under way and ends the run with exit code 75");
-  flags.add("load_best_model_at_end", &o.load_best_model_at_end,
-            "keep the checkpoint whose evaluation is the best, and write final/ from it");
-  flags.add("metric_for_best_model", &o.metric_for_best_model,
-            "of the evaluation: loss (less is better); more: accuracy, f1_macro, f1_weighted "
-            "(classification), f1, exact_match (--generation)",
-            {"loss", "accuracy", "f1_macro", "f1_weighted", "f1", "exact_match"});
-  flags.add("resume_from_checkpoint", &o.resume_from_checkpoint,
-            "auto: the newest in --output_dir that loads, if there is one; the PATH of a "
-            "checkpoint or of a run; none");
+  add_ending_flags(flags, o);
   flags.add("save_final", &o.save_final, "write the trained model to final/");
   flags.add("deepspeed", &o.deepspeed,
             "DeepSpeed configuration file; tessera-lint-ds FILE says what it means here");
@@ -341,8 +299,7 @@ void validate_options(const TrainOptions& o, Program program) {
       "ask for, and --packing has none; give one of them");
   const std::pair<const char*, int64_t> positive[] = {{"pad_to_multiple_of", o.pad_to_multiple_of},
                                                       {"logging_steps", o.logging_steps},
-                                                      {"loss_scale_window", o.loss_scale_window},
-                                                      {"save_steps", o.save_steps}};
+                                                      {"loss_scale_window", o.loss_scale_window}};
   validate_layout(o);
   for (const auto& [name, value] : positive) {
     require(value >= 1, "--", name, " is ", value, "; it must be at least 1");
@@ -350,7 +307,6 @@ void validate_options(const TrainOptions& o, Program program) {
   }
   const std::pair<const char*, double> not_negative[] = {
       {"warmup_steps", o.warmup_steps},
-      {"save_total_limit", static_cast<double>(o.save_total_limit)},
       {"num_labels", static_cast<double>(o.num_labels)},
       {"random_rows", static_cast<double>(o.random_rows)},
       {"random_row_length", static_cast<double>(o.random_row_length)},
@@ -370,12 +326,11 @@ void validate_options(const TrainOptions& o, Program program) {
   require(!o.generation || o.generation_max_new_tokens < o.max_seq_length,
           "--generation_max_new_tokens ", o.generation_max_new_tokens,
           " leaves nothing of --max_seq_length ", o.max_seq_length, " for questions");
-  require(!o.resume_from_checkpoint.empty(), "give --resume_from_checkpoint auto, PATH or none");
   require(o.eval_steps >= -1, "--eval_steps is ", o.eval_steps, "; the least is -1: never");
   require(o.warmup_steps < 1 || o.warmup_steps == std::floor(o.warmup_steps), "--warmup_steps is ",
           o.warmup_steps, "; it must be a whole number, or a part of all steps below 1");
   check_schedule(o);
-  check_best(o, program);
+  validate_ending(o, program);
   require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
           "; it must be positive unless --max_steps is");
   require(o.loss_scale >= 0 && o.loss_scale <= kLargestLossScale, "--loss_scale is ", o.loss_scale,

@@ -47,6 +47,7 @@ struct TrainOptions {
   bool save_async = true, save_on_signal = true;
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "loss";
+  int64_t max_nonfinite_steps = 1, max_overflow_steps = 20;
   // strategy
   std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
   int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;
@@ -84,14 +85,18 @@ struct TrainOptions {
 
 // How the model is spread, and in which precision.
 void add_strategy_flags(FlagSet& flags, TrainOptions& options);
+// Checkpoints, what signals do, and when numbers end the run.
+void add_ending_flags(FlagSet& flags, TrainOptions& options);
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program);
 
 // The data options that a file's tokens depend on, as text.
 std::string data_recipe(const TrainOptions& options);
 
 // Everything that can be said from the values alone, without files and ranks: of the strategy and
-// the number of ranks, and of all. Throws Error(kInvalidArgument).
+// the number of ranks, of the flags of add_ending_flags(), and of all. Throws
+// Error(kInvalidArgument).
 void validate_layout(const TrainOptions& options);
+void validate_ending(const TrainOptions& options, Program program);
 void validate_options(const TrainOptions& options, Program program);
 
 }  // namespace tessera::programs

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -30,7 +32,7 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl",
                                      "predictions.csv"};
 
 bool is_of_checkpoints(const std::string& name) {
-  return name.starts_with("checkpoint-") || name == "checkpoint.lock" || name == "latest";
+  return name.starts_with("checkpoint-") || name == "latest";
 }
 
 // What of a run the directory holds.
@@ -80,10 +82,17 @@ void check_output_directory(const TrainOptions& options) {
         "--overwrite_output_dir");
 }
 
-void prepare_output_directory(const TrainOptions& options) {
+std::unique_ptr<DirectoryLock> lock_output_directory(const TrainOptions& options) {
+  check_output_directory(options);
+  auto lock = std::make_unique<DirectoryLock>(options.output_dir);
+  check_output_directory(options);  // another job may have ended in it meanwhile
+  return lock;
+}
+
+void prepare_output_directory(const TrainOptions& options, DirectoryLock& lock) {
+  lock.keep();
   std::error_code error;
   const fs::path directory = options.output_dir;
-  fs::create_directories(directory, error);
   if (options.overwrite_output_dir && !continues_in_place(options)) {
     for (const fs::path& path : run_files(directory, error)) {
       if (!error) fs::remove_all(path, error);
@@ -95,7 +104,6 @@ void prepare_output_directory(const TrainOptions& options) {
 std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& options) {
   std::vector<std::unique_ptr<metrics::Sink>> sinks;
   const std::string folder = options.output_dir + "/";
-  sinks.push_back(metrics::make_console_sink(stdout, writes_to_terminal()));
   if (options.report_to.find("jsonl") != std::string::npos) {
     sinks.push_back(metrics::make_jsonl_sink(folder + "metrics.jsonl"));
   }
@@ -106,13 +114,18 @@ std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& optio
   if (options.report_to.find("tensorboard") != std::string::npos) {
     sinks.push_back(metrics::make_tensorboard_sink(folder + "tensorboard"));
   }
+  // Last: what it says is in the files.
+  sinks.push_back(metrics::make_console_sink(stdout, writes_to_terminal()));
   return sinks;
 }
 
 void write_text_file(const std::string& path, const std::string& text) {
+  errno = 0;
   std::ofstream out(path, std::ios::trunc);
-  out << text << std::flush;
-  check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written; check the free space");
+  out << text;
+  out.close();
+  const int reason = errno;
+  check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written: ", std::strerror(reason));
 }
 
 void fill_versions(metrics::RunStartRecord& record) {

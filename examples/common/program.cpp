@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -58,6 +60,7 @@ int run_finetune(Program program, const std::string& name, const std::string& su
   FlagSet flags(name, summary);
   TrainOptions options;
   Prepared prepared;
+  std::unique_ptr<DirectoryLock> lock;
   std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
   try {
     add_train_flags(flags, options, program);
@@ -80,11 +83,16 @@ int run_finetune(Program program, const std::string& name, const std::string& su
     check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
           "--packing needs --max_seq_length N, the length of its sequences");
     check_ranks(options);
-    if (!options.rehearse) {
+    const bool locks = speaks_first() && !options.dry_run;
+    if (options.rehearse) {
+      if (locks) lock = std::make_unique<DirectoryLock>(options.output_dir);
+    } else {
       check_resume(options);
       check_output_directory(options);
+      if (locks) lock = lock_output_directory(options);
       set_numerics(options);
       prepared = prepare(options, program);
+      prepared.output_lock = std::move(lock);
     }
   } catch (...) {
     problem = std::current_exception();
@@ -94,15 +102,22 @@ int run_finetune(Program program, const std::string& name, const std::string& su
   if (options.rehearse && !problem) return rehearse(flags, options);
   const std::vector<std::string> arguments(argv, argv + argc);
   std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
-  if (options.save_strategy != "no" && options.save_on_signal) signals.emplace();
-  return run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
-                  .transport = options.backend},
-                 [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
-                   if (problem) std::rethrow_exception(problem);
-                   TrainingRun(prepared, flags, arguments, world, launch, control,
-                               signals ? &*signals : nullptr)
-                       .execute();
-                 });
+  if (options.save_on_signal && options.save_strategy != "no") {
+    signals.emplace();
+  } else if (options.save_on_signal && !problem && detect_launch().world_size == 1) {
+    signals.emplace(std::vector<int>{SIGINT});  // then metrics are written to their end
+  }
+  std::atomic<int> ended{0};
+  const int status =
+      run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
+               .transport = options.backend},
+              [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
+                if (problem) std::rethrow_exception(problem);
+                ended = TrainingRun(prepared, flags, arguments, world, launch, control,
+                                    signals ? &*signals : nullptr)
+                            .execute();
+              });
+  return status != 0 ? status : ended.load();
 }
 
 }  // namespace tessera::programs

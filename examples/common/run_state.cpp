@@ -1,5 +1,6 @@
 #include "examples/common/run_state.h"
 
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -71,11 +72,18 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
   }
-  if (const auto best = json.find("best")) {
+  // Earlier versions kept an evaluation that was no number, as null.
+  if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
     state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),
                   best->at("metric").as_double()};
   }
   return state;
+}
+
+bool is_better(const RunState::Best& now, const std::optional<RunState::Best>& best, bool less) {
+  if (!std::isfinite(now.metric)) return false;
+  if (!best || !std::isfinite(best->metric)) return true;
+  return less ? now.metric < best->metric : now.metric > best->metric;
 }
 
 std::vector<std::string> RunState::other_data(const DataIdentity& now) const {

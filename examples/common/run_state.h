@@ -39,4 +39,8 @@ struct RunState {
   std::vector<std::string> other_settings(const std::string& now) const;
 };
 
+// Whether `now` is better than the best so far, a smaller metric where `less`. What is no number is
+// never better.
+bool is_better(const RunState::Best& now, const std::optional<RunState::Best>& best, bool less);
+
 }  // namespace tessera::programs

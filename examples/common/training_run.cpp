@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "examples/common/device_memory.h"
-#include "examples/common/export.h"
 #include "examples/common/layout.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/output.h"
@@ -14,13 +12,14 @@
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
 #include "tessera/core/log.h"
 #include "tessera/metrics/statistics.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::programs {
 namespace {
+
+constexpr int kInterrupted = 130;  // as a shell says of SIGINT
 
 std::string packed(const std::vector<int64_t>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)};
@@ -69,17 +68,23 @@ TrainingRun::TrainingRun(const Prepared& prepared, const FlagSet& flags,
 
 TrainingRun::~TrainingRun() = default;
 
-void TrainingRun::execute() {
+int TrainingRun::execute() {
   try {
     agree();
     plan();
     describe();
-    if (options_.dry_run) return;
+    if (options_.dry_run) return 0;
     build();
     open_output();
     train();
-    const std::string hash = export_final();
-    finish(0, hash);
+    end_training();
+    if (!interrupted_) {
+      finish(0, export_final());
+      return 0;
+    }
+    finish(kInterrupted, std::nullopt);
+    if (reports()) log(LogLevel::kWarning, how_it_stopped("Ctrl-C"));
+    return kInterrupted;
   } catch (const Error& error) {
     record_failure(error);
     throw;
@@ -125,9 +130,12 @@ TrainerOptions TrainingRun::trainer_options() const {
       .loss_scaler = {.enabled = options_.dtype == "fp16",
                       .initial_scale = options_.initial_loss_scale,
                       .growth_interval = options_.loss_scale_window},
-      .before_update = [this] {
-        if (writer_) writer_->before_update();
-      }};
+      .before_update =
+          [this] {
+            if (writer_) writer_->before_update();
+          },
+      .max_nonfinite_steps = options_.max_nonfinite_steps,
+      .max_overflow_steps = options_.max_overflow_steps};
 }
 
 int64_t TrainingRun::last_step() const {
@@ -208,7 +216,8 @@ void TrainingRun::go_on() {
   }
   total_steps_ = last_step();
   if (steps_ >= total_steps_ && reports()) {
-    log(LogLevel::kInfo, "step ", steps_, " of ", total_steps_, ": nothing is left to train");
+    log(LogLevel::kInfo, "nothing is left to train: the checkpoint is at step ", steps_,
+        ", the run ends at step ", total_steps_);
   }
 }
 
@@ -234,7 +243,9 @@ void TrainingRun::describe() {
 
 void TrainingRun::open_output() {
   if (reports()) {
-    prepare_output_directory(options_);
+    check(prepared_.output_lock != nullptr, ErrorCode::kInternal, "rank 0 has not locked ",
+          options_.output_dir);
+    prepare_output_directory(options_, *prepared_.output_lock);
     write_text_file(options_.output_dir + "/config.json", flags_.config_json() + "\n");
     recorder_ = std::make_unique<metrics::Recorder>(make_sinks(options_), options_.logging_steps);
     recorder_->start(start_record());
@@ -248,7 +259,8 @@ void TrainingRun::open_output() {
         CheckpointOptions{.total_limit = options_.save_total_limit,
                           .asynchronous = options_.save_async,
                           .late_copies = true,
-                          .channel = &control_});
+                          .channel = &control_,
+                          .locked = true});
     writer_->resume_from(steps_);
     if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
   }
@@ -319,61 +331,6 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   fill_versions(r);
   r.exp = metrics::experiment_name(r);
   return r;
-}
-
-std::string TrainingRun::export_final() {
-  sampler_.reset();
-  pinned_peak_ = pinned_memory().peak_bytes;
-  if (recorder_) recorder_->end_of_training();
-  if (reports() && options_.save_final && continues_in_place(options_)) {
-    std::error_code error;
-    std::filesystem::remove_all(options_.output_dir + "/final", error);
-  }
-  return write_final(prepared_, *strategy_, reports());
-}
-
-void TrainingRun::finish(int exit_code, const std::string& hash) {
-  // Only there the host's cores update.
-  const OffloadStep step = strategy_->offload_report().update_elements_per_s > 0
-                               ? OffloadStep::kHost
-                               : OffloadStep::kDevice;
-  const std::vector<MemoryLine> lines = run_memory_->lines(strategy_->memory(), step, control_);
-  const DeviceMemory memory = run_memory_->device_peak();
-  const std::vector<int64_t> peaks = largest_over_ranks(
-      {memory.allocated_peak_bytes.value_or(-1), memory.reserved_peak_bytes.value_or(-1)});
-  metrics::RunEndInfo info{.exit_code = exit_code, .param_hash_final = hash};
-  gather_resources(info);
-  if (!reports()) return;
-  if (peaks[0] >= 0) info.gpu_mem_allocated_peak_bytes = peaks[0];
-  if (peaks[1] >= 0) info.gpu_mem_reserved_peak_bytes = peaks[1];
-  const char* kinds[] = {"parameter", "gradient", "optimizer", "buffer", "host", "pinned"};
-  for (size_t i = 0; i < std::size(kinds); ++i) {
-    info.extra.emplace_back(concat(kinds[i], "_bytes"), memory_[i]);
-  }
-  info.extra.emplace_back("comm_bytes", bytes_sent(*mesh_, *strategy_));
-  for (auto& field : memory_fields(lines, run_memory_->rank())) info.extra.push_back(field);
-  recorder_->finish(info);
-  recorder_.reset();
-  std::fputs(memory_text(lines, run_memory_->rank()).c_str(), stdout);
-  std::printf("results are in %s\n", options_.output_dir.c_str());
-}
-
-// A run that has begun to write says how it ended; no collective may be used here.
-void TrainingRun::record_failure(const std::exception& error) {
-  sampler_.reset();
-  if (recorder_ == nullptr) return;
-  const auto* ours = dynamic_cast<const Error*>(&error);
-  const bool memory = is_out_of_memory(error);
-  const ErrorCode code = ours     ? ours->code()
-                         : memory ? ErrorCode::kResourceExhausted
-                                  : ErrorCode::kInternal;
-  try {
-    if (held_) recorder_->step(*held_);
-    recorder_->anomaly({.kind = memory ? "oom" : error_code_name(code), .detail = error.what()});
-    recorder_->finish({.exit_code = exit_code(code)});
-  } catch (const std::exception&) {
-    // The disk may be what failed; the first error is the one to report.
-  }
 }
 
 std::vector<int64_t> TrainingRun::largest_over_ranks(const std::vector<int64_t>& values) {

@@ -2,6 +2,7 @@
 // One rank's training run, from the agreement of the ranks to the exported model.
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,8 +36,9 @@ class TrainingRun {
               const StopSignals* signals = nullptr);
   ~TrainingRun();
 
-  // Collective. Throws Error; running out of memory becomes Error(kResourceExhausted) with advice.
-  void execute();
+  // Collective. Returns the exit code: 0, or 130 when Ctrl-C ended it and all is written. Throws
+  // Error; running out of memory becomes Error(kResourceExhausted) with advice.
+  int execute();
 
  private:
   void agree();
@@ -59,14 +61,16 @@ class TrainingRun {
   void note_best();
   bool between_steps();  // whether to go on
   void record(const std::vector<SavedCheckpoint>& saved);
-  [[noreturn]] void stop();
+  void stop();  // for a signal, after the save
+  std::string how_it_stopped(const char* by) const;
   void on_step(const StepReport& report);
   void tell_work(const StepReport& step);
   // work_s: of each rank; may be empty.
   void report_step(metrics::StepRecord record, const std::vector<double>& work_s);
   void note_straggler(const std::vector<double>& work_s, int64_t step);
+  void end_training();
   std::string export_final();  // returns the hash of all parameters
-  void finish(int exit_code, const std::string& hash);
+  void finish(int exit_code, const std::optional<std::string>& hash);
   void record_failure(const std::exception& error);
 
   bool reports() const { return world_.rank() == 0; }
@@ -94,12 +98,14 @@ class TrainingRun {
   metrics::ResourceSummary resources_;                 // of this node, where rank 0 is on another
   int64_t pinned_peak_ = 0;                            // of this process
   std::unique_ptr<metrics::ResourceSampler> sampler_;  // the first rank of each node
+  std::exception_ptr sampling_failure_;                // its samples could not be written
   std::unique_ptr<CheckpointWriter> writer_;           // null: no checkpoints are written
   StopAgreement agreement_;
   std::optional<RankTimes> rank_times_;      // several ranks
   std::optional<metrics::StepRecord> held_;  // until it is known what the ranks worked
   metrics::StragglerWatch straggler_watch_;
-  bool stopping_ = false;  // all ranks know of a signal to one of them
+  bool stopping_ = false;     // all ranks know of a signal to one of them
+  bool interrupted_ = false;  // which was Ctrl-C
   std::optional<Resumed> resumed_;
   std::optional<RunState::Best> best_, evaluated_;  // so far; the latest, with its step
   int64_t total_steps_ = 0, steps_ = 0;

@@ -1,6 +1,7 @@
 // The steps of a run, with evaluations and checkpoints between them.
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <utility>
 
 #include "examples/common/answers.h"
@@ -49,7 +50,7 @@ void TrainingRun::train() {
     train_until(std::min(to_evaluate, to_save));
     if (evaluates && steps_ == to_evaluate) evaluate();
     if (saves && (steps_ == to_save || stopping_)) save();
-    if (stopping_) stop();
+    if (stopping_) return stop();
   }
   if (writer_) record(writer_->wait());
   if (options_.load_best_model_at_end && best_ && best_->step != steps_) {
@@ -217,16 +218,14 @@ TrainingRun::Predictions TrainingRun::score(metrics::EvalRecord& record) {
 }
 
 bool TrainingRun::is_best() const {
-  if (!best_) return true;
-  return options_.metric_for_best_model == "loss" ? evaluated_->metric < best_->metric
-                                                  : evaluated_->metric > best_->metric;
+  return is_better(*evaluated_, best_, /*less=*/options_.metric_for_best_model == "loss");
 }
 
 // Before a checkpoint is written: whether it will be the best one.
 void TrainingRun::note_best() {
   if (!evaluated_ || evaluated_->step != steps_) return;
   if (is_best()) best_ = evaluated_;
-  if (options_.load_best_model_at_end) writer_->keep(best_->step);
+  if (options_.load_best_model_at_end && best_) writer_->keep(best_->step);
 }
 
 void TrainingRun::save() {
@@ -243,10 +242,11 @@ void TrainingRun::save() {
 
 bool TrainingRun::between_steps() {
   if (rank_times_ && world_.device().is_cpu()) tell_work(trainer_->latest());
-  if (writer_ == nullptr) return true;
-  if (++steps_here_ == kStepsUntilFull) writer_->reserve(strategy_->state());
-  record(writer_->poll());
-  stopping_ = options_.save_on_signal && agreement_.agree(signals_ && signals_->caught() != 0);
+  if (writer_) {
+    if (++steps_here_ == kStepsUntilFull) writer_->reserve(strategy_->state());
+    record(writer_->poll());
+  }
+  stopping_ = signals_ != nullptr && agreement_.agree(signals_->caught() != 0);
   return !stopping_;
 }
 
@@ -261,10 +261,19 @@ void TrainingRun::record(const std::vector<SavedCheckpoint>& saved) {
   }
 }
 
+// Ctrl-C is a person's: nothing may start the run again for it.
 void TrainingRun::stop() {
-  record(writer_->wait());
-  fail(ErrorCode::kPreempted, "stopped by a signal after step ", steps_, " of ", total_steps_,
-       "; the checkpoint is complete, --resume_from_checkpoint auto goes on from it");
+  if (writer_) record(writer_->wait());
+  const auto caught = control_.exchange(std::to_string(signals_->caught()));
+  interrupted_ = std::ranges::count(caught, std::to_string(SIGINT)) > 0;
+  if (!interrupted_) fail(ErrorCode::kPreempted, how_it_stopped("a signal"));
+}
+
+std::string TrainingRun::how_it_stopped(const char* by) const {
+  return concat("stopped by ", by, " after step ", steps_, " of ", total_steps_,
+                writer_
+                    ? "; the checkpoint is complete, --resume_from_checkpoint auto goes on from it"
+                    : "; nothing was saved (--save_strategy no)");
 }
 
 }  // namespace tessera::programs

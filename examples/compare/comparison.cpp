@@ -12,6 +12,7 @@
 #include "examples/compare/comparison_files.h"
 #include "examples/compare/comparison_table.h"
 #include "examples/compare/peer.h"
+#include "tessera/checkpoint/directory_lock.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 
@@ -29,6 +30,15 @@ std::vector<std::string> names_of(const std::vector<ComparisonRow>& rows) {
   std::vector<std::string> names;
   for (const ComparisonRow& row : rows) names.push_back(row.name);
   return names;
+}
+
+// All but the lock.
+std::vector<fs::path> files_in(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.path().filename() != DirectoryLock::kFile) files.push_back(entry.path());
+  }
+  return files;
 }
 
 std::string seconds_text(double seconds) {
@@ -78,7 +88,7 @@ void Comparison::check_output_directory() const {
   const fs::path directory = options_.output_dir;
   if (!fs::exists(directory)) return;
   require(fs::is_directory(directory), "--output_dir ", options_.output_dir, " is a file");
-  require(options_.overwrite_output_dir || fs::is_empty(directory) ||
+  require(options_.overwrite_output_dir || files_in(directory).empty() ||
               fs::exists(directory / "done.jsonl"),
           "--output_dir ", options_.output_dir,
           " is not empty and holds no comparison to go on with; choose another directory, or add "
@@ -241,8 +251,16 @@ const ComparisonRow& Comparison::baseline() const {
 }
 
 int Comparison::run() {
+  DirectoryLock lock(options_.output_dir);
+  check_output_directory();  // another comparison may have ended in it meanwhile
+  lock.keep();
   std::error_code error;
-  if (options_.overwrite_output_dir) fs::remove_all(options_.output_dir, error);
+  if (options_.overwrite_output_dir) {
+    for (const fs::path& path : files_in(options_.output_dir)) {
+      if (!error) fs::remove_all(path, error);
+    }
+  }
+  check(!error, ErrorCode::kDataLoss, "--output_dir ", options_.output_dir, ": ", error.message());
   children_ = std::make_unique<Children>(options_.output_dir);
   for (int64_t repeat = 1; repeat <= options_.repeat; ++repeat) {
     for (ComparisonRow& row : rows_) {

@@ -24,7 +24,8 @@ constexpr char kHelp[] =
     R"(tessera-launch [-n N] [--max-restarts K] [--mpirun PATH] [--mpirun-arg ARG]... PROGRAM [ARGUMENTS]
 Runs `mpirun -n N PROGRAM ARGUMENTS` and, when a rank was lost (exit status 5, or a signal), again with
 `--resume_from_checkpoint auto`, at most K times (3). Other exit statuses are returned as they are.
-SIGTERM and SIGUSR1 reach the ranks as SIGUSR1: they save, and the status is 75. A second one ends them at once.
+SIGTERM, SIGUSR1 and Ctrl-C reach the ranks as SIGUSR1: they save, and the status is 75, 130 after Ctrl-C. A second one
+ends them at once.
   -n N              ranks; without it mpirun decides
   --max-restarts K  0: never
   --mpirun PATH     instead of the mpirun in PATH
@@ -42,13 +43,14 @@ int count_of(const std::string& flag, const std::string& text, int least) {
 }
 
 std::atomic<pid_t> child{0};  // mpirun, while it runs
-std::atomic<int> signals_seen{0};
+std::atomic<int> first_signal{0};
 
 void send_on(int number) {
   const int kept = errno;
   const pid_t to = child;
-  // mpirun hands SIGUSR1 to the ranks; of SIGTERM it kills them about a second later.
-  const int what = number == SIGINT || signals_seen.fetch_add(1) > 0 ? number : SIGUSR1;
+  // mpirun hands SIGUSR1 to the ranks; of SIGTERM and SIGINT it kills them about a second later.
+  int none = 0;
+  const int what = first_signal.compare_exchange_strong(none, number) ? SIGUSR1 : number;
   if (to > 0) kill(to, what);
   errno = kept;
 }
@@ -83,7 +85,7 @@ int run_once(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   std::optional<SignalsHeld> held(std::in_place);
-  if (signals_seen > 0) return kSignalled + SIGTERM;
+  if (first_signal != 0) return kSignalled + SIGTERM;
   const pid_t pid = fork();
   check(pid >= 0, ErrorCode::kResourceExhausted, "no further process: ", std::strerror(errno));
   if (pid == 0) {
@@ -160,7 +162,8 @@ int run_launch(const std::vector<std::string>& arguments) try {
   for (int restarts = 0;; ++restarts) {
     const double begin = now_s();
     const int status = run_once(launch_arguments(command, restarts > 0));
-    if (status == kPreempted || !worth_restarting(status) || signals_seen > 0) return status;
+    if (first_signal == SIGINT && status != 0) return kSignalled + SIGINT;
+    if (status == kPreempted || !worth_restarting(status) || first_signal != 0) return status;
     const std::string what = concat("tessera-launch: exit status ", status, " after ",
                                     static_cast<int64_t>(now_s() - begin), " s; ");
     if (restarts == command.max_restarts) {

@@ -1,11 +1,6 @@
 #include "lib/checkpoint/checkpoint_directory.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -14,8 +9,6 @@
 
 #include "lib/checkpoint/output_file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
-#include "tessera/core/log.h"
 
 namespace tessera {
 namespace {
@@ -35,52 +28,17 @@ std::optional<int64_t> step_of(std::string_view name) {
   return plain ? std::optional(step) : std::nullopt;
 }
 
-// Host and process, for the message of whoever finds the lock taken.
-std::string holder() { return concat("process ", ::getpid(), " on ", host_name(), "\n"); }
-
 }  // namespace
 
 std::string checkpoint_path(const std::string& directory, int64_t step) {
   return concat(directory, "/", kPrefix, step);
 }
 
-CheckpointDirectory::CheckpointDirectory(FileSystem& files, std::string path)
+CheckpointDirectory::CheckpointDirectory(FileSystem& files, std::string path, bool locked)
     : files_(files), path_(std::move(path)) {
-  std::error_code error;
-  fs::create_directories(path_, error);
-  check(!error, ErrorCode::kDataLoss, path_, ": cannot be created: ", error.message());
-  try {
-    lock();
-    for (const NamedCheckpoint& named : named_checkpoints(path_)) {
-      if (named.unfinished) remove_path(files_, named.path);
-    }
-  } catch (...) {
-    if (lock_ >= 0) files_.close(lock_);
-    throw;
-  }
-}
-
-CheckpointDirectory::~CheckpointDirectory() { files_.close(lock_); }
-
-void CheckpointDirectory::lock() {
-  const std::string file = path_ + "/checkpoint.lock";
-  lock_ = files_.open(file, O_RDWR | O_CREAT);
-  check(lock_ >= 0, ErrorCode::kDataLoss, file, ": cannot be opened: ", std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
-    const std::string text = holder();
-    if (::ftruncate(lock_, 0) == 0) {  // it only informs: failures do not matter
-      files_.write(lock_, text.data(), text.size(), 0);
-    }
-  } else if (errno == EWOULDBLOCK) {
-    std::array<char, 300> other{};
-    const ssize_t length = ::pread(lock_, other.data(), other.size() - 1, 0);
-    std::string_view who(other.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
-    who = who.substr(0, who.find('\n'));
-    fail(ErrorCode::kDataLoss, path_, ": another job writes its checkpoints here (",
-         who.empty() ? "unknown" : who, "); wait for it, or choose another directory");
-  } else {  // some network file systems have no locks
-    log(LogLevel::kWarning, file, ": cannot be locked (", std::strerror(errno),
-        "); a second job that writes here would not be noticed");
+  if (!locked) lock_.emplace(path_, files_).keep();
+  for (const NamedCheckpoint& named : named_checkpoints(path_)) {
+    if (named.unfinished) remove_path(files_, named.path);
   }
 }
 

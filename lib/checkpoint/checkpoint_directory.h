@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/directory_lock.h"
 #include "tessera/checkpoint/file_system.h"
 #include "tessera/checkpoint/manifest.h"
 
@@ -18,12 +19,9 @@ std::string checkpoint_path(const std::string& directory, int64_t step);
 
 class CheckpointDirectory {
  public:
-  // Makes the directory where it is missing, locks it against other jobs as long as this lives, and
-  // removes what killed runs left unfinished.
-  CheckpointDirectory(FileSystem& files, std::string path);
-  ~CheckpointDirectory();
-  CheckpointDirectory(const CheckpointDirectory&) = delete;
-  CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
+  // Makes the directory where it is missing, locks it against other jobs as long as this lives
+  // (unless this job has locked it), and removes what killed runs left unfinished.
+  CheckpointDirectory(FileSystem& files, std::string path, bool locked);
 
   // Renames the checkpoints of later steps to <name>.old.
   void set_aside_after(int64_t step);
@@ -37,12 +35,11 @@ class CheckpointDirectory {
   void remove_old(int64_t limit, int64_t newest, std::optional<int64_t> kept);
 
  private:
-  void lock();
   std::string unfinished(int64_t step) const { return checkpoint_path(path_, step) + kUnfinished; }
 
   FileSystem& files_;
   std::string path_;
-  int lock_ = -1;
+  std::optional<DirectoryLock> lock_;
 };
 
 struct NamedCheckpoint {

@@ -61,7 +61,7 @@ CheckpointWriter::CheckpointWriter(Communicator& world, std::string directory,
   snapshot_ = std::make_unique<Snapshot>(ranks_of_host(*options_.channel));
   all_ranks_do(*options_.channel, [&] {
     if (world_.rank() != 0) return;
-    directory_ = std::make_unique<CheckpointDirectory>(*options_.files, path_);
+    directory_ = std::make_unique<CheckpointDirectory>(*options_.files, path_, options_.locked);
   });
 }
 

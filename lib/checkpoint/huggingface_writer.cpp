@@ -104,10 +104,11 @@ void HuggingFaceWriter::close_shard() {
 
 void HuggingFaceWriter::add_text(const std::string& file_name, const std::string& content) {
   const std::string path = temporary_ + "/" + file_name;
+  errno = 0;
   std::ofstream out(path, std::ios::binary);
   out << content;
   out.close();
-  check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written");
+  check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written: ", std::strerror(errno));
   sync_path(path);
 }
 
@@ -115,7 +116,7 @@ void HuggingFaceWriter::add_file(const std::string& source_path) {
   const std::string path = temporary_ + "/" + fs::path(source_path).filename().string();
   std::error_code error;
   fs::copy_file(source_path, path, error);
-  require(error, source_path, "copied");
+  require(error, path, "copied");
   sync_path(path);
 }
 

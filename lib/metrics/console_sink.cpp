@@ -95,7 +95,7 @@ class ConsoleSink final : public Sink {
       text += format("  %.0f MiB", *memory / 1048576);
     }
     if (const Value* skipped = e.find("skipped"); skipped && *skipped == Value(true)) {
-      text += "  skipped (overflow)";
+      text += e.number("loss_scale") ? "  skipped (overflow)" : "  skipped (not finite)";
     }
     return text;
   }
@@ -112,7 +112,12 @@ class ConsoleSink final : public Sink {
   }
 
   static std::string run_end_line(const Event& e) {
-    return format("done: train loss %.5f", e.number("train_loss").value_or(NAN)) +
+    const auto code = static_cast<int64_t>(e.number("exit_code").value_or(0));
+    const double steps = e.number("train_steps").value_or(0);
+    std::string text = code == 0 ? "done" : concat("ended with exit code ", code);
+    if (steps == 0) return text + ": no step was trained";
+    if (code != 0) text += format(" after %.0f steps", steps);
+    return text + format(": train loss %.5f", e.number("train_loss").value_or(NAN)) +
            format(" (last %.5f)", e.number("train_loss_final").value_or(NAN)) + ", " +
            seconds_text(e.number("train_runtime").value_or(0)) + ", " +
            format("%.2f samples/s, ", e.number("train_samples_per_second").value_or(0)) +

@@ -24,12 +24,14 @@ class LineFile {
 
   void write(const std::string& line) {
     out_ << line << '\n' << std::flush;
-    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(errno),
+    if (!out_.good() && reason_ == 0) reason_ = errno;
+    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(reason_),
           "); check the free space");
   }
 
  private:
   std::string path_;
+  int reason_ = 0;  // of the first failure, perhaps another thread's
   std::ofstream out_;
 };
 

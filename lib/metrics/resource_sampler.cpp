@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <exception>
 #include <fstream>
 #include <mutex>
 #include <thread>
+
+#include "tessera/core/error.h"
 
 namespace tessera::metrics {
 namespace {
@@ -47,6 +50,7 @@ struct ResourceSampler::Impl {
   std::condition_variable stopping;
   bool stop = false;
   std::thread thread;
+  std::exception_ptr failure;
 
   void sample() {
     const ProcessTreeMemory tree =
@@ -77,8 +81,10 @@ struct ResourceSampler::Impl {
       } while (!stopping.wait_for(lock, options.interval, [this] { return stop; }));
       lock.unlock();
       sample();
+    } catch (const Error&) {
+      failure = std::current_exception();
     } catch (const std::exception&) {
-      // A full disk is reported by the run itself when it next writes; sampling just ends.
+      // What cannot be measured is left out.
     }
   }
 };
@@ -90,13 +96,17 @@ ResourceSampler::ResourceSampler(ResourceSamplerOptions options,
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
-ResourceSampler::~ResourceSampler() {
+ResourceSampler::~ResourceSampler() { stop(); }
+
+std::exception_ptr ResourceSampler::stop() {
+  if (!impl_->thread.joinable()) return impl_->failure;
   {
     std::lock_guard lock(impl_->mutex);
     impl_->stop = true;
   }
   impl_->stopping.notify_all();
   impl_->thread.join();
+  return impl_->failure;
 }
 
 }  // namespace tessera::metrics

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <bit>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -63,6 +65,8 @@ class TensorboardSink final : public Sink {
     path_ = concat(directory, "/events.out.tfevents.", static_cast<int64_t>(seconds), ".",
                    host_name(), ".", getpid());
     out_.open(path_, std::ios::binary | std::ios::app);
+    check(out_.is_open(), ErrorCode::kDataLoss, path_, ": cannot be opened for writing (",
+          std::strerror(errno), ")");
     write_record(fixed_field(1, seconds) + bytes_field(3, "brain.Event:2"));
   }
 
@@ -85,9 +89,11 @@ class TensorboardSink final : public Sink {
  private:
   void write_record(const std::string& message) {
     const std::string length = little_endian<uint64_t>(message.size());
+    errno = 0;
     out_ << length << little_endian(masked_crc(length)) << message
          << little_endian(masked_crc(message)) << std::flush;
-    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed; check the free space");
+    check(out_.good(), ErrorCode::kDataLoss, path_, ": write failed (", std::strerror(errno),
+          "); check the free space");
   }
 
   std::string path_;

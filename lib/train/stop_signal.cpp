@@ -1,6 +1,5 @@
 #include "tessera/train/stop_signal.h"
 
-#include <array>
 #include <atomic>
 #include <csignal>
 
@@ -9,11 +8,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::array kSignals{SIGTERM, SIGUSR1};
-
 std::atomic<bool> installed{false};
 std::atomic<int> first{0};
-std::array<struct sigaction, kSignals.size()> before;
 static_assert(std::atomic<int>::is_always_lock_free);  // a handler may touch nothing else
 
 void note(int number) {
@@ -25,24 +21,31 @@ void note(int number) {
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals(const std::vector<int>& numbers) {
   check(!installed.exchange(true), ErrorCode::kInternal, "two StopSignals at once");
   first = 0;
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before[i]);
+  for (const int number : numbers) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    if (before.sa_handler == SIG_IGN) continue;  // as a shell has it for what it runs behind it
+    before_.emplace_back(number, before);
+    sigaction(number, &action, nullptr);
+  }
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before[i], nullptr);
+  for (const auto& [number, before] : before_) sigaction(number, &before, nullptr);
   installed = false;
 }
 
 int StopSignals::caught() const { return first; }
 
 bool StopAgreement::agree(bool asked) {
+  if (world_.size() == 1) return asked;
   const bool verdict = asked_ && asked_->answer();
   asked_.emplace(world_, LateVote::Of::kAny, asked);
   return verdict;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -37,6 +38,10 @@ Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
       plateau_(options.schedule.peak, options.schedule.options) {
   options.schedule.validate();
   if (options.schedule.total_steps == 0) options_.schedule.total_steps = options.max_steps;
+  for (const auto& [name, limit] : {std::pair{"max_nonfinite_steps", options.max_nonfinite_steps},
+                                    std::pair{"max_overflow_steps", options.max_overflow_steps}}) {
+    check(limit >= 1, ErrorCode::kInvalidArgument, name, " is ", limit, "; it must be at least 1");
+  }
   check(options.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "max_grad_norm is ",
         options.max_grad_norm, "; it must be positive, or 0 for no clipping");
   if (scaler_.enabled()) strategy_.set_loss_scale(scaler_.scale());
@@ -67,15 +72,18 @@ int64_t Trainer::fit(const BatchSource& source,
     ++made;
     // issue_step() has read the previous step; its report goes out while this one runs.
     if (pending_ != nullptr) on_step(pending_->report);
+    if (diverged_) stop_for_numerics(pending_->report.step);
     pending_ = std::move(next);
     // On the CPU the step is over, and its time is not the next one's.
     if (options_.device.is_cpu()) finish_step();
+    if (diverged_) break;
     if (boundary && !boundary(steps_)) break;
   }
   if (pending_ != nullptr) {
     const StepReport last = finish_step();
     pending_.reset();
     on_step(last);
+    if (diverged_) stop_for_numerics(last.step);
   }
   return made;
 }
@@ -90,6 +98,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   // The schedule counts updates that were made, so the previous step's verdict is needed here. Its
   // values were copied a whole forward and backward ago.
   if (pending_ != nullptr) finish_step();
+  if (diverged_) return;
   report.learning_rate = learning_rate();
   if (options_.before_update) options_.before_update();
   strategy_.optimizer_step(report.learning_rate, found_inf);
@@ -121,7 +130,9 @@ const StepReport& Trainer::finish_step() {
   last_end_s_ = end;
   updates_ += report.skipped ? 0 : 1;
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ >= options_.max_skipped_in_a_row) stop_for_numerics();
+  const int64_t most =
+      scaler_.enabled() ? options_.max_overflow_steps : options_.max_nonfinite_steps;
+  diverged_ = report.skipped && skipped_in_a_row_ >= most;
   return report;
 }
 
@@ -160,17 +171,26 @@ void Trainer::restore(const TrainerState& state) {
   if (state.plateau) plateau_.restore(*state.plateau);
 }
 
-void Trainer::stop_for_numerics() {
-  std::string culprit;
+void Trainer::stop_for_numerics(int64_t step) {
+  std::string first, largest;
+  double most = 0;
   strategy_.visit_gradients([&](const VisitedParameter& gradient) {
-    if (culprit.empty() && !gradient.value.isfinite().all().item<bool>()) {
-      culprit = gradient.block + "." + gradient.name;
+    if (!first.empty() || gradient.value.numel() == 0) return;
+    const auto size = gradient.value.abs().max().item<double>();  // NaN when one is
+    const std::string name = gradient.block + "." + gradient.name;
+    if (!std::isfinite(size)) {
+      first = name;
+    } else if (size >= most) {
+      largest = concat("none, the largest value is ", size, " in ", name);
+      most = size;
     }
   });
-  fail(ErrorCode::kNumerics, "the gradient was not finite in ", skipped_in_a_row_,
-       " steps in a row, the last at step ", steps_,
-       "; first non-finite tensor: ", culprit.empty() ? "none in the newest gradients" : culprit,
-       ". Lower the learning rate, or train in bf16 or fp32");
+  const std::string row =
+      skipped_in_a_row_ > 1 ? concat(", the last of ", skipped_in_a_row_, " in a row") : "";
+  fail(ErrorCode::kNumerics, "the gradient norm of step ", step, " was not finite", row,
+       "; first non-finite tensor: ", first.empty() ? largest : first,
+       ". Lower the learning rate or warm up for longer",
+       scaler_.enabled() ? ", or train in bf16 or fp32" : "");
 }
 
 EvalReport Trainer::evaluate(const BatchSource& source) {

@@ -75,11 +75,11 @@ with tempfile.TemporaryDirectory() as folder:
         wait_for(lambda: os.path.exists(os.path.join(folder, "mpirun.ready")), "the played mpirun's start")
         return process
 
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number, status in ((signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)):
         process = started("trap 'echo usr1; exit 75' USR1; trap 'echo term; exit 143' TERM;")
         process.send_signal(number)
         text, _ = process.communicate(timeout=60)
-        expect(f"{number.name} reaches mpirun as SIGUSR1", (process.returncode, text, len(calls(folder))), (75, "usr1\n", 1))
+        expect(f"{number.name} reaches mpirun as SIGUSR1", (process.returncode, text, len(calls(folder))), (status, "usr1\n", 1))
     process = started("""trap ': > "$0.usr1"' USR1; trap 'exit 143' TERM;""")
     process.send_signal(signal.SIGTERM)
     wait_for(lambda: os.path.exists(os.path.join(folder, "mpirun.usr1")), "the first signal's arrival")

@@ -27,6 +27,7 @@ struct CheckpointOptions {
   // How the ranks talk to each other on the host; must outlive the writer. Null: through `world`,
   // and where that is one of GPUs a call waits for the work that is queued there.
   ControlChannel* channel = nullptr;
+  bool locked = false;  // rank 0 holds the directory's DirectoryLock, which outlives the writer
   FileSystem* files = &FileSystem::system();
 };
 

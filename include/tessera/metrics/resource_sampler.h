@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -74,6 +75,8 @@ class ResourceSampler {
  public:
   ResourceSampler(ResourceSamplerOptions options, std::function<void(const ResourceRecord&)> sink);
   ~ResourceSampler();  // stops and joins the thread
+  // Ends sampling; returns the Error with which the sink ended it before, if it did.
+  std::exception_ptr stop();
 
  private:
   struct Impl;

@@ -31,7 +31,11 @@ struct TrainerOptions {
   LossScalerConfig loss_scaler;
   // Called before every update, when the step's forward and backward are issued.
   std::function<void()> before_update;
-  int max_skipped_in_a_row = 20;  // then training stops with Error(kNumerics)
+  // Training stops with Error(kNumerics), which names the first non-finite gradient, after so many
+  // steps in a row whose gradient norm was not finite. Their updates are skipped. A loss scale
+  // falls until they end; without one nothing does.
+  int64_t max_nonfinite_steps = 1;  // without a loss scaler
+  int64_t max_overflow_steps = 20;  // with one
 };
 
 // One optimizer step, the same on every rank but for the times, which are this rank's.
@@ -90,10 +94,11 @@ class Trainer {
 
  private:
   struct Pending;
+  // Reads the step before; updates nothing when that was one too many.
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
   double learning_rate();
-  [[noreturn]] void stop_for_numerics();
+  [[noreturn]] void stop_for_numerics(int64_t step);
 
   Strategy& strategy_;
   TrainerOptions options_;
@@ -103,6 +108,7 @@ class Trainer {
   std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
   bool said_schedule_ends_ = false;
+  bool diverged_ = false;  // the step read last was one skipped too many
   double last_end_s_ = 0;
 };
 

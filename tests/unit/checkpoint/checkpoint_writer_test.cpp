@@ -81,7 +81,7 @@ TEST_CASE("a second job that writes to the same directory is refused by name") {
     const CheckpointWriter writer(world, run);
     const std::string said = require_error(
         ErrorCode::kDataLoss, [&] { CheckpointWriter(world, run); }, "a second writer");
-    require(said.find("another job writes its checkpoints here (process " +
+    require(said.find("another job writes here (process " +
                       std::to_string(::getpid()) + " on ") != said.npos,
             said);
   });

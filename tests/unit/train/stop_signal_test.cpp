@@ -11,8 +11,9 @@
 using namespace tessera;
 
 TEST_CASE("a signal is noted, and afterwards the process is as before") {
-  for (const int number : {SIGTERM, SIGUSR1}) {
-    struct sigaction before {}, after {};
+  for (const int number : {SIGTERM, SIGUSR1, SIGINT}) {
+    struct sigaction before {
+    }, after{};
     sigaction(number, nullptr, &before);
     {
       const StopSignals signals;
@@ -26,7 +27,7 @@ TEST_CASE("a signal is noted, and afterwards the process is as before") {
 }
 
 TEST_CASE("the second signal ends the process, also one of another kind") {
-  for (const int second : {SIGTERM, SIGUSR1}) {
+  for (const int second : {SIGTERM, SIGUSR1, SIGINT}) {
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -41,6 +42,27 @@ TEST_CASE("the second signal ends the process, also one of another kind") {
     REQUIRE(WIFSIGNALED(status));
     CHECK(WTERMSIG(status) == second);
   }
+}
+
+TEST_CASE("signals that are not asked for do what they did") {
+  struct sigaction before {
+  }, meanwhile{};
+  sigaction(SIGTERM, nullptr, &before);
+  const StopSignals signals({SIGINT});
+  sigaction(SIGTERM, nullptr, &meanwhile);
+  CHECK(meanwhile.sa_handler == before.sa_handler);
+  std::raise(SIGINT);
+  CHECK(signals.caught() == SIGINT);
+}
+
+TEST_CASE("a signal that is ignored stays so") {
+  const auto before = std::signal(SIGINT, SIG_IGN);
+  {
+    const StopSignals signals;
+    std::raise(SIGINT);
+    CHECK(signals.caught() == 0);
+  }
+  CHECK(std::signal(SIGINT, before) == SIG_IGN);
 }
 
 TEST_CASE("all ranks hear of a wish to stop at the same call") {

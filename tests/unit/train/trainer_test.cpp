@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,9 +20,10 @@ using namespace tessera::testing;
 
 namespace {
 
-// A toy model whose loss is multiplied by a factor that the test changes between steps.
-ModelSpec scaled_model(std::shared_ptr<double> factor) {
-  ModelSpec model = toy_language_model();
+// A toy model whose loss is multiplied by a factor that the test changes between steps. NaN leaves
+// the loss alone and makes the gradient of the head's first parameter NaN.
+ModelSpec scaled_model(std::shared_ptr<double> factor, const ToyConfig& config) {
+  ModelSpec model = toy_language_model(config);
   auto build = model.blocks.back().build;
   model.blocks.back().build = [build, factor](const BuildContext& context) {
     class Scaled : public Block {
@@ -29,7 +31,10 @@ ModelSpec scaled_model(std::shared_ptr<double> factor) {
       Scaled(std::unique_ptr<Block> inner, std::shared_ptr<double> factor)
           : inner_(std::move(inner)), factor_(std::move(factor)) {}
       at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-        return inner_->forward(hidden, batch) * *factor_;
+        const at::Tensor loss = inner_->forward(hidden, batch);
+        if (!std::isnan(*factor_)) return loss * *factor_;
+        const at::Tensor weight = inner_->parameters().front().tensor;
+        return loss + (weight - weight.detach()).abs().sum().sqrt();  // 0, of slope 0 * infinity
       }
       std::vector<Parameter> parameters() override { return inner_->parameters(); }
 
@@ -49,11 +54,13 @@ struct Run {
 
 // factors[k] multiplies the loss of step k on rank 0 only.
 Run train(Communicator& comm, const std::vector<double>& factors, const TrainerOptions& options,
-          at::ScalarType dtype = at::kFloat, const OptimizerFactory& optimizer = make_adamw({})) {
+          at::ScalarType dtype = at::kFloat, const OptimizerFactory& optimizer = make_adamw({}),
+          const std::function<void(const StepReport&)>& on_step = {}) {
   auto factor = std::make_shared<double>(1.0);
   DeviceMesh mesh(comm, {.data = comm.size()});
   auto strategy = make_strategy({.strategy = "zero2", .precision = {.parameter = dtype}}, mesh);
-  strategy->attach(scaled_model(factor), {.seed = 3}, optimizer);
+  const bool apart = std::ranges::any_of(factors, [](double x) { return std::isnan(x); });
+  strategy->attach(scaled_model(factor, {.tied = !apart}), {.seed = 3}, optimizer);
   Trainer trainer(*strategy, options);
   size_t step = 0;
   Run run;
@@ -63,7 +70,10 @@ Run train(Communicator& comm, const std::vector<double>& factors, const TrainerO
         *factor = comm.rank() == 0 ? factors[step] : 1.0;
         return {toy_micro_batch({}, 4, 5, 50 + step++)};
       },
-      [&](const StepReport& report) { run.reports.push_back(report); });
+      [&](const StepReport& report) {
+        run.reports.push_back(report);
+        if (on_step) on_step(report);
+      });
   strategy->visit_parameters(
       [&](const VisitedParameter& p) { run.parameters[p.block + "." + p.name] = p.value.clone(); });
   return run;
@@ -195,15 +205,54 @@ TEST_CASE("gradients are divided by the scale they were multiplied with, while i
   }
 }
 
-TEST_CASE("training stops by name after too many skipped steps in a row") {
-  TrainerOptions options{.max_steps = 20};
-  options.max_skipped_in_a_row = 3;
-  const std::string message = error_of(ErrorCode::kNumerics, [&] {
-    test::run_ranks(2, [&](Communicator& comm) {
-      train(comm, {1, kInf, kInf, 1, kInf, kInf, kInf, 1}, options);
+TEST_CASE("training stops by name at the first norm that is not finite, with a loss scale later") {
+  struct Case {
+    TrainerOptions options;
+    std::vector<double> factors;
+    int64_t last;  // step reported
+    std::string said;
+  };
+  TrainerOptions plain, patient, scaled;
+  patient.max_nonfinite_steps = 3;
+  scaled.loss_scaler = {.enabled = true, .initial_scale = 64};
+  scaled.max_overflow_steps = 2;
+  const std::vector<Case> cases{
+      {plain, {1, kInf, 1}, 2, "the gradient norm of step 2 was not finite; first"},
+      {plain, {1, 1, kInf}, 3, "of step 3"},  // nothing follows
+      {patient,
+       {1, kInf, kInf, 1, kInf, kInf, kInf, 1},
+       7,
+       "of step 7 was not finite, the last of 3"},
+      {scaled, {kInf, 1, kInf, kInf, 1}, 4, "of step 4 was not finite, the last of 2 in a row"}};
+  for (const Case& given : cases) {
+    INFO(given.said);
+    std::vector<int64_t> reported(2);
+    const std::string message = error_of(ErrorCode::kNumerics, [&] {
+      test::run_ranks(2, [&](Communicator& comm) {
+        const auto rank = static_cast<size_t>(comm.rank());
+        train(comm, given.factors, given.options, at::kFloat, make_adamw({}),
+              [&](const StepReport& report) { reported[rank] = report.step; });
+      });
     });
+    CHECK_THAT(message, Catch::Matchers::Contains(given.said));
+    CHECK(reported == std::vector<int64_t>{given.last, given.last});
+  }
+  // What is named is the first tensor that is not finite, not the first of the model.
+  for (const int ranks : {1, 2}) {
+    const std::string message = error_of(ErrorCode::kNumerics, [&] {
+      test::run_ranks(ranks, [&](Communicator& comm) { train(comm, {1, std::nan("")}, plain); });
+    });
+    CHECK_THAT(message, Catch::Matchers::Contains("first non-finite tensor: head.weight"));
+  }
+  // So many, but not in a row, or one fewer.
+  test::run_ranks(1, [&](Communicator& comm) {
+    train(comm, {kInf, kInf, 1, kInf, kInf}, patient);
   });
-  CHECK(message.find("3 steps in a row") != std::string::npos);
+  test::run_ranks(1, [&](Communicator& comm) { train(comm, {kInf, 1, kInf, 1}, scaled); });
+  CHECK(error_of(ErrorCode::kInvalidArgument, [&] {
+          plain.max_nonfinite_steps = 0;
+          test::run_ranks(1, [&](Communicator& comm) { train(comm, {1}, plain); });
+        }).find("max_nonfinite_steps is 0") != std::string::npos);
 }
 
 TEST_CASE("max_steps counts over several calls of fit") {

@@ -1,0 +1,53 @@
+#include "examples/common/run_state.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::programs;
+
+namespace {
+
+RunState state() { return {.settings = "{}", .model = "{}"}; }
+
+}  // namespace
+
+TEST_CASE("run state: the best evaluation comes back, and where there is none it is absent") {
+  RunState run = state();
+  CHECK(run.to_json().find("best") == std::string::npos);
+  CHECK_FALSE(RunState::from_json(run.to_json(), "test").best);
+  run.best = {"out/checkpoint-4", 4, 1.25};
+  const RunState back = RunState::from_json(run.to_json(), "test");
+  REQUIRE(back.best);
+  CHECK(back.best->path == "out/checkpoint-4");
+  CHECK(back.best->step == 4);
+  CHECK(back.best->metric == 1.25);
+}
+
+TEST_CASE("run state: an evaluation that was no number, saved as null before, is no best one") {
+  RunState run = state();
+  run.best = {"out/checkpoint-1", 1, 0.5};
+  std::string text = run.to_json();
+  const size_t at = text.find("\"metric\":0.5");
+  REQUIRE(at != std::string::npos);
+  text.replace(at, 12, "\"metric\":null");
+  CHECK_FALSE(RunState::from_json(text, "test").best);
+}
+
+TEST_CASE("run state: an evaluation that is no number is never the best, and never stays it") {
+  const auto of = [](double metric) { return RunState::Best{"out", 1, metric}; };
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  for (const bool less : {true, false}) {
+    CHECK(is_better(of(2), std::nullopt, less));
+    CHECK(is_better(of(1), of(2), less) == less);
+    CHECK(is_better(of(2), of(1), less) != less);
+    CHECK_FALSE(is_better(of(1), of(1), less));
+    for (const double bad : {nan, infinity, -infinity}) {
+      CHECK_FALSE(is_better(of(bad), std::nullopt, less));
+      CHECK_FALSE(is_better(of(bad), of(1), less));
+      CHECK(is_better(of(1), of(bad), less));
+    }
+  }
+}
