@@ -116,6 +116,10 @@ const StepReport& Trainer::finish_step() {
   last_end_s_ = end;
   updates_ += report.skipped ? 0 : 1;
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+  check(!report.skipped || !scaler_.exhausted(report.loss_scale), ErrorCode::kNumerics, "step ",
+        report.step, " overflowed at the least loss scale, ", report.loss_scale,
+        ", so the scale cannot fall further. Lower the learning rate, train in bf16 or fp32, or "
+        "allow a smaller scale (min_scale, --min_loss_scale)");
   if (skipped_in_a_row_ >= options_.max_skipped_in_a_row) stop_for_numerics();
   return report;
 }
