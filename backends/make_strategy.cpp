@@ -13,6 +13,7 @@
 #include "tessera/backends/zero/zero_stage2.h"
 #include "tessera/backends/zero/zero_stage3.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
 namespace {
@@ -57,7 +58,66 @@ const Row& row_of(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);
 }
 
+MeshExtents extents_of(const DeviceMesh& mesh) {
+  return {.pipeline = mesh.extent(Axis::kPipeline),
+          .data = mesh.extent(Axis::kData),
+          .tensor = mesh.extent(Axis::kTensor)};
+}
+
+void warn_of_idle(const ParallelConfig& config, const DeviceMesh& mesh) {
+  if (mesh.world().rank() != 0) return;
+  for (const IdleSetting& idle : idle_settings(config, extents_of(mesh))) {
+    log(LogLevel::kWarning, idle.name, " has no effect: ", idle.why);
+  }
+}
+
 }  // namespace
+
+std::vector<IdleSetting> idle_settings(const ParallelConfig& config, const MeshExtents& mesh) {
+  std::vector<IdleSetting> idle;
+  const auto add = [&](bool changed, bool read, const char* name, const std::string& why,
+                       bool refused = false) {
+    if (changed && !read) idle.push_back({name, why, refused});
+  };
+  constexpr bool kRefused = true;
+  const ParallelConfig usual;
+  const std::string& strategy = config.strategy;
+  const bool fsdp = strategy == "fsdp", zero3 = strategy == "zero3";
+  const auto of = [&](const char* others) {
+    return concat("it belongs to ", others, "; strategy ", strategy, " has no such choice");
+  };
+  const bool sharded = zero3 || ((fsdp || strategy == "zero2") && !config.reduce_at_boundary);
+  const bool converts = config.precision.reduce_dtype() != config.precision.gradient_dtype();
+  add(config.bucket_bytes != usual.bucket_bytes,
+      !sharded || converts || (fsdp && config.shard_ranks == 1), "bucket_bytes",
+      concat("strategy ", strategy, " reduces block by block where gradients travel as they are"));
+  add(config.reduce_at_boundary, fsdp || strategy == "zero2", "reduce_at_boundary",
+      of("zero2 and fsdp"));
+  add(config.persistence_threshold != usual.persistence_threshold, zero3, "persistence_threshold",
+      of("zero3"));
+  add(config.prefetch_blocks != usual.prefetch_blocks, zero3 || fsdp, "prefetch_blocks",
+      of("zero3 and fsdp"));
+  add(config.unit_numel != 0, fsdp, "unit_numel", of("fsdp"), kRefused);
+  add(!config.reshard_after_forward, fsdp, "reshard_after_forward", of("fsdp"), kRefused);
+  add(config.shard_ranks != 0, fsdp, "shard_ranks", of("fsdp"), kRefused);
+  add(config.keep_activations, !config.gradient_checkpointing, "keep_activations",
+      "gradient_checkpointing runs whole blocks again");
+  const bool offloads = config.offload.what != Offload::kNone;
+  const char* const nothing = "nothing is offloaded";
+  add(config.offload.step != usual.offload.step, offloads, "offload.step", nothing);
+  add(config.offload.pin_memory != usual.offload.pin_memory, offloads, "offload.pin_memory",
+      nothing);
+  add(config.offload.threads != usual.offload.threads, offloads, "offload.threads", nothing);
+  const bool stages = mesh.pipeline > 1;
+  const char* const pipeline = "it needs a pipeline axis of more than one rank";
+  add(config.pipeline.schedule != usual.pipeline.schedule, stages, "pipeline.schedule", pipeline);
+  add(config.pipeline.chunks != 1, stages, "pipeline.chunks", pipeline, kRefused);
+  add(config.pipeline.shared_vocabulary, stages, "pipeline.shared_vocabulary", pipeline, kRefused);
+  add(config.pipeline.balance != usual.pipeline.balance, stages, "pipeline.balance", pipeline);
+  add(config.sequence_parallel, mesh.tensor > 1, "sequence_parallel",
+      "it needs a tensor axis of more than one rank", kRefused);
+  return idle;
+}
 
 void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
   const Row& row = row_of(config.strategy);
@@ -78,23 +138,15 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
   require(config.bucket_bytes > 0, "bucket_bytes is ", config.bucket_bytes,
           "; it must be positive");
   require(config.unit_numel >= 0, "unit_numel is ", config.unit_numel, "; it must not be negative");
-  const bool fsdp = std::string(row.name) == "fsdp";
-  require(
-      fsdp || (config.unit_numel == 0 && config.reshard_after_forward && config.shard_ranks == 0),
-      "unit_numel, reshard_after_forward and shard_ranks belong to fsdp; strategy ", row.name,
-      " has no such choice");
+  for (const IdleSetting& idle : idle_settings(config, mesh)) {
+    require(!idle.refused, idle.name, " has no effect: ", idle.why);
+  }
   require(config.shard_ranks != 1 || ranks == 1 ||
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "
           "parameters on the device; offload only the optimizer");
-  require(mesh.tensor > 1 || !config.sequence_parallel,
-          "sequence_parallel needs a tensor axis of more than one rank");
   const int stages = mesh.pipeline;
-  require(stages > 1 || config.pipeline.chunks == 1, "pipeline.chunks is ", config.pipeline.chunks,
-          "; it needs a pipeline axis of more than one rank");
   const bool shared = config.pipeline.shared_vocabulary;
-  require(stages > 1 || !shared,
-          "pipeline.shared_vocabulary needs a pipeline axis of more than one rank");
   require(mesh.tensor == 1 || !shared, "pipeline.shared_vocabulary on a tensor axis of ",
           mesh.tensor, " ranks: that axis cuts the vocabulary already");
   if (stages > 1) {
@@ -110,9 +162,8 @@ std::vector<std::string> strategy_names() {
 
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh) {
   const Row& row = row_of(config.strategy);
-  check_config(config, {.pipeline = mesh.extent(Axis::kPipeline),
-                        .data = mesh.extent(Axis::kData),
-                        .tensor = mesh.extent(Axis::kTensor)});
+  check_config(config, extents_of(mesh));
+  warn_of_idle(config, mesh);
   Sharding sharding = row.make(config, mesh.axis(Axis::kData));
   sharding->set_mesh(mesh);
   if (config.offload.what != Offload::kNone) {

@@ -105,10 +105,15 @@ std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& c
     first = 1;
   }
   const size_t parts = static_cast<size_t>(stages) * static_cast<size_t>(config.chunks);
+  const size_t stages_left = costs.size() / static_cast<size_t>(config.chunks),
+               chunks_left = costs.size() / static_cast<size_t>(stages);
+  const std::string remedy = stages_left >= 2   ? concat("use at most ", stages_left, " stages")
+                             : chunks_left >= 1 ? concat("use at most ", chunks_left, " chunks")
+                                                : "leave the pipeline out";
   check(parts <= costs.size(), ErrorCode::kInvalidArgument, "model ", model.name, " has ",
         costs.size(), first > 0 ? " blocks between its ends" : " blocks", ", too few for ", stages,
         " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks",
-        "; use at most ", costs.size() / static_cast<size_t>(config.chunks), " stages");
+        "; ", remedy);
   std::vector<ModelPart> result;
   auto begin = costs.begin();
   for (size_t count : balanced_split(costs, parts)) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "examples/common/hub_cache.h"
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 
@@ -15,7 +16,7 @@ using Value = DeepSpeedFile::Value;
 // said later.
 int64_t hidden_size(const TrainOptions& o) {
   try {
-    const LanguageModel model = !o.model.empty() ? LanguageModel::from_directory(o.model)
+    const LanguageModel model = !o.model.empty() ? LanguageModel::from_directory(find_in_hub_cache(o.model))
                                 : o.model_config.ends_with(".json")
                                     ? LanguageModel::from_file(o.model_config)
                                     : LanguageModel::preset(o.model_config);
@@ -115,9 +116,7 @@ class Applier {
         enabled->is_auto() ? leave("dtype", key) : take("dtype", "fp32", key);
       }
     }
-    if (const Value* scale = find("fp16.loss_scale"); scale && scale->number() > 0) {
-      plain("loss_scale", "fp16.loss_scale");
-    }
+    plain("loss_scale", "fp16.loss_scale");
     if (const Value* power = find("fp16.initial_scale_power")) {
       take("initial_loss_scale", JsonWriter().value(std::exp2(power->number())).text(),
            "fp16.initial_scale_power");
@@ -152,7 +151,6 @@ class Applier {
                       ahead = "zero_optimization.stage3_prefetch_bucket_size";
     by_hidden(
         bucket, "bucket_bytes", [](int64_t hidden) { return hidden * hidden; }, bytes_of_reduce());
-    if (file_.stage() < 3) return;
     by_hidden(
         small, "persistence_threshold", [](int64_t hidden) { return 10 * hidden; }, 1);
     if (const Value* size = find(ahead); size && !size->is_auto() && size->count() == 0) {
@@ -204,11 +202,12 @@ class Applier {
     } else if (first || second) {
       take("offload", "none", first ? optimizer : params);
     }
-    if (options_.offload == "none" || (!first && !second)) return;
+    if (!first && !second) return;
     const std::string pins[] = {section + "optimizer.pin_memory", section + "param.pin_memory"};
     for (const std::string& pin : pins) {
       if (find(pin)) return take("pin_memory", is_true(pin) ? "true" : "false", pin);
     }
+    if (options_.offload == "none") return;
     fall_back("pin_memory", options_.deepspeed_defaults == "0.16" ? "false" : "true", pins[0]);
   }
 

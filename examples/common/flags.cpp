@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "examples/common/foreign_flags.h"
@@ -95,7 +94,8 @@ void FlagSet::section(const std::string& title) { section_ = title; }
 
 void FlagSet::add(const std::string& name, Target target, const std::string& help,
                   std::vector<std::string> choices) {
-  flags_.push_back({name, help, section_, target, std::move(choices), json_value(target)});
+  const Value value = std::visit([](auto* now) { return Value(*now); }, target);
+  flags_.push_back({name, help, section_, target, std::move(choices), json_value(target), value});
 }
 
 const FlagSet::Flag* FlagSet::lookup(const std::string& name) const {
@@ -199,8 +199,7 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
     std::string written;
     Setting setting;
   };
-  std::vector<Given> given;
-  std::set<std::string> names;
+  std::vector<std::pair<std::string, std::string>> written;  // names and values
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument == "-h") {
@@ -220,7 +219,19 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
       value = *follows;
       ++i;
     }
-    if (!names.insert(name).second) usage_error("--", name, " is given twice");
+    const auto earlier = std::ranges::find(written, name, [](const auto& w) { return w.first; });
+    if (earlier == written.end()) {
+      written.emplace_back(name, value);
+      continue;
+    }
+    if (earlier->second != value) {
+      notices_.push_back(concat("--", name, " is given twice; the last one, ", value, ", wins over ",
+                                earlier->second));
+    }
+    earlier->second = value;
+  }
+  std::vector<Given> given;
+  for (const auto& [name, value] : written) {
     if (const auto setting = resolve(name, value, "command line")) {
       given.push_back({concat("--", name, " ", value), *setting});
     }
@@ -295,6 +306,21 @@ std::string FlagSet::text(const std::string& name) const {
 
 void FlagSet::set(const std::string& name, const std::string& text, const std::string& origin) {
   set(const_cast<Flag&>(existing(name)), text, origin);
+}
+
+bool FlagSet::changed(const std::string& name) const {
+  const Flag& flag = existing(name);
+  return json_value(flag.target) != flag.default_text;
+}
+
+void FlagSet::reset(const std::string& name) {
+  Flag& flag = const_cast<Flag&>(existing(name));
+  std::visit(
+      [&](auto* value) {
+        *value = std::get<std::remove_pointer_t<decltype(value)>>(flag.default_value);
+      },
+      flag.target);
+  flag.origin = kDefault;
 }
 
 std::string FlagSet::help() const {

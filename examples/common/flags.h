@@ -41,6 +41,8 @@ class FlagSet {
   bool has(const std::string& name) const { return lookup(name) != nullptr; }
   std::string text(const std::string& name) const;  // the value, as it may be written
   void set(const std::string& name, const std::string& text, const std::string& origin);
+  bool changed(const std::string& name) const;  // from its default value
+  void reset(const std::string& name);          // to its default value and origin
   void add_notice(const std::string& text) { notices_.push_back(text); }
   // {"name": {"value": ..., "origin": "..."}, ...}
   std::string config_json(int indent = 2) const;
@@ -53,11 +55,13 @@ class FlagSet {
 
  private:
   static constexpr const char* kDefault = "default";
+  using Value = std::variant<bool, int64_t, uint64_t, double, std::string>;  // as Target
   struct Flag {
     std::string name, help, section;
     Target target;
     std::vector<std::string> choices;
     std::string default_text;
+    Value default_value;
     std::string origin = kDefault;
   };
   struct Setting {

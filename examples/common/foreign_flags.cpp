@@ -44,6 +44,9 @@ constexpr const char* kHalfEval = "evaluation runs in --dtype, as training does"
 constexpr const char* kAdapters =
     "the programs train every parameter; a module of your own can hold adapters and freeze the "
     "rest (docs/extending.md)";
+constexpr const char* kProcesses =
+    "every GPU has a process of its own: start N with mpirun -n N or torchrun, and choose the GPUs "
+    "with CUDA_VISIBLE_DEVICES";
 constexpr const char* kLevel = "set the environment variable TESSERA_LOG_LEVEL instead";
 
 constexpr F kFlags[] = {
@@ -75,6 +78,7 @@ constexpr F kFlags[] = {
     refused("batch_size", "*",
             "say which: --per_device_train_batch_size (rows of a micro-batch and rank) or "
             "--gradient_accumulation_steps"),
+    refused("dataset", "*", "give files: --train_file FILE and --validation_file FILE"),
     refused("dataset_name", "*", "give files: --train_file FILE and --validation_file FILE"),
     refused("dataset_config_name", "*", "give files: --train_file FILE, --validation_file FILE"),
     refused("max_train_samples", "*", "use --train_slice 0:N"),
@@ -241,6 +245,17 @@ constexpr F kFlags[] = {
     no_effect("length_column_name", "*", "lengths are counted"),
 
     // Strategies and launchers.
+    refused("gpus", "*", kProcesses),
+    refused("num_gpus", "*", kProcesses),
+    refused("n_gpu", "*", kProcesses),
+    refused("gpus_per_node", "*", kProcesses),
+    refused("nproc_per_node", "*", kProcesses),
+    refused("num_processes", "*", kProcesses),
+    same("deepspeed_config", "deepspeed"),
+    sets("zero_stage", "0", "strategy", "ddp"),
+    sets("zero_stage", "1", "strategy", "zero1"),
+    sets("zero_stage", "2", "strategy", "zero2"),
+    sets("zero_stage", "3", "strategy", "zero3"),
     refused("fsdp", "*", "use --strategy fsdp (--offload for its offload)"),
     refused("fsdp_config", "*", "use --strategy fsdp with --fsdp_unit_numel, --shard_ranks, ..."),
     refused("fsdp_min_num_params", "*", "use --fsdp_unit_numel"),

@@ -50,6 +50,14 @@ MeshExtents mesh_extents(const TrainOptions& o, int world_size) {
           .tensor = static_cast<int>(o.tensor_parallel)};
 }
 
+void check_axes(const TrainOptions& o, int64_t world_size) {
+  const int64_t together = o.pipeline_parallel * o.tensor_parallel;
+  check(world_size % together == 0, ErrorCode::kInvalidArgument, "--pipeline_parallel ",
+        o.pipeline_parallel, " x --tensor_parallel ", o.tensor_parallel, " take ", together,
+        " ranks or a multiple of it, and the job has ", world_size, "; start ",
+        (world_size / together + 1) * together, " (mpirun -n, or --ranks on the CPU) or lower them");
+}
+
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
   ParallelConfig config = parallel_config(o);
   if (o.pipeline_balance == "time" || o.pipeline_balance == "measured") {

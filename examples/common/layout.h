@@ -19,6 +19,10 @@ ParallelConfig parallel_config(const TrainOptions& options);
 // The data axis gets what the other two leave. DeviceMesh refuses what does not fit the world.
 MeshExtents mesh_extents(const TrainOptions& options, int world_size);
 
+// Whether the ranks of a job can be shared out over the axes; throws Error(kInvalidArgument) in the
+// names of the flags.
+void check_axes(const TrainOptions& options, int64_t world_size);
+
 // With --pipeline_balance time, and as a guess of what is to be measured: stages balanced for these
 // rows.
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& options);

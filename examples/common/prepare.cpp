@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "examples/common/hub_cache.h"
 #include "examples/common/prepare_data.h"
 #include "tessera/core/error.h"
 #include "tessera/data/supervised_share.h"
@@ -16,6 +17,9 @@ void prepare_tokenizer(Prepared& run) {
   const TrainOptions& o = run.options;
   run.tokenizer_directory = o.tokenizer.empty() ? o.model : o.tokenizer;
   if (run.tokenizer_directory.empty()) return;
+  check(fs::exists(run.tokenizer_directory), ErrorCode::kDataLoss,
+        o.tokenizer.empty() ? "--model " : "--tokenizer ", run.tokenizer_directory,
+        ": no such directory", how_to_fetch(run.tokenizer_directory));
   const bool needed = !o.train_file.empty() || !o.validation_file.empty() || !o.tokenizer.empty();
   const fs::path directory = run.tokenizer_directory;
   if (!needed && !fs::exists(directory / "tokenizer.json")) {
@@ -23,16 +27,6 @@ void prepare_tokenizer(Prepared& run) {
     return;
   }
   run.tokenizer = Tokenizer::load(run.tokenizer_directory);
-}
-
-// For what looks like a model's name on the Hugging Face Hub ("gpt2", "bigscience/bloom-560m").
-std::string how_to_fetch(const std::string& name) {
-  const bool path = name.starts_with('.') || name.starts_with('/') || name.ends_with('/') ||
-                    std::count(name.begin(), name.end(), '/') > 1;
-  if (path) return "";
-  const std::string folder = name.substr(name.find('/') + 1);  // all of it without a slash
-  return concat(". If it is a model's name on the Hub, fetch it first: hf download ", name,
-                " --local-dir ", folder, " && ... --model ", folder);
 }
 
 void prepare_config(Prepared& run) {
@@ -50,6 +44,16 @@ void prepare_config(Prepared& run) {
 }
 
 }  // namespace
+
+void take_from_hub_cache(Prepared& run) {
+  for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model},
+                                   {"--tokenizer ", &run.options.tokenizer}}) {
+    const std::string path = find_in_hub_cache(*name);
+    if (path == *name) continue;
+    run.notices.push_back(concat(flag, *name, " is ", path));
+    *name = path;
+  }
+}
 
 void read_model_config(Prepared& run) {
   const TrainOptions& o = run.options;
@@ -112,6 +116,7 @@ Prepared prepare(const TrainOptions& options, Program program) {
   run.train_path = options.random_rows > 0      ? "random rows"
                    : !options.train_ids.empty() ? options.train_ids
                                                 : options.train_file;
+  take_from_hub_cache(run);
   prepare_tokenizer(run);
   prepare_config(run);
   prepare_data(run);

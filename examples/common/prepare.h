@@ -49,6 +49,10 @@ struct Prepared {
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
 
+// Model and tokenizer by their names on the Hub become the directories of its local cache, with a
+// notice.
+void take_from_hub_cache(Prepared& run);
+
 // The model's configuration alone, which --model or --model_config names. Errors as of prepare().
 void read_model_config(Prepared& run);
 

@@ -12,6 +12,8 @@
 #include "examples/common/deepspeed.h"
 #include "examples/common/flags.h"
 #include "examples/common/foreign_config.h"
+#include "examples/common/idle_flags.h"
+#include "examples/common/layout.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/options.h"
 #include "examples/common/output.h"
@@ -71,6 +73,9 @@ int run_finetune(Program program, const std::string& name, const std::string& su
       refuse_foreign_config(options.deepspeed);
       apply_deepspeed(DeepSpeedFile::read(options.deepspeed), world, options, flags);
     }
+    for (const IdleFlag& idle : reset_idle_flags(flags, options, world)) {
+      flags.add_notice(idle.text);
+    }
     if (flags.help_requested() || flags.print_config_requested()) {
       const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
       if (speaks_first()) {
@@ -83,6 +88,7 @@ int run_finetune(Program program, const std::string& name, const std::string& su
     check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
           "--packing needs --max_seq_length N, the length of its sequences");
     check_ranks(options);
+    check_axes(options, world);
     const bool locks = speaks_first() && !options.dry_run;
     if (options.rehearse) {
       if (locks) lock = std::make_unique<DirectoryLock>(options.output_dir);

@@ -8,6 +8,7 @@
 #include "examples/common/layout.h"
 #include "tessera/core/error.h"
 #include "tessera/core/pci_address.h"
+#include "tessera/core/printed.h"
 #include "tessera/metrics/resource_sampler.h"
 #include "tessera/plan/memory_plan.h"
 
@@ -193,13 +194,15 @@ std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
   std::string text = row;
   for (const auto& [name, plan, measured] : lines) {
     if (std::min(plan, measured) < 0 || std::max(plan, measured) == 0) continue;
-    std::snprintf(row, sizeof(row), "  %-22s %12.1f %12.1f %+12.1f", name.c_str(), plan / kMiB,
-                  measured / kMiB, (measured - plan) / kMiB);
+    std::snprintf(row, sizeof(row), "  %-22s %12.1f %12.1f", name.c_str(), plan / kMiB,
+                  measured / kMiB);
     text += row;
-    if (plan > 0) {
-      std::snprintf(row, sizeof(row), " %+6.1f %%", 100 * (measured / plan - 1));
-      text += row;
-    }
+    const auto add = [&](const char* pattern, double number) {
+      std::snprintf(row, sizeof(row), pattern, number);
+      text += without_negative_zero(row, /*signs=*/true);
+    };
+    add(" %+12.1f", (measured - plan) / kMiB);
+    if (plan > 0) add(" %+6.1f %%", 100 * (measured / plan - 1));
     text += "\n";
   }
   return text;

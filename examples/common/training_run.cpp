@@ -111,7 +111,8 @@ LossScalerConfig TrainingRun::loss_scaler() const {
           .growth_factor = dynamic ? 2.0 : 1.0,
           .backoff_factor = dynamic ? 0.5 : 1.0,
           .growth_interval = options_.loss_scale_window,
-          .min_scale = dynamic ? options_.min_loss_scale : options_.loss_scale};
+          .min_scale = dynamic ? options_.min_loss_scale : options_.loss_scale,
+          .max_scale = dynamic ? kLargestLossScale : options_.loss_scale};
 }
 
 TrainerOptions TrainingRun::trainer_options() const {
@@ -127,9 +128,7 @@ TrainerOptions TrainingRun::trainer_options() const {
                        warmup < 1 ? std::ceil(warmup * static_cast<double>(total_steps_)) : warmup),
                    .total_steps = total_steps_,
                    .options = parse_lr_schedule_options(kind, options_.lr_scheduler_kwargs)},
-      .loss_scaler = {.enabled = options_.dtype == "fp16",
-                      .initial_scale = options_.initial_loss_scale,
-                      .growth_interval = options_.loss_scale_window},
+      .loss_scaler = loss_scaler(),
       .before_update =
           [this] {
             if (writer_) writer_->before_update();

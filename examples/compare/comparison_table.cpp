@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "tessera/core/error.h"
+#include "tessera/core/printed.h"
 
 namespace tessera::programs {
 namespace {
@@ -26,7 +27,8 @@ std::string format(const char* pattern, Arguments... arguments) {
 }
 
 std::string text_of(const char* pattern, const std::optional<double>& value, double scale = 1) {
-  return value ? format(pattern, *value * scale) : "-";
+  if (!value) return "-";
+  return without_negative_zero(format(pattern, *value * scale), pattern[1] == '+');
 }
 
 Cell median_of(const std::string& key, const char* pattern) {

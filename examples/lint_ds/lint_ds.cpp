@@ -8,6 +8,7 @@
 #include "examples/common/deepspeed_keys.h"
 #include "examples/common/flags.h"
 #include "examples/common/foreign_config.h"
+#include "examples/common/idle_flags.h"
 #include "examples/common/options.h"
 #include "examples/common/tool.h"
 #include "tessera/core/error.h"
@@ -82,6 +83,9 @@ void lint(FileReport& report, const LintOptions& o) {
   add_train_flags(flags, train, Program::kSquad);
   report.ranks = o.ranks > 0 ? o.ranks : ranks_of(file);
   apply_deepspeed(file, report.ranks, train, flags);
+  for (const IdleFlag& idle : reset_idle_flags(flags, train, report.ranks)) {
+    add("note", {{.line = remark_of(report.path, idle.origin + ": ").line, .text = idle.text}});
+  }
   report.flags = flags.changed_text();
 }
 

@@ -93,8 +93,9 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
   run.task = task_of(program);
   check(options.model.empty() != options.model_config.empty(), ErrorCode::kInvalidArgument,
         "give --model DIR or --model_config NAME, one of the two");
+  take_from_hub_cache(run);
   // Models for trials take the tokenizer's vocabulary.
-  if (!options.tokenizer.empty()) run.tokenizer = Tokenizer::load(options.tokenizer);
+  if (!options.tokenizer.empty()) run.tokenizer = Tokenizer::load(run.options.tokenizer);
   read_model_config(run);
   const int64_t labels = std::max<int64_t>(2, options.num_labels);
   run.model = run.language_model.make(run.head(), labels);

@@ -10,6 +10,7 @@
 
 #include "examples/common/deepspeed.h"
 #include "examples/common/foreign_config.h"
+#include "examples/common/idle_flags.h"
 #include "examples/common/memory_advice.h"
 #include "examples/common/tool.h"
 #include "examples/plan/bandwidths.h"
@@ -146,6 +147,9 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   if (!train.deepspeed.empty()) {
     refuse_foreign_config(train.deepspeed);
     apply_deepspeed(DeepSpeedFile::read(train.deepspeed), train.ranks, train, flags);
+  }
+  for (const IdleFlag& idle : reset_idle_flags(flags, train, train.ranks)) {
+    err << "tessera-plan: " << idle.text << "\n";
   }
   if (flags.print_config_requested()) {
     out << flags.config_json() << "\n";

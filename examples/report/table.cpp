@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tessera/core/error.h"
+#include "tessera/core/printed.h"
 #include "tessera/metrics/event.h"
 
 namespace tessera::report {
@@ -15,7 +16,7 @@ constexpr const char* kUnknown = "–";
 std::string fixed(double number, int decimals) {
   char buffer[400];  // the largest double has 309 digits
   std::snprintf(buffer, sizeof(buffer), "%.*f", decimals, number);
-  return buffer;
+  return without_negative_zero(buffer);
 }
 
 std::string with_thousands(std::string text) {

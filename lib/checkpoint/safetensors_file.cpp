@@ -10,6 +10,7 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
+#include "tessera/core/file.h"
 
 namespace tessera {
 
@@ -23,8 +24,9 @@ SafetensorsFile::SafetensorsFile(std::string path) : path_(std::move(path)) {
     check(::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode), ErrorCode::kDataLoss,
           path_, ": not a regular file");
     const int64_t size = status.st_size;
-    std::string start(static_cast<size_t>(std::min<int64_t>(size, 8)), '\0');
+    std::string start(static_cast<size_t>(std::min<int64_t>(size, 64)), '\0');
     read_bytes(0, static_cast<int64_t>(start.size()), start.data(), "the header length");
+    refuse_lfs_pointer(start, path_);
     std::string text(static_cast<size_t>(safetensors_header_length(start, size, path_)), '\0');
     read_bytes(8, static_cast<int64_t>(text.size()), text.data(), "the header");
     header_ = parse_safetensors_header(text, size, path_);

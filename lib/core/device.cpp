@@ -5,16 +5,20 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
+#include <optional>
 
 #include "tessera/core/clock.h"
 #include "tessera/core/device_room.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
 namespace {
@@ -163,6 +167,23 @@ struct HostMemoryCounter::State {
     bool memoryProfilingEnabled() const override { return true; }
     MemoryUse use;
   };
+  // LibTorch logs that memory from before is freed, which a counter of differences does not mind.
+  // Its log has levels only, so what it warns its callers of comes this way.
+  struct Warnings final : c10::WarningHandler {
+    void process(const c10::Warning& warning) override {
+      log(LogLevel::kWarning, "LibTorch: ", warning.msg());
+    }
+  };
+  State() {
+    static const bool quiet = [] {  // one level for the process
+      const bool told = std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr;
+      if (!told) FLAGS_caffe2_log_level = std::max<int>(FLAGS_caffe2_log_level, c10::GLOG_ERROR);
+      return !told;
+    }();
+    if (quiet) handler.emplace(&warnings);
+  }
+  Warnings warnings;
+  std::optional<c10::WarningUtils::WarningHandlerGuard> handler;
   std::shared_ptr<Reporter> reporter = std::make_shared<Reporter>();
   c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, reporter};
 };

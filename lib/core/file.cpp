@@ -45,12 +45,19 @@ void RegularFile::read(uint64_t begin, void* into, size_t size) const {
   }
 }
 
+void refuse_lfs_pointer(std::string_view start, const std::string& path) {
+  check(!start.starts_with("version https://git-lfs"), ErrorCode::kDataLoss, path,
+        ": is a git-LFS pointer, not the file itself; fetch it with `git lfs pull` in its "
+        "repository, or with `hf download`");
+}
+
 std::string read_file(const std::string& path, size_t max_bytes) {
   const RegularFile file(path);
   check(file.size() <= max_bytes, ErrorCode::kDataLoss, path, ": ", file.size(), " bytes, at most ",
         max_bytes, " are accepted here");
   std::string bytes(file.size(), '\0');
   file.read(0, bytes.data(), bytes.size());
+  refuse_lfs_pointer(bytes, path);
   return bytes;
 }
 

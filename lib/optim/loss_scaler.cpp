@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -41,10 +43,10 @@ LossScalerState LossScaler::state() const {
 }
 
 void LossScaler::restore(const LossScalerState& state) {
-  check(state.scale >= config_.min_scale && state.scale <= config_.max_scale,
-        ErrorCode::kInvalidArgument, "loss scaling: a scale of ", state.scale,
-        " cannot be restored; the bounds are ", config_.min_scale, " and ", config_.max_scale);
-  scale_.fill_(state.scale);
+  check(state.scale > 0 && state.scale <= kLargestLossScale, ErrorCode::kInvalidArgument,
+        "loss scaling: a scale of ", state.scale,
+        " cannot be restored; scales are above 0 and at most 2^63");
+  scale_.fill_(std::clamp(state.scale, config_.min_scale, config_.max_scale));
   good_steps_.fill_(static_cast<double>(state.good_steps));
 }
 

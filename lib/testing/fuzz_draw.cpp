@@ -142,11 +142,15 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
   p.strategy = pick(random, names);
   p.bucket_bytes = pick<int64_t>(random, {1, 300, 4000, 25 << 20});
   p.overlap = chance(random, 50);
-  p.reduce_at_boundary = chance(random, 30);
-  p.persistence_threshold = pick<int64_t>(random, {0, 20, 100, 100'000});
-  p.prefetch_blocks = pick<int>(random, {0, 1, 1, 2, 5});
+  const bool fsdp = p.strategy == "fsdp", zero3 = p.strategy == "zero3";
+  const bool at_boundary = chance(random, 30);
+  p.reduce_at_boundary = at_boundary && (fsdp || p.strategy == "zero2");
+  const auto threshold = pick<int64_t>(random, {0, 20, 100, 100'000});
+  if (zero3) p.persistence_threshold = threshold;
+  const int ahead = pick<int>(random, {0, 1, 1, 2, 5});
+  if (zero3 || fsdp) p.prefetch_blocks = ahead;
   p.gradient_checkpointing = chance(random, 35);
-  p.keep_activations = chance(random, 30);
+  p.keep_activations = chance(random, 30) && !p.gradient_checkpointing;
   if (p.strategy == "fsdp") {
     p.unit_numel = draw_unit(random, model, c);
     p.reshard_after_forward = chance(random, 65);

@@ -72,7 +72,7 @@ int64_t Trainer::fit(const BatchSource& source,
     ++made;
     // issue_step() has read the previous step; its report goes out while this one runs.
     if (pending_ != nullptr) on_step(pending_->report);
-    if (diverged_) stop_for_numerics(pending_->report.step);
+    if (diverged_) stop_for_numerics(pending_->report);
     pending_ = std::move(next);
     // On the CPU the step is over, and its time is not the next one's.
     if (options_.device.is_cpu()) finish_step();
@@ -83,7 +83,7 @@ int64_t Trainer::fit(const BatchSource& source,
     const StepReport last = finish_step();
     pending_.reset();
     on_step(last);
-    if (diverged_) stop_for_numerics(last.step);
+    if (diverged_) stop_for_numerics(last);
   }
   return made;
 }
@@ -132,7 +132,8 @@ const StepReport& Trainer::finish_step() {
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   const int64_t most =
       scaler_.enabled() ? options_.max_overflow_steps : options_.max_nonfinite_steps;
-  diverged_ = report.skipped && skipped_in_a_row_ >= most;
+  diverged_ = report.skipped &&
+              (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
   return report;
 }
 
@@ -171,7 +172,7 @@ void Trainer::restore(const TrainerState& state) {
   if (state.plateau) plateau_.restore(*state.plateau);
 }
 
-void Trainer::stop_for_numerics(int64_t step) {
+void Trainer::stop_for_numerics(const StepReport& last) {
   std::string first, largest;
   double most = 0;
   strategy_.visit_gradients([&](const VisitedParameter& gradient) {
@@ -187,8 +188,13 @@ void Trainer::stop_for_numerics(int64_t step) {
   });
   const std::string row =
       skipped_in_a_row_ > 1 ? concat(", the last of ", skipped_in_a_row_, " in a row") : "";
-  fail(ErrorCode::kNumerics, "the gradient norm of step ", step, " was not finite", row,
-       "; first non-finite tensor: ", first.empty() ? largest : first,
+  const std::string scale =
+      scaler_.exhausted(last.loss_scale)
+          ? concat(". The loss scale cannot fall below ", last.loss_scale,
+                   " unless a smaller one is allowed (min_scale, --min_loss_scale)")
+          : "";
+  fail(ErrorCode::kNumerics, "the gradient norm of step ", last.step, " was not finite", row,
+       "; first non-finite tensor: ", first.empty() ? largest : first, scale,
        ". Lower the learning rate or warm up for longer",
        scaler_.enabled() ? ", or train in bf16 or fp32" : "");
 }

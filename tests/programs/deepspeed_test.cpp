@@ -8,11 +8,12 @@
 #include <sstream>
 
 #include "examples/common/deepspeed_keys.h"
-#include "examples/common/program.h"
+#include "examples/common/idle_flags.h"
 #include "examples/lint_ds/lint_ds.h"
 #include "tessera/core/error.h"
+#include "tests/programs/deepspeed_job.h"
+#include "tests/programs/deepspeed_seen.h"
 #include "tests/support/messages.hpp"
-#include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -24,62 +25,9 @@ const std::string kFolder = TESSERA_DEEPSPEED_FILES "/";
 
 Json cases(const char* kind) { return Json::parse_file(kFolder + "cases.json").at(kind); }
 
-std::vector<std::string> strings(const Json& object, const char* key) {
-  std::vector<std::string> texts;
-  if (const auto list = object.find(key)) {
-    for (const Json& item : list->items()) texts.push_back(item.as_string());
-  }
-  return texts;
-}
-
 bool contains(const std::string& text, const std::string& part) {
   INFO(text << "\n  should contain: " << part);
   return text.find(part) != std::string::npos;
-}
-
-const char* const kModel = R"({"model_type": "bloom", "vocab_size": 32, "hidden_size": 16,
-  "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3})";
-
-// A model of hidden size 16 and rows of ids, in a folder of its own.
-class Job {
- public:
-  Job() {
-    dir_.write("model.json", kModel);
-    std::string rows;
-    for (int i = 0; i < 16; ++i) rows += concat("{\"input_ids\": [5, 6, ", 7 + i, ", 8]}\n");
-    dir_.write("ids.jsonl", rows);
-  }
-  std::string path(const std::string& name) const { return dir_.path(name); }
-
-  std::vector<std::string> arguments(const Json& sample, const std::string& file,
-                                     const std::string& output) const {
-    std::vector<std::string> all{"prog",
-                                 "--model_config",
-                                 path("model.json"),
-                                 "--train_ids",
-                                 path("ids.jsonl"),
-                                 "--max_steps",
-                                 "2",
-                                 "--ranks",
-                                 std::to_string(sample.get("ranks", 2)),
-                                 "--output_dir",
-                                 path(output),
-                                 "--save_final",
-                                 "false",
-                                 "--deepspeed",
-                                 file};
-    for (const std::string& flag : strings(sample, "flags")) all.push_back(flag);
-    return all;
-  }
-
- private:
-  TempDir dir_;
-};
-
-int run(std::vector<std::string> arguments) {
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  return run_finetune(Program::kText, "prog", "", static_cast<int>(argv.size()), argv.data());
 }
 
 struct Resolved {
@@ -111,8 +59,8 @@ void check_values(const Json& config, const Json& expect) {
 
 }  // namespace
 
-TEST_CASE("forty DeepSpeed files train two steps with the values they resolve to") {
-  const Job job;
+TEST_CASE("forty DeepSpeed files train two steps, and what their values do is seen") {
+  const DeepSpeedJob job;
   const auto samples = cases("valid").members();
   REQUIRE(samples.size() == 40);
   for (const auto& [name, sample] : samples) {
@@ -120,22 +68,17 @@ TEST_CASE("forty DeepSpeed files train two steps with the values they resolve to
     const std::string file = kFolder + "valid/" + name + ".json";
     REQUIRE(run(job.arguments(sample, file, name)) == 0);
     check_values(Json::parse_file(job.path(name) + "/config.json"), sample.at("expect"));
-    std::ifstream events(job.path(name) + "/metrics.jsonl");
-    int steps = 0;
-    for (std::string line; std::getline(events, line);) {
-      const Json event = Json::parse(line, {}, name);
-      if (event.at("event").as_string() != "step") continue;
-      ++steps;
-      CHECK(event.at("loss").as_double() > 0);
-    }
-    CHECK(steps == 2);
+    check_seen(Seen(job.path(name)));
   }
 }
 
 TEST_CASE("what a DeepSpeed file says beyond values is said once") {
   for (const auto& [name, sample] : cases("valid").members()) {
-    const Resolved resolved(kFolder + "valid/" + name + ".json", strings(sample, "flags"),
-                            sample.get("ranks", 2));
+    const int64_t ranks = sample.get("ranks", 2);
+    Resolved resolved(kFolder + "valid/" + name + ".json", strings(sample, "flags"), ranks);
+    for (const IdleFlag& idle : reset_idle_flags(resolved.flags, resolved.options, ranks)) {
+      resolved.flags.add_notice(idle.text);
+    }
     for (const std::string& part : strings(sample, "says")) {
       CHECK(contains(resolved.notices(), part));
     }
@@ -143,7 +86,7 @@ TEST_CASE("what a DeepSpeed file says beyond values is said once") {
 }
 
 TEST_CASE("twenty DeepSpeed files are refused with file, line and remedy") {
-  const Job job;
+  const DeepSpeedJob job;
   const auto samples = cases("invalid").members();
   REQUIRE(samples.size() == 20);
   for (const auto& [name, sample] : samples) {
@@ -178,7 +121,7 @@ TEST_CASE("every value that a DeepSpeed file resolves has its origin") {
 }
 
 TEST_CASE("a DeepSpeed file trains as the flags that the lint says instead") {
-  const Job job;
+  const DeepSpeedJob job;
   const std::string file = kFolder + "valid/31-pipeline.json";
   std::ostringstream out, err;
   REQUIRE(run_lint_ds({"--ranks", "2", file}, out, err) == 0);

@@ -39,8 +39,14 @@ class LossScaler {
   // found_inf: fp32 scalar, non-zero when the step's gradients were not finite.
   void update(const at::Tensor& found_inf);
   LossScalerState state() const;  // waits for the device
+  // A scale outside this scaler's bounds becomes the nearest bound.
   void restore(const LossScalerState& state);
   bool enabled() const { return config_.enabled; }
+  // Whether an overflow at this scale leaves nothing to lower. A constant scale (backoff 1) never
+  // falls, so its overflows say nothing.
+  bool exhausted(double scale) const {
+    return config_.enabled && config_.backoff_factor < 1 && scale <= config_.min_scale;
+  }
 
  private:
   LossScalerConfig config_;

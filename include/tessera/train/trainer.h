@@ -98,7 +98,7 @@ class Trainer {
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
   double learning_rate();
-  [[noreturn]] void stop_for_numerics(int64_t step);
+  [[noreturn]] void stop_for_numerics(const StepReport& last);
 
   Strategy& strategy_;
   TrainerOptions options_;

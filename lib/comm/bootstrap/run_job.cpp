@@ -118,8 +118,22 @@ void leave_for_agent(const Ending& ending) {
   std::ofstream(path, std::ios::trunc) << report.text();
 }
 
+// Threads that wait for each other are many times as slow where they take turns on a core.
+void warn_about_threads(int local_size) {
+  const int threads = at::get_num_threads();
+  const auto allowed = static_cast<int>(allowed_cores().size());
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const bool bound = allowed < online;  // then each process has cores of its own
+  if (threads * (bound ? 1 : local_size) <= allowed) return;
+  log(LogLevel::kWarning, local_size, " rank(s) of ", threads, " thread(s) on this host share ",
+      allowed, bound ? " core(s) each" : " core(s)",
+      ": they take turns, which is slow; start fewer ranks or set OMP_NUM_THREADS=",
+      std::max(1, allowed / std::max(1, bound ? 1 : local_size)));
+}
+
 int run_threads(int ranks, const JobFunction& fn) {
   std::vector<Ending> endings(ranks);
+  warn_about_threads(ranks);
   try {
     run_local_ranks(ranks, [&](Communicator& world) {
       const int rank = world.rank();
@@ -164,6 +178,7 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
     world = bootstrap->connect(options.transport);
     warn_about_one_core(*world);
     share_cores(bootstrap->launch().local_size);
+    if (world->rank() == 0) warn_about_threads(bootstrap->launch().local_size);
     if (options.debug_collectives) world = check_collectives(std::move(world));
     fn(*world, bootstrap->launch(), *bootstrap);
   } catch (...) {

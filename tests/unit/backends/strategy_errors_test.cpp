@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "tessera/backends/check_config.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
@@ -41,9 +42,9 @@ TEST_CASE("unknown strategies and impossible sizes are refused by name") {
   CHECK_THAT(refusal(4, {.strategy = "fsdp", .shard_ranks = 3}, model),
              Contains("shard_ranks is 3") && Contains("4 ranks"));
   CHECK_THAT(refusal(2, {.strategy = "zero2", .shard_ranks = 2}, model),
-             Contains("belong to fsdp") && Contains("zero2"));
+             Contains("belongs to fsdp") && Contains("zero2"));
   CHECK_THAT(refusal(2, {.strategy = "zero3", .reshard_after_forward = false}, model),
-             Contains("belong to fsdp"));
+             Contains("belongs to fsdp"));
   CHECK_THAT(refusal(2, {.strategy = "zero3", .sequence_parallel = true}, model),
              Contains("tensor axis"));
   CHECK_THAT(refusal(2, {.strategy = "ddp", .offload = {.what = Offload::kOptimizer}}, model),
@@ -55,6 +56,48 @@ TEST_CASE("unknown strategies and impossible sizes are refused by name") {
   ParallelConfig doubles{.strategy = "ddp"};
   doubles.precision.parameter = at::kDouble;
   CHECK_THAT(refusal(2, doubles, model), Contains("float32, bfloat16 or float16"));
+}
+
+TEST_CASE("settings that nothing of a layout reads are named with what they belong to") {
+  const auto names = [](const ParallelConfig& config, const MeshExtents& mesh) {
+    std::vector<std::string> all;
+    for (const IdleSetting& idle : idle_settings(config, mesh)) all.push_back(idle.name);
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  const ParallelConfig all{.reduce_at_boundary = true,
+                           .persistence_threshold = 5,
+                           .prefetch_blocks = 2,
+                           .gradient_checkpointing = true,
+                           .keep_activations = true,
+                           .offload = {.step = OffloadStep::kHost, .pin_memory = false, .threads = 3},
+                           .pipeline = {.schedule = "gpipe", .balance = "parameters"}};
+  const auto with = [&](const char* strategy) {
+    ParallelConfig config = all;
+    config.strategy = strategy;
+    return config;
+  };
+  const Names rest{"keep_activations", "offload.step", "offload.pin_memory", "offload.threads"};
+  const auto and_rest = [&](Names first) {
+    first.insert(first.end(), rest.begin(), rest.end());
+    return first;
+  };
+  const MeshExtents stages{.pipeline = 2, .data = 2};
+  CHECK(names(with("zero3"), stages) == and_rest({"reduce_at_boundary"}));
+  CHECK(names(with("fsdp"), stages) == and_rest({"persistence_threshold"}));
+  CHECK(names(with("zero2"), stages) == and_rest({"persistence_threshold", "prefetch_blocks"}));
+  for (const char* strategy : {"ddp", "zero1"}) {
+    CHECK(names(with(strategy), stages) ==
+          and_rest({"reduce_at_boundary", "persistence_threshold", "prefetch_blocks"}));
+  }
+  ParallelConfig offloaded = with("zero3");
+  offloaded.reduce_at_boundary = offloaded.keep_activations = false;
+  offloaded.offload.what = Offload::kOptimizer;
+  CHECK(names(offloaded, stages).empty());
+  CHECK(names(offloaded, {.data = 2}) == Names{"pipeline.schedule", "pipeline.balance"});
+  for (const std::string& strategy : strategy_names()) {
+    CHECK(names({.strategy = strategy}, {}).empty());
+  }
 }
 
 TEST_CASE("packed rows are refused by name for blocks that do not keep to them") {
