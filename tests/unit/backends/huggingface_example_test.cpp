@@ -46,9 +46,9 @@ TEST_CASE("the example of huggingface.h writes adapted modules, and stands in th
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path(""));
   nn::Sequential layers(nn::Linear(3, 4), nn::Tanh(), nn::Linear(4, 2));
-  for (const ModelSpec& spec : {from_sequential(layers, squared_error),
-                                from_module(Pair(nn::Linear(3, 4), nn::Linear(4, 2)),
-                                            squared_error)}) {
+  for (const ModelSpec& spec :
+       {from_sequential(layers, squared_error),
+        from_module(std::make_shared<Pair>(nn::Linear(3, 4), nn::Linear(4, 2)), squared_error)}) {
     std::filesystem::remove_all("out");
     std::filesystem::create_directory("out");
     test::run_ranks(1, [&](Communicator& world) {
@@ -59,10 +59,10 @@ TEST_CASE("the example of huggingface.h writes adapted modules, and stands in th
     });
     const HuggingFaceDirectory written("out/final");
     const bool whole = spec.block_count() == 1;
-    CHECK(written.names() == (whole ? std::vector<std::string>{"first.bias", "first.weight",
-                                                               "second.bias", "second.weight"}
-                                    : std::vector<std::string>{"0.bias", "0.weight", "2.bias",
-                                                               "2.weight"}));
+    CHECK(written.names() ==
+          (whole ? std::vector<std::string>{"first.bias", "first.weight", "second.bias",
+                                            "second.weight"}
+                 : std::vector<std::string>{"0.bias", "0.weight", "2.bias", "2.weight"}));
   }
   std::filesystem::current_path(before);
 

@@ -260,14 +260,16 @@ std::string leave_alone(const std::string& line, int alone, const Failure& failu
 TEST_CASE("a step that all ranks leave by an exception counts as not made: data parallel") {
   check_layouts({"strategy=single", "strategy=ddp data=2 bucket_bytes=600",
                  "strategy=ddp data=3 bucket_bytes=600 overlap=0",
-                 "strategy=zero1 data=2 bucket_bytes=600", "strategy=zero1 data=3 bucket_bytes=600"});
+                 "strategy=zero1 data=2 bucket_bytes=600",
+                 "strategy=zero1 data=3 bucket_bytes=600"});
 }
 
 TEST_CASE("a step that all ranks leave by an exception counts as not made: sharded") {
-  check_layouts({"strategy=zero2 data=2", "strategy=zero2 data=3 reduce_at_boundary=1",
-                 "strategy=zero3 data=2 persistence_threshold=20",
-                 "strategy=zero3 data=3 gradient_checkpointing=1", "strategy=fsdp data=2 unit_numel=300",
-                 "strategy=fsdp data=3 reshard_after_forward=0", "strategy=fsdp data=4 shard_ranks=2"});
+  check_layouts(
+      {"strategy=zero2 data=2", "strategy=zero2 data=3 reduce_at_boundary=1",
+       "strategy=zero3 data=2 persistence_threshold=20",
+       "strategy=zero3 data=3 gradient_checkpointing=1", "strategy=fsdp data=2 unit_numel=300",
+       "strategy=fsdp data=3 reshard_after_forward=0", "strategy=fsdp data=4 shard_ranks=2"});
 }
 
 TEST_CASE("a step that all ranks leave by an exception counts as not made: offloaded, in 16 bits") {

@@ -132,8 +132,8 @@ TEST_CASE("a rows' file that is cut, changed or of another key is said and made 
 }
 
 // Of lib/data/token_file.cpp.
-constexpr size_t kWordsAt = 32, kRowsAt = 40, kNotesAt = 48, kPayloadHashAt = 64, kHeaderHashAt = 72,
-                 kHeaderBytes = 80, kEntryBytes = 16;
+constexpr size_t kWordsAt = 32, kRowsAt = 40, kNotesAt = 48, kPayloadHashAt = 64,
+                 kHeaderHashAt = 72, kHeaderBytes = 80, kEntryBytes = 16;
 
 template <typename T>
 T value_at(const std::string& bytes, size_t at) {
@@ -177,7 +177,8 @@ TEST_CASE("rows of a crafted file that lie outside its tokens are refused and ma
   }
   crafted.push_back(changed([&](std::string& b) { put(b, entries + 12, int32_t{-1}); }));
   // Sizes whose sum is the file's modulo 2^64.
-  crafted.push_back(changed([&](std::string& b) { put(b, kWordsAt, words + (uint64_t{1} << 62)); }));
+  crafted.push_back(
+      changed([&](std::string& b) { put(b, kWordsAt, words + (uint64_t{1} << 62)); }));
   crafted.push_back(changed([&](std::string& b) { put(b, kRowsAt, rows + (uint64_t{1} << 60)); }));
   crafted.push_back(changed([&](std::string& b) {
     put(b, kWordsAt, words + 4);

@@ -95,7 +95,7 @@ TEST_CASE("a recorder's size does not grow over 1,000 steps") {
   auto run = [&, step = int64_t{0}](int64_t steps) mutable {
     for (int64_t end = step + steps; step < end;) recorder.step(step_record(++step, 5.0));
   };
-  run(200);  // until what watches the losses has its window
+  run(200);                                    // until what watches the losses has its window
   const size_t before = mallinfo2().uordblks;  // bytes in use
   run(1000);
   CHECK(mallinfo2().uordblks <= before + 1024);
