@@ -62,7 +62,7 @@ class ExportNames {
     check(owner != nullptr, ErrorCode::kDataLoss, origin_, ": tensor ", name,
           " belongs to no block of ", spec_.name);
     const std::string parameter = name.substr(owner->name.size() + 1);
-    return spec_.checkpoint_name ? spec_.checkpoint_name(owner->name, parameter) : name;
+    return spec_.stored_name(owner->name, parameter);
   }
 
  private:

@@ -19,8 +19,7 @@ std::string write_final(const Prepared& prepared, Strategy& strategy, bool write
   }
   Xxh3Stream hash;
   const auto name_of = [&](const VisitedParameter& p) {
-    const auto& given = prepared.model.checkpoint_name;
-    return given ? given(p.block, p.name) : p.block + "." + p.name;
+    return prepared.model.stored_name(p.block, p.name);
   };
   strategy.visit_parameters([&](const VisitedParameter& p) {
     if (!writes) return;

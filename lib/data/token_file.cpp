@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "tessera/core/error.h"
 
@@ -45,6 +46,12 @@ uint64_t size_of(const Header& h) {
   return entries_at(h) + h.rows * sizeof(TokenRowEntry) + h.notes_bytes;
 }
 
+// So that no sum of size_of() leaves 64 bits.
+bool parts_fit(const Header& h, uint64_t size) {
+  return h.words <= size / sizeof(int32_t) && h.rows <= size / sizeof(TokenRowEntry) &&
+         h.notes_bytes <= size;
+}
+
 // Reads all of [at, at + size); false at the end of the file or on an error.
 bool read_all(int file, void* data, size_t size, uint64_t at) {
   auto* bytes = static_cast<char*>(data);
@@ -68,6 +75,26 @@ bool payload_is_whole(int file, const Header& header) {
     hash.update(buffer.data(), part);
   }
   return hash.digest64() == header.payload_hash;
+}
+
+// Whether the rows lie one behind the other in the header's words. A checksum says only that the
+// file is as somebody wrote it.
+bool rows_fit(int file, const Header& header, Task task) {
+  std::vector<TokenRowEntry> entries(kBuffer / sizeof(TokenRowEntry));
+  uint64_t next_word = 0;
+  for (uint64_t row = 0; row < header.rows; row += entries.size()) {
+    const size_t count = std::min<uint64_t>(entries.size(), header.rows - row);
+    if (!read_all(file, entries.data(), count * sizeof(TokenRowEntry),
+                  entries_at(header) + row * sizeof(TokenRowEntry))) {
+      return false;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (entries[i].begin != next_word) return false;
+      next_word += words_of(entries[i], task);
+      if (next_word > header.words) return false;
+    }
+  }
+  return next_word == header.words;
 }
 
 struct Mapping {
@@ -190,10 +217,12 @@ bool open_token_file(const std::string& path, const TokenCacheEntry& entry, Toke
   } else if (header.key_high != entry.key.high || header.key_low != entry.key.low ||
              header.task != static_cast<uint32_t>(entry.task)) {
     problem = "it was made of another file, tokenizer or options";
-  } else if (size != size_of(header)) {
-    problem = concat("it has ", size, " bytes instead of ", size_of(header));
+  } else if (!parts_fit(header, size) || size != size_of(header)) {
+    problem = concat("it has ", size, " bytes, which is not what its header says");
   } else if (!payload_is_whole(file.get(), header)) {
     problem = "its checksum is wrong";
+  } else if (!rows_fit(file.get(), header, entry.task)) {
+    problem = "its rows do not lie in its tokens";
   }
   if (!problem.empty()) return false;
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);

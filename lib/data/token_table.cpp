@@ -23,6 +23,12 @@ int32_t supervised_from(const Example& row) {
 
 }  // namespace
 
+uint64_t words_of(const TokenRowEntry& entry, Task task) {
+  const uint64_t tokens = entry.tokens;
+  const bool has_labels = task == Task::kCausal && entry.label == kLabelsFollow;
+  return tokens * (has_labels ? 2 : 1) + (entry.masked ? mask_words(tokens) : 0);
+}
+
 void TokenRowEncoder::add(const Example& row) {
   const size_t tokens = row.input_ids.size(), before = words.size();
   const bool causal = task_ == Task::kCausal, masked = !row.attention_mask.empty();

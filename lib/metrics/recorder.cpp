@@ -34,7 +34,7 @@ struct Recorder::Totals {
   Clock::time_point started = created;
   std::optional<Clock::time_point> trained;
   SpikeWatch losses;
-  std::vector<double> step_times, token_rates, mfu;
+  Samples step_times, token_rates, mfu;
   double loss_sum = 0, loss_last = 0;
   int64_t steps = 0, samples = 0, tokens = 0, skipped = 0;
   Track gpu_allocated, gpu_reserved;
@@ -79,11 +79,11 @@ void Recorder::step(const StepRecord& record) {
   t.samples += record.samples;
   t.tokens += record.tokens;
   t.skipped += record.skipped ? 1 : 0;
-  t.step_times.push_back(record.step_time_s);
+  t.step_times.add(record.step_time_s);
   if (record.step_time_s > 0) {
-    t.token_rates.push_back(static_cast<double>(record.tokens) / record.step_time_s);
+    t.token_rates.add(static_cast<double>(record.tokens) / record.step_time_s);
   }
-  if (record.mfu_ratio) t.mfu.push_back(*record.mfu_ratio);
+  if (record.mfu_ratio) t.mfu.add(*record.mfu_ratio);
   t.gpu_allocated.add(record.gpu_mem_allocated_bytes);
   t.gpu_reserved.add(record.gpu_mem_reserved_bytes);
   if (!std::isfinite(record.loss)) {
@@ -146,11 +146,8 @@ Event Recorder::summary(const RunEndInfo& info) const {
   const double runtime = std::chrono::duration<double>(end - t.started).count();
   auto per_second = [&](int64_t count) { return Value(static_cast<double>(count) / runtime); };
   const int64_t excluded = warmup_steps(t.steps);
-  auto after_warmup = [&](const std::vector<double>& samples) {
-    const auto skip = std::min<size_t>(static_cast<size_t>(excluded), samples.size());
-    return describe(std::span(samples).subspan(skip));
-  };
-  const Distribution time = after_warmup(t.step_times), rate = after_warmup(t.token_rates);
+  const Distribution time = t.step_times.describe(excluded);
+  const Distribution rate = t.token_rates.describe(excluded);
   auto mean = [](double sum, int64_t count) {
     return count ? Value(sum / static_cast<double>(count)) : Value();
   };
@@ -188,7 +185,7 @@ Event Recorder::summary(const RunEndInfo& info) const {
        {"cpu_pss_tree_peak_bytes", t.resources.cpu_pss.peak_value()},
        {"pinned_peak_bytes", peak_or(info.pinned_peak_bytes, t.resources.pinned)},
        {"num_skipped_steps", t.skipped},
-       {"mfu_ratio", t.mfu.empty() ? Value() : after_warmup(t.mfu).median},
+       {"mfu_ratio", t.mfu.count() == 0 ? Value() : t.mfu.describe(excluded).median},
        {"exit_code", static_cast<int64_t>(info.exit_code)},
        {"param_hash_final", info.param_hash_final ? Value(*info.param_hash_final) : Value()}}};
   event.fields.insert(event.fields.end(), info.extra.begin(), info.extra.end());

@@ -45,6 +45,49 @@ Distribution describe(std::span<const double> samples) {
           percentile(sorted, 0.99)};
 }
 
+Samples::Samples() {
+  first_.reserve(kFirst);
+  kept_.reserve(kKept);
+}
+
+void Samples::add(double sample) {
+  ++count_;
+  if (first_.size() < kFirst) {
+    first_.push_back(sample);
+    return;
+  }
+  const int64_t place = count_ - static_cast<int64_t>(kFirst);  // from 1
+  const double distance = sample - mean_;
+  mean_ += distance / static_cast<double>(place);  // Welford 1962
+  squares_ += distance * (sample - mean_);
+  if ((place - 1) % stride_ != 0) return;
+  if (kept_.size() == kKept) {
+    for (size_t i = 0; 2 * i < kKept; ++i) kept_[i] = kept_[2 * i];
+    kept_.resize(kKept / 2);
+    stride_ *= 2;
+  }
+  kept_.push_back(sample);
+}
+
+Distribution Samples::describe(int64_t left_out) const {
+  const auto skip = std::min(static_cast<size_t>(left_out), first_.size());
+  std::vector<double> samples(first_.begin() + static_cast<std::ptrdiff_t>(skip), first_.end());
+  samples.insert(samples.end(), kept_.begin(), kept_.end());
+  Distribution result = metrics::describe(samples);
+  if (stride_ == 1) return result;
+  // Of all, however few are kept: those behind the first and, one by one, what is left of these.
+  double mean = mean_, squares = squares_;
+  auto count = static_cast<double>(count_) - static_cast<double>(kFirst);
+  for (size_t i = skip; i < first_.size(); ++i) {
+    const double distance = first_[i] - mean;
+    mean += distance / ++count;
+    squares += distance * (first_[i] - mean);
+  }
+  result.mean = mean;
+  result.std = std::sqrt(squares / count);
+  return result;
+}
+
 int64_t warmup_steps(int64_t steps) {
   if (steps < 2) return 0;
   return std::clamp<int64_t>(steps / 5, 1, 10);

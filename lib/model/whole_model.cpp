@@ -23,11 +23,7 @@ WholeModel::WholeModel(const ModelSpec& spec, const BuildContext& context) : nam
       if (parameter.tensor.requires_grad()) {
         parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor);
       }
-      if (spec.checkpoint_name) {
-        parameter.name = spec.checkpoint_name(builder.name, parameter.name);
-      } else {
-        parameter.name = builder.name + "." + parameter.name;
-      }
+      parameter.name = spec.stored_name(builder.name, parameter.name);
       parameters_.push_back(parameter);
     }
   }

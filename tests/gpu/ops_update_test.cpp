@@ -80,6 +80,22 @@ TEST_CASE("AdamW on the GPU is the reference") {
   }
 }
 
+TEST_CASE("AdamW on the GPU takes any number of empty ranges") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(54);
+  const Buffers a(1000, at::kFloat);
+  const Buffers b = a.clone();
+  const auto scalar = [](float x) { return at::full({}, x, kOnGpu); };
+  const ops::AdamWScalars scalars{scalar(0.01F), scalar(1), scalar(1), scalar(0)};
+  std::vector<ops::AdamWRange> ranges(200, a.range(0, 0, 0.1));
+  ops::adamw_update(ranges, {}, scalars);
+  CHECK(a.parameter.equal(b.parameter));
+  ranges.push_back(a.range(0, 1000, 0.1));
+  ops::adamw_update(ranges, {}, scalars);
+  ops::adamw_update(std::vector{b.range(0, 1000, 0.1)}, {}, scalars);
+  CHECK(a.parameter.equal(b.parameter));
+}
+
 // Shards begin anywhere, and what a rank owns must not change the numbers.
 TEST_CASE("AdamW on the GPU gives an element the same bits in every range") {
   TESSERA_NEEDS_GPUS(1);

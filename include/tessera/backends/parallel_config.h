@@ -82,7 +82,8 @@ struct ParallelConfig {
 std::vector<std::string> strategy_names();
 
 // The only place that states which combinations are legal; throws Error(kInvalidArgument) for the
-// rest.
+// rest. The mesh outlives the strategy.
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh);
+std::unique_ptr<Strategy> make_strategy(const ParallelConfig&, const DeviceMesh&&) = delete;
 
 }  // namespace tessera

@@ -51,8 +51,9 @@ class ShardingStrategy : public Strategy {
   ~ShardingStrategy() override;
 
   // Before attach(): the ranks that share the model with those of the data axis. Without it they
-  // are all there are.
+  // are all there are. The mesh outlives the strategy.
   void set_mesh(const DeviceMesh& mesh);
+  void set_mesh(const DeviceMesh&&) = delete;
   int sharers() const { return sharers_; }  // ranks of the mesh that share one data coordinate
   // Before attach(): where masters and moments live; a DeviceOptimizer unless given.
   void place_optimizer(UnitOptimizerFactory placement) { placement_ = std::move(placement); }

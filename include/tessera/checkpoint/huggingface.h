@@ -50,9 +50,9 @@ struct HuggingFaceWriterOptions {
 // none is kept.
 //   HuggingFaceWriter writer("out/final", {});
 //   strategy.visit_parameters([&](const VisitedParameter& p) {
-//     writer.add(spec.checkpoint_name(p.block, p.name), p.value);
+//     writer.add(spec.stored_name(p.block, p.name), p.value);
 //   });
-//   writer.add_text("config.json", config.to_json(...));
+//   writer.add_text("config.json", "{}");  // of a language model: its configuration's to_json()
 //   writer.commit();
 class HuggingFaceWriter {
  public:

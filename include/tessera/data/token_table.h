@@ -38,6 +38,9 @@ struct TokenRowEntry {
 };
 static_assert(sizeof(TokenRowEntry) == 16);
 
+// From the row's `begin` on.
+uint64_t words_of(const TokenRowEntry& entry, Task task);
+
 // Appends a row's words and entry; `begin` counts from the first word ever appended.
 class TokenRowEncoder {
  public:

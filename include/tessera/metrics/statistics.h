@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace tessera::metrics {
 
@@ -12,6 +13,24 @@ struct Distribution {
 // Percentiles interpolate linearly between the sorted samples (as NumPy does). All zero for no
 // samples.
 Distribution describe(std::span<const double> samples);
+
+// What describe() needs of a stream without end, in memory that does not grow. Exact for the first
+// kKept samples; behind them percentiles are those of every second, fourth, ... sample.
+class Samples {
+ public:
+  static constexpr size_t kKept = 4096;
+  static constexpr size_t kFirst = 10;  // that describe() can leave out
+  Samples();
+  void add(double sample);
+  int64_t count() const { return count_; }
+  // Without the first ones, of which there are at most kFirst.
+  Distribution describe(int64_t left_out = 0) const;
+
+ private:
+  std::vector<double> first_, kept_;
+  int64_t count_ = 0, stride_ = 1;
+  double mean_ = 0, squares_ = 0;  // behind the first: mean, and distances from it
+};
 
 // Steps left out of the timing statistics at the start of a run: 10, but never more than a fifth of
 // it, and one at least when there are two.

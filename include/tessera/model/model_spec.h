@@ -87,6 +87,10 @@ struct ModelSpec {
   std::function<std::string(const std::string& block, const std::string& parameter)>
       checkpoint_name;
 
+  // checkpoint_name's, or "block.parameter".
+  std::string stored_name(const std::string& block, const std::string& parameter) const {
+    return checkpoint_name ? checkpoint_name(block, parameter) : block + "." + parameter;
+  }
   size_t block_count() const { return blocks.size(); }
   // The blocks at these places in this order (increasing); ties with both ends inside stay.
   ModelSpec subset(const std::vector<size_t>& indices) const;

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "lib/ops/cuda/adamw_table.h"
+
 namespace tessera::ops::cuda {
 
 enum class Type : uint8_t { kFloat, kHalf, kBfloat16 };
@@ -152,20 +154,6 @@ void embedding_backward(Type type, const void* gradient, const int64_t* sorted_i
                         const int64_t* order, void* weight_gradient, int64_t rows, int n,
                         cudaStream_t stream);
 
-struct AdamWEntry {
-  float *parameter, *exp_avg, *exp_avg_sq;
-  const void* gradient;
-  void* low_precision;  // may be null
-  int64_t count;
-  float weight_decay;
-};
-struct AdamWTable {
-  static constexpr int kMax = 48;
-  AdamWEntry entries[kMax];
-  int first_chunk[kMax + 1];
-  int count = 0;
-};
-constexpr int kAdamWChunk = 1024;
 struct AdamWConstants {
   float beta2, one_minus_beta1, one_minus_beta2, epsilon, log_beta1, log_beta2;
   const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null

@@ -47,26 +47,19 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   };
   AdamWTable table;
   const auto flush = [&] {
-    if (table.count == 0 || table.first_chunk[table.count] == 0) return;
+    if (table.count == 0) return;
     adamw(type_of(ranges.front().gradient), low.defined() ? type_of(low) : Type::kFloat, table,
           constants, stream());
     check_launch("adamw");
     table.count = 0;
   };
   for (const AdamWRange& range : ranges) {
-    if (table.count == AdamWTable::kMax) flush();
-    if (table.count == 0) table.first_chunk[0] = 0;
-    const int64_t count = range.parameter.numel();
-    table.entries[table.count] = {static_cast<float*>(range.parameter.data_ptr()),
-                                  static_cast<float*>(range.exp_avg.data_ptr()),
-                                  static_cast<float*>(range.exp_avg_sq.data_ptr()),
-                                  range.gradient.data_ptr(),
-                                  data_or_null(range.low_precision),
-                                  count,
-                                  float(range.weight_decay)};
-    const int chunks = int((count + kAdamWChunk - 1) / kAdamWChunk);
-    table.first_chunk[table.count + 1] = table.first_chunk[table.count] + chunks;
-    ++table.count;
+    if (table.full()) flush();
+    table.add({static_cast<float*>(range.parameter.data_ptr()),
+               static_cast<float*>(range.exp_avg.data_ptr()),
+               static_cast<float*>(range.exp_avg_sq.data_ptr()), range.gradient.data_ptr(),
+               data_or_null(range.low_precision), range.parameter.numel(),
+               float(range.weight_decay)});
   }
   flush();
 }

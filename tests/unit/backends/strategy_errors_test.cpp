@@ -28,6 +28,14 @@ std::string refusal(int ranks, const ParallelConfig& config, const ModelSpec& mo
   });
 }
 
+template <typename Mesh>
+concept MakesStrategy = requires(const ParallelConfig& config, Mesh&& mesh) {
+  make_strategy(config, std::forward<Mesh>(mesh));
+};
+static_assert(MakesStrategy<const DeviceMesh&> && MakesStrategy<DeviceMesh&>);
+static_assert(!MakesStrategy<DeviceMesh> && !MakesStrategy<const DeviceMesh>,
+              "a temporary mesh would be gone before the strategy");
+
 }  // namespace
 
 TEST_CASE("unknown strategies and impossible sizes are refused by name") {

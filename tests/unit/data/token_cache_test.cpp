@@ -1,12 +1,14 @@
 #include "tessera/data/token_cache.h"
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <thread>
 
 #include "tessera/core/error.h"
+#include "tessera/core/hash.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -126,6 +128,70 @@ TEST_CASE("a rows' file that is cut, changed or of another key is said and made 
     REQUIRE(cache.said.size() == 1);
     CHECK(cache.said[0].find(cache.file() + ": ") == 0);
     CHECK(bytes_of(cache.file()) == whole);
+  }
+}
+
+// Of lib/data/token_file.cpp.
+constexpr size_t kWordsAt = 32, kRowsAt = 40, kNotesAt = 48, kPayloadHashAt = 64,
+                 kHeaderHashAt = 72, kHeaderBytes = 80, kEntryBytes = 16;
+
+template <typename T>
+T value_at(const std::string& bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void put(std::string& bytes, size_t at, T value) {
+  std::memcpy(bytes.data() + at, &value, sizeof(T));
+}
+
+// With checksums that fit what somebody has changed.
+std::string sealed(std::string bytes) {
+  put(bytes, kPayloadHashAt, xxh3_64(bytes.data() + kHeaderBytes, bytes.size() - kHeaderBytes));
+  put(bytes, kHeaderHashAt, xxh3_64(bytes.data(), kHeaderHashAt));
+  return bytes;
+}
+
+TEST_CASE("rows of a crafted file that lie outside its tokens are refused and made again") {
+  Cache cache;
+  cache.rows();
+  const std::string whole = bytes_of(cache.file());
+  REQUIRE(sealed(whole) == whole);
+  const auto rows = value_at<uint64_t>(whole, kRowsAt), words = value_at<uint64_t>(whole, kWordsAt);
+  const auto notes = value_at<uint64_t>(whole, kNotesAt);
+  REQUIRE(rows == kRows.size());
+  const size_t entries = whole.size() - notes - rows * kEntryBytes;
+  const auto changed = [&](const std::function<void(std::string&)>& change) {
+    std::string bytes = whole;
+    change(bytes);
+    return sealed(bytes);
+  };
+  std::vector<std::string> crafted;
+  for (const uint64_t begin : {words, words + 1, uint64_t{1} << 40, ~uint64_t{0}, uint64_t{2}}) {
+    crafted.push_back(changed([&](std::string& b) { put(b, entries + kEntryBytes, begin); }));
+  }
+  for (const uint32_t tokens : {uint32_t{4}, uint32_t{1} << 30, 0x7FFFFFFFu, 0xFFFFFFFFu}) {
+    crafted.push_back(changed([&](std::string& b) { put(b, entries + 8, tokens); }));
+  }
+  crafted.push_back(changed([&](std::string& b) { put(b, entries + 12, int32_t{-1}); }));
+  // Sizes whose sum is the file's modulo 2^64.
+  crafted.push_back(
+      changed([&](std::string& b) { put(b, kWordsAt, words + (uint64_t{1} << 62)); }));
+  crafted.push_back(changed([&](std::string& b) { put(b, kRowsAt, rows + (uint64_t{1} << 60)); }));
+  crafted.push_back(changed([&](std::string& b) {
+    put(b, kWordsAt, words + 4);
+    put(b, kNotesAt, notes - kEntryBytes);
+  }));
+  for (size_t i = 0; i < crafted.size(); ++i) {
+    INFO("crafted file " << i);
+    write(cache.file(), crafted[i]);
+    cache.said.clear();
+    const int before = cache.made;
+    CHECK(same(cache.rows().rows, kRows));
+    CHECK(cache.made == before + 1);
+    CHECK(cache.said.size() == 1);
   }
 }
 

@@ -1,3 +1,4 @@
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,6 +88,18 @@ std::vector<std::unique_ptr<Sink>> list(Sinks... sinks) {
 }
 
 }  // namespace
+
+TEST_CASE("a recorder's size does not grow over 1,000 steps") {
+  Recorder recorder({}, 10);
+  recorder.start(small_run());
+  auto run = [&, step = int64_t{0}](int64_t steps) mutable {
+    for (int64_t end = step + steps; step < end;) recorder.step(step_record(++step, 5.0));
+  };
+  run(200);                                    // until what watches the losses has its window
+  const size_t before = mallinfo2().uordblks;  // bytes in use
+  run(1000);
+  CHECK(mallinfo2().uordblks <= before + 1024);
+}
 
 TEST_CASE(
     "metrics.jsonl holds every event with the common keys, and the summary leaves the warm-up "

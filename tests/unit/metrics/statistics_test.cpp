@@ -1,5 +1,6 @@
 #include "tessera/metrics/statistics.h"
 
+#include <random>
 #include <vector>
 
 #include "tests/support/test.hpp"
@@ -17,6 +18,45 @@ TEST_CASE("distributions agree with NumPy") {
   CHECK(d.p99 == Approx(9.88));
   CHECK(describe(std::vector<double>{}).p99 == 0);
   CHECK(describe(std::vector<double>{3}).p90 == 3);
+}
+
+TEST_CASE("a stream's distribution is that of its samples, exactly for thousands of them") {
+  std::mt19937_64 random(1);
+  const auto draw = [&] { return 1 + static_cast<double>(random() % 1000) / 1000; };
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{11}, size_t{4106}}) {
+    std::vector<double> all;
+    Samples samples;
+    for (size_t i = 0; i < count; ++i) {
+      all.push_back(draw());
+      samples.add(all.back());
+    }
+    CHECK(samples.count() == static_cast<int64_t>(count));
+    for (const size_t left_out : {size_t{0}, size_t{1}, size_t{10}}) {
+      const Distribution a = samples.describe(static_cast<int64_t>(left_out));
+      const Distribution b = describe(std::span(all).subspan(std::min(left_out, count)));
+      CHECK((a.mean == b.mean && a.median == b.median && a.std == b.std && a.p90 == b.p90 &&
+             a.p99 == b.p99));
+    }
+  }
+}
+
+TEST_CASE("a stream without end keeps its mean and deviation, and percentiles within samples") {
+  std::mt19937_64 random(2);
+  std::vector<double> all;
+  Samples samples;
+  for (size_t i = 0; i < 100'000; ++i) {
+    all.push_back(1 + static_cast<double>(random() % 100'000) / 100'000 + (i < 10 ? 50 : 0));
+    samples.add(all.back());
+  }
+  for (const int64_t left_out : {0, 10}) {
+    const Distribution a = samples.describe(left_out);
+    const Distribution b = describe(std::span(all).subspan(static_cast<size_t>(left_out)));
+    CHECK(a.mean == Approx(b.mean).epsilon(1e-12));
+    CHECK(a.std == Approx(b.std).epsilon(1e-9));
+    CHECK(a.median == Approx(b.median).margin(0.05));
+    CHECK(a.p90 == Approx(b.p90).margin(0.03));
+  }
+  CHECK(samples.describe(10).p99 == Approx(1.99).margin(0.01));
 }
 
 TEST_CASE("warm-up is short in short runs and bounded in long ones") {

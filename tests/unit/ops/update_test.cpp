@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/ops/cuda/adamw_table.h"
 #include "tests/unit/ops/gradients.h"
 
 using namespace tessera;
@@ -36,6 +37,34 @@ std::vector<double> values(const at::Tensor& x) {
 }
 
 }  // namespace
+
+TEST_CASE("a launch's table of AdamW takes any number of empty ranges") {
+  struct {
+    ops::cuda::AdamWTable table;
+    int behind = 77;
+  } memory;
+  ops::cuda::AdamWTable& table = memory.table;
+  constexpr int kMax = ops::cuda::AdamWTable::kMax;
+  for (int i = 0; i < 2 * kMax; ++i) {
+    REQUIRE_FALSE(table.full());
+    table.add({.count = 0});
+  }
+  for (int i = 0; i < kMax; ++i) {
+    REQUIRE_FALSE(table.full());
+    table.add({.count = 1 + i * ops::cuda::kAdamWChunk});
+    if (i % 3 == 0 && !table.full()) table.add({.count = 0});
+  }
+  CHECK(table.full());
+  CHECK(table.count == kMax);
+  for (int i = 0; i < kMax; ++i) {
+    CHECK(table.first_chunk[i + 1] - table.first_chunk[i] == i + 1);
+  }
+  CHECK(memory.behind == 77);
+  // On the host as well.
+  const at::Tensor none = at::empty({0});
+  const std::vector<ops::AdamWRange> ranges(49, {none, none, none, none, {}, 0.1});
+  CHECK_NOTHROW(ops::adamw_update(ranges, {}, {scalar(0.01F), scalar(1)}));
+}
 
 TEST_CASE("AdamW follows the paper's algorithm over several steps") {
   at::manual_seed(11);

@@ -1,0 +1,160 @@
+// Steps that throw, and schedules that end before the run.
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/train/trainer.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+class Throwing : public Block {
+ public:
+  Throwing(std::unique_ptr<Block> inner, std::shared_ptr<bool> throws)
+      : inner_(std::move(inner)), throws_(std::move(throws)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    if (*throws_) throw std::runtime_error("planted");
+    return inner_->forward(hidden, batch);
+  }
+  std::vector<Parameter> parameters() override { return inner_->parameters(); }
+
+ private:
+  std::unique_ptr<Block> inner_;
+  std::shared_ptr<bool> throws_;
+};
+
+// A toy model whose loss throws while the test says so.
+ModelSpec throwing_model(std::shared_ptr<bool> throws) {
+  ModelSpec model = toy_language_model();
+  model.blocks.back().build = [build = model.blocks.back().build,
+                               throws](const BuildContext& context) {
+    return std::make_unique<Throwing>(build(context), throws);
+  };
+  return model;
+}
+
+// What is written to it while this lives.
+class StandardError {
+ public:
+  StandardError() : saved_(dup(STDERR_FILENO)), file_(std::tmpfile()) {
+    dup2(fileno(file_), STDERR_FILENO);
+  }
+  ~StandardError() {
+    dup2(saved_, STDERR_FILENO);
+    close(saved_);
+    std::fclose(file_);
+  }
+  std::string text() const {
+    std::string text(size_t{1} << 14, '\0');
+    const ssize_t size = pread(fileno(file_), text.data(), text.size(), 0);
+    text.resize(static_cast<size_t>(std::max<ssize_t>(0, size)));
+    return text;
+  }
+
+ private:
+  int saved_;
+  std::FILE* file_;
+};
+
+}  // namespace
+
+TEST_CASE("a step that throws on all ranks counts as not made, and training goes on") {
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    INFO(name);
+    std::vector<std::pair<std::vector<StepReport>, std::map<std::string, at::Tensor>>> runs(2);
+    for (const bool fails : {false, true}) {
+      test::run_ranks(2, [&](Communicator& comm) {
+        auto throws = std::make_shared<bool>(false);
+        DeviceMesh mesh(comm, {.data = 2});
+        auto strategy = make_strategy({.strategy = name}, mesh);
+        strategy->attach(throwing_model(throws), {.seed = 3}, make_adamw({}));
+        Trainer trainer(*strategy, {.max_steps = 4});
+        uint64_t step = 0;
+        std::vector<StepReport> reports;
+        const auto train = [&](uint64_t end) {
+          trainer.fit(
+              [&]() -> std::vector<MicroBatch> {
+                if (step == end) return {};
+                return {toy_micro_batch({}, 4, 5, 50 + step++)};
+              },
+              [&](const StepReport& report) { reports.push_back(report); });
+        };
+        train(2);
+        if (fails) {
+          *throws = true;
+          bool thrown = false;
+          try {
+            train(3);
+          } catch (const std::runtime_error&) {
+            thrown = true;
+          }
+          test::require(thrown, "the step throws");
+          *throws = false;
+          step = 2;
+        }
+        train(10);
+        std::map<std::string, at::Tensor> parameters;
+        strategy->visit_parameters([&](const VisitedParameter& p) {
+          parameters[p.block + "." + p.name] = p.value.clone();
+        });
+        if (comm.rank() == 0) runs[fails] = {reports, parameters};
+      });
+    }
+    const auto& [expected, parameters] = runs[0];
+    REQUIRE(expected.size() == 4);
+    REQUIRE(runs[1].first.size() == 4);
+    for (size_t i = 0; i < 4; ++i) {
+      const StepReport& report = runs[1].first[i];
+      CHECK(report.step == static_cast<int64_t>(i) + 1);
+      CHECK(report.loss == expected[i].loss);
+      CHECK(report.grad_norm == expected[i].grad_norm);
+      CHECK(report.learning_rate == expected[i].learning_rate);
+    }
+    for (const auto& [parameter, value] : parameters) {
+      CHECK(runs[1].second.at(parameter).equal(value));
+    }
+  }
+}
+
+TEST_CASE("a schedule that ends before the run is said once") {
+  const auto said = [](const TrainerOptions& options, size_t steps) {
+    const StandardError captured;
+    test::run_ranks(1, [&](Communicator& comm) {
+      DeviceMesh mesh(comm, {});
+      auto strategy = make_strategy({.strategy = "single"}, mesh);
+      strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+      Trainer trainer(*strategy, options);
+      trainer.fit(
+          [&]() -> std::vector<MicroBatch> {
+            if (steps-- == 0) return {};
+            return {toy_micro_batch({}, 2, 3, 1)};
+          },
+          [](const StepReport&) {});
+    });
+    return captured.text();
+  };
+  TrainerOptions options{.max_steps = 5, .schedule = {.peak = 0.1, .total_steps = 3}};
+  const std::string text = said(options, 5);
+  using Catch::Matchers::Contains;
+  CHECK_THAT(text, Contains("ends after 3 updates with a rate of 0") &&
+                       Contains("the run goes on to step 5"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+  options.max_steps = 0;  // until the data ends
+  CHECK_THAT(said(options, 4), Contains("ends after 3 updates"));
+  CHECK(said(options, 3).empty());
+  options.schedule.total_steps = 0;
+  options.max_steps = 5;
+  CHECK(said(options, 5).empty());
+  options.schedule = {.kind = LrScheduleKind::kWarmupStableDecay, .peak = 0.1};
+  options.schedule.options = {.num_decay_steps = 1, .num_stable_steps = 2, .min_lr_ratio = 0.5};
+  CHECK_THAT(said(options, 5), Contains("ends after 3 updates with a rate of 0.05"));
+}
