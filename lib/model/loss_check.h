@@ -10,9 +10,9 @@ class LossCheck {
  public:
   LossCheck(std::string block, LossFunction loss, int counters)
       : block_(std::move(block)), loss_(std::move(loss)), counters_(counters) {}
-  // result: what the loss gave for `output`. Throws Error(kInvalidArgument) for one that is no sum.
-  // Until it can be told, results with gradients are looked at; one that LibTorch's graph shows to
-  // be divided by something is computed once more without gradients, from every row twice.
+  // Throws Error(kInvalidArgument) for a result of the loss that is no sum. Results with gradients
+  // are looked at until it can be told. One that LibTorch's graph shows to be divided by something
+  // is computed once more, from every row twice and without gradients.
   void check(const at::Tensor& result, const at::Tensor& output, const MicroBatch& micro_batch);
 
  private:

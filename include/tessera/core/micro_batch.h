@@ -87,10 +87,10 @@ struct MicroBatch {
 };
 
 // A micro-batch with its counts. Targets are, of integral labels, those that are not kIgnoredLabel;
-// of floating ones (regression) and without labels (the loss looks at the inputs), the rows. Tokens
-// are all elements of int64 inputs, else the rows. It reads the labels: call it where they are
-// made, before they are copied to a GPU. Throws Error(kInvalidArgument) unless inputs and labels
-// have the same number of rows (dimension 0).
+// else (regression, or no labels) the rows. For a mean over elements set target_count afterwards to
+// labels.numel(). Tokens are all elements of int64 inputs, else the rows. It reads the labels: call
+// it where they are made, before they are copied to a GPU. Throws Error(kInvalidArgument) unless
+// inputs and labels have the same number of rows (dimension 0).
 MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels);
 
 // Sets head_positions of a causal micro-batch on the CPU to the supervised positions, filled up

@@ -18,11 +18,13 @@ namespace tessera {
 // (output of the module in fp32, micro-batch) -> SUM of the loss over the micro-batch's targets: a
 // scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are counters as Block
 // describes them. Divide by nothing: strategies divide by the sum of MicroBatch::target_count.
-// Refused in training with Error(kInvalidArgument), where it can be told: a mean (one that stays the
-// same when every row is there twice); class weights, whose sum no target count can be; mse_loss and
-// its kin over more elements than targets that are counted by rows. To tell a mean, a loss that is
-// divided by something is called once more without gradients. A loss of a whole micro-batch is a
-// sum over one target: set target_count to 1.
+// Error(kInvalidArgument) refuses, where it can be told, what is no such sum:
+//   any other shape;
+//   a mean, which stays the same when every row is there twice. A loss that is divided by something
+//   is called once more to find out, without gradients. One that is of a whole micro-batch has one
+//   target: set target_count to 1;
+//   LibTorch's class weights, by whose sum it divides;
+//   mse_loss and its kin over several numbers a row where the rows are counted as targets.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
 
 struct ModuleOptions {
@@ -78,8 +80,12 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
 //   a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
 //   rank with the default generators seeded from the run's seed, so that every rank draws the same
 //   weights; or the module itself (shared_ptr or holder; it must derive from torch::nn::Cloneable):
-//   every rank trains a copy of it as it is at attach().
-// Either way every data rank starts with the values of the first one.
+//   every rank trains a copy of it as it is at attach(). Values, ties and modes are copied also
+//   where clone() leaves them out, as it does with children that are not Cloneable. The module
+//   itself stays as it is.
+// Either way every data rank starts with the values of the first one, in tensors of its own. A
+// tensor that a copy would share with the module is refused, and so is one that the function
+// returns twice or that several ranks return.
 //
 // Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
 // floating) and returns one tensor. It may change its input in place; the micro-batch's own tensors
@@ -94,7 +100,9 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
 // those made of LibTorch's own layers without randomness. So forward() must not wait for other
 // ranks.
 // Parameters. One that needs no gradient is frozen. Those with two or more dimensions decay. A
-// tensor registered under several names is one parameter, under its first name.
+// tensor registered under several names is one parameter, under its first name; so is one that was
+// assigned to the weight of another Linear, Embedding or Conv (head->weight = table->weight).
+// Parameters that share memory in another way are refused.
 // Buffers stay on every rank. Constants must be equal on all ranks; forward() may not change them.
 // Floating ones are kept in fp32; the module sees them in the dtype of the weights, as after
 // Module::to(dtype). Running statistics (buffers named running_mean, running_var,

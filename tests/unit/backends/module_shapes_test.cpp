@@ -9,10 +9,9 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include <mutex>
-
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
+#include "tessera/optim/sgd.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -212,13 +211,20 @@ void check_shape(const Shape& shape) {
   }
 }
 
-template <typename Net>
-Shape made(const std::string& name, std::function<std::shared_ptr<Net>()> make,
-           const std::shared_ptr<Net>& oracle, std::vector<std::string> refusal, bool one_model) {
-  std::function<ModelSpec()> model = [make] { return from_module(make, loss_of); };
-  if (one_model) model = [spec = model()] { return spec; };
-  return {name, oracle, [oracle](const at::Tensor& x) { return oracle->forward(x); },
-          std::move(model), std::move(refusal)};
+// What each rank is told when it attaches its model.
+std::vector<std::string> refusals(int ranks, const std::function<ModelSpec(int)>& model_of_rank) {
+  std::vector<std::string> messages(static_cast<size_t>(ranks));
+  within_limit("attach", [&] {
+    test::run_ranks(ranks, [&](Communicator& world) {
+      messages[static_cast<size_t>(world.rank())] = error_of([&] {
+        DeviceMesh mesh(world, {.data = ranks});
+        make_strategy({.strategy = "zero3"}, mesh)
+            ->attach(model_of_rank(world.rank()), {}, make_sgd({}));
+      });
+    });
+    return std::string();
+  });
+  return messages;
 }
 
 }  // namespace
@@ -278,28 +284,43 @@ TEST_CASE("a tensor that several ranks would hold is refused on every rank") {
   const bool one_model = GENERATE(true, false);
   CAPTURE(one_model);
   const auto net = std::make_shared<PlainNet>();
-  std::vector<std::string> refusal{"module", "\"up.weight\""};
-  Shape same = made<PlainNet>(
-      "a function that returns one module", [net] { return net; }, net, refusal, one_model);
-  std::mutex mutex;
+  const auto from_same = [&, spec = from_module([net] { return net; }, loss_of)] {
+    return one_model ? spec : from_module([net] { return net; }, loss_of);
+  };
   for (const int ranks : {2, 3}) {
     const std::string before = state_of(*net);
-    std::vector<std::string> messages;
-    within_limit(same.name, [&] {
-      test::run_ranks(ranks, [&](Communicator& world) {
-        const std::string message = error_of([&] {
-          DeviceMesh mesh(world, {.data = ranks});
-          make_strategy({.strategy = "zero3"}, mesh)->attach(same.model(), {}, nullptr);
-        });
-        const std::lock_guard lock(mutex);
-        messages.push_back(message);
-      });
-      return std::string();
-    });
-    REQUIRE(messages.size() == static_cast<size_t>(ranks));
-    for (const std::string& message : messages) {
-      for (const std::string& word : refusal) CHECK_THAT(message, Catch::Contains(word));
+    for (const std::string& message : refusals(ranks, [&](int) { return from_same(); })) {
+      for (const std::string word : {"module", "\"up.weight\""}) {
+        CHECK_THAT(message, Catch::Contains(word));
+      }
     }
     CHECK(state_of(*net) == before);
+  }
+}
+
+TEST_CASE("a tensor of a module that only some ranks share is refused on every rank") {
+  const auto shared = std::make_shared<nn::LinearImpl>(6, 3);
+  const auto of_rank = [&](int rank) {
+    return from_module([=] { return rank == 0 ? std::make_shared<nn::LinearImpl>(6, 3) : shared; },
+                       loss_of);
+  };
+  for (const std::string& message : refusals(3, of_rank)) {
+    CHECK_THAT(message, Catch::Contains("block \"module\": parameter \"weight\"") &&
+                            Catch::Contains("ranks 1 and 2"));
+  }
+}
+
+TEST_CASE("what one rank cannot build is refused on every rank") {
+  const auto of_rank = [](int rank) {
+    return from_module(
+        [rank] {
+          TORCH_CHECK(rank != 1, "the file is not here");
+          return nn::Linear(6, 3);
+        },
+        loss_of);
+  };
+  for (const std::string& message : refusals(3, of_rank)) {
+    CHECK_THAT(message,
+               Catch::Contains("block module") && Catch::Contains("failed: the file is not here"));
   }
 }

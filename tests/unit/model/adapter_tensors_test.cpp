@@ -130,6 +130,25 @@ TEST_CASE("frozen parameters stay frozen in copies and in modules made anew") {
   CHECK_FALSE(made.parameters()[1].tensor.requires_grad());
 }
 
+TEST_CASE("a function that returns a tensor a second time is refused by name") {
+  nn::Linear layer(3, 2);
+  const ModelSpec model = from_module([layer] { return layer; }, squared);
+  model.blocks[0].build({});
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { model.blocks[0].build({}); }),
+             Contains("block module: parameter \"weight\"") && Contains("returned before"));
+  const auto anew = from_module([] { return nn::Linear(3, 2); }, squared);
+  for (int i = 0; i < 3; ++i) anew.blocks[0].build({});
+}
+
+TEST_CASE("memory that the user has a view of is left to the user") {
+  nn::Linear layer(3, 2);
+  const at::Tensor pretrained = at::ones({2, 3});
+  layer->weight.set_data(pretrained.detach());
+  const auto block = from_module([layer] { return layer; }, squared).blocks[0].build({});
+  block->parameters()[0].tensor.detach().zero_();
+  CHECK(pretrained.eq(1).all().item<bool>());
+}
+
 TEST_CASE("weights tied inside a module are one parameter") {
   const bool cloned = GENERATE(true, false);
   CAPTURE(cloned);
