@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <optional>
 
 #include "examples/common/deepspeed.h"
@@ -56,6 +57,22 @@ void check_ranks(const TrainOptions& options) {
         "--ranks ", options.ranks, " needs --backend local; for ", options.backend,
         " start the program with mpirun -n ", options.ranks);
 }
+
+namespace {
+
+// Without checkpoints a lone process notes Ctrl-C, to write its metrics to their end; several would
+// need a message a step to agree.
+void note_signals(const TrainOptions& options, const LaunchInfo& launch,
+                  std::optional<StopSignals>& signals) {
+  if (!options.save_on_signal) return;
+  if (options.save_strategy != "no") {
+    signals.emplace();
+  } else if (launch.launcher == "threads" || launch.world_size == 1) {
+    signals.emplace(std::vector<int>{SIGINT});
+  }
+}
+
+}  // namespace
 
 int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
                  char** argv) {
@@ -108,17 +125,14 @@ int run_finetune(Program program, const std::string& name, const std::string& su
   if (options.rehearse && !problem) return rehearse(flags, options);
   const std::vector<std::string> arguments(argv, argv + argc);
   std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
-  if (options.save_on_signal && options.save_strategy != "no") {
-    signals.emplace();
-  } else if (options.save_on_signal && !problem && detect_launch().world_size == 1) {
-    signals.emplace(std::vector<int>{SIGINT});  // then metrics are written to their end
-  }
+  std::once_flag connected;            // before, there is nothing to save: signals end the process
   std::atomic<int> ended{0};
   const int status =
       run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
                .transport = options.backend},
               [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                 if (problem) std::rethrow_exception(problem);
+                std::call_once(connected, [&] { note_signals(options, launch, signals); });
                 ended = TrainingRun(prepared, flags, arguments, world, launch, control,
                                     signals ? &*signals : nullptr)
                             .execute();

@@ -144,7 +144,8 @@ def interrupts(count):
         out, name = folder / f"interrupt-{index}", f"Ctrl-C {index}, {' '.join(layouts[kind])}"
         run = Run(out, *flags, ranks=ranks)
         time.sleep(draw.random() * seconds)
-        run.send(signal.SIGINT)
+        for rank in run.ranks:  # as a terminal does
+            rank.send_signal(signal.SIGINT)
         result = run.wait()
         if result.code == 130:
             end = require_whole(name, out, result, 1, True)

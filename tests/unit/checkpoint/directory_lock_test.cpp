@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <utility>
 
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -80,7 +81,22 @@ TEST_CASE("of processes that lock and leave at once no two ever hold a directory
     REQUIRE(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
   }
-  CHECK_FALSE(fs::exists(run));
+}
+
+TEST_CASE("a lock file that its holder removes before it is free is no lock") {
+  struct Leaving : FileSystem {
+    int open(const std::string& path, int flags) override {
+      const int file = FileSystem::open(path, flags);
+      if (!std::exchange(left, true)) fs::remove(path);
+      return file;
+    }
+    bool left = false;
+  } files;
+  const TempDir folder;
+  const DirectoryLock lock(folder.path("run"), files);
+  CHECK(fs::exists(folder.path("run/checkpoint.lock")));
+  CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { DirectoryLock second(folder.path("run")); }),
+             Contains("another job writes here"));
 }
 
 TEST_CASE("where nothing can be written the lock says so, and leaves nothing") {
