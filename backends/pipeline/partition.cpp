@@ -112,8 +112,8 @@ std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& c
                                                 : "leave the pipeline out";
   check(parts <= costs.size(), ErrorCode::kInvalidArgument, "model ", model.name, " has ",
         costs.size(), first > 0 ? " blocks between its ends" : " blocks", ", too few for ", stages,
-        " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks",
-        "; ", remedy);
+        " pipeline stages of ", config.chunks, config.chunks == 1 ? " chunk" : " chunks", "; ",
+        remedy);
   std::vector<ModelPart> result;
   auto begin = costs.begin();
   for (size_t count : balanced_split(costs, parts)) {

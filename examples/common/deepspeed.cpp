@@ -16,10 +16,10 @@ using Value = DeepSpeedFile::Value;
 // said later.
 int64_t hidden_size(const TrainOptions& o) {
   try {
-    const LanguageModel model = !o.model.empty() ? LanguageModel::from_directory(find_in_hub_cache(o.model))
-                                : o.model_config.ends_with(".json")
-                                    ? LanguageModel::from_file(o.model_config)
-                                    : LanguageModel::preset(o.model_config);
+    const LanguageModel model =
+        !o.model.empty() ? LanguageModel::from_directory(find_in_hub_cache(o.model))
+        : o.model_config.ends_with(".json") ? LanguageModel::from_file(o.model_config)
+                                            : LanguageModel::preset(o.model_config);
     return model.config().hidden;
   } catch (const Error&) {
     return 0;

@@ -225,8 +225,8 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
       continue;
     }
     if (earlier->second != value) {
-      notices_.push_back(concat("--", name, " is given twice; the last one, ", value, ", wins over ",
-                                earlier->second));
+      notices_.push_back(concat("--", name, " is given twice; the last one, ", value,
+                                ", wins over ", earlier->second));
     }
     earlier->second = value;
   }

@@ -21,8 +21,8 @@ std::vector<Row> rows(const TrainOptions& o) {
   const bool text = !o.train_file.empty() || !o.validation_file.empty();
   const bool validates = !o.validation_file.empty() || !o.validation_ids.empty();
   const bool saves = o.save_strategy != "no";
-  const char* const scale = !fp16 ? "only --dtype fp16 scales the loss"
-                                  : "--loss_scale is one scale for ever";
+  const char* const scale =
+      !fp16 ? "only --dtype fp16 scales the loss" : "--loss_scale is one scale for ever";
   const char* const no_text = "rows of ids are taken as they are";
   const char* const no_evaluation = "there is no --validation_file";
   const char* const no_checkpoint = "--save_strategy no writes no checkpoints";

@@ -55,7 +55,8 @@ void check_axes(const TrainOptions& o, int64_t world_size) {
   check(world_size % together == 0, ErrorCode::kInvalidArgument, "--pipeline_parallel ",
         o.pipeline_parallel, " x --tensor_parallel ", o.tensor_parallel, " take ", together,
         " ranks or a multiple of it, and the job has ", world_size, "; start ",
-        (world_size / together + 1) * together, " (mpirun -n, or --ranks on the CPU) or lower them");
+        (world_size / together + 1) * together,
+        " (mpirun -n, or --ranks on the CPU) or lower them");
 }
 
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {

@@ -46,8 +46,8 @@ void prepare_config(Prepared& run) {
 }  // namespace
 
 void take_from_hub_cache(Prepared& run) {
-  for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model},
-                                   {"--tokenizer ", &run.options.tokenizer}}) {
+  for (const auto& [flag, name] :
+       {std::pair{"--model ", &run.options.model}, {"--tokenizer ", &run.options.tokenizer}}) {
     const std::string path = find_in_hub_cache(*name);
     if (path == *name) continue;
     run.notices.push_back(concat(flag, *name, " is ", path));

@@ -43,7 +43,10 @@ void train(const ModelSpec& model, const ParallelConfig& config, Communicator& w
   constexpr int64_t kGlobalBatch = 96, kSteps = 200;
   DeviceMesh mesh(world, {.data = world.size()});
   auto strategy = make_strategy(config, mesh);
+  // Unlike torch.optim.AdamW's 0.01 the decay is 0; .weight_decay is of matrices only, not of
+  // biases.
   strategy->attach(model, {.device = world.device(), .seed = 1}, make_adamw({}));
+  // Unlike a loop of your own this clips to a norm of 1; .max_grad_norm = 0 does not.
   Trainer trainer(*strategy, {.device = world.device(),
                               .max_steps = kSteps,
                               .schedule = {.peak = 1e-2, .total_steps = kSteps}});

@@ -53,6 +53,9 @@ model = folder / "model"
 model.mkdir()
 (model / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 8}))
 shutil.copy(DATA / "tokenizer" / "tokenizer.json", model)
+pointer = folder / "pointer"
+pointer.mkdir()
+(pointer / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 14500471\n")
 
 # (program, base, changes, exit code, pieces of the one message)
 CASES = [
@@ -88,6 +91,11 @@ CASES = [
     (SQUAD, squad, {"model_config": None, "model": folder / "nowhere"}, BAD_DATA, ["nowhere"]),
     (SQUAD, squad, {"model_config": None, "model": "bigscience/bloom-560m"}, BAD_DATA,
      ["no such directory", "hf download bigscience/bloom-560m"]),
+    (SQUAD, squad, {"model_config": None, "tokenizer": None, "model": "bigscience/bloom-560m"}, BAD_DATA,
+     ["no such directory", "hf download bigscience/bloom-560m"]),
+    (SQUAD, squad, {"tokenizer": pointer}, BAD_DATA, ["tokenizer.json", "git-LFS pointer", "git lfs pull"]),
+    (SQUAD, squad, {"gpus": 2}, USAGE, ["--gpus 2", "mpirun -n N"]),
+    (SQUAD, squad, {"dataset": "squad"}, USAGE, ["--dataset squad", "--train_file FILE"]),
     (SQUAD, squad, {"save_strategy": "best"}, USAGE, ["--save_strategy best", "--load_best_model_at_end"]),
     (SQUAD, squad, {"load_best_model_at_end": "true", "save_strategy": "epoch"}, USAGE, ["--validation_file"]),
     (SQUAD, squad, {"metric_for_best_model": "accuracy"}, USAGE, ["classification only"]),
@@ -125,6 +133,8 @@ def refused(result, code, pieces, what):
     errors = [line for line in result.text.splitlines() if line.startswith(("E ", "error:"))]
     check.that(len(errors) == 1 and all(piece in errors[0] for piece in pieces),
                f"{what}: exactly one error, with {pieces}", result)
+    message = errors[0].split(": ", 2)[-1][:60] if errors else "?"
+    check.that(sum(message in line for line in result.text.splitlines()) == 1, f"{what}: said once", result)
     check.that("Traceback" not in result.text and "Exception raised from" not in result.text,
                f"{what}: no stack trace", result)
     check.that(not out.exists(), f"{what}: nothing is written", result)

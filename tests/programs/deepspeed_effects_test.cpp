@@ -75,7 +75,8 @@ std::string warmup(const std::string& type, const std::string& more) {
               type + R"(", "params": {)" + more + "}}");
 }
 
-const std::string kDecay = R"("warmup_max_lr": 0.01, "warmup_num_steps": 2, "warmup_type": "linear")",
+const std::string kDecay =
+                      R"("warmup_max_lr": 0.01, "warmup_num_steps": 2, "warmup_type": "linear")",
                   kSixty = R"(, "total_num_steps": 60)";
 
 std::vector<Effect> effects() {
@@ -115,8 +116,9 @@ std::vector<Effect> effects() {
        fp16(R"("initial_scale_power": 10, "loss_scale_window": 2)"),
        scales({1024, 1024, 2048, 2048})},
       {"bf16.enabled", file(""), file(bf16), less("parameter")},
-      {"data_types.grad_accum_dtype", file(bf16 + R"(, "data_types": {"grad_accum_dtype": "fp32"})"),
-       file(bf16), less("gradient")},
+      {"data_types.grad_accum_dtype",
+       file(bf16 + R"(, "data_types": {"grad_accum_dtype": "fp32"})"), file(bf16),
+       less("gradient")},
       {"communication_data_type", file(""), file(R"("communication_data_type": "bf16")"),
        less("comm")},
       {"zero_optimization.stage", zero(R"("stage": 0)"), zero(R"("stage": 1)"), less("optimizer")},
@@ -130,7 +132,8 @@ std::vector<Effect> effects() {
        file(R"("communication_data_type": "bf16",
                "zero_optimization": {"stage": 1, "reduce_bucket_size": 64})"),
        less("buffer")},
-      {"zero_optimization.stage3_prefetch_bucket_size", zero(R"("stage": 3, "stage3_param_persistence_threshold": 0)"),
+      {"zero_optimization.stage3_prefetch_bucket_size",
+       zero(R"("stage": 3, "stage3_param_persistence_threshold": 0)"),
        zero(R"("stage": 3, "stage3_param_persistence_threshold": 0,
                "stage3_prefetch_bucket_size": 0)"),
        less("buffer")},
@@ -227,11 +230,10 @@ TEST_CASE("every key of a DeepSpeed file that counts is seen in what a run measu
     effect.check(before, after);
   }
   // The least scale is shown below. These have one legal value, or need a GPU's host.
-  for (const char* key :
-       {"fp16.min_loss_scale", "gradient_allreduce_op", "optimizer.type",
-        "optimizer.params.adam_w_mode", "optimizer.params.bias_correction",
-        "zero_optimization.offload_optimizer.pin_memory",
-        "zero_optimization.offload_param.pin_memory"}) {
+  for (const char* key : {"fp16.min_loss_scale", "gradient_allreduce_op", "optimizer.type",
+                          "optimizer.params.adam_w_mode", "optimizer.params.bias_correction",
+                          "zero_optimization.offload_optimizer.pin_memory",
+                          "zero_optimization.offload_param.pin_memory"}) {
     shown.insert(key);
   }
   for (const DeepSpeedKey& key : deepspeed_keys()) {
@@ -257,8 +259,8 @@ TEST_CASE("the loss scale of a step is the one that flags and files say") {
   };
   const Seen fixed = by_flags("fixed", {"--dtype", "fp16", "--loss_scale", "128"});
   for (size_t step = 1; step <= 4; ++step) CHECK(scale(fixed, step) == 128);
-  const Seen grown = by_flags("grown", {"--dtype", "fp16", "--initial_loss_scale", "64",
-                                        "--loss_scale_window", "1"});
+  const Seen grown = by_flags(
+      "grown", {"--dtype", "fp16", "--initial_loss_scale", "64", "--loss_scale_window", "1"});
   for (size_t step = 1; step <= 4; ++step) CHECK(scale(grown, step) == std::exp2(5 + step));
 
   // Overflows halve the scale from the first one on; at the least scale the run ends.
@@ -271,11 +273,11 @@ TEST_CASE("the loss scale of a step is the one that flags and files say") {
   const double least = std::exp2(59);
   const Seen file_ended =
       seen(job, {}, fp16(huge + JsonWriter().value(least).text()), "ended", /*code=*/6);
-  const Seen flags_ended = by_flags("flags-ended",
-                                    {"--dtype", "fp16", "--initial_loss_scale",
-                                     JsonWriter().value(2 * least).text(), "--min_loss_scale",
-                                     JsonWriter().value(least).text()},
-                                    /*code=*/6);
+  const Seen flags_ended =
+      by_flags("flags-ended",
+               {"--dtype", "fp16", "--initial_loss_scale", JsonWriter().value(2 * least).text(),
+                "--min_loss_scale", JsonWriter().value(least).text()},
+               /*code=*/6);
   for (const Seen* run : {&file_ended, &flags_ended}) {
     CHECK(run->end.at("exit_code").as_int64() == 6);
     CHECK(scale(*run, 1) == 2 * least);

@@ -19,7 +19,8 @@ inline std::vector<std::string> strings(const Json& object, const char* key) {
   return texts;
 }
 
-inline constexpr const char* kModel = R"({"model_type": "bloom", "vocab_size": 32, "hidden_size": 16,
+inline constexpr const char* kModel =
+    R"({"model_type": "bloom", "vocab_size": 32, "hidden_size": 16,
   "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3})";
 
 // A model of hidden size 16 and rows of ids, in a folder of its own.

@@ -25,7 +25,9 @@ class Seen {
       if (name == "run_end") end = event;
     }
   }
-  double step(size_t number, const char* key) const { return steps.at(number - 1).at(key).as_double(); }
+  double step(size_t number, const char* key) const {
+    return steps.at(number - 1).at(key).as_double();
+  }
   double bytes(const char* what) const { return end.at(std::string(what) + "_bytes").as_double(); }
   const Json value(const char* flag) const { return config.at(flag).at("value"); }
   double number(const char* flag) const { return value(flag).as_double(); }
@@ -70,7 +72,8 @@ inline void check_seen(const Seen& run) {
         (run.text("report_to").find("tensorboard") != std::string::npos));
 
   const std::string strategy = run.text("strategy"), offload = run.text("offload");
-  const double model = 7936 / (tp * pp), stage = strategy.starts_with("zero") ? strategy[4] - '0' : 0;
+  const double model = 7936 / (tp * pp),
+               stage = strategy.starts_with("zero") ? strategy[4] - '0' : 0;
   const auto about = [&](double elements, double size) {  // tables are cut and padded unevenly
     return Approx(elements * size).epsilon(tp * pp > 1 ? 0.5 : 0.02);
   };

@@ -109,6 +109,8 @@ TEST_CASE("every TrainingArgument is a flag, or answered") {
 
 TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK(Parsed({"--fp16"}).options.dtype == "fp16");
+  CHECK(Parsed({"--zero_stage", "3"}).options.strategy == "zero3");
+  CHECK(Parsed({"--deepspeed_config", "ds.json"}).options.deepspeed == "ds.json");
   CHECK(Parsed({"--bf16", "True", "--fp16", "False"}).options.dtype == "bf16");
   CHECK(Parsed({"--eval-strategy", "no"}).options.eval_steps == -1);
   CHECK(Parsed({"--eval_strategy=steps", "--eval_steps", "50"}).options.eval_steps == 50);
@@ -134,6 +136,8 @@ TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour
   CHECK(contains(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));
   CHECK(contains(refusal({"--lr_scheduler_type", "greedy"}), "reduce_lr_on_plateau"));
   CHECK(contains(refusal({"--ddp_bucket_cap_mb", "25"}), "--bucket_bytes"));
+  CHECK(contains(refusal({"--gpus", "4"}), "start N with mpirun -n N"));
+  CHECK(contains(refusal({"--dataset", "squad"}), "--train_file FILE"));
   const std::string nothing_near = refusal({"--quantization_config", "x"});
   CHECK(contains(nothing_near, "unknown flag --quantization_config (prog --help"));
   CHECK(contains(refusal({"--lerning_rate", "1"}), "nearest is --learning_rate"));

@@ -49,6 +49,7 @@ result = launch(SQUAD, [*squad, "--output_dir", str(out), "--per_device_train_ba
                         "--validation_file", str(DATA / "squad_sample.json"), "--eval_steps", "3"])
 check.that(result.code == 0, "a SQuAD run ends well", result)
 check.that("\r" not in result.text, "no progress bar in a pipe", result)
+check.that("unknown size" not in result.text and "-0.0" not in result.text, "no warnings of LibTorch's counter, no minus before nothing", result)
 check.that(sum(line.startswith("step ") for line in result.text.splitlines()) == 6, "one line a step", result)
 events = read_events(check, out)
 names = [event["event"] for event in events if event["event"] != "resource"]
@@ -77,6 +78,19 @@ check.that(len(rows) == 1 and rows[0]["run_id"] == start["run_id"], "one row in 
 check.that(len((out / "resources.csv").read_text().splitlines()) >= 3, "resources.csv has samples")
 final = {path.name for path in (out / "final").iterdir()}
 check.that({"config.json", "model.safetensors", "tokenizer.json"} <= final, f"final/ is a model directory: {final}")
+
+# --- what a user may not know is said: threads that take turns, a flag given twice, a model in the cache of the Hub
+result = launch(SQUAD, [*squad, "--dry_run", "--ranks", "8", "--max_steps", "4", "--max_steps", "5", "--output_dir", str(folder / "none")],
+                environment={"OMP_NUM_THREADS": str(os.cpu_count())})
+check.that(result.code == 0 and "8 rank(s) of" in result.text and "OMP_NUM_THREADS=" in result.text, "more threads than cores", result)
+check.that("--max_steps is given twice; the last one, 5, wins over 4" in result.text and ", 5 steps" in result.text, "the last one wins", result)
+hub = folder / "hub" / "models--org--name"
+(hub / "refs").mkdir(parents=True)
+(hub / "refs" / "main").write_text("0123abc")
+shutil.copytree(out / "final", hub / "snapshots" / "0123abc")
+result = launch(SQUAD, ["--model", "org/name", "--train_file", str(DATA / "squad_sample.json"), "--dry_run"],
+                environment={"HF_HUB_CACHE": str(hub.parent)})
+check.that(result.code == 0 and f"--model org/name is {hub}/snapshots/0123abc" in result.text, "a name of the Hub in its cache", result)
 
 # --- final/ keeps what the source directory had of tokenizer and generation
 kept = {"generation_config.json": '{"temperature": 0.5}', "chat_template.jinja": "{{ messages }}", "tokenizer.model": "\0\1", "merges.txt": "a b",

@@ -27,7 +27,8 @@ struct Given {
     if (!options.deepspeed.empty()) {
       apply_deepspeed(DeepSpeedFile::read(options.deepspeed), ranks, options, flags);
     }
-    for (const IdleFlag& idle : reset_idle_flags(flags, options, ranks)) notices += idle.text + "\n";
+    for (const IdleFlag& idle : reset_idle_flags(flags, options, ranks))
+      notices += idle.text + "\n";
   }
 };
 
@@ -77,8 +78,9 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
 TEST_CASE("a flag that says how the model is spread is refused where nothing reads it") {
   using Catch::Matchers::Contains;
   for (const auto& [line, why] :
-       {std::pair{"--strategy zero1 --shard_ranks 2", "--shard_ranks 2 (command line) has no effect "
-                                                      "here: it belongs to fsdp; strategy zero1"},
+       {std::pair{"--strategy zero1 --shard_ranks 2",
+                  "--shard_ranks 2 (command line) has no effect "
+                  "here: it belongs to fsdp; strategy zero1"},
         std::pair{"--strategy ddp --pipeline_vocabulary shared", "pipeline axis"},
         std::pair{"--strategy ddp --sequence_parallel", "tensor axis"}}) {
     const std::string text = line;

@@ -135,6 +135,13 @@ TEST_CASE("a batch beyond all reason is refused without planning every row of it
        "of only 4096 rows");
 }
 
+TEST_CASE("a difference that rounds to nothing has no minus") {
+  const std::string text = memory_text({{"activation", 2e6, 1.9999e6}, {"allocated", 3e6, 2e6}}, 0);
+  CHECK_THAT(text,
+             Catch::Matchers::Contains("+0.0   +0.0 %") && !Catch::Matchers::Contains("-0.0"));
+  CHECK_THAT(text, Catch::Matchers::Contains("-1.0  -33.3 %"));
+}
+
 TEST_CASE("what was measured is written where there is no plan to stand beside it") {
   const Prepared run = unplannable();
   test::run_ranks(1, [&](Communicator& world) {

@@ -31,8 +31,8 @@ class RegularFile {
 // regular file, longer than max_bytes, or changes its length while it is read.
 std::string read_file(const std::string& path, size_t max_bytes = size_t{1} << 32);
 
-// Throws Error(kDataLoss) with the remedy for the first bytes of a pointer that git-LFS leaves where
-// a large file was not fetched.
+// Throws Error(kDataLoss) with the remedy for the first bytes of a pointer that git-LFS leaves
+// where a large file was not fetched.
 void refuse_lfs_pointer(std::string_view start, const std::string& path);
 
 // The same file in pieces of at most a few MiB, in order, whatever its size. `progress` gets the

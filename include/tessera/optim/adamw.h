@@ -1,5 +1,6 @@
 #pragma once
-// AdamW with decoupled weight decay (Loshchilov, Hutter 2019), as torch.optim.AdamW computes it.
+// AdamW with decoupled weight decay (Loshchilov, Hutter 2019). The update rule is torch's, the
+// defaults are not: no decay, and where there is one only matrices have it (docs/extending.md).
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {

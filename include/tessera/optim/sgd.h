@@ -1,6 +1,6 @@
 #pragma once
-// Stochastic gradient descent with momentum, as torch.optim.SGD computes it (dampening 0, weight
-// decay added to the gradient).
+// Stochastic gradient descent with momentum (dampening 0, weight decay added to the gradient). The
+// update rule is torch's; decay only counts for matrices (docs/extending.md).
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {

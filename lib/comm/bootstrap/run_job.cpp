@@ -76,26 +76,68 @@ int root_cause(const std::vector<Ending>& endings) {
   return code;
 }
 
-// One line per distinct message, root causes first.
+// Ranks that say the same, but for numbers such as the bytes each of them has.
+struct SameEnding {
+  std::string text;  // of the first
+  std::vector<int> ranks;
+  bool alike = false;  // their numbers differ
+};
+
+std::string without_numbers(const std::string& text) {
+  std::string kept;
+  for (const char c : text) {
+    if (c < '0' || c > '9') kept += c;
+  }
+  return kept;
+}
+
+// One line per distinct message, root causes first. A rank that ended because of another one's
+// error is counted there.
 void log_endings(const std::vector<Ending>& endings) {
-  std::map<std::string, std::vector<int>> causes, consequences;
+  std::map<std::string, SameEnding> causes, consequences;
   const int cause = root_cause(endings);
+  const auto is_cause = [&](const Ending& ending) {
+    return ending.code != exit_code(ErrorCode::kUnavailable) || cause == ending.code;
+  };
+  const auto add = [&](std::map<std::string, SameEnding>& groups, const std::string& text, int rank,
+                       const std::string& key) {
+    SameEnding& group = groups[key];
+    if (group.ranks.empty()) group.text = text;
+    group.alike = group.alike || group.text != text;
+    group.ranks.push_back(rank);
+  };
+  std::map<std::string, std::string> messages;  // of causes, and their groups
   for (size_t r = 0; r < endings.size(); ++r) {
     const Ending& ending = endings[r];
-    if (ending.code == 0) continue;
-    auto& group = ending.code == exit_code(ErrorCode::kUnavailable) && cause != ending.code
-                      ? consequences
-                      : causes;
-    group[concat(ending.kind, ": ", ending.message)].push_back(static_cast<int>(r));
+    if (ending.code == 0 || !is_cause(ending)) continue;
+    const std::string text = concat(ending.kind, ": ", ending.message);
+    messages.emplace(ending.message, without_numbers(text));
+    add(causes, text, static_cast<int>(r), without_numbers(text));
   }
-  const auto write = [&](const auto& group, LogLevel level) {
-    for (const auto& [text, ranks] : group) {
-      const std::vector<int> others(ranks.begin() + 1, ranks.end());
-      const std::string where = endings.size() == 1 ? "" : concat("rank ", ranks.front(), ": ");
-      const std::string same = others.empty() ? ""
-                                              : concat(" (rank", others.size() > 1 ? "s " : " ",
-                                                       rank_list(others), ": same)");
-      log(level, where, text, same);
+  for (size_t r = 0; r < endings.size(); ++r) {
+    const Ending& ending = endings[r];
+    if (ending.code == 0 || is_cause(ending)) continue;
+    const auto of = std::ranges::find_if(messages, [&](const auto& one) {
+      return !one.first.empty() && ending.message.find(one.first) != std::string::npos;
+    });
+    if (of != messages.end()) {
+      causes.at(of->second).ranks.push_back(static_cast<int>(r));
+      continue;
+    }
+    const std::string text = concat(ending.kind, ": ", ending.message);
+    add(consequences, text, static_cast<int>(r), without_numbers(text));
+  }
+  const auto write = [&](auto& groups, LogLevel level) {
+    for (auto& [key, group] : groups) {
+      const int first = group.ranks.front();
+      std::vector<int> others(group.ranks.begin() + 1, group.ranks.end());
+      std::ranges::sort(others);
+      const std::string where = endings.size() == 1 ? "" : concat("rank ", first, ": ");
+      const std::string same =
+          others.empty() ? ""
+                         : concat(" (rank", others.size() > 1 ? "s " : " ", rank_list(others),
+                                  group.alike ? ": alike)" : ": same)");
+      log(level, where, group.text, same);
     }
   };
   const int speaker = log_rank();
@@ -125,10 +167,11 @@ void warn_about_threads(int local_size) {
   const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   const bool bound = allowed < online;  // then each process has cores of its own
   if (threads * (bound ? 1 : local_size) <= allowed) return;
-  log(LogLevel::kWarning, local_size, " rank(s) of ", threads, " thread(s) on this host share ",
+  const int each = std::max(1, allowed / (bound ? 1 : local_size));
+  const std::string fewer_threads = threads > each ? concat(" or set OMP_NUM_THREADS=", each) : "";
+  log(LogLevel::kInfo, local_size, " rank(s) of ", threads, " thread(s) on this host share ",
       allowed, bound ? " core(s) each" : " core(s)",
-      ": they take turns, which is slow; start fewer ranks or set OMP_NUM_THREADS=",
-      std::max(1, allowed / std::max(1, bound ? 1 : local_size)));
+      ": they take turns, which is slow; start fewer ranks", fewer_threads);
 }
 
 int run_threads(int ranks, const JobFunction& fn) {

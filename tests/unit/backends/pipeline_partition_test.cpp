@@ -155,6 +155,10 @@ TEST_CASE("unknown costs fall back to equal counts, and what cannot be is refuse
                     Contains("7 blocks, too few for 3 pipeline stages of 3 chunks") &&
                         Contains("at most 2 stages"));
   CHECK_THROWS_WITH(partition(model, {}, 8), Contains("7 blocks, too few for 8 pipeline stages"));
+  chunks.chunks = 5;
+  CHECK_THROWS_WITH(partition(model, chunks, 2), Contains("use at most 3 chunks"));
+  chunks.chunks = 8;
+  CHECK_THROWS_WITH(partition(model, chunks, 8), Contains("leave the pipeline out"));
   CHECK_THROWS_WITH(partition(model, {.balance = "weight"}, 2),
                     Contains("\"weight\"; use flops or parameters"));
   PipelineConfig measured;

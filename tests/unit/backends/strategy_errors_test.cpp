@@ -73,13 +73,14 @@ TEST_CASE("settings that nothing of a layout reads are named with what they belo
     return all;
   };
   using Names = std::vector<std::string>;
-  const ParallelConfig all{.reduce_at_boundary = true,
-                           .persistence_threshold = 5,
-                           .prefetch_blocks = 2,
-                           .gradient_checkpointing = true,
-                           .keep_activations = true,
-                           .offload = {.step = OffloadStep::kHost, .pin_memory = false, .threads = 3},
-                           .pipeline = {.schedule = "gpipe", .balance = "parameters"}};
+  const ParallelConfig all{
+      .reduce_at_boundary = true,
+      .persistence_threshold = 5,
+      .prefetch_blocks = 2,
+      .gradient_checkpointing = true,
+      .keep_activations = true,
+      .offload = {.step = OffloadStep::kHost, .pin_memory = false, .threads = 3},
+      .pipeline = {.schedule = "gpipe", .balance = "parameters"}};
   const auto with = [&](const char* strategy) {
     ParallelConfig config = all;
     config.strategy = strategy;

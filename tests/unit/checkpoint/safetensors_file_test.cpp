@@ -6,6 +6,7 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
+#include "tessera/core/file.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
@@ -13,6 +14,18 @@
 
 using namespace tessera;
 using Catch::Matchers::Contains;
+
+TEST_CASE("a pointer of git-LFS is named as such, with what fetches the file") {
+  const TempDir folder;
+  const std::string path = folder.write(
+      "model.safetensors",
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 2235731824\n");
+  for (const std::string& said :
+       {error_of(ErrorCode::kDataLoss, [&] { SafetensorsFile file(path); }),
+        error_of(ErrorCode::kDataLoss, [&] { read_file(path); })}) {
+    CHECK_THAT(said, Contains(path + ": is a git-LFS pointer") && Contains("git lfs pull"));
+  }
+}
 
 TEST_CASE("tensors of every dtype come back as they were written") {
   const TempDir folder;
