@@ -26,7 +26,6 @@ CASES = [
     ("lib/ops/cuda/a.cu", "#include <cuda_bf16.h>\n", None),
     ("lib/ops/a.cpp", "#include <cuda_runtime.h>\n", "only lib/ops/cuda"),
     ("tests/gpu/a_test.cpp", "#include <c10/cuda/CUDAFunctions.h>\n", "*_cuda.* of tests"),
-    ("tests/gpu/a_test.cpp", '#include "lib/ops/cuda/a.h"\n', "*_cuda.* of tests"),
     ("tests/gpu/a_cuda.cpp", "#include <c10/cuda/CUDAFunctions.h>\n", None),
     ("lib/comm/local/a.cpp", "#include <mpi.h>\n", "only lib/comm/mpi"),
     ("tests/unit/a.cpp", 'TEST_CASE("a", "[.]") {}\n', "no hidden test cases"),
