@@ -84,8 +84,8 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
 //   where clone() leaves them out, as it does with children that are not Cloneable. The module
 //   itself stays as it is.
 // Either way every data rank starts with the values of the first one, in tensors of its own. A
-// tensor that a copy would share with the module is refused, and so is one that the function
-// returns twice or that several ranks return.
+// tensor that a copy would share with the module is refused. So is one that the function returns
+// twice, or that several ranks return.
 //
 // Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
 // floating) and returns one tensor. It may change its input in place; the micro-batch's own tensors
