@@ -31,6 +31,7 @@ SQUAD, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-classificati
 RANDOM = ["--model_config", "bloom-tiny", "--random_rows", "10", "--max_seq_length", "16", "--per_device_train_batch_size", "2", "--learning_rate", "1e-4",
           "--lr_scheduler_type", "constant"]
 FOREVER = ["--max_steps", "1000000"]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell started this behind it, the programs would ignore it, too
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_lost_work_"))
 draw = random.Random(SEED)
