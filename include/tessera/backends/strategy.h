@@ -62,7 +62,8 @@ using ParameterVisitor = std::function<void(const VisitedParameter&)>;
 using ScoreSelection = std::function<at::Tensor(const at::Tensor& scores, size_t index)>;
 
 // Used by one thread per rank; every call is collective. Verbs per optimizer step, so that a
-// pipeline fits.
+// pipeline fits. A step, evaluation or prediction that an exception leaves on all ranks at the same
+// place counts as not made; behind any other every call throws Error(kUnavailable).
 class Strategy {
  public:
   virtual ~Strategy() = default;
@@ -78,7 +79,7 @@ class Strategy {
 
   // Runs all micro-batches of one optimizer step; on return the gradients are reduced: the gradient
   // of (loss scale * loss sum / target count), where sum and count run over all micro-batches of
-  // all ranks.
+  // all ranks. Throws Error(kInvalidArgument) where no optimizer_step() has used the last gradient.
   virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches) = 0;
   virtual StepResult evaluate(std::span<const MicroBatch> micro_batches) = 0;
 
@@ -102,7 +103,8 @@ class Strategy {
   // Multiplies the gradients by a device scalar; folded into the next optimizer_step.
   virtual void scale_gradients(const at::Tensor& factor) = 0;
   // One update. skip: fp32 device scalar, non-zero leaves parameters, moments and step count
-  // unchanged; undefined: 0.
+  // unchanged; undefined: 0. Throws Error(kInvalidArgument) without a gradient, and for a rate that
+  // is negative, infinite or NaN.
   virtual void optimizer_step(double learning_rate, const at::Tensor& skip = {}) = 0;
 
   // Every parameter in full, block by block, the same on every rank; at most one block is
