@@ -36,7 +36,7 @@ void train(int interval, int ranks) {
     auto strategy = local_sgd(interval)(mesh);
     strategy->attach(work.model, {.seed = 1}, make_sgd({.momentum = 0.9}));
     const int64_t before = mesh.axis(Axis::kData).bytes_sent();
-    Trainer trainer(*strategy, {.max_steps = 64, .schedule = {.peak = 0.1, .total_steps = 64}});
+    Trainer trainer(*strategy, {.max_steps = 64, .schedule = {.peak = 0.1}});
     auto batch = [&](uint64_t step) {
       return std::vector{work.batch(8, step % 4 * 64 + static_cast<uint64_t>(world.rank()))};
     };

@@ -49,7 +49,7 @@ void train(const ModelSpec& model, const ParallelConfig& config, Communicator& w
   // Unlike a loop of your own this clips to a norm of 1; .max_grad_norm = 0 does not.
   Trainer trainer(*strategy, {.device = world.device(),
                               .max_steps = kSteps,
-                              .schedule = {.peak = 1e-2, .total_steps = kSteps}});
+                              .schedule = {.peak = 1e-2}});
   const int64_t mine = kGlobalBatch / world.size();
   int64_t next = world.rank() * mine;
   trainer.fit([&] { return std::vector{spiral(std::exchange(next, next + kGlobalBatch), mine)}; },
