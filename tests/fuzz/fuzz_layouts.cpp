@@ -95,7 +95,10 @@ bool report_rare(const FuzzSummary& summary, int64_t asked) {
 int main(int argc, char** argv) {
   try {
     const Command command = parse(argc, argv);
-    const FuzzSummary summary = fuzz_layouts(FuzzStrategyFactory(make_strategy), command.options);
+    const auto make = [](const ParallelConfig& config, const DeviceMesh& mesh) {
+      return make_strategy(config, mesh);
+    };
+    const FuzzSummary summary = fuzz_layouts(make, command.options);
     const bool covered = !command.options.line.empty() || report_rare(summary, command.least);
     std::fputs(to_text(summary).c_str(), stdout);
     return summary.good() && covered ? 0 : 1;

@@ -132,7 +132,10 @@ TEST_CASE("values count where they do something, and the rare ones are named") {
   FuzzOptions options{
       .line = "blocks=L6.D tie=first strategy=zero3 prefetch_blocks=5 offload_threads=2"};
   options.print = [](const std::string&) {};
-  const FuzzSummary summary = fuzz_layouts(FuzzStrategyFactory(make_strategy), options);
+  const auto make = [](const ParallelConfig& config, const DeviceMesh& mesh) {
+    return make_strategy(config, mesh);
+  };
+  const FuzzSummary summary = fuzz_layouts(make, options);
   INFO(to_text(summary));
   CHECK(summary.good());
   CHECK(summary.values.at("prefetch_blocks").at("5") == 1);
