@@ -1,0 +1,28 @@
+"""Two jobs of two ranks started at once on one port: every rank ends, one job at most runs, and the port is named to who was refused.
+
+  races.py PROGRAM [--times N]     (PROGRAM: conformance_processes)
+"""
+import argparse
+
+from jobs import ended, fail, free_port, job
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("--times", type=int, default=2)
+arguments = parser.parse_args()
+
+whole = refused = 0
+for _ in range(arguments.times):
+    port, command = free_port(), [arguments.program, "tcp", "meet"]
+    with job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="5") as first, job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="5") as second:
+        ranks = [*first, *second]
+        texts = [ended(rank, "two jobs on one port") for rank in ranks]
+        codes = [rank.returncode for rank in ranks]
+    if not set(codes) <= {0, 2, 5} or codes.count(0) not in (0, 2):
+        fail(f"two jobs on one port end with {codes}", "\n".join(texts))
+    for code, text in zip(codes, texts):
+        if code != 0 and "MASTER_PORT" not in text and "rank 0" not in text:
+            fail("a refused rank does not say why", text)
+    whole += codes.count(0) == 2
+    refused += codes.count(0) == 0
+print(f"{arguments.times} times two jobs on one port: {whole} times one of them ran, {refused} times both were refused; none hung")
