@@ -46,13 +46,13 @@ struct Puppet {
             static_cast<int>(received.frame.kind));
     return received.frame.payload;
   }
-  void say(control::Kind kind, const std::string& payload) const {
-    require(control::send_frame(socket, kind, payload), "a frame was not sent");
+  std::string hello(int rank, int size, const std::string& secret = "secret") const {
+    const std::string proof = control::proof_of(challenge, secret, concat("rank ", rank));
+    return control::Hello{"job 1", proof, rank, size, "lost-host", "random"}.pack();
   }
   void say_hello(int rank, int size, const std::string& secret = "secret") const {
-    const std::string proof = control::proof_of(challenge, secret, concat("rank ", rank));
-    say(control::Kind::kHello,
-        control::Hello{"job 1", proof, rank, size, "lost-host", "random"}.pack());
+    require(control::send_frame(socket, control::Kind::kHello, hello(rank, size, secret)),
+            "a hello was not sent");
   }
   control::Socket socket;
   std::string challenge;
