@@ -8,13 +8,13 @@ from jobs import ended, fail, free_port, job
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
-parser.add_argument("--times", type=int, default=2)
+parser.add_argument("--times", type=int, default=1)
 arguments = parser.parse_args()
 
 whole = refused = 0
 for _ in range(arguments.times):
     port, command = free_port(), [arguments.program, "tcp", "meet"]
-    with job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="5") as first, job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="5") as second:
+    with job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="4") as first, job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="4") as second:
         ranks = [*first, *second]
         texts = [ended(rank, "two jobs on one port") for rank in ranks]
         codes = [rank.returncode for rank in ranks]

@@ -41,7 +41,7 @@ PHASES = {
 def command(output):
     data = str(pathlib.Path(arguments.source, "examples/data/squad_sample.json"))
     return [str(pathlib.Path(arguments.binaries, "tessera-finetune-squad")), "--model_config", str(output.parent / "model.json"), "--tokenizer",
-            str(pathlib.Path(arguments.source, "examples/data/tokenizer")), "--train_file", data, "--eval_file", data, "--max_seq_length", "96",
+            str(pathlib.Path(arguments.source, "examples/data/tokenizer")), "--train_file", data, "--validation_file", data, "--max_seq_length", "96",
             "--per_device_train_batch_size", "2", "--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "2", "--save_strategy", "steps",
             "--save_steps", "2", "--save_async", "false", "--logging_steps", "1", "--report_to", "jsonl", "--cache_dir", "none", "--backend", "tcp",
             "--strategy", "zero3", "--output_dir", str(output)]

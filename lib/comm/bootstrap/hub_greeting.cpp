@@ -10,6 +10,14 @@
 namespace tessera::control {
 namespace {
 
+std::optional<Hello> read_hello(const Frame& frame) {
+  try {
+    return Hello::unpack(frame.payload);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 // A name that an unproven caller gave itself.
 std::string printable(const std::string& name) {
   std::string text = name.substr(0, 64);
@@ -21,9 +29,14 @@ std::string printable(const std::string& name) {
 
 void Hub::greet(Caller&& caller, const Frame& frame) {
   if (frame.kind != Kind::kHello) return;
-  const Hello hello = Hello::unpack(frame.payload);
-  const std::string who = concat("rank ", hello.rank);
   if (complete_ || refused_at_) return;  // take_turn() answers
+  const auto read = read_hello(frame);
+  if (!read) {
+    return tell(caller.socket, Kind::kElsewhere,
+                "rank 0 does not understand the greeting; start all ranks with the same build");
+  }
+  const Hello& hello = *read;
+  const std::string who = concat("rank ", hello.rank);
   if (hello.job != job_) {
     return tell(caller.socket, Kind::kElsewhere,
                 concat("another job gathers there ('", job_, "', not '", printable(hello.job),
