@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants fuzz readers launch kills lost_work fresh)
+all=(asan tsan mutants fuzz readers launch channel kills lost_work fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -76,6 +76,18 @@ stage_launch() {
   local names=()
   [[ -z $short ]] || names=(torchrun)
   tests/launch/run.sh "build/${TESSERA_PRESET:-release}/bin" "${names[@]}"
+}
+
+# Stopped ranks, strangers, two jobs on one port, a cut network.
+stage_channel() {
+  release_target conformance_processes tessera-finetune-squad
+  local bin=build/${TESSERA_PRESET:-release}/bin phases='' connections=10000 times=50
+  [[ -z $short ]] || phases=step connections=1000 times=2
+  python3 -B tests/channel/stopped.py "$bin/conformance_processes" --ranks 4
+  python3 -B tests/channel/stopped_training.py . "$bin" --phases "$phases"
+  python3 -B tests/channel/strangers.py "$bin/conformance_processes" --connections $connections
+  python3 -B tests/channel/partition.py "$bin/conformance_processes" --limit 5
+  python3 -B tests/channel/races.py "$bin/conformance_processes" --times $times
 }
 
 stage_kills() {

@@ -110,17 +110,29 @@ class Sha256 {
   }
 
   std::string hex() {
-    // The rest, a one bit, zeros, and the length in bits as the last 8 bytes.
-    std::string tail = rest_ + '\x80';
-    tail.resize(tail.size() <= 56 ? 56 : 120);
-    for (int i = 7; i >= 0; --i) tail += static_cast<char>(size_ * 8 >> (8 * i));
-    for (size_t at = 0; at < tail.size(); at += 64) block(tail.data() + at);
+    finish();
     std::string text;
     for (size_t i = 0; i < 8; i += 2) text += hex64(uint64_t{hash_[i]} << 32 | hash_[i + 1]);
     return text;
   }
 
+  std::string bytes() {
+    finish();
+    std::string text;
+    for (const uint32_t word : hash_) {
+      for (int shift = 24; shift >= 0; shift -= 8) text += static_cast<char>(word >> shift);
+    }
+    return text;
+  }
+
  private:
+  // The rest, a one bit, zeros, and the length in bits as the last 8 bytes.
+  void finish() {
+    std::string tail = rest_ + '\x80';
+    tail.resize(tail.size() <= 56 ? 56 : 120);
+    for (int i = 7; i >= 0; --i) tail += static_cast<char>(size_ * 8 >> (8 * i));
+    for (size_t at = 0; at < tail.size(); at += 64) block(tail.data() + at);
+  }
   void block(const char* bytes) {
     sha256_block(hash_, reinterpret_cast<const unsigned char*>(bytes));
   }
@@ -137,6 +149,25 @@ std::string sha256_hex(std::string_view bytes) {
   Sha256 hash;
   hash.update(bytes);
   return hash.hex();
+}
+
+std::string hmac_sha256_hex(std::string_view key, std::string_view message) {
+  std::string padded(key);
+  if (key.size() > 64) {
+    Sha256 hash;
+    hash.update(key);
+    padded = hash.bytes();
+  }
+  padded.resize(64, '\0');
+  const auto hash_of = [&padded](char pad, std::string_view bytes) {
+    std::string masked = padded;
+    for (char& byte : masked) byte = static_cast<char>(byte ^ pad);
+    Sha256 hash;
+    hash.update(masked);
+    hash.update(bytes);
+    return hash;
+  };
+  return hash_of('\x5c', hash_of('\x36', message).bytes()).hex();
 }
 
 std::string sha256_file_hex(const std::string& path) {

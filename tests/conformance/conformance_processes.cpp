@@ -1,8 +1,9 @@
 // The conformance suite on one rank a process:
-//   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck|restart|idle]
+//   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck|restart|idle|meet]
 // checked compares every collective across ranks. With fail, rank 1 throws while the others wait;
 // with kill it ends without a word; with stuck it never calls the collective. None may hang. With
-// restart, rank 1 fails in torchrun's first attempt; with idle, all wait for each other for ever.
+// restart, rank 1 fails in torchrun's first attempt; with idle, all wait for each other for ever;
+// with meet they end at once.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
                  [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                    require_same_on_all_ranks(control, "the transport", transport);
                    if (how == "restart") test::fail_at_first(world);
+                   if (how == "meet") return;
                    how.empty() || checked || how == "restart"
                        ? test::run_all(world, launch)
                        : test::misbehave(world, control, how);

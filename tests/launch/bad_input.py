@@ -87,6 +87,8 @@ def by_hand(rank, size=2, **more):
 
 
 refused("half-set", [{"RANK": "0"}], ["WORLD_SIZE is not set"])
+refused("a heartbeat that is no number", [by_hand(r, MASTER_PORT="29500", TESSERA_HEARTBEAT_TIMEOUT_S="soon") for r in range(2)],
+        ["TESSERA_HEARTBEAT_TIMEOUT_S=soon"])
 refused("no port", [by_hand(r) for r in range(2)], ["MASTER_PORT is not set"])
 refused("an unknown launcher", [{"PMIX_RANK": "0"}], ["PMIX_RANK=0", "RANK, WORLD_SIZE"])
 refused("an unknown host", [by_hand(r, MASTER_ADDR="no-such-host.invalid", MASTER_PORT="29500", TESSERA_JOB_SECRET="x")
@@ -98,8 +100,8 @@ for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", None):
         refused("a port that is taken", [by_hand(r, MASTER_PORT=port) for r in range(2)], ["choose another MASTER_PORT"])
 
 port = str(free_port())
-refused("secrets that differ", [by_hand(r, 3, MASTER_PORT=port, TESSERA_JOB_SECRET="b" if r == 1 else "a") for r in range(3)],
-        ["job secret of rank 1", "TESSERA_JOB_SECRET"])
+refused("secrets that differ", [by_hand(r, 3, MASTER_PORT=port, TESSERA_JOB_SECRET="b" if r == 1 else "a", TESSERA_RENDEZVOUS_TIMEOUT_S="5")
+                                for r in range(3)], ["job secret", "rank 1", "TESSERA_JOB_SECRET"])
 port = str(free_port())
 refused("world sizes that differ", [by_hand(0, 3, MASTER_PORT=port), by_hand(1, 2, MASTER_PORT=port)],
         ["world size"])

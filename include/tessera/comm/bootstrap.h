@@ -40,7 +40,8 @@ std::vector<TransportInfo> describe_transports(const LaunchInfo& launch);
 // torchrun's store, MPI, MPICH's process manager, the Slurm step, or MASTER_ADDR and MASTER_PORT.
 // TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait for all ranks; the error names the missing
 // ones. A process that ends without a word ends every communicator of the others with
-// Error(kUnavailable), and so does a lost host.
+// Error(kUnavailable), and so does one that is silent for TESSERA_HEARTBEAT_TIMEOUT_S (45) because
+// it is stopped, swapped out or cut off; one that computes answers all the time.
 class Bootstrap : public ControlChannel {
  public:
   virtual const LaunchInfo& launch() const = 0;

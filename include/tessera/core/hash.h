@@ -37,6 +37,7 @@ class Xxh3Stream {
 };
 
 std::string sha256_hex(std::string_view bytes);
+std::string hmac_sha256_hex(std::string_view key, std::string_view message);  // RFC 2104
 std::string sha256_file_hex(const std::string& path);  // Error(kDataLoss) when it cannot be read
 
 // 16 lower-case digits.

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "lib/comm/bootstrap/control_client.h"
+#include "lib/comm/bootstrap/heartbeat.h"
 #include "lib/comm/bootstrap/hub.h"
 #include "lib/comm/bootstrap/launcher.h"
 #include "lib/comm/bootstrap/rendezvous.h"
@@ -50,10 +51,11 @@ class ProcessBootstrap final : public Bootstrap {
       : launch_(launch.info), problem_(launch.contradiction) {
     if (launch_.world_size == 1) return;
     const double timeout_s = rendezvous_timeout_s();
+    const double heartbeat_timeout_s = control::heartbeat_timeout_s();
     MeetingPlace place = arrange_meeting(launch, rendezvous_over_mpi(launch_), timeout_s);
     if (place.listener) {
       hub_ = std::make_unique<Hub>(std::move(*place.listener), size(), launch.job,
-                                   std::move(place.secret), timeout_s);
+                                   std::move(place.secret), timeout_s, heartbeat_timeout_s);
     }
     client_ = std::make_unique<ControlClient>(
         place.rank_0, ControlClient::Identity{rank(), size(), launch.job}, timeout_s + 5, signal_);

@@ -1,8 +1,10 @@
 #include "lib/comm/bootstrap/control_client.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "tessera/core/error.h"
 #include "tessera/core/host_name.h"
@@ -12,7 +14,7 @@ namespace {
 
 constexpr double kConnectTimeout = 5;  // of one attempt
 // A hub speaks first, and at once.
-constexpr double kChallengeTimeout = 5, kChallengeTimeoutOfMany = 1;
+constexpr double kAnswerTimeout = 5, kAnswerTimeoutOfMany = 1;
 
 std::string place_text(const Rendezvous& place) { return concat(place.host, ":", place.port); }
 
@@ -21,54 +23,81 @@ std::string place_text(const Rendezvous& place) { return concat(place.host, ":",
 ControlClient::ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
                              std::shared_ptr<AbortSignal> signal)
     : signal_(std::move(signal)) {
+  find_hub(rank_0, identity, timeout_s);
+  thread_ = std::thread([this] { listen(); });
+  try {
+    await([this] { return welcome_ ? std::optional<std::string>("") : std::nullopt; }, true);
+  } catch (...) {
+    close();
+    check(refusal_.empty(), ErrorCode::kInvalidArgument,
+          "the ranks could not be connected: ", refusal_);
+    throw;
+  }
+}
+
+ControlClient::~ControlClient() { close(); }
+
+void ControlClient::find_hub(const Whereabouts& rank_0, const Identity& identity,
+                             double timeout_s) {
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
   std::string where = rank_0.unknown, why = "rank 0 has not said where it listens";
-  while (!thread_.joinable()) {
+  while (true) {
     for (const Rendezvous& place : rank_0.places()) {
       where = place_text(place);
       socket_ = try_connect(place.host, place.port, std::min(timeout_s, kConnectTimeout), why);
       if (!socket_.open()) continue;
-      limit_receives(socket_, rank_0.certain ? kChallengeTimeout : kChallengeTimeoutOfMany);
-      why = introduce(place, identity);
-      if (why.empty()) {
-        thread_ = std::thread([this] { listen(); });
-        break;
-      }
-      check(!rank_0.certain, ErrorCode::kInvalidArgument, "control channel: ", where, ": ", why);
+      const Answer answer = introduce(place, identity, rank_0.certain, why);
+      if (answer == Answer::kAdmitted) return;
+      check(answer == Answer::kAgain || !rank_0.certain, ErrorCode::kInvalidArgument,
+            "control channel: ", where, ": ", why);
     }
-    check(thread_.joinable() || Clock::now() < deadline, ErrorCode::kUnavailable,
-          "control channel: rank ", identity.rank, " did not find rank 0 at ", where, " within ",
-          timeout_s, " s (", why, "); is rank 0 running there?");
-    if (!thread_.joinable()) ::poll(nullptr, 0, 20);  // rank 0 may not listen yet
+    check(Clock::now() < deadline, ErrorCode::kUnavailable, "control channel: rank ", identity.rank,
+          " did not find rank 0 at ", where, " within ", timeout_s, " s (", why,
+          "); is rank 0 running there?");
+    ::poll(nullptr, 0, 20);  // rank 0 may not listen yet
   }
 }
 
-std::string ControlClient::introduce(const Rendezvous& place, const Identity& identity) {
-  constexpr const char* kForeign = "what answers there is not tessera; choose another MASTER_PORT";
-  const auto challenge = receive_frame(socket_);
-  if (!challenge) return kForeign;
-  if (challenge->kind == Kind::kElsewhere) return challenge->payload;
-  if (challenge->kind != Kind::kChallenge) return kForeign;
-  notice_lost_host(socket_);
-  limit_receives(socket_, 0);
+ControlClient::Answer ControlClient::introduce(const Rendezvous& place, const Identity& identity,
+                                               bool certain, std::string& why) {
+  const double timeout_s = certain ? kAnswerTimeout : kAnswerTimeoutOfMany;
+  const auto unheard = [&why](Reception how) {
+    why = how == Reception::kClosed   ? "it closed the connection at once"
+          : how == Reception::kSilent ? "what answers there says nothing: it is not tessera, or "
+                                        "rank 0 is stopped; choose another MASTER_PORT"
+                                      : "what answers there is not tessera; choose another "
+                                        "MASTER_PORT";
+    return how == Reception::kClosed ? Answer::kAgain : Answer::kNotOurs;
+  };
+  const Received challenge = receive_frame(socket_, timeout_s);
+  if (challenge.how != Reception::kFrame) return unheard(challenge.how);
+  const std::string& said = challenge.frame.payload;
+  if (challenge.frame.kind == Kind::kElsewhere) return why = said, Answer::kNotOurs;
+  check(challenge.frame.kind != Kind::kRefuse, ErrorCode::kInvalidArgument,
+        "the ranks could not be connected: ", said);
+  if (challenge.frame.kind != Kind::kChallenge) return unheard(Reception::kForeign);
   const std::string random = random_text();
   const std::string who = concat("rank ", identity.rank);
-  const Hello hello{identity.job,  proof_of(challenge->payload, place.secret, who),
+  const Hello hello{identity.job,  proof_of(said, place.secret, who),
                     identity.rank, identity.world_size,
                     host_name(),   random};
-  send_frame(socket_, Kind::kHello, hello.pack());
-  const auto answer = receive_frame(socket_);
-  check(answer.has_value(), ErrorCode::kUnavailable, "control channel: rank ", identity.rank,
-        ": rank 0 closed the connection before all ranks had arrived");
-  if (answer->kind == Kind::kElsewhere) return answer->payload;
-  check(answer->kind != Kind::kRefuse, ErrorCode::kInvalidArgument,
-        "the ranks could not be connected: ", answer->payload);
-  const bool known =
-      answer->kind == Kind::kWelcome && answer->payload == proof_of(random, place.secret, "hub");
-  return known ? "" : "what answers there does not know the job's secret; choose another port";
+  if (!send_frame(socket_, Kind::kHello, hello.pack())) return unheard(Reception::kClosed);
+  const Received answer = receive_frame(socket_, timeout_s);
+  if (answer.how != Reception::kFrame) return unheard(answer.how);
+  if (answer.frame.kind == Kind::kElsewhere) return why = answer.frame.payload, Answer::kNotOurs;
+  check(answer.frame.kind != Kind::kRefuse, ErrorCode::kInvalidArgument,
+        "the ranks could not be connected: ", answer.frame.payload);
+  why = "what answers there does not know the job's secret; choose another port";
+  if (answer.frame.kind != Kind::kAdmit) return Answer::kNotOurs;
+  const Admission admission = Admission::unpack(answer.frame.payload);
+  if (admission.proof != proof_of(random, place.secret, "hub")) return Answer::kNotOurs;
+  hub_host_ = admission.host;
+  heartbeat_timeout_s_ = admission.heartbeat_timeout_s;
+  notice_lost_host(socket_);
+  return Answer::kAdmitted;
 }
 
-ControlClient::~ControlClient() {
+void ControlClient::close() {
   {
     std::lock_guard lock(send_mutex_);
     send_frame(socket_, Kind::kBye, "");
@@ -82,28 +111,75 @@ ControlClient::~ControlClient() {
 }
 
 void ControlClient::listen() {
-  while (const auto frame = receive_frame(socket_)) {
-    if (frame->kind == Kind::kAbort) signal_->raise(frame->payload);
-    std::lock_guard lock(mutex_);
-    if (frame->kind == Kind::kExchange) exchanged_ = frame->payload;
-    if (frame->kind == Kind::kConclude) concluded_ = frame->payload;
-    if (frame->kind == Kind::kTake) {
-      const std::vector<std::string> item = unpack(frame->payload);
-      taken_[item.at(0)] = item.at(1);
+  try {
+    Heart heart(heartbeat_timeout_s_);
+    while (true) {
+      pollfd wait{socket_.fd(), POLLIN, 0};
+      ::poll(&wait, 1, static_cast<int>(heart.rest().count()));
+      const bool more = wait.revents == 0 || hear();
+      silence_.pass(heart.look());
+      if (!more) return end("rank 0, which holds the job together, has died");
+      if (heart.beat_is_due()) beat();
+      if (!silence_.exceeds(heartbeat_timeout_s_)) continue;
+      return end(silence_.reason(0, hub_host_, heartbeat_timeout_s_));
     }
-    changed_.notify_all();
+  } catch (const std::exception& error) {  // out of memory, or not our protocol
+    end(concat("control channel: ", error.what()));
   }
+}
+
+bool ControlClient::hear() {
+  char bytes[65536];
+  const ssize_t n = ::recv(socket_.fd(), bytes, sizeof bytes, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (n <= 0) return false;
+  silence_.end();
+  received_.append(bytes, static_cast<size_t>(n));
+  while (auto frame = take_frame(received_)) handle(std::move(*frame));
+  return true;
+}
+
+void ControlClient::handle(Frame&& frame) {
+  if (frame.kind == Kind::kAbort) signal_->raise(frame.payload);
   std::lock_guard lock(mutex_);
-  if (!closed_) signal_->raise("rank 0, which holds the job together, has died");
+  if (frame.kind == Kind::kWelcome) welcome_ = true;
+  if (frame.kind == Kind::kRefuse) {
+    refusal_ = std::move(frame.payload);
+    closed_ = true;
+  }
+  if (frame.kind == Kind::kExchange) exchanged_ = std::move(frame.payload);
+  if (frame.kind == Kind::kConclude) concluded_ = std::move(frame.payload);
+  if (frame.kind == Kind::kTake) {
+    std::vector<std::string> item = unpack(frame.payload);
+    taken_[item.at(0)] = std::move(item.at(1));
+  }
+  changed_.notify_all();
+}
+
+// Who sends something else just now needs no pulse; nor can a full connection take one.
+void ControlClient::beat() {
+  changed_.notify_all();  // others may have raised the signal
+  const std::unique_lock lock(send_mutex_, std::try_to_lock);
+  pollfd room{socket_.fd(), POLLOUT, 0};
+  if (!lock || ::poll(&room, 1, 0) <= 0) return;
+  send_frame(socket_, Kind::kPulse, "");
+}
+
+// Also ends a send that waits for a hub that does not read.
+void ControlClient::end(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  if (!closed_) {
+    signal_->raise(welcome_ ? reason : "control channel: before all ranks had arrived: " + reason);
+  }
   closed_ = true;
+  socket_.shut_down();
   changed_.notify_all();
 }
 
 void ControlClient::send(Kind kind, const std::string& payload) {
   std::lock_guard lock(send_mutex_);
-  if (!send_frame(socket_, kind, payload)) {
-    signal_->raise("rank 0, which holds the job together, has died");
-  }
+  if (send_frame(socket_, kind, payload)) return;
+  signal_->raise("rank 0, which holds the job together, has died");
 }
 
 template <typename Slot>

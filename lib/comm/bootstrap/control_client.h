@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "lib/comm/abort_signal.h"
+#include "lib/comm/bootstrap/heartbeat.h"
 #include "lib/comm/bootstrap/whereabouts.h"
 #include "lib/comm/bootstrap/wire.h"
 
 namespace tessera::control {
 
 // Connects to the hub and listens to it on a thread of its own: an abort of the job raises the
-// signal at once.
+// signal at once, and so does a hub that has fallen silent. Calls wait as long as hub and ranks
+// live, and no longer.
 class ControlClient {
  public:
   struct Identity {
@@ -42,9 +44,18 @@ class ControlClient {
   std::string address() const { return local_address(socket_); }
 
  private:
-  // Empty when the hub has welcomed this rank; else why what answers is not this job's hub.
-  std::string introduce(const Rendezvous& place, const Identity& identity);
+  enum class Answer { kAdmitted, kNotOurs, kAgain };
+  void find_hub(const Whereabouts& rank_0, const Identity& identity, double timeout_s);
+  // why: what is wrong with who answers.
+  Answer introduce(const Rendezvous& place, const Identity& identity, bool certain,
+                   std::string& why);
   void listen();
+  // False when the connection has ended.
+  bool hear();
+  void handle(Frame&& frame);
+  void beat();
+  void end(const std::string& reason);
+  void close();
   void send(Kind kind, const std::string& payload);
   // Waits for what the listening thread puts into the slot.
   template <typename Slot>
@@ -52,10 +63,16 @@ class ControlClient {
 
   Socket socket_;
   const std::shared_ptr<AbortSignal> signal_;
+  std::string hub_host_;
+  double heartbeat_timeout_s_ = kHeartbeatTimeout;
   std::mutex send_mutex_;
+  std::string received_;  // of the listening thread
+  Silence silence_;       // likewise
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool welcome_ = false;
   bool closed_ = false;
+  std::string refusal_;
   std::optional<std::string> exchanged_;
   std::optional<std::string> concluded_;
   std::map<std::string, std::string> taken_;

@@ -1,6 +1,9 @@
 #include "lib/comm/bootstrap/rendezvous.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 
@@ -161,6 +164,20 @@ class Arrangement {
   MeetingPlace place_;
 };
 
+std::string secret_of_file(const std::string& path) {
+  struct stat status {};
+  const bool there = ::stat(path.c_str(), &status) == 0;
+  check(!there || (status.st_mode & 077) == 0, ErrorCode::kInvalidArgument,
+        "launch: TESSERA_JOB_SECRET_FILE=", path,
+        " can be read or written by others than its owner; run: chmod 600 ", path);
+  std::ifstream stream(path, std::ios::binary);
+  std::string secret{std::istreambuf_iterator<char>(stream), {}};
+  while (secret.ends_with('\n') || secret.ends_with('\r')) secret.pop_back();
+  check(!secret.empty(), ErrorCode::kInvalidArgument, "launch: TESSERA_JOB_SECRET_FILE=", path,
+        " cannot be read or is empty; write some random characters into it, readable by you only");
+  return secret;
+}
+
 }  // namespace
 
 std::string job_secret(const Environment& environment, bool& has_said_none) {
@@ -171,12 +188,7 @@ std::string job_secret(const Environment& environment, bool& has_said_none) {
         "launch: TESSERA_JOB_SECRET and TESSERA_JOB_SECRET_FILE are both set; unset one of them");
   if (has_said_none) return "";
   if (!file) return text.value_or("");
-  std::ifstream stream(*file);
-  std::string secret;
-  stream >> secret;
-  check(!secret.empty(), ErrorCode::kInvalidArgument, "launch: TESSERA_JOB_SECRET_FILE=", *file,
-        " cannot be read or is empty; write some random characters into it, readable by you only");
-  return secret;
+  return secret_of_file(*file);
 }
 
 MeetingPlace arrange_meeting(const Launch& launch, RendezvousExchange over_mpi, double timeout_s) {

@@ -21,8 +21,9 @@ struct MeetingPlace {
 // hosts without a secret; Error(kUnavailable) when the launcher's own channel fails.
 MeetingPlace arrange_meeting(const Launch& launch, RendezvousExchange over_mpi, double timeout_s);
 
-// TESSERA_JOB_SECRET, or the content of the file TESSERA_JOB_SECRET_FILE without surrounding white
-// space; "" when there is neither and for the word "none", in which case has_said_none is true.
+// TESSERA_JOB_SECRET, or the content of the file TESSERA_JOB_SECRET_FILE without its last line's
+// end, which its owner alone may read; "" when there is neither and for the word "none", in which
+// case has_said_none is true.
 std::string job_secret(const Environment& environment, bool& has_said_none);
 
 }  // namespace tessera

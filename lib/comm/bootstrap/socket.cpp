@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,7 +88,7 @@ std::optional<Socket> try_listen(const std::string& host, int port) {
     Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
     if (!socket.open()) continue;
     set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket.fd(), 1024) == 0) {
+    if (bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket.fd(), SOMAXCONN) == 0) {
       return socket;
     }
     error = errno;
@@ -158,11 +157,8 @@ void notice_lost_host(const Socket& socket) {
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);  // milliseconds; ends keepalive too
 }
 
-void limit_receives(const Socket& socket, double seconds) {
-  timeval limit{};
-  limit.tv_sec = static_cast<time_t>(seconds);
-  limit.tv_usec = static_cast<suseconds_t>((seconds - static_cast<double>(limit.tv_sec)) * 1e6);
-  setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+void never_block(const Socket& socket) {
+  fcntl(socket.fd(), F_SETFL, fcntl(socket.fd(), F_GETFL) | O_NONBLOCK);
 }
 
 }  // namespace tessera::control

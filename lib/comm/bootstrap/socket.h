@@ -43,8 +43,7 @@ Socket connect_to(const std::string& host, int port, double timeout_s, const std
 // (keepalive), and a limit on bytes that nobody acknowledges. For sockets whose peer always reads:
 // the limit also counts while its window is closed.
 void notice_lost_host(const Socket& socket);
-// No receive waits longer; 0: for ever.
-void limit_receives(const Socket& socket, double seconds);
+void never_block(const Socket& socket);
 
 std::string local_address(const Socket& socket);  // numeric
 bool is_loopback(const std::string& numeric_address);

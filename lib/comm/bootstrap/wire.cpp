@@ -1,8 +1,11 @@
 #include "lib/comm/bootstrap/wire.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <random>
 
 #include "tessera/core/error.h"
@@ -11,9 +14,8 @@
 namespace tessera::control {
 namespace {
 
-constexpr const char* kProtocol = "tessera 2";
+constexpr const char* kProtocol = "tessera 3";
 constexpr size_t kHeader = 5;
-constexpr uint32_t kLongest = 256U << 20;
 
 std::string pack_length(size_t size) {
   std::string bytes(4, '\0');
@@ -27,22 +29,44 @@ uint32_t unpack_length(const char* bytes) {
   return size;
 }
 
-bool receive_exactly(int fd, char* bytes, size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::recv(fd, bytes, size, 0);
+// A number of which every character counts.
+template <typename Number>
+Number number_of(const std::string& text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  check(error == std::errc() && end == text.data() + text.size(), ErrorCode::kUnavailable,
+        "control channel: not a number");
+  return value;
+}
+
+// Appends what comes until there are `size` bytes; kFrame when they are there.
+Reception receive_until(int fd, std::string& bytes, size_t size, Clock::time_point deadline) {
+  char piece[4096];
+  while (bytes.size() < size) {
+    const ssize_t n = ::recv(fd, piece, std::min(sizeof piece, size - bytes.size()), MSG_DONTWAIT);
+    if (n > 0) {
+      bytes.append(piece, static_cast<size_t>(n));
+      continue;
+    }
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes += n;
-    size -= static_cast<size_t>(n);
+    if (n == 0 || errno != EAGAIN) return bytes.empty() ? Reception::kClosed : Reception::kForeign;
+    const auto left = deadline - Clock::now();
+    if (left <= Clock::duration::zero()) return Reception::kSilent;
+    pollfd wait{fd, POLLIN, 0};
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(ms, 1000)));
   }
-  return true;
+  return Reception::kFrame;
 }
 
 }  // namespace
 
+std::string frame_bytes(Kind kind, const std::string& payload) {
+  return std::string(1, static_cast<char>(kind)) + pack_length(payload.size()) + payload;
+}
+
 bool send_frame(const Socket& socket, Kind kind, const std::string& payload) {
-  std::string bytes(1, static_cast<char>(kind));
-  bytes += pack_length(payload.size()) + payload;
+  const std::string bytes = frame_bytes(kind, payload);
   size_t sent = 0;
   while (sent < bytes.size()) {
     const ssize_t n = ::send(socket.fd(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
@@ -53,20 +77,23 @@ bool send_frame(const Socket& socket, Kind kind, const std::string& payload) {
   return true;
 }
 
-std::optional<Frame> receive_frame(const Socket& socket) {
-  std::string bytes(kHeader, '\0');
-  if (!receive_exactly(socket.fd(), bytes.data(), kHeader)) return std::nullopt;
+Received receive_frame(const Socket& socket, double seconds, size_t most) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(seconds));
+  std::string bytes;
+  Reception how = receive_until(socket.fd(), bytes, kHeader, deadline);
+  if (how != Reception::kFrame) return {how};
   const uint32_t size = unpack_length(bytes.data() + 1);
-  if (size > kLongest) return std::nullopt;
-  Frame frame{static_cast<Kind>(bytes[0]), std::string(size, '\0')};
-  if (!receive_exactly(socket.fd(), frame.payload.data(), size)) return std::nullopt;
-  return frame;
+  if (size > most) return {Reception::kForeign};
+  how = receive_until(socket.fd(), bytes, kHeader + size, deadline);
+  if (how != Reception::kFrame) return {how};
+  return {how, {static_cast<Kind>(bytes[0]), bytes.substr(kHeader)}};
 }
 
-std::optional<Frame> take_frame(std::string& received) {
+std::optional<Frame> take_frame(std::string& received, size_t most) {
   if (received.size() < kHeader) return std::nullopt;
   const uint32_t size = unpack_length(received.data() + 1);
-  check(size <= kLongest, ErrorCode::kUnavailable, "control channel: a frame of ", size, " bytes");
+  check(size <= most, ErrorCode::kUnavailable, "control channel: a frame of ", size, " bytes");
   if (received.size() < kHeader + size) return std::nullopt;
   Frame frame{static_cast<Kind>(received[0]), received.substr(kHeader, size)};
   received.erase(0, kHeader + size);
@@ -100,7 +127,18 @@ Hello Hello::unpack(const std::string& bytes) {
   const std::vector<std::string> parts = control::unpack(bytes);
   check(parts.size() == 7 && parts[0] == kProtocol, ErrorCode::kUnavailable,
         "control channel: not a hello of this version");
-  return {parts[1], parts[2], std::stoi(parts[3]), std::stoi(parts[4]), parts[5], parts[6]};
+  return {parts[1], parts[2], number_of<int>(parts[3]), number_of<int>(parts[4]),
+          parts[5], parts[6]};
+}
+
+std::string Admission::pack() const {
+  return control::pack({proof, host, concat(heartbeat_timeout_s)});
+}
+
+Admission Admission::unpack(const std::string& bytes) {
+  const std::vector<std::string> parts = control::unpack(bytes);
+  check(parts.size() == 3, ErrorCode::kUnavailable, "control channel: not an admission");
+  return {parts[0], parts[1], number_of<double>(parts[2])};
 }
 
 std::string random_text() {
@@ -112,7 +150,7 @@ std::string random_text() {
 
 std::string proof_of(const std::string& challenge, const std::string& secret,
                      const std::string& who) {
-  return sha256_hex(concat("tessera ", who, " ", challenge, " ", secret));
+  return hmac_sha256_hex(secret, pack({kProtocol, who, challenge}));
 }
 
 }  // namespace tessera::control

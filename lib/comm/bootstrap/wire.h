@@ -13,7 +13,8 @@ namespace tessera::control {
 enum class Kind : uint8_t {
   kChallenge,  // hub: random bytes
   kHello,      // rank: Hello
-  kWelcome,    // hub: proof; all ranks are here
+  kAdmit,      // hub: Admission; it knows the rank
+  kWelcome,    // hub: all ranks are here
   kRefuse,     // hub: reason why the job cannot start
   kElsewhere,  // hub: reason why the caller belongs to another job
   kExchange,   // rank: bytes; hub: list by rank
@@ -22,18 +23,30 @@ enum class Kind : uint8_t {
   kTake,       // rank: key; hub: list {key, value}
   kAbort,      // both: reason
   kBye,        // rank: about to close
+  kPulse,      // both: the sender runs
 };
 struct Frame {
   Kind kind;
   std::string payload;
 };
 
+constexpr size_t kMostUnproven = 4096;  // bytes of a frame from who has not proved who it is
+constexpr size_t kMostProven = 256U << 20;
+
+std::string frame_bytes(Kind kind, const std::string& payload);
 // False when the peer is gone.
 bool send_frame(const Socket& socket, Kind kind, const std::string& payload);
-std::optional<Frame> receive_frame(const Socket& socket);
 // Takes one whole frame off the front of what was read; throws Error(kUnavailable) on a frame that
 // cannot be.
-std::optional<Frame> take_frame(std::string& received);
+std::optional<Frame> take_frame(std::string& received, size_t most = kMostProven);
+
+// One frame from a peer that is not proven yet, within `seconds` for all its bytes.
+enum class Reception { kFrame, kClosed, kSilent, kForeign };
+struct Received {
+  Reception how;
+  Frame frame{};
+};
+Received receive_frame(const Socket& socket, double seconds, size_t most = kMostUnproven);
 
 std::string pack(const std::vector<std::string>& list);
 std::vector<std::string> unpack(const std::string& bytes);
@@ -49,10 +62,20 @@ struct Hello {
   static Hello unpack(const std::string& bytes);
 };
 
+// What the hub answers to a Hello that it knows.
+struct Admission {
+  std::string proof, host;
+  double heartbeat_timeout_s = 0;  // rank 0's holds for all
+
+  std::string pack() const;
+  // Throws Error(kUnavailable) when it is none.
+  static Admission unpack(const std::string& bytes);
+};
+
 // 128 random bits as text without spaces.
 std::string random_text();
-// What one side answers to the other's random bytes to show that it knows the job's secret; who:
-// "rank 3", or "hub".
+// What one side answers to the other's random bytes to show that it knows the job's secret: their
+// HMAC-SHA-256 with who answers ("rank 3", or "hub").
 std::string proof_of(const std::string& challenge, const std::string& secret,
                      const std::string& who);
 

@@ -19,6 +19,7 @@ namespace {
 
 constexpr auto kLookAtSignal = std::chrono::milliseconds(20);
 constexpr size_t kTurn = 1 << 20;  // bytes read from one peer before the others have their turn
+constexpr size_t kMostUnasked = 256 << 20;
 
 }  // namespace
 
@@ -50,34 +51,55 @@ void Mesh::wake() {
 }
 
 void Mesh::serve() {
-  while (true) {
-    std::vector<pollfd> waits{{wake_fd_, POLLIN, 0}};
-    std::vector<int> ranks{-1};
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) return;
-      for (size_t r = 0; r < peers_.size(); ++r) {
-        const Peer& peer = peers_[r];
-        if (!peer.socket.open() || peer.lost) continue;
-        const bool writes = !peer.outgoing.empty();
-        waits.push_back({peer.socket.fd(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
-        ranks.push_back(static_cast<int>(r));
+  try {
+    while (true) {
+      {
+        std::lock_guard lock(mutex_);
+        if (stopping_) return;
       }
+      take_turn();
     }
-    ::poll(waits.data(), waits.size(), -1);
-    Ready ready;
-    {
-      std::lock_guard lock(mutex_);
-      if (waits[0].revents != 0) {
-        uint64_t count = 0;
-        static_cast<void>(::read(wake_fd_, &count, sizeof count));
-      }
-      for (size_t i = 1; i < waits.size(); ++i) {
-        if ((waits[i].revents & POLLOUT) != 0) write_to(ranks[i], ready);
-        if ((waits[i].revents & ~POLLOUT) != 0) read_from(ranks[i], ready);
-      }
+  } catch (const std::exception& error) {  // out of memory, say
+    signal_->raise(concat("tcp: the thread that moves tensors has failed: ", error.what()));
+  }
+}
+
+void Mesh::take_turn() {
+  std::vector<pollfd> waits{{wake_fd_, POLLIN, 0}};
+  std::vector<int> ranks{-1};
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t r = 0; r < peers_.size(); ++r) {
+      const Peer& peer = peers_[r];
+      const bool writes = !peer.outgoing.empty();
+      if (!peer.socket.open() || peer.lost || (peer.held && !writes)) continue;
+      const int events = (peer.held ? 0 : POLLIN) | (writes ? POLLOUT : 0);
+      waits.push_back({peer.socket.fd(), static_cast<short>(events), 0});
+      ranks.push_back(static_cast<int>(r));
     }
-    for (const auto& operation : ready) run(operation);
+  }
+  ::poll(waits.data(), waits.size(), -1);
+  Ready ready;
+  {
+    std::lock_guard lock(mutex_);
+    if (waits[0].revents != 0) {
+      uint64_t count = 0;
+      static_cast<void>(::read(wake_fd_, &count, sizeof count));
+    }
+    for (size_t i = 1; i < waits.size(); ++i) {
+      if ((waits[i].revents & POLLOUT) != 0) write_to(ranks[i], ready);
+      if ((waits[i].revents & ~POLLOUT) != 0) read_from(ranks[i], ready);
+    }
+  }
+  for (const auto& operation : ready) run_on_thread(operation);
+}
+
+void Mesh::run_on_thread(const std::shared_ptr<Operation>& operation) {
+  try {
+    run(operation);
+  } catch (const std::exception& error) {
+    std::lock_guard lock(mutex_);
+    fail_operation(*operation, concat(operation->name, ": ", error.what()));
   }
 }
 
@@ -107,7 +129,8 @@ void Mesh::write_to(int rank, Ready& ready) {
 
 void Mesh::read_from(int rank, Ready& ready) {
   Peer& peer = peers_[rank];
-  for (size_t turn = 0; turn < kTurn && !peer.lost;) {
+  if (peer.held) return lose(rank);  // only the end of the connection is told of
+  for (size_t turn = 0; turn < kTurn && !peer.lost && !peer.held;) {
     const size_t header = sizeof peer.header;
     const bool in_header = peer.received < header;
     const size_t body = in_header ? 0 : peer.received - header;
@@ -122,6 +145,7 @@ void Mesh::read_from(int rank, Ready& ready) {
     turn += static_cast<size_t>(n);
     peer.received += static_cast<size_t>(n);
     if (peer.received == header) begin_message(peer, rank);
+    if (peer.lost || peer.held) return;
     if (peer.received == header + peer.header.size) end_message(peer, rank, ready);
   }
 }
@@ -135,7 +159,10 @@ void Mesh::begin_message(Peer& peer, int rank) {
     return;
   }
   if (peer.header.size > uint64_t{1} << 40) return lose(rank);  // not our protocol
+  peer.held = peer.posted.empty() && peer.unasked + peer.header.size > kMostUnasked;
+  if (peer.held) return;
   peer.early.resize(peer.header.size);
+  peer.unasked += peer.header.size;
 }
 
 void Mesh::end_message(Peer& peer, int rank, Ready& ready) {
@@ -153,6 +180,7 @@ void Mesh::end_message(Peer& peer, int rank, Ready& ready) {
   }
   const Posted posted = std::move(asked->second);
   peer.posted.erase(asked);
+  peer.unasked -= bytes.size();
   --posted.operation->awaited[rank];
   take_early(*posted.operation, rank, posted, bytes);
   settle(posted.operation, ready);
@@ -219,8 +247,14 @@ void Mesh::receive(Operation& operation, int peer, uint64_t step, void* bytes, s
     ++operation.pending;
     ++operation.awaited[peer];
     from.posted[tag] = {operation.shared_from_this(), static_cast<char*>(bytes), size};
+    if (from.held) {
+      begin_message(from, peer);
+      from.held = false;
+      wake();
+    }
     return;
   }
+  from.unasked -= early->second.size();
   take_early(operation, peer, {nullptr, static_cast<char*>(bytes), size}, early->second);
   from.arrived.erase(early);
 }

@@ -43,6 +43,8 @@ struct Operation : std::enable_shared_from_this<Operation> {
   std::string error;
 };
 
+// Keeps up to 256 MiB of a peer's messages that nobody has asked for, and more only while it waits
+// for another message of that peer.
 class Mesh {
  public:
   // peers: by world rank, this rank's own not open.
@@ -88,10 +90,13 @@ class Mesh {
     std::vector<char> early;                   // of a message that nobody has asked for yet
     std::map<Tag, Posted> posted;              // asked for
     std::map<Tag, std::vector<char>> arrived;  // not asked for
+    size_t unasked = 0;                        // bytes of early and arrived
+    bool held = false;                         // too many of them: not read from for now
   };
   using Ready = std::vector<std::shared_ptr<Operation>>;  // their step is over
 
   void serve();
+  void take_turn();
   void read_from(int rank, Ready& ready);
   void write_to(int rank, Ready& ready);
   void begin_message(Peer& peer, int rank);
@@ -103,6 +108,7 @@ class Mesh {
   void fail_operation(Operation& operation, const std::string& reason);
   bool refuse_lost(Operation& operation, int peer);
   void run(const std::shared_ptr<Operation>& operation);
+  void run_on_thread(const std::shared_ptr<Operation>& operation);
   void wake();
 
   std::vector<Peer> peers_;

@@ -7,52 +7,70 @@
 
 #include <numeric>
 
-#include "lib/comm/bootstrap/wire.h"
+#include "lib/comm/bootstrap/waiting_room.h"
 #include "lib/comm/tcp/tcp_communicator.h"
 #include "tessera/core/error.h"
 
 namespace tessera::tcp {
 namespace {
 
+using control::Clock;
 using control::Socket;
 
 constexpr double kConnectTimeout = 30;
-constexpr double kGreetingTimeout = 5;
 
 // The lower rank of a pair listens. The caller shows that it was told the job's token over the
 // control channel, and for whom it means to call.
 std::string greeting(const std::string& token, int caller, int listener) {
-  return control::proof_of(token, "", concat("rank ", caller, " to rank ", listener));
+  const std::string pair = concat("rank ", caller, " to rank ", listener);
+  return control::pack({std::to_string(caller), control::proof_of("", token, pair)});
 }
 
+Clock::time_point connect_deadline() {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(kConnectTimeout));
+}
+
+// A listener that has much to do may have closed the door: it is called again.
 Socket call(const TransportContext& context, int peer, const std::vector<std::string>& door,
             const std::string& token) {
-  Socket socket = control::connect_to(door.at(0), std::stoi(door.at(1)), kConnectTimeout,
-                                      concat("rank ", peer));
   const int me = context.launch.rank;
-  control::send_frame(socket, control::Kind::kHello,
-                      control::pack({std::to_string(me), greeting(token, me, peer)}));
-  return socket;
-}
-
-// The caller's rank; -1 when it is no rank of this job.
-int greet(const Socket& socket, const LaunchInfo& launch, const std::string& token) {
-  control::limit_receives(socket, kGreetingTimeout);
-  const auto frame = control::receive_frame(socket);
-  control::limit_receives(socket, 0);
-  if (!frame || frame->kind != control::Kind::kHello) return -1;
-  for (int r = launch.rank + 1; r < launch.world_size; ++r) {
-    if (frame->payload == control::pack({std::to_string(r), greeting(token, r, launch.rank)})) {
-      return r;
+  const auto deadline = connect_deadline();
+  while (true) {
+    Socket socket = control::connect_to(door.at(0), std::stoi(door.at(1)), kConnectTimeout,
+                                        concat("rank ", peer));
+    const bool greeted =
+        control::send_frame(socket, control::Kind::kHello, greeting(token, me, peer));
+    pollfd wait{socket.fd(), POLLIN, 0};
+    while (greeted && Clock::now() < deadline && ::poll(&wait, 1, 100) <= 0) {
+      context.signal->throw_if_raised();
     }
+    const control::Received answer = control::receive_frame(socket, 0);
+    if (answer.how == control::Reception::kFrame && answer.frame.kind == control::Kind::kAdmit) {
+      return socket;
+    }
+    context.signal->throw_if_raised();
+    check(Clock::now() < deadline, ErrorCode::kUnavailable, "tcp: rank ", peer, " at ", door.at(0),
+          " did not answer rank ", me, " within ", kConnectTimeout, " s");
+    ::poll(nullptr, 0, 20);
   }
-  return -1;
 }
 
 void accept_callers(const TransportContext& context, const Socket& listener,
                     const std::string& token, std::vector<Socket>& peers) {
   const LaunchInfo& launch = context.launch;
-  const auto deadline = control::Clock::now() + std::chrono::duration<double>(kConnectTimeout);
+  const auto deadline = connect_deadline();
+  control::never_block(listener);
+  control::WaitingRoom room(false);
+  const auto greet = [&](control::Caller&& caller, const control::Frame& frame) {
+    if (frame.kind != control::Kind::kHello || !caller.received.empty()) return;
+    for (int r = launch.rank + 1; r < launch.world_size; ++r) {
+      if (peers[r].open() || frame.payload != greeting(token, r, launch.rank)) continue;
+      control::tell(caller.socket, control::Kind::kAdmit, "");
+      peers[r] = std::move(caller.socket);
+      return;
+    }
+  };
   while (true) {
     std::vector<int> missing;
     for (int r = launch.rank + 1; r < launch.world_size; ++r) {
@@ -60,16 +78,14 @@ void accept_callers(const TransportContext& context, const Socket& listener,
     }
     if (missing.empty()) return;
     context.signal->throw_if_raised();
-    check(control::Clock::now() < deadline, ErrorCode::kUnavailable, "tcp: rank ",
-          rank_list(missing), " did not connect to rank ", launch.rank, " at ", context.address,
-          " within ", kConnectTimeout,
+    check(Clock::now() < deadline, ErrorCode::kUnavailable, "tcp: rank ", rank_list(missing),
+          " did not connect to rank ", launch.rank, " at ", context.address, " within ",
+          kConnectTimeout,
           " s; can the hosts reach each other there? TESSERA_HOST_ADDRESS names another address");
-    pollfd wait{listener.fd(), POLLIN, 0};
-    if (::poll(&wait, 1, 100) <= 0) continue;
-    Socket socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.open()) continue;
-    const int rank = greet(socket, launch, token);
-    if (rank >= 0) peers[rank] = std::move(socket);
+    std::vector<pollfd> waits;
+    room.add_to(waits, listener);
+    ::poll(waits.data(), waits.size(), room.patience());
+    room.serve(waits.data(), listener, greet);
   }
 }
 

@@ -1,21 +1,17 @@
 #include "tessera/comm/bootstrap.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <future>
-
-#include "lib/comm/bootstrap/control_client.h"
-#include "lib/comm/bootstrap/hub.h"
-#include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
+#include "tests/unit/comm/star.hpp"
 
 namespace tessera {
 namespace {
 
-using control::ControlClient;
-using control::Hub;
+using test::error_at;
+using test::error_of;
 using test::require;
+using test::Star;
 
 TEST_CASE("differing texts are reported with ranks and lines, the same on all ranks") {
   test::run_ranks(4, [](Communicator& world) {
@@ -35,25 +31,6 @@ TEST_CASE("ranks print as ranges") {
   REQUIRE(rank_list({0}) == "0");
   REQUIRE(rank_list({1, 2, 3, 7}) == "1-3, 7");
 }
-
-// A hub and its ranks as threads of this process, over real sockets.
-struct Star {
-  explicit Star(int size, double timeout_s = 20) {
-    control::Socket listener = control::listen_at("127.0.0.1", 0);
-    port = control::port_of(listener);
-    hub = std::make_unique<Hub>(std::move(listener), size, "job 1", "secret", timeout_s);
-  }
-  Whereabouts place(const std::string& secret = "secret") const {
-    return {[=, this] { return std::vector<Rendezvous>{{"127.0.0.1", port, secret}}; }};
-  }
-  std::unique_ptr<ControlClient> join(int rank, int size, const std::string& secret = "secret",
-                                      const std::string& job = "job 1") const {
-    return std::make_unique<ControlClient>(place(secret), ControlClient::Identity{rank, size, job},
-                                           20, std::make_shared<AbortSignal>());
-  }
-  int port = 0;
-  std::unique_ptr<Hub> hub;
-};
 
 TEST_CASE("the control channel exchanges, posts and concludes") {
   Star star(4);
@@ -94,15 +71,11 @@ TEST_CASE("a rank that dies without a word ends the job of the others") {
   test::run_ranks(3, [&](Communicator& world) {
     const int rank = world.rank();
     if (rank == 2) {  // says hello by hand, then closes the connection like a killed process
-      control::Socket socket = control::connect_to("127.0.0.1", star.port, 20, "the hub");
-      const auto challenge = control::receive_frame(socket);
-      const control::Hello hello{
-          "job 1", control::proof_of(challenge->payload, "secret", "rank 2"), 2, 3, "lost-host",
-          "random"};
-      control::send_frame(socket, control::Kind::kHello, hello.pack());
-      const auto welcome = control::receive_frame(socket);
-      require(welcome->kind == control::Kind::kWelcome, "welcome");
-      require(welcome->payload == control::proof_of("random", "secret", "hub"), "the hub's proof");
+      const test::Puppet puppet(star.port);
+      puppet.say_hello(2, 3);
+      const auto admission = control::Admission::unpack(puppet.hear(control::Kind::kAdmit));
+      require(admission.proof == control::proof_of("random", "secret", "hub"), "the hub's proof");
+      puppet.hear(control::Kind::kWelcome);
       return;
     }
     const auto client = star.join(rank, 3);
@@ -111,34 +84,6 @@ TEST_CASE("a rank that dies without a word ends the job of the others") {
     require(message == "rank 2 (host lost-host) has died", message);
     require(client->conclude("secondary").at(2) == "?", "a dead rank has no status");
   });
-}
-
-// What fn throws on a thread of its own; "" when nothing.
-std::future<std::string> error_of(std::function<void()> fn) {
-  return std::async(std::launch::async, [fn = std::move(fn)]() -> std::string {
-    try {
-      fn();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  });
-}
-
-// What a rank says that calls where `answer` serves its one caller.
-std::string error_at(const std::function<void(const control::Socket&)>& answer) {
-  const control::Socket listener = control::listen_at("127.0.0.1", 0);
-  auto server = error_of([&] {
-    const control::Socket caller(::accept(listener.fd(), nullptr, nullptr));
-    answer(caller);
-  });
-  const Whereabouts there{[&] {
-    return std::vector<Rendezvous>{{"127.0.0.1", control::port_of(listener), "s"}};
-  }};
-  auto rank = error_of([&] {
-    ControlClient(there, {1, 2, ""}, 20, std::make_shared<AbortSignal>());
-  });
-  return server.get() + rank.get();
 }
 
 TEST_CASE("ranks that cannot be connected are named") {
@@ -157,12 +102,15 @@ TEST_CASE("ranks that cannot be connected are named") {
     CHECK_THROWS_WITH(star.join(1, 3), Catch::Contains("two processes say they are rank 1"));
     REQUIRE_THAT(first.get(), Catch::Contains("two processes say they are rank 1"));
   }
-  SECTION("another secret: the others are told soon") {
-    Star star(2);
+  SECTION("another secret: who comes with it is told, the others when a rank is missing") {
+    Star star(2, 1);
     auto other = error_of([&] { star.join(0, 2); });
     CHECK_THROWS_WITH(star.join(1, 2, "guess"), Catch::Contains("job secret of rank 1") &&
                                                     Catch::Contains("TESSERA_JOB_SECRET"));
-    REQUIRE_THAT(other.get(), Catch::Contains("job secret of rank 1"));
+    REQUIRE_THAT(other.get(), Catch::Contains("rank 1 of 2 did not connect within 1 s; 1 caller "
+                                              "with another job secret came meanwhile, the last "
+                                              "as rank 1 on host") &&
+                                  Catch::Contains("TESSERA_JOB_SECRET"));
   }
   SECTION("another job that gathers at this port") {
     Star star(2, 0.5);
@@ -183,8 +131,9 @@ TEST_CASE("ranks that cannot be connected are named") {
   SECTION("a hub that does not know the secret") {
     REQUIRE_THAT(error_at([](const control::Socket& caller) {
                    control::send_frame(caller, control::Kind::kChallenge, "random");
-                   require(control::receive_frame(caller).has_value(), "hello");
-                   control::send_frame(caller, control::Kind::kWelcome, "guessed");
+                   control::receive_frame(caller, 20);
+                   const control::Admission guessed{"guessed", "host", 20};
+                   control::send_frame(caller, control::Kind::kAdmit, guessed.pack());
                  }),
                  Catch::Contains("does not know the job's secret"));
   }

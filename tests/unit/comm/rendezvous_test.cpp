@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -188,7 +189,8 @@ TEST_CASE("MPICH's process manager hands rank 0's place on") {
 
 TEST_CASE("the job's secret") {
   const TempDir folder;
-  const std::string path = folder.write("secret", " abc \n");
+  const std::string path = folder.write("secret", "ab c \n");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
   bool none = false;
   const auto secret = [&](std::map<std::string, std::string> variables) {
     return job_secret(
@@ -201,13 +203,16 @@ TEST_CASE("the job's secret") {
   REQUIRE(secret({}).empty());
   REQUIRE_FALSE(none);
   REQUIRE(secret({{"TESSERA_JOB_SECRET", "x y"}}) == "x y");
-  REQUIRE(secret({{"TESSERA_JOB_SECRET_FILE", path}}) == "abc");
+  REQUIRE(secret({{"TESSERA_JOB_SECRET_FILE", path}}) == "ab c ");
   REQUIRE(secret({{"TESSERA_JOB_SECRET", "none"}}).empty());
   REQUIRE(none);
   REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET_FILE", path + ".not"}}),
                       Catch::Contains(".not cannot be read or is empty"));
   REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET", "x"}, {"TESSERA_JOB_SECRET_FILE", path}}),
                       Catch::Contains("both set"));
+  std::filesystem::permissions(path, std::filesystem::perms(0440));
+  REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET_FILE", path}}),
+                      Catch::Contains("others than its owner; run: chmod 600 " + path));
 }
 
 TEST_CASE("the address for others is one of this host's, and can be named") {

@@ -24,6 +24,30 @@ TEST_CASE("SHA-256 gives the values of FIPS 180-4 and of long inputs at every pa
   CHECK(hash_file(file) == xxh3_128(large.data(), large.size()));
 }
 
+TEST_CASE("HMAC-SHA-256 gives the values of RFC 4231") {
+  struct Vector {
+    std::string key, message, mac;
+  };
+  std::string counted;
+  for (char byte = 1; byte <= 25; ++byte) counted += byte;
+  const Vector vectors[] = {
+      {std::string(20, '\x0b'), "Hi There",
+       "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+      {"Jefe", "what do ya want for nothing?",
+       "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+      {std::string(20, '\xaa'), std::string(50, '\xdd'),
+       "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"},
+      {counted, std::string(50, '\xcd'),
+       "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"},
+      {std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First",
+       "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+      {std::string(131, '\xaa'),
+       "This is a test using a larger than block-size key and a larger than block-size data. The "
+       "key needs to be hashed before being used by the HMAC algorithm.",
+       "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2"}};
+  for (const Vector& each : vectors) CHECK(hmac_sha256_hex(each.key, each.message) == each.mac);
+}
+
 TEST_CASE("XXH3 gives the published values, and streams give the hash of the whole") {
   CHECK(hex64(xxh3_64("", 0)) == "2d06800538d394c2");
   CHECK(xxh3_128("", 0).hex() == "99aa06d3014798d86001c324468d497f");

@@ -1,0 +1,116 @@
+// How the hub tells the ranks of its job from strangers.
+#include <algorithm>
+#include <cctype>
+
+#include "lib/comm/bootstrap/hub.h"
+#include "tessera/comm/control_channel.h"
+#include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
+
+namespace tessera::control {
+namespace {
+
+std::optional<Hello> read_hello(const Frame& frame) {
+  try {
+    return Hello::unpack(frame.payload);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// A name that an unproven caller gave itself.
+std::string printable(const std::string& name) {
+  std::string text = name.substr(0, 64);
+  for (char& byte : text) byte = std::isprint(static_cast<unsigned char>(byte)) ? byte : '?';
+  return text;
+}
+
+}  // namespace
+
+void Hub::greet(Caller&& caller, const Frame& frame) {
+  if (frame.kind != Kind::kHello) return;
+  if (complete_ || refused_at_) return;  // take_turn() answers
+  const auto read = read_hello(frame);
+  if (!read) {
+    return tell(caller.socket, Kind::kElsewhere,
+                "rank 0 does not understand the greeting; start all ranks with the same build");
+  }
+  const Hello& hello = *read;
+  const std::string who = concat("rank ", hello.rank);
+  if (hello.job != job_) {
+    return tell(caller.socket, Kind::kElsewhere,
+                concat("another job gathers there ('", job_, "', not '", printable(hello.job),
+                       "'); choose another MASTER_PORT"));
+  }
+  if (hello.proof != proof_of(caller.challenge, secret_, who)) {
+    ++turned_away_;
+    last_turned_away_ = concat(who, " on host ", printable(hello.host));
+    return tell(caller.socket, Kind::kRefuse,
+                concat("the job secret of ", last_turned_away_,
+                       " differs from rank 0's; give all ranks the same TESSERA_JOB_SECRET or "
+                       "TESSERA_JOB_SECRET_FILE"));
+  }
+  if (hello.world_size != size_ || hello.rank < 0 || hello.rank >= size_) {
+    refuse_all(concat(who, " on host ", hello.host, " was started with world size ",
+                      hello.world_size, ", rank 0 with ", size_));
+  }
+  for (const Peer& other : peers_) {
+    if (refused_at_ || other.rank != hello.rank) continue;
+    refuse_all(concat("two processes say they are ", who, ", on hosts ", other.host, " and ",
+                      hello.host,
+                      "; give every process its own RANK, and every job its own MASTER_PORT"));
+  }
+  if (!refused_at_) return admit(std::move(caller), hello);
+  tell(caller.socket, Kind::kRefuse, refusal_);
+  ++told_;
+}
+
+void Hub::admit(Caller&& caller, const Hello& hello) {
+  notice_lost_host(caller.socket);
+  Peer& peer = peers_.emplace_back();
+  peer.socket = std::move(caller.socket);
+  peer.received = std::move(caller.received);
+  peer.rank = hello.rank;
+  peer.host = hello.host;
+  const Admission admission{proof_of(hello.random, secret_, "hub"), host_name(),
+                            heartbeat_timeout_s_};
+  send_to(peer.rank, Kind::kAdmit, admission.pack());
+  if (missing().empty()) welcome_all();
+}
+
+void Hub::welcome_all() {
+  complete_ = true;
+  send_to_all(Kind::kWelcome, "");
+}
+
+std::vector<int> Hub::missing() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size_; ++r) {
+    const bool here =
+        std::any_of(peers_.begin(), peers_.end(), [r](const Peer& peer) { return peer.rank == r; });
+    if (!here) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+void Hub::refuse_if_due() {
+  if (complete_ || refused_at_ || Clock::now() <= deadline_) return;
+  std::string secrets;
+  if (turned_away_ > 0) {
+    secrets = concat("; ", turned_away_, turned_away_ == 1 ? " caller" : " callers",
+                     " with another job secret came meanwhile, the last as ", last_turned_away_,
+                     ": give all ranks the same TESSERA_JOB_SECRET or TESSERA_JOB_SECRET_FILE");
+  }
+  refuse_all(concat("rank ", rank_list(missing()), " of ", size_, " did not connect within ",
+                    timeout_s_, " s", secrets, "; look for their own errors, or raise ",
+                    "TESSERA_RENDEZVOUS_TIMEOUT_S"));
+}
+
+void Hub::refuse_all(const std::string& reason) {
+  refusal_ = reason;
+  refused_at_ = Clock::now();
+  send_to_all(Kind::kRefuse, reason);
+  told_ += static_cast<int>(peers_.size());
+}
+
+}  // namespace tessera::control

@@ -1,0 +1,28 @@
+"""Two jobs of two ranks started at once on one port: every rank ends, and who was refused says why.
+
+  races.py PROGRAM [--times N]     (PROGRAM: conformance_processes)
+"""
+import argparse
+
+from jobs import ended, fail, free_port, job
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("--times", type=int, default=1)
+arguments = parser.parse_args()
+
+whole = refused = 0
+for _ in range(arguments.times):
+    port, command = free_port(), [arguments.program, "tcp", "meet"]
+    with job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="4") as first, job(command, 2, port, TESSERA_RENDEZVOUS_TIMEOUT_S="4") as second:
+        ranks = [*first, *second]
+        texts = [ended(rank, "two jobs on one port") for rank in ranks]
+        codes = [rank.returncode for rank in ranks]
+    if not set(codes) <= {0, 2, 5} or codes.count(0) % 2 != 0:
+        fail(f"two jobs on one port end with {codes}", "\n".join(texts))
+    for code, text in zip(codes, texts):
+        if code != 0 and not any(piece in text for piece in ("MASTER_PORT", "did not connect", "did not find")):
+            fail(f"a refused rank does not say why; codes {codes}", "\n".join(texts))
+    whole += codes.count(0) > 0
+    refused += codes.count(0) == 0
+print(f"{arguments.times} times two jobs on one port: {whole} times one of them ran (or both in turn), {refused} times both were refused; none hung")

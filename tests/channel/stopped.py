@@ -1,0 +1,36 @@
+"""Stops each rank in turn: all others name it and end with exit code 5, and the stopped one ends when it goes on.
+
+  stopped.py PROGRAM [--ranks N] [--limit S]     (PROGRAM: conformance_processes)
+"""
+import argparse
+import signal
+import time
+
+from jobs import ended, fail, free_port, job, wait_for_line
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("--ranks", type=int, default=3)
+parser.add_argument("--limit", type=float, default=1)
+arguments = parser.parse_args()
+
+for victim in range(arguments.ranks):
+    with job([arguments.program, "tcp", "idle"], arguments.ranks, free_port(), TESSERA_HEARTBEAT_TIMEOUT_S=str(arguments.limit)) as ranks:
+        wait_for_line(ranks[0], "are here")
+        begin = time.monotonic()
+        ranks[victim].send_signal(signal.SIGSTOP)
+        for number, rank in enumerate(ranks):
+            if number == victim:
+                continue
+            text = ended(rank, f"rank {victim} is stopped")
+            if rank.returncode != 5:
+                fail(f"rank {victim} is stopped: rank {number} ends with {rank.returncode}", text)
+            # The rank that reports for all does not do it where it is the stopped one.
+            if f"rank {victim} (host " not in text and (number == min(set(range(arguments.ranks)) - {victim}) or victim == 0):
+                fail(f"rank {number} does not name the stopped rank {victim}", text)
+        took = time.monotonic() - begin
+        ranks[victim].send_signal(signal.SIGCONT)
+        text = ended(ranks[victim], f"rank {victim} goes on")
+        if ranks[victim].returncode != 5:
+            fail(f"rank {victim} was stopped and ends with {ranks[victim].returncode}", text)
+        print(f"rank {victim} of {arguments.ranks} stopped: the others ended within {took:.1f} s")
