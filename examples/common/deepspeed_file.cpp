@@ -6,14 +6,12 @@
 
 #include "examples/common/deepspeed_keys.h"
 #include "examples/common/flags.h"
-#include "examples/common/options.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera::programs {
 namespace {
 
-constexpr size_t kMostBytes = 1 << 20;
+constexpr double kMostCount = 0x1p53;  // up to here every integer is a double of its own
 
 // Past the comment that begins here; `at` itself when none does.
 size_t after_comment(const std::string& text, size_t at) {
@@ -66,6 +64,7 @@ std::string complaint(const Json& value, DeepSpeedKey::Kind kind) {
       return value.is_bool() ? "" : instead("true or false");
     case DeepSpeedKey::kCount:
       if (!value.is_number()) return instead("an integer");
+      if (value.as_double() > kMostCount) return instead("an integer up to 2^53");
       return value.as_double() >= 0 && std::floor(value.as_double()) == value.as_double()
                  ? ""
                  : instead("an integer from 0");
@@ -147,16 +146,13 @@ std::string DeepSpeedFile::Value::text() const {
   return json.as_string();
 }
 
-DeepSpeedFile DeepSpeedFile::read(const std::string& path) {
+DeepSpeedFile DeepSpeedFile::parse(std::string text, const std::string& path,
+                                   const std::function<bool(const std::string&)>& is_flag) {
   DeepSpeedFile file;
   file.path_ = path;
-  try {
-    file.text_ = read_file(path, kMostBytes);
-  } catch (const Error& error) {
-    fail(ErrorCode::kInvalidArgument, "--deepspeed: ", error.what());
-  }
+  file.is_flag_ = is_flag;
   std::vector<int64_t> lines;
-  file.text_ = plain_json(std::move(file.text_), &lines);
+  file.text_ = plain_json(std::move(text), &lines);
   if (!lines.empty()) {
     file.notes_.push_back(
         {.line = lines.front(),
@@ -176,6 +172,7 @@ DeepSpeedFile DeepSpeedFile::read(const std::string& path) {
     file.add_finding({.line = has_line ? std::stoll(text.substr(5)) : 1,
                       .text = has_line ? text.substr(text.find(' ', 5) + 1) : text});
   }
+  file.is_flag_ = nullptr;  // of the caller's
   return file;
 }
 
@@ -214,10 +211,7 @@ void DeepSpeedFile::unknown(const Json& value, const std::string& name, const st
       return add_finding(remark);
     }
   }
-  TrainOptions options;
-  FlagSet flags("", "");
-  add_train_flags(flags, options, Program::kSquad);
-  if (flags.has(name)) {
+  if (is_flag_(name)) {
     remark.text += concat("; it is a flag of the programs, --", name);
   } else if (!section.empty() && find_deepspeed_key(name) != nullptr) {
     remark.text += "; it belongs to the top";

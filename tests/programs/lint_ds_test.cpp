@@ -246,3 +246,20 @@ gradient_accumulation_steps: 4
             " is a file neither of DeepSpeed nor of accelerate or torchtitan; DeepSpeed's files "
             "are JSON, everything else stands in flags, see --help");
 }
+
+TEST_CASE("counts that no product can hold are findings") {
+  const TempDir dir;
+  const auto lint = [&](const std::string& text, const std::string& said) {
+    std::ostringstream out, err;
+    CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == 2);
+    CHECK(contains(out.str(), said));
+  };
+  // Once 2^64, by which the third was divided.
+  lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4294967296,
+           "gradient_accumulation_steps": 4294967296})",
+       "train_micro_batch_size_per_gpu is 4294967296; it must be below 2^31");
+  lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 65536,
+           "gradient_accumulation_steps": 65536})",
+       "make 2^31 rows or more");
+  lint(R"({"zero_optimization": {"stage": 1e300}})", "stands where an integer up to 2^53 is due");
+}
