@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <charconv>
 #include <random>
 
 #include "tessera/core/error.h"
@@ -25,6 +26,15 @@ uint32_t unpack_length(const char* bytes) {
   uint32_t size = 0;
   for (int i = 0; i < 4; ++i) size |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
   return size;
+}
+
+int number_of(const std::string& text) {
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, number);
+  check(result.ec == std::errc() && result.ptr == end, ErrorCode::kUnavailable,
+        "control channel: a hello whose rank or world size is no number");
+  return number;
 }
 
 bool receive_exactly(int fd, char* bytes, size_t size) {
@@ -100,7 +110,7 @@ Hello Hello::unpack(const std::string& bytes) {
   const std::vector<std::string> parts = control::unpack(bytes);
   check(parts.size() == 7 && parts[0] == kProtocol, ErrorCode::kUnavailable,
         "control channel: not a hello of this version");
-  return {parts[1], parts[2], std::stoi(parts[3]), std::stoi(parts[4]), parts[5], parts[6]};
+  return {parts[1], parts[2], number_of(parts[3]), number_of(parts[4]), parts[5], parts[6]};
 }
 
 std::string random_text() {
