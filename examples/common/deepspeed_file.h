@@ -66,7 +66,8 @@ class DeepSpeedFile {
                const std::string& shown);
   int64_t line_of(const Json& value) const;
 
-  std::string path_, text_;
+  std::string path_;
+  std::vector<size_t> line_ends_;
   std::function<bool(const std::string&)> is_flag_;
   std::map<std::string, Value> values_;
   std::vector<Remark> findings_, idle_, notes_;

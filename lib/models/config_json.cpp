@@ -9,12 +9,14 @@ namespace tessera {
 namespace config_json {
 namespace {
 
+constexpr int64_t kMaxClasses = int64_t{1} << 16;
+
 std::vector<std::string> read_labels(const Json& json) {
   const auto table = json.find("id2label");
   const auto count = json.find("num_labels");
   if (!table) {
     std::vector<std::string> labels;
-    const int64_t n = count ? count->as_int64(1, 1'000'000) : 0;
+    const int64_t n = count ? count->as_int64(1, kMaxClasses) : 0;
     for (int64_t i = 0; i < n; ++i) labels.push_back(concat("LABEL_", i));
     return labels;
   }
