@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# What takes too long for every change: sanitizers, mutants, long fuzzing, foreign readers, real launchers, kills, lost work, a bare system.
-# Writes docs/nightly.md, newest first.
+# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), foreign readers, real launchers, the
+# control channel, kills, lost work, a bare system. Writes docs/nightly.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
 #   TESSERA_FUZZ_SECONDS  length of the fuzz stage, default 7200    TESSERA_JOBS  parallel compilations
+#   TESSERA_READER_FUZZ_SECONDS  of each reader in reader_fuzz, default 10
 # A new stage is a function stage_NAME (its last line of output goes into the log; its status decides) and a word in `all`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants fuzz readers launch channel kills lost_work fresh)
+all=(asan tsan mutants fuzz reader_fuzz readers launch channel kills lost_work fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -64,6 +65,15 @@ stage_fuzz() {
   [[ -z $short ]] || how=(--seconds 20)
   # A rank that is late because others have the host is no hang.
   TESSERA_COLLECTIVE_TIMEOUT_S=300 "build/${TESSERA_PRESET:-release}/bin/fuzz_layouts" --seed "$(date +%s)" "${how[@]}"
+}
+# Needs clang-19 with libFuzzer (Debian: clang-19 libclang-rt-19-dev).
+stage_reader_fuzz() {
+  local seconds=${TESSERA_READER_FUZZ_SECONDS:-10}
+  [[ -z $short ]] || seconds=2
+  command -v clang++-19 || { echo "no clang++-19: apt-get install clang-19 libclang-rt-19-dev"; return 1; }
+  cmake --preset fuzz -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" >"$logs/fuzz-configure.log"
+  cmake --build --preset fuzz -j "$jobs"
+  tests/fuzz/readers/run.sh build/fuzz "$seconds"
 }
 stage_readers() {
   release_target all

@@ -12,6 +12,8 @@ namespace {
 
 using Value = DeepSpeedFile::Value;
 
+constexpr double kMostRows = 0x7FFFFFFF;  // of a batch: products with ranks stay inside 64 bits
+
 bool is_true(const Value* value) {
   return value != nullptr && value->json.is_bool() && value->json.as_bool();
 }
@@ -81,18 +83,22 @@ class Checks {
   void batch() {
     const char* names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                            "gradient_accumulation_steps"};
-    int64_t product = 1;
-    bool positive = true;
+    double product = 1;
+    bool sound = true;
     for (const char* name : names) {
       const Value* value = file_.find(name);
       if (!is_number(value)) continue;
-      require(value->count() > 0, value, name, " is ", value->json.dump(),
-              "; it must be at least 1");
-      positive = positive && value->count() > 0;
-      if (name != names[0]) product *= value->count();
+      const bool good = value->number() >= 1 && value->number() <= kMostRows;
+      require(good, value, name, " is ", value->json.dump(), "; it must be ",
+              value->number() < 1 ? "at least 1" : "below 2^31");
+      sound = sound && good;
+      if (name != names[0]) product *= value->number();
     }
+    require(!sound || product <= kMostRows, file_.find(names[2]), names[1], " * ", names[2],
+            " make 2^31 rows or more");
     const Value* all = file_.find(names[0]);
-    if (!positive || !is_number(all) || all->count() % product == 0) return;
+    if (!sound || product > kMostRows || !is_number(all)) return;
+    if (all->count() % static_cast<int64_t>(product) == 0) return;
     std::string parts;
     for (const char* name : {names[1], names[2]}) {
       if (is_number(file_.find(name))) parts += (parts.empty() ? "" : " * ") + file_.quoted(name);

@@ -6,14 +6,13 @@
 
 #include "examples/common/deepspeed_keys.h"
 #include "examples/common/flags.h"
-#include "examples/common/options.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera::programs {
 namespace {
 
-constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMostHints = 100, kLongestKey = 256;
+constexpr double kMostCount = 0x1p53;  // up to here every integer is a double of its own
 
 // Past the comment that begins here; `at` itself when none does.
 size_t after_comment(const std::string& text, size_t at) {
@@ -38,9 +37,17 @@ void blank(std::string& text, size_t begin, size_t end) {
       text.begin() + static_cast<std::ptrdiff_t>(end), [](char c) { return c != '\n'; }, ' ');
 }
 
-int64_t line_at(const std::string& text, size_t offset) {
-  const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(offset, text.size()));
-  return 1 + std::count(text.begin(), end, '\n');
+// Offsets of the ends of lines, by which line_at() finds a line.
+std::vector<size_t> line_ends(const std::string& text) {
+  std::vector<size_t> ends;
+  for (size_t at = text.find('\n'); at != text.npos; at = text.find('\n', at + 1)) {
+    ends.push_back(at);
+  }
+  return ends;
+}
+
+int64_t line_at(const std::vector<size_t>& ends, size_t offset) {
+  return 1 + (std::ranges::lower_bound(ends, offset) - ends.begin());
 }
 
 bool is_off(const Json& value, const std::string& name) {
@@ -66,6 +73,7 @@ std::string complaint(const Json& value, DeepSpeedKey::Kind kind) {
       return value.is_bool() ? "" : instead("true or false");
     case DeepSpeedKey::kCount:
       if (!value.is_number()) return instead("an integer");
+      if (value.as_double() > kMostCount) return instead("an integer up to 2^53");
       return value.as_double() >= 0 && std::floor(value.as_double()) == value.as_double()
                  ? ""
                  : instead("an integer from 0");
@@ -109,11 +117,12 @@ bool is_one_of(const std::string& text, const std::string& choices) {
 }  // namespace
 
 std::string plain_json(std::string text, std::vector<int64_t>* lines) {
+  const std::vector<size_t> ends = line_ends(text);
   size_t comma = text.npos;  // the last one, while nothing but blanks has followed
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (const size_t end = after_comment(text, at); end != at) {
-      lines->push_back(line_at(text, at));
+      lines->push_back(line_at(ends, at));
       blank(text, at, end);
       at = end;
     } else if (c == '"') {
@@ -121,7 +130,7 @@ std::string plain_json(std::string text, std::vector<int64_t>* lines) {
       comma = text.npos;
     } else {
       if ((c == '}' || c == ']') && comma != text.npos) {
-        lines->push_back(line_at(text, comma));
+        lines->push_back(line_at(ends, comma));
         text[comma] = ' ';
       }
       if (!std::isspace(static_cast<unsigned char>(c))) comma = c == ',' ? at : text.npos;
@@ -147,23 +156,21 @@ std::string DeepSpeedFile::Value::text() const {
   return json.as_string();
 }
 
-DeepSpeedFile DeepSpeedFile::read(const std::string& path) {
+DeepSpeedFile DeepSpeedFile::parse(std::string text, const std::string& path,
+                                   const std::function<bool(const std::string&)>& is_flag) {
   DeepSpeedFile file;
   file.path_ = path;
-  try {
-    file.text_ = read_file(path, kMostBytes);
-  } catch (const Error& error) {
-    fail(ErrorCode::kInvalidArgument, "--deepspeed: ", error.what());
-  }
+  file.is_flag_ = is_flag;
   std::vector<int64_t> lines;
-  file.text_ = plain_json(std::move(file.text_), &lines);
+  const std::string plain = plain_json(std::move(text), &lines);
+  file.line_ends_ = line_ends(plain);
   if (!lines.empty()) {
     file.notes_.push_back(
         {.line = lines.front(),
          .text = concat("comments and trailing commas are accepted (", lines.size(), ")")});
   }
   try {
-    const Json root = Json::parse(file.text_, {.max_bytes = kMostBytes, .max_depth = 16}, path);
+    const Json root = Json::parse(plain, {.max_bytes = kMostBytes, .max_depth = 16}, path);
     if (root.is_object()) {
       file.walk(root, "", "");
       check_deepspeed(file);
@@ -176,10 +183,13 @@ DeepSpeedFile DeepSpeedFile::read(const std::string& path) {
     file.add_finding({.line = has_line ? std::stoll(text.substr(5)) : 1,
                       .text = has_line ? text.substr(text.find(' ', 5) + 1) : text});
   }
+  file.is_flag_ = nullptr;  // of the caller's
   return file;
 }
 
-int64_t DeepSpeedFile::line_of(const Json& value) const { return line_at(text_, value.offset()); }
+int64_t DeepSpeedFile::line_of(const Json& value) const {
+  return line_at(line_ends_, value.offset());
+}
 
 // section: today's name; written: as it stands in the file.
 void DeepSpeedFile::walk(const Json& object, const std::string& section,
@@ -205,6 +215,8 @@ void DeepSpeedFile::unknown(const Json& value, const std::string& name, const st
   }
   remark.text = section.empty() ? concat("\"", name, "\" is not a key of DeepSpeed")
                                 : concat(section, " has no key \"", name, "\"");
+  // Nobody reads more, and looking for what was meant takes its time.
+  if (findings_.size() >= kMostHints || name.size() > kLongestKey) return add_finding(remark);
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     const std::string path = key.path;
     const size_t dot = path.rfind('.');
@@ -214,10 +226,7 @@ void DeepSpeedFile::unknown(const Json& value, const std::string& name, const st
       return add_finding(remark);
     }
   }
-  TrainOptions options;
-  FlagSet flags("", "");
-  add_train_flags(flags, options, Program::kSquad);
-  if (flags.has(name)) {
+  if (is_flag_(name)) {
     remark.text += concat("; it is a flag of the programs, --", name);
   } else if (!section.empty() && find_deepspeed_key(name) != nullptr) {
     remark.text += "; it belongs to the top";

@@ -1,6 +1,7 @@
 #pragma once
 // A DeepSpeed configuration file as users have it: JSON with comments and trailing commas.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -33,9 +34,14 @@ class DeepSpeedFile {
     std::string nearest;  // the right name, where one is known; else ""
   };
 
+  static constexpr size_t kMostBytes = 1 << 20;
+
   // Never throws for what is wrong with the file: that is in findings(). Throws
   // Error(kInvalidArgument) when it cannot be read.
   static DeepSpeedFile read(const std::string& path);
+  // The same of a file's text. is_flag: whether the programs have a flag of this name.
+  static DeepSpeedFile parse(std::string text, const std::string& path,
+                             const std::function<bool(const std::string&)>& is_flag);
 
   const std::string& path() const { return path_; }
   // By today's name of a key; null: absent, null or of another kind than it should be.
@@ -60,7 +66,9 @@ class DeepSpeedFile {
                const std::string& shown);
   int64_t line_of(const Json& value) const;
 
-  std::string path_, text_;
+  std::string path_;
+  std::vector<size_t> line_ends_;
+  std::function<bool(const std::string&)> is_flag_;
   std::map<std::string, Value> values_;
   std::vector<Remark> findings_, idle_, notes_;
 };

@@ -132,12 +132,14 @@ class HeaderParser {
       refuse(shape.offset(),
              concat(where, shape.size(), " dimensions; at most ", kMaxRank, " are accepted"));
     }
-    int64_t bytes = static_cast<int64_t>(c10::elementSize(*type));
+    // Strides are products of extents, of which those of 0 count as 1.
+    int64_t bytes = static_cast<int64_t>(c10::elementSize(*type)), stride = bytes;
     for (const auto& extent : shape.items()) {
       result.shape.push_back(number(extent));
-      if (__builtin_mul_overflow(bytes, result.shape.back(), &bytes)) {
+      if (__builtin_mul_overflow(stride, std::max<int64_t>(result.shape.back(), 1), &stride)) {
         refuse(extent.offset(), where + "the product of its shape overflows 63 bits");
       }
+      bytes *= result.shape.back();
     }
     if (span.size() != 2) {
       refuse(span.offset(), concat(where, "data_offsets must be two numbers, found ", span.size()));

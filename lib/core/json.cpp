@@ -27,6 +27,11 @@ const char* json_type_name(JsonType type) {
   return "unknown";
 }
 
+Json::Object::Object() = default;
+Json::Object::Object(Object&&) noexcept = default;
+Json::Object& Json::Object::operator=(Object&&) noexcept = default;
+Json::Object::~Object() = default;
+
 const Json::Node* Json::Object::find(std::string_view key) const {
   const auto found = std::lower_bound(
       by_key.begin(), by_key.end(), key,

@@ -11,6 +11,12 @@
 namespace tessera {
 
 struct Json::Object {
+  // Defined where Node is complete.
+  Object();
+  Object(Object&&) noexcept;
+  Object& operator=(Object&&) noexcept;
+  ~Object();
+
   std::vector<std::pair<std::string, Node>> members;  // in file order
   std::vector<uint32_t> by_key;                       // their indices, sorted by key
   const Node* find(std::string_view key) const;

@@ -23,6 +23,17 @@ constexpr std::array kPresets = {
     Preset{"bloom-small", 256, 4, 8, 4096},
 };
 
+// Tied parameters once.
+template <typename Number>
+Number count_parameters(const BloomConfig& c, ModelHead head, Number num_labels) {
+  const auto vocabulary = static_cast<Number>(c.vocabulary), hidden = static_cast<Number>(c.hidden);
+  const Number body = vocabulary * hidden +
+                      static_cast<Number>(c.layers) * (12 * hidden * hidden + 13 * hidden) +
+                      4 * hidden;
+  if (head == ModelHead::kClassification) return body + num_labels * hidden;
+  return c.tied_head ? body : body + vocabulary * hidden;
+}
+
 }  // namespace
 
 BloomConfig::BloomConfig() {
@@ -96,13 +107,13 @@ void BloomConfig::validate() const {
     check(dropout >= 0 && dropout < 1, ErrorCode::kInvalidArgument, "model ", name,
           ": dropout must be a probability below 1, not ", dropout);
   }
+  const auto classes = static_cast<double>(labels.size());
+  config_json::check_parameter_count(*this, count_parameters<double>(*this, ModelHead::kCausal, 0) +
+                                                classes * static_cast<double>(hidden));
 }
 
 int64_t BloomConfig::parameter_count(ModelHead head, int64_t num_labels) const {
-  const int64_t body =
-      vocabulary * hidden + layers * (12 * hidden * hidden + 13 * hidden) + 4 * hidden;
-  if (head == ModelHead::kClassification) return body + num_labels * hidden;
-  return tied_head ? body : body + vocabulary * hidden;
+  return count_parameters<int64_t>(*this, head, num_labels);
 }
 
 std::string BloomConfig::to_json(ModelHead head, at::ScalarType dtype) const {

@@ -1,6 +1,7 @@
 #include "lib/models/config_json.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tessera/core/error.h"
 
@@ -8,18 +9,21 @@ namespace tessera {
 namespace config_json {
 namespace {
 
+constexpr int64_t kMaxClasses = int64_t{1} << 16;
+
 std::vector<std::string> read_labels(const Json& json) {
   const auto table = json.find("id2label");
   const auto count = json.find("num_labels");
   if (!table) {
     std::vector<std::string> labels;
-    const int64_t n = count ? count->as_int64(1, 1'000'000) : 0;
+    const int64_t n = count ? count->as_int64(1, kMaxClasses) : 0;
     for (int64_t i = 0; i < n; ++i) labels.push_back(concat("LABEL_", i));
     return labels;
   }
   const auto members = table->members();
   std::vector<std::string> labels(members.size());
   std::vector<bool> seen(members.size(), false);
+  std::set<std::string> names;
   for (const auto& [key, name] : members) {
     size_t id = 0;
     const bool digits = !key.empty() && key.size() < 8 &&
@@ -30,6 +34,7 @@ std::vector<std::string> read_labels(const Json& json) {
     }
     seen[id] = true;
     labels[id] = name.as_string();
+    if (!names.insert(labels[id]).second) name.fail("two classes have this name");
   }
   if (count && count->as_int64() != static_cast<int64_t>(labels.size())) {
     count->fail(concat("contradicts id2label, which has ", labels.size(), " classes"));
@@ -106,6 +111,12 @@ void require(const Json& json, std::string_view name, bool value) {
   json.at(name).fail(concat("only ", value ? "true" : "false", " is supported"));
 }
 
+void check_parameter_count(const LanguageModelConfig& config, double parameters) {
+  constexpr double kMost = 0x1p58;  // the bytes of values and moments stay inside 63 bits
+  check(parameters < kMost, ErrorCode::kInvalidArgument, "model ", config.name, ": its sizes make ",
+        parameters, " parameters; at most ", kMost, " can be counted");
+}
+
 void begin(JsonWriter& out, std::string_view model_type, std::string_view causal_class,
            std::string_view classifier_class, ModelHead head) {
   out.begin_object();
@@ -149,13 +160,13 @@ std::string end(JsonWriter& out, const LanguageModelConfig& config, ModelHead he
 }  // namespace config_json
 
 void LanguageModelConfig::validate_common() const {
-  auto in_range = [&](const char* what, int64_t value) {
-    check(value >= 1 && value <= config_json::kMaxSize, ErrorCode::kInvalidArgument, "model ", name,
-          ": ", what, " must be between 1 and ", config_json::kMaxSize, ", not ", value);
+  auto in_range = [&](const char* what, int64_t value, int64_t most = config_json::kMaxSize) {
+    check(value >= 1 && value <= most, ErrorCode::kInvalidArgument, "model ", name, ": ", what,
+          " must be between 1 and ", most, ", not ", value);
   };
   in_range("vocabulary", vocabulary);
   in_range("hidden size", hidden);
-  in_range("number of layers", layers);
+  in_range("number of layers", layers, config_json::kMaxLayers);
   in_range("number of heads", heads);
   check(initializer_range >= 0 && initializer_range < 100, ErrorCode::kInvalidArgument, "model ",
         name, ": initializer_range must not be negative, found ", initializer_range);

@@ -15,6 +15,7 @@ namespace tessera::config_json {
 
 // Of a vocabulary or hidden size: products stay inside 64 bits.
 constexpr int64_t kMaxSize = int64_t{1} << 24;
+constexpr int64_t kMaxLayers = int64_t{1} << 16;  // each is an object of its own
 
 // The value of a key that has had several names; they must agree when more than one is there.
 std::optional<int64_t> find_size(const Json& json, std::initializer_list<std::string_view> names);
@@ -29,6 +30,10 @@ void notice_dropout(LanguageModelConfig& config, double most);
 void read_common(const Json& json, std::string_view model_type, LanguageModelConfig& config);
 // Refuses, with key and byte, a key whose value is not the only one that has been built.
 void require(const Json& json, std::string_view name, bool value);
+
+// Refuses, as Error(kInvalidArgument), sizes whose number of parameters (in floating point, where
+// it cannot overflow) leaves 64 bits.
+void check_parameter_count(const LanguageModelConfig& config, double parameters);
 
 // config.validate(), as an error of the file.
 template <typename Config>

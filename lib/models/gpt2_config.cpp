@@ -26,6 +26,18 @@ void notice_dropout(Gpt2Config& config) {
                                                 config.residual_dropout}));
 }
 
+// Tied parameters once.
+template <typename Number>
+Number count_parameters(const Gpt2Config& c, ModelHead head, Number num_labels) {
+  const auto vocabulary = static_cast<Number>(c.vocabulary), hidden = static_cast<Number>(c.hidden),
+             inner = static_cast<Number>(c.inner);
+  const Number layer = 4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner;
+  const Number body = (vocabulary + static_cast<Number>(c.max_positions)) * hidden +
+                      static_cast<Number>(c.layers) * layer + 2 * hidden;
+  if (head == ModelHead::kClassification) return body + num_labels * hidden;
+  return c.tied_head ? body : body + vocabulary * hidden;
+}
+
 }  // namespace
 
 Gpt2Config::Gpt2Config() {
@@ -112,13 +124,13 @@ void Gpt2Config::validate() const {
     check(dropout >= 0 && dropout < 1, ErrorCode::kInvalidArgument, "model ", name,
           ": dropout must be a probability below 1, not ", dropout);
   }
+  const auto classes = static_cast<double>(labels.size());
+  config_json::check_parameter_count(*this, count_parameters<double>(*this, ModelHead::kCausal, 0) +
+                                                classes * static_cast<double>(hidden));
 }
 
 int64_t Gpt2Config::parameter_count(ModelHead head, int64_t num_labels) const {
-  const int64_t layer = 4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner;
-  const int64_t body = (vocabulary + max_positions) * hidden + layers * layer + 2 * hidden;
-  if (head == ModelHead::kClassification) return body + num_labels * hidden;
-  return tied_head ? body : body + vocabulary * hidden;
+  return count_parameters<int64_t>(*this, head, num_labels);
 }
 
 std::string Gpt2Config::to_json(ModelHead head, at::ScalarType dtype) const {

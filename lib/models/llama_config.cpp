@@ -74,6 +74,21 @@ void write_rope(JsonWriter& out, const LlamaConfig& config) {
   out.end_object();
 }
 
+// Tied parameters once.
+template <typename Number>
+Number count_parameters(const LlamaConfig& c, ModelHead head, Number num_labels) {
+  const auto vocabulary = static_cast<Number>(c.vocabulary), hidden = static_cast<Number>(c.hidden),
+             inner = static_cast<Number>(c.inner), head_dim = static_cast<Number>(c.head_dim);
+  const Number width = static_cast<Number>(c.heads) * head_dim,
+               key_width = static_cast<Number>(c.key_heads) * head_dim;
+  Number layer = 2 * hidden * (width + key_width) + 3 * hidden * inner + 2 * hidden;
+  if (c.attention_bias) layer += width + 2 * key_width + hidden;
+  if (c.mlp_bias) layer += 2 * inner + hidden;
+  const Number body = vocabulary * hidden + static_cast<Number>(c.layers) * layer + hidden;
+  if (head == ModelHead::kClassification) return body + num_labels * hidden;
+  return c.tied_head ? body : body + vocabulary * hidden;
+}
+
 }  // namespace
 
 LlamaConfig::LlamaConfig() {
@@ -171,6 +186,9 @@ void LlamaConfig::validate() const {
           rope_linear_factor);
   require(attention_dropout >= 0 && attention_dropout < 1,
           "dropout must be a probability below 1, not ", attention_dropout);
+  const auto classes = static_cast<double>(labels.size());
+  config_json::check_parameter_count(*this, count_parameters<double>(*this, ModelHead::kCausal, 0) +
+                                                classes * static_cast<double>(hidden));
   if (!rope_llama3) return;
   require(rope_llama3->factor > 0 && rope_llama3->low_frequency_factor > 0 &&
               rope_llama3->high_frequency_factor > rope_llama3->low_frequency_factor,
@@ -180,13 +198,7 @@ void LlamaConfig::validate() const {
 }
 
 int64_t LlamaConfig::parameter_count(ModelHead head, int64_t num_labels) const {
-  const int64_t width = heads * head_dim, key_width = key_heads * head_dim;
-  int64_t layer = 2 * hidden * (width + key_width) + 3 * hidden * inner + 2 * hidden;
-  if (attention_bias) layer += width + 2 * key_width + hidden;
-  if (mlp_bias) layer += 2 * inner + hidden;
-  const int64_t body = vocabulary * hidden + layers * layer + hidden;
-  if (head == ModelHead::kClassification) return body + num_labels * hidden;
-  return tied_head ? body : body + vocabulary * hidden;
+  return count_parameters<int64_t>(*this, head, num_labels);
 }
 
 std::string LlamaConfig::to_json(ModelHead head, at::ScalarType dtype) const {

@@ -2,8 +2,10 @@
 #include "examples/lint_ds/lint_ds.h"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
 
+#include "examples/common/deepspeed_file.h"
 #include "examples/common/foreign_config.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -245,4 +247,37 @@ gradient_accumulation_steps: 4
         project +
             " is a file neither of DeepSpeed nor of accelerate or torchtitan; DeepSpeed's files "
             "are JSON, everything else stands in flags, see --help");
+}
+
+TEST_CASE("counts that no product can hold are findings") {
+  const TempDir dir;
+  const auto lint = [&](const std::string& text, const std::string& said) {
+    std::ostringstream out, err;
+    CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == 2);
+    CHECK(contains(out.str(), said));
+  };
+  // Once 2^64, by which the third was divided.
+  lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4294967296,
+           "gradient_accumulation_steps": 4294967296})",
+       "train_micro_batch_size_per_gpu is 4294967296; it must be below 2^31");
+  lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 65536,
+           "gradient_accumulation_steps": 65536})",
+       "make 2^31 rows or more");
+  lint(R"({"zero_optimization": {"stage": 1e300}})", "stands where an integer up to 2^53 is due");
+}
+
+TEST_CASE("the time that a DeepSpeed file takes grows with its length only") {
+  const auto seconds = [](const std::string& text) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto file =
+        DeepSpeedFile::parse(text, "ds.json", [](const std::string&) { return false; });
+    CHECK(file.findings().size() + file.notes().size() > 0);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  std::string comments, keys = "{\"a0\": 1", long_key(500'000, 'k');
+  for (int i = 0; i < 500'000; ++i) comments += "#\n";
+  for (int i = 1; i < 60'000; ++i) keys += concat(",\n\"a", i, "\": 1");
+  CHECK(seconds(comments + "{}") < 5);
+  CHECK(seconds(keys + "}") < 5);
+  CHECK(seconds("{\"" + long_key + "\": 1}") < 5);
 }

@@ -144,6 +144,8 @@ TEST_CASE("a tensor that is no object is refused") {
 TEST_CASE("a shape whose product overflows is refused") {
   check_header_refused(tensor("a", "F32", "[4294967296,4294967296]", "[0,4]"), 4, "overflows");
   check_header_refused(tensor("a", "F64", "[2305843009213693952]", "[0,4]"), 4, "overflows");
+  // No bytes, but strides that no tensor can have.
+  check_header_refused(tensor("a", "F32", "[0,4294967296,4294967296]", "[0,0]"), 0, "overflows");
 }
 TEST_CASE("an end before the begin is refused") {
   check_header_refused(tensor("a", "F32", "[1]", "[8,4]"), 8, "end at 4 before they begin at 8");

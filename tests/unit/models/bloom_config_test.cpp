@@ -83,6 +83,8 @@ TEST_CASE("the number of labels may exist only as the length of id2label") {
   check_refused(replaced(kHub, "\"n_inner\"",
                          R"("num_labels": 3, "id2label": {"0": "a", "1": "b"}, "n_inner")"),
                 "contradicts");
+  check_refused(replaced(kHub, "\"n_inner\"", R"("id2label": {"0": "a", "1": "a"}, "n_inner")"),
+                "id2label.1: two classes have this name");
 }
 
 TEST_CASE("a configuration that is no trainable BLOOM is refused with its key") {
@@ -97,6 +99,9 @@ TEST_CASE("a configuration that is no trainable BLOOM is refused with its key") 
   check_refused(replaced(kHub, "\"n_inner\": null", "\"quantization_config\": {}"), "quantized");
   check_refused(replaced(kHub, "1e-05", "\"small\""), "layer_norm_epsilon");
   check_refused(replaced(kHub, "1e-05", "-1"), "layer_norm_epsilon");
+  check_refused(replaced(kHub, "\"n_layer\": 2", "\"n_layer\": 65537"), "between 1 and 65536");
+  const std::string wide = replaced(kHub, "\"n_embed\": 48", "\"n_embed\": 16777212");
+  check_refused(replaced(wide, "\"n_layer\": 2", "\"n_layer\": 6000"), "parameters; at most");
 }
 
 TEST_CASE("dropout in the file is taken over and announced") {

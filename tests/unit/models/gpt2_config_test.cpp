@@ -82,6 +82,8 @@ TEST_CASE("GPT-2: what would change the model and is not built is refused with i
   check_refused(with(R"("hidden_size": 64)"), "contradicts \"n_embd\"");
   check_refused(replaced(kHub, "\"n_positions\": 32, ", ""), "\"n_positions\" is missing");
   check_refused(replaced(kHub, "\"gpt2\"", "\"gptj\""), "expected \"gpt2\"");
+  const std::string wide = replaced(kHub, "\"n_embd\": 48", "\"n_embd\": 16777212");
+  check_refused(replaced(wide, "\"n_layer\": 2", "\"n_layer\": 6000"), "parameters; at most");
 }
 
 TEST_CASE("GPT-2's config.json is read back as it was written") {

@@ -84,6 +84,11 @@ TEST_CASE("Llama: what would change the model and is not built is refused with i
   check_refused(replaced(replaced(kHub, "\"head_dim\": 16,", ""), "heads\": 6", "heads\": 10"),
                 "does not divide hidden_size 48");
   check_refused(replaced(kHub, "\"intermediate_size\": 100,", ""), "intermediate_size");
+  const std::string wide =
+      replaced(kHub, "\"num_attention_heads\": 6", "\"num_attention_heads\": 16777216");
+  check_refused(replaced(replaced(wide, "\"head_dim\": 16", "\"head_dim\": 16777216"),
+                         "\"hidden_size\": 48", "\"hidden_size\": 16777216"),
+                "parameters; at most");
 }
 
 TEST_CASE("Llama's config.json is read back as it was written") {

@@ -1,0 +1,20 @@
+// A file that may be accelerate's, torchtitan's or anything else. The first character says how it
+// is named: y (YAML), t (TOML) or j (JSON); the rest is the file.
+#include "examples/common/foreign_config.h"
+#include "tests/fuzz/readers/reader_fuzz.h"
+
+using namespace tessera;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string_view text = fuzz::text_of(data, size);
+  if (text.empty()) return 0;
+  const char kind = text.front();
+  text.remove_prefix(1);
+  const char* name = kind == 'y' ? "config.yaml" : kind == 't' ? "config.toml" : "config.json";
+  const std::string path = fuzz::folder().write(name, text);
+  fuzz::accepts({}, [&] {
+    const auto answer = programs::answer_foreign_config(path);
+    fuzz::expect(kind == 'j' || (kind != 'y' && kind != 't') || answer.has_value(), "no answer");
+  });
+  return 0;
+}

@@ -1,0 +1,30 @@
+// CSV, TSV and JSON lines of labelled texts. The first character says which (c, t or j; capital:
+// columns are given by number), the rest is the file.
+#include "tessera/data/classification.h"
+#include "tests/fuzz/readers/reader_fuzz.h"
+
+using namespace tessera;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string_view text = fuzz::text_of(data, size);
+  if (text.empty()) return 0;
+  const char kind = text.front();
+  text.remove_prefix(1);
+  const char* name = kind == 'j' ? "rows.jsonl" : (kind | 0x20) == 't' ? "rows.tsv" : "rows.csv";
+  const std::string path = fuzz::folder().write(name, text);
+  ColumnOptions columns;
+  if (kind == 'C' || kind == 'T') columns = {.text = "3,2", .label = "1"};
+  fuzz::accepts({ErrorCode::kDataLoss, ErrorCode::kInvalidArgument}, [&] {
+    RowIssues issues;
+    const LabelledTexts texts = read_labelled_texts(path, columns, &issues);
+    fuzz::expect(!texts.rows.empty(), "no rows");
+    const LabelMap labels = LabelMap::from(texts);
+    fuzz::accepts({}, [&] {
+      for (const LabelledText& row : texts.rows) {
+        const int32_t id = labels.id(row.label, "row");
+        fuzz::expect(id >= 0 && id < labels.size(), "a class out of range");
+      }
+    });
+  });
+  return 0;
+}
