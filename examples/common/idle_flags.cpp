@@ -37,7 +37,6 @@ std::vector<Row> rows(const TrainOptions& o) {
       {"text_column", text, no_text},
       {"label_column", text, no_text},
       {"random_row_length", o.random_rows != 0, "there are no --random_rows"},
-      {"validation_slice", validates, no_evaluation},
       {"per_device_eval_batch_size", validates, no_evaluation},
       {"eval_steps", validates || o.eval_steps < 0, no_evaluation},
       {"generation_max_new_tokens", o.generation, "there is no --generation"},

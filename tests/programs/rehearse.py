@@ -45,6 +45,6 @@ check.that(result.code == 2 and "is not of a rehearsal" in result.text and (stra
 (strange / "mine").unlink()
 strange.rmdir()
 
-result = launch("tessera-finetune-squad", [*common, *answers, "--ranks", "2", "--tensor_parallel", "3"])
+result = launch("tessera-finetune-squad", [*common, *answers, "--ranks", "3", "--tensor_parallel", "3"])
 check.that(result.code == 2 and "rank 0 ended with exit code 2 while training" in result.text, "a run that is refused ends as it would", result)
 check.finish()
