@@ -212,7 +212,8 @@ TEST_CASE("training stops by name at the first norm that is not finite, with a l
     int64_t last;  // step reported
     std::string said;
   };
-  TrainerOptions plain, patient, scaled;
+  TrainerOptions plain{.max_steps = 20};
+  TrainerOptions patient = plain, scaled = plain;
   patient.max_nonfinite_steps = 3;
   scaled.loss_scaler = {.enabled = true, .initial_scale = 64};
   scaled.max_overflow_steps = 2;
