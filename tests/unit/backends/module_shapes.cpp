@@ -3,13 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <future>
-#include <thread>
-
 #include "tessera/core/error.h"
 #include "tessera/core/hash.h"
+#include "tests/support/watchdog.hpp"
 
 namespace tessera::testing {
 namespace {
@@ -53,22 +49,13 @@ std::vector<MicroBatch> rows_with_numbers() {
 }
 
 std::string within_limit(const std::string& what, const std::function<std::string()>& call) {
-  std::packaged_task<std::string()> task([&] {
-    try {
-      return call();
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kInvalidArgument) throw;
-      return std::string(error.what());
-    }
-  });
-  std::future<std::string> result = task.get_future();
-  std::thread thread(std::move(task));
-  if (result.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
-    std::fprintf(stderr, "%s: hangs\n", what.c_str());
-    std::abort();
+  const test::Watchdog watchdog(what, std::chrono::seconds(20));
+  try {
+    return call();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    return error.what();
   }
-  thread.join();
-  return result.get();
 }
 
 std::string state_of(const torch::nn::Module& module, bool of_same_tensors) {
