@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <exception>
 #include <map>
-#include <new>
 #include <set>
 
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 #include "tessera/core/hash.h"
 #include "tessera/core/host_name.h"
 
@@ -122,16 +122,10 @@ class Attempt {
   Attempt(const BlockBuilder& builder, const BuildContext& context) {
     try {
       block_ = builder.build(context);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kUnavailable) throw;  // the ranks cannot talk any more
-      failed(error.code(), error.what());
-    } catch (const c10::OutOfMemoryError& error) {
-      failed(ErrorCode::kResourceExhausted, error.msg());
-    } catch (const std::bad_alloc&) {
-      failed(ErrorCode::kResourceExhausted, "out of host memory");
-    } catch (const std::exception& error) {
-      const std::string text = error.what();
-      failed(ErrorCode::kInternal, text.substr(0, text.find('\n')));
+    } catch (...) {
+      const Failure failure = current_failure();
+      if (failure.code == ErrorCode::kUnavailable) throw;  // the ranks cannot talk any more
+      failed(failure.code, failure.message.substr(0, failure.message.find('\n')));
     }
   }
 

@@ -1,10 +1,7 @@
 #include "examples/common/memory_advice.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <iterator>
-#include <new>
 #include <optional>
 
 #include "examples/common/layout.h"
@@ -135,14 +132,6 @@ bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
     fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, text, on_gpu));
   }
   return !stages.empty();
-}
-
-bool is_out_of_memory(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  const auto* torch =
-      dynamic_cast<const c10::Error*>(&error);  // the CPU allocator has no type of its own
-  return torch != nullptr && torch->msg().find("DefaultCPUAllocator") != std::string::npos;
 }
 
 std::string mebibytes(double bytes) {

@@ -9,9 +9,6 @@
 
 namespace tessera::programs {
 
-// Whether the exception means that host or device memory ran out.
-bool is_out_of_memory(const std::exception& error);
-
 // "One rank needs about ...: parameters ...", by plan; or that there is none.
 std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu);
 

@@ -24,6 +24,7 @@
 #include "examples/common/training_run.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 #include "tessera/core/log.h"
 #include "tessera/train/stop_signal.h"
 
@@ -76,6 +77,7 @@ void note_signals(const TrainOptions& options, const LaunchInfo& launch,
 
 int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
                  char** argv) {
+  exit_when_out_of_memory();
   FlagSet flags(name, summary);
   TrainOptions options;
   Prepared prepared;

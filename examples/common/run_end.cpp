@@ -9,6 +9,7 @@
 #include "examples/common/memory_advice.h"
 #include "examples/common/training_run.h"
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 #include "tessera/core/host_memory.h"
 
 namespace tessera::programs {
@@ -60,11 +61,8 @@ void TrainingRun::finish(int exit_code, const std::optional<std::string>& hash) 
 void TrainingRun::record_failure(const std::exception& error) {
   sampler_.reset();
   if (recorder_ == nullptr) return;
-  const auto* ours = dynamic_cast<const Error*>(&error);
-  const bool memory = is_out_of_memory(error);
-  const ErrorCode code = ours     ? ours->code()
-                         : memory ? ErrorCode::kResourceExhausted
-                                  : ErrorCode::kInternal;
+  const ErrorCode code = current_failure().code;
+  const bool memory = code == ErrorCode::kResourceExhausted;
   try {
     if (held_) recorder_->step(*held_);
     recorder_->anomaly({.kind = memory ? "oom" : error_code_name(code), .detail = error.what()});

@@ -1,10 +1,10 @@
 #include "examples/common/tool.h"
 
 #include <filesystem>
-#include <new>
 #include <ostream>
 
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 
 namespace tessera::programs {
 
@@ -15,19 +15,16 @@ int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
     err << program << ": " << message << "\n";
     return exit_code(code);
   };
+  exit_when_out_of_memory();
   try {
     const int status = fn();
     check(bool(out.flush()), ErrorCode::kDataLoss, "standard output: cannot be written");
     return status;
-  } catch (const Error& error) {
-    return stop(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return stop(ErrorCode::kResourceExhausted, "out of memory");
   } catch (const std::filesystem::filesystem_error& error) {
     return stop(ErrorCode::kDataLoss, error.what());
-  } catch (const std::exception& error) {
-    const std::string what = error.what();  // LibTorch's go on with its stack
-    return stop(ErrorCode::kInternal, what.substr(0, what.find('\n')));
+  } catch (...) {
+    const Failure failure = current_failure();
+    return stop(failure.code, failure.message.substr(0, failure.message.find('\n')));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 #include "tessera/core/log.h"
 #include "tessera/metrics/statistics.h"
 #include "tessera/optim/adamw.h"

@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 #include "tessera/core/file.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
@@ -235,6 +236,7 @@ class GenerateRun {
 }  // namespace
 
 int run_generate(int argc, char** argv) {
+  exit_when_out_of_memory();
   FlagSet flags("tessera-generate", "Lets a causal language model continue prompts.");
   GenerateOptions options;
   std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once

@@ -1,10 +1,9 @@
 #include "lib/checkpoint/agreement.h"
 
-#include <exception>
-#include <new>
 #include <optional>
 
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 
 namespace tessera {
 namespace {
@@ -13,19 +12,12 @@ namespace {
 constexpr char kGood = 'g';
 constexpr char kFirstCode = '0';
 
-std::string failure(ErrorCode code, const char* message) {
-  return static_cast<char>(kFirstCode + static_cast<int>(code)) + std::string(message);
-}
-
 std::string outcome(const std::function<std::string()>& fn) {
   try {
     return kGood + fn();
-  } catch (const Error& error) {
-    return failure(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return failure(ErrorCode::kResourceExhausted, "out of memory");
-  } catch (const std::exception& error) {
-    return failure(ErrorCode::kInternal, error.what());
+  } catch (...) {
+    const Failure failure = current_failure();
+    return static_cast<char>(kFirstCode + static_cast<int>(failure.code)) + failure.message;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 
 namespace tessera {
 namespace {
@@ -129,14 +130,9 @@ void run_users_code(const std::string& block, const char* what, const std::funct
     code();
   } catch (const Error&) {
     throw;
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const c10::Error& error) {
-    refuse(error.msg());
   } catch (const std::exception& error) {
-    refuse(error.what());
+    if (is_out_of_memory(error)) throw;
+    refuse(current_failure().message);
   }
 }
 

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,13 +7,13 @@
 #include <exception>
 #include <fstream>
 #include <map>
-#include <new>
 
 #include "lib/comm/bootstrap/wire.h"
 #include "tessera/comm/checked.h"
 #include "tessera/comm/launch.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
+#include "tessera/core/failure.h"
 #include "tessera/core/host_threads.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
@@ -47,21 +46,8 @@ Ending ending_of(ErrorCode code, const std::string& message) {
 }
 
 Ending current_exception_ending() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return ending_of(error.code(), error.what());
-  } catch (const c10::OutOfMemoryError& error) {
-    return ending_of(ErrorCode::kResourceExhausted, error.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    return ending_of(ErrorCode::kResourceExhausted, "the host has no memory left");
-  } catch (const c10::Error& error) {
-    return ending_of(ErrorCode::kInternal, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return ending_of(ErrorCode::kInternal, error.what());
-  } catch (...) {
-    return ending_of(ErrorCode::kInternal, "an exception of unknown type");
-  }
+  const Failure failure = current_failure();
+  return ending_of(failure.code, failure.message);
 }
 
 // The exit code of the root cause: errors of peers count only when there is no other.
@@ -190,6 +176,10 @@ int run_threads(int ranks, const JobFunction& fn) {
       }
     });
   } catch (...) {
+    const Ending whole = current_exception_ending();
+    const bool of_a_rank = std::ranges::any_of(
+        endings, [&](const Ending& ending) { return ending.message == whole.message; });
+    if (!of_a_rank) throw;  // not all ranks could be started
     log_endings(endings);
     return root_cause(endings);
   }

@@ -1,6 +1,7 @@
 #include "lib/comm/local/domain.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace tessera::local {
 
@@ -17,12 +18,18 @@ Helpers::~Helpers() {
 }
 
 void Helpers::add(std::shared_ptr<Meeting> meeting) {
+  bool helped = true;
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(meeting));
-    if (threads_.size() < limit_) threads_.emplace_back([this] { serve(); });
+    try {
+      if (threads_.size() < limit_) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {  // the host starts no further thread
+    }
+    helped = !threads_.empty();
+    if (helped) queue_.push_back(meeting);
   }
   changed_.notify_all();
+  if (!helped) meeting->run_units();
 }
 
 void Helpers::serve() {

@@ -60,18 +60,27 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& fn) {
   auto world = make_local_world(size);
   const int math_threads = at::get_num_threads();
   FirstError first_error;
+  const auto run = [&](int rank, Communicator& comm) {
+    set_log_rank(rank);
+    at::set_num_threads(std::max(1, math_threads / size));  // the ranks share the cores
+    try {
+      fn(comm);
+    } catch (...) {
+      first_error.add(std::current_exception());
+      comm.abort(concat("rank ", rank, " failed: ", what_of(std::current_exception())));
+    }
+  };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank, comm = std::move(world[rank])] {
-      set_log_rank(rank);
-      at::set_num_threads(std::max(1, math_threads / size));  // the ranks share the cores
-      try {
-        fn(*comm);
-      } catch (...) {
-        first_error.add(std::current_exception());
-        comm->abort(concat("rank ", rank, " failed: ", what_of(std::current_exception())));
-      }
-    });
+  try {
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&run, rank, comm = std::move(world[rank])] { run(rank, *comm); });
+    }
+  } catch (const std::exception& error) {
+    first_error.add(std::make_exception_ptr(
+        Error(ErrorCode::kResourceExhausted,
+              concat("the host starts no thread for rank ", threads.size(), " of ", size, ": ",
+                     error.what(), "; use fewer ranks, or raise ulimit -u and -v"))));
+    world.clear();  // those that run learn that the others have ended
   }
   for (std::thread& thread : threads) thread.join();
   at::set_num_threads(math_threads);

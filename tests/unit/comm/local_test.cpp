@@ -1,6 +1,11 @@
 #include "tessera/comm/local.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
 
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -21,6 +26,37 @@ TEST_CASE("sums are added in rank order, whatever the timing") {
       test::require_bit_equal(x, at::zeros({100'000}), "sum");
     });
   }
+}
+
+// Address space in use, in bytes.
+rlim_t address_space() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_CASE("a host without threads for all ranks: an error, and the started ranks end") {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const rlim_t most = address_space() + (20 << 20);  // two stacks of 8 MiB
+    const rlimit limit{most, most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+    try {
+      run_local_ranks(8, [](Communicator& comm) { comm.barrier(); });
+      _exit(2);
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      const bool named = text.find("no thread for rank") != std::string::npos;
+      _exit(error.code() == ErrorCode::kResourceExhausted && named ? 0 : 3);
+    } catch (...) {
+      _exit(4);
+    }
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("the first error of a rank is rethrown, not the ones it causes") {
