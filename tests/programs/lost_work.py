@@ -125,6 +125,30 @@ def race(index):
     return "exit 4" if locked else "exit 2"
 
 
+def held():
+    """A run that trains and saves keeps every file while --overwrite_output_dir is refused."""
+    out = folder / "held"
+    flags = [*RANDOM, *FOREVER, "--save_strategy", "steps", "--save_steps", "20", "--overwrite_output_dir"]
+    run = Run(out, *flags)
+    wait_for(lambda: run.step() >= 30 or run.ended(), "the run trains")
+
+    def files():
+        kept = ["metrics.jsonl", "config.json", "resources.csv", "checkpoint.lock", "checkpoint-20/manifest.json"]
+        return {name: (out / name).stat().st_ino if (out / name).exists() else None for name in kept}
+
+    before = files()
+    check.that(None not in before.values(), f"the run has written its files: {before}")
+    for ranks in (1, 2):
+        refused = Run(out, *flags, *(["--strategy", "ddp"] if ranks == 2 else []), ranks=ranks).wait()
+        check.that(refused.code == 4 and "another job writes here (" in refused.text, f"{ranks} rank(s) are refused while a run is alive", refused)
+        check.that(files() == before, f"a refused --overwrite_output_dir of {ranks} rank(s) touches nothing: {before}, then {files()}", refused)
+    run.send(signal.SIGINT)
+    ended = run.wait()
+    check.that(ended.code == 130, "the run was not disturbed", ended)
+    require_whole("a run that others would overwrite", out, ended, 1, True)
+    shutil.rmtree(out)
+
+
 def interrupts(count):
     """Ctrl-C at random moments: what was made is there, and the run that goes on ends as the one that nobody disturbed."""
     outcomes, total = {}, 150
@@ -195,6 +219,23 @@ def failing(program, arguments, path, after, error):
     check.that(not final.exists() or (final / "model.safetensors").exists(), f"{name}: no half of final/", result)
 
 
+def every_write(name):
+    """Each write of a file in turn is the first that fails, to the very last one of the run: none of them says done."""
+    out, after, trained = folder / "out", 0, False
+    while True:
+        shutil.rmtree(out, ignore_errors=True)
+        result = launch(SQUAD, [*RANDOM, "--max_steps", "1", "--output_dir", str(out)], environment={
+            "LD_PRELOAD": str(BIN / "failing_files.so"), "TESSERA_FAIL_PATH": f"/out/{name}", "TESSERA_FAIL_ERRNO": str(errno.ENOSPC),
+            "TESSERA_FAIL_AFTER": str(after)})
+        if result.code == 0 or after == 40:
+            break
+        trained = "step 1/1" in result.text
+        check.that(result.code == 4 and "done" not in result.text, f"no space at {name}, call {after}: exit 4, and nothing is said to be done", result)
+        after += 1
+    check.that(after > 1 and trained and result.code == 0 and result.text.count("done: ") == 1, f"{name}: the last of {after} writes came after training", result)
+    return after
+
+
 def early():
     """Before data are looked at, which takes long."""
     out = folder / "out"
@@ -260,7 +301,9 @@ for index in range(RACES):
     outcome = race(index)
     refusals[outcome] = refusals.get(outcome, 0) + 1
 print(f"{RACES} races: refused with {refusals}", flush=True)
+held()
 print(f"{INTERRUPTS} times Ctrl-C: ended with {interrupts(INTERRUPTS)}", flush=True)
+print(f"each write fails in turn: {[(name, every_write(name)) for name in ('metrics.jsonl', 'results.csv')]}", flush=True)
 early()
 no_numbers()
 kinds = [*KINDS, *(MORE_KINDS if EVERY_KIND else [])]
