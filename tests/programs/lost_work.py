@@ -30,7 +30,7 @@ RACES, INTERRUPTS, EVERY_KIND, SEED = number("--races", 3), number("--interrupts
 SQUAD, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-classification"
 RANDOM = ["--model_config", "bloom-tiny", "--random_rows", "10", "--max_seq_length", "16", "--per_device_train_batch_size", "2", "--learning_rate", "1e-4",
           "--lr_scheduler_type", "constant"]
-FOREVER = ["--max_steps", "1000000"]
+FOREVER = ["--max_steps", "100000"]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell started this behind it, the programs would ignore it, too
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_lost_work_"))
@@ -115,8 +115,10 @@ def race(index):
     if draw.random() < 0.3:
         several = Run(out, *flags, "--strategy", "ddp", ranks=2).wait()
         check.that(several.code == (4 if overwrites else 2), f"{name}: several ranks are all refused", several)
+    wait_for(lambda: winner.step() > 0 or winner.ended(), f"{name}: the other begins")
     before = winner.step()
-    wait_for(lambda: winner.step() >= before + 3 or winner.ended(), f"{name}: the other goes on")
+    lost = out / "metrics.jsonl"
+    wait_for(lambda: winner.step() >= before + 3 or winner.ended() or not lost.exists(), f"{name}: the other goes on")
     winner.send(signal.SIGINT)
     ended = winner.wait()
     check.that(ended.code == 130, f"{name}: the other was not disturbed", ended)
@@ -296,12 +298,12 @@ def no_numbers():
                "going on beyond the end says so", result)
 
 
+held()
 refusals = {}
 for index in range(RACES):
     outcome = race(index)
     refusals[outcome] = refusals.get(outcome, 0) + 1
 print(f"{RACES} races: refused with {refusals}", flush=True)
-held()
 print(f"{INTERRUPTS} times Ctrl-C: ended with {interrupts(INTERRUPTS)}", flush=True)
 print(f"each write fails in turn: {[(name, every_write(name)) for name in ('metrics.jsonl', 'results.csv')]}", flush=True)
 early()
