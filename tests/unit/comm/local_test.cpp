@@ -43,7 +43,9 @@ TEST_CASE("a host without threads for all ranks: an error, and the started ranks
     const rlimit limit{most, most};
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
     try {
-      run_local_ranks(8, [](Communicator& comm) { comm.barrier(); });
+      run_local_ranks(8, [](Communicator& comm) {  // each waits for one that is never started
+        comm.recv(at::zeros({1}), (comm.rank() + 6) % 8).wait();
+      });
       _exit(2);
     } catch (const Error& error) {
       const std::string text = error.what();
