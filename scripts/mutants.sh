@@ -4,7 +4,7 @@
 # PATTERN: a glob over file names without .patch (core-*); no pattern: all of them. Results are kept in build/mutants/results by commit
 # and patch, so a second call goes on where the first ended.
 #   --check     only say which patches do not apply to this commit     --restart  forget the results of the chosen ones
-#   --table     only write the results into docs/numerics.md           --list     only name the chosen ones
+#   --table     only write the results into tests/mutants/RESULTS.md           --list     only name the chosen ones
 # A patch begins with "Group:", "Title:", "Test:" (a ctest entry), and perhaps "Targets:" (default: the test's program) and "Limit:"
 # (seconds for the test, default 120). Killed means: the test passes without the defect and fails with it; what does not compile, or
 # changes nothing that the test sees, is not killed. The exit status is 1 unless all chosen ones were killed.
@@ -43,7 +43,7 @@ chosen() {
 names=$(chosen)
 [[ -n $names ]] || { echo "mutants: no patch in tests/mutants is called ${patterns[*]}" >&2; exit 2; }
 if [[ -n $list ]]; then echo "$names"; exit; fi
-if [[ -n $table ]]; then exec python3 scripts/mutants_table.py tests/mutants "$results" docs/numerics.md; fi
+if [[ -n $table ]]; then exec python3 scripts/mutants_table.py tests/mutants "$results" tests/mutants/RESULTS.md; fi
 
 prepare_tree() {
   commit=$(git rev-parse HEAD)

@@ -1,4 +1,4 @@
-"""Writes what scripts/mutants.sh found into docs/numerics.md, between its two markers.
+"""Writes what scripts/mutants.sh found into tests/mutants/RESULTS.md, between its two markers.
 
 Usage: mutants_table.py PATCH_FOLDER RESULT_FOLDER DOCUMENT. Patches without a result keep the row they have in the document.
 """

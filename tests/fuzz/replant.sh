@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Plants defects of tests/mutants one at a time in a tree of its own and lets fuzz_layouts look for each with a fresh seed.
 #   tests/fuzz/replant.sh [--keep-looking SECONDS] NAME...
-# Prints a row of docs/numerics.md for each: seconds until it was found, cases that held before, the shrunk case's blocks and ranks, and
+# Prints a row of tests/mutants/RESULTS.md for each: seconds until it was found, cases that held before, the shrunk case's blocks and ranks, and
 # the case. SECONDS (default 600) is how long it may take; the exit status is 1 unless all were found.
 #   TESSERA_TORCH_ROOT  LibTorch; default: the one of scripts/setup.sh   TESSERA_JOBS  parallel compilations
 set -euo pipefail
