@@ -1,4 +1,4 @@
-"""tools/send_metrics.py, with packages of the services' names that note their calls.
+"""scripts/send_metrics.py, with packages of the services' names that note their calls.
 
 Usage: send_metrics.py SOURCE_ROOT BIN_FOLDER
 """
@@ -76,12 +76,12 @@ def send(arguments, packages=()):
     calls = folder / "calls.jsonl"
     calls.write_text("")
     # -S: packages that this host may have are not seen.
-    done = subprocess.run([sys.executable, "-S", str(ROOT / "tools/send_metrics.py"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    done = subprocess.run([sys.executable, "-S", str(ROOT / "scripts/send_metrics.py"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           timeout=60, env={**os.environ, "PYTHONPATH": str(path), "CALLS": str(calls)}, check=False)
     return done.returncode, done.stdout.decode(), [json.loads(line) for line in calls.read_text().splitlines()]
 
 
-check.that(os.access(ROOT / "tools/send_metrics.py", os.X_OK), "the script runs as docs/metrics.md calls it")
+check.that(os.access(ROOT / "scripts/send_metrics.py", os.X_OK), "the script runs as docs/metrics.md calls it")
 for service, package in (("wandb", "wandb"), ("mlflow", "mlflow"), ("comet", "comet_ml")):
     code, text, calls = send(["--to", service, str(run), "--project", "p"], [package])
     check.that(code == 0 and calls[-1] == ["finish"], f"{service}: {text}")
