@@ -93,6 +93,7 @@ bool report_rare(const FuzzSummary& summary, int64_t asked) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  setenv("TESSERA_LOG_LEVEL", "error", /*overwrite=*/0);  // draws have settings without effect
   try {
     const Command command = parse(argc, argv);
     const auto make = [](const ParallelConfig& config, const DeviceMesh& mesh) {
