@@ -1,7 +1,9 @@
 #include "tessera/comm/bootstrap.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 
@@ -62,6 +64,9 @@ class ProcessBootstrap final : public Bootstrap {
     compare_ranks(launch);
   }
   ~ProcessBootstrap() override {
+    if (!concluded_ && std::uncaught_exceptions() > exceptions_) {
+      abort(concat("rank ", rank(), " was ended by an exception"));
+    }
     const bool clean = !signal_->raised();
     client_.reset();
     hub_.reset();
@@ -98,6 +103,7 @@ class ProcessBootstrap final : public Bootstrap {
   }
 
   std::vector<std::string> conclude(const std::string& status) override {
+    concluded_ = true;
     if (!status.empty()) signal_->raise("this rank has failed");
     if (client_ == nullptr) return {status};
     return client_->conclude(status);
@@ -147,9 +153,11 @@ class ProcessBootstrap final : public Bootstrap {
     if (!launch.local_size_known) launch_.local_size = here(size());
   }
 
+  const int exceptions_ = std::uncaught_exceptions();
   LaunchInfo launch_;
   std::string problem_;  // why this job cannot start, the same on all ranks
   std::string address_;
+  std::atomic<bool> concluded_{false};
   const std::shared_ptr<AbortSignal> signal_ = std::make_shared<AbortSignal>();
   std::unique_ptr<Hub> hub_;
   std::unique_ptr<ControlClient> client_;

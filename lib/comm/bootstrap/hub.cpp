@@ -20,13 +20,14 @@ constexpr auto kRefusalGrace = std::chrono::seconds(2);
 }  // namespace
 
 Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
-         double heartbeat_timeout_s)
+         double heartbeat_timeout_s, size_t most_bytes)
     : listener_(std::move(listener)),
       size_(world_size),
       job_(std::move(job)),
       secret_(std::move(secret)),
       timeout_s_(timeout_s),
       heartbeat_timeout_s_(heartbeat_timeout_s),
+      most_bytes_(most_bytes),
       deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(timeout_s))),
       heart_(heartbeat_timeout_s),
@@ -101,7 +102,7 @@ void Hub::read_from(Peer& peer) {
   peer.silence.end();
   peer.received.append(bytes, static_cast<size_t>(n));
   try {
-    while (const auto frame = take_frame(peer.received)) handle(peer, *frame);
+    while (const auto frame = take_frame(peer.received, most_bytes_)) handle(peer, *frame);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {  // not our protocol

@@ -20,7 +20,7 @@ namespace tessera::control {
 class Hub {
  public:
   Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
-      double heartbeat_timeout_s = kHeartbeatTimeout);
+      double heartbeat_timeout_s = kHeartbeatTimeout, size_t most_bytes = kMostProven);
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
@@ -67,6 +67,7 @@ class Hub {
   const std::string secret_;
   const double timeout_s_;
   const double heartbeat_timeout_s_;
+  const size_t most_bytes_;  // of a frame
   const Clock::time_point deadline_;
   WaitingRoom room_{true};
   Heart heart_;

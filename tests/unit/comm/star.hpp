@@ -14,11 +14,13 @@
 namespace tessera::test {
 
 struct Star {
-  explicit Star(int size, double timeout_s = 20, double heartbeat_timeout_s = 20) {
+  explicit Star(int size, double timeout_s = 20, double heartbeat_timeout_s = 20,
+                size_t most_bytes = control::kMostProven)
+      : most_bytes(most_bytes) {
     control::Socket listener = control::listen_at("127.0.0.1", 0);
     port = control::port_of(listener);
     hub = std::make_unique<control::Hub>(std::move(listener), size, "job 1", "secret", timeout_s,
-                                         heartbeat_timeout_s);
+                                         heartbeat_timeout_s, most_bytes);
   }
   Whereabouts place(const std::string& secret = "secret") const {
     return {[=, this] { return std::vector<Rendezvous>{{"127.0.0.1", port, secret}}; }};
@@ -28,8 +30,9 @@ struct Star {
                                                const std::string& job = "job 1") const {
     return std::make_unique<control::ControlClient>(
         place(secret), control::ControlClient::Identity{rank, size, job}, 20,
-        std::make_shared<AbortSignal>());
+        std::make_shared<AbortSignal>(), most_bytes);
   }
+  const size_t most_bytes;
   int port = 0;
   std::unique_ptr<control::Hub> hub;
 };
