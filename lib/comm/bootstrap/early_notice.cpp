@@ -74,8 +74,9 @@ class PassingType final : public std::type_info {
 
 }  // namespace
 
-extern const PassingType type_of_passing __asm__("_ZTIN7tessera12early_notice7PassingE");
-const PassingType type_of_passing;
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the ABI's name for typeid(early_notice::Passing).
+extern "C" const PassingType _ZTIN7tessera12early_notice7PassingE;
+const PassingType _ZTIN7tessera12early_notice7PassingE;
 
 void run_with_early_notice(const std::function<void()>& fn, const About& about) {
   const Watch watch(about);
