@@ -62,6 +62,7 @@ int64_t Trainer::fit(const BatchSource& source,
     const std::vector<MicroBatch> micro_batches = source();
     if (micro_batches.empty()) {
       clock_.drop_step();
+      strategy_.end_of_data(Strategy::Pass::kTraining, steps_);
       break;
     }
     auto next = std::make_unique<Pending>();
@@ -132,8 +133,7 @@ const StepReport& Trainer::finish_step() {
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   const int64_t most =
       scaler_.enabled() ? options_.max_overflow_steps : options_.max_nonfinite_steps;
-  diverged_ = report.skipped &&
-              (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
+  diverged_ = report.skipped && (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
   return report;
 }
 
@@ -203,6 +203,7 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
   const double begin = now_s();
   EvalReport report;
   double loss_sum = 0;
+  int64_t batches = 0;
   for (auto micro_batches = source(); !micro_batches.empty(); micro_batches = source()) {
     const StepResult result = strategy_.evaluate(to_device(micro_batches, options_.device));
     std::vector<at::Tensor> scalars{result.loss, result.target_count};
@@ -213,7 +214,9 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
     report.counters.resize(values.size() - 2);
     for (size_t i = 2; i < values.size(); ++i) report.counters[i - 2] += values[i];
     for (const auto& micro_batch : micro_batches) report.samples += micro_batch.sample_count;
+    ++batches;
   }
+  strategy_.end_of_data(Strategy::Pass::kEvaluation, batches);
   report.loss = report.target_count > 0 ? loss_sum / report.target_count : 0;
   report.time_s = now_s() - begin;
   return report;
