@@ -24,8 +24,6 @@ size_t size_of(const std::string& text) {
   return header + std::stoull(text.substr(0, header));
 }
 
-std::string place_text(const Rendezvous& place) { return concat(place.host, ":", place.port); }
-
 }  // namespace
 
 ControlClient::ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
@@ -53,7 +51,7 @@ void ControlClient::find_hub(const Whereabouts& rank_0, const Identity& identity
   std::string where = rank_0.unknown, why = "rank 0 has not said where it listens";
   while (true) {
     for (const Rendezvous& place : rank_0.places()) {
-      where = place_text(place);
+      where = place_text(place.host, place.port);
       socket_ = try_connect(place.host, place.port, std::min(timeout_s, kConnectTimeout), why);
       if (!socket_.open()) continue;
       const Answer answer = introduce(place, identity, rank_0.certain, why);
