@@ -30,7 +30,7 @@ def frame(kind, payload):
     return bytes([kind]) + struct.pack("<I", len(payload)) + payload
 
 
-FORGED = frame(1, pack(b"tessera 3", b"", b"0" * 64, b"1", b"2", b"evil\x1b[31m", b"random"))
+FORGED = frame(1, pack(b"tessera 4", b"", b"0" * 64, b"1", b"2", b"evil\x1b[31m", b"random", b"", b""))
 KINDS = [b"GET / HTTP/1.1\r\n\r\n" + b"x" * 5000, FORGED, frame(1, b"\xff" * 4000), b"\x01\xff\xff\xff\x0f", b"\x01", b""]
 
 

@@ -54,13 +54,16 @@ class ProcessBootstrap final : public Bootstrap {
     if (launch_.world_size == 1) return;
     const double timeout_s = rendezvous_timeout_s();
     const double heartbeat_timeout_s = control::heartbeat_timeout_s();
+    const Kin kin = launch.meeting == Meeting::kAddress ? kin_of_process(host_identity()) : Kin{};
     MeetingPlace place = arrange_meeting(launch, rendezvous_over_mpi(launch_), timeout_s);
     if (place.listener) {
       hub_ = std::make_unique<Hub>(std::move(*place.listener), size(), launch.job,
-                                   std::move(place.secret), timeout_s, heartbeat_timeout_s);
+                                   std::move(place.secret), timeout_s, heartbeat_timeout_s,
+                                   control::kMostProven, kin);
     }
     client_ = std::make_unique<ControlClient>(
-        place.rank_0, ControlClient::Identity{rank(), size(), launch.job}, timeout_s + 5, signal_);
+        place.rank_0, ControlClient::Identity{rank(), size(), launch.job, kin}, timeout_s + 5,
+        signal_);
     compare_ranks(launch);
   }
   ~ProcessBootstrap() override {

@@ -88,7 +88,8 @@ ControlClient::Answer ControlClient::introduce(const Rendezvous& place, const Id
   const std::string who = concat("rank ", identity.rank);
   const Hello hello{identity.job,  proof_of(said, place.secret, who),
                     identity.rank, identity.world_size,
-                    host_name(),   random};
+                    host_name(),   random,
+                    identity.kin};
   if (!send_frame(socket_, Kind::kHello, hello.pack())) return unheard(Reception::kClosed);
   const Received answer = receive_frame(socket_, timeout_s);
   if (answer.how != Reception::kFrame) return unheard(answer.how);

@@ -25,6 +25,7 @@ class ControlClient {
     int rank;
     int world_size;
     std::string job;  // see Launch
+    Kin kin{};
   };
   // Returns when every rank has arrived. Throws the hub's reason otherwise. most_bytes: of a frame,
   // the hub's too.

@@ -20,7 +20,7 @@ constexpr auto kRefusalGrace = std::chrono::seconds(2);
 }  // namespace
 
 Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
-         double heartbeat_timeout_s, size_t most_bytes)
+         double heartbeat_timeout_s, size_t most_bytes, Kin kin)
     : listener_(std::move(listener)),
       size_(world_size),
       job_(std::move(job)),
@@ -30,6 +30,7 @@ Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, d
       most_bytes_(most_bytes),
       deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(timeout_s))),
+      kin_(std::move(kin)),
       heart_(heartbeat_timeout_s),
       gone_(world_size, false),
       concluded_(world_size, false) {
@@ -80,6 +81,7 @@ void Hub::take_turn() {
                 [this](Caller&& caller, const Frame& frame) { greet(std::move(caller), frame); });
     refuse_if_due();
   }
+  answer_put_off();
   if (refused_at_) {
     told_ += room_.turn_away(listener_, Kind::kRefuse, refusal_);
   } else if (complete_) {
