@@ -133,7 +133,8 @@ const StepReport& Trainer::finish_step() {
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   const int64_t most =
       scaler_.enabled() ? options_.max_overflow_steps : options_.max_nonfinite_steps;
-  diverged_ = report.skipped && (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
+  diverged_ = report.skipped &&
+              (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
   return report;
 }
 
