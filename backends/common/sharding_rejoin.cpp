@@ -58,11 +58,9 @@ void ShardingStrategy::rejoin() {
   Communicator& everyone = mesh_ == nullptr ? *world_ : mesh_->world();
   // As in exchange_counts(): it must cancel.
   const auto number = static_cast<int64_t>(place >> 16);
-  at::Tensor sum =
-      at::tensor({int64_t{0}, int64_t{0}, int64_t{0},
-                  (everyone.rank() == 0 ? everyone.size() - 1 : -1) * number, int64_t{0}},
-                 at::kLong)
-          .to(everyone.device());
+  std::vector<int64_t> numbers(5 + data_ends({}).size(), 0);
+  numbers[3] = (everyone.rank() == 0 ? everyone.size() - 1 : -1) * number;
+  at::Tensor sum = at::tensor(numbers, at::kLong).to(everyone.device());
   try {
     everyone.all_reduce(sum).wait();
     check(sum[3].item<int64_t>() == 0, ErrorCode::kUnavailable, "ranks differ in what they sent");

@@ -113,10 +113,11 @@ void ShardingStrategy::check_packed_rows(const MicroBatch& micro_batch) const {
 
 // [Note: what ranks tell each other before a step]
 // One sum over the world: of targets, rows and positions, where one rank of each data coordinate
-// counts; and of two numbers that must cancel. All ranks must run equally many micro-batches: the
-// first contributes (n - 1) times a hash of how many, the others minus theirs. Ranks that share a
-// data coordinate must run the same ones: likewise, of their contents. The sums are modulo 2^64.
-void ShardingStrategy::exchange_counts() {
+// counts; of two numbers that must cancel; and of what sharding_data_end.cpp says. All ranks must
+// run equally many micro-batches: the first contributes (n - 1) times a hash of how many, the
+// others minus theirs. Ranks that share a data coordinate must run the same ones: likewise, of
+// their contents. The sums are modulo 2^64.
+void ShardingStrategy::exchange_counts(std::optional<int64_t> ended) {
   int64_t targets = 0, samples = 0, tokens = 0;
   for (const MicroBatch& batch : micro_batches_) {
     targets += batch.target_count;
@@ -127,28 +128,32 @@ void ShardingStrategy::exchange_counts() {
   auto weight = [](int rank, int ranks) { return int64_t{rank == 0 ? ranks - 1 : -1}; };
   const auto kind = static_cast<uint64_t>(micro_batches_.size()) * 2 + (with_gradients_ ? 1 : 0);
   const auto work = static_cast<int64_t>(block_seed(kind, 0) >> 16);
-  counts_ = at::tensor({counts * targets, counts * samples, counts * tokens,
-                        weight(world_->rank(), world_->size()) * work, int64_t{0}},
-                       at::kLong)
-                .to(data_.device(), /*non_blocking=*/true);
+  std::vector<int64_t> numbers{counts * targets, counts * samples, counts * tokens,
+                               weight(world_->rank(), world_->size()) * work, 0};
+  for (const int64_t number : data_ends(ended)) numbers.push_back(number);
+  counts_ = at::tensor(numbers, at::kLong).to(data_.device(), /*non_blocking=*/true);
   if (sharers_ > 1) {
     counts_[4].copy_(fingerprint(micro_batches_, data_.device()) * weight(sharer_, sharers_));
   }
   counts_work_ = world_->all_reduce(counts_);
   if (world_->size() == 1) return;
+  const bool at_once = ended || data_.device().is_cpu();
   {  // beside the step: the host reads it at the end without waiting for what runs then
     if (!beside_) beside_ = side_stream(data_.device());
     const StreamScope scope(*beside_);
     Work(counts_work_).wait();
-    agreement_.emplace(std::vector<at::Tensor>{counts_[3], counts_[4]});
+    std::vector<at::Tensor> looked_at;
+    for (int64_t i = 3; i < (at_once ? counts_.numel() : 5); ++i) looked_at.push_back(counts_[i]);
+    agreement_.emplace(looked_at);
   }
-  if (data_.device().is_cpu()) check_agreement();  // before ranks wait for each other in vain
+  if (at_once) check_agreement();  // before ranks wait for each other in vain
 }
 
 void ShardingStrategy::check_agreement() {
   counts_work_.wait();
   if (!agreement_) return;
   const std::vector<double> differences = agreement_->read();
+  if (differences.size() > 2) check_data_ends(std::span(differences).subspan(2));
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name(),
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates; "
         "this one was given ",

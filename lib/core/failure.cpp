@@ -60,16 +60,20 @@ bool is_out_of_memory(const std::exception& error) {
   return torch != nullptr && torch->msg().find("DefaultCPUAllocator") != std::string::npos;
 }
 
+Failure failure_of(const std::exception* error) {
+  if (error == nullptr) return {ErrorCode::kInternal, "an exception of unknown type"};
+  if (const auto* ours = dynamic_cast<const Error*>(error)) return {ours->code(), ours->what()};
+  return {is_out_of_memory(*error) ? ErrorCode::kResourceExhausted : ErrorCode::kInternal,
+          message_of(*error)};
+}
+
 Failure current_failure() {
   try {
     throw;
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
   } catch (const std::exception& error) {
-    return {is_out_of_memory(error) ? ErrorCode::kResourceExhausted : ErrorCode::kInternal,
-            message_of(error)};
+    return failure_of(&error);
   } catch (...) {
-    return {ErrorCode::kInternal, "an exception of unknown type"};
+    return failure_of(nullptr);
   }
 }
 

@@ -62,6 +62,7 @@ int64_t Trainer::fit(const BatchSource& source,
     const std::vector<MicroBatch> micro_batches = source();
     if (micro_batches.empty()) {
       clock_.drop_step();
+      strategy_.end_of_data(Strategy::Pass::kTraining, steps_);
       break;
     }
     auto next = std::make_unique<Pending>();
@@ -203,6 +204,7 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
   const double begin = now_s();
   EvalReport report;
   double loss_sum = 0;
+  int64_t batches = 0;
   for (auto micro_batches = source(); !micro_batches.empty(); micro_batches = source()) {
     const StepResult result = strategy_.evaluate(to_device(micro_batches, options_.device));
     std::vector<at::Tensor> scalars{result.loss, result.target_count};
@@ -213,7 +215,9 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
     report.counters.resize(values.size() - 2);
     for (size_t i = 2; i < values.size(); ++i) report.counters[i - 2] += values[i];
     for (const auto& micro_batch : micro_batches) report.samples += micro_batch.sample_count;
+    ++batches;
   }
+  strategy_.end_of_data(Strategy::Pass::kEvaluation, batches);
   report.loss = report.target_count > 0 ? loss_sum / report.target_count : 0;
   report.time_s = now_s() - begin;
   return report;

@@ -30,7 +30,7 @@ def frame(kind, payload):
     return bytes([kind]) + struct.pack("<I", len(payload)) + payload
 
 
-FORGED = frame(1, pack(b"tessera 3", b"", b"0" * 64, b"1", b"2", b"evil\x1b[31m", b"random"))
+FORGED = frame(1, pack(b"tessera 4", b"", b"0" * 64, b"1", b"2", b"evil\x1b[31m", b"random", b"", b""))
 KINDS = [b"GET / HTTP/1.1\r\n\r\n" + b"x" * 5000, FORGED, frame(1, b"\xff" * 4000), b"\x01\xff\xff\xff\x0f", b"\x01", b""]
 
 
@@ -90,12 +90,13 @@ def run(count):
         return took, resident_mib(ranks[0])
 
 
+# The shortest of a few starts: others use this host, too.
 quiet = [run(0) for _ in range(3)]
-took, mib = run(arguments.connections)
-# What a start takes without strangers is not the same each time on a host that others use; nor do they call without computing.
-slowest, largest = max(each[0] for each in quiet), max(each[1] for each in quiet)
-print(f"{arguments.connections} hostile connections: start {took:.2f} s instead of {slowest:.2f}, rank 0 {mib:.1f} MiB instead of {largest:.1f}")
-if took > 2 * slowest + 1:
+besieged = [run(arguments.connections) for _ in range(3)]
+took, base = min(each[0] for each in besieged), min(each[0] for each in quiet)
+mib, base_mib = max(each[1] for each in besieged), min(each[1] for each in quiet)
+print(f"{arguments.connections} hostile connections: start {took:.2f} s instead of {base:.2f}, rank 0 {mib:.1f} MiB instead of {base_mib:.1f}")
+if took > base + 1:
     fail("the start takes too long")
-if mib > largest + 16:
+if mib > base_mib + 16:
     fail("rank 0 takes too much memory")

@@ -149,14 +149,25 @@ void check_gelu(int64_t rows, int64_t n, at::ScalarType type) {
   }
 }
 
-// in_out: weight and gradient as transposed views.
-void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bool in_out = false) {
+// The same values, 16 bytes behind an address that is aligned to 256.
+at::Tensor shifted(const at::Tensor& x) {
+  const auto offset = 16 / static_cast<int64_t>(x.itemsize());
+  const at::Tensor room = at::empty({x.numel() + offset}, x.options());
+  return room.narrow(0, offset, x.numel()).view(x.sizes()).copy_(x);
+}
+
+// in_out: weight and gradient as transposed views. shift: operands are aligned to 16 bytes only.
+void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bool in_out = false,
+                  bool shift = false) {
   INFO("rows " << rows << " in " << in << " out " << out << " type " << at::toString(type)
-               << (in_out ? " stored [in, out]" : ""));
+               << (in_out ? " stored [in, out]" : "") << (shift ? " shifted" : ""));
+  const auto placed = [&](const at::Tensor& x) { return shift ? shifted(x) : x; };
   const auto draw = [&](at::IntArrayRef shape, double scale) {
-    return (at::randn(shape, kOnGpu) * scale).to(type);
+    return placed((at::randn(shape, kOnGpu) * scale).to(type));
   };
-  const auto stored = [&](const at::Tensor& x) { return in_out ? x.t().contiguous().t() : x; };
+  const auto stored = [&](const at::Tensor& x) {
+    return in_out ? placed(x.t().contiguous()).t() : placed(x);
+  };
   const at::Tensor x = draw({rows, in}, 1),
                    weight = stored(draw({out, in}, 1 / std::sqrt(double(in))));
   const at::Tensor bias = draw({out}, 1), residual = draw({rows, out}, 1),
@@ -246,6 +257,18 @@ TEST_CASE("gelu on the GPU") {
     check_gelu(3, 64, type);
     check_gelu(7, 24, type);
     check_gelu(3, 5, type);
+  }
+}
+
+TEST_CASE("linear layers on the GPU whose operands are aligned to 16 bytes and no more") {
+  TESSERA_NEEDS_GPUS(1);
+  at::manual_seed(37);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const bool in_out : {false, true}) {
+      check_linear(520, 1024, 3072, type, in_out, /*shift=*/true);
+      check_linear(1664, 64, 256, type, in_out, /*shift=*/true);
+      check_linear(40, 72, 24, type, in_out, /*shift=*/true);
+    }
   }
 }
 

@@ -57,6 +57,16 @@ void large_tensors_take_several_calls(Communicator& world) {
   }
 }
 
+// As int, 3 GiB are a negative number or none.
+void large_messages_are_counted() {
+  MPI_Status status{};
+  for (const MPI_Count bytes : {MPI_Count{5}, MPI_Count{3} << 30, MPI_Count{9} << 30}) {
+    mpi::check_mpi(MPI_Status_set_elements_x(&status, MPI_BYTE, bytes), "MPI_Status_set_elements");
+    require(mpi::received_bytes(status) == bytes, mpi::received_bytes(status), " bytes, not ",
+            bytes);
+  }
+}
+
 void messages_of_other_sizes_are_errors(Communicator& world) {
   for (const int64_t sent : {5, 20}) {
     const at::Tensor x = at::ones({sent});
@@ -76,6 +86,7 @@ int main() {
   using namespace tessera;
   return run_job({.transport = "mpi"}, [](Communicator& world, const LaunchInfo&, ControlChannel&) {
     test::large_tensors_take_several_calls(world);
+    test::large_messages_are_counted();
     test::messages_of_other_sizes_are_errors(world);
     world.barrier();
     if (world.rank() == 0) std::printf("large tensors and wrong sizes: as they should be\n");

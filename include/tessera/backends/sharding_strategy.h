@@ -63,6 +63,7 @@ class ShardingStrategy : public Strategy {
   void set_loss_scale(const at::Tensor& scale) override { loss_scale_ = scale; }
   StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
+  void end_of_data(Pass pass, int64_t done) override;
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
   bool continues_rows() const override;
@@ -138,8 +139,11 @@ class ShardingStrategy : public Strategy {
   at::Tensor forward_scores(const MicroBatchRun& run, const at::Tensor& hidden);
   void make_room();
   void check_packed_rows(const MicroBatch& micro_batch) const;
-  void exchange_counts();
+  // ended: this rank's data have, after so many steps or batches.
+  void exchange_counts(std::optional<int64_t> ended = {});
+  std::vector<int64_t> data_ends(std::optional<int64_t> ended) const;
   void check_agreement();
+  void check_data_ends(std::span<const double> ends);
   // Of sharding_rejoin.cpp: every call that is collective enters first.
   void enter();
   void begin_call(StepOrder::Call call);

@@ -82,6 +82,12 @@ class Strategy {
   // all ranks. Throws Error(kInvalidArgument) where no optimizer_step() has used the last gradient.
   virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches) = 0;
   virtual StepResult evaluate(std::span<const MicroBatch> micro_batches) = 0;
+  // What a rank calls instead of the next forward_backward() or evaluate() when it has no more
+  // data, after `done` of them; the Trainer does. Nothing happens where that is so on all ranks.
+  // Where it is not, all throw Error(kDataLoss), which names the ranks whose data have ended: those
+  // that go on from the call they make.
+  enum class Pass { kTraining, kEvaluation };
+  virtual void end_of_data(Pass, int64_t /*done*/) {}
 
   // The scores that the last block (a Head) gives for each micro-batch, or what select makes of
   // them at once; labels are not looked at. A rank gets those of its own micro-batches, also where

@@ -41,7 +41,8 @@ std::vector<TransportInfo> describe_transports(const LaunchInfo& launch);
 // TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait for all ranks; the error names the missing
 // ones. A process that ends without a word ends every communicator of the others with
 // Error(kUnavailable), and so does one that is silent for TESSERA_HEARTBEAT_TIMEOUT_S (45) because
-// it is stopped, swapped out or cut off; one that computes answers all the time.
+// it is stopped, swapped out or cut off; one that computes answers all the time. One that an
+// exception destroys before conclude() ends them too.
 class Bootstrap : public ControlChannel {
  public:
   virtual const LaunchInfo& launch() const = 0;

@@ -11,6 +11,8 @@ struct Failure {
   std::string message;  // without LibTorch's stack
 };
 
+// error: null for one that is no std::exception.
+Failure failure_of(const std::exception* error);
 // Of the exception that is being handled. Called in a handler only.
 Failure current_failure();
 

@@ -16,7 +16,7 @@
 namespace tessera {
 
 // The micro-batches of this rank's next optimizer step; empty at the end of the data. Every rank's
-// source ends at the same step.
+// source ends at the same step: else all throw Error(kDataLoss) with the ranks whose data ended.
 using BatchSource = std::function<std::vector<MicroBatch>()>;
 
 // Called with a step's number once it is issued, before its report: the place to save, to evaluate

@@ -1,7 +1,9 @@
 #include "tessera/comm/bootstrap.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 
@@ -52,16 +54,22 @@ class ProcessBootstrap final : public Bootstrap {
     if (launch_.world_size == 1) return;
     const double timeout_s = rendezvous_timeout_s();
     const double heartbeat_timeout_s = control::heartbeat_timeout_s();
+    const Kin kin = launch.meeting == Meeting::kAddress ? kin_of_process(host_identity()) : Kin{};
     MeetingPlace place = arrange_meeting(launch, rendezvous_over_mpi(launch_), timeout_s);
     if (place.listener) {
       hub_ = std::make_unique<Hub>(std::move(*place.listener), size(), launch.job,
-                                   std::move(place.secret), timeout_s, heartbeat_timeout_s);
+                                   std::move(place.secret), timeout_s, heartbeat_timeout_s,
+                                   control::kMostProven, kin);
     }
     client_ = std::make_unique<ControlClient>(
-        place.rank_0, ControlClient::Identity{rank(), size(), launch.job}, timeout_s + 5, signal_);
+        place.rank_0, ControlClient::Identity{rank(), size(), launch.job, kin}, timeout_s + 5,
+        signal_);
     compare_ranks(launch);
   }
   ~ProcessBootstrap() override {
+    if (!concluded_ && std::uncaught_exceptions() > exceptions_) {
+      abort(concat("rank ", rank(), " was ended by an exception"));
+    }
     const bool clean = !signal_->raised();
     client_.reset();
     hub_.reset();
@@ -98,6 +106,7 @@ class ProcessBootstrap final : public Bootstrap {
   }
 
   std::vector<std::string> conclude(const std::string& status) override {
+    concluded_ = true;
     if (!status.empty()) signal_->raise("this rank has failed");
     if (client_ == nullptr) return {status};
     return client_->conclude(status);
@@ -147,9 +156,11 @@ class ProcessBootstrap final : public Bootstrap {
     if (!launch.local_size_known) launch_.local_size = here(size());
   }
 
+  const int exceptions_ = std::uncaught_exceptions();
   LaunchInfo launch_;
   std::string problem_;  // why this job cannot start, the same on all ranks
   std::string address_;
+  std::atomic<bool> concluded_{false};
   const std::shared_ptr<AbortSignal> signal_ = std::make_shared<AbortSignal>();
   std::unique_ptr<Hub> hub_;
   std::unique_ptr<ControlClient> client_;

@@ -16,13 +16,21 @@ constexpr double kConnectTimeout = 5;  // of one attempt
 // A hub speaks first, and at once.
 constexpr double kAnswerTimeout = 5, kAnswerTimeoutOfMany = 1;
 
-std::string place_text(const Rendezvous& place) { return concat(place.host, ":", place.port); }
+constexpr size_t kItemHeader = 4;  // of each item of a list
+
+// Of a text that begins with the number of bytes behind the space.
+size_t size_of(const std::string& text) {
+  const size_t header = text.find(' ') + 1;
+  return header + std::stoull(text.substr(0, header));
+}
 
 }  // namespace
 
 ControlClient::ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
-                             std::shared_ptr<AbortSignal> signal)
-    : signal_(std::move(signal)) {
+                             std::shared_ptr<AbortSignal> signal, size_t most_bytes)
+    : ranks_(static_cast<size_t>(identity.world_size)),
+      most_bytes_(most_bytes),
+      signal_(std::move(signal)) {
   find_hub(rank_0, identity, timeout_s);
   thread_ = std::thread([this] { listen(); });
   try {
@@ -43,7 +51,7 @@ void ControlClient::find_hub(const Whereabouts& rank_0, const Identity& identity
   std::string where = rank_0.unknown, why = "rank 0 has not said where it listens";
   while (true) {
     for (const Rendezvous& place : rank_0.places()) {
-      where = place_text(place);
+      where = place_text(place.host, place.port);
       socket_ = try_connect(place.host, place.port, std::min(timeout_s, kConnectTimeout), why);
       if (!socket_.open()) continue;
       const Answer answer = introduce(place, identity, rank_0.certain, why);
@@ -80,7 +88,8 @@ ControlClient::Answer ControlClient::introduce(const Rendezvous& place, const Id
   const std::string who = concat("rank ", identity.rank);
   const Hello hello{identity.job,  proof_of(said, place.secret, who),
                     identity.rank, identity.world_size,
-                    host_name(),   random};
+                    host_name(),   random,
+                    identity.kin};
   if (!send_frame(socket_, Kind::kHello, hello.pack())) return unheard(Reception::kClosed);
   const Received answer = receive_frame(socket_, timeout_s);
   if (answer.how != Reception::kFrame) return unheard(answer.how);
@@ -135,7 +144,7 @@ bool ControlClient::hear() {
   if (n <= 0) return false;
   silence_.end();
   received_.append(bytes, static_cast<size_t>(n));
-  while (auto frame = take_frame(received_)) handle(std::move(*frame));
+  while (auto frame = take_frame(received_, most_bytes_)) handle(std::move(*frame));
   return true;
 }
 
@@ -177,6 +186,9 @@ void ControlClient::end(const std::string& reason) {
 }
 
 void ControlClient::send(Kind kind, const std::string& payload) {
+  check(payload.size() <= most_bytes_, ErrorCode::kInvalidArgument,
+        "control channel: ", payload.size(), " bytes are too many to say at once; ", most_bytes_,
+        " is the most");
   std::lock_guard lock(send_mutex_);
   if (send_frame(socket_, kind, payload)) return;
   signal_->raise("rank 0, which holds the job together, has died");
@@ -195,10 +207,25 @@ std::string ControlClient::await(Slot arrived, bool even_when_aborted) {
   fail(ErrorCode::kUnavailable, "control channel: the connection to rank 0 is closed");
 }
 
+// In rounds: no frame may be too large, and the answer's has a piece of every rank. The first
+// pieces say how much each rank has.
 std::vector<std::string> ControlClient::exchange(const std::string& bytes) {
   signal_->throw_if_raised();
-  send(Kind::kExchange, bytes);
-  return unpack(await([&] { return std::exchange(exchanged_, std::nullopt); }, false));
+  const std::string mine = std::to_string(bytes.size()) + ' ' + bytes;
+  const size_t piece = std::max<size_t>(most_bytes_ / ranks_, 64) - kItemHeader;
+  std::vector<std::string> all(ranks_);
+  size_t most = mine.size();
+  for (size_t sent = 0; sent < most; sent += piece) {
+    send(Kind::kExchange, sent < mine.size() ? mine.substr(sent, piece) : "");
+    const std::vector<std::string> pieces =
+        unpack(await([&] { return std::exchange(exchanged_, std::nullopt); }, false));
+    for (size_t r = 0; r < ranks_; ++r) {
+      all[r] += pieces.at(r);
+      if (sent == 0) most = std::max(most, size_of(all[r]));
+    }
+  }
+  for (std::string& text : all) text.erase(0, text.find(' ') + 1);
+  return all;
 }
 
 std::vector<std::string> ControlClient::conclude(const std::string& status) {

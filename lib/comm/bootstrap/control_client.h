@@ -25,14 +25,17 @@ class ControlClient {
     int rank;
     int world_size;
     std::string job;  // see Launch
+    Kin kin{};
   };
-  // Returns when every rank has arrived. Throws the hub's reason otherwise.
+  // Returns when every rank has arrived. Throws the hub's reason otherwise. most_bytes: of a frame,
+  // the hub's too.
   ControlClient(const Whereabouts& rank_0, const Identity& identity, double timeout_s,
-                std::shared_ptr<AbortSignal> signal);
+                std::shared_ptr<AbortSignal> signal, size_t most_bytes = kMostProven);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
 
+  // Of any length.
   std::vector<std::string> exchange(const std::string& bytes);
   std::vector<std::string> conclude(const std::string& status);
   void abort(const std::string& reason);
@@ -56,11 +59,14 @@ class ControlClient {
   void beat();
   void end(const std::string& reason);
   void close();
+  // Throws Error(kInvalidArgument) for what no frame holds.
   void send(Kind kind, const std::string& payload);
   // Waits for what the listening thread puts into the slot.
   template <typename Slot>
   std::string await(Slot arrived, bool even_when_aborted);
 
+  const size_t ranks_;
+  const size_t most_bytes_;
   Socket socket_;
   const std::shared_ptr<AbortSignal> signal_;
   std::string hub_host_;

@@ -20,15 +20,17 @@ constexpr auto kRefusalGrace = std::chrono::seconds(2);
 }  // namespace
 
 Hub::Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
-         double heartbeat_timeout_s)
+         double heartbeat_timeout_s, size_t most_bytes, Kin kin)
     : listener_(std::move(listener)),
       size_(world_size),
       job_(std::move(job)),
       secret_(std::move(secret)),
       timeout_s_(timeout_s),
       heartbeat_timeout_s_(heartbeat_timeout_s),
+      most_bytes_(most_bytes),
       deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(timeout_s))),
+      kin_(std::move(kin)),
       heart_(heartbeat_timeout_s),
       gone_(world_size, false),
       concluded_(world_size, false) {
@@ -79,6 +81,7 @@ void Hub::take_turn() {
                 [this](Caller&& caller, const Frame& frame) { greet(std::move(caller), frame); });
     refuse_if_due();
   }
+  answer_put_off();
   if (refused_at_) {
     told_ += room_.turn_away(listener_, Kind::kRefuse, refusal_);
   } else if (complete_) {
@@ -101,7 +104,7 @@ void Hub::read_from(Peer& peer) {
   peer.silence.end();
   peer.received.append(bytes, static_cast<size_t>(n));
   try {
-    while (const auto frame = take_frame(peer.received)) handle(peer, *frame);
+    while (const auto frame = take_frame(peer.received, most_bytes_)) handle(peer, *frame);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {  // not our protocol

@@ -20,7 +20,8 @@ namespace tessera::control {
 class Hub {
  public:
   Hub(Socket listener, int world_size, std::string job, std::string secret, double timeout_s,
-      double heartbeat_timeout_s = kHeartbeatTimeout);
+      double heartbeat_timeout_s = kHeartbeatTimeout, size_t most_bytes = kMostProven,
+      Kin kin = {});
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
@@ -43,6 +44,10 @@ class Hub {
   // Of callers, in hub_greeting.cpp:
   void greet(Caller&& caller, const Frame& frame);
   void admit(Caller&& caller, const Hello& hello);
+  void meet(Caller&& caller, const Hello& hello);
+  void put_off(Caller&& caller, const Hello& hello);
+  void answer_put_off();
+  bool is_taken(int rank) const;
   void welcome_all();
   void refuse_if_due();
   void refuse_all(const std::string& reason);
@@ -67,10 +72,19 @@ class Hub {
   const std::string secret_;
   const double timeout_s_;
   const double heartbeat_timeout_s_;
+  const size_t most_bytes_;  // of a frame
   const Clock::time_point deadline_;
+  const Kin kin_;
   WaitingRoom room_{true};
   Heart heart_;
   std::vector<Peer> peers_;
+  // Perhaps of another job: a rank that was started with rank 0 comes first.
+  struct PutOff {
+    Caller caller;
+    Hello hello;
+    Clock::time_point until;
+  };
+  std::vector<PutOff> put_off_;
   bool complete_ = false;  // everyone was welcomed
   int turned_away_ = 0;    // callers with another secret
   std::string last_turned_away_;

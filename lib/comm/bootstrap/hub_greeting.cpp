@@ -10,6 +10,12 @@
 namespace tessera::control {
 namespace {
 
+// For the ranks that were started with rank 0; less than a caller waits for an answer.
+constexpr auto kGiveWay = std::chrono::seconds(2);
+constexpr const char* kAnotherJob =
+    "another job gathers there, started elsewhere or by another command; choose another "
+    "MASTER_PORT";
+
 std::optional<Hello> read_hello(const Frame& frame) {
   try {
     return Hello::unpack(frame.payload);
@@ -50,6 +56,13 @@ void Hub::greet(Caller&& caller, const Frame& frame) {
                        " differs from rank 0's; give all ranks the same TESSERA_JOB_SECRET or "
                        "TESSERA_JOB_SECRET_FILE"));
   }
+  if (hello.kin.strange_to(kin_)) return put_off(std::move(caller), hello);
+  meet(std::move(caller), hello);
+}
+
+// A process that knows the secret.
+void Hub::meet(Caller&& caller, const Hello& hello) {
+  const std::string who = concat("rank ", hello.rank);
   if (hello.world_size != size_ || hello.rank < 0 || hello.rank >= size_) {
     refuse_all(concat(who, " on host ", hello.host, " was started with world size ",
                       hello.world_size, ", rank 0 with ", size_));
@@ -63,6 +76,41 @@ void Hub::greet(Caller&& caller, const Frame& frame) {
   if (!refused_at_) return admit(std::move(caller), hello);
   tell(caller.socket, Kind::kRefuse, refusal_);
   ++told_;
+}
+
+bool Hub::is_taken(int rank) const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [rank](const Peer& peer) { return peer.rank == rank; });
+}
+
+// [Note: two jobs at one port]
+// Ranks that are started by hand without a secret have nothing that tells two jobs apart that race
+// for one port. Session, folder and command line mostly do, but may differ within a job, too. So
+// who differs from rank 0 in them waits for a moment, and gives way to who does not.
+void Hub::put_off(Caller&& caller, const Hello& hello) {
+  const bool waits = std::any_of(put_off_.begin(), put_off_.end(), [&](const PutOff& other) {
+    return other.hello.rank == hello.rank;
+  });
+  if (waits || is_taken(hello.rank) || hello.world_size != size_) {
+    return tell(caller.socket, Kind::kElsewhere, kAnotherJob);
+  }
+  put_off_.push_back({std::move(caller), hello, Clock::now() + kGiveWay});
+}
+
+void Hub::answer_put_off() {
+  std::vector<PutOff> waiting = std::exchange(put_off_, {});
+  for (PutOff& each : waiting) {
+    if (refused_at_) {
+      tell(each.caller.socket, Kind::kRefuse, refusal_);
+      ++told_;
+    } else if (complete_ || is_taken(each.hello.rank)) {
+      tell(each.caller.socket, Kind::kElsewhere, kAnotherJob);
+    } else if (Clock::now() < each.until) {
+      put_off_.push_back(std::move(each));
+    } else {
+      meet(std::move(each.caller), each.hello);
+    }
+  }
 }
 
 void Hub::admit(Caller&& caller, const Hello& hello) {
@@ -86,9 +134,7 @@ void Hub::welcome_all() {
 std::vector<int> Hub::missing() const {
   std::vector<int> ranks;
   for (int r = 0; r < size_; ++r) {
-    const bool here =
-        std::any_of(peers_.begin(), peers_.end(), [r](const Peer& peer) { return peer.rank == r; });
-    if (!here) ranks.push_back(r);
+    if (!is_taken(r)) ranks.push_back(r);
   }
   return ranks;
 }

@@ -117,7 +117,8 @@ class Arrangement {
       return;
     }
     place_.rank_0.certain = false;
-    place_.rank_0.unknown = concat("torchrun's store at ", launch_.host, ":", launch_.port);
+    place_.rank_0.unknown =
+        concat("torchrun's store at ", control::place_text(launch_.host, launch_.port));
     place_.rank_0.places = [store, key, own = secret_] {
       std::vector<Rendezvous> places;
       if (const auto word = store->get(key, 1.0)) {

@@ -7,7 +7,9 @@
 #include <exception>
 #include <fstream>
 #include <map>
+#include <optional>
 
+#include "lib/comm/bootstrap/early_notice.h"
 #include "lib/comm/bootstrap/wire.h"
 #include "tessera/comm/checked.h"
 #include "tessera/comm/launch.h"
@@ -22,6 +24,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* kNoAnswer = "did not answer: dead or stuck";
+constexpr size_t kMostMessage = 64 << 10;  // bytes of an error that the others are told
 
 // How a rank ended; as a status of Bootstrap::conclude a list {code, message}, empty when it ended
 // well.
@@ -31,7 +34,8 @@ struct Ending {
   std::string message;
 
   std::string pack() const {
-    return code == 0 ? "" : control::pack({std::to_string(code), kind, message});
+    if (code == 0) return "";
+    return control::pack({std::to_string(code), kind, message.substr(0, kMostMessage)});
   }
   static Ending unpack(const std::string& status) {
     if (status.empty()) return {};
@@ -45,9 +49,19 @@ Ending ending_of(ErrorCode code, const std::string& message) {
   return {exit_code(code), error_code_name(code), message};
 }
 
+// error: null for one of unknown type.
+Ending ending_of(const std::exception* error) {
+  const Failure failure = failure_of(error);
+  return ending_of(failure.code, failure.message);
+}
+
 Ending current_exception_ending() {
   const Failure failure = current_failure();
   return ending_of(failure.code, failure.message);
+}
+
+std::string failure_reason(int rank, const Ending& ending) {
+  return concat("rank ", rank, " failed: ", ending.message.substr(0, kMostMessage));
 }
 
 // The exit code of the root cause: errors of peers count only when there is no other.
@@ -169,7 +183,15 @@ int run_threads(int ranks, const JobFunction& fn) {
       try {
         const auto talk = world.split(0, rank);
         CommunicatorChannel control(*talk);
-        fn(world, LaunchInfo{"threads", rank, ranks, rank, ranks}, control);
+        run_with_early_notice(
+            [&] {
+              fn(world, LaunchInfo{"threads", rank, ranks, rank, ranks}, control);
+            },
+            [&](const std::exception* error) {
+              return [&world, reason = failure_reason(rank, ending_of(error))] {
+                world.abort(reason);
+              };
+            });
       } catch (...) {
         endings[rank] = current_exception_ending();
         throw;
@@ -202,25 +224,12 @@ void warn_about_one_core(const Communicator& world) {
       "mpirun --bind-to none (or numa): for one or two ranks it binds each to a core");
 }
 
-int run_process(const JobOptions& options, const JobFunction& fn) {
-  const auto bootstrap = make_bootstrap();
-  if (bootstrap->size() > 1) set_log_rank(bootstrap->rank());
-  Ending mine;
-  std::unique_ptr<Communicator> world;
-  try {
-    world = bootstrap->connect(options.transport);
-    warn_about_one_core(*world);
-    share_cores(bootstrap->launch().local_size);
-    if (world->rank() == 0) warn_about_threads(bootstrap->launch().local_size);
-    if (options.debug_collectives) world = check_collectives(std::move(world));
-    fn(*world, bootstrap->launch(), *bootstrap);
-  } catch (...) {
-    mine = current_exception_ending();
-    bootstrap->abort(concat("rank ", bootstrap->rank(), " failed: ", mine.message));
-  }
+// Tells the others how this rank ended and hears of them; whoever is to report does. The exit code.
+int conclude(Bootstrap& bootstrap, const Ending& mine) {
+  if (mine.code != 0) bootstrap.abort(failure_reason(bootstrap.rank(), mine));
   std::vector<Ending> endings;
   try {
-    for (const std::string& status : bootstrap->conclude(mine.pack())) {
+    for (const std::string& status : bootstrap.conclude(mine.pack())) {
       endings.push_back(Ending::unpack(status));
     }
   } catch (const Error& error) {  // rank 0 is gone: nobody else can tell
@@ -231,10 +240,36 @@ int run_process(const JobOptions& options, const JobFunction& fn) {
   const auto reporter = std::find_if(endings.begin(), endings.end(), [](const Ending& ending) {
     return ending.message != kNoAnswer;
   });
-  if (reporter - endings.begin() == bootstrap->rank()) log_endings(endings);
+  if (reporter - endings.begin() == bootstrap.rank()) log_endings(endings);
   if (mine.code != 0 && mine.code == root_cause(endings)) leave_for_agent(mine);
-  world.reset();  // after the report: closing what was aborted may take its time
   return root_cause(endings);
+}
+
+int run_process(const JobOptions& options, const JobFunction& fn) {
+  const auto bootstrap = make_bootstrap();
+  if (bootstrap->size() > 1) set_log_rank(bootstrap->rank());
+  std::unique_ptr<Communicator> world;
+  std::optional<int> code;  // once all are told how this rank ends
+  try {
+    run_with_early_notice(
+        [&] {
+          world = bootstrap->connect(options.transport);
+          warn_about_one_core(*world);
+          share_cores(bootstrap->launch().local_size);
+          if (world->rank() == 0) warn_about_threads(bootstrap->launch().local_size);
+          if (options.debug_collectives) world = check_collectives(std::move(world));
+          fn(*world, bootstrap->launch(), *bootstrap);
+        },
+        // Unwinding may take minutes: a checkpoint is written to its end.
+        [&](const std::exception* error) {
+          return [&, mine = ending_of(error)] { code = conclude(*bootstrap, mine); };
+        });
+    code = conclude(*bootstrap, {});
+  } catch (...) {
+    if (!code) code = conclude(*bootstrap, current_exception_ending());
+  }
+  world.reset();  // after the report: closing what was aborted may take its time
+  return *code;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "tessera/core/error.h"
 
@@ -41,10 +42,6 @@ Addresses resolve(const std::string& host, int port) {
   }
 }
 
-std::string place(const std::string& host, int port) {
-  return concat(host.empty() ? "every interface" : host, ":", port);
-}
-
 // Connects within the time; an error number otherwise.
 int connect_within(int fd, const addrinfo& address, double timeout_s) {
   const int flags = fcntl(fd, F_GETFL);
@@ -66,7 +63,24 @@ void set_option(const Socket& socket, int level, int option, int value) {
   setsockopt(socket.fd(), level, option, &value, sizeof value);
 }
 
+// Of every interface IPv6 first: a listener there takes callers over IPv4, too.
+std::vector<const addrinfo*> listening_order(const addrinfo* first, bool every_interface) {
+  std::vector<const addrinfo*> order;
+  for (const addrinfo* a = first; a != nullptr; a = a->ai_next) order.push_back(a);
+  if (every_interface) {
+    std::ranges::stable_partition(order,
+                                  [](const addrinfo* a) { return a->ai_family == AF_INET6; });
+  }
+  return order;
+}
+
 }  // namespace
+
+std::string place_text(const std::string& host, int port) {
+  if (host.empty()) return concat("every interface:", port);
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return concat(ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
+}
 
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -84,18 +98,20 @@ void Socket::shut_down() {
 std::optional<Socket> try_listen(const std::string& host, int port) {
   const Addresses addresses = resolve(host, port);
   int error = 0;
-  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+  for (const addrinfo* a : listening_order(addresses.get(), host.empty())) {
     Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
     if (!socket.open()) continue;
     set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (a->ai_family == AF_INET6)
+      set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, host.empty() ? 0 : 1);
     if (bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket.fd(), SOMAXCONN) == 0) {
       return socket;
     }
     error = errno;
   }
   if (error == EADDRINUSE) return std::nullopt;
-  fail(ErrorCode::kInvalidArgument, "control channel: rank 0 cannot listen at ", place(host, port),
-       ": ", std::strerror(error),
+  fail(ErrorCode::kInvalidArgument, "control channel: rank 0 cannot listen at ",
+       place_text(host, port), ": ", std::strerror(error),
        error == EADDRNOTAVAIL
            ? "; that is no address of this host: set MASTER_ADDR to one, or name "
              "the one to listen at in TESSERA_HOST_ADDRESS"
@@ -105,7 +121,7 @@ std::optional<Socket> try_listen(const std::string& host, int port) {
 Socket listen_at(const std::string& host, int port) {
   auto socket = try_listen(host, port);
   check(socket.has_value(), ErrorCode::kInvalidArgument,
-        "control channel: rank 0 cannot listen at ", place(host, port), ": ",
+        "control channel: rank 0 cannot listen at ", place_text(host, port), ": ",
         std::strerror(EADDRINUSE),
         "; another job or program has this port: choose another MASTER_PORT");
   return std::move(*socket);
@@ -142,7 +158,7 @@ Socket connect_to(const std::string& host, int port, double timeout_s, const std
     Socket socket = try_connect(host, port, std::min(timeout_s, 5.0), why);
     if (socket.open()) return socket;
     check(Clock::now() < deadline, ErrorCode::kUnavailable, whom, " did not answer at ",
-          place(host, port), " within ", timeout_s, " s (", why,
+          place_text(host, port), " within ", timeout_s, " s (", why,
           "); is it running, and can the hosts reach each other there? TESSERA_HOST_ADDRESS names "
           "another address");
     ::poll(nullptr, 0, 20);  // it may not listen yet

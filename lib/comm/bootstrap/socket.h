@@ -25,6 +25,9 @@ class Socket {
   int fd_ = -1;
 };
 
+// For messages: "host:port", "[::1]:port".
+std::string place_text(const std::string& host, int port);
+
 // Listens at host:port (port 0: any free one; host "": every interface). An empty result when the
 // port is taken; Error(kInvalidArgument) naming address and reason when the host is not ours.
 std::optional<Socket> try_listen(const std::string& host, int port);

@@ -14,7 +14,7 @@
 namespace tessera::control {
 namespace {
 
-constexpr const char* kProtocol = "tessera 3";
+constexpr const char* kProtocol = "tessera 4";
 constexpr size_t kHeader = 5;
 
 std::string pack_length(size_t size) {
@@ -119,16 +119,16 @@ std::vector<std::string> unpack(const std::string& bytes) {
 }
 
 std::string Hello::pack() const {
-  return control::pack(
-      {kProtocol, job, proof, std::to_string(rank), std::to_string(world_size), host, random});
+  return control::pack({kProtocol, job, proof, std::to_string(rank), std::to_string(world_size),
+                        host, random, kin.host, kin.start});
 }
 
 Hello Hello::unpack(const std::string& bytes) {
   const std::vector<std::string> parts = control::unpack(bytes);
-  check(parts.size() == 7 && parts[0] == kProtocol, ErrorCode::kUnavailable,
+  check(parts.size() == 9 && parts[0] == kProtocol, ErrorCode::kUnavailable,
         "control channel: not a hello of this version");
   return {parts[1], parts[2], number_of<int>(parts[3]), number_of<int>(parts[4]),
-          parts[5], parts[6]};
+          parts[5], parts[6], {parts[7], parts[8]}};
 }
 
 std::string Admission::pack() const {

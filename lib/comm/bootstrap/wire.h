@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/comm/bootstrap/kin.h"
 #include "lib/comm/bootstrap/socket.h"
 
 namespace tessera::control {
@@ -56,6 +57,7 @@ struct Hello {
   int rank = 0;
   int world_size = 0;
   std::string host, random;
+  Kin kin{};
 
   std::string pack() const;
   // Throws Error(kUnavailable) when it is none.

@@ -5,6 +5,7 @@
 
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/reduce_kernels.h"
+#include "lib/core/turn.h"
 #include "tessera/comm/control_channel.h"
 
 namespace tessera::local {
@@ -186,6 +187,7 @@ void Meeting::finish(const std::optional<Error>& error) {
 void Meeting::fail(const Error& error) { finish(Error(error.code(), name_ + ": " + error.what())); }
 
 void Meeting::wait(int participant) {
+  const TurnGivenUp given_up;  // who is missing may want it
   std::unique_lock lock(mutex_);
   const auto timeout = collective_timeout();
   if (!changed_.wait_for(lock, timeout, [&] { return state_ != State::kGathering; })) {

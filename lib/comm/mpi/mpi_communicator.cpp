@@ -62,7 +62,7 @@ MpiCommunicator::~MpiCommunicator() {
   // Freeing waits for operations that will never end once a rank has failed.
   if (job_->signal->raised() || std::uncaught_exceptions() > 0) return;
   std::lock_guard lock(runtime_.mutex());
-  MPI_Comm_free(&comm_);
+  if (!is_finalised()) MPI_Comm_free(&comm_);
 }
 
 template <typename Fn>

@@ -14,8 +14,9 @@ class MpiCommunicator final : public CommunicatorBase {
   struct Job {
     std::shared_ptr<AbortSignal> signal;
     std::function<void(const std::string&)> abort;
-    // Elements given to one MPI call, whose counts are int; larger tensors take several calls.
-    int64_t most_elements = int64_t{1} << 30;
+    // Elements given to one MPI call, at most 1 GiB: counts are int, and inside of some MPIs bytes
+    // are. Larger tensors take several calls.
+    int64_t most_elements = int64_t{1} << 27;
   };
 
   // Takes over comm, which is freed at the end.

@@ -87,30 +87,70 @@ MPI_Datatype mpi_type(at::ScalarType dtype) {
   }
 }
 
-Runtime& Runtime::instance() {
+bool is_initialised() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool is_finalised() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+int64_t received_bytes(const MPI_Status& status) {
+  MPI_Count bytes = 0;
+  MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  return bytes;
+}
+
+Runtime& Runtime::only() {
   static Runtime* runtime = new Runtime;  // never destroyed: MPI's own end decides when it is over
   return *runtime;
 }
 
-Runtime::Runtime() {
-  int initialized = 0;
-  int provided = 0;
-  MPI_Initialized(&initialized);
-  if (initialized == 0) {
+Runtime& Runtime::instance() {
+  only().open();
+  return only();
+}
+
+std::string Runtime::unusable_because() {
+  if (is_finalised()) {
+    return "MPI was finalised in this process and cannot be started again; make all jobs before "
+           "MPI_Finalize, and initialise MPI before the first of several";
+  }
+  int level = MPI_THREAD_SERIALIZED;
+  if (is_initialised()) MPI_Query_thread(&level);
+  if (level >= MPI_THREAD_SERIALIZED) return "";
+  return concat("MPI was initialised with thread level ", level,
+                ", but tessera calls it from a thread of its own; use MPI_Init_thread() with "
+                "MPI_THREAD_SERIALIZED (",
+                MPI_THREAD_SERIALIZED, ") instead of MPI_Init(), or leave it to tessera");
+}
+
+void Runtime::open() {
+  if (running_) return;
+  std::lock_guard lock(mutex_);
+  const auto require_usable = [] {
+    const std::string reason = unusable_because();
+    check(reason.empty(), ErrorCode::kInvalidArgument, reason);
+  };
+  require_usable();
+  if (!is_initialised()) {
+    int provided = 0;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init");
-  } else {
-    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+    initialised_here_ = true;
+    require_usable();
   }
-  check(provided >= MPI_THREAD_SERIALIZED, ErrorCode::kInvalidArgument, "MPI gives thread level ",
-        provided, ", tessera needs MPI_THREAD_SERIALIZED (", MPI_THREAD_SERIALIZED,
-        "); initialise MPI with it");
-  for (const at::ScalarType dtype : kTypes) {
-    for (const ReduceOp op : kReductions) {
-      MPI_Op own = MPI_OP_NULL;
-      check_mpi(MPI_Op_create(pair_function(dtype, op), /*commute=*/1, &own), "MPI_Op_create");
-      own_reductions_.push_back(own);
-    }
+  for (size_t i = own_reductions_.size(); i < kTypes.size() * kReductions.size(); ++i) {
+    const auto function =
+        pair_function(kTypes[i / kReductions.size()], kReductions[i % kReductions.size()]);
+    MPI_Op own = MPI_OP_NULL;
+    check_mpi(MPI_Op_create(function, /*commute=*/1, &own), "MPI_Op_create");
+    own_reductions_.push_back(own);
   }
+  running_ = true;
   driver_ = std::thread([this] { drive(); });
 }
 
@@ -141,11 +181,7 @@ bool Runtime::test(Operation& operation) {
   if (flag == 0) return false;
   if (operation.error.empty() && operation.expected_bytes >= 0) {
     int64_t received = 0;
-    for (const MPI_Status& each : statuses) {
-      int bytes = 0;
-      MPI_Get_count(&each, MPI_BYTE, &bytes);
-      received += bytes;
-    }
+    for (const MPI_Status& each : statuses) received += received_bytes(each);
     if (received != operation.expected_bytes) {
       operation.error = concat("recv: ", received, " bytes arrived, expected ",
                                operation.expected_bytes, "; sender and receiver must agree");
@@ -189,9 +225,9 @@ void Runtime::drive() {
   constexpr auto kLongest = std::chrono::microseconds(1000);
   auto pause = kShortest;
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
+  while (running_) {
     if (pending_.empty()) {
-      changed_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
+      changed_.wait(lock, [&] { return !running_ || !pending_.empty(); });
       pause = kShortest;
       continue;
     }
@@ -202,17 +238,22 @@ void Runtime::drive() {
   }
 }
 
-void Runtime::close(bool clean) {
+void Runtime::close(bool clean) { only().stop(clean); }
+
+void Runtime::stop(bool clean) {
   {
     std::lock_guard lock(mutex_);
-    if (stopping_) return;
-    stopping_ = true;
+    if (!running_) return;
+    running_ = false;
   }
   changed_.notify_all();
   driver_.join();
-  if (!clean) return;  // MPI_Finalize would wait for operations that never end
+  std::lock_guard lock(mutex_);
+  // MPI_Finalize would wait for operations that never end.
+  if (!clean || is_finalised()) return;
   for (MPI_Op& op : own_reductions_) MPI_Op_free(&op);
-  MPI_Finalize();
+  own_reductions_.clear();
+  if (initialised_here_) MPI_Finalize();
 }
 
 }  // namespace tessera::mpi

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -21,6 +22,12 @@ namespace tessera::mpi {
 // Throws Error(kUnavailable) with MPI's own text.
 void check_mpi(int rc, const char* call);
 
+// What the program that tessera is part of has done to MPI.
+bool is_initialised();
+bool is_finalised();  // for good: it cannot be initialised again
+
+int64_t received_bytes(const MPI_Status& status);
+
 MPI_Datatype mpi_type(at::ScalarType dtype);  // fp16 and bf16 travel as 16-bit words
 
 // Requests of one operation with the tensors they use.
@@ -36,9 +43,14 @@ struct Operation {
 
 class Runtime {
  public:
-  // The one of this process; initialises MPI on first use. MPI cannot be started again after
-  // close().
+  // The one of this process, running; one that ran before may be asked for with the lock held.
+  // Initialises MPI unless the program has. Throws Error(kInvalidArgument) where MPI cannot serve.
   static Runtime& instance();
+  // Why MPI cannot serve this process; empty when it can.
+  static std::string unusable_because();
+  // Ends the progress thread, where it runs; and, when no rank has failed, MPI, if it was
+  // initialised here.
+  static void close(bool clean);
 
   // Every MPI call happens while this is held: one thread at a time.
   std::mutex& mutex() { return mutex_; }
@@ -56,11 +68,10 @@ class Runtime {
   // and min.
   MPI_Op reduction(at::ScalarType dtype, ReduceOp op);
 
-  // Ends the progress thread and, when no rank has failed, MPI.
-  void close(bool clean);
-
  private:
-  Runtime();
+  static Runtime& only();
+  void open();
+  void stop(bool clean);
   bool test(Operation& operation);  // lock held
   void drive();
 
@@ -68,7 +79,8 @@ class Runtime {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Operation>> pending_;
   std::vector<MPI_Op> own_reductions_;
-  bool stopping_ = false;
+  bool initialised_here_ = false;
+  std::atomic<bool> running_{false};
   std::thread driver_;
 };
 

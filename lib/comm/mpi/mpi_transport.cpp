@@ -19,8 +19,8 @@ bool belongs_to(const LaunchInfo& launch) {
 
 std::string unusable_because(const LaunchInfo& launch) {
   const bool pmi = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
-  if (belongs_to(launch) || launch.world_size == 1) return "";
-  if (launch.launcher == "srun" && pmi) return "";
+  const bool pmix = launch.launcher == "srun" && pmi;
+  if (belongs_to(launch) || launch.world_size == 1 || pmix) return Runtime::unusable_because();
   if (launch.launcher == "hydra" || launch.launcher == "mpirun") {
     return "the mpirun that started the processes belongs to another MPI than this build's";
   }
@@ -48,26 +48,26 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   return std::make_unique<MpiCommunicator>("world", world, rank, size, std::move(job));
 }
 
+// A program that has called MPI_Init() may go on with another transport: then the main thread may
+// call MPI.
 Rendezvous exchange_rendezvous(const Rendezvous& of_rank_0) {
-  Runtime& runtime = Runtime::instance();
+  const std::string problem = Runtime::unusable_because();
+  int is_main = 0;
+  if (!problem.empty() && !is_finalised()) MPI_Is_thread_main(&is_main);
+  check(problem.empty() || is_main != 0, ErrorCode::kInvalidArgument, problem);
+  std::unique_lock<std::mutex> lock;
+  if (problem.empty()) lock = std::unique_lock(Runtime::instance().mutex());
   char text[1024] = {};
   const std::string packed = concat(of_rank_0.port, " ", of_rank_0.host, " ", of_rank_0.secret);
   check(packed.size() < sizeof text, ErrorCode::kInternal, "rendezvous text too long");
   std::memcpy(text, packed.data(), packed.size());
-  {
-    std::lock_guard lock(runtime.mutex());
-    check_mpi(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD), "MPI_Bcast");
-  }
+  check_mpi(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, MPI_COMM_WORLD), "MPI_Bcast");
   Rendezvous at;
   std::istringstream(text) >> at.port >> at.host >> at.secret;
   return at;
 }
 
-void close(bool clean) {
-  int initialized = 0;
-  MPI_Initialized(&initialized);
-  if (initialized != 0) Runtime::instance().close(clean);
-}
+void close(bool clean) { Runtime::close(clean); }
 
 std::string library() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};

@@ -233,6 +233,15 @@ class Plan {
     check_cublas(cublasLtMatmulPreferenceCreate(&preference.value), "creating a preference", g);
     cublasLtMatmulPreferenceSetAttribute(preference.value, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &kWorkspaceBytes, sizeof kWorkspaceBytes);
+    // Callers promise no more (fits()); unless told, the library takes 256 for granted.
+    constexpr uint32_t kAlignment = 16;
+    for (const auto operand :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      check_cublas(cublasLtMatmulPreferenceSetAttribute(preference.value, operand, &kAlignment,
+                                                        sizeof kAlignment),
+                   "saying how operands are aligned", g);
+    }
     std::vector<cublasLtMatmulHeuristicResult_t> results(most);
     int found = 0;
     check_cublas(cublasLtMatmulAlgoGetHeuristic(blas_handle(), operation_.value, a_.value, b_.value,

@@ -50,6 +50,29 @@ TEST_CASE("the control channel exchanges, posts and concludes") {
   });
 }
 
+TEST_CASE("an exchange may be longer than a frame; what is said at once may not") {
+  Star star(3, 20, 20, /*most_bytes=*/1000);
+  test::run_ranks(3, [&](Communicator& world) {
+    const int rank = world.rank();
+    const auto client = star.join(rank, 3);
+    for (const size_t longest : {0, 300, 328, 329, 330, 1000, 5000}) {
+      const auto text = [&](int r) { return std::string(longest * r / 2, 'a' + r) + " 1 2"; };
+      const auto all = client->exchange(text(rank));
+      for (int r = 0; r < 3; ++r) require(all.at(r) == text(r), longest, " bytes of rank ", r);
+    }
+    if (rank == 1) {
+      const std::string message = test::require_error(
+          ErrorCode::kInvalidArgument, [&] { client->post("key", std::string(1000, 'x')); },
+          "a long post");
+      require(message.find("1011 bytes are too many to say at once; 1000 is the most") !=
+                  std::string::npos,
+              message);
+    }
+    require(client->exchange("").size() == 3, "the job goes on");
+    client->conclude("");
+  });
+}
+
 TEST_CASE("a failed rank wakes the others and is told to all") {
   Star star(3);
   test::run_ranks(3, [&](Communicator& world) {

@@ -118,6 +118,44 @@ TEST_CASE("a late hello is refused alone, and the job goes on") {
   });
 }
 
+TEST_CASE("of two jobs at one port each rank meets those it was started with") {
+  const Kin mine{"host", "a"}, others{"host", "b"};
+  Star star(3, 20, 20, control::kMostProven, mine);
+  auto early = error_of([&] { star.join(1, 3, "secret", "job 1", others); });
+  auto other_size = error_of([&] { star.join(1, 2, "secret", "job 1", others); });
+  CHECK_THAT(other_size.get(), Catch::Contains("another job gathers there"));
+  std::future<std::string> late;
+  test::run_ranks(3, [&](Communicator& world) {
+    if (world.rank() == 2) world.barrier();  // the job is not complete before
+    if (world.rank() == 0) {
+      const auto client = error_of([&] { star.join(0, 3, "secret", "job 1", mine)->conclude(""); });
+      require(early.get().find("another job gathers there") != std::string::npos, "early");
+      late = error_of([&] { star.join(1, 3, "secret", "job 1", others); });
+      require(late.get().find("another job gathers there") != std::string::npos, "late");
+      world.barrier();
+      return;
+    }
+    if (world.rank() == 1) {
+      const auto client = error_of([&] { star.join(1, 3, "secret", "job 1", mine)->conclude(""); });
+      world.barrier();
+      return;
+    }
+    star.join(2, 3, "secret", "job 1", mine)->conclude("");
+  });
+}
+
+TEST_CASE("ranks that were started apart meet after a moment, on other hosts at once") {
+  const Kin mine{"host", "a"};
+  for (const Kin& other : {Kin{"host", "b"}, Kin{"host 2", "b"}, Kin{}}) {
+    const auto begin = control::Clock::now();
+    Star star(2, 20, 20, control::kMostProven, mine);
+    auto first = error_of([&] { star.join(0, 2, "secret", "job 1", mine)->conclude(""); });
+    auto second = error_of([&] { star.join(1, 2, "secret", "job 1", other)->conclude(""); });
+    CHECK(first.get() + second.get() == "");
+    CHECK((control::Clock::now() - begin > std::chrono::seconds(1)) == other.strange_to(mine));
+  }
+}
+
 TEST_CASE("forged, torn and oversized greetings are dropped, and the ranks meet") {
   Star star(2);
   const auto begin = control::Clock::now();

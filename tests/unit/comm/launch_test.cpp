@@ -1,6 +1,8 @@
 #include "tessera/comm/launch.h"
 
 #include <atomic>
+#include <chrono>
+#include <future>
 
 #include "tessera/core/json.h"
 #include "tests/support/ranks.hpp"
@@ -38,6 +40,34 @@ TEST_CASE("the exit code is the root cause's") {
   REQUIRE(job([] { throw std::bad_alloc(); }) == 3);
   REQUIRE(job([] { throw std::runtime_error("foreign"); }) == 70);
   REQUIRE(job([] { fail(ErrorCode::kUnavailable, "lost peer"); }) == 5);
+}
+
+TEST_CASE("ranks hear of a failure before the failed one unwinds") {
+  std::promise<void> heard;
+  auto is_heard = heard.get_future();
+  bool in_time = false;
+  struct SlowToEnd {
+    ~SlowToEnd() {
+      in_time = heard.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    }
+    std::future<void>& heard;
+    bool& in_time;
+  };
+  const int code =
+      run_job({.ranks = 2}, [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
+        if (world.rank() == 1) {
+          const SlowToEnd slow_to_end{is_heard, in_time};
+          fail(ErrorCode::kDataLoss, "torn");
+        }
+        try {
+          world.barrier();
+        } catch (const Error&) {
+          heard.set_value();
+          throw;
+        }
+      });
+  REQUIRE(code == 4);
+  REQUIRE(in_time);
 }
 
 TEST_CASE("one process is a world of one, whatever the transport it may use") {

@@ -15,7 +15,7 @@ using namespace tessera;
 
 namespace {
 
-Failure failure_of(const std::function<void()>& fn) {
+Failure failure_from(const std::function<void()>& fn) {
   try {
     fn();
   } catch (...) {
@@ -50,7 +50,7 @@ std::pair<std::string, int> end_of_process(const E& error) {
 
 TEST_CASE("memory that ran out is known by whichever library says it") {
   const auto out_of_memory = [](const std::function<void()>& fn) {
-    return failure_of(fn).code == ErrorCode::kResourceExhausted;
+    return failure_from(fn).code == ErrorCode::kResourceExhausted;
   };
   CHECK(out_of_memory([] { throw std::bad_alloc(); }));
   CHECK(out_of_memory([] { throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "full"); }));
@@ -70,13 +70,13 @@ TEST_CASE("memory that ran out is known by whichever library says it") {
 }
 
 TEST_CASE("a failure keeps the code and the message, without a stack") {
-  const Failure ours = failure_of([] { fail(ErrorCode::kDataLoss, "x.json"); });
+  const Failure ours = failure_from([] { fail(ErrorCode::kDataLoss, "x.json"); });
   CHECK(ours.code == ErrorCode::kDataLoss);
   CHECK(ours.message == "x.json");
-  const Failure torch = failure_of([] { TORCH_CHECK(false, "shapes"); });
+  const Failure torch = failure_from([] { TORCH_CHECK(false, "shapes"); });
   CHECK(torch.code == ErrorCode::kInternal);
   CHECK(torch.message == "shapes");
-  CHECK(failure_of([] { throw 1; }).message == "an exception of unknown type");
+  CHECK(failure_from([] { throw 1; }).message == "an exception of unknown type");
 }
 
 TEST_CASE("memory that runs out where nothing may throw ends the process with its exit code") {

@@ -89,7 +89,7 @@ TEST_CASE("modules of unknown type and losses draw from the seed as well, also i
 }
 
 TEST_CASE("ranks that are threads draw what each would draw alone") {
-  constexpr uint64_t kRanks = 4, kPasses = 50;
+  constexpr uint64_t kRanks = 4, kPasses = 500;
   const nn::Sequential module(nn::Dropout(0.5), nn::Linear(3, 2));
   std::vector<at::Tensor> alone(kRanks), together(kRanks);
   const auto passes = [&](uint64_t rank, std::vector<at::Tensor>& results) {

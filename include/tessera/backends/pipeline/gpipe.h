@@ -47,6 +47,7 @@ class GPipe : public Strategy {
   // Results are the same on all stages.
   StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
+  void end_of_data(Pass pass, int64_t done) override { inner_->end_of_data(pass, done); }
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
   bool continues_rows() const override { return inner_->continues_rows(); }

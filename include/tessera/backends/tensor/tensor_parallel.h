@@ -34,6 +34,7 @@ class TensorParallel final : public Strategy {
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override {
     return inner_->evaluate(micro_batches);
   }
+  void end_of_data(Pass pass, int64_t done) override { inner_->end_of_data(pass, done); }
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override {
     return inner_->predict(micro_batches, select);

@@ -1,0 +1,96 @@
+// Data that end on some ranks earlier than on others.
+#include <ATen/ATen.h>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/train/trainer.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+#include "tests/support/toy_models.h"
+#include "tests/support/watchdog.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// So many batches, the same on ranks that share them.
+BatchSource batches(int64_t count, int64_t first) {
+  return [count, first, given = int64_t{0}]() mutable -> std::vector<MicroBatch> {
+    if (given == count) return {};
+    return {toy_micro_batch({}, 4, 5, static_cast<uint64_t>(first + given++))};
+  };
+}
+
+// What each rank says when rank r has counts[r] batches; "" when nothing.
+std::vector<std::string> said(const ParallelConfig& config, const MeshExtents& extents,
+                              const std::vector<int64_t>& counts, bool evaluates) {
+  const test::Watchdog watchdog("data that end early", std::chrono::seconds(60));
+  std::vector<std::string> all(counts.size());
+  test::run_ranks(static_cast<int>(counts.size()), [&](Communicator& world) {
+    const DeviceMesh mesh(world, extents);
+    const auto strategy = make_strategy(config, mesh);
+    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+    Trainer trainer(*strategy, {.max_steps = 100});
+    const auto rank = static_cast<size_t>(world.rank());
+    const auto use = [&](int64_t count) {
+      const BatchSource source = batches(count, 10 * mesh.coordinate(Axis::kData));
+      if (evaluates) {
+        trainer.evaluate(source);
+      } else {
+        trainer.fit(source, [](const StepReport&) {});
+      }
+    };
+    try {
+      use(counts[rank]);
+    } catch (const Error& error) {
+      test::require(error.code() == ErrorCode::kDataLoss, error.what());
+      all[rank] = error.what();
+    }
+    world.barrier();
+    use(1);  // a step that all have left was not made
+  });
+  return all;
+}
+
+void require_all_say(const std::vector<std::string>& said, const std::string& text) {
+  for (const std::string& each : said) CHECK_THAT(each, Catch::StartsWith(text));
+}
+
+TEST_CASE("data that end early on one rank are one error on all") {
+  for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
+    INFO(strategy);
+    require_all_say(said({.strategy = strategy}, {.data = 3}, {4, 2, 4}, /*evaluates=*/false),
+                    "the data of rank 1 ended after step 2, while rank 0, 2 went on; give every "
+                    "rank equally many batches");
+  }
+  require_all_say(said({.strategy = "ddp"}, {.data = 3}, {0, 0, 1}, /*evaluates=*/false),
+                  "the data of rank 0-1 ended before the first step, while rank 2 went on");
+  require_all_say(
+      said({.strategy = "zero2"}, {.data = 3}, {2, 3, 1}, /*evaluates=*/true),
+      "the data of rank 2 ended after batch 1 of an evaluation, while rank 0-1 went on");
+}
+
+TEST_CASE("data that end early on one stage or tensor rank are one error on all") {
+  require_all_say(
+      said({.strategy = "zero1"}, {.pipeline = 2, .data = 2}, {3, 3, 2, 3}, /*evaluates=*/false),
+      "the data of rank 2 ended after step 2, while rank 0-1, 3 went on");
+}
+
+TEST_CASE("data that end on all ranks at once are no error") {
+  for (const bool evaluates : {false, true}) {
+    CHECK(said({.strategy = "zero3"}, {.data = 3}, {2, 2, 2}, evaluates) ==
+          std::vector<std::string>(3));
+  }
+}
+
+TEST_CASE("of many ranks all whose data have ended are named") {
+  std::vector<int64_t> counts(50, 1);
+  counts[0] = counts[46] = counts[47] = counts[48] = counts[49] = 0;
+  require_all_say(said({.strategy = "ddp"}, {.data = 50}, counts, /*evaluates=*/false),
+                  "the data of rank 0, 46-49 ended before the first step, while rank 1-45 went on");
+}
+
+}  // namespace
