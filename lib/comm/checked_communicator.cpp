@@ -1,20 +1,27 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <functional>
 #include <vector>
 
+#include "lib/comm/bootstrap/wire.h"
+#include "lib/comm/communicator_base.h"
 #include "tessera/comm/checked.h"
+#include "tessera/comm/control_channel.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {
 
-enum class Call : int64_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSplit };
+enum class Kind : int64_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSplit };
 
 // What must be the same on all ranks, as numbers.
 struct Fingerprint {
-  Call call;
+  Kind call;
   at::ScalarType dtype = at::kByte;
   int64_t count = 0;
   int64_t detail = 0;  // reduction or root
@@ -24,18 +31,29 @@ struct Fingerprint {
   }
 };
 
-std::string describe(const int64_t* numbers) {
+Call call_of(const Fingerprint& fingerprint) {
   constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter",
                                     "broadcast",  "barrier",    "split"};
-  constexpr const char* kReductions[] = {"sum", "max", "min"};
-  const auto call = static_cast<Call>(numbers[0]);
-  const std::string name = kNames[numbers[0]];
-  if (call == Call::kBarrier || call == Call::kSplit) return name;
-  const std::string data =
-      concat(name, "(", numbers[2], " x ", static_cast<at::ScalarType>(numbers[1]));
-  if (call == Call::kAllGather) return data + ")";
-  if (call == Call::kBroadcast) return concat(data, ", root ", numbers[3], ")");
-  return concat(data, ", ", kReductions[numbers[3]], ")");
+  constexpr const char* kReductions[] = {", sum", ", max", ", min"};
+  const auto [call, dtype, count, detail] = fingerprint;
+  Call text;
+  text.operation = kNames[static_cast<size_t>(call)];
+  if (call == Kind::kBarrier || call == Kind::kSplit) {
+    text.data = "()";
+  } else {
+    const std::string extra = call == Kind::kAllGather   ? ""
+                              : call == Kind::kBroadcast ? concat(", root ", detail)
+                                                          : kReductions[detail];
+    text.data = concat("(", count, " x ", dtype, extra, ")");
+  }
+  const OperationContext& context = operation_context();
+  text.label = context.label;
+  text.phase = context.phase;
+  text.step = context.step;
+  text.since_s = std::chrono::duration<double>(
+                     std::chrono::system_clock::now().time_since_epoch())
+                     .count();
+  return text;
 }
 
 class CheckedCommunicator final : public Communicator {
@@ -50,20 +68,20 @@ class CheckedCommunicator final : public Communicator {
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
   Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    return run({Call::kAllReduce, tensor.scalar_type(), tensor.numel(), static_cast<int64_t>(op)},
+    return run({Kind::kAllReduce, tensor.scalar_type(), tensor.numel(), static_cast<int64_t>(op)},
                [=, this] { return inner_->all_reduce(tensor, op); });
   }
   Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    return run({Call::kAllGather, input.scalar_type(), input.numel()},
+    return run({Kind::kAllGather, input.scalar_type(), input.numel()},
                [=, this] { return inner_->all_gather(output, input); });
   }
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
     return run(
-        {Call::kReduceScatter, output.scalar_type(), output.numel(), static_cast<int64_t>(op)},
+        {Kind::kReduceScatter, output.scalar_type(), output.numel(), static_cast<int64_t>(op)},
         [=, this] { return inner_->reduce_scatter(output, input, op); });
   }
   Work broadcast(const at::Tensor& tensor, int root) override {
-    return run({Call::kBroadcast, tensor.scalar_type(), tensor.numel(), root},
+    return run({Kind::kBroadcast, tensor.scalar_type(), tensor.numel(), root},
                [=, this] { return inner_->broadcast(tensor, root); });
   }
   Work send(const at::Tensor& tensor, int destination) override {
@@ -73,11 +91,11 @@ class CheckedCommunicator final : public Communicator {
     return collect([=, this] { return inner_->recv(tensor, source); });
   }
   void barrier() override {
-    compare({Call::kBarrier});
+    compare({Kind::kBarrier});
     inner_->barrier();
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    compare({Call::kSplit});
+    compare({Kind::kSplit});
     return check_collectives(inner_->split(color, key));
   }
 
@@ -108,22 +126,44 @@ class CheckedCommunicator final : public Communicator {
   }
 
   void compare(const Fingerprint& fingerprint) {
+    Call mine = call_of(fingerprint);
+    mine.sequence = calls_++;
+    const std::string label = concat("the check of ", mine.operation, mine.data,
+                                     mine.label.empty() ? "" : " of ", mine.label);
+    const ForTensor of(label);
     const int64_t before = inner_->bytes_sent();
     const auto numbers = fingerprint.numbers();
     const int64_t width = static_cast<int64_t>(numbers.size());
-    const at::Tensor mine = at::tensor(numbers, at::kLong).to(device());
-    const at::Tensor gathered = at::empty({size(), width}, mine.options());
-    inner_->all_gather(gathered, mine).wait();
+    const at::Tensor own = at::tensor(numbers, at::kLong).to(device());
+    const at::Tensor gathered = at::empty({size(), width}, own.options());
+    inner_->all_gather(gathered, own).wait();
     const at::Tensor all = gathered.cpu();
     own_bytes_ += inner_->bytes_sent() - before;
-    const int64_t number = calls_++;
     for (int r = 1; r < size(); ++r) {
-      if (all[r].equal(all[0])) continue;
-      const int64_t* first = all.const_data_ptr<int64_t>();
-      fail(ErrorCode::kInvalidArgument, "collective ", number, ": rank 0 called ", describe(first),
-           ", rank ", r, " called ", describe(first + r * width),
-           "; all ranks must call the same operations in the same order");
+      if (!all[r].equal(all[0])) refuse(std::move(mine));
     }
+  }
+
+  // Every rank comes here: they tell each other what they called, and for what.
+  [[noreturn]] void refuse(Call mine) {
+    const auto* known = dynamic_cast<const CommunicatorBase*>(inner_.get());
+    mine.communicator = known == nullptr ? "a communicator" : known->name();
+    const int world_rank = known == nullptr ? rank() : known->log()->rank();
+    CommunicatorChannel channel(*inner_);
+    Failure failure{.call = mine, .ranks = {}};
+    for (const std::string& bytes : channel.exchange(
+             control::pack({std::to_string(world_rank), host_name(), mine.pack()}))) {
+      const std::vector<std::string> parts = control::unpack(bytes);
+      const auto place = static_cast<size_t>(std::stoi(parts.at(0)));
+      failure.ranks.resize(std::max(failure.ranks.size(), place + 1));
+      RankStatus status;
+      status.asked = Call::unpack(parts.at(2));
+      status.communicators.push_back({mine.communicator, 0, size(), status.asked.sequence + 1});
+      failure.ranks[place] = {parts.at(1), std::move(status)};
+    }
+    const Error error = failure.explain();
+    if (known != nullptr) known->log()->fail(error.what());
+    throw error;
   }
 
   std::unique_ptr<Communicator> inner_;
