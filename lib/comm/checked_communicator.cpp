@@ -1,18 +1,12 @@
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <functional>
 #include <vector>
 
-#include "lib/comm/bootstrap/wire.h"
 #include "lib/comm/communicator_base.h"
 #include "tessera/comm/checked.h"
-#include "tessera/comm/control_channel.h"
-#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {
@@ -21,44 +15,40 @@ enum class Kind : int64_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, 
 
 // What must be the same on all ranks, as numbers.
 struct Fingerprint {
-  Kind call;
+  Kind kind;
   at::ScalarType dtype = at::kByte;
   int64_t count = 0;
   int64_t detail = 0;  // reduction or root
 
   std::array<int64_t, 4> numbers() const {
-    return {static_cast<int64_t>(call), static_cast<int64_t>(dtype), count, detail};
+    return {static_cast<int64_t>(kind), static_cast<int64_t>(dtype), count, detail};
   }
 };
 
-Call call_of(const Fingerprint& fingerprint) {
+CallDescription describe(const Fingerprint& fingerprint, int64_t number) {
   constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter",
                                     "broadcast",  "barrier",    "split"};
   constexpr const char* kReductions[] = {", sum", ", max", ", min"};
-  const auto [call, dtype, count, detail] = fingerprint;
-  Call text;
-  text.operation = kNames[static_cast<size_t>(call)];
-  if (call == Kind::kBarrier || call == Kind::kSplit) {
-    text.data = "()";
-  } else {
-    const std::string extra = call == Kind::kAllGather   ? ""
-                              : call == Kind::kBroadcast ? concat(", root ", detail)
-                                                          : kReductions[detail];
-    text.data = concat("(", count, " x ", dtype, extra, ")");
-  }
-  const OperationContext& context = operation_context();
-  text.label = context.label;
-  text.phase = context.phase;
-  text.step = context.step;
-  text.since_s = std::chrono::duration<double>(
-                     std::chrono::system_clock::now().time_since_epoch())
-                     .count();
-  return text;
+  const auto [kind, dtype, count, detail] = fingerprint;
+  const bool reduces = kind == Kind::kAllReduce || kind == Kind::kReduceScatter;
+  const bool moves = kind != Kind::kBarrier && kind != Kind::kSplit;
+  return {.operation = kNames[static_cast<size_t>(kind)],
+          .suffix = reduces ? kReductions[detail] : "",
+          .dtype = dtype,
+          .count = moves ? count : -1,
+          .root = kind == Kind::kBroadcast ? static_cast<int>(detail) : -1,
+          .sequence = number};
 }
 
 class CheckedCommunicator final : public Communicator {
  public:
-  explicit CheckedCommunicator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  explicit CheckedCommunicator(std::unique_ptr<Communicator> inner)
+      : inner_(std::move(inner)), base_(dynamic_cast<CommunicatorBase*>(inner_.get())) {
+    if (base_ != nullptr) place_ = base_->log()->join(base_->name() + " checked", rank(), size());
+  }
+  ~CheckedCommunicator() override {
+    if (base_ != nullptr) base_->log()->leave(place_);
+  }
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -126,11 +116,9 @@ class CheckedCommunicator final : public Communicator {
   }
 
   void compare(const Fingerprint& fingerprint) {
-    Call mine = call_of(fingerprint);
-    mine.sequence = calls_++;
-    const std::string label = concat("the check of ", mine.operation, mine.data,
-                                     mine.label.empty() ? "" : " of ", mine.label);
-    const ForTensor of(label);
+    const CallDescription description = describe(fingerprint, calls_++);
+    LoggedCall call;
+    if (base_ != nullptr) call = LoggedCall(base_->log(), base_->log()->add(place_, description));
     const int64_t before = inner_->bytes_sent();
     const auto numbers = fingerprint.numbers();
     const int64_t width = static_cast<int64_t>(numbers.size());
@@ -140,33 +128,18 @@ class CheckedCommunicator final : public Communicator {
     const at::Tensor all = gathered.cpu();
     own_bytes_ += inner_->bytes_sent() - before;
     for (int r = 1; r < size(); ++r) {
-      if (!all[r].equal(all[0])) refuse(std::move(mine));
+      if (all[r].equal(all[0])) continue;
+      if (base_ != nullptr) base_->refuse(call);
+      fail(ErrorCode::kInvalidArgument, "collective ", description.sequence, ": rank ", r,
+           " called something else than rank 0; all ranks must call the same operations in the "
+           "same order");
     }
-  }
-
-  // Every rank comes here: they tell each other what they called, and for what.
-  [[noreturn]] void refuse(Call mine) {
-    const auto* known = dynamic_cast<const CommunicatorBase*>(inner_.get());
-    mine.communicator = known == nullptr ? "a communicator" : known->name();
-    const int world_rank = known == nullptr ? rank() : known->log()->rank();
-    CommunicatorChannel channel(*inner_);
-    Failure failure{.call = mine, .ranks = {}};
-    for (const std::string& bytes : channel.exchange(
-             control::pack({std::to_string(world_rank), host_name(), mine.pack()}))) {
-      const std::vector<std::string> parts = control::unpack(bytes);
-      const auto place = static_cast<size_t>(std::stoi(parts.at(0)));
-      failure.ranks.resize(std::max(failure.ranks.size(), place + 1));
-      RankStatus status;
-      status.asked = Call::unpack(parts.at(2));
-      status.communicators.push_back({mine.communicator, 0, size(), status.asked.sequence + 1});
-      failure.ranks[place] = {parts.at(1), std::move(status)};
-    }
-    const Error error = failure.explain();
-    if (known != nullptr) known->log()->fail(error.what());
-    throw error;
+    call.ended();
   }
 
   std::unique_ptr<Communicator> inner_;
+  CommunicatorBase* const base_;  // null: it is a user's own
+  int place_ = -1;                // in the log of calls
   int64_t calls_ = 0;
   int64_t own_bytes_ = 0;
   bool grouping_ = false;

@@ -210,6 +210,11 @@ void CommunicatorBase::barrier() {
   run_barrier();
 }
 
+void CommunicatorBase::refuse(const LoggedCall& call) {
+  report(call, "the calls of the ranks differ");
+  fail(ErrorCode::kInternal, "a failure was reported, but nobody heard of it");
+}
+
 void CommunicatorBase::begin_group() {
   check(!grouping_, ErrorCode::kInvalidArgument, "begin_group: groups do not nest");
   open_group();

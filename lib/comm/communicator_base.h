@@ -23,6 +23,8 @@ class CommunicatorBase : public Communicator {
   int64_t bytes_sent() const final { return bytes_sent_; }
   const std::string& name() const { return name_; }
   const std::shared_ptr<OperationLog>& log() const { return log_; }
+  // Throws the sentence about ranks that called something else than this; every rank calls it.
+  [[noreturn]] void refuse(const LoggedCall& call);
 
   Work all_reduce(const at::Tensor& tensor, ReduceOp op) final;
   Work all_gather(const at::Tensor& output, const at::Tensor& input) final;
@@ -53,6 +55,8 @@ class CommunicatorBase : public Communicator {
   virtual Work start_send(const at::Tensor& tensor, int destination) = 0;
   virtual Work start_recv(const at::Tensor& tensor, int source) = 0;
   virtual void run_barrier() = 0;
+  // Throws the sentence about a call of this rank, once the job knows it; cause as ReportFailure's.
+  virtual void report(const LoggedCall& call, const std::string& cause) = 0;
   virtual std::unique_ptr<Communicator> run_split(int color, int key) = 0;
   // A transport with groups of its own overrides both; works are what the start_ functions
   // returned.

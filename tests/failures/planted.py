@@ -31,7 +31,7 @@ THREADS = arguments.transport == "local"
 PATIENCE_S = 60
 OTHERS = [rank for rank in range(arguments.ranks) if rank != 1]
 WAITED = (r"ranks " + ", ".join(map(str, OTHERS)) if len(OTHERS) > 1 else "rank 0") + r" ha(s|ve) waited since \d{4}-"
-SUM, NAMED = r"all_reduce\(1000 x Float, sum\) of h\.7\.weight \(call \d+ of world\), step 3, backward", r"^rank 1 \(host [^)]+\) "
+SUM, NAMED = r"all_reduce\(1000 x Float, sum\) of h\.7\.weight \(call \d+ of world( checked)?\), step 3, backward", r"^rank 1 \(host [^)]+\) "
 CAME = r" (ha(s|ve) waited since|came to it at) \d{4}-"
 ELSE = NAMED + "called something else: "
 LATE = r", for more than 2 s \(TESSERA_COLLECTIVE_TIMEOUT_S\)"
@@ -66,9 +66,9 @@ CASES = {
                           called(r"send\(900 x Float\) of h\.7\.activations")]),
     "phase": (5, [NAMED + "has not come: " + SUM, WAITED, LATE,
                   r"; rank 1 waits in all_reduce\(3 x Float, sum\) of loss \(call 0 of world\.\dc0\), step 3, evaluation"]),
-    "step": (2, [ELSE + r"all_reduce\(400 x Float, sum\) of h\.7\.weight \(call \d+ of world\), step 3, backward",
-                 called(r"all_reduce\(1000 x Float, sum\) of h\.8\.weight \(call \d+ of world\), step 4, backward")]),
-    "barrier": (5, [NAMED + r"has not come: barrier\(\) of end of epoch \(call \d+ of world\), step 3, backward", WAITED, LATE, "; rank 1 waits in "]),
+    "step": (2, [ELSE + r"all_reduce\(400 x Float, sum\) of h\.7\.weight \(call \d+ of world( checked)?\), step 3, backward",
+                 called(r"all_reduce\(1000 x Float, sum\) of h\.8\.weight \(call \d+ of world( checked)?\), step 4, backward")]),
+    "barrier": (5, [NAMED + r"has not come: barrier\(\) of end of epoch \(call \d+ of world( checked)?\), step 3, backward", WAITED, LATE, "; rank 1 waits in "]),
 }
 
 

@@ -73,6 +73,9 @@ class LocalCommunicator final : public CommunicatorBase {
     const int64_t sequence = received_[source]++;
     return work(group_->message(sequence, source, rank(), false, std::move(request)), 1);
   }
+  void report(const LoggedCall& call, const std::string& cause) override {
+    throw Error(group_->job().explain(cause, call.text(), 0));
+  }
   void run_barrier() override {
     Request request{};
     request.call = call();

@@ -173,6 +173,11 @@ Work MpiCommunicator::start_recv(const at::Tensor& tensor, int source) {
   return launch(std::move(operation));
 }
 
+void MpiCommunicator::report(const LoggedCall& call, const std::string& cause) {
+  job_->report(call, cause);
+  job_->signal->throw_if_raised();
+}
+
 void MpiCommunicator::run_barrier() {
   auto operation = std::make_shared<Operation>();
   in_pieces(*operation, 1, [&](int64_t, int, MPI_Request* request) {

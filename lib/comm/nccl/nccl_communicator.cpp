@@ -170,6 +170,11 @@ Work NcclCommunicator::start_recv(const at::Tensor& tensor, int source) {
   return edge(source, rank()).transfer(tensor);
 }
 
+void NcclCommunicator::report(const LoggedCall& call, const std::string& cause) {
+  job_->report(call, cause);
+  job_->signal->throw_if_raised();
+}
+
 void NcclCommunicator::run_barrier() {
   at::Tensor token = at::zeros({1}, at::TensorOptions(at::kInt).device(device()));
   start_all_reduce(token, ReduceOp::kSum).wait();

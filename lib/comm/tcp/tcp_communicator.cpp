@@ -235,6 +235,11 @@ Work TcpCommunicator::start_recv(const at::Tensor& tensor, int source) {
   return launch(operation);
 }
 
+void TcpCommunicator::report(const LoggedCall& call, const std::string& cause) {
+  job_->report(call, cause);
+  job_->mesh->throw_if_aborted();
+}
+
 void TcpCommunicator::run_barrier() {
   const at::Tensor nothing = at::empty({0}, at::kByte);
   const auto operation = operation_on({nothing});

@@ -40,6 +40,7 @@ class TcpCommunicator final : public CommunicatorBase {
   Work start_send(const at::Tensor& tensor, int destination) override;
   Work start_recv(const at::Tensor& tensor, int source) override;
   void run_barrier() override;
+  void report(const LoggedCall& call, const std::string& cause) override;
   std::unique_ptr<Communicator> run_split(int color, int key) override;
 
  private:

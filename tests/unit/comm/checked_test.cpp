@@ -32,8 +32,8 @@ TEST_CASE("the call that differs is named on every rank") {
   REQUIRE(run([](Communicator& comm) {
             const at::Tensor mine = at::ones({comm.rank() == 2 ? 7 : 6});
             comm.all_reduce(mine).wait();
-          }).find("called something else: all_reduce(6 x Float, sum) (call 1 of world.0c0), step 0, "
-                  "start; ranks 0-1 have waited since ") != std::string::npos);
+          }).find("called something else: all_reduce(6 x Float, sum) (call 1 of world.0c0 checked), "
+                  "step 0, start; ranks 0-1 have waited since ") != std::string::npos);
   REQUIRE(run([](Communicator& comm) {
             const at::Tensor mine = at::ones({6});
             comm.rank() == 1 ? comm.broadcast(mine, 1).wait() : comm.all_reduce(mine).wait();
