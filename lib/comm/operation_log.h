@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/comm/failure.h"
+#include "lib/comm/call_failure.h"
 
 namespace tessera {
 

@@ -149,9 +149,9 @@ class ProcessBootstrap final : public Bootstrap {
   void report(const control::Report& report) {
     if (client_ != nullptr) client_->report(report);
     if (signal_->raised()) return;
-    std::vector<Failure::Rank> ranks(size());
+    std::vector<CallFailure::Rank> ranks(size());
     ranks[rank()] = {host_name(), log_->status(&report.call)};
-    const Failure failure{report.cause, report.call, report.timeout_s, std::move(ranks)};
+    const CallFailure failure{report.cause, report.call, report.timeout_s, std::move(ranks)};
     abort(failure.explain().what());
     log_->fail(signal_->reason());
   }

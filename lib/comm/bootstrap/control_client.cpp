@@ -222,7 +222,7 @@ void ControlClient::end(const std::string& reason) {
   std::unique_lock lock(mutex_);
   if (!closed_ && welcome_ && witness_.tell) {
     // Nobody is left to ask: this rank says what it knows itself.
-    Failure failure{.cause = reason, .call = {}, .ranks = {}};
+    CallFailure failure{.cause = reason, .call = {}, .ranks = {}};
     const RankStatus status = witness_.tell(nullptr);
     failure.call = status.waiting;
     if (status.waiting.communicator.empty() && !status.recent.empty()) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lib/comm/bootstrap/socket.h"
-#include "lib/comm/failure.h"
+#include "lib/comm/call_failure.h"
 
 namespace tessera::control {
 
@@ -36,7 +36,7 @@ class Inquiry {
   Error result() const { return failure_.explain(); }
 
  private:
-  Failure failure_;
+  CallFailure failure_;
   bool seen_ = false;  // the cause is the hub's own
   std::vector<bool> awaited_;
   const Clock::time_point deadline_;

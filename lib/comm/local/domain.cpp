@@ -109,9 +109,11 @@ std::shared_ptr<LocalGroup> LocalGroup::child(const std::string& name,
 void LocalGroup::abort(const Error& reason) {
   std::vector<std::weak_ptr<LocalGroup>> children;
   std::optional<Error> first;
+  const bool is_world = job_->world.lock().get() == this;
+  const Error counts = is_world ? job_->fail(reason) : reason;
   {
     std::lock_guard lock(mutex_);
-    if (!aborted_) aborted_ = reason;
+    if (!aborted_) aborted_ = counts;
     first = aborted_;
     for (auto& [key, meeting] : gathering_) meeting->fail(*first);
     gathering_.clear();

@@ -24,18 +24,28 @@ bool agree(const Request& a, const Request& b) {
 }  // namespace
 
 Error LocalJob::explain(const std::string& cause, const Call& call, double timeout_s) const {
-  Failure failure{.cause = cause, .call = call, .timeout_s = timeout_s, .ranks = {}};
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_) return *failed_;
+  }
+  CallFailure failure{.cause = cause, .call = call, .timeout_s = timeout_s, .ranks = {}};
   for (const auto& log : logs) failure.ranks.push_back({host_name(), log->status(&call)});
   const Error error = failure.explain();
   for (const auto& log : logs) log->fail(error.what());
   return error;
 }
 
+Error LocalJob::fail(const Error& reason) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = reason;
+  return *failed_;
+}
+
 Error LocalJob::time_out(const Call& call, double timeout_s) {
-  std::lock_guard lock(mutex_);  // until every meeting of the world knows it
-  if (!timed_out_) timed_out_ = explain("", call, timeout_s);
-  if (const auto all = world.lock()) all->abort(*timed_out_);
-  return *timed_out_;
+  std::lock_guard lock(time_out_);  // until every meeting of the world knows it
+  const Error error = fail(explain("", call, timeout_s));
+  if (const auto all = world.lock()) all->abort(error);
+  return error;
 }
 
 Meeting::Meeting(size_t participants, std::shared_ptr<LocalJob> job)

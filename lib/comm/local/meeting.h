@@ -38,13 +38,17 @@ struct LocalJob {
   std::weak_ptr<LocalGroup> world;
 
   // The sentence about this call, which does not end; every rank's last operations are written.
+  // Once the world has failed, why it has.
   Error explain(const std::string& cause, const Call& call, double timeout_s) const;
-  // Likewise, for the world: of calls that time out together the first counts.
+  // The world fails: of several reasons the first counts, which is given back.
+  Error fail(const Error& reason);
+  // Likewise because of a call, also for its ranks that are elsewhere.
   Error time_out(const Call& call, double timeout_s);
 
  private:
-  std::mutex mutex_;
-  std::optional<Error> timed_out_;
+  mutable std::mutex mutex_;
+  std::mutex time_out_;
+  std::optional<Error> failed_;
 };
 
 // The work is cut into units that any thread may run; a unit writes memory that no other unit

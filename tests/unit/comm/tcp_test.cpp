@@ -36,7 +36,7 @@ struct TcpWorld {
       job->abort = [this](const std::string& reason) { signal->raise(reason); };
       job->log = std::make_shared<OperationLog>(r);
       job->report = [this](const LoggedCall& call, const std::string& cause) {
-        signal->raise(Failure{.cause = cause, .call = call.text(), .ranks = {}}.explain().what());
+        signal->raise(CallFailure{.cause = cause, .call = call.text(), .ranks = {}}.explain().what());
       };
       world.push_back(std::make_unique<TcpCommunicator>("world", r, ranks, std::move(job)));
     }

@@ -50,7 +50,7 @@ struct RankStatus {
 };
 
 // All that is known about one failure. ranks: by rank of the world, empty where none answered.
-struct Failure {
+struct CallFailure {
   struct Rank {
     std::string host;
     std::optional<RankStatus> status;

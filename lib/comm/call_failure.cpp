@@ -1,4 +1,4 @@
-#include "lib/comm/failure.h"
+#include "lib/comm/call_failure.h"
 
 #include <algorithm>
 #include <ctime>
@@ -60,7 +60,7 @@ Part part_of(const RankStatus& status, const Call& call) {
   return part;
 }
 
-std::vector<Part> parts_of(const std::vector<Failure::Rank>& ranks, const Call& call) {
+std::vector<Part> parts_of(const std::vector<CallFailure::Rank>& ranks, const Call& call) {
   std::vector<Part> parts(ranks.size());
   int known = 0, size = call.is_message() ? 2 : 0;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -86,9 +86,9 @@ std::vector<int> ranks_in(const std::vector<Part>& parts, Part::Role role) {
 
 // The first place at which two ranks are known to have called different things; empty: there is
 // none.
-Call disagreement(const std::vector<Failure::Rank>& ranks) {
+Call disagreement(const std::vector<CallFailure::Rank>& ranks) {
   Call first;
-  for (const Failure::Rank& rank : ranks) {
+  for (const CallFailure::Rank& rank : ranks) {
     if (!rank.status) continue;
     for (const Call* call : calls_of(*rank.status)) {
       const bool differs = std::ranges::any_of(parts_of(ranks, *call), [&](const Part& part) {
@@ -102,15 +102,15 @@ Call disagreement(const std::vector<Failure::Rank>& ranks) {
 
 // Of the calls that wait, one for a rank that does not answer; then the one that most ranks wait in;
 // then that of the lowest rank. The control channel comes last. The last call when none waits.
-Call call_in_question(const std::vector<Failure::Rank>& ranks) {
+Call call_in_question(const std::vector<CallFailure::Rank>& ranks) {
   Call chosen, last;
   std::tuple<bool, bool, long> best{false, false, 0};
-  for (const Failure::Rank& rank : ranks) {
+  for (const CallFailure::Rank& rank : ranks) {
     if (!rank.status) continue;
     const Call& own = rank.status->waiting;
     if (last.communicator.empty() && !rank.status->recent.empty()) last = rank.status->recent[0];
     if (own.communicator.empty()) continue;
-    const long votes = std::ranges::count_if(ranks, [&](const Failure::Rank& other) {
+    const long votes = std::ranges::count_if(ranks, [&](const CallFailure::Rank& other) {
       return other.status && other.status->waiting.same_place(own);
     });
     const bool in_vain = !ranks_in(parts_of(ranks, own), Part::Role::kSilent).empty();
@@ -201,7 +201,7 @@ RankStatus RankStatus::unpack(const std::string& bytes) {
   return status;
 }
 
-Error Failure::explain() const {
+Error CallFailure::explain() const {
   const auto who = [&](const std::vector<int>& several) {
     std::string text;
     for (const int r : several) {
