@@ -90,6 +90,17 @@ TEST_CASE("tcp: messages wait until they are asked for; sizes must agree") {
   }
 }
 
+TEST_CASE("tcp: messages of another operation are refused") {
+  for (const bool asked_first : {true, false}) {
+    TcpWorld tcp(2);
+    const at::Tensor floats = at::ones({4}), integers = at::ones({4}, at::kInt);
+    Work first = tcp.world[0]->all_reduce(asked_first ? floats : integers);
+    Work second = tcp.world[1]->all_reduce(asked_first ? integers : floats);
+    CHECK_THROWS_WITH(second.wait(), Catch::Contains("16 bytes of another operation") ||
+                                         Catch::Contains("8 bytes of another operation"));
+  }
+}
+
 TEST_CASE("tcp: a rank whose connection ends is named, and so is one that an abort interrupts") {
   SECTION("the connection ends") {
     TcpWorld tcp(3);
