@@ -171,7 +171,8 @@ std::string OperationLog::to_json() const {
 
 void OperationLog::fail(const std::string& sentence) {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(failure_, failure_.empty() ? sentence : failure_).empty()) return;
+  if (!failure_.empty()) return;
+  failure_ = sentence;
   const char* named = std::getenv("TESSERA_OPERATION_LOG");
   const std::string folder = named != nullptr ? named : folder_;
   if (folder.empty() || folder == "none") return;

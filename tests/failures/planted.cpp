@@ -144,6 +144,15 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          note_step(4);
          r.sum("h.8.weight", 1000);
        }},
+      {"closing",  // a communicator, whose peer has died without a word
+       [](const Ranks& r) {
+         const auto more = r.world.split(0, r.world.rank());
+         const ForTensor of("h.7.weight");
+         const at::Tensor x = r.tensor(1000);
+         Ranks::finish(more->all_reduce(x), x);
+         r.control.exchange("");
+         if (r.wrong()) stop_or_die(r, SIGKILL);
+       }},
       {"barrier",
        [](const Ranks& r) {
          const ForTensor of("end of epoch");

@@ -38,8 +38,10 @@ LATE = r", for more than 2 s \(TESSERA_COLLECTIVE_TIMEOUT_S\)"
 HALF = arguments.ranks == 2  # then neither of two calls is the one that most ranks made: rank 0's counts
 
 
-# Over MPI and NCCL ranks that send different numbers of bytes end in whatever the library does: these are compared first (--check_communication).
-CHECKED = ["count", "count_of_gather", "dtype", "order", "step"] if arguments.mpirun else []
+# MPI and NCCL do not notice such calls, or end in whatever they do then: there calls are compared first (JobOptions::debug_collectives).
+BYTES = ["count", "count_of_gather", "dtype", "order", "step"]
+CHECKED = {"mpi": BYTES, "nccl": [*BYTES, "skipped", "operation", "root"]}.get(arguments.transport, [])
+UNSEEN = {"nccl": ["message_count"]}.get(arguments.transport, [])  # nor does anything compare messages
 
 
 def called(what):
@@ -68,6 +70,7 @@ CASES = {
                   r"; rank 1 waits in all_reduce\(3 x Float, sum\) of loss \(call 0 of world\.\dc0\), step 3, evaluation"]),
     "step": (2, [ELSE + r"all_reduce\(400 x Float, sum\) of h\.7\.weight \(call \d+ of world( checked)?\), step 3, backward",
                  called(r"all_reduce\(1000 x Float, sum\) of h\.8\.weight \(call \d+ of world( checked)?\), step 4, backward")]),
+    "closing": (5, [NAMED + ("has ended: " if THREADS else "has died: "), "step 3, backward"]),
     "barrier": (5, [NAMED + r"has not come: barrier\(\) of end of epoch \(call \d+ of world( checked)?\), step 3, backward", WAITED, LATE, "; rank 1 waits in "]),
 }
 
@@ -78,9 +81,13 @@ def sentence_of(text):
     return [re.sub(r" \(ranks? [-, 0-9]+: (same|alike)\)$", "", line[line.index("rank 1 (host"):]) if "rank 1 (host" in line else line for line in lines]
 
 
+def command_of(name):
+    return [arguments.program, arguments.transport, name, *(["checked"] if name in CHECKED else [])]
+
+
 def run_processes(name, folder, variables):
     """Exit codes and texts by rank; None for the one that is dead or stopped."""
-    ranks = [start([arguments.program, arguments.transport, name], r, arguments.ranks, variables["port"], **variables["environment"])
+    ranks = [start(command_of(name), r, arguments.ranks, variables["port"], **variables["environment"])
              for r in range(arguments.ranks)]
     try:
         texts = {}
@@ -91,7 +98,7 @@ def run_processes(name, folder, variables):
         if name == "stopped":
             ranks[1].send_signal(signal.SIGCONT)
             ranks[1].communicate(timeout=PATIENCE_S)
-        if name == "dead":
+        if name in ("dead", "closing"):
             del texts[1]
         return [ranks[number].returncode for number in texts], list(texts.values())
     finally:
@@ -101,13 +108,13 @@ def run_processes(name, folder, variables):
 def run_mpirun(name, folder, variables):
     clean = {key: value for key, value in os.environ.items() if not LAUNCHERS.match(key)}
     command = [arguments.mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--output-filename", str(folder / "out"), "-n",
-               str(arguments.ranks), arguments.program, arguments.transport, name, *(["checked"] if name in CHECKED else [])]
+               str(arguments.ranks), *command_of(name)]
     done = subprocess.run(command, env={**clean, "OMP_NUM_THREADS": "1", **variables["environment"]}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=PATIENCE_S, check=False)
     texts = ["".join(path.read_text() for path in sorted(folder.glob(f"out/*/rank.{r}/std*"))) for r in range(arguments.ranks)]
-    if name in ("dead", "stopped"):
+    if name in ("dead", "closing", "stopped"):
         del texts[1]
-    code = 5 if name == "dead" and done.returncode == 137 else done.returncode  # the first to end counts for mpirun
+    code = 5 if name in ("dead", "closing") and done.returncode == 137 else done.returncode  # the first to end counts for mpirun
     return [code], texts
 
 
@@ -166,7 +173,7 @@ def run(name):
     return check_logs(name, logs) and f"{name}: {check_logs(name, logs)}"
 
 
-names = [name for name in arguments.cases.split(",") if name] or list(CASES)
+names = [name for name in arguments.cases.split(",") if name] or [name for name in CASES if name not in UNSEEN]
 with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
     failures = [failure for failure in pool.map(run, names) if failure]
 for failure in failures:
