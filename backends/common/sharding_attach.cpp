@@ -8,6 +8,7 @@
 
 #include "backends/common/agreement.h"
 #include "tessera/backends/sharding_strategy.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/unit_grouping.h"
 
@@ -86,6 +87,7 @@ void ShardingStrategy::set_mesh(const DeviceMesh& mesh) {
 void ShardingStrategy::attach(const ModelSpec& model, const BuildContext& context,
                               const OptimizerFactory& optimizer) {
   check(blocks_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
+  const InPhase phase("attach");
   validate(model, config_.precision);
   check(context.device.type() == data_.device().type(), ErrorCode::kInvalidArgument, name(),
         ": the model's device is ", context.device, " but the ", data_.transport(),
@@ -133,6 +135,7 @@ void ShardingStrategy::add_block(const ModelSpec& model, size_t index, const Bui
                                  ModelInMaking& making) {
   const BlockBuilder& builder = model.blocks[index];
   const std::string& block_name = builder.name;
+  const ForTensor of(block_name);
   blocks_.push_back(build_together(builder, context, data_));
   block_names_.push_back(block_name);
   block_sharers_.push_back(builder.sharers);

@@ -9,6 +9,7 @@
 #include "backends/common/agreement.h"
 #include "backends/common/block_backward.h"
 #include "tessera/backends/sharding_strategy.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/device.h"
 #include "tessera/core/device_room.h"
 #include "tessera/core/error.h"
@@ -16,6 +17,14 @@
 #include "tessera/core/trace.h"
 
 namespace tessera {
+
+namespace {
+
+const char* phase_name(bool with_gradients, bool with_scores) {
+  return with_gradients ? "forward" : with_scores ? "prediction" : "evaluation";
+}
+
+}  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : units_of_block_[block]) {
@@ -135,7 +144,11 @@ void ShardingStrategy::exchange_counts(std::optional<int64_t> ended) {
   if (sharers_ > 1) {
     counts_[4].copy_(fingerprint(micro_batches_, data_.device()) * weight(sharer_, sharers_));
   }
-  counts_work_ = world_->all_reduce(counts_);
+  {
+    const InPhase phase(phase_name(with_gradients_, with_scores_));
+    const ForTensor of("counts of the batch");
+    counts_work_ = world_->all_reduce(counts_);
+  }
   if (world_->size() == 1) return;
   const bool at_once = ended || data_.device().is_cpu();
   {  // beside the step: the host reads it at the end without waiting for what runs then
@@ -194,6 +207,7 @@ at::Tensor ShardingStrategy::loss_gradient() {
 void ShardingStrategy::forward(MicroBatchRun& run) {
   const TraceRange range("forward");
   const PhaseScope phase(Phase::kForward);
+  const InPhase named(phase_name(run.with_gradients, run.with_scores));
   const at::AutoGradMode gradients(run.with_gradients);
   const size_t end = run.first_block + run.block_count;
   run.blocks.resize(run.block_count);
@@ -207,6 +221,7 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
     }
     is_trained = is_trained || !trained_units_of_block_[i].empty();
     block.has_backward = run.with_gradients && is_trained;
+    const ForTensor of(block_names_[i]);
     acquire_block(i);
     prefetch_after(i, end, +1);
     const bool last = has_loss_ && i + 1 == blocks_.size();
@@ -257,6 +272,7 @@ void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::
   if (!run.with_gradients) return;
   if (output.requires_grad()) {
     const PhaseScope phase(Phase::kBackward);
+    const InPhase named("backward");
     const at::Tensor loss = output.reshape({-1}).select(0, 0);
     torch::autograd::backward({loss}, {run.micro_batch.loss_gradient.to(loss.scalar_type())});
   }
@@ -267,6 +283,7 @@ void ShardingStrategy::forward_loss(MicroBatchRun& run, size_t index, const at::
 void ShardingStrategy::backward(MicroBatchRun& run) {
   const TraceRange range("backward");
   const PhaseScope phase(Phase::kBackward);
+  const InPhase named("backward");
   const at::AutoGradMode gradients(true);
   const size_t loss = has_loss_ ? blocks_.size() - 1 : blocks_.size();
   at::Tensor gradient = std::exchange(run.gradient, {});
@@ -275,6 +292,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
   while (first < end && !run.blocks[first - run.first_block].has_backward) ++first;
   for (size_t i = std::min(end, loss); i-- > first;) {
     const TraceRange block_range("block backward");
+    const ForTensor of(block_names_[i]);
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
     acquire_block(i);
     for (size_t unit : trained_units_of_block_[i]) gradients_->before_backward(unit);
@@ -298,6 +316,8 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
 
 StepResult ShardingStrategy::finish() {
   at::NoGradGuard no_grad;
+  const InPhase phase(with_gradients_ ? "reduce" : "evaluation");
+  const ForTensor of("loss");
   if (sums_.defined()) works_.push_back(data_.all_reduce(sums_));
   if (with_gradients_) {
     gradients_->finish();

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
@@ -77,6 +78,7 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   order_.require_gradient(name(), "optimizer_step()");
   const TraceRange range("optimizer_step");
   const PhaseScope phase(Phase::kOptimizer);
+  const InPhase named("step");
   at::NoGradGuard no_grad;
   begin_call(StepOrder::Call::kUpdate);
   learning_rate_.fill_(learning_rate);
@@ -94,6 +96,7 @@ void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
   for (size_t u = 0; u < units_.size(); ++u) {
     if (gradients && units_[u].frozen) continue;
     const FlatLayout& layout = units_[u].layout;
+    const ForTensor of(units_[u].name);
     at::Tensor full = at::empty({layout.numel()}, learning_rate_.options());
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
       const at::Tensor owned = gradients          ? gradients_->owned(u, segment)
@@ -148,6 +151,7 @@ void ShardingStrategy::visit_gradients(const ParameterVisitor& visitor) {
 // Collective over the data axis.
 at::Tensor ShardingStrategy::value_of(const Buffer& buffer) {
   const at::Tensor value = buffer.tensor.detach().clone();
+  const ForTensor of(buffer.name);
   if (buffer.data_rank >= 0) data_.broadcast(value, buffer.data_rank).wait();
   return value;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/backends/sharding_strategy.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/core/trace.h"
 #include "tessera/ops/update.h"
@@ -91,6 +92,8 @@ std::vector<at::Tensor> ShardingStrategy::owned_gradients(size_t unit) const {
 // The store has summed the unit's gradient of this step over the shards' ranks; other ranks may
 // hold parts of the sum.
 void ShardingStrategy::gradient_reduced(size_t unit) {
+  const InPhase phase("reduce");
+  const ForTensor of(units_[unit].name);
   if (replicas_ != nullptr) {
     reductions_.push_back(wire_->all_reduce(*replicas_, owned_gradients(unit)));
     if (!config_.overlap) reductions_.back().wait();
@@ -102,6 +105,7 @@ void ShardingStrategy::gradient_reduced(size_t unit) {
 void ShardingStrategy::finish_sums() {
   for (Reduction& sum : reductions_) sum.wait();
   reductions_.clear();
+  const ForTensor of("parameters that several ranks hold");
   // All launched before any is waited for: holders differ by unit.
   for (const LateSum& late : late_sums_) {
     if (!late.alone.empty()) reductions_.push_back(wire_->all_reduce(*late.ranks, late.alone));
@@ -135,6 +139,8 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
   order_.require_gradient(name(), "grad_norm_squared()");
   const TraceRange range("grad_norm");
   const PhaseScope phase(Phase::kOptimizer);
+  const InPhase named("step");
+  const ForTensor of("norm of the gradient");
   const at::NoGradGuard no_grad;
   at::Tensor sum = norm_terms_.empty() ? at::zeros({1}, learning_rate_.options())
                                        : ops::square_sum(norm_terms_).reshape({1});

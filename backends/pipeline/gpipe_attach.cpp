@@ -8,6 +8,7 @@
 
 #include "backends/pipeline/stage_links.h"
 #include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -68,6 +69,7 @@ int GPipe::stage_of_block(size_t block) const {
 void GPipe::attach(const ModelSpec& model, const BuildContext& context,
                    const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
+  const InPhase phase("attach");
   check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
         ": its inner strategy was not given the mesh (ShardingStrategy::set_mesh)");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,

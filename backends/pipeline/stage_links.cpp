@@ -3,7 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string_view>
 
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 
@@ -13,6 +17,21 @@ namespace {
 using Kind = PipelineAction::Kind;
 
 constexpr int64_t kMostDims = 14;  // of an activation
+
+// "activations of micro-batch 2 before part 1", without an allocation.
+class MessageName {
+ public:
+  explicit MessageName(const PipelineMessage& message) {
+    const bool forward = message.action.kind == Kind::kForward;
+    std::snprintf(text_.data(), text_.size(), "%s of micro-batch %d before part %d",
+                  forward ? "activations" : "gradients", message.action.micro_batch,
+                  message.boundary);
+  }
+  std::string_view text() const { return text_.data(); }
+
+ private:
+  std::array<char, 72> text_{};
+};
 
 }  // namespace
 
@@ -119,6 +138,8 @@ void StageLinks::post(int turn) {
       const int due = in_rounds_ ? arrival.next_round : arrival.due;
       if (source == plan_->stage || due > turn + ahead_ || arrival.open > turn) break;
       const FormKey key = key_of(arrival.message);
+      const MessageName name(arrival.message);
+      const ForTensor of(name.text());
       if (!forms_.contains(key)) {
         const at::Tensor header = empty_header();
         Work work = pipeline_.recv(header, source);
@@ -177,6 +198,8 @@ void StageLinks::send(int turn, const at::Tensor& tensor) {
     return;
   }
   const FormKey key = key_of(message);
+  const MessageName name(message);
+  const ForTensor of(name.text());
   const auto known = forms_.find(key);
   if (message.action.kind == Kind::kBackward) {
     if (!at::isFloatingType(known->second.dtype)) return;

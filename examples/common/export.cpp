@@ -6,11 +6,13 @@
 
 #include "examples/common/model_files.h"
 #include "tessera/checkpoint/huggingface.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/hash.h"
 
 namespace tessera::programs {
 
 std::string write_final(const Prepared& prepared, Strategy& strategy, bool writes) {
+  const InPhase phase("export");
   const at::ScalarType dtype = scalar_type_of(prepared.options.dtype);
   std::unique_ptr<HuggingFaceWriter> writer;
   if (writes && prepared.options.save_final) {

@@ -23,6 +23,7 @@
 #include "examples/common/run_checkpoints.h"
 #include "examples/common/training_run.h"
 #include "tessera/comm/launch.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/core/failure.h"
 #include "tessera/core/log.h"
@@ -134,6 +135,7 @@ int run_finetune(Program program, const std::string& name, const std::string& su
                .transport = options.backend},
               [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                 if (problem) std::rethrow_exception(problem);
+                if (!options.dry_run) note_output_folder(options.output_dir);
                 std::call_once(connected, [&] { note_signals(options, launch, signals); });
                 ended = TrainingRun(prepared, flags, arguments, world, launch, control,
                                     signals ? &*signals : nullptr)

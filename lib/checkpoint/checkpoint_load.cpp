@@ -9,6 +9,7 @@
 #include "lib/checkpoint/slice_runs.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -181,6 +182,7 @@ std::vector<std::string> Checkpoint::verify() const {
 LoadReport load_checkpoint(Communicator& world, const Checkpoint& checkpoint,
                            const std::vector<StateTensor>& state) {
   LoadReport report;
+  const InPhase phase("load");
   // Every rank says by one character a tensor whether it has used it.
   CommunicatorChannel ranks(world);
   const std::vector<std::string> said = on_all_ranks(ranks, [&] {

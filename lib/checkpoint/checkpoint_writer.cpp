@@ -12,6 +12,7 @@
 #include "lib/checkpoint/shard_writer.h"
 #include "lib/checkpoint/snapshot.h"
 #include "tessera/comm/late_vote.h"
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -97,6 +98,7 @@ void CheckpointWriter::reserve(const std::vector<StateTensor>& state) {
 
 void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
                             const std::string& run) {
+  const InPhase phase("save");
   complete();
   const double started = now_s();
   std::vector<ShardPiece> pieces = begin(step, state);
@@ -147,6 +149,7 @@ void CheckpointWriter::save(int64_t step, const std::vector<StateTensor>& state,
 
 void CheckpointWriter::advance() {
   Save& save = *under_way_;
+  const InPhase phase("save");
   const double started = now_s();
   try {
     const std::vector<std::string> results =

@@ -48,6 +48,11 @@ Work pass_on(const at::Tensor& output, const at::Tensor& input) {
   return Work();
 }
 
+const char* suffix_of(ReduceOp op) {
+  constexpr const char* kSuffixes[] = {", sum", ", max", ", min"};
+  return kSuffixes[static_cast<size_t>(op)];
+}
+
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
 // May the smaller tensor of a gather or scatter share memory with the larger one? Only as its own
@@ -73,8 +78,47 @@ Work join_works(std::vector<Work> works) {
   return Work(std::make_shared<JoinedWorks>(std::move(works)));
 }
 
-CommunicatorBase::CommunicatorBase(std::string transport, at::Device device, int rank, int size)
-    : transport_(std::move(transport)), device_(device), rank_(rank), size_(size) {}
+CommunicatorBase::CommunicatorBase(std::string transport, std::string name, at::Device device,
+                                   int rank, int size, std::shared_ptr<OperationLog> log)
+    : transport_(std::move(transport)),
+      name_(std::move(name)),
+      device_(device),
+      rank_(rank),
+      size_(size),
+      log_(std::move(log)),
+      place_(log_->join(name_, rank, size)),
+      sent_(size, 0),
+      received_(size, 0) {}
+
+CommunicatorBase::~CommunicatorBase() { log_->leave(place_); }
+
+std::string CommunicatorBase::name_of_part(int color) {
+  return concat(name_, ".", splits_++, "c", color);
+}
+
+void CommunicatorBase::note(CallDescription call) {
+  if (call.source < 0) call.sequence = collectives_++;
+  call_ = LoggedCall(log_, log_->add(place_, call));
+}
+
+void CommunicatorBase::note(const char* operation, const at::Tensor& tensor, const char* suffix,
+                            int root) {
+  note({.operation = operation,
+        .suffix = suffix,
+        .dtype = tensor.scalar_type(),
+        .count = tensor.numel(),
+        .root = root});
+}
+
+void CommunicatorBase::note_message(const char* operation, const at::Tensor& tensor, int source,
+                                    int destination, int64_t& messages) {
+  note({.operation = operation,
+        .dtype = tensor.scalar_type(),
+        .count = tensor.numel(),
+        .sequence = messages++,
+        .source = source,
+        .destination = destination});
+}
 
 void CommunicatorBase::check_tensor(const at::Tensor& tensor, const char* operation) const {
   check(tensor.defined(), ErrorCode::kInvalidArgument, operation, ": the tensor is undefined");
@@ -103,6 +147,7 @@ Work CommunicatorBase::collect(Work work, int64_t bytes) {
 Work CommunicatorBase::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   check_tensor(tensor, "all_reduce");
   if (size_ == 1) return Work();
+  note("all_reduce", tensor, suffix_of(op));
   return collect(start_all_reduce(tensor, op), 2 * (size_ - 1) * bytes_of(tensor) / size_);
 }
 
@@ -115,6 +160,7 @@ Work CommunicatorBase::all_gather(const at::Tensor& output, const at::Tensor& in
         input.scalar_type());
   check_overlap(output, input, rank_, "all_gather");
   if (size_ == 1) return pass_on(output, input);
+  note("all_gather", input);
   return collect(start_all_gather(output, input), (size_ - 1) * bytes_of(input));
 }
 
@@ -128,6 +174,7 @@ Work CommunicatorBase::reduce_scatter(const at::Tensor& output, const at::Tensor
         " elements of ", output.scalar_type());
   check_overlap(input, output, rank_, "reduce_scatter");
   if (size_ == 1) return pass_on(output, input);
+  note("reduce_scatter", output, suffix_of(op));
   return collect(start_reduce_scatter(output, input, op), (size_ - 1) * bytes_of(output));
 }
 
@@ -135,6 +182,7 @@ Work CommunicatorBase::broadcast(const at::Tensor& tensor, int root) {
   check_tensor(tensor, "broadcast");
   check_rank(root, "broadcast", "root");
   if (size_ == 1) return Work();
+  note("broadcast", tensor, "", root);
   return collect(start_broadcast(tensor, root), bytes_of(tensor));
 }
 
@@ -143,6 +191,7 @@ Work CommunicatorBase::send(const at::Tensor& tensor, int destination) {
   check_rank(destination, "send", "destination");
   check(destination != rank_, ErrorCode::kInvalidArgument, "send: rank ", rank_,
         " cannot send to itself; copy the tensor instead");
+  note_message("send", tensor, rank_, destination, sent_[destination]);
   return collect(start_send(tensor, destination), bytes_of(tensor));
 }
 
@@ -151,12 +200,19 @@ Work CommunicatorBase::recv(const at::Tensor& tensor, int source) {
   check_rank(source, "recv", "source");
   check(source != rank_, ErrorCode::kInvalidArgument, "recv: rank ", rank_,
         " cannot receive from itself; copy the tensor instead");
+  note_message("recv", tensor, source, rank_, received_[source]);
   return collect(start_recv(tensor, source), 0);
 }
 
 void CommunicatorBase::barrier() {
   check(!grouping_, ErrorCode::kInvalidArgument, "barrier: not allowed inside a group");
+  note({.operation = "barrier"});
   run_barrier();
+}
+
+void CommunicatorBase::refuse(const LoggedCall& call) {
+  report(call, "the calls of the ranks differ");
+  fail(ErrorCode::kInternal, "a failure was reported, but nobody heard of it");
 }
 
 void CommunicatorBase::begin_group() {
@@ -174,7 +230,10 @@ Work CommunicatorBase::end_group() {
 std::unique_ptr<Communicator> CommunicatorBase::split(int color, int key) {
   check(!grouping_, ErrorCode::kInvalidArgument, "split: not allowed inside a group");
   check(color >= 0, ErrorCode::kInvalidArgument, "split: color ", color, " is negative");
-  return run_split(color, key);
+  note({.operation = "split"});
+  auto part = run_split(color, key);
+  call_.ended();
+  return part;
 }
 
 CommunicatorBase::Part CommunicatorBase::agree_on_part(int color, int key) {

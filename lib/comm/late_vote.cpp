@@ -2,11 +2,21 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/comm/operation_scope.h"
+
 namespace tessera {
+namespace {
+
+Work start(Communicator& world, const at::Tensor& votes, LateVote::Of of) {
+  const ForTensor name("vote");
+  return world.all_reduce(votes, of == LateVote::Of::kAny ? ReduceOp::kMax : ReduceOp::kMin);
+}
+
+}  // namespace
 
 LateVote::LateVote(Communicator& world, Of of, bool mine)
     : votes_(at::full({1}, mine ? 1 : 0, at::dtype(at::kInt).device(world.device()))),
-      work_(world.all_reduce(votes_, of == Of::kAny ? ReduceOp::kMax : ReduceOp::kMin)) {
+      work_(start(world, votes_, of)) {
   if (votes_.is_cpu()) return;
   work_.wait();
   copied_.emplace(std::vector<at::Tensor>{votes_});

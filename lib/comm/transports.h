@@ -7,6 +7,7 @@
 
 #include "lib/comm/abort_signal.h"
 #include "lib/comm/bootstrap/whereabouts.h"
+#include "lib/comm/operation_log.h"
 #include "tessera/comm/bootstrap.h"
 
 namespace tessera {
@@ -22,6 +23,10 @@ struct TransportContext {
   std::function<std::string(const std::string& key)> take;
   // Ends every communicator of the job.
   std::function<void(const std::string& reason)> abort;
+  std::shared_ptr<OperationLog> log;
+  // Ends it with the sentence about a call of this rank that failed for this cause, or whose time
+  // is over (empty cause); returns when the signal is raised. Any thread.
+  ReportFailure report;
 };
 
 struct Transport {

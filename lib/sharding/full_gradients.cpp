@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/gradient_store.h"
 
@@ -55,6 +56,8 @@ void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
 
 void FullGradients::launch_bucket() {
   if (bucket_.empty()) return;
+  const InPhase phase("reduce");
+  const ForTensor of(units_[bucket_.front()].name);  // the first of the bucket
   std::vector<at::Tensor> whole;
   std::vector<GradientWire::Part> parts;
   for (size_t unit : bucket_) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_memory.h"
 #include "tessera/core/phase_clock.h"
@@ -93,6 +94,7 @@ void GatheredParameters::gather(size_t unit) {
   {
     std::optional<StreamScope> scope;
     if (options_.host_shards) scope.emplace(fetch(unit));
+    const ForTensor of(units_[unit].name);
     Group group(comm_);
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
       if (layout.segments()[segment].offset >= layout.resident_begin()) break;
@@ -185,6 +187,7 @@ void GatheredParameters::publish(size_t unit) {
   State& state = states_[unit];
   state.residency = Residency::kSharded;
   if (layout.resident_begin() == layout.numel()) return;
+  const ForTensor of(units_[unit].name);
   Group group(comm_);
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     const FlatRange& range = layout.segments()[segment];

@@ -1,5 +1,7 @@
 #include "tessera/sharding/parameter_store.h"
 
+#include "tessera/comm/operation_scope.h"
+
 namespace tessera {
 
 ResidentParameters::ResidentParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
@@ -25,6 +27,7 @@ at::Tensor ResidentParameters::owned(size_t unit, size_t segment) const {
 void ResidentParameters::publish(size_t unit) {
   const FlatLayout& layout = units_[unit].layout;
   if (layout.shards() == 1) return;  // every rank updated everything
+  const ForTensor of(units_[unit].name);
   Group group(comm_);
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     comm_.all_gather(slice_of(flats_[unit], layout.segments()[segment]), owned(unit, segment));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/gradient_store.h"
 
@@ -69,6 +70,8 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
   }
   state.has_partial = true;
   slot.filling.reset();
+  const InPhase phase("reduce");
+  const ForTensor of(units_[unit].name);
   slot.pending = options_.wire->reduce_scatter(comm_, parts);
   if (state.uses_left == 0) slot.completes = unit;
   if (!options_.overlap) wait_for_slot(slots_->slot_of(unit));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/comm/operation_scope.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
@@ -58,6 +59,7 @@ int64_t Trainer::fit(const BatchSource& source,
   int64_t made = 0;
   while (options_.max_steps == 0 || steps_ < options_.max_steps) {
     clock_.begin_step();
+    note_step(steps_ + 1);
     const double wait_begin = now_s();
     const std::vector<MicroBatch> micro_batches = source();
     if (micro_batches.empty()) {
@@ -202,6 +204,7 @@ void Trainer::stop_for_numerics(const StepReport& last) {
 
 EvalReport Trainer::evaluate(const BatchSource& source) {
   const double begin = now_s();
+  const InPhase phase("evaluation");
   EvalReport report;
   double loss_sum = 0;
   int64_t batches = 0;

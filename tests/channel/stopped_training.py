@@ -5,6 +5,7 @@
 import argparse
 import json
 import pathlib
+import re
 import signal
 import tempfile
 import time
@@ -30,7 +31,7 @@ def events(output):
 
 # By what is seen from outside when the phase begins. The run makes two steps, evaluates, saves, and so on; it exports at its end.
 PHASES = {
-    "attach": lambda output: output.exists(),
+    "attach": lambda output: (output / "config.json").exists(),
     "step": lambda output: events(output).count("step") >= 1,
     "evaluation": lambda output: events(output).count("step") >= 2,
     "save": lambda output: any(output.glob("checkpoint-*.tmp")),
@@ -61,8 +62,11 @@ def stop(phase, victim, output):
         ended(ranks[victim], f"{phase}: rank {victim} goes on")
         if phase == "export" and not any(codes):
             return "the run was over"
-        if set(codes) != {5} or f"rank {victim} (host " not in "".join(texts):
+        named = [re.search(rf"rank {victim} \(host [^)]*\) has been silent since [^\n]*\(call \d+ of [^)]*\), step \d+, \w+", text) for text in texts]
+        if set(codes) != {5} or not all(named):
             fail(f"{phase}: rank {victim} is stopped: the others end with {codes}", "\n".join(texts))
+        if victim != 0 and len({match.group() for match in named}) != 1:
+            fail(f"{phase}: rank {victim} is stopped: the others say different things", "\n".join(texts))
         return "named"
 
 

@@ -12,9 +12,11 @@
 #include "lib/comm/bootstrap/hub.h"
 #include "lib/comm/bootstrap/launcher.h"
 #include "lib/comm/bootstrap/rendezvous.h"
+#include "lib/comm/collective_timeout.h"
 #include "lib/comm/transports.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_name.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
 namespace {
@@ -64,6 +66,8 @@ class ProcessBootstrap final : public Bootstrap {
     client_ = std::make_unique<ControlClient>(
         place.rank_0, ControlClient::Identity{rank(), size(), launch.job, kin}, timeout_s + 5,
         signal_);
+    client_->set_witness({.tell = [log = log_](const Call* asked) { return log->status(asked); },
+                          .on_failure = [this] { log_->fail(signal_->reason()); }});
     compare_ranks(launch);
   }
   ~ProcessBootstrap() override {
@@ -82,12 +86,16 @@ class ProcessBootstrap final : public Bootstrap {
 
   std::vector<std::string> exchange(const std::string& bytes) override {
     if (client_ == nullptr) return {bytes};
-    return client_->exchange(bytes);
+    const LoggedCall call(log_, log_->add(control_, {.operation = "exchange",
+                                                     .sequence = exchanges_++}));
+    std::vector<std::string> all = client_->exchange(bytes);
+    call.ended();
+    return all;
   }
 
   std::unique_ptr<Communicator> connect(const std::string& transport) override {
     check(problem_.empty(), ErrorCode::kInvalidArgument, problem_);
-    TransportContext context{launch_, address_, this, signal_, {}, {}, {}};
+    TransportContext context{launch_, address_, this, signal_, {}, {}, {}, log_, {}};
     context.post = [this](const std::string& key, const std::string& value) {
       check(client_ != nullptr, ErrorCode::kInternal, "a single rank has nobody to post to");
       client_->post(key, value);
@@ -97,6 +105,9 @@ class ProcessBootstrap final : public Bootstrap {
       return client_->take(key);
     };
     context.abort = [this](const std::string& reason) { abort(reason); };
+    context.report = [this](const LoggedCall& call, const std::string& cause) {
+      report({cause, call.text(), static_cast<double>(collective_timeout().count())});
+    };
     return choose(transport).connect(context);
   }
 
@@ -109,7 +120,14 @@ class ProcessBootstrap final : public Bootstrap {
     concluded_ = true;
     if (!status.empty()) signal_->raise("this rank has failed");
     if (client_ == nullptr) return {status};
-    return client_->conclude(status);
+    std::vector<std::string> all = client_->conclude(status);
+    // The first rank that answers reports for all; every other one says what ended communication.
+    const auto reporter = std::ranges::find_if(all, [](const auto& each) { return each != "?"; });
+    const std::string failure = log_->failure();
+    if (!failure.empty() && reporter - all.begin() != rank()) log(LogLevel::kError, failure);
+    const std::string path = log_->path();
+    if (!path.empty()) log(LogLevel::kInfo, "the last operations of rank ", rank(), ": ", path);
+    return all;
   }
 
  private:
@@ -133,6 +151,17 @@ class ProcessBootstrap final : public Bootstrap {
           "' is not in this build; it has ", available_list(), " and auto");
     fail(ErrorCode::kInvalidArgument, "transport '", wanted, "' cannot serve this launch (",
          launch_.launcher, ", ", size(), " ranks)", reasons);
+  }
+
+  // The hub has the sentence; where it is stuck or gone this rank makes its own.
+  void report(const control::Report& report) {
+    if (client_ != nullptr) client_->report(report);
+    if (signal_->raised()) return;
+    std::vector<CallFailure::Rank> ranks(size());
+    ranks[rank()] = {host_name(), log_->status(&report.call)};
+    const CallFailure failure{report.cause, report.call, report.timeout_s, std::move(ranks)};
+    abort(failure.explain().what());
+    log_->fail(signal_->reason());
   }
 
   // Ranks learn of each other's contradictions, which only some of them can see, and who shares
@@ -162,6 +191,9 @@ class ProcessBootstrap final : public Bootstrap {
   std::string address_;
   std::atomic<bool> concluded_{false};
   const std::shared_ptr<AbortSignal> signal_ = std::make_shared<AbortSignal>();
+  const std::shared_ptr<OperationLog> log_ = std::make_shared<OperationLog>(launch_.rank);
+  const int control_ = log_->join("control", launch_.rank, launch_.world_size);
+  int64_t exchanges_ = 0;
   std::unique_ptr<Hub> hub_;
   std::unique_ptr<ControlClient> client_;
 };

@@ -15,6 +15,8 @@ namespace {
 constexpr double kConnectTimeout = 5;  // of one attempt
 // A hub speaks first, and at once.
 constexpr double kAnswerTimeout = 5, kAnswerTimeoutOfMany = 1;
+constexpr auto kAnswerLater = std::chrono::milliseconds(10);
+constexpr auto kInquiryTimeout = std::chrono::seconds(5);
 
 constexpr size_t kItemHeader = 4;  // of each item of a list
 
@@ -124,11 +126,15 @@ void ControlClient::listen() {
     Heart heart(heartbeat_timeout_s_);
     while (true) {
       pollfd wait{socket_.fd(), POLLIN, 0};
-      ::poll(&wait, 1, static_cast<int>(heart.rest().count()));
+      ::poll(&wait, 1, static_cast<int>((asked_ ? kAnswerLater : heart.rest()).count()));
       const bool more = wait.revents == 0 || hear();
       silence_.pass(heart.look());
-      if (!more) return end("rank 0, which holds the job together, has died");
+      if (!more) {
+        return end(concat("rank 0 (host ", hub_host_,
+                          "), which holds the job together, has died"));
+      }
       if (heart.beat_is_due()) beat();
+      if (asked_) answer();
       if (!silence_.exceeds(heartbeat_timeout_s_)) continue;
       return end(silence_.reason(0, hub_host_, heartbeat_timeout_s_));
     }
@@ -150,6 +156,11 @@ bool ControlClient::hear() {
 
 void ControlClient::handle(Frame&& frame) {
   if (frame.kind == Kind::kAbort) signal_->raise(frame.payload);
+  if (frame.kind == Kind::kAsk) asked_ = frame.payload;
+  if (frame.kind == Kind::kFailure) {
+    const std::vector<std::string> parts = unpack(frame.payload);
+    fail(parts.at(1), static_cast<ErrorCode>(std::stoi(parts.at(0))));
+  }
   std::lock_guard lock(mutex_);
   if (frame.kind == Kind::kWelcome) welcome_ = true;
   if (frame.kind == Kind::kRefuse) {
@@ -168,16 +179,68 @@ void ControlClient::handle(Frame&& frame) {
 // Who sends something else just now needs no pulse; nor can a full connection take one.
 void ControlClient::beat() {
   changed_.notify_all();  // others may have raised the signal
+  try_send(Kind::kPulse, "");
+}
+
+bool ControlClient::try_send(Kind kind, const std::string& payload) {
   const std::unique_lock lock(send_mutex_, std::try_to_lock);
   pollfd room{socket_.fd(), POLLOUT, 0};
-  if (!lock || ::poll(&room, 1, 0) <= 0) return;
-  send_frame(socket_, Kind::kPulse, "");
+  if (!lock || ::poll(&room, 1, 0) <= 0) return false;
+  send_frame(socket_, kind, payload);
+  return true;
+}
+
+void ControlClient::answer() {
+  std::function<RankStatus(const Call*)> tell;
+  {
+    std::lock_guard lock(mutex_);
+    tell = witness_.tell;
+  }
+  std::string status;
+  if (tell) {
+    const Call call = asked_->empty() ? Call() : Call::unpack(*asked_);
+    status = tell(asked_->empty() ? nullptr : &call).pack();
+  }
+  if (try_send(Kind::kTell, status)) asked_.reset();
+}
+
+void ControlClient::fail(const std::string& reason, ErrorCode code) {
+  signal_->raise(reason, code);
+  std::function<void()> on_failure;
+  {
+    std::lock_guard lock(mutex_);
+    on_failure = witness_.on_failure;
+  }
+  if (on_failure) on_failure();
+}
+
+void ControlClient::set_witness(Witness witness) {
+  std::lock_guard lock(mutex_);
+  witness_ = std::move(witness);
+}
+
+void ControlClient::report(const Report& report) {
+  if (signal_->raised()) return;
+  send(Kind::kReport, report.pack());
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kInquiryTimeout, [&] { return closed_ || signal_->raised(); });
 }
 
 // Also ends a send that waits for a hub that does not read.
 void ControlClient::end(const std::string& reason) {
-  std::lock_guard lock(mutex_);
-  if (!closed_) {
+  std::unique_lock lock(mutex_);
+  if (!closed_ && welcome_ && witness_.tell) {
+    // Nobody is left to ask: this rank says what it knows itself.
+    CallFailure failure{.cause = reason, .call = {}, .ranks = {}};
+    const RankStatus status = witness_.tell(nullptr);
+    failure.call = status.waiting;
+    if (status.waiting.communicator.empty() && !status.recent.empty()) {
+      failure.call = status.recent.front();
+    }
+    lock.unlock();
+    fail(failure.explain().what(), ErrorCode::kUnavailable);
+    lock.lock();
+  } else if (!closed_) {
     signal_->raise(welcome_ ? reason : "control channel: before all ranks had arrived: " + reason);
   }
   closed_ = true;
@@ -191,7 +254,7 @@ void ControlClient::send(Kind kind, const std::string& payload) {
         " is the most");
   std::lock_guard lock(send_mutex_);
   if (send_frame(socket_, kind, payload)) return;
-  signal_->raise("rank 0, which holds the job together, has died");
+  socket_.shut_down();  // the listening thread says why
 }
 
 template <typename Slot>
@@ -204,7 +267,7 @@ std::string ControlClient::await(Slot arrived, bool even_when_aborted) {
   });
   if (bytes) return *bytes;
   signal_->throw_if_raised();
-  fail(ErrorCode::kUnavailable, "control channel: the connection to rank 0 is closed");
+  tessera::fail(ErrorCode::kUnavailable, "control channel: the connection to rank 0 is closed");
 }
 
 // In rounds: no frame may be too large, and the answer's has a piece of every rank. The first

@@ -1,6 +1,7 @@
 #pragma once
 // A rank's side of the control channel.
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 
 #include "lib/comm/abort_signal.h"
 #include "lib/comm/bootstrap/heartbeat.h"
+#include "lib/comm/bootstrap/inquiry.h"
 #include "lib/comm/bootstrap/whereabouts.h"
 #include "lib/comm/bootstrap/wire.h"
 
@@ -43,6 +45,15 @@ class ControlClient {
   // there). Any thread.
   void post(const std::string& key, const std::string& value);
   std::string take(const std::string& key);
+
+  // What this rank says about its operations, on the listening thread.
+  struct Witness {
+    std::function<RankStatus(const Call* asked)> tell;
+    std::function<void()> on_failure;  // of communication; the signal is raised
+  };
+  void set_witness(Witness witness);
+  // Has the hub find out why this call does not end; returns when the signal is raised. Any thread.
+  void report(const Report& report);
   // This end of the connection: the address that reaches rank 0.
   std::string address() const { return local_address(socket_); }
 
@@ -57,6 +68,9 @@ class ControlClient {
   bool hear();
   void handle(Frame&& frame);
   void beat();
+  void answer();
+  bool try_send(Kind kind, const std::string& payload);
+  void fail(const std::string& reason, ErrorCode code);
   void end(const std::string& reason);
   void close();
   // Throws Error(kInvalidArgument) for what no frame holds.
@@ -74,6 +88,7 @@ class ControlClient {
   std::mutex send_mutex_;
   std::string received_;  // of the listening thread
   Silence silence_;       // likewise
+  std::optional<std::string> asked_;  // likewise: a question without an answer
   std::mutex mutex_;
   std::condition_variable changed_;
   bool welcome_ = false;
@@ -82,6 +97,7 @@ class ControlClient {
   std::optional<std::string> exchanged_;
   std::optional<std::string> concluded_;
   std::map<std::string, std::string> taken_;
+  Witness witness_;
   std::thread thread_;
 };
 

@@ -70,7 +70,8 @@ void Hub::take_turn() {
   }
   const size_t count = peers_.size();
   room_.add_to(waits, listener_);
-  const auto rest = static_cast<int>(heart_.rest().count());
+  auto rest = static_cast<int>(heart_.rest().count());
+  if (inquiry_ && !aborted_) rest = std::min(rest, static_cast<int>(inquiry_->patience().count()));
   ::poll(waits.data(), waits.size(), std::min(rest, room_.patience()));
   for (size_t i = 0; i < count; ++i) {
     if ((waits[i].revents & POLLOUT) != 0) write_to(peers_[i]);
@@ -91,6 +92,7 @@ void Hub::take_turn() {
   }
   look_after_silent();
   std::erase_if(peers_, [](const Peer& peer) { return !peer.socket.open(); });
+  end_inquiry_if_due();
   wake_those_who_wait_in_vain();
   conclude_if_due();
 }
@@ -159,7 +161,7 @@ void Hub::look_after_silent() {
       continue;
     }
     gone_[peer.rank] = true;  // its connection stays: it reads the reason when it goes on
-    abort_all(peer.silence.reason(peer.rank, peer.host, heartbeat_timeout_s_), -1);
+    inquire(peer.silence.reason(peer.rank, peer.host, heartbeat_timeout_s_));
   }
 }
 
@@ -172,7 +174,7 @@ void Hub::lose(Peer& peer) {
   }
   if (gone_[peer.rank]) return;
   gone_[peer.rank] = true;
-  if (!peer.said_bye) abort_all(concat("rank ", peer.rank, " (host ", peer.host, ") has died"), -1);
+  if (!peer.said_bye) inquire(concat("rank ", peer.rank, " (host ", peer.host, ") has died"));
 }
 
 void Hub::handle(Peer& peer, const Frame& frame) {
@@ -206,6 +208,11 @@ void Hub::handle(Peer& peer, const Frame& frame) {
     }
     case Kind::kAbort:
       return abort_all(frame.payload, peer.rank);
+    case Kind::kReport:
+      return inquire(Report::unpack(frame.payload));
+    case Kind::kTell:
+      if (inquiry_) inquiry_->hear(peer.rank, frame.payload);
+      return;
     case Kind::kBye:
       peer.said_bye = true;
       return;
@@ -228,15 +235,19 @@ void Hub::post(const Frame& frame) {
 }
 
 void Hub::abort_all(const std::string& reason, int except) {
+  end_all(Kind::kAbort, reason, except);
+}
+
+void Hub::end_all(Kind kind, const std::string& payload, int except) {
   if (!conclude_by_) conclude_by_ = Clock::now() + kGrace;
   if (aborted_) return;
   aborted_ = true;
-  send_to_all(Kind::kAbort, reason, except);
+  send_to_all(kind, payload, except);
 }
 
 // A rank that has ended comes to no exchange any more.
 void Hub::wake_those_who_wait_in_vain() {
-  if (aborted_ || !complete_) return;
+  if (aborted_ || inquiry_ || !complete_) return;
   std::vector<int> ended, waiting;
   for (int r = 0; r < size_; ++r) {
     const bool left = gone_[r] || concluded_[r];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/comm/bootstrap/heartbeat.h"
+#include "lib/comm/bootstrap/inquiry.h"
 #include "lib/comm/bootstrap/waiting_room.h"
 #include "lib/comm/bootstrap/wire.h"
 
@@ -60,6 +61,13 @@ class Hub {
   void look_after_silent();
   void lose(Peer& peer);
   void abort_all(const std::string& reason, int except);
+  void end_all(Kind kind, const std::string& payload, int except);
+  // Of failures, in hub_inquiry.cpp:
+  Inquiry& inquiry();
+  void ask_all();
+  void inquire(const std::string& cause);
+  void inquire(const Report& report);
+  void end_inquiry_if_due();
   void wake_those_who_wait_in_vain();
   void conclude_if_due();
   void send(Peer& peer, const std::shared_ptr<const std::string>& bytes);
@@ -92,6 +100,7 @@ class Hub {
   std::optional<Clock::time_point> refused_at_;
   int told_ = 0;  // callers that know of the refusal
   bool aborted_ = false;
+  std::optional<Inquiry> inquiry_;
   std::map<int, std::string> exchanging_;
   std::map<int, std::string> concluding_;
   std::vector<bool> gone_;

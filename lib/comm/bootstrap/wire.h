@@ -25,6 +25,10 @@ enum class Kind : uint8_t {
   kAbort,      // both: reason
   kBye,        // rank: about to close
   kPulse,      // both: the sender runs
+  kReport,     // rank: Report of a call that does not end
+  kAsk,        // hub: a Call, or nothing; what is the rank at?
+  kTell,       // rank: its RankStatus
+  kFailure,    // hub: list {exit code, sentence}; communication has failed
 };
 struct Frame {
   Kind kind;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
+#include "tessera/core/host_name.h"
+
 namespace tessera::local {
 
 Helpers::Helpers(int ranks)
@@ -65,15 +67,10 @@ std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Reque
   std::shared_ptr<Meeting> meeting;
   {
     std::lock_guard lock(mutex_);
-    if (aborted_) fail(ErrorCode::kUnavailable, *aborted_);
+    if (aborted_) fail(aborted_->code(), aborted_->what());
     auto& slot = gathering_[key];
     const std::vector<int> ranks = ranks_of(key);
-    if (slot == nullptr) {
-      const std::string name = key.source < 0 ? concat("collective ", key.sequence)
-                                              : concat("message ", key.sequence, " from rank ",
-                                                       key.source, " to rank ", key.destination);
-      slot = std::make_shared<Meeting>(name, ranks);
-    }
+    if (slot == nullptr) slot = std::make_shared<Meeting>(ranks.size(), job_);
     meeting = slot;
     const bool complete = meeting->arrive(participant, std::move(request));
     if (complete) {
@@ -81,7 +78,7 @@ std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Reque
     } else {
       for (size_t p = 0; p < ranks.size(); ++p) {
         if (!left_[ranks[p]] || meeting->has_arrived(static_cast<int>(p))) continue;
-        meeting->fail(Error(ErrorCode::kUnavailable, concat("rank ", ranks[p], " has ended")));
+        meeting->fail_because(ended(ranks[p]));
         gathering_.erase(key);
         break;
       }
@@ -96,31 +93,42 @@ std::shared_ptr<Meeting> LocalGroup::join(const Key& key, int participant, Reque
   return meeting;
 }
 
-std::shared_ptr<LocalGroup> LocalGroup::child(int64_t sequence, int color, int size) {
+std::string LocalGroup::ended(int rank) const {
+  return concat("rank ", world_ranks_[rank], " (host ", host_name(), ") has ended");
+}
+
+std::shared_ptr<LocalGroup> LocalGroup::child(const std::string& name,
+                                              const std::vector<int>& ranks) {
   std::lock_guard lock(mutex_);
-  if (aborted_) fail(ErrorCode::kUnavailable, *aborted_);
-  Child& child = splitting_[{sequence, color}];
+  if (aborted_) fail(aborted_->code(), aborted_->what());
+  Child& child = splitting_[name];
   if (child.group == nullptr) {
-    child.group = std::make_shared<LocalGroup>(size, helpers_);
+    std::vector<int> world_ranks;
+    for (const int r : ranks) world_ranks.push_back(world_ranks_[r]);
+    child.group = std::make_shared<LocalGroup>(name, std::move(world_ranks), helpers_, job_);
     children_.push_back(child.group);
   }
   const std::shared_ptr<LocalGroup> group = child.group;
-  if (++child.fetched == size) splitting_.erase({sequence, color});
+  if (++child.fetched == static_cast<int>(ranks.size())) splitting_.erase(name);
   return group;
 }
 
-void LocalGroup::abort(const std::string& reason) {
+void LocalGroup::abort(const Error& reason) {
   std::vector<std::weak_ptr<LocalGroup>> children;
+  std::optional<Error> first;
+  const bool is_world = job_->world.lock().get() == this;
+  const Error counts = is_world ? job_->fail(reason) : reason;
   {
     std::lock_guard lock(mutex_);
-    if (aborted_) return;
-    aborted_ = reason;
-    for (auto& [key, meeting] : gathering_) meeting->fail(Error(ErrorCode::kUnavailable, reason));
+    if (!aborted_) aborted_ = counts;
+    first = aborted_;
+    for (auto& [key, meeting] : gathering_) meeting->fail(*first);
     gathering_.clear();
     children = children_;
   }
+  // Also when another thread aborts just now: who returns from here may leave.
   for (const auto& child : children) {
-    if (const auto group = child.lock()) group->abort(reason);
+    if (const auto group = child.lock()) group->abort(*first);
   }
 }
 
@@ -132,7 +140,7 @@ void LocalGroup::leave(int rank) {
     const std::vector<int> ranks = ranks_of(key);
     for (size_t p = 0; p < ranks.size(); ++p) {
       if (ranks[p] != rank || meeting->has_arrived(static_cast<int>(p))) continue;
-      meeting->fail(Error(ErrorCode::kUnavailable, concat("rank ", rank, " has ended")));
+      meeting->fail_because(ended(rank));
       return true;
     }
     return false;

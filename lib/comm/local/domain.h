@@ -39,20 +39,31 @@ class Helpers {
 // What the ranks of one communicator share.
 class LocalGroup {
  public:
-  LocalGroup(int size, std::shared_ptr<Helpers> helpers)
-      : size_(size), helpers_(std::move(helpers)), left_(size, false) {}
+  // world_ranks: by rank of the group.
+  LocalGroup(std::string name, std::vector<int> world_ranks, std::shared_ptr<Helpers> helpers,
+             std::shared_ptr<LocalJob> job)
+      : name_(std::move(name)),
+        world_ranks_(std::move(world_ranks)),
+        size_(static_cast<int>(world_ranks_.size())),
+        helpers_(std::move(helpers)),
+        job_(std::move(job)),
+        left_(size_, false) {}
 
+  const std::string& name() const { return name_; }
   int size() const { return size_; }
+  const LocalJob& job() const { return *job_; }
+  const std::shared_ptr<OperationLog>& log_of(int rank) const {
+    return job_->logs[world_ranks_[rank]];
+  }
 
   // Rank joins its sequence-th collective, or the sequence-th message of a pair.
   std::shared_ptr<Meeting> collective(int64_t sequence, int rank, Request request);
   std::shared_ptr<Meeting> message(int64_t sequence, int source, int destination, bool sends,
                                    Request request);
-  // The group of the ranks that chose this color in the sequence-th split; each of its size ranks
-  // asks once.
-  std::shared_ptr<LocalGroup> child(int64_t sequence, int color, int size);
+  // The group of these ranks, which chose one color in a split; each of them asks once.
+  std::shared_ptr<LocalGroup> child(const std::string& name, const std::vector<int>& ranks);
 
-  void abort(const std::string& reason);  // also of every group split from this one
+  void abort(const Error& reason);  // also of every group split from this one
   void leave(int rank);  // its communicator is gone: meetings that lack the rank cannot take place
 
  private:
@@ -69,15 +80,19 @@ class LocalGroup {
 
   std::shared_ptr<Meeting> join(const Key& key, int participant, Request request);
   std::vector<int> ranks_of(const Key& key) const;
+  std::string ended(int rank) const;
 
+  const std::string name_;
+  const std::vector<int> world_ranks_;
   const int size_;
   const std::shared_ptr<Helpers> helpers_;
+  const std::shared_ptr<LocalJob> job_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Meeting>> gathering_;
-  std::map<std::pair<int64_t, int>, Child> splitting_;
+  std::map<std::string, Child> splitting_;
   std::vector<std::weak_ptr<LocalGroup>> children_;
   std::vector<bool> left_;
-  std::optional<std::string> aborted_;
+  std::optional<Error> aborted_;
 };
 
 // One rank's communicator of a group.

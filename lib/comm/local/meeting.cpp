@@ -4,33 +4,14 @@
 #include <cstring>
 
 #include "lib/comm/collective_timeout.h"
+#include "lib/comm/local/domain.h"
 #include "lib/comm/reduce_kernels.h"
 #include "lib/core/turn.h"
 #include "tessera/comm/control_channel.h"
+#include "tessera/core/host_name.h"
 
 namespace tessera::local {
 namespace {
-
-std::string describe(const Request& request) {
-  const std::string data = concat("(", request.count, " x ", request.dtype);
-  const char* ops[] = {", sum)", ", max)", ", min)"};
-  const char* op = ops[static_cast<int>(request.op)];
-  switch (request.operation) {
-    case Operation::kAllReduce:
-      return "all_reduce" + data + op;
-    case Operation::kAllGather:
-      return "all_gather" + data + ")";
-    case Operation::kReduceScatter:
-      return "reduce_scatter" + data + op;
-    case Operation::kBroadcast:
-      return concat("broadcast", data, ", root ", request.root, ")");
-    case Operation::kSendRecv:
-      return "send/recv" + data + ")";
-    case Operation::kBarrier:
-      return "barrier()";
-  }
-  return "?";
-}
 
 // A message of the thread's own: copies of an exception share theirs.
 [[noreturn]] void fail_with(const Error& error) {
@@ -44,8 +25,33 @@ bool agree(const Request& a, const Request& b) {
 
 }  // namespace
 
-Meeting::Meeting(std::string name, std::vector<int> ranks)
-    : name_(std::move(name)), ranks_(std::move(ranks)), requests_(ranks_.size()) {}
+Error LocalJob::explain(const std::string& cause, const Call& call, double timeout_s) const {
+  {
+    std::lock_guard lock(mutex_);
+    if (failed_) return *failed_;
+  }
+  CallFailure failure{.cause = cause, .call = call, .timeout_s = timeout_s, .ranks = {}};
+  for (const auto& log : logs) failure.ranks.push_back({host_name(), log->status(&call)});
+  const Error error = failure.explain();
+  for (const auto& log : logs) log->fail(error.what());
+  return error;
+}
+
+Error LocalJob::fail(const Error& reason) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = reason;
+  return *failed_;
+}
+
+Error LocalJob::time_out(const Call& call, double timeout_s) {
+  std::lock_guard lock(time_out_);  // until every meeting of the world knows it
+  const Error error = fail(explain("", call, timeout_s));
+  if (const auto all = world.lock()) all->abort(error);
+  return error;
+}
+
+Meeting::Meeting(size_t participants, std::shared_ptr<LocalJob> job)
+    : job_(std::move(job)), requests_(participants) {}
 
 bool Meeting::has_arrived(int participant) const {
   std::lock_guard lock(mutex_);
@@ -57,11 +63,13 @@ bool Meeting::arrive(int participant, Request request) {
   requests_[participant] = std::move(request);
   if (++arrived_ < requests_.size()) return false;
   if (state_ == State::kFailed) return true;  // too late
-  if (auto error = disagreement()) {
+  if (!requests_agree()) {
+    const Error error = job_->explain("", requests_.front()->call.text(), 0);
     lock.unlock();
     finish(error);
     return true;
   }
+  for (const auto& each : requests_) each->call.started();
   plan();
   if (unit_count_ == 0) {
     lock.unlock();
@@ -73,24 +81,14 @@ bool Meeting::arrive(int participant, Request request) {
   return true;
 }
 
-std::optional<Error> Meeting::disagreement() const {
-  const Request& first = *requests_.front();
-  for (size_t i = 1; i < requests_.size(); ++i) {
-    if (agree(first, *requests_[i])) continue;
-    return Error(ErrorCode::kInvalidArgument,
-                 concat(name_, ": rank ", ranks_[0], " called ", describe(first), ", rank ",
-                        ranks_[i], " called ", describe(*requests_[i]),
-                        "; all ranks must call the same operations in the same order"));
-  }
-  return std::nullopt;
+bool Meeting::requests_agree() const {
+  return std::ranges::all_of(requests_,
+                             [&](const auto& each) { return agree(*requests_.front(), *each); });
 }
 
-std::vector<int> Meeting::missing() const {
-  std::vector<int> ranks;
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (!requests_[i]) ranks.push_back(ranks_[i]);
-  }
-  return ranks;
+const LoggedCall& Meeting::any_call() const {
+  const auto first = std::ranges::find_if(requests_, [](const auto& each) { return each.has_value(); });
+  return (*first)->call;
 }
 
 void Meeting::plan() {
@@ -179,23 +177,35 @@ void Meeting::run_units() {
 
 void Meeting::finish(const std::optional<Error>& error) {
   std::lock_guard lock(mutex_);
+  if (state_ == State::kFailed || (error && state_ != State::kGathering)) return;
+  for (const auto& request : requests_) {
+    if (request) request->call.ended(!error);
+  }
   error_ = error;
   state_ = error ? State::kFailed : State::kDone;
   changed_.notify_all();
 }
 
-void Meeting::fail(const Error& error) { finish(Error(error.code(), name_ + ": " + error.what())); }
+void Meeting::fail(const Error& error) { finish(error); }
+
+void Meeting::fail_because(const std::string& cause) {
+  Call call;
+  {
+    std::lock_guard lock(mutex_);
+    call = any_call().text();
+  }
+  finish(job_->explain(cause, call, 0));
+}
 
 void Meeting::wait(int participant) {
   const TurnGivenUp given_up;  // who is missing may want it
   std::unique_lock lock(mutex_);
   const auto timeout = collective_timeout();
   if (!changed_.wait_for(lock, timeout, [&] { return state_ != State::kGathering; })) {
-    error_ = Error(ErrorCode::kUnavailable,
-                   concat(name_, ": rank ", rank_list(missing()), " did not call ",
-                          describe(*requests_[participant]), " within ", timeout.count(), " s"));
-    state_ = State::kFailed;
-    changed_.notify_all();
+    const Call call = requests_[participant]->call.text();
+    lock.unlock();
+    finish(job_->time_out(call, static_cast<double>(timeout.count())));
+    lock.lock();
   }
   if (state_ == State::kRunning) {
     lock.unlock();

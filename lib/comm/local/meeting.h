@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/comm/operation_log.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 
@@ -26,6 +27,28 @@ struct Request {
   int root = 0;
   at::Tensor input;
   at::Tensor output;
+  LoggedCall call;
+};
+
+class LocalGroup;
+
+// What the groups of one world share.
+struct LocalJob {
+  std::vector<std::shared_ptr<OperationLog>> logs;  // by rank of the world
+  std::weak_ptr<LocalGroup> world;
+
+  // The sentence about this call, which does not end; every rank's last operations are written.
+  // Once the world has failed, why it has.
+  Error explain(const std::string& cause, const Call& call, double timeout_s) const;
+  // The world fails: of several reasons the first counts, which is given back.
+  Error fail(const Error& reason);
+  // Likewise because of a call, also for its ranks that are elsewhere.
+  Error time_out(const Call& call, double timeout_s);
+
+ private:
+  mutable std::mutex mutex_;
+  std::mutex time_out_;
+  std::optional<Error> failed_;
 };
 
 // The work is cut into units that any thread may run; a unit writes memory that no other unit
@@ -33,9 +56,7 @@ struct Request {
 // kSendRecv: 0 sends, 1 receives.
 class Meeting {
  public:
-  // name: "collective 17" or "message 3 from rank 0 to rank 2", for errors. ranks: the
-  // participants' ranks in the group.
-  Meeting(std::string name, std::vector<int> ranks);
+  Meeting(size_t participants, std::shared_ptr<LocalJob> job);
 
   // True for the last to arrive; the meeting is then ready: its units must be run. Not ready (but
   // failed) when the requests disagree.
@@ -43,6 +64,7 @@ class Meeting {
   bool has_arrived(int participant) const;
   // Ends a meeting that is not complete. No unit runs afterwards.
   void fail(const Error& error);
+  void fail_because(const std::string& cause);
 
   bool worth_sharing() const { return bytes_ > kInlineBytes; }
   bool exhausted() const { return next_unit_.load() >= unit_count_; }
@@ -55,16 +77,15 @@ class Meeting {
                                           << 10;  // below this the last rank to arrive does it all
   static constexpr int64_t kUnitElements = 64 << 10;
 
-  std::optional<Error> disagreement() const;
-  std::vector<int> missing() const;
+  bool requests_agree() const;
+  const LoggedCall& any_call() const;
   void plan();
   void run_unit(int64_t unit);
   void finish(const std::optional<Error>& error);
 
   enum class State { kGathering, kRunning, kDone, kFailed };
 
-  const std::string name_;
-  const std::vector<int> ranks_;
+  const std::shared_ptr<LocalJob> job_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::kGathering;

@@ -67,7 +67,9 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& fn) {
       fn(comm);
     } catch (...) {
       first_error.add(std::current_exception());
-      comm.abort(concat("rank ", rank, " failed: ", what_of(std::current_exception())));
+      const std::string what = what_of(std::current_exception());
+      const bool secondary = is_secondary(std::current_exception());
+      comm.abort(secondary ? what : concat("rank ", rank, " failed: ", what));
     }
   };
   std::vector<std::thread> threads;

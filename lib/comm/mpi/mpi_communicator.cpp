@@ -18,12 +18,10 @@ class MpiWork final : public Work::Impl {
       : runtime_(runtime), operation_(std::move(operation)), job_(std::move(job)) {}
   void wait() override {
     const PhaseScope phase(Phase::kCommunication);
-    if (runtime_.wait(*operation_, *job_->signal, collective_timeout())) return;
-    const std::string reason =
-        concat(operation_->name, " did not end within ", collective_timeout().count(),
-               " s; a rank is stuck or called something else");
-    job_->abort(reason);
-    fail(ErrorCode::kUnavailable, reason);
+    const bool in_time = runtime_.wait(*operation_, *job_->signal, collective_timeout());
+    if (in_time && operation_->error.empty()) return;
+    job_->report(operation_->call, in_time ? operation_->error : "");
+    job_->signal->throw_if_raised();
   }
 
  private:
@@ -42,18 +40,13 @@ std::shared_ptr<Operation> operation_on(std::vector<at::Tensor> tensors) {
   return operation;
 }
 
-std::string describe(const char* operation, const at::Tensor& tensor) {
-  return concat(operation, "(", tensor.numel(), " x ", tensor.scalar_type(), ")");
-}
-
 constexpr int kMessageTag = 1;
 
 }  // namespace
 
 MpiCommunicator::MpiCommunicator(std::string name, MPI_Comm comm, int rank, int size,
                                  std::shared_ptr<const Job> job)
-    : CommunicatorBase("mpi", at::kCPU, rank, size),
-      name_(std::move(name)),
+    : CommunicatorBase("mpi", std::move(name), at::kCPU, rank, size, job->log),
       comm_(comm),
       job_(std::move(job)),
       runtime_(Runtime::instance()) {}
@@ -76,8 +69,9 @@ void MpiCommunicator::in_pieces(Operation& operation, int64_t elements, Fn fn) {
   }
 }
 
-Work MpiCommunicator::launch(const std::string& what, std::shared_ptr<Operation> operation) {
-  operation->name = concat(what, ", operation ", sequence_++, " of ", name_, " on rank ", rank());
+Work MpiCommunicator::launch(std::shared_ptr<Operation> operation) {
+  operation->call = call();
+  operation->call.started();
   runtime_.add(operation);
   return Work(std::make_shared<MpiWork>(runtime_, std::move(operation), job_));
 }
@@ -90,7 +84,7 @@ Work MpiCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
                              runtime_.reduction(dtype, op), comm_, request),
               "MPI_Iallreduce");
   });
-  return launch(describe("all_reduce", tensor), std::move(operation));
+  return launch(std::move(operation));
 }
 
 Work MpiCommunicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
@@ -114,7 +108,7 @@ Work MpiCommunicator::start_all_gather(const at::Tensor& output, const at::Tenso
     MPI_Type_free(&piece);
     MPI_Type_free(&spaced);  // freed by MPI when the operation is over
   });
-  return launch(describe("all_gather", input), std::move(operation));
+  return launch(std::move(operation));
 }
 
 Work MpiCommunicator::start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -145,7 +139,7 @@ Work MpiCommunicator::start_reduce_scatter(const at::Tensor& output, const at::T
       std::memcpy(output.data_ptr(), result.const_data_ptr(), output.nbytes());
     };
   }
-  return launch(describe("reduce_scatter", output), std::move(operation));
+  return launch(std::move(operation));
 }
 
 Work MpiCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
@@ -155,7 +149,7 @@ Work MpiCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
                          request),
               "MPI_Ibcast");
   });
-  return launch(describe("broadcast", tensor), std::move(operation));
+  return launch(std::move(operation));
 }
 
 Work MpiCommunicator::start_send(const at::Tensor& tensor, int destination) {
@@ -165,7 +159,7 @@ Work MpiCommunicator::start_send(const at::Tensor& tensor, int destination) {
                         kMessageTag, comm_, request),
               "MPI_Isend");
   });
-  return launch(describe("send", tensor), std::move(operation));
+  return launch(std::move(operation));
 }
 
 Work MpiCommunicator::start_recv(const at::Tensor& tensor, int source) {
@@ -176,7 +170,12 @@ Work MpiCommunicator::start_recv(const at::Tensor& tensor, int source) {
                         kMessageTag, comm_, request),
               "MPI_Irecv");
   });
-  return launch(describe("recv", tensor), std::move(operation));
+  return launch(std::move(operation));
+}
+
+void MpiCommunicator::report(const LoggedCall& call, const std::string& cause) {
+  job_->report(call, cause);
+  job_->signal->throw_if_raised();
 }
 
 void MpiCommunicator::run_barrier() {
@@ -184,7 +183,7 @@ void MpiCommunicator::run_barrier() {
   in_pieces(*operation, 1, [&](int64_t, int, MPI_Request* request) {
     check_mpi(MPI_Ibarrier(comm_, request), "MPI_Ibarrier");
   });
-  launch("barrier", std::move(operation)).wait();
+  launch(std::move(operation)).wait();
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::run_split(int color, int key) {
@@ -197,7 +196,7 @@ std::unique_ptr<Communicator> MpiCommunicator::run_split(int color, int key) {
   check_mpi(MPI_Comm_set_errhandler(split, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(split, &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(split, &size), "MPI_Comm_size");
-  return std::make_unique<MpiCommunicator>(concat(name_, ".", splits_++, "c", color), split, rank,
+  return std::make_unique<MpiCommunicator>(name_of_part(color), split, rank,
                                            size, job_);
 }
 

@@ -14,13 +14,14 @@ class MpiCommunicator final : public CommunicatorBase {
   struct Job {
     std::shared_ptr<AbortSignal> signal;
     std::function<void(const std::string&)> abort;
+    std::shared_ptr<OperationLog> log;
+    ReportFailure report;
     // Elements given to one MPI call, at most 1 GiB: counts are int, and inside of some MPIs bytes
     // are. Larger tensors take several calls.
     int64_t most_elements = int64_t{1} << 27;
   };
 
   // Takes over comm, which is freed at the end.
-  // name tells communicators apart in messages.
   MpiCommunicator(std::string name, MPI_Comm comm, int rank, int size,
                   std::shared_ptr<const Job> job);
   ~MpiCommunicator() override;
@@ -36,17 +37,15 @@ class MpiCommunicator final : public CommunicatorBase {
   Work start_send(const at::Tensor& tensor, int destination) override;
   Work start_recv(const at::Tensor& tensor, int source) override;
   void run_barrier() override;
+  void report(const LoggedCall& call, const std::string& cause) override;
   std::unique_ptr<Communicator> run_split(int color, int key) override;
 
  private:
   // fn(first element, element count, request) for each piece that one MPI call takes.
   template <typename Fn>
   void in_pieces(Operation& operation, int64_t elements, Fn fn);
-  Work launch(const std::string& what, std::shared_ptr<Operation> operation);
+  Work launch(std::shared_ptr<Operation> operation);
 
-  const std::string name_;
-  int64_t sequence_ = 0;
-  int splits_ = 0;
   MPI_Comm comm_;
   std::shared_ptr<const Job> job_;
   Runtime& runtime_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lib/comm/abort_signal.h"
+#include "lib/comm/operation_log.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::mpi {
@@ -32,7 +33,7 @@ MPI_Datatype mpi_type(at::ScalarType dtype);  // fp16 and bf16 travel as 16-bit 
 
 // Requests of one operation with the tensors they use.
 struct Operation {
-  std::string name;
+  LoggedCall call;
   std::vector<MPI_Request> requests;
   std::vector<at::Tensor> tensors;
   std::function<void()> on_done;  // runs once, under the lock
@@ -58,10 +59,8 @@ class Runtime {
   // Hands a started operation over; it is driven to its end even when nobody waits for it. Lock not
   // held.
   void add(std::shared_ptr<Operation> operation);
-  // Blocks until the operation is done; throws when the signal is raised first (its tensors then
-  // stay with the runtime).
-  // Blocks until the operation is done; false after the timeout. Throws when the signal is raised
-  // first (the tensors then stay with the runtime).
+  // Blocks until the operation is done, well or with its error; false after the timeout. Throws when
+  // the signal is raised first (the tensors then stay with the runtime).
   bool wait(Operation& operation, const AbortSignal& signal, std::chrono::seconds timeout);
 
   // Reductions that MPI has not or not with our rules: halves through fp32, NaN passed on by max
@@ -81,6 +80,7 @@ class Runtime {
   std::vector<MPI_Op> own_reductions_;
   bool initialised_here_ = false;
   std::atomic<bool> running_{false};
+  bool broken_ = false;  // Open MPI's progress may crash after a collective that failed
   std::thread driver_;
 };
 

@@ -32,11 +32,16 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   auto job = std::make_shared<MpiCommunicator::Job>();
   job->signal = context.signal;
   job->abort = context.abort;
+  job->log = context.log;
+  job->report = context.report;
   MPI_Comm world = MPI_COMM_NULL;
   int rank = 0;
   int size = 0;
   {
     std::lock_guard lock(runtime.mutex());
+    // Open MPI asks the world's handler, whatever communicator a collective belongs to.
+    check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
+              "MPI_Comm_set_errhandler");
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
     check_mpi(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check_mpi(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");

@@ -24,10 +24,6 @@ ncclRedOp_t nccl_op(ReduceOp op) {
   return ncclSum;
 }
 
-std::string describe(const char* operation, const at::Tensor& tensor) {
-  return concat(operation, "(", tensor.numel(), " x ", tensor.scalar_type(), ")");
-}
-
 }  // namespace
 
 // [Note: order of collectives] The side stream waits for the current stream when an operation is
@@ -57,8 +53,7 @@ class NcclCommunicator::CollectiveWork final : public Work::Impl {
 
 NcclCommunicator::NcclCommunicator(std::string name, at::Device device, int rank, int size,
                                    std::shared_ptr<Handle> handle, std::shared_ptr<const Job> job)
-    : CommunicatorBase("nccl", device, rank, size),
-      name_(std::move(name)),
+    : CommunicatorBase("nccl", std::move(name), device, rank, size, job->log),
       handle_(std::move(handle)),
       job_(std::move(job)),
       stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {
@@ -69,9 +64,9 @@ NcclCommunicator::~NcclCommunicator() {
   // A rank that unwinds leaves its peers waiting: end their operations, or closing would wait for
   // them.
   if (std::uncaught_exceptions() > 0)
-    job_->abort(concat("rank ", rank(), " of ", name_, " failed"));
+    job_->abort(concat("rank ", rank(), " of ", this->name(), " failed"));
   for (const auto& [direction, edge] : edges_) edge->finish();
-  handle_->close();
+  handle_->close(stream_, job_->watch->timeout());
 }
 
 Work NcclCommunicator::submit(Collective collective) {
@@ -84,18 +79,8 @@ Work NcclCommunicator::submit(Collective collective) {
   return launch(std::move(one));
 }
 
-Work NcclCommunicator::launch(std::vector<Collective> collectives) {
-  at::cuda::CUDAEvent ready;
-  ready.record(c10::cuda::getCurrentCUDAStream(device().index()));
-  ready.block(stream_);
-  auto done = std::make_shared<at::cuda::CUDAEvent>();
-  std::shared_ptr<Watch::Operation> watched;
-  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
-    watched = job_->watch->expect(concat("collective ", sequence_, " of ", name_, " on rank ",
-                                         rank(), ", ", collectives.front().name),
-                                  done);
-  }
-  handle_->call(collectives.front().name.c_str(), [&](ncclComm_t comm) {
+void NcclCommunicator::enqueue(const std::vector<Collective>& collectives) {
+  handle_->call("an NCCL collective", [&](ncclComm_t comm) {
     ncclResult_t result = ncclGroupStart();
     for (const Collective& each : collectives) {
       const ncclResult_t started = each.enqueue(comm, stream_);
@@ -104,9 +89,29 @@ Work NcclCommunicator::launch(std::vector<Collective> collectives) {
     const ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
   });
-  done->record(stream_);
+}
+
+Work NcclCommunicator::launch(std::vector<Collective> collectives) {
+  at::cuda::CUDAEvent ready;
+  ready.record(c10::cuda::getCurrentCUDAStream(device().index()));
+  ready.block(stream_);
+  auto done = std::make_shared<at::cuda::CUDAEvent>();
+  std::vector<LoggedCall> calls;
+  for (const Collective& each : collectives) calls.push_back(each.call);
+  std::shared_ptr<Watch::Operation> watched;
+  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
+    watched = job_->watch->expect(calls, done);
+  }
+  try {
+    enqueue(collectives);
+    done->record(stream_);
+  } catch (const std::exception& error) {
+    if (watched != nullptr) watched->dropped = true;
+    report(calls.front(), error.what());
+    throw;
+  }
+  for (const LoggedCall& each : calls) each.started();
   if (watched != nullptr) watched->recorded = true;
-  sequence_ += static_cast<int64_t>(collectives.size());
   std::vector<at::Tensor> tensors;
   for (Collective& each : collectives) {
     for (at::Tensor& tensor : each.tensors) tensors.push_back(std::move(tensor));
@@ -122,7 +127,7 @@ Work NcclCommunicator::close_group(std::vector<Work> works) {
 }
 
 Work NcclCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  return submit({describe("all_reduce", tensor), {tensor}, [=](ncclComm_t comm, cudaStream_t s) {
+  return submit({call(), {tensor}, [=](ncclComm_t comm, cudaStream_t s) {
                    return ncclAllReduce(tensor.const_data_ptr(), tensor.data_ptr(), tensor.numel(),
                                         nccl_type(tensor.scalar_type()), nccl_op(op), comm, s);
                  }});
@@ -130,7 +135,7 @@ Work NcclCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
 
 Work NcclCommunicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
   return submit(
-      {describe("all_gather", input), {output, input}, [=](ncclComm_t comm, cudaStream_t s) {
+      {call(), {output, input}, [=](ncclComm_t comm, cudaStream_t s) {
          return ncclAllGather(input.const_data_ptr(), output.data_ptr(), input.numel(),
                               nccl_type(input.scalar_type()), comm, s);
        }});
@@ -139,14 +144,14 @@ Work NcclCommunicator::start_all_gather(const at::Tensor& output, const at::Tens
 Work NcclCommunicator::start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                             ReduceOp op) {
   return submit(
-      {describe("reduce_scatter", output), {output, input}, [=](ncclComm_t comm, cudaStream_t s) {
+      {call(), {output, input}, [=](ncclComm_t comm, cudaStream_t s) {
          return ncclReduceScatter(input.const_data_ptr(), output.data_ptr(), output.numel(),
                                   nccl_type(input.scalar_type()), nccl_op(op), comm, s);
        }});
 }
 
 Work NcclCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
-  return submit({describe("broadcast", tensor), {tensor}, [=](ncclComm_t comm, cudaStream_t s) {
+  return submit({call(), {tensor}, [=](ncclComm_t comm, cudaStream_t s) {
                    return ncclBroadcast(tensor.const_data_ptr(), tensor.data_ptr(), tensor.numel(),
                                         nccl_type(tensor.scalar_type()), root, comm, s);
                  }});
@@ -155,7 +160,7 @@ Work NcclCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
 Edge& NcclCommunicator::edge(int source, int destination) {
   auto& edge = edges_[{source, destination}];
   if (edge == nullptr) {
-    edge = std::make_shared<Edge>(concat(name_, "/", source, ">", destination),
+    edge = std::make_shared<Edge>(concat(name(), "/", source, ">", destination),
                                   source == rank() ? Edge::Role::kSender : Edge::Role::kReceiver,
                                   device(), job_);
   }
@@ -163,11 +168,16 @@ Edge& NcclCommunicator::edge(int source, int destination) {
 }
 
 Work NcclCommunicator::start_send(const at::Tensor& tensor, int destination) {
-  return edge(rank(), destination).transfer(tensor);
+  return edge(rank(), destination).transfer(tensor, call());
 }
 
 Work NcclCommunicator::start_recv(const at::Tensor& tensor, int source) {
-  return edge(source, rank()).transfer(tensor);
+  return edge(source, rank()).transfer(tensor, call());
+}
+
+void NcclCommunicator::report(const LoggedCall& call, const std::string& cause) {
+  job_->report(call, cause);
+  job_->signal->throw_if_raised();
 }
 
 void NcclCommunicator::run_barrier() {
@@ -188,7 +198,7 @@ std::unique_ptr<Communicator> NcclCommunicator::run_split(int color, int key) {
   int part_size = 0;
   handle->call("ncclCommUserRank", [&](ncclComm_t c) { return ncclCommUserRank(c, &part_rank); });
   handle->call("ncclCommCount", [&](ncclComm_t c) { return ncclCommCount(c, &part_size); });
-  return std::make_unique<NcclCommunicator>(concat(name_, ".", splits_++, "c", color), device(),
+  return std::make_unique<NcclCommunicator>(name_of_part(color), device(),
                                             part_rank, part_size, std::move(handle), job_);
 }
 

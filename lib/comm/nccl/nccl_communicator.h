@@ -16,7 +16,6 @@ namespace tessera::nccl {
 
 class NcclCommunicator final : public CommunicatorBase {
  public:
-  // name is the same on all its ranks and no other communicator's.
   NcclCommunicator(std::string name, at::Device device, int rank, int size,
                    std::shared_ptr<Handle> handle, std::shared_ptr<const Job> job);
   ~NcclCommunicator() override;
@@ -32,6 +31,7 @@ class NcclCommunicator final : public CommunicatorBase {
   Work start_send(const at::Tensor& tensor, int destination) override;
   Work start_recv(const at::Tensor& tensor, int source) override;
   void run_barrier() override;
+  void report(const LoggedCall& call, const std::string& cause) override;
   std::unique_ptr<Communicator> run_split(int color, int key) override;
   void open_group() override { grouping_ = true; }
   Work close_group(std::vector<Work> works) override;
@@ -39,21 +39,19 @@ class NcclCommunicator final : public CommunicatorBase {
  private:
   class CollectiveWork;
   struct Collective {
-    std::string name;
+    LoggedCall call;
     std::vector<at::Tensor> tensors;
     std::function<ncclResult_t(ncclComm_t, cudaStream_t)> enqueue;
   };
 
   Work submit(Collective collective);
   Work launch(std::vector<Collective> collectives);
+  void enqueue(const std::vector<Collective>& collectives);
   Edge& edge(int source, int destination);
 
-  const std::string name_;
   const std::shared_ptr<Handle> handle_;
   const std::shared_ptr<const Job> job_;
   const c10::cuda::CUDAStream stream_;
-  int64_t sequence_ = 0;
-  int splits_ = 0;
   bool grouping_ = false;
   std::vector<Collective> grouped_;
   std::map<std::pair<int, int>, std::shared_ptr<Edge>> edges_;

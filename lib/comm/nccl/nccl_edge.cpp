@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <cstring>
 
@@ -22,24 +23,30 @@ constexpr int kChannels = 1;
 // after_.
 class Edge::Transfer final : public Work::Impl {
  public:
-  Transfer(std::shared_ptr<Edge> edge, const at::Tensor& tensor)
-      : edge_(std::move(edge)), kept_({tensor}, edge_->stream_) {
+  Transfer(std::shared_ptr<Edge> edge, const at::Tensor& tensor, const LoggedCall& call)
+      : edge_(std::move(edge)), kept_({tensor}, edge_->stream_), call_(call) {
     before_.record(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
     if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) {
-      watched_ = edge_->job_->watch->expect(
-          concat(edge_->role_ == Role::kSender ? "send(" : "recv(", tensor.numel(), " x ",
-                 tensor.scalar_type(), ") on ", edge_->key_),
-          after_);
+      watched_ = edge_->job_->watch->expect({call}, after_);
     }
+  }
+  ~Transfer() override {
+    if (watched_ != nullptr && !launched_) watched_->dropped = true;
   }
 
   void wait() override {
+    std::optional<Error> error;
     {
       std::unique_lock lock(edge_->mutex_);
       edge_->changed_.wait(lock, [&] { return launched_ || edge_->error_; });
-      if (!launched_) throw Error(*edge_->error_);
+      if (!launched_) error = edge_->error_;
     }
     edge_->job_->signal->throw_if_raised();
+    if (error) {
+      edge_->job_->report(call_, error->what());
+      edge_->job_->signal->throw_if_raised();
+      throw Error(*error);
+    }
     const PhaseScope phase(Phase::kCommunication);
     after_->block(c10::cuda::getCurrentCUDAStream(edge_->device_.index()));
     kept_.release();
@@ -47,6 +54,7 @@ class Edge::Transfer final : public Work::Impl {
 
   std::shared_ptr<Edge> edge_;
   Kept kept_;
+  LoggedCall call_;
   at::cuda::CUDAEvent before_;
   std::shared_ptr<at::cuda::CUDAEvent> after_ = std::make_shared<at::cuda::CUDAEvent>();
   std::shared_ptr<Watch::Operation> watched_;
@@ -81,10 +89,8 @@ void Edge::connect() {
     job_->watch->add(handle);
     // NCCL's first message builds the connection and waits for the peer: it must not do so where
     // the host is to go on.
+    const c10::cuda::CUDAStreamGuard of_the_edge(stream_);  // the default stream may be long busy
     const at::Tensor token = at::zeros({1}, at::TensorOptions(at::kByte).device(device_));
-    at::cuda::CUDAEvent ready;
-    ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
-    ready.block(stream_);
     transmit(*handle, token);
     stream_.synchronize();
     std::lock_guard lock(mutex_);
@@ -102,7 +108,7 @@ void Edge::connect() {
 
 void Edge::finish() {
   thread_.join();
-  if (handle_ != nullptr) handle_->close();
+  if (handle_ != nullptr) handle_->close(stream_, job_->watch->timeout());
 }
 
 void Edge::transmit(Handle& handle, const at::Tensor& tensor) const {
@@ -121,10 +127,11 @@ void Edge::launch(Transfer& transfer) {
   transfer.after_->record(stream_);
   if (transfer.watched_ != nullptr) transfer.watched_->recorded = true;
   transfer.launched_ = true;
+  transfer.call_.started();
 }
 
-Work Edge::transfer(const at::Tensor& tensor) {
-  auto transfer = std::make_shared<Transfer>(shared_from_this(), tensor);
+Work Edge::transfer(const at::Tensor& tensor, const LoggedCall& call) {
+  auto transfer = std::make_shared<Transfer>(shared_from_this(), tensor, call);
   std::lock_guard lock(mutex_);
   if (error_) throw Error(*error_);
   if (connected_) {

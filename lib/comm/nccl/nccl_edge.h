@@ -27,7 +27,7 @@ class Edge : public std::enable_shared_from_this<Edge> {
   enum class Role { kSender, kReceiver };
   Edge(std::string key, Role role, at::Device device, std::shared_ptr<const Job> job);
 
-  Work transfer(const at::Tensor& tensor);
+  Work transfer(const at::Tensor& tensor, const LoggedCall& call);
   // Ends the connecting thread and the connection; no transfer may follow. Edges that two ranks
   // share are finished in the same order on both.
   void finish();

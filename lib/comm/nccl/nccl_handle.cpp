@@ -15,9 +15,30 @@ std::string text_of(ncclResult_t result, ncclComm_t comm) {
   return concat(ncclGetErrorString(result), " (", ncclGetLastError(comm), ")");
 }
 
-// Runs what waits for peers on a thread of its own; gives up on it when the job is aborted.
-ncclComm_t set_up(const char* what, const AbortSignal& signal,
-                  std::function<ncclResult_t(ncclComm_t*)> fn) {
+// A call that waits for peers, on a thread of its own that is left behind when it does not end.
+class Apart {
+ public:
+  Apart(int device, std::function<ncclResult_t(ncclComm_t*)> fn) : state_(std::make_shared<State>()) {
+    std::thread([state = state_, device, fn = std::move(fn)] {
+      cudaSetDevice(device);
+      ncclComm_t comm = nullptr;
+      const ncclResult_t result = fn(&comm);
+      std::lock_guard lock(state->mutex);
+      state->comm = comm;
+      state->result = result;
+      state->done = true;
+      state->changed.notify_all();
+    }).detach();
+  }
+  // Whether the call has ended within this time.
+  bool ends_within(std::chrono::milliseconds time) const {
+    std::unique_lock lock(state_->mutex);
+    return state_->changed.wait_for(lock, time, [&] { return state_->done; });
+  }
+  ncclResult_t result() const { return state_->result; }
+  ncclComm_t comm() const { return state_->comm; }
+
+ private:
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
@@ -25,35 +46,30 @@ ncclComm_t set_up(const char* what, const AbortSignal& signal,
     ncclResult_t result = ncclSuccess;
     ncclComm_t comm = nullptr;
   };
-  auto state = std::make_shared<State>();
+  std::shared_ptr<State> state_;
+};
+
+int current_device() {
   int device = 0;
   cudaGetDevice(&device);
-  std::thread([state, device, fn = std::move(fn)] {
-    cudaSetDevice(device);
-    ncclComm_t comm = nullptr;
-    const ncclResult_t result = fn(&comm);
-    std::lock_guard lock(state->mutex);
-    state->comm = comm;
-    state->result = result;
-    state->done = true;
-    state->changed.notify_all();
-  }).detach();
-  std::unique_lock lock(state->mutex);
-  while (!state->changed.wait_for(lock, kInterval, [&] { return state->done; })) {
-    signal.throw_if_raised();
-  }
-  if (state->result != ncclSuccess) signal.throw_if_raised();  // the abort is the reason
-  check(state->result == ncclSuccess, ErrorCode::kUnavailable, what,
-        " failed: ", text_of(state->result, nullptr));
-  return state->comm;
+  return device;
+}
+
+ncclComm_t set_up(const char* what, const AbortSignal& signal,
+                  std::function<ncclResult_t(ncclComm_t*)> fn) {
+  const Apart call(current_device(), std::move(fn));
+  while (!call.ends_within(kInterval)) signal.throw_if_raised();
+  if (call.result() != ncclSuccess) signal.throw_if_raised();  // the abort is the reason
+  check(call.result() == ncclSuccess, ErrorCode::kUnavailable, what,
+        " failed: ", text_of(call.result(), nullptr));
+  return call.comm();
 }
 
 }  // namespace
 
 Handle::Handle(const ncclUniqueId& id, int rank, int size,
                std::shared_ptr<const AbortSignal> signal, int channels)
-    : signal_(std::move(signal)) {
-  cudaGetDevice(&device_);
+    : device_(current_device()), signal_(std::move(signal)) {
   comm_ = set_up("ncclCommInitRank", *signal_, [=](ncclComm_t* comm) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (channels > 0) config.minCTAs = 1, config.maxCTAs = channels;
@@ -69,15 +85,27 @@ Handle::Handle(Handle& parent, int color, int key)
 }
 
 Handle::~Handle() {
-  close();
+  if (!closed_) abort();
   if (aborting_.joinable()) aborting_.join();
 }
 
-void Handle::close() {
-  if (aborted_ || closed_) return;
+void Handle::close(cudaStream_t stream, std::chrono::seconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto in_vain = [&] {
+    return signal_->raised() || std::chrono::steady_clock::now() >= deadline;
+  };
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    if (in_vain()) return abort();
+    std::this_thread::yield();
+  }
   if (signal_->raised()) return abort();
   const std::lock_guard lock(mutex_);
-  if (!aborted_ && !closed_.exchange(true)) ncclCommDestroy(comm_);
+  if (abort_begun_.exchange(true)) return;
+  closed_ = true;
+  const Apart destroy(device_, [comm = comm_](ncclComm_t*) { return ncclCommDestroy(comm); });
+  while (!destroy.ends_within(kInterval)) {
+    if (in_vain()) return;  // nothing of it runs on the device any more
+  }
 }
 
 void Handle::require_alive() const {
@@ -98,7 +126,7 @@ void Handle::abort() {
     cudaSetDevice(device_);  // or this thread would make a context on GPU 0
     // A call that hangs is ended by the abort itself: then it is not waited for.
     const std::unique_lock lock(mutex_, std::chrono::seconds(2));
-    if (!closed_ && !aborted_.exchange(true)) ncclCommAbort(comm_);
+    if (!aborted_.exchange(true)) ncclCommAbort(comm_);
   });
 }
 
@@ -111,11 +139,11 @@ std::string Handle::asynchronous_error() {
   return text_of(result == ncclSuccess ? state : result, comm_);
 }
 
-Watch::Watch(int device, std::shared_ptr<const AbortSignal> signal,
-             std::function<void(const std::string&)> abort_job, std::chrono::seconds timeout)
+Watch::Watch(int device, std::shared_ptr<const AbortSignal> signal, ReportFailure report,
+             std::chrono::seconds timeout)
     : device_(device),
       signal_(std::move(signal)),
-      abort_job_(std::move(abort_job)),
+      report_(std::move(report)),
       timeout_(timeout),
       thread_([this] { run(); }) {}
 
@@ -134,10 +162,10 @@ void Watch::add(std::weak_ptr<Handle> handle) {
   handles_.push_back(std::move(handle));
 }
 
-std::shared_ptr<Watch::Operation> Watch::expect(std::string name,
+std::shared_ptr<Watch::Operation> Watch::expect(std::vector<LoggedCall> calls,
                                                 std::shared_ptr<at::cuda::CUDAEvent> done) {
   auto operation = std::make_shared<Operation>();
-  operation->name = std::move(name);
+  operation->calls = std::move(calls);
   operation->done = std::move(done);
   std::lock_guard lock(mutex_);
   expected_.push_back(operation);
@@ -153,37 +181,55 @@ void Watch::run() {
   while (!stopping_) {
     changed_.wait_for(lock, kInterval, [&] { return stopping_; });
     lock.unlock();
-    look();
+    try {
+      look();
+    } catch (const std::exception& error) {  // out of memory, say
+      fail({}, concat("the thread that watches NCCL has failed: ", error.what()));
+    }
     lock.lock();
   }
 }
 
+void Watch::fail(const LoggedCall& call, const std::string& cause) {
+  if (!signal_->raised()) report_(call, cause);
+}
+
+bool Watch::is_over(const Operation& operation) const {
+  if (operation.dropped) return true;
+  if (!operation.recorded || !operation.done->query()) return false;
+  for (const LoggedCall& call : operation.calls) call.ended();
+  return true;
+}
+
 void Watch::look() {
   std::vector<std::shared_ptr<Handle>> handles;
-  std::string overdue;
+  LoggedCall first;
+  std::string cause;
+  bool overdue = false;
   {
     std::lock_guard lock(mutex_);
     for (const auto& handle : handles_) {
       if (auto alive = handle.lock()) handles.push_back(std::move(alive));
     }
-    const auto now = std::chrono::steady_clock::now();
-    std::erase_if(expected_,
-                  [](const auto& each) { return each->recorded && each->done->query(); });
-    if (!expected_.empty() && now - expected_.front()->since > timeout_) {
-      overdue = expected_.front()->name;
+    try {
+      if (!signal_->raised()) std::erase_if(expected_, [&](const auto& e) { return is_over(*e); });
+    } catch (const std::exception& error) {  // the device's own, which every later call repeats
+      cause = concat("the GPU refuses to say whether it has ended: ", error.what());
     }
-  }
-  if (!overdue.empty() && !signal_->raised()) {
-    abort_job_(concat(overdue, " did not end within ", timeout_.count(),
-                      " s; a rank is stuck or called something else"));
+    if (!expected_.empty()) {
+      first = expected_.front()->calls.front();
+      overdue = std::chrono::steady_clock::now() - expected_.front()->since > timeout_;
+    }
   }
   for (const auto& handle : handles) {
-    if (signal_->raised()) {
-      handle->abort();
-    } else if (const std::string error = handle->asynchronous_error(); !error.empty()) {
-      abort_job_("NCCL: " + error);
+    if (!cause.empty()) break;
+    if (const std::string error = handle->asynchronous_error(); !error.empty()) {
+      cause = "NCCL: " + error;
     }
   }
+  if (overdue || !cause.empty()) fail(first, cause);
+  if (!signal_->raised()) return;
+  for (const auto& handle : handles) handle->abort();
 }
 
 }  // namespace tessera::nccl

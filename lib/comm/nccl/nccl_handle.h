@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/comm/abort_signal.h"
+#include "lib/comm/operation_log.h"
 
 namespace tessera::nccl {
 
@@ -42,9 +43,10 @@ class Handle {
     check_result(fn(comm_), what);
   }
 
-  // The owner's last call. NCCL's ranks wait for each other in it, and it waits for what runs on
-  // the device: it must come where the owner's other calls come, never on the watching thread.
-  void close();
+  // The owner's last call, with the stream of its operations. It waits for them and then for NCCL,
+  // whose ranks may wait for each other, but for no longer than the timeout or until the job ends:
+  // operations that still run are then aborted, and NCCL is left behind.
+  void close(cudaStream_t stream, std::chrono::seconds timeout);
 
   // Any thread; returns at once. Ending a communicator waits for the device, on which another one's
   // operation may be what never ends: each is ended on a thread of its own.
@@ -67,31 +69,35 @@ class Handle {
 // their kernels end and streams run on.
 class Watch {
  public:
-  Watch(int device, std::shared_ptr<const AbortSignal> signal,
-        std::function<void(const std::string&)> abort_job, std::chrono::seconds timeout);
+  Watch(int device, std::shared_ptr<const AbortSignal> signal, ReportFailure report,
+        std::chrono::seconds timeout);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
   void add(std::weak_ptr<Handle> handle);
-  // An operation is about to be enqueued, which may itself wait for peers (first connections).
-  // name: what to call it when it is overdue. The caller records done at its end and then sets
-  // recorded.
+  // An operation that is about to be enqueued, which may itself wait for peers (first connections).
+  // Its owner records done at its end and then sets recorded; one that was not enqueued is dropped.
   struct Operation {
-    std::string name;
+    std::vector<LoggedCall> calls;
     std::shared_ptr<at::cuda::CUDAEvent> done;
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
-    std::atomic<bool> recorded{false};
+    std::atomic<bool> recorded{false}, dropped{false};
   };
-  std::shared_ptr<Operation> expect(std::string name, std::shared_ptr<at::cuda::CUDAEvent> done);
+  std::shared_ptr<Operation> expect(std::vector<LoggedCall> calls,
+                                    std::shared_ptr<at::cuda::CUDAEvent> done);
+  std::chrono::seconds timeout() const { return timeout_; }
 
  private:
   void run();
   void look();
+  // Whether it has ended; says so in the log.
+  bool is_over(const Operation& operation) const;
+  void fail(const LoggedCall& call, const std::string& cause);
 
   const int device_;
   const std::shared_ptr<const AbortSignal> signal_;
-  const std::function<void(const std::string&)> abort_job_;
+  const ReportFailure report_;
   const std::chrono::seconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;

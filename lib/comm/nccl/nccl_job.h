@@ -18,6 +18,8 @@ namespace tessera::nccl {
 struct Job {
   std::shared_ptr<const AbortSignal> signal;
   std::function<void(const std::string&)> abort;
+  std::shared_ptr<OperationLog> log;
+  ReportFailure report;
   std::function<void(const std::string& key, const std::string& value)> post;
   std::function<std::string(const std::string& key)> take;
   std::unique_ptr<Watch> watch;

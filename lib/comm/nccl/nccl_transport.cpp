@@ -5,13 +5,16 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string>
 
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/nccl/nccl_communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/core/host_name.h"
+#include "tessera/core/log.h"
 
 namespace tessera::nccl {
 namespace {
@@ -44,7 +47,21 @@ void refuse_shared_gpus(ControlChannel& control, int device) {
 // and what comes behind a receive that waits for its message in such a queue waits too. A rank of a
 // pipeline has more streams than that. Read when the process first touches CUDA; a user's own value
 // stays.
-void ask_for_all_device_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
+constexpr int kDeviceQueues = 32;
+void ask_for_all_device_queues() {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(kDeviceQueues).c_str(), /*overwrite=*/0);
+}
+
+// With fewer, which others may want (Megatron asks for one), streams wait for each other.
+void warn_about_few_queues(const LaunchInfo& launch) {
+  const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (launch.rank != 0 || launch.world_size == 1 || queues == nullptr) return;
+  if (std::atoi(queues) >= kDeviceQueues) return;
+  log(LogLevel::kWarning, "CUDA_DEVICE_MAX_CONNECTIONS=", queues,
+      " makes streams share hardware queues: messages of a pipeline may wait for each other; unset "
+      "it, or set it to ",
+      kDeviceQueues);
+}
 
 }  // namespace
 
@@ -62,6 +79,7 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   // With one visible GPU a rank (as some launchers arrange it) every rank takes its first.
   const int index = launch.local_rank % c10::cuda::device_count();
   refuse_shared_gpus(*context.control, index);
+  warn_about_few_queues(launch);
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
   int version = 0;
@@ -71,9 +89,11 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   auto job = std::make_shared<Job>();
   job->signal = context.signal;
   job->abort = context.abort;
+  job->log = context.log;
+  job->report = context.report;
   job->post = context.post;
   job->take = context.take;
-  job->watch = std::make_unique<Watch>(index, context.signal, context.abort, collective_timeout());
+  job->watch = std::make_unique<Watch>(index, context.signal, context.report, collective_timeout());
 
   ncclUniqueId id{};
   if (launch.rank == 0) {

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tessera/comm/control_channel.h"
 #include "tessera/core/error.h"
 
 namespace tessera::tcp {
@@ -99,7 +98,7 @@ void Mesh::run_on_thread(const std::shared_ptr<Operation>& operation) {
     run(operation);
   } catch (const std::exception& error) {
     std::lock_guard lock(mutex_);
-    fail_operation(*operation, concat(operation->name, ": ", error.what()));
+    fail_operation(*operation, error.what());
   }
 }
 
@@ -153,7 +152,8 @@ void Mesh::read_from(int rank, Ready& ready) {
 void Mesh::begin_message(Peer& peer, int rank) {
   peer.receiving = {};
   const auto asked = peer.posted.find(peer.header.tag);
-  if (asked != peer.posted.end() && asked->second.size == peer.header.size) {
+  if (asked != peer.posted.end() && asked->second.size == peer.header.size &&
+      asked->second.operation->what == peer.header.what) {
     peer.receiving = std::move(asked->second);
     peer.posted.erase(asked);
     return;
@@ -168,30 +168,29 @@ void Mesh::begin_message(Peer& peer, int rank) {
 void Mesh::end_message(Peer& peer, int rank, Ready& ready) {
   peer.received = 0;
   if (peer.receiving.operation) {
-    --peer.receiving.operation->awaited[rank];
     settle(std::exchange(peer.receiving, {}).operation, ready);
     return;
   }
-  std::vector<char> bytes = std::exchange(peer.early, {});
+  Arrived message{peer.header.what, std::exchange(peer.early, {})};
   const auto asked = peer.posted.find(peer.header.tag);
   if (asked == peer.posted.end()) {
-    peer.arrived[peer.header.tag] = std::move(bytes);
+    peer.arrived[peer.header.tag] = std::move(message);
     return;
   }
   const Posted posted = std::move(asked->second);
   peer.posted.erase(asked);
-  peer.unasked -= bytes.size();
-  --posted.operation->awaited[rank];
-  take_early(*posted.operation, rank, posted, bytes);
+  peer.unasked -= message.bytes.size();
+  take_early(*posted.operation, rank, posted, message);
   settle(posted.operation, ready);
 }
 
 void Mesh::take_early(Operation& operation, int rank, const Posted& posted,
-                      const std::vector<char>& bytes) {
-  if (posted.size != bytes.size()) {
-    return fail_operation(
-        operation, concat(operation.name, ": ", bytes.size(), " bytes arrived from rank ", rank,
-                          ", expected ", posted.size, "; the ranks must agree"));
+                      const Arrived& message) {
+  const std::vector<char>& bytes = message.bytes;
+  if (posted.size != bytes.size() || operation.what != message.what) {
+    return fail_operation(operation,
+                          concat(bytes.size(), " bytes of another operation arrived from rank ",
+                                 rank, ", expected ", posted.size));
   }
   if (!bytes.empty()) std::memcpy(posted.bytes, bytes.data(), bytes.size());
 }
@@ -204,6 +203,7 @@ void Mesh::fail_operation(Operation& operation, const std::string& reason) {
   if (operation.done) return;
   operation.error = reason;
   operation.done = true;
+  operation.call.ended(false);
   changed_.notify_all();
 }
 
@@ -220,7 +220,7 @@ void Mesh::lose(int rank) {
 
 bool Mesh::refuse_lost(Operation& operation, int peer) {
   if (!peers_[peer].lost) return false;
-  fail_operation(operation, concat(operation.name, ": rank ", peer, " has closed its connection"));
+  fail_operation(operation, concat("rank ", peer, " has closed its connection"));
   return true;
 }
 
@@ -231,7 +231,9 @@ void Mesh::send(Operation& operation, int peer, uint64_t step, const void* bytes
     if (refuse_lost(operation, peer)) return;
     ++operation.pending;
     peers_[peer].outgoing.push_back(
-        {operation.shared_from_this(), {tag, size}, static_cast<const char*>(bytes)});
+        {operation.shared_from_this(),
+         {tag, size, operation.what},
+         static_cast<const char*>(bytes)});
     if (peers_[peer].outgoing.size() > 1) return;  // the thread is at it
   }
   wake();
@@ -245,7 +247,6 @@ void Mesh::receive(Operation& operation, int peer, uint64_t step, void* bytes, s
   if (early == from.arrived.end()) {
     if (refuse_lost(operation, peer)) return;
     ++operation.pending;
-    ++operation.awaited[peer];
     from.posted[tag] = {operation.shared_from_this(), static_cast<char*>(bytes), size};
     if (from.held) {
       begin_message(from, peer);
@@ -254,7 +255,7 @@ void Mesh::receive(Operation& operation, int peer, uint64_t step, void* bytes, s
     }
     return;
   }
-  from.unasked -= early->second.size();
+  from.unasked -= early->second.bytes.size();
   take_early(operation, peer, {nullptr, static_cast<char*>(bytes), size}, early->second);
   from.arrived.erase(early);
 }
@@ -271,6 +272,7 @@ void Mesh::run(const std::shared_ptr<Operation>& operation) {
       if (operation->done) return;
       if (operation->next_step == operation->steps.size()) {
         operation->done = true;
+        operation->call.ended();
         operation->tensors.clear();
         operation->steps.clear();
         changed_.notify_all();
@@ -284,21 +286,13 @@ void Mesh::run(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-bool Mesh::wait(Operation& operation, std::chrono::seconds timeout, std::string& missing) {
+bool Mesh::wait(Operation& operation, std::chrono::seconds timeout) {
   const auto deadline = control::Clock::now() + timeout;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kLookAtSignal, [&] { return operation.done; })) {
     signal_->throw_if_raised();
-    if (control::Clock::now() < deadline) continue;
-    std::vector<int> ranks;
-    for (const auto& [peer, messages] : operation.awaited) {
-      if (messages > 0) ranks.push_back(peer);
-    }
-    missing = ranks.empty() ? "its own messages are not taken"
-                            : concat("rank ", rank_list(ranks), " has not sent its part");
-    return false;
+    if (control::Clock::now() >= deadline) return false;
   }
-  check(operation.error.empty(), ErrorCode::kUnavailable, operation.error);
   return true;
 }
 

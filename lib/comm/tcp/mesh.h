@@ -16,6 +16,7 @@
 
 #include "lib/comm/abort_signal.h"
 #include "lib/comm/bootstrap/socket.h"
+#include "lib/comm/operation_log.h"
 
 namespace tessera::tcp {
 
@@ -30,15 +31,15 @@ struct Tag {
 // A list of steps. A step posts messages; the next one runs when they have all gone out and come
 // in, on whatever thread.
 struct Operation : std::enable_shared_from_this<Operation> {
-  std::string name;
+  LoggedCall call;
   uint64_t communicator = 0, sequence = 0;
+  uint64_t what = 0;  // a hash of what all ranks must agree on
   std::vector<at::Tensor> tensors;  // kept until it is done
   std::vector<std::function<void()>> steps;
 
   // Of the mesh, under its lock:
   size_t next_step = 0;
   int pending = 0;             // messages of the present step, and one while it posts
-  std::map<int, int> awaited;  // peer -> messages that it has not sent yet
   bool done = false;
   std::string error;
 };
@@ -60,14 +61,20 @@ class Mesh {
   void send(Operation& operation, int peer, uint64_t step, const void* bytes, size_t size);
   void receive(Operation& operation, int peer, uint64_t step, void* bytes, size_t size);
 
-  // False after the timeout; missing then says what the operation waits for. Throws
-  // Error(kUnavailable) when it failed, or the signal was raised first.
-  bool wait(Operation& operation, std::chrono::seconds timeout, std::string& missing);
+  // False after the timeout, true when the operation is done, well or with its error. Throws the
+  // reason when the signal was raised first.
+  bool wait(Operation& operation, std::chrono::seconds timeout);
+  void throw_if_aborted() const { signal_->throw_if_raised(); }
 
  private:
   struct Header {
     Tag tag;
     uint64_t size = 0;
+    uint64_t what = 0;  // the sender's operation
+  };
+  struct Arrived {
+    uint64_t what = 0;
+    std::vector<char> bytes;
   };
   struct Outgoing {
     std::shared_ptr<Operation> operation;
@@ -85,13 +92,13 @@ class Mesh {
     bool lost = false;
     std::deque<Outgoing> outgoing;
     Header header;
-    size_t received = 0;                       // of the header and the bytes behind it
-    Posted receiving;                          // where those bytes go; no operation: into early
-    std::vector<char> early;                   // of a message that nobody has asked for yet
-    std::map<Tag, Posted> posted;              // asked for
-    std::map<Tag, std::vector<char>> arrived;  // not asked for
-    size_t unasked = 0;                        // bytes of early and arrived
-    bool held = false;                         // too many of them: not read from for now
+    size_t received = 0;     // of the header and the bytes behind it
+    Posted receiving;        // where those bytes go; no operation: into early
+    std::vector<char> early;  // of a message that nobody has asked for yet
+    std::map<Tag, Posted> posted;    // asked for
+    std::map<Tag, Arrived> arrived;  // not asked for
+    size_t unasked = 0;              // bytes of early and arrived
+    bool held = false;               // too many of them: not read from for now
   };
   using Ready = std::vector<std::shared_ptr<Operation>>;  // their step is over
 
@@ -101,8 +108,7 @@ class Mesh {
   void write_to(int rank, Ready& ready);
   void begin_message(Peer& peer, int rank);
   void end_message(Peer& peer, int rank, Ready& ready);
-  void take_early(Operation& operation, int rank, const Posted& posted,
-                  const std::vector<char>& bytes);
+  void take_early(Operation& operation, int rank, const Posted& posted, const Arrived& message);
   void lose(int rank);
   void settle(const std::shared_ptr<Operation>& operation, Ready& ready);
   void fail_operation(Operation& operation, const std::string& reason);

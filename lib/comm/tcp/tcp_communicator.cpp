@@ -24,22 +24,16 @@ class TcpWork final : public Work::Impl {
       : operation_(std::move(operation)), job_(std::move(job)) {}
   void wait() override {
     const PhaseScope phase(Phase::kCommunication);
-    std::string missing;
-    if (job_->mesh->wait(*operation_, collective_timeout(), missing)) return;
-    const std::string reason = concat(operation_->name, " did not end within ",
-                                      collective_timeout().count(), " s: ", missing);
-    job_->abort(reason);
-    fail(ErrorCode::kUnavailable, reason);
+    const bool in_time = job_->mesh->wait(*operation_, collective_timeout());
+    if (in_time && operation_->error.empty()) return;
+    job_->report(operation_->call, in_time ? operation_->error : "");
+    job_->mesh->throw_if_aborted();
   }
 
  private:
   std::shared_ptr<Operation> operation_;
   std::shared_ptr<const Job> job_;
 };
-
-std::string describe(const char* operation, const at::Tensor& tensor) {
-  return concat(operation, "(", tensor.numel(), " x ", tensor.scalar_type(), ")");
-}
 
 // Elements of a tensor by index and count, as bytes.
 struct Elements {
@@ -109,31 +103,23 @@ struct Steps {
 
 TcpCommunicator::TcpCommunicator(std::string name, int rank, std::vector<int> world_ranks,
                                  std::shared_ptr<const Job> job)
-    : CommunicatorBase("tcp", at::kCPU, rank, static_cast<int>(world_ranks.size())),
-      name_(std::move(name)),
-      id_(xxh3_64(name_.data(), name_.size())),
+    : CommunicatorBase("tcp", std::move(name), at::kCPU, rank,
+                       static_cast<int>(world_ranks.size()), job->log),
+      id_(xxh3_64(this->name().data(), this->name().size())),
       group_(std::make_shared<Group>(job->mesh.get(), rank, std::move(world_ranks))),
-      job_(std::move(job)),
-      sent_(size(), 0),
-      received_(size(), 0) {}
+      job_(std::move(job)) {}
 
-std::shared_ptr<Operation> TcpCommunicator::collective(const std::string& what,
-                                                       std::vector<at::Tensor> tensors) {
+std::shared_ptr<Operation> TcpCommunicator::operation_on(std::vector<at::Tensor> tensors) {
   auto operation = std::make_shared<Operation>();
+  operation->call = call();
+  const Call text = operation->call.text();
+  const uint64_t kind = text.is_message() ? kMessages : 0;
   operation->communicator = id_;
-  operation->sequence = collectives_++;
-  operation->name = concat(what, ", operation ", operation->sequence, " of ", name_);
+  operation->sequence = kind | static_cast<uint64_t>(text.sequence);
+  const std::string what = kind == 0 ? text.operation + text.data : text.data;
+  operation->what = xxh3_64(what.data(), what.size());
   operation->tensors = std::move(tensors);
-  return operation;
-}
-
-std::shared_ptr<Operation> TcpCommunicator::message(const std::string& what,
-                                                    const at::Tensor& tensor, uint64_t number) {
-  auto operation = std::make_shared<Operation>();
-  operation->communicator = id_;
-  operation->sequence = kMessages | number;
-  operation->name = concat(what, ", message ", number, " of ", name_);
-  operation->tensors = {tensor};
+  operation->call.started();
   return operation;
 }
 
@@ -146,7 +132,7 @@ Work TcpCommunicator::launch(const std::shared_ptr<Operation>& operation) {
 // In step s + 1 that rank adds the parts up and sends the sum to all, who receive it in place: what
 // they had there has gone out by then.
 Work TcpCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  const auto operation = collective(describe("all_reduce", tensor), {tensor});
+  const auto operation = operation_on({tensor});
   if (size() == 1) return launch(operation);
   const Steps steps{group_, operation.get()};
   const Elements elements(tensor);
@@ -178,7 +164,7 @@ Work TcpCommunicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
 
 Work TcpCommunicator::start_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                            ReduceOp op) {
-  const auto operation = collective(describe("reduce_scatter", output), {output, input});
+  const auto operation = operation_on({output, input});
   const Steps steps{group_, operation.get()};
   const Elements from(input), to(output);
   const int64_t count = output.numel();
@@ -205,7 +191,7 @@ Work TcpCommunicator::start_reduce_scatter(const at::Tensor& output, const at::T
 }
 
 Work TcpCommunicator::start_all_gather(const at::Tensor& output, const at::Tensor& input) {
-  const auto operation = collective(describe("all_gather", input), {output, input});
+  const auto operation = operation_on({output, input});
   const Steps steps{group_, operation.get()};
   const Elements from(input), to(output);
   const int64_t count = input.numel();
@@ -221,7 +207,7 @@ Work TcpCommunicator::start_all_gather(const at::Tensor& output, const at::Tenso
 }
 
 Work TcpCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
-  const auto operation = collective(describe("broadcast", tensor), {tensor});
+  const auto operation = operation_on({tensor});
   const Steps steps{group_, operation.get()};
   const Elements elements(tensor);
   steps.add([=, all = Range{0, tensor.numel()}] {
@@ -232,8 +218,7 @@ Work TcpCommunicator::start_broadcast(const at::Tensor& tensor, int root) {
 }
 
 Work TcpCommunicator::start_send(const at::Tensor& tensor, int destination) {
-  const auto operation = message(concat(describe("send", tensor), " to rank ", destination), tensor,
-                                 sent_[destination]++);
+  const auto operation = operation_on({tensor});
   const Steps steps{group_, operation.get()};
   steps.add([=, elements = Elements(tensor), all = Range{0, tensor.numel()}] {
     steps.send(destination, 0, elements, all);
@@ -242,8 +227,7 @@ Work TcpCommunicator::start_send(const at::Tensor& tensor, int destination) {
 }
 
 Work TcpCommunicator::start_recv(const at::Tensor& tensor, int source) {
-  const auto operation =
-      message(concat(describe("recv", tensor), " from rank ", source), tensor, received_[source]++);
+  const auto operation = operation_on({tensor});
   const Steps steps{group_, operation.get()};
   steps.add([=, elements = Elements(tensor), all = Range{0, tensor.numel()}] {
     steps.receive(source, 0, elements, all);
@@ -251,9 +235,14 @@ Work TcpCommunicator::start_recv(const at::Tensor& tensor, int source) {
   return launch(operation);
 }
 
+void TcpCommunicator::report(const LoggedCall& call, const std::string& cause) {
+  job_->report(call, cause);
+  job_->mesh->throw_if_aborted();
+}
+
 void TcpCommunicator::run_barrier() {
   const at::Tensor nothing = at::empty({0}, at::kByte);
-  const auto operation = collective("barrier", {nothing});
+  const auto operation = operation_on({nothing});
   const Steps steps{group_, operation.get()};
   steps.add([=, elements = Elements(nothing)] {
     steps.for_each_peer([&](int r) {
@@ -268,7 +257,7 @@ std::unique_ptr<Communicator> TcpCommunicator::run_split(int color, int key) {
   const Part part = agree_on_part(color, key);
   std::vector<int> world_ranks;
   for (int r : part.ranks) world_ranks.push_back(group_->world_ranks[r]);
-  return std::make_unique<TcpCommunicator>(concat(name_, ".", splits_++, "c", color), part.rank,
+  return std::make_unique<TcpCommunicator>(name_of_part(color), part.rank,
                                            std::move(world_ranks), job_);
 }
 

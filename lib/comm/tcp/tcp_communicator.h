@@ -11,6 +11,8 @@ namespace tessera::tcp {
 struct Job {
   std::unique_ptr<Mesh> mesh;
   std::function<void(const std::string&)> abort;
+  std::shared_ptr<OperationLog> log;
+  ReportFailure report;
 };
 
 // The ranks of a communicator; operations keep it, and so may outlive the communicator.
@@ -38,21 +40,16 @@ class TcpCommunicator final : public CommunicatorBase {
   Work start_send(const at::Tensor& tensor, int destination) override;
   Work start_recv(const at::Tensor& tensor, int source) override;
   void run_barrier() override;
+  void report(const LoggedCall& call, const std::string& cause) override;
   std::unique_ptr<Communicator> run_split(int color, int key) override;
 
  private:
-  std::shared_ptr<Operation> collective(const std::string& what, std::vector<at::Tensor> tensors);
-  std::shared_ptr<Operation> message(const std::string& what, const at::Tensor& tensor,
-                                     uint64_t number);
+  std::shared_ptr<Operation> operation_on(std::vector<at::Tensor> tensors);
   Work launch(const std::shared_ptr<Operation>& operation);
 
-  const std::string name_;
   const uint64_t id_;
   const std::shared_ptr<const Group> group_;
   const std::shared_ptr<const Job> job_;
-  uint64_t collectives_ = 0;
-  int splits_ = 0;
-  std::vector<uint64_t> sent_, received_;  // messages of each pair
 };
 
 }  // namespace tessera::tcp

@@ -115,6 +115,8 @@ std::unique_ptr<Communicator> connect(const TransportContext& context) {
   auto job = std::make_shared<Job>();
   job->mesh = std::make_unique<Mesh>(std::move(peers), context.signal);
   job->abort = context.abort;
+  job->log = context.log;
+  job->report = context.report;
   std::vector<int> ranks(launch.world_size);
   std::iota(ranks.begin(), ranks.end(), 0);
   return std::make_unique<TcpCommunicator>("world", launch.rank, std::move(ranks), std::move(job));

@@ -34,7 +34,7 @@ TEST_CASE("a rank that falls silent is named by every other and hears of it when
   do {
     received = control::receive_frame(stopped.socket, 20);
   } while (received.frame.kind == Kind::kPulse);
-  CHECK(received.frame.kind == Kind::kAbort);
+  CHECK(received.frame.kind == Kind::kFailure);
   CHECK_THAT(received.frame.payload, Catch::Contains("rank 2 (host lost-host)"));
 }
 

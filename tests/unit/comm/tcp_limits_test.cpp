@@ -55,6 +55,8 @@ TEST_CASE("tcp: strangers at a rank's door do not keep the others out") {
                              std::make_shared<AbortSignal>(),
                              {},
                              {},
+                             {},
+                             std::make_shared<OperationLog>(local.rank()),
                              {}};
     const auto world = tcp::connect(context);
     const at::Tensor x = at::ones({3});
@@ -82,9 +84,9 @@ TEST_CASE("tcp: a rank that runs ahead waits until it is asked") {
   constexpr uint64_t kSize = 16 << 20;
   Pair pair;
   control::never_block(pair.other);
-  std::vector<char> message(sizeof(uint64_t) * 4 + kSize);
+  std::vector<char> message(sizeof(uint64_t) * 5 + kSize);
   const auto post = [&](uint64_t sequence) {  // false when the other end takes no more
-    const uint64_t header[] = {7, sequence, 0, kSize};
+    const uint64_t header[] = {7, sequence, 0, kSize, 0};
     std::memcpy(message.data(), header, sizeof header);
     for (size_t sent = 0; sent < message.size();) {
       pollfd wait{pair.other.fd(), POLLOUT, 0};
@@ -107,28 +109,26 @@ TEST_CASE("tcp: a rank that runs ahead waits until it is asked") {
     operation->steps.push_back(
         [&pair, &bytes, raw] { pair.mesh->receive(*raw, 1, 0, bytes.data(), kSize); });
     pair.mesh->start(operation);
-    std::string missing;
-    REQUIRE(pair.mesh->wait(*operation, std::chrono::seconds(60), missing));
+    REQUIRE(pair.mesh->wait(*operation, std::chrono::seconds(60)));
+    REQUIRE(operation->error == "");
   }
 }
 
 TEST_CASE("tcp: an operation that runs out of memory on the mesh's thread fails, not the process") {
   Pair pair;
   auto operation = std::make_shared<tcp::Operation>();
-  operation->name = "all_reduce of much";
   char byte = 0;
   tcp::Operation* raw = operation.get();
   operation->steps.push_back([&pair, &byte, raw] { pair.mesh->receive(*raw, 1, 0, &byte, 1); });
   operation->steps.push_back([] { throw std::bad_alloc(); });
   pair.mesh->start(operation);
   const struct {
-    uint64_t header[4] = {0, 0, 0, 1};
+    uint64_t header[5] = {0, 0, 0, 1, 0};
     char byte = 1;
   } message;
-  REQUIRE(::write(pair.other.fd(), &message, 33) == 33);
-  std::string missing;
-  REQUIRE_THROWS_WITH(pair.mesh->wait(*operation, std::chrono::seconds(60), missing),
-                      Catch::Contains("all_reduce of much: ") && Catch::Contains("bad_alloc"));
+  REQUIRE(::write(pair.other.fd(), &message, 41) == 41);
+  REQUIRE(pair.mesh->wait(*operation, std::chrono::seconds(60)));
+  CHECK_THAT(operation->error, Catch::Contains("bad_alloc"));
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ struct TcpWorld {
       auto job = std::make_shared<tcp::Job>();
       job->mesh = std::make_unique<Mesh>(std::move(sockets[r]), signal);
       job->abort = [this](const std::string& reason) { signal->raise(reason); };
+      job->log = std::make_shared<OperationLog>(r);
+      job->report = [this](const LoggedCall& call, const std::string& cause) {
+        signal->raise(CallFailure{.cause = cause, .call = call.text(), .ranks = {}}.explain().what());
+      };
       world.push_back(std::make_unique<TcpCommunicator>("world", r, ranks, std::move(job)));
     }
   }
@@ -73,14 +77,27 @@ TEST_CASE("tcp: messages wait until they are asked for; sizes must agree") {
     test::require_bit_equal(x, at::full({100'000}, i, at::kFloat), concat("message ", i));
   }
   for (const bool asked_first : {true, false}) {
+    TcpWorld other(2);
+    Communicator &a = *other.world[0], &b = *other.world[1];
     const at::Tensor two = at::zeros({2}, at::kFloat), three = at::zeros({3}, at::kFloat);
     const auto send = [&] { a.send(two, 1).wait(); };
     if (!asked_first) send();
     Work work = b.recv(three, 0);
     if (asked_first) send();
     REQUIRE_THROWS_WITH(work.wait(),
-                        Catch::Contains("recv(3 x Float) from rank 0") &&
-                            Catch::Contains("8 bytes arrived from rank 0, expected 12"));
+                        Catch::StartsWith("8 bytes of another operation arrived from rank 0, expected "
+                                          "12: recv(3 x Float) (message 0 from rank 0"));
+  }
+}
+
+TEST_CASE("tcp: messages of another operation are refused") {
+  for (const bool asked_first : {true, false}) {
+    TcpWorld tcp(2);
+    const at::Tensor floats = at::ones({4}), integers = at::ones({4}, at::kInt);
+    Work first = tcp.world[0]->all_reduce(asked_first ? floats : integers);
+    Work second = tcp.world[1]->all_reduce(asked_first ? integers : floats);
+    CHECK_THROWS_WITH(second.wait(), Catch::Contains("16 bytes of another operation") ||
+                                         Catch::Contains("8 bytes of another operation"));
   }
 }
 
@@ -91,10 +108,9 @@ TEST_CASE("tcp: a rank whose connection ends is named, and so is one that an abo
     Work pending = tcp.world[0]->all_reduce(x);
     tcp.world[2].reset();
     REQUIRE_THROWS_WITH(pending.wait(),
-                        Catch::Contains("all_reduce(5 x Float), operation 0 of world: "
-                                        "rank 2 has closed its connection"));
-    Work later = tcp.world[0]->recv(x, 2);
-    REQUIRE_THROWS_WITH(later.wait(), Catch::Contains("rank 2 has closed its connection"));
+                        Catch::StartsWith("rank 2 has closed its connection: all_reduce(5 x "
+                                          "Float, sum) (call 0 of world), step 0, start"));
+    CHECK_THROWS_WITH(tcp.world[0]->recv(x, 2), Catch::Contains("all_reduce(5 x Float, sum)"));
   }
   SECTION("abort") {
     TcpWorld tcp(2);
