@@ -40,6 +40,8 @@ TEST_CASE("ranks meet over IPv6, and send tensors") {
                                    std::make_shared<AbortSignal>(),
                                    {},
                                    {},
+                                   {},
+                                   std::make_shared<OperationLog>(local.rank()),
                                    {}};
     const auto world = tcp::connect(context);
     const at::Tensor x = at::ones({3});
