@@ -34,7 +34,8 @@ std::pair<std::string, int> end_of_process(const E& error) {
   if (child == 0) {
     dup2(ends[1], STDERR_FILENO);
     exit_when_out_of_memory();
-    [&]() noexcept { throw error; }();
+    const auto throws = [&] { throw error; };
+    [&]() noexcept { throws(); }();
   }
   close(ends[1]);
   std::string text;
