@@ -43,8 +43,8 @@ TEST_CASE("the exit code is the root cause's") {
 }
 
 TEST_CASE("ranks hear of a failure before the failed one unwinds") {
-  std::promise<void> heard;
-  auto is_heard = heard.get_future();
+  std::promise<void> begun, heard;
+  auto has_begun = begun.get_future(), is_heard = heard.get_future();
   bool in_time = false;
   struct SlowToEnd {
     ~SlowToEnd() {
@@ -56,9 +56,11 @@ TEST_CASE("ranks hear of a failure before the failed one unwinds") {
   const int code =
       run_job({.ranks = 2}, [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
         if (world.rank() == 1) {
+          has_begun.wait();
           const SlowToEnd slow_to_end{is_heard, in_time};
           fail(ErrorCode::kDataLoss, "torn");
         }
+        begun.set_value();
         try {
           world.barrier();
         } catch (const Error&) {
