@@ -22,7 +22,7 @@ double utc_s() {
 template <size_t N>
 void keep(std::array<char, N>& to, std::string_view from) {
   const size_t size = std::min(from.size(), N - 1);
-  std::memcpy(to.data(), from.data(), size);
+  std::ranges::copy(from.substr(0, size), to.begin());
   to[size] = '\0';
 }
 

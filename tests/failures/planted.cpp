@@ -124,6 +124,12 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          if (r.wrong() && r.last() > 1) r.message("h.8.activations", 1000, 1, r.last());
          r.control.exchange("");
        }},
+      {"partner_later",  // as above, on a connection that exists
+       [](const Ranks& r) {
+         if (r.world.rank() < 2) r.message("h.6.activations", 1000, 1, 0);
+         if (r.world.rank() == 0) r.message("h.7.activations", 1000, 1, 0);
+         r.control.exchange("");
+       }},
       {"message_count",
        [](const Ranks& r) {
          if (r.world.rank() < 2) r.message("h.7.activations", r.wrong() ? 900 : 1000, 1, 0);

@@ -64,6 +64,8 @@ CASES = {
     "root": (2, [ELSE + r"broadcast\(1000 x Float, root 0\) of h\.7\.weight", called(rf"broadcast\(1000 x Float, root {OTHERS[-1] if not HALF else 1}\)")]),
     "partner": (5, [NAMED + r"has not come: recv\(1000 x Float\) of h\.7\.activations \(message 0 from rank 1 to rank 0 of world\), step 3, backward",
                     "rank 0 has waited since", LATE, "; rank 1 (waits in|last called) (send|recv|exchange|all_gather)"]),
+    "partner_later": (5, [NAMED + r"has not come: recv\(1000 x Float\) of h\.7\.activations \(message 1 from rank 1 to rank 0 of world\), step 3, backward",
+                          "rank 0 has waited since", LATE, "; rank 1 waits in exchange"]),
     "message_count": (2, [ELSE + r"recv\(1000 x Float\) of h\.7\.activations \(message 0 from rank 1 to rank 0 of world\)",
                           called(r"send\(900 x Float\) of h\.7\.activations")]),
     "phase": (5, [NAMED + "has not come: " + SUM, WAITED, LATE,

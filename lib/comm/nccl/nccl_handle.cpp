@@ -18,7 +18,8 @@ std::string text_of(ncclResult_t result, ncclComm_t comm) {
 // A call that waits for peers, on a thread of its own that is left behind when it does not end.
 class Apart {
  public:
-  Apart(int device, std::function<ncclResult_t(ncclComm_t*)> fn) : state_(std::make_shared<State>()) {
+  Apart(int device, std::function<ncclResult_t(ncclComm_t*)> fn)
+      : state_(std::make_shared<State>()) {
     std::thread([state = state_, device, fn = std::move(fn)] {
       cudaSetDevice(device);
       ncclComm_t comm = nullptr;
@@ -145,7 +146,8 @@ Watch::Watch(int device, std::shared_ptr<const AbortSignal> signal, ReportFailur
       signal_(std::move(signal)),
       report_(std::move(report)),
       timeout_(timeout),
-      thread_([this] { run(); }) {}
+      asking_(repeat([this] { ask_device(); })),
+      timing_(repeat([this] { keep_time(); })) {}
 
 Watch::~Watch() {
   {
@@ -153,7 +155,8 @@ Watch::~Watch() {
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  timing_.join();
+  asking_.join();
 }
 
 void Watch::add(std::weak_ptr<Handle> handle) {
@@ -172,36 +175,55 @@ std::shared_ptr<Watch::Operation> Watch::expect(std::vector<LoggedCall> calls,
   return operation;
 }
 
-void Watch::run() {
-  cudaSetDevice(device_);  // or this thread would make a context on GPU 0
-  // Event queries of this thread must not disturb a graph capture of another.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    changed_.wait_for(lock, kInterval, [&] { return stopping_; });
-    lock.unlock();
-    try {
-      look();
-    } catch (const std::exception& error) {  // out of memory, say
-      fail({}, concat("the thread that watches NCCL has failed: ", error.what()));
+std::thread Watch::repeat(std::function<void()> fn) {
+  return std::thread([this, fn = std::move(fn)] {
+    cudaSetDevice(device_);  // or this thread would make a context on GPU 0
+    // Event queries of this thread must not disturb a graph capture of another.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      changed_.wait_for(lock, kInterval, [&] { return stopping_; });
+      lock.unlock();
+      try {
+        fn();
+      } catch (const std::exception& error) {  // out of memory, say
+        fail({}, concat("the thread that watches NCCL has failed: ", error.what()));
+      }
+      lock.lock();
     }
-    lock.lock();
-  }
+  });
 }
 
 void Watch::fail(const LoggedCall& call, const std::string& cause) {
   if (!signal_->raised()) report_(call, cause);
 }
 
-bool Watch::is_over(const Operation& operation) const {
+bool Watch::has_ended(const Operation& operation) const {
   if (operation.dropped) return true;
   if (!operation.recorded || !operation.done->query()) return false;
   for (const LoggedCall& call : operation.calls) call.ended();
   return true;
 }
 
-void Watch::look() {
+void Watch::ask_device() {
+  if (signal_->raised()) return;
+  std::deque<std::shared_ptr<Operation>> expected;
+  {
+    const std::lock_guard lock(mutex_);
+    expected = expected_;
+  }
+  try {
+    for (const auto& operation : expected) operation->over = has_ended(*operation);
+  } catch (const std::exception& error) {  // the device's own, which every later call repeats
+    const std::lock_guard lock(mutex_);
+    device_error_ = concat("the GPU refuses to say whether it has ended: ", error.what());
+  }
+  const std::lock_guard lock(mutex_);  // let go before `expected`, and the events with it, are
+  std::erase_if(expected_, [](const auto& operation) { return operation->over.load(); });
+}
+
+void Watch::keep_time() {
   std::vector<std::shared_ptr<Handle>> handles;
   LoggedCall first;
   std::string cause;
@@ -211,14 +233,12 @@ void Watch::look() {
     for (const auto& handle : handles_) {
       if (auto alive = handle.lock()) handles.push_back(std::move(alive));
     }
-    try {
-      if (!signal_->raised()) std::erase_if(expected_, [&](const auto& e) { return is_over(*e); });
-    } catch (const std::exception& error) {  // the device's own, which every later call repeats
-      cause = concat("the GPU refuses to say whether it has ended: ", error.what());
-    }
-    if (!expected_.empty()) {
-      first = expected_.front()->calls.front();
-      overdue = std::chrono::steady_clock::now() - expected_.front()->since > timeout_;
+    cause = device_error_;
+    const auto oldest =
+        std::ranges::find_if(expected_, [](const auto& each) { return !each->over; });
+    if (oldest != expected_.end()) {
+      first = (*oldest)->calls.front();
+      overdue = std::chrono::steady_clock::now() - (*oldest)->since > timeout_;
     }
   }
   for (const auto& handle : handles) {

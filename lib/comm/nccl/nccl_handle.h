@@ -65,8 +65,13 @@ class Handle {
   const std::shared_ptr<const AbortSignal> signal_;
 };
 
-// Polls errors and overdue operations, and aborts all handles when the job's signal is raised:
+// Reports errors and overdue operations, and aborts all handles when the job's signal is raised:
 // their kernels end and streams run on.
+//
+// [Note: a driver that waits] While a thread copies to pageable memory behind an operation that
+// never ends (tensor.cpu()), other threads that create, record or destroy an event wait with it. So
+// one thread asks the GPU what has ended and lets go of events; another one, which does nothing of
+// that, keeps the time and aborts.
 class Watch {
  public:
   Watch(int device, std::shared_ptr<const AbortSignal> signal, ReportFailure report,
@@ -82,17 +87,19 @@ class Watch {
     std::vector<LoggedCall> calls;
     std::shared_ptr<at::cuda::CUDAEvent> done;
     std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
-    std::atomic<bool> recorded{false}, dropped{false};
+    std::atomic<bool> recorded{false}, dropped{false}, over{false};
   };
   std::shared_ptr<Operation> expect(std::vector<LoggedCall> calls,
                                     std::shared_ptr<at::cuda::CUDAEvent> done);
   std::chrono::seconds timeout() const { return timeout_; }
 
  private:
-  void run();
-  void look();
+  // A thread that calls fn every now and then.
+  std::thread repeat(std::function<void()> fn);
+  void keep_time();
+  void ask_device();
   // Whether it has ended; says so in the log.
-  bool is_over(const Operation& operation) const;
+  bool has_ended(const Operation& operation) const;
   void fail(const LoggedCall& call, const std::string& cause);
 
   const int device_;
@@ -104,7 +111,8 @@ class Watch {
   bool stopping_ = false;
   std::vector<std::weak_ptr<Handle>> handles_;
   std::deque<std::shared_ptr<Operation>> expected_;
-  std::thread thread_;
+  std::string device_error_;
+  std::thread asking_, timing_;
 };
 
 }  // namespace tessera::nccl

@@ -1,0 +1,55 @@
+// Data that end on rank 1 two steps before they end on the others:
+//   mpirun -n RANKS data_end_check STRATEGY training|evaluation
+// Every rank must end with the same message and exit code 4 while sums of the others are enqueued.
+#include <ATen/ATen.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/launch.h"
+#include "tessera/models/bloom.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/train/trainer.h"
+#include "tests/support/toy_models.h"
+
+namespace tessera {
+namespace {
+
+void run(Communicator& world, const std::string& strategy_name, bool evaluates) {
+  BloomConfig bloom;
+  bloom.vocabulary = 1000;
+  bloom.hidden = 256;
+  bloom.heads = 4;
+  bloom.layers = 4;
+  const DeviceMesh mesh(world, {.data = world.size()});
+  ParallelConfig config{.strategy = strategy_name};
+  config.precision.parameter = at::kBFloat16;
+  const auto strategy = make_strategy(config, mesh);
+  strategy->attach(make_bloom_causal(bloom), {.device = world.device(), .seed = 3}, make_adamw({}));
+  Trainer trainer(*strategy, {.device = world.device(), .max_steps = 100});
+  const int64_t count = world.rank() == 1 ? 2 : 4;
+  const BatchSource source = [&, given = int64_t{0}]() mutable -> std::vector<MicroBatch> {
+    if (given == count) return {};
+    const auto seed = static_cast<uint64_t>(100 * world.rank() + given++);
+    return {testing::toy_micro_batch({.vocabulary = bloom.vocabulary}, 2, 128, seed)};
+  };
+  if (evaluates) {
+    trainer.evaluate(source);
+  } else {
+    trainer.fit(source, [](const StepReport&) {});
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() != 2) return 2;
+  return tessera::run_job(
+      {.transport = "nccl"},
+      [&](tessera::Communicator& world, const tessera::LaunchInfo&, tessera::ControlChannel&) {
+        tessera::run(world, arguments[0], arguments[1] == "evaluation");
+      });
+}
