@@ -50,7 +50,7 @@ std::unique_ptr<TensorSet> open(const std::string& path, std::ostream& err) {
 }
 
 void no_flags(const Call& call) {
-  check(call.flags.empty(), ErrorCode::kInvalidArgument, "unknown flag ", call.flags.front());
+  if (!call.flags.empty()) fail(ErrorCode::kInvalidArgument, "unknown flag ", call.flags.front());
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
