@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/models/block_times.h"
@@ -9,13 +10,13 @@
 
 namespace tessera::programs {
 
-std::vector<std::string> offload_names() { return {"none", "optimizer", "optimizer+params"}; }
+std::vector<std::string> offload_names() { return settings::find("offload")->more.choices; }
 
 ParallelConfig parallel_config(const TrainOptions& o) {
   const std::vector<std::string> offloads = offload_names();
   const auto offload = std::find(offloads.begin(), offloads.end(), o.offload) - offloads.begin();
   const bool by_parameters = o.pipeline_balance == "parameters";
-  const std::vector<std::string> places{"auto", "host", "device"};  // in the order of OffloadStep
+  const std::vector<std::string>& places = settings::find("offload_step")->more.choices;
   const auto place = std::find(places.begin(), places.end(), o.offload_step) - places.begin();
   ParallelConfig config{.strategy = o.strategy,
                         .bucket_bytes = o.bucket_bytes,

@@ -1,100 +1,30 @@
 #pragma once
-// What the fine-tuning programs can be told, with Hugging Face's names and defaults.
-#include <cstdint>
+// The flags of the fine-tuning programs, and what is wrong with their values.
 #include <string>
 
 #include "examples/common/flags.h"
+#include "lib/settings/options.h"
 #include "tessera/data/dataset.h"
 
 namespace tessera::programs {
 
-// What a fine-tuning program makes of its data files.
-enum class Program { kSquad, kText, kClassification };
+using tessera::Program;
+using tessera::TrainOptions;
+
 inline Task task_of(Program program) {
   return program == Program::kClassification ? Task::kClassification : Task::kCausal;
 }
 
-struct TrainOptions {
-  // model
-  std::string model, model_config, tokenizer;
-  // data
-  std::string train_file, validation_file, train_ids, validation_ids, train_slice, validation_slice;
-  int64_t random_rows = 0, random_row_length = 0;  // rows, their mean length; 0: the longest
-  bool strict_data = false;
-  std::string cache_dir;
-  std::string text_column;               // classification, text
-  std::string label_column;              // classification
-  int64_t num_labels = 0;                // classification; 0: as many as the data has
-  std::string supervise = "answer";      // SQuAD
-  std::string label_padding = "ignore";  // SQuAD
-  bool squad_v2 = false;                 // SQuAD
-  int64_t doc_stride = 128;              // SQuAD
-  bool generation = false;               // SQuAD
-  int64_t generation_max_new_tokens = 32;
-  bool predictions = true;  // classification
-  std::string padding_side = "right", padding_free = "auto";
-  bool pad_to_max_length = false, packing = false, group_by_length = false;
-  int64_t pad_to_multiple_of = 1;
-  bool shuffle = true;
-  int64_t max_seq_length = 512;
-  // output
-  bool overwrite_output_dir = false;
-  std::string output_dir, report_to = "jsonl,csv";
-  int64_t logging_steps = 1, eval_steps = 0;
-  bool save_final = true;
-  std::string save_strategy = "no", resume_from_checkpoint = "none";
-  int64_t save_steps = 500, save_total_limit = 0;
-  bool save_async = true, save_on_signal = true;
-  bool load_best_model_at_end = false;
-  std::string metric_for_best_model = "loss";
-  int64_t max_nonfinite_steps = 1, max_overflow_steps = 20;
-  // strategy
-  std::string strategy = "single", dtype = "fp32", gradient_dtype, reduce_dtype;
-  int64_t bucket_bytes = 25 << 20, persistence_threshold = 100'000, prefetch_blocks = 1;
-  bool overlap = true, reduce_at_boundary = false, tf32 = false;
-  bool reshard_after_forward = true, gradient_checkpointing = false, keep_activations = false;
-  int64_t fsdp_unit_numel = 0, shard_ranks = 0;
-  std::string offload = "none", offload_step = "auto";
-  bool pin_memory = true;
-  int64_t offload_threads = 0;
-  int64_t pipeline_parallel = 1, pipeline_chunks = 1, tensor_parallel = 1;
-  std::string pipeline_schedule = "1f1b", pipeline_balance = "time", pipeline_vocabulary = "stage";
-  bool sequence_parallel = false;
-  // training
-  int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
-  int64_t gradient_accumulation_steps = 1, max_steps = -1;
-  double num_train_epochs = 3, learning_rate = 5e-5, weight_decay = 0, max_grad_norm = 1;
-  double warmup_steps = 0;  // below 1: that part of all steps
-  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
-  std::string lr_scheduler_type = "linear", lr_scheduler_kwargs;
-  double loss_scale = 0;  // 0: dynamic
-  double initial_loss_scale = 65536, min_loss_scale = 1;
-  int64_t loss_scale_window = 1000;
-  uint64_t seed = 42;
-  bool deterministic = false;
-  // run
-  std::string deepspeed, deepspeed_defaults = "0.19";
-  int64_t ranks = 1;
-  std::string backend = "auto";
-  bool dry_run = false, rehearse = false;
-
-  int64_t global_batch_size(int64_t data_ranks) const {
-    return per_device_train_batch_size * gradient_accumulation_steps * data_ranks;
-  }
-};
-
 // How the model is spread, and in which precision.
 void add_strategy_flags(FlagSet& flags, TrainOptions& options);
-// Checkpoints, what signals do, and when numbers end the run.
-void add_ending_flags(FlagSet& flags, TrainOptions& options);
+// All of the program's.
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program);
 
 // The data options that a file's tokens depend on, as text.
 std::string data_recipe(const TrainOptions& options);
 
 // Everything that can be said from the values alone, without files and ranks: of the strategy and
-// the number of ranks, of the flags of add_ending_flags(), and of all. Throws
-// Error(kInvalidArgument).
+// the number of ranks, of how the run ends, and of all. Throws Error(kInvalidArgument).
 void validate_layout(const TrainOptions& options);
 void validate_ending(const TrainOptions& options, Program program);
 void validate_options(const TrainOptions& options, Program program);

@@ -8,6 +8,7 @@
 #include "examples/common/memory_advice.h"
 #include "examples/common/output.h"
 #include "examples/common/step_flops.h"
+#include "lib/settings/table.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/clock.h"
@@ -329,7 +330,10 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.transport = world_.transport();
   r.launcher = launch_.launcher;
   fill_versions(r);
-  r.exp = metrics::experiment_name(r);
+  TrainOptions named = options_;
+  named.packing = r.packing;
+  named.padding_free = r.padding_free ? "true" : "false";
+  r.exp = settings::run_name(named, r.world_size, !world_.device().is_cpu());
   return r;
 }
 

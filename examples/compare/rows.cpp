@@ -1,7 +1,6 @@
 #include "examples/compare/rows.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include "examples/common/foreign_config.h"
 #include "examples/common/lists.h"
 #include "examples/compare/peer.h"
+#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -58,29 +58,10 @@ std::string file_name_of(const std::string& value) {
   return name;
 }
 
-// What layout_name() says, and what needs no name.
-constexpr std::array<std::string_view, 14> kNamed{
-    "strategy",          "tensor_parallel",   "sequence_parallel",
-    "pipeline_parallel", "pipeline_schedule", "pipeline_vocabulary",
-    "shard_ranks",       "fsdp_unit_numel",   "reshard_after_forward",
-    "offload",           "pin_memory",        "gradient_checkpointing",
-    "keep_activations",  "reduce_at_boundary"};
-
 // E.g. "zero1-4-pp2-gpipe-off".
 std::string layout_name(const TrainOptions& o, int64_t ranks) {
   std::string name = concat(o.strategy, "-", ranks);
-  if (o.tensor_parallel > 1) name += concat("-tp", o.tensor_parallel);
-  if (o.sequence_parallel) name += "-sp";
-  if (o.pipeline_parallel > 1) name += concat("-pp", o.pipeline_parallel, "-", o.pipeline_schedule);
-  if (o.pipeline_vocabulary == "shared") name += "-shared";
-  if (o.shard_ranks > 0) name += concat("-shard", o.shard_ranks);
-  if (!o.reshard_after_forward) name += "-keep";
-  if (o.fsdp_unit_numel > 0) name += "-units";
-  if (o.gradient_checkpointing) name += "-gc";
-  if (o.keep_activations) name += "-act";
-  if (o.reduce_at_boundary) name += "-boundary";
-  if (o.offload != "none") name += o.offload == "optimizer" ? "-off" : "-offp";
-  if (o.offload != "none" && o.pin_memory) name += "-pin";
+  for (const std::string& tag : settings::layout_tags(o)) name += "-" + tag;
   return name;
 }
 
@@ -94,12 +75,12 @@ std::string name_of(const ComparisonRow& row, const std::vector<std::string>& ow
                                                          {"max_seq_length", "sl"},
                                                          {"per_device_train_batch_size", "bs"},
                                                          {"gradient_accumulation_steps", "ga"},
-                                                         {"pipeline_chunks", "chunks"},
                                                          {"train_slice", "rows"}};
   std::string name = layout_name(row.options, row.ranks);
   for (const std::string& argument : own) {
     const std::string flag = flag_name(argument);
-    if (flag.empty() || std::ranges::count(kNamed, flag) > 0) continue;
+    const settings::Setting* setting = settings::find(flag);
+    if (flag.empty() || (setting != nullptr && settings::names_layout(*setting))) continue;
     const auto known = kShort.find(flag);
     const std::string value = flags.has(flag) ? flags.text(flag) : "";
     name += concat("-", known == kShort.end() ? flag : known->second, file_name_of(value));

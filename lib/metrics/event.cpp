@@ -213,46 +213,6 @@ Event to_event(const AnomalyRecord& r) {
            {"rank_culprit", value_of(r.rank_culprit)}}};
 }
 
-std::string experiment_name(const RunStartRecord& run) {
-  std::string strategy = run.strategy;
-  if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
-  std::string name = concat(strategy, "_", run.parameter_dtype, "_",
-                            run.device.starts_with("cpu") ? "cpus" : "gpus", run.world_size, "_bs",
-                            run.per_device_train_batch_size, "_sl", run.max_seq_length);
-  const auto add = [&](bool applies, const auto&... parts) {
-    if (applies) name += concat("_", parts...);
-  };
-  add(run.gradient_accumulation_steps > 1, "ga", run.gradient_accumulation_steps);
-  add(run.tf32 && run.parameter_dtype == "fp32", "tf32");
-  const auto other = [](const std::string& dtype, const std::string& usual) {
-    return !dtype.empty() && dtype != usual;
-  };
-  add(other(run.gradient_dtype, run.parameter_dtype), "g", run.gradient_dtype);
-  add(other(run.reduce_dtype, run.gradient_dtype), "r", run.reduce_dtype);
-  add(run.strategy == "fsdp" && run.shard_ranks > 0, "hs", run.shard_ranks);
-  add(run.strategy == "fsdp" && !run.reshard_after_forward, "keep");
-  add(run.strategy == "fsdp" && run.fsdp_unit_numel > 0, "unit", run.fsdp_unit_numel);
-  add(run.tp > 1, "tp", run.tp);
-  add(run.sequence_parallel, "sp");
-  add(run.pp > 1, "pp", run.pp);
-  const bool interleaved = run.pipeline_schedule == "interleaved";
-  add(run.pp > 1 && interleaved, "int", run.pipeline_chunks);
-  add(run.pp > 1 && !interleaved && !run.pipeline_schedule.empty(), run.pipeline_schedule);
-  add(run.pp > 1 && run.pipeline_vocabulary == "shared", "shared");
-  add(run.gradient_checkpointing, "gc");
-  add(run.keep_activations, "act");
-  add(run.offload != "none", run.offload == "optimizer" ? "off" : "offp");
-  add(run.pin_memory, "pin");
-  add(run.packing, "pack");
-  add(run.padding_free, "pf");
-  add(run.group_by_length, "len");
-  add(run.pad_to_max_length, "max");
-  add(run.pad_to_multiple_of > 1, "mul", run.pad_to_multiple_of);
-  add(run.supervise == "all", "all");
-  add(run.deterministic, "det");
-  return name;
-}
-
 std::string to_json(const Event& event) {
   JsonWriter writer;
   writer.begin_object();

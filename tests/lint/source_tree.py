@@ -8,7 +8,7 @@ import sys
 
 LEVEL = {"sharding", "model", "optim", "checkpoint", "ops", "comm", "core"}
 # Folder -> folders it may include. Nothing may include anything to its left:
-# examples, benchmarks, tests -> train, generation, plan -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
+# examples, benchmarks, tests -> train, generation, plan, settings -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
 ALLOWED = {
     "core": {"core"},
     "comm": {"comm", "core"},
@@ -24,6 +24,7 @@ ALLOWED = {
     "generation": LEVEL | {"backends", "generation"},
     "train": LEVEL | {"backends", "data", "metrics", "train"},
     "plan": LEVEL | {"backends", "plan"},
+    "settings": LEVEL | {"backends", "settings"},
     "testing": LEVEL | {"backends", "testing"},
 }
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}

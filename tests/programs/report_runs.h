@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/core/error.h"
 #include "tessera/metrics/recorder.h"
 
 namespace tessera::test {
@@ -56,7 +57,8 @@ struct MadeRun {
     sinks.push_back(metrics::make_jsonl_sink(folder + "/metrics.jsonl"));
     metrics::Recorder recorder(std::move(sinks));
     metrics::RunStartRecord record = start;
-    record.exp = metrics::experiment_name(record);
+    record.exp = concat(record.strategy, "_", record.parameter_dtype, "_", record.world_size, "_bs",
+                        record.per_device_train_batch_size);
     std::string config =
         "{\"output_dir\":{\"value\":\"" + folder + "\",\"origin\":\"command line\"}";
     for (const auto& [name, value] : settings) {

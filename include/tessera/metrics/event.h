@@ -29,7 +29,7 @@ struct Event {
 };
 
 struct RunStartRecord {
-  std::string exp;  // see experiment_name()
+  std::string exp;  // the run's name
   std::vector<std::string> argv;
   std::string flags;  // "--name value" of every one that is not its default, wherever it was given
   JsonText config{"{}"};
@@ -136,15 +136,6 @@ Event to_event(const EvalRecord& record);
 Event to_event(const CheckpointRecord& record);
 Event to_event(const ResourceRecord& record);
 Event to_event(const AnomalyRecord& record);
-
-// Short name of all that changes what a run costs, e.g. "zs2_fp16_gpus4_bs8_sl512". Where they
-// apply there follow: _ga4 micro-batches, _tf32, _gfp32 and _rfp32 (gradients, sums over ranks),
-// _hs2 (ranks that share a copy), _keep (gathered
-// parameters), _unit1000 (numbers of an fsdp unit), _tp2, _sp, _pp2 with _1f1b, _gpipe or _int2
-// (chunks) and _shared (vocabulary), _gc (checkpointing), _off (optimizer) or _offp (parameters
-// too), _pin, _pack, _pf (rows without padding), _len (grouped by length), _max (padded to the
-// whole length), _mul8 (to a multiple), _all (supervised), _det (deterministic).
-std::string experiment_name(const RunStartRecord& run);
 
 // One line of JSON without the newline. Text that is not UTF-8 gets replacement characters;
 // non-finite numbers become null.

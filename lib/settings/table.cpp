@@ -1,0 +1,163 @@
+#include "lib/settings/table.h"
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera::settings {
+namespace {
+
+const TrainOptions& defaults() {
+  static const TrainOptions options;
+  return options;
+}
+
+std::vector<Setting> all_rows() {
+  std::vector<Setting> all;
+  const auto add = [&](Section section, std::vector<Setting> rows) {
+    for (Setting& row : rows) {
+      row.section = section;
+      all.push_back(std::move(row));
+    }
+  };
+  add(Section::kModel, rows::model());
+  add(Section::kData, rows::data());
+  add(Section::kTraining, rows::training());
+  add(Section::kStrategy, rows::strategy());
+  add(Section::kRun, rows::run());
+  return all;
+}
+
+template <typename Keep>
+std::vector<std::string> tags_of(const TrainOptions& options, const Keep& keep) {
+  std::vector<std::string> tags;
+  for (const Section section :
+       {Section::kTraining, Section::kStrategy, Section::kData, Section::kRun}) {
+    for (const Setting& setting : table()) {
+      if (setting.section != section || !keep(setting)) continue;
+      if (std::string tag = setting.tag(options); !tag.empty()) tags.push_back(std::move(tag));
+    }
+  }
+  return tags;
+}
+
+}  // namespace
+
+const char* title_of(Section section) {
+  constexpr const char* kTitles[] = {"Model", "Data", "Training", "Strategy and precision",
+                                     "Run and output"};
+  return kTitles[static_cast<size_t>(section)];
+}
+
+bool Setting::is_of(Program program) const {
+  return more.programs.empty() || std::ranges::count(more.programs, program) > 0;
+}
+
+bool Setting::is_default(const TrainOptions& options) const {
+  return std::visit([&](auto of) { return options.*of == defaults().*of; }, member);
+}
+
+std::string Setting::text(const TrainOptions& options) const {
+  if (const auto* of = std::get_if<std::string TrainOptions::*>(&member)) return options.*(*of);
+  return std::visit([&](auto of) { return JsonWriter().value(options.*of).text(); }, member);
+}
+
+std::string Setting::tag(const TrainOptions& options) const {
+  if (more.tag_of != nullptr) return more.tag_of(options);
+  if (more.tag == nullptr || is_default(options)) return "";
+  const bool is_switch = std::holds_alternative<bool TrainOptions::*>(member);
+  return is_switch ? more.tag : more.tag + text(options);
+}
+
+void Setting::check_range(const TrainOptions& options) const {
+  const double value = std::visit(
+      [&](auto of) {
+        if constexpr (std::is_same_v<decltype(of), std::string TrainOptions::*>) {
+          return 0.0;
+        } else {
+          return static_cast<double>(options.*of);
+        }
+      },
+      member);
+  const auto require = [&](bool holds, const auto&... parts) {
+    check(holds, ErrorCode::kInvalidArgument, "--", name, " is ", text(options), parts...);
+  };
+  if (more.below < kNoLimit) {
+    const bool within = value >= more.least && value < more.below;
+    return require(within, "; it must be in [", more.least, ", ", more.below, ")");
+  }
+  if (more.least == 0) require(value >= 0, "; it must not be negative");
+  require(value >= more.least, "; it must be at least ", more.least);
+  require(value <= more.most, "; that is too large");
+}
+
+const std::vector<Setting>& table() {
+  static const std::vector<Setting> all = all_rows();
+  return all;
+}
+
+const Setting* find(const std::string& name) {
+  const auto found = std::ranges::find(table(), name, &Setting::name);
+  return found == table().end() ? nullptr : &*found;
+}
+
+void check_ranges(const TrainOptions& options) {
+  for (const Setting& setting : table()) setting.check_range(options);
+}
+
+bool names_layout(const Setting& setting) {
+  return setting.section == Section::kStrategy && setting.changes == Changes::kCost;
+}
+
+std::vector<std::string> tags(const TrainOptions& options) {
+  return tags_of(options, [](const Setting&) { return true; });
+}
+
+std::vector<std::string> layout_tags(const TrainOptions& options) {
+  return tags_of(options, names_layout);
+}
+
+std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus) {
+  std::string strategy = options.strategy;
+  if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
+  std::string name =
+      concat(strategy, "_", options.dtype, on_gpus ? "_gpus" : "_cpus", world_size, "_bs",
+             options.per_device_train_batch_size, "_sl", options.max_seq_length);
+  for (const std::string& tag : tags(options)) name += "_" + tag;
+  return name;
+}
+
+std::string to_markdown() {
+  constexpr const char* kChanges[] = {"numbers", "cost", "output"};
+  const auto joined = [](const std::vector<std::string>& items) {
+    std::string text;
+    for (const std::string& item : items) text += concat(text.empty() ? "" : ", ", item);
+    return text;
+  };
+  const auto programs = [](const Setting& setting) {
+    constexpr const char* kNames[] = {"squad", "causal", "classification"};
+    std::string text;
+    for (const Program program : setting.more.programs) {
+      text += concat(text.empty() ? " (" : ", ", kNames[static_cast<size_t>(program)]);
+    }
+    return text.empty() ? "" : text + ")";
+  };
+  std::string page;
+  Section section = Section::kModel;
+  for (const Setting& setting : table()) {
+    if (page.empty() || setting.section != section) {
+      section = setting.section;
+      page += concat("\n## ", title_of(section),
+                     "\n\n| flag | default | values | changes | what |\n|---|---|---|---|---|\n");
+    }
+    const std::string value = setting.text(defaults());
+    page +=
+        concat("| `--", setting.name, "`", programs(setting), " | ",
+               value.empty() ? "" : concat("`", value, "`"), " | ", joined(setting.more.choices),
+               " | ", kChanges[static_cast<size_t>(setting.changes)], " | ", setting.help, " |\n");
+  }
+  return page;
+}
+
+}  // namespace tessera::settings

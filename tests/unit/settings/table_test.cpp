@@ -1,0 +1,126 @@
+// The table of settings, and what follows from it.
+#include "lib/settings/table.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "tessera/core/error.h"
+#include "tessera/core/file.h"
+#include "tests/support/messages.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::settings;
+
+namespace {
+
+// Sets the option to another value that it may have.
+void change(const Setting& setting, TrainOptions& options) {
+  std::visit(
+      [&](auto of) {
+        auto& value = options.*of;
+        using T = std::remove_reference_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          value = !value;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          for (const std::string& choice : setting.more.choices) {
+            if (choice != value) {
+              value = choice;
+              return;
+            }
+          }
+          value += "other";
+        } else {
+          value = static_cast<T>(setting.more.below < kNoLimit ? 0.5 : value + 1);
+        }
+      },
+      setting.member);
+}
+
+// A run in which every setting of its strategy may act.
+TrainOptions everything() {
+  TrainOptions options{.offload = "optimizer", .pipeline_parallel = 2};
+  options.pipeline_schedule = "interleaved";
+  return options;
+}
+
+TEST_CASE("names of runs follow the field's habit") {
+  TrainOptions run{.strategy = "zero2", .dtype = "fp16"};
+  CHECK(run_name(run, 4, true) == "zs2_fp16_gpus4_bs8_sl512");
+  run.tensor_parallel = run.pipeline_parallel = 2;
+  CHECK(run_name(run, 4, true) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2_1f1b");
+  run.offload = "optimizer";
+  CHECK(run_name(run, 4, true) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2_1f1b_off_pin");
+  TrainOptions other{.gradient_dtype = "fp32", .gradient_accumulation_steps = 4};
+  other.dtype = "bf16";
+  other.packing = true;
+  CHECK(run_name(other, 1, false) == "single_bf16_cpus1_bs8_sl512_ga4_gfp32_pack");
+}
+
+TEST_CASE("whatever changes what a run costs changes its name") {
+  const TrainOptions usual = everything();
+  std::set<std::string> names{run_name(usual, 2, false), run_name(usual, 2, true),
+                              run_name(usual, 4, false)};
+  REQUIRE(names.size() == 3);
+  for (const Setting& setting : table()) {
+    if (setting.changes != Changes::kCost) continue;
+    TrainOptions run = usual;
+    change(setting, run);
+    INFO(setting.name << ": " << run_name(run, 2, false));
+    CHECK(names.insert(run_name(run, 2, false)).second);
+  }
+}
+
+TEST_CASE("a name of a layout has no tag twice, and none of the defaults") {
+  CHECK(layout_tags({}).empty());
+  CHECK(tags({}).empty());
+  std::set<std::string> tags;
+  for (const Setting& setting : table()) {
+    if (setting.more.tag == nullptr) continue;
+    CHECK((*setting.more.tag == '\0' || tags.insert(setting.more.tag).second));
+  }
+}
+
+TEST_CASE("every program has a flag of a name once, with help") {
+  for (const Program program : {Program::kSquad, Program::kText, Program::kClassification}) {
+    std::set<std::string> names;
+    for (const Setting& setting : table()) {
+      if (!setting.is_of(program)) continue;
+      INFO(setting.name);
+      CHECK(names.insert(setting.name).second);
+      CHECK(setting.help.size() > 3);
+    }
+  }
+}
+
+TEST_CASE("defaults are within their ranges and choices; numbers out of them are refused by name") {
+  check_ranges({});
+  for (const Setting& setting : table()) {
+    const std::vector<std::string>& choices = setting.more.choices;
+    CHECK((choices.empty() || std::ranges::count(choices, setting.text({})) == 1));
+  }
+  const auto refusal = [](TrainOptions options) {
+    return error_of(ErrorCode::kInvalidArgument, [&] { check_ranges(options); });
+  };
+  CHECK(refusal({.bucket_bytes = 0}) == "--bucket_bytes is 0; it must be at least 1");
+  CHECK(refusal({.prefetch_blocks = 70'000}) == "--prefetch_blocks is 70000; that is too large");
+  CHECK(refusal({.weight_decay = -1}) == "--weight_decay is -1; it must not be negative");
+  CHECK(refusal({.adam_beta1 = 1}) == "--adam_beta1 is 1; it must be in [0, 1)");
+}
+
+// TESSERA_WRITE_DOCS=1 writes the page instead.
+TEST_CASE("docs/flags.md says what the table says") {
+  const std::string head =
+      "# Flags of the training programs\n\n"
+      "Written from the table in `lib/settings` (CONTRIBUTING.md says how). \"Changes\" says what "
+      "another value changes:\nnumbers (losses and weights), cost (time, memory or traffic) or "
+      "output (what is written, and when a run ends).\n";
+  if (std::getenv("TESSERA_WRITE_DOCS") != nullptr) {
+    std::ofstream(TESSERA_FLAGS_PAGE) << head << to_markdown();
+  }
+  CHECK(read_file(TESSERA_FLAGS_PAGE, 1 << 20) == head + to_markdown());
+}
+
+}  // namespace
