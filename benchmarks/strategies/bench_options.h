@@ -1,34 +1,29 @@
 #pragma once
-// Command line of bench_strategies.
+// Command line of bench_strategies: the programs' flags, of which two take lists.
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "tessera/backends/parallel_config.h"
-#include "tessera/comm/device_mesh.h"
+#include "lib/settings/options.h"
 
 namespace tessera::bench {
 
-class Options {
- public:
+struct Options {
   Options();
-  // Takes the programs' names of flags, too; a switch needs no value. Throws
-  // Error(kInvalidArgument) for flags it does not know.
-  void parse(int argc, char** argv);
 
-  const std::string& text(const std::string& key) const { return values_.at(key); }
-  int64_t number(const std::string& key) const;
-  bool flag(const std::string& key) const;
-  std::vector<std::string> list(const std::string& key) const;
+  TrainOptions run;  // of every row, but for strategy and micro-batch
+  std::string strategies = "single", micro_batches = "4";
+  std::string rows = "fixed", supervise = "all";
+  int64_t warmup = 3;
+  bool sync = true;
+  std::string help;  // asked for, and not empty then
 
-  MeshExtents mesh(int world_size) const;
-  ParallelConfig parallel(const std::string& strategy) const;
-  // What sets a row apart besides strategy, mesh and batch: "1f1b bf16 checkpointing ...".
+  TrainOptions of(const std::string& strategy) const;
+  // What sets a row apart besides strategy, mesh and batch: "1f1b gc rows-packed".
   std::string variant() const;
-
- private:
-  std::map<std::string, std::string> values_;
 };
+
+// Throws Error(kInvalidArgument) for what it does not know or cannot be.
+Options parse_options(const std::vector<std::string>& arguments);
 
 }  // namespace tessera::bench

@@ -17,34 +17,31 @@ RowSource::RowSource(const Options& options, const DeviceMesh& mesh, int64_t mic
       micro_batch_(micro_batch),
       vocabulary_(vocabulary),
       data_rank_(mesh.coordinate(Axis::kData)),
-      global_rows_(micro_batch * options.number("accumulation") * mesh.extent(Axis::kData)),
+      global_rows_(micro_batch * options.run.gradient_accumulation_steps *
+                   mesh.extent(Axis::kData)),
       device_(device) {
-  const std::string &rows = options.text("rows"), &supervise = options.text("supervise");
-  check(supervise == "all" || supervise == "answer", ErrorCode::kInvalidArgument, "--supervise is ",
-        supervise, "; use all or answer");
+  const std::string& rows = options.rows;
   if (rows == "fixed") return;
-  check(rows == "padded" || rows == "left" || rows == "packed", ErrorCode::kInvalidArgument,
-        "--rows is ", rows, "; use fixed, padded, left or packed");
   constexpr int64_t kMoreSteps = 8;  // that measure idle time
-  const int64_t steps = options.number("warmup") + options.number("steps") + kMoreSteps;
-  const int64_t longest = options.number("seq");
+  const int64_t steps = options.warmup + options.run.max_steps + kMoreSteps;
+  const int64_t longest = options.run.max_seq_length;
   constexpr int64_t kMeanOfQuestions = 183;  // tokens
   ragged_ = random_rows({.rows = steps * global_rows_,
                          .vocab_size = vocabulary,
                          .longest = longest,
                          .mean_length = std::min(kMeanOfQuestions, longest),
-                         .answers_only = supervise == "answer"});
+                         .answers_only = options.supervise == "answer"});
   loader_.emplace(
       ragged_,
       DataLoaderOptions{.micro_batch_size = micro_batch,
-                        .accumulation_steps = options.number("accumulation"),
+                        .accumulation_steps = options.run.gradient_accumulation_steps,
                         .data_rank = data_rank_,
                         .data_size = mesh.extent(Axis::kData),
                         .shuffle = false,
                         .padding_side = rows == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
                         .pad_to = rows == "packed" ? longest : 0,
                         .packing = rows == "packed",
-                        .padding_free = rows != "packed" && options.flag("padding_free"),
+                        .padding_free = rows != "packed" && options.run.padding_free != "false",
                         .pinned = device.is_cuda()});
 }
 
@@ -59,14 +56,14 @@ std::vector<MicroBatch> RowSource::next() {
 }
 
 std::vector<MicroBatch> RowSource::draw() {
-  const int64_t sequence = options_.number("seq");
+  const int64_t sequence = options_.run.max_seq_length;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(
       block_seed(static_cast<uint64_t>(steps_++), static_cast<size_t>(data_rank_)));
   auto ids = [&] {
     return at::randint(0, vocabulary_, {micro_batch_, sequence}, generator, at::kLong).to(device_);
   };
   tokens_ = global_rows_ * sequence;
-  std::vector<MicroBatch> batches(static_cast<size_t>(options_.number("accumulation")));
+  std::vector<MicroBatch> batches(static_cast<size_t>(options_.run.gradient_accumulation_steps));
   for (MicroBatch& batch : batches) {
     batch.input_ids = ids();
     batch.labels = ids();

@@ -4,14 +4,16 @@
 #include <vector>
 
 #include "benchmarks/strategies/bench_options.h"
+#include "tessera/comm/device_mesh.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/data/supervised_share.h"
 
 namespace tessera::bench {
 
-// With --rows fixed: micro-batches of random ids, all of --seq tokens and supervised. With padded,
-// left or packed: rows with lengths like SQuAD's (log-normal, mean 183, at most --seq), of which
+// With --rows fixed: micro-batches of random ids, all of --max_seq_length tokens and supervised.
+// With padded, left or packed: rows with lengths like SQuAD's (log-normal, mean 183, at most
+// --max_seq_length), of which
 // --supervise answer counts the last few tokens, as a DataLoader packs them, or leaves their
 // padding out, or (--padding_free false) pads them.
 class RowSource {

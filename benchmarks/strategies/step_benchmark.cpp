@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "benchmarks/strategies/row_source.h"
+#include "examples/common/layout.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"
@@ -24,11 +25,6 @@
 
 namespace tessera::bench {
 namespace {
-
-int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
-  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
-         mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
-}
 
 // One line of "key": value pairs.
 class JsonLine {
@@ -73,15 +69,16 @@ std::vector<int64_t> StepBenchmark::Footprint::values() const {
 
 void StepBenchmark::run(benchmark::State& state) {
   const at::Device device = world_.device();
-  DeviceMesh mesh(world_, options_.mesh(world_.size()));
-  ParallelConfig config = options_.parallel(strategy_name_);
-  const LanguageModel language_model = LanguageModel::preset(options_.text("model_config"));
+  DeviceMesh mesh(world_, programs::mesh_extents(options_.run, world_.size()));
+  ParallelConfig config = programs::parallel_config(options_.of(strategy_name_));
+  const std::string& balance = options_.run.pipeline_balance;
+  const LanguageModel language_model = LanguageModel::preset(options_.run.model_config);
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
   RowSource rows(options_, mesh, micro_batch_, vocabulary, device);
-  if (config.pipeline.balance == "time") {
+  if (balance == "time") {
     config.pipeline.block_costs = block_times(model, rows.share());
-  } else if (config.pipeline.balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
+  } else if (balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
     config.pipeline.block_costs = measure_block_costs(
         model,
         {.device = device,
@@ -97,7 +94,7 @@ void StepBenchmark::run(benchmark::State& state) {
 
   TrainerOptions trainer_options;
   trainer_options.device = device;
-  trainer_options.max_grad_norm = static_cast<double>(options_.number("clip"));
+  trainer_options.max_grad_norm = options_.run.max_grad_norm;
   trainer_options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-4};
   trainer_options.loss_scaler.enabled = config.precision.parameter == at::kHalf;
   Trainer trainer(*strategy, trainer_options);
@@ -123,7 +120,7 @@ void StepBenchmark::run(benchmark::State& state) {
                 });
     return times;
   };
-  const bool apart = options_.flag("sync");
+  const bool apart = options_.sync;
   const auto step_apart = [&](const Work& work) {
     if (apart) synchronize();
     const double begin = now_s();
@@ -131,14 +128,14 @@ void StepBenchmark::run(benchmark::State& state) {
     if (apart) synchronize();
     return now_s() - begin;
   };
-  const int64_t warmup = options_.number("warmup"), steps = options_.number("steps");
+  const int64_t warmup = options_.warmup, steps = options_.run.max_steps;
   if (apart) {
     for (int64_t i = 0; i < warmup; ++i) step_apart(make_work(1));
   } else {
     take(make_work(warmup));
   }
   tokens_.clear(), positions_.clear();
-  const int64_t sent = bytes_sent(mesh, *strategy);
+  const int64_t sent = programs::bytes_sent(mesh, *strategy);
   if (device.is_cuda()) reset_peak_memory(device);
   const int64_t allocations = read_device().device_allocations;
   world_.barrier();
@@ -151,7 +148,8 @@ void StepBenchmark::run(benchmark::State& state) {
   footprint.held = strategy->memory();
   offload_ = strategy->offload_report();
   footprint.device_allocations -= allocations;
-  footprint.sent = (bytes_sent(mesh, *strategy) - sent) / static_cast<int64_t>(times_.size());
+  footprint.sent =
+      (programs::bytes_sent(mesh, *strategy) - sent) / static_cast<int64_t>(times_.size());
   state.counters["tokens/s/rank"] = tokens_per_second_and_rank();
   state.counters["peak_MiB"] = static_cast<double>(footprint.peak_allocated) / (1 << 20);
   const Idle idle = measure_idle(*strategy, model, config, [&] { step_apart({rows.next()}); });
@@ -182,16 +180,16 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
   world_.all_reduce(most, ReduceOp::kMax).wait();
   idle.mean = sum.item<double>() / world_.size();
   idle.largest = most.item<double>();
-  const int stages = static_cast<int>(options_.number("pipeline"));
-  const int chunks = static_cast<int>(options_.number("chunks"));
-  const int micro_batches = static_cast<int>(options_.number("accumulation"));
+  const int stages = static_cast<int>(options_.run.pipeline_parallel);
+  const int chunks = static_cast<int>(options_.run.pipeline_chunks);
+  const int micro_batches = static_cast<int>(options_.run.gradient_accumulation_steps);
   SimulationOptions simulation;  // backward costs twice the forward
   for (const ModelPart& part : pipeline->parts()) {
     const double cost = part.cost > 0 ? part.cost : static_cast<double>(part.count);
     simulation.costs.push_back({cost, 2 * cost});
     idle.blocks += concat(idle.blocks.empty() ? "" : ",", part.count);
   }
-  const bool shared = options_.text("pipeline_vocabulary") == "shared";
+  const bool shared = options_.run.pipeline_vocabulary == "shared";
   if (shared) {
     const auto costs = block_costs(model, config.pipeline, config.gradient_checkpointing);
     simulation.embed = costs.front() / stages;
@@ -199,7 +197,7 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
     simulation.embed_backward = 2 * costs.front() / stages;
   }
   const auto schedule =
-      make_schedule(options_.text("schedule"), stages, micro_batches, chunks, shared);
+      make_schedule(options_.run.pipeline_schedule, stages, micro_batches, chunks, shared);
   idle.bubble = simulate(schedule).bubble();
   idle.bubble_of_parts = simulate(schedule, simulation).bubble();
   return idle;
@@ -270,7 +268,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
   const std::vector<int64_t> most = over_ranks(footprint.values(), /*largest=*/true);
   const std::vector<int64_t> least = over_ranks(footprint.values(), /*largest=*/false);
   if (world_.rank() != 0) return;
-  const int64_t sequence = options_.number("seq");
+  const int64_t sequence = options_.run.max_seq_length;
   const double tokens_per_s = tokens_per_second_and_rank();
   const double all_tokens = std::accumulate(tokens_.begin(), tokens_.end(), 0.0);
   const double all_time = std::accumulate(times_.begin(), times_.end(), 0.0);
@@ -284,15 +282,15 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("variant", options_.variant())
       .add("mb", micro_batch_)
       .add("seq", sequence)
-      .add("accum", options_.number("accumulation"))
-      .add("dtype", options_.text("dtype"))
+      .add("accum", options_.run.gradient_accumulation_steps)
+      .add("dtype", options_.run.dtype)
       .add("world", world_.size())
       .add("params", parameters)
       .add("step_ms", median() * 1e3)
       .add("min_ms", *fastest * 1e3)
       .add("max_ms", *slowest * 1e3)
       .add("slowest_over_line", slowest_over_line())
-      .add("slowest_step", slowest - times_.begin() + options_.number("warmup") + 1)
+      .add("slowest_step", slowest - times_.begin() + options_.warmup + 1)
       .add("positions", std::accumulate(positions_.begin(), positions_.end(), int64_t{0}) /
                             static_cast<int64_t>(positions_.size()))
       .add("tok_s_gpu", tokens_per_s)
@@ -314,7 +312,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("comm_mib_per_step", mib(most[8]))
       .add("device_allocations", most[9]);
   if (idle.measured) {
-    line.add("schedule", options_.text("schedule"))
+    line.add("schedule", options_.run.pipeline_schedule)
         .add("stage_blocks", idle.blocks)
         .add("idle_pct", 100 * idle.mean)
         .add("idle_largest_pct", 100 * idle.largest)
@@ -327,7 +325,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
         .add("host_update_elements_s", offload_.update_elements_per_s)
         .add("offload_step_ms", offload_.step_s * 1e3);
     // A host that waits for the device after every step hides what computation would wait for.
-    if (!options_.flag("sync")) line.add("offload_hidden_pct", 100 * offload_.hidden);
+    if (!options_.sync) line.add("offload_hidden_pct", 100 * offload_.hidden);
   }
   line.add("build_s", build_s_).add("loss", loss_);
   std::cout << "TESSERA " << line.text() << std::endl;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "benchmarks/strategies/bench_options.h"
+#include "tessera/backends/parallel_config.h"
 #include "tessera/backends/strategy.h"
 
 namespace tessera::bench {

@@ -5,7 +5,6 @@
 
 #include "examples/common/foreign_flags.h"
 #include "examples/common/lists.h"
-#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/optim/loss_scaler.h"
@@ -20,13 +19,6 @@ void require(bool condition, const Parts&... parts) {
 }
 
 const std::vector<std::string> kDtypes{"fp32", "bf16", "fp16"};
-
-void add(FlagSet& flags, TrainOptions& options, const settings::Setting& setting) {
-  flags.section(settings::title_of(setting.section));
-  std::visit(
-      [&](auto of) { flags.add(setting.name, &(options.*of), setting.help, setting.more.choices); },
-      setting.member);
-}
 
 void check_schedule(const TrainOptions& o) {
   const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
@@ -47,17 +39,26 @@ bool is_dtype(const std::string& name) {
 
 }  // namespace
 
-void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
+void add_flags(FlagSet& flags, TrainOptions& o,
+               const std::function<bool(const settings::Setting&)>& keep) {
   for (const settings::Setting& setting : settings::table()) {
-    if (setting.section == settings::Section::kStrategy) add(flags, o, setting);
+    if (!keep(setting)) continue;
+    flags.section(settings::title_of(setting.section));
+    std::visit(
+        [&](auto of) { flags.add(setting.name, &(o.*of), setting.help, setting.more.choices); },
+        setting.member);
   }
+}
+
+void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
+  add_flags(flags, o, [](const settings::Setting& setting) {
+    return setting.section == settings::Section::kStrategy;
+  });
 }
 
 void add_train_flags(FlagSet& flags, TrainOptions& o, Program program) {
   flags.understand_foreign();
-  for (const settings::Setting& setting : settings::table()) {
-    if (setting.is_of(program)) add(flags, o, setting);
-  }
+  add_flags(flags, o, [&](const settings::Setting& setting) { return setting.is_of(program); });
 }
 
 std::string data_recipe(const TrainOptions& o) {

@@ -1,9 +1,10 @@
 #pragma once
 // The flags of the fine-tuning programs, and what is wrong with their values.
+#include <functional>
 #include <string>
 
 #include "examples/common/flags.h"
-#include "lib/settings/options.h"
+#include "lib/settings/table.h"
 #include "tessera/data/dataset.h"
 
 namespace tessera::programs {
@@ -15,6 +16,9 @@ inline Task task_of(Program program) {
   return program == Program::kClassification ? Task::kClassification : Task::kCausal;
 }
 
+// Those of the table that `keep` chooses.
+void add_flags(FlagSet& flags, TrainOptions& options,
+               const std::function<bool(const settings::Setting&)>& keep);
 // How the model is spread, and in which precision.
 void add_strategy_flags(FlagSet& flags, TrainOptions& options);
 // All of the program's.
