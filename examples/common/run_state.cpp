@@ -72,7 +72,7 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
   }
-  // Earlier versions kept an evaluation that was no number, as null.
+  // null: an evaluation that is no number, which is never the best.
   if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
     state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),
                   best->at("metric").as_double()};

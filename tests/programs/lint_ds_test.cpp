@@ -256,7 +256,7 @@ TEST_CASE("counts that no product can hold are findings") {
     CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == 2);
     CHECK(contains(out.str(), said));
   };
-  // Once 2^64, by which the third was divided.
+  // The product of the last two is 2^64, which 64 bits hold as 0.
   lint(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4294967296,
            "gradient_accumulation_steps": 4294967296})",
        "train_micro_batch_size_per_gpu is 4294967296; it must be below 2^31");

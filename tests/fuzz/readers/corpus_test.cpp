@@ -1,4 +1,4 @@
-// Every reader reads its corpus: inputs that were hard once, in every build and without Clang.
+// Every reader reads its corpus in every build, without Clang: inputs that are hard to read.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
