@@ -44,9 +44,6 @@ class HostHome : public UnitOptimizer {
     std::vector<at::Tensor> state;
     std::vector<at::Tensor> staging;
   };
-  // What an update needs of some elements; everything in the same place.
-  static ExternalRange range_of(const Unit& unit, const Piece& piece, const FlatRange& range);
-
   // Whether the masters are apart from the targets; they always are in 16-bit training.
   virtual bool keeps_fp32_masters(bool all_targets_on_host) const = 0;
   virtual at::Device update_device() const = 0;

@@ -161,14 +161,4 @@ std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int s
   return message(schedule, part, destination, action);
 }
 
-std::vector<PipelineMessage> messages_between(const PipelineSchedule& schedule, int source,
-                                              int destination) {
-  std::vector<PipelineMessage> messages;
-  for (const auto& action : schedule.stages.at(static_cast<size_t>(source))) {
-    const auto sent = output_of(schedule, source, action);
-    if (sent && sent->destination == destination) messages.push_back(*sent);
-  }
-  return messages;
-}
-
 }  // namespace tessera

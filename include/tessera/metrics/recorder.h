@@ -44,8 +44,6 @@ class Recorder {
   // Writes run_end with the statistics of the run; once, and nothing follows it.
   void finish(const RunEndInfo& info);
 
-  const std::string& run_id() const { return run_id_; }
-
  private:
   struct Totals;
   void emit(Event event);

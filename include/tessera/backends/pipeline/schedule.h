@@ -90,8 +90,4 @@ std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int st
 std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
                                          const PipelineAction& action);
 
-// All messages from one stage to another in the order in which they are sent.
-std::vector<PipelineMessage> messages_between(const PipelineSchedule& schedule, int source,
-                                              int destination);
-
 }  // namespace tessera
