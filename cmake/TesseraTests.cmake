@@ -30,6 +30,14 @@ function(_tessera_check_labels name)
   endforeach()
 endfunction()
 
+# Sanitizers make programs several times as slow.
+function(_tessera_patience seconds)
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+    math(EXPR more "${${seconds}} * 5")
+    set(${seconds} ${more} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # tessera_entry(name LABELS l... COMMAND c... [RANKS n] [GPUS n] [EXIT "-eq 4" [SAYS text]] [TIMEOUT s] [ENVIRONMENT e...]): one ctest entry.
 # RANKS starts it under mpirun. GPUS skips it on a host with fewer, which is a failure where TESSERA_GPUS says that they are there.
 # EXIT: what `test` must say about the exit status; SAYS: what the output must contain then.
@@ -51,6 +59,7 @@ function(tessera_entry name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
+  _tessera_patience(arg_TIMEOUT)
   add_test(NAME ${name} COMMAND ${command})
   # COST: what may take long begins first.
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
@@ -72,6 +81,7 @@ function(tessera_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
+  _tessera_patience(arg_TIMEOUT)
   set(script ${PROJECT_SOURCE_DIR}/cmake/test_cases.cmake)
   set(cases ${CMAKE_CURRENT_BINARY_DIR}/${name}_cases.cmake)
   string(REPLACE ";" "," labels "${arg_LABELS}")

@@ -23,7 +23,7 @@ std::vector<std::string> CommunicatorChannel::exchange(const std::string& bytes)
   const at::Tensor lengths = gathered.cpu();
   const int64_t longest = lengths.max().item<int64_t>();
   const at::Tensor mine = at::zeros({longest}, at::kByte);
-  std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(mine.data_ptr(), bytes.data(), bytes.size());
   const at::Tensor parts = at::empty({size, longest}, at::dtype(at::kByte).device(device));
   comm_->all_gather(parts, mine.to(device)).wait();
   const at::Tensor all = parts.cpu();
