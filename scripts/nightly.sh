@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), foreign readers, real launchers, the
-# control channel, kills, lost work, a bare system. Writes docs/nightly.md, newest first.
+# control channel, kills, lost work, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -33,7 +33,7 @@ fi
 jobs=${TESSERA_JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 mkdir -p "$state" "$logs"
 commit=$(git rev-parse HEAD)
-git diff --quiet HEAD -- . ':!docs' || echo "nightly: there are uncommitted changes; the log names the commit below them"
+git diff --quiet HEAD -- . ':!docs' ':!tests/NIGHTLY.md' || echo "nightly: there are uncommitted changes; the log names the commit below them"
 
 # preset, programs...: builds them and runs all their cases under ctest
 sanitized() {
@@ -126,7 +126,7 @@ stage_lost_work() {
 
 # result, seconds, what: the newest line of the table
 write_log() {
-  local log=docs/nightly.md row
+  local log=tests/NIGHTLY.md row
   [[ -e $log ]] || printf '%s\n\n' '# Nightly runs' \
     'Written by `scripts/nightly.sh`; newest first. `short` marks a taste of a stage.' >"$log"
   grep -q '^| date' "$log" || printf '%s\n' '| date (UTC) | commit | stage | result | duration | |' '|---|---|---|---|---|---|' >>"$log"

@@ -8,9 +8,9 @@ namespace {
 constexpr double kMiB = 1 << 20, kTera = 1e12, kGiga = 1e9;
 
 // Memory: what the driver reports. Peaks: data sheets, dense. Bandwidths of the H200:
-// docs/performance.md; of the others what nccl-tests is commonly reported to reach over their
-// links. Context: measured on the H200 with LibTorch 2.11 and CUDA 13, mostly kernels; taken to be
-// alike.
+// benchmarks/results/2026-11-21-h200.md; of the others what nccl-tests is commonly reported to
+// reach over their links. Context: measured on the H200 with LibTorch 2.11 and CUDA 13, mostly
+// kernels; taken to be alike.
 std::vector<Card> cards() {
   const auto gpu = [](const char* name, const char* device, double mebibytes, double half,
                       double tf32, double fp32, double memory, double host, double link,

@@ -11,9 +11,9 @@ namespace {
 constexpr double kMiB = 1 << 20;
 // Of matrix products, on each of two streams: cuBLASLt's (lib/ops/cuda/gemm.cpp), or cuBLAS's.
 constexpr double kWorkspaceBytes16 = 2 * 64 * kMiB, kWorkspaceBytes32 = 2 * 32 * kMiB;
-// What LibTorch's caching allocator holds beside the tensors (docs/plan.md): 0.2 to 1.2 GiB were
-// measured when steps are alike; where micro-batches differ in size, some of the blocks of smaller
-// ones fit nothing later, half of the activations at the most.
+// What LibTorch's caching allocator holds beside the tensors: 0.2 to 1.2 GiB when steps are alike
+// (benchmarks/results/2026-11-22-h200.md); where micro-batches differ in size, some of the blocks
+// of smaller ones fit nothing later, half of the activations at the most.
 constexpr double kFragmentBytes = 512 * kMiB, kFragmentShare = 0.35;
 constexpr double kCommunicatorBytes = 220 * kMiB;  // channels of NCCL
 

@@ -63,7 +63,7 @@ struct Measured {
 
 // One and two NVIDIA H200 141 GB (two: NVLink of one host), LibTorch 2.11, CUDA 13, 2026-11-22, at
 // commit fe422a4; medians of the third step to the last but one, rows of 512 random tokens
-// unless --max_seq_length says more: docs/plan.md.
+// unless --max_seq_length says more: benchmarks/results/2026-11-22-h200.md.
 constexpr Measured kMeasured[] = {
     {1, 59.1, "bloom-560m --dtype bf16 --per_device_train_batch_size 16"},
     {1, 60.3, "bloom-560m --dtype fp16 --per_device_train_batch_size 16"},
