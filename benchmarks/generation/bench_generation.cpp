@@ -12,10 +12,10 @@
 #include <random>
 #include <sstream>
 
-#include "examples/common/flags.h"
-#include "examples/common/layout.h"
-#include "examples/common/options.h"
-#include "examples/common/program.h"
+#include "lib/settings/flags.h"
+#include "lib/run/layout.h"
+#include "lib/settings/train_flags.h"
+#include "lib/run/program.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/clock.h"
 #include "tessera/core/device.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "examples/common/lists.h"
-#include "examples/common/options.h"
+#include "lib/settings/lists.h"
+#include "lib/settings/train_flags.h"
 #include "lib/settings/table.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"

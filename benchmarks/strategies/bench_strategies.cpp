@@ -16,7 +16,7 @@
 #include <iostream>
 
 #include "benchmarks/strategies/step_benchmark.h"
-#include "examples/common/lists.h"
+#include "lib/settings/lists.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
 

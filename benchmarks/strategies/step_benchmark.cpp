@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "benchmarks/strategies/row_source.h"
-#include "examples/common/layout.h"
+#include "lib/run/layout.h"
 #include "tessera/backends/pipeline/gpipe.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"

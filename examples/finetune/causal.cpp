@@ -1,6 +1,6 @@
 // mpirun -n 2 tessera-finetune-causal --model DIR --train_file text.txt --strategy zero2
 // --output_dir out
-#include "examples/common/program.h"
+#include "lib/run/program.h"
 
 int main(int argc, char** argv) {
   return tessera::programs::run_finetune(

@@ -2,6 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "examples/launch/launch.h"
+#include "lib/tools/launch/launch.h"
 
 int main(int argc, char** argv) { return tessera::programs::run_launch({argv + 1, argv + argc}); }

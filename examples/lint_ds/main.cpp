@@ -2,7 +2,7 @@
 // tessera-lint-ds --ranks 8 configs/*.json
 #include <iostream>
 
-#include "examples/lint_ds/lint_ds.h"
+#include "lib/tools/lint_ds/lint_ds.h"
 
 int main(int argc, char** argv) {
   return tessera::programs::run_lint_ds({argv + 1, argv + argc}, std::cout, std::cerr);

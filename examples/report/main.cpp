@@ -2,7 +2,7 @@
 // tessera-report runs/compare --tables 4 --output table.csv
 #include <iostream>
 
-#include "examples/report/report.h"
+#include "lib/report/report.h"
 
 int main(int argc, char** argv) {
   return tessera::report::run_report({argv + 1, argv + argc}, std::cout, std::cerr);

@@ -2,7 +2,7 @@
 // tessera-tokenize --tokenizer DIR --input train.json --max_seq_length 512 --output rows.jsonl
 #include <iostream>
 
-#include "examples/tokenize/tokenize.h"
+#include "lib/tools/tokenize/tokenize.h"
 
 int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);

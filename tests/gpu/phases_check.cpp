@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "examples/common/rank_times.h"
+#include "lib/run/rank_times.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/device.h"

@@ -7,8 +7,10 @@ import re
 import sys
 
 LEVEL = {"sharding", "model", "optim", "checkpoint", "ops", "comm", "core"}
+RUN = LEVEL | {"backends", "data", "metrics", "models", "generation", "train", "plan", "settings", "interop", "run"}
 # Folder -> folders it may include. Nothing may include anything to its left:
-# examples, benchmarks, tests -> train, generation, plan, settings -> backends -> {sharding, model, optim, checkpoint} -> comm -> core.
+# examples, benchmarks, tests -> {compare, report, tools} -> run -> interop -> settings -> {train, generation, plan} -> backends
+#   -> {sharding, model, optim, checkpoint} -> comm -> core.
 ALLOWED = {
     "core": {"core"},
     "comm": {"comm", "core"},
@@ -24,7 +26,12 @@ ALLOWED = {
     "generation": LEVEL | {"backends", "generation"},
     "train": LEVEL | {"backends", "data", "metrics", "train"},
     "plan": LEVEL | {"backends", "plan"},
-    "settings": LEVEL | {"backends", "settings"},
+    "settings": LEVEL | {"backends", "data", "settings"},
+    "interop": LEVEL | {"backends", "data", "models", "settings", "interop"},
+    "run": RUN,
+    "report": {"report", "settings", "metrics", "core"},
+    "compare": RUN | {"compare"},
+    "tools": RUN | {"tools"},
     "testing": LEVEL | {"backends", "testing"},
 }
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}

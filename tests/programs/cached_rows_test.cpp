@@ -1,5 +1,6 @@
 // --cache_dir of the fine-tuning programs.
-#include "examples/common/cached_rows.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/run/cached_rows.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -117,7 +118,7 @@ TEST_CASE("every data option that rows depend on is part of their key") {
   for (const Program program : {Program::kSquad, Program::kClassification}) {
     TrainOptions plain;
     FlagSet flags("prog", "");
-    add_train_flags(flags, plain, program);
+    add_train_flags(flags, plain, program, find_foreign);
     const std::string help = flags.help();
     std::istringstream lines(help.substr(help.find("\nData:\n") + 7));
     int count = 0;
@@ -127,7 +128,7 @@ TEST_CASE("every data option that rows depend on is part of their key") {
       for (const char* value : {"true", "false", "77", "all", "x"}) {
         TrainOptions changed;
         FlagSet set("prog", "");
-        add_train_flags(set, changed, program);
+        add_train_flags(set, changed, program, find_foreign);
         try {
           set.parse({"--" + name, value});
         } catch (const Error&) {

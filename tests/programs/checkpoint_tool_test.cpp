@@ -1,4 +1,4 @@
-#include "examples/checkpoint/checkpoint_tool.h"
+#include "lib/tools/checkpoint/checkpoint_tool.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "examples/common/child_process.h"
+#include "lib/run/child_process.h"
 
 #include <cstdlib>
 #include <map>

@@ -3,7 +3,7 @@
 #include <functional>
 #include <set>
 
-#include "examples/common/deepspeed_keys.h"
+#include "lib/interop/deepspeed_keys.h"
 #include "tests/programs/deepspeed_job.h"
 #include "tests/programs/deepspeed_seen.h"
 #include "tests/support/test.hpp"

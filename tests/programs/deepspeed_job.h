@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/common/program.h"
+#include "lib/run/program.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/support/temp_dir.hpp"

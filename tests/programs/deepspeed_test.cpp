@@ -1,5 +1,5 @@
 // DeepSpeed configuration files: tests/programs/deepspeed/cases.json says what each must become.
-#include "examples/common/deepspeed.h"
+#include "lib/interop/deepspeed.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,9 +7,10 @@
 #include <set>
 #include <sstream>
 
-#include "examples/common/deepspeed_keys.h"
-#include "examples/common/idle_flags.h"
-#include "examples/lint_ds/lint_ds.h"
+#include "lib/interop/deepspeed_keys.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/settings/idle_flags.h"
+#include "lib/tools/lint_ds/lint_ds.h"
 #include "tessera/core/error.h"
 #include "tests/programs/deepspeed_job.h"
 #include "tests/programs/deepspeed_seen.h"
@@ -34,7 +35,7 @@ struct Resolved {
   TrainOptions options;
   FlagSet flags{"prog", ""};
   Resolved(const std::string& file, const std::vector<std::string>& arguments, int64_t ranks = 2) {
-    add_train_flags(flags, options, Program::kText);
+    add_train_flags(flags, options, Program::kText, find_foreign);
     flags.parse(arguments);
     apply_deepspeed(DeepSpeedFile::read(file), ranks, options, flags);
   }

@@ -1,7 +1,7 @@
 #include <sstream>
 
-#include "examples/env/environment.h"
-#include "examples/env/report.h"
+#include "lib/tools/env/environment.h"
+#include "lib/tools/env/report.h"
 #include "tessera/core/json.h"
 #include "tests/support/test.hpp"
 

@@ -1,4 +1,4 @@
-#include "examples/common/flags.h"
+#include "lib/settings/flags.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "examples/common/layout.h"
-#include "examples/common/options.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/run/layout.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -159,7 +160,7 @@ TEST_CASE("training options are checked by value") {
     FlagSet flags("prog", "");
     TrainOptions options;
     return error_of(ErrorCode::kInvalidArgument, [&] {
-      add_train_flags(flags, options, Program::kSquad);
+      add_train_flags(flags, options, Program::kSquad, find_foreign);
       flags.parse(arguments);
       validate_options(options, Program::kSquad);
     });
@@ -184,7 +185,7 @@ TEST_CASE("training options are checked by value") {
 TEST_CASE("the strategy flags reach the library") {
   FlagSet flags("prog", "");
   TrainOptions options;
-  add_train_flags(flags, options, Program::kSquad);
+  add_train_flags(flags, options, Program::kSquad, find_foreign);
   flags.parse({"--strategy",
                "fsdp",
                "--dtype",

@@ -1,11 +1,11 @@
 // Hugging Face's flags on the fine-tuning programs.
-#include "examples/common/foreign_flags.h"
+#include "lib/interop/foreign_flags.h"
 
 #include <fstream>
 #include <map>
 #include <set>
 
-#include "examples/common/options.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
@@ -20,7 +20,7 @@ struct Parsed {
   FlagSet flags{"prog", ""};
   explicit Parsed(const std::vector<std::string>& arguments,
                   Program program = Program::kClassification) {
-    add_train_flags(flags, options, program);
+    add_train_flags(flags, options, program, find_foreign);
     flags.parse(arguments);
   }
 };

@@ -1,4 +1,4 @@
-#include "examples/common/hub_cache.h"
+#include "lib/interop/hub_cache.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,10 @@
-#include "examples/common/idle_flags.h"
+#include "lib/settings/idle_flags.h"
 
 #include <sstream>
 
-#include "examples/common/deepspeed.h"
-#include "examples/lint_ds/lint_ds.h"
+#include "lib/interop/deepspeed.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/tools/lint_ds/lint_ds.h"
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -19,7 +20,7 @@ struct Given {
   TrainOptions options;
   std::string notices;  // one line each
   explicit Given(const std::string& line, int64_t ranks = 2) {
-    add_train_flags(flags, options, Program::kText);
+    add_train_flags(flags, options, Program::kText, find_foreign);
     std::istringstream words(line);
     std::vector<std::string> arguments;
     for (std::string word; words >> word;) arguments.push_back(word);

@@ -1,12 +1,12 @@
 // Findings of tessera-lint-ds, and what it says of the configurations of others.
-#include "examples/lint_ds/lint_ds.h"
+#include "lib/tools/lint_ds/lint_ds.h"
 
 #include <algorithm>
 #include <chrono>
 #include <sstream>
 
-#include "examples/common/deepspeed_file.h"
-#include "examples/common/foreign_config.h"
+#include "lib/interop/deepspeed_file.h"
+#include "lib/interop/foreign_config.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"

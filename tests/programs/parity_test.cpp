@@ -1,5 +1,5 @@
 // The verdict of tessera-compare: only runs whose every number was seen to agree pass.
-#include "examples/compare/parity.h"
+#include "lib/compare/parity.h"
 
 #include <ATen/ATen.h>
 

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <utility>
 
-#include "examples/plan/run_plan.h"
+#include "lib/tools/plan/run_plan.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/support/temp_dir.hpp"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "examples/common/layout.h"
-#include "examples/plan/fit.h"
-#include "examples/plan/plan.h"
+#include "lib/run/layout.h"
+#include "lib/tools/plan/fit.h"
+#include "lib/tools/plan/plan.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"

@@ -1,4 +1,4 @@
-#include "examples/common/progress_bar.h"
+#include "lib/run/progress_bar.h"
 
 #include "tests/support/test.hpp"
 

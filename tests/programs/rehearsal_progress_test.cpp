@@ -1,4 +1,4 @@
-#include "examples/common/rehearsal_progress.h"
+#include "lib/run/rehearsal_progress.h"
 
 #include <fstream>
 

@@ -5,10 +5,10 @@
 #include <regex>
 #include <sstream>
 
-#include "examples/report/charts.h"
-#include "examples/report/figures.h"
-#include "examples/report/page.h"
-#include "examples/report/read_runs.h"
+#include "lib/report/charts.h"
+#include "lib/report/figures.h"
+#include "lib/report/page.h"
+#include "lib/report/read_runs.h"
 #include "tessera/core/error.h"
 #include "tests/programs/report_runs.h"
 #include "tests/support/temp_dir.hpp"

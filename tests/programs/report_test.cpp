@@ -1,12 +1,12 @@
-#include "examples/report/report.h"
+#include "lib/report/report.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "examples/report/read_runs.h"
-#include "examples/report/tables.h"
+#include "lib/report/read_runs.h"
+#include "lib/report/tables.h"
 #include "tessera/core/error.h"
 #include "tests/programs/report_runs.h"
 #include "tests/support/temp_dir.hpp"

@@ -1,10 +1,10 @@
 // What a run says of its memory where it cannot be planned.
-#include "examples/common/run_memory.h"
+#include "lib/run/run_memory.h"
 
 #include <ATen/ATen.h>
 
-#include "examples/common/memory_advice.h"
-#include "examples/plan/plan.h"
+#include "lib/run/memory_advice.h"
+#include "lib/tools/plan/plan.h"
 #include "tessera/comm/control_channel.h"
 #include "tests/programs/train_options.h"
 #include "tests/support/counting_allocator.h"

@@ -1,4 +1,4 @@
-#include "examples/common/run_state.h"
+#include "lib/run/run_state.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "examples/common/step_flops.h"
+#include "lib/run/step_flops.h"
 
 #include <ATen/ATen.h>
 

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "examples/common/options.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/settings/train_flags.h"
 
 namespace tessera::programs {
 
@@ -14,7 +15,7 @@ inline TrainOptions options_of(const std::string& line) {
   for (std::string word; in >> word;) arguments.push_back(word);
   FlagSet flags("options_of", "");
   TrainOptions options;
-  add_train_flags(flags, options, Program::kText);
+  add_train_flags(flags, options, Program::kText, find_foreign);
   flags.parse(arguments);
   return options;
 }

@@ -1,7 +1,7 @@
 // A DeepSpeed file: what is wrong with it are findings with a line, never an exception.
 #include <algorithm>
 
-#include "examples/common/deepspeed_file.h"
+#include "lib/interop/deepspeed_file.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 
 using namespace tessera;

@@ -1,6 +1,6 @@
 // A file that may be accelerate's, torchtitan's or anything else. The first character says how it
 // is named: y (YAML), t (TOML) or j (JSON); the rest is the file.
-#include "examples/common/foreign_config.h"
+#include "lib/interop/foreign_config.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 
 using namespace tessera;

@@ -1,7 +1,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "examples/tokenize/tokenize.h"
+#include "lib/tools/tokenize/tokenize.h"
 #include "tessera/core/file.h"
 #include "tessera/data/token_rows.h"
 #include "tests/support/temp_dir.hpp"

@@ -1,0 +1,11 @@
+#pragma once
+// The program tessera-compare.
+#include <string>
+#include <vector>
+
+namespace tessera::programs {
+
+// Returns the exit code; throws Error for arguments that make no sense.
+int run_compare(const std::vector<std::string>& arguments);
+
+}  // namespace tessera::programs

@@ -1,0 +1,65 @@
+#pragma once
+// Runs the rows of a comparison, each in processes of its own, and says what came out.
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/run/progress_bar.h"
+#include "lib/compare/child.h"
+#include "lib/compare/comparison_table.h"
+#include "lib/compare/row.h"
+#include "lib/compare/rows.h"
+
+namespace tessera::programs {
+
+struct CompareOptions {
+  std::string task = "squad", strategies = "ddp,zero1,zero2,zero3,fsdp", rank_counts = "2,4", rows;
+  std::string deepspeed, peer, python = "python3", launcher = "auto", output_dir, baseline,
+                               scaling = "strong";
+  int64_t global_batch_size = 0, repeat = 1, largest_batch = 0;
+  double tolerance = 0;
+  bool reference = true, overwrite_output_dir = false;
+};
+
+class Comparison {
+ public:
+  // Checks every row, data and model included, before anything is run or written. defect: name of a
+  // row whose learning rate is planted 1 % too high, to show that verdicts can fail; usually empty.
+  Comparison(const CompareOptions& options, RowSource source, std::string defect);
+
+  int run();  // returns the exit code
+
+ private:
+  void check_options() const;
+  void check_output_directory() const;
+  void prepare_rows();
+  void choose_launcher();
+  void run_row(ComparisonRow& row, int64_t repeat);
+  void find_largest_batch(ComparisonRow& row);
+  bool take_smaller_batch(ComparisonRow& row);
+  ChildResult run_child(const ComparisonRow& row, const std::string& name,
+                        std::vector<std::string> flags);
+  ChildResult run_peer(const ComparisonRow& row, const std::string& name);
+  ChildResult watch(Children::Request request);
+  void take(ComparisonRow& row, const ChildResult& child, const std::string& name);
+  void judge(ComparisonRow& row);
+  void say(const std::string& line);
+  void write_files();
+  int conclude();
+  ComparisonView view() const;
+  const ComparisonRow& baseline() const;
+
+  const CompareOptions& options_;
+  RowSource source_;
+  std::string defect_;
+  std::map<std::string, std::string> environment_;
+  std::string launcher_;  // mpirun, srun or threads
+  std::vector<ComparisonRow> rows_;
+  std::unique_ptr<Children> children_;
+  ProgressBar bar_{"rows"};
+  int64_t done_ = 0, taken_over_ = 0;
+};
+
+}  // namespace tessera::programs

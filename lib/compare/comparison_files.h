@@ -1,0 +1,12 @@
+#pragma once
+// The rows of a comparison for programs: docs/compare.md describes both files.
+#include <string>
+
+#include "lib/compare/comparison_table.h"
+
+namespace tessera::programs {
+
+std::string comparison_csv(const ComparisonView& view);
+std::string comparison_json(const ComparisonView& view);
+
+}  // namespace tessera::programs

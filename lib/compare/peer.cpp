@@ -1,0 +1,182 @@
+#include "lib/compare/peer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "lib/run/output.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+#include "tessera/data/data_loader.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Peer {
+  std::string name;
+  std::vector<std::string> strategies, offloads;
+};
+
+const std::vector<Peer>& peers() {
+  static const std::vector<Peer> all{
+      {"hf", {"single", "ddp"}, {"none"}},
+      {"hf-compile", {"single", "ddp"}, {"none"}},
+      {"torch", {"single", "ddp", "fsdp"}, {"none"}},
+      {"torch-compile", {"single", "ddp"}, {"none"}},
+      {"deepspeed", {"single", "ddp", "zero1", "zero2", "zero3"}, offload_names()}};
+  return all;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += concat(text.empty() ? "" : ", ", word);
+  return text;
+}
+
+// Beside the program, where a build or an installation has them, or in the source tree.
+std::string script_of(const std::string& peer) {
+  const std::string file = "peer_" + peer.substr(0, peer.find('-')) + ".py", bin = program_folder();
+  for (const std::string& folder :
+       {bin + "/peers", bin + "/../share/tessera/peers", std::string(TESSERA_PEERS)}) {
+    if (fs::exists(folder + "/" + file)) return folder + "/" + file;
+  }
+  fail(ErrorCode::kDataLoss, file, ": not found in ", bin, "/peers, ", bin,
+       "/../share/tessera/peers and " TESSERA_PEERS);
+}
+
+int64_t steps_of(const ComparisonRow& row, int64_t rows, int64_t global) {
+  if (row.options.max_steps > 0) return row.options.max_steps;
+  const int64_t an_epoch = (rows + global - 1) / global;
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(row.options.num_train_epochs * static_cast<double>(an_epoch)));
+}
+
+void write_row(std::ofstream& out, const TokenRow& row, bool counts) {
+  JsonWriter line;
+  line.begin_object().key("input_ids").begin_array();
+  for (const int32_t id : row.input_ids) line.value(id);
+  line.end_array().key("labels").begin_array();
+  for (size_t i = 0; i < row.input_ids.size(); ++i) {
+    line.value(counts ? static_cast<int64_t>(row.label_at(i)) : kIgnoredLabel);
+  }
+  out << line.end_array().end_object().text() << "\n";
+}
+
+// Step k takes the rows that DataLoader gives it; what fills the last batch of an epoch has no
+// targets.
+void write_rows(const std::string& path, const ComparisonRow& row, int64_t steps, int64_t global) {
+  const TokenTable& table = row.prepared->train;
+  std::ofstream out(path, std::ios::trunc);
+  int64_t written = 0;
+  for (int64_t epoch = 0; written < steps * global; ++epoch) {
+    std::vector<int64_t> order(table.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (row.options.shuffle) order = shuffled_order(table.size(), row.options.seed, epoch);
+    for (const int64_t index : order) {
+      if (written < steps * global) write_row(out, table.row(index), true);
+      ++written;
+    }
+    for (; written % global != 0; ++written) write_row(out, table.row(order.front()), false);
+  }
+  out.flush();
+  check(out.good(), ErrorCode::kDataLoss, path, ": cannot be written; check the free space");
+}
+
+}  // namespace
+
+std::vector<std::string> peer_names() {
+  std::vector<std::string> names;
+  for (const Peer& peer : peers()) names.push_back(peer.name);
+  return names;
+}
+
+void check_peer(const std::string& name, const TrainOptions& o, Program program) {
+  const auto require = [&](bool condition, const auto&... parts) {
+    check(condition, ErrorCode::kInvalidArgument, "--peer ", name, parts...);
+  };
+  const auto peer = std::ranges::find(peers(), name, &Peer::name);
+  require(peer != peers().end(), ": peers are ", joined(peer_names()),
+          nearest_hint(name, peer_names()));
+  require(std::ranges::count(peer->strategies, o.strategy) > 0, " has no --strategy ", o.strategy,
+          "; it has ", joined(peer->strategies));
+  require(std::ranges::count(peer->offloads, o.offload) > 0, " has no --offload ", o.offload);
+  require(program != Program::kClassification, " trains causal models, not classifiers");
+  require(o.pipeline_parallel * o.tensor_parallel == 1, " has neither pipeline nor tensor ranks");
+  require(!o.packing && !o.group_by_length, " has no --packing and no --group_by_length");
+  require(o.lr_scheduler_type == "linear" || o.lr_scheduler_type.starts_with("constant"),
+          " has the schedules linear and constant");
+}
+
+Children::Request peer_request(const ComparisonRow& row, const std::string& name,
+                               const std::string& python, const std::string& model_directory,
+                               const std::string& output_dir) {
+  const TrainOptions& o = row.options;
+  const std::string logs = output_dir + "/logs/" + name;
+  const int64_t global = o.global_batch_size(row.mesh().data);
+  const int64_t steps = steps_of(row, row.prepared->train.size(), global);
+  const double warmup = o.warmup_steps;
+  JsonWriter work(/*indent=*/1);
+  work.begin_object().field("name", name).field("peer", row.peer);
+  work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.strategy);
+  work.field("world_size", row.ranks).field("model", row.prepared->model.name);
+  work.field("num_parameters", row.prepared->parameter_count());
+  work.field("model_directory", fs::absolute(model_directory).string());
+  work.field("rows", fs::absolute(logs + ".rows.jsonl").string());
+  work.field("output_dir", fs::absolute(output_dir + "/" + name).string());
+  work.field("dataset", row.prepared->train_path);
+  work.field("dataset_sha256", row.prepared->dataset_sha256);
+  work.field("num_train_samples", row.prepared->train.size());
+  work.field("pad_id", row.prepared->config().pad_token.value_or(0));
+  work.field("dtype", o.dtype).field("offload", o.offload);
+  work.field("pin_memory", o.offload != "none" && o.pin_memory);
+  work.field("gradient_checkpointing", o.gradient_checkpointing);
+  work.field("per_device_train_batch_size", o.per_device_train_batch_size);
+  work.field("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  work.field("global_batch_size", global).field("max_seq_length", o.max_seq_length);
+  work.field("max_steps", steps).field("seed", o.seed).field("learning_rate", o.learning_rate);
+  work.field("weight_decay", o.weight_decay).field("max_grad_norm", o.max_grad_norm);
+  work.field("adam_beta1", o.adam_beta1).field("adam_beta2", o.adam_beta2);
+  work.field("adam_epsilon", o.adam_epsilon).field("lr_scheduler_type", o.lr_scheduler_type);
+  const double warmup_steps = warmup < 1 ? std::ceil(warmup * static_cast<double>(steps)) : warmup;
+  work.field("warmup_steps", static_cast<int64_t>(warmup_steps)).end_object();
+  write_rows(logs + ".rows.jsonl", row, steps, global);
+  write_text_file(logs + ".json", work.text() + "\n");
+
+  Children::Request request{.name = name, .program = script_of(row.peer)};
+  request.command = {python};
+  if (row.ranks > 1) {
+    request.command.insert(request.command.end(), {"-m", "torch.distributed.run", "--standalone",
+                                                   concat("--nproc-per-node=", row.ranks)});
+  }
+  request.command.insert(request.command.end(),
+                         {request.program, fs::absolute(logs + ".json").string()});
+  request.inputs = work.text();
+  return request;
+}
+
+std::vector<std::string> drawn_weights_flags(const TrainOptions& o) {
+  std::vector<std::string> flags{"--model_config", o.model_config, "--seed",
+                                 std::to_string(o.seed)};
+  const auto add = [&](const std::string& flag, const std::string& value) {
+    if (!value.empty()) flags.insert(flags.end(), {"--" + flag, value});
+  };
+  add("tokenizer", o.tokenizer);
+  add("train_file", o.train_file);
+  add("train_ids", o.train_ids);
+  add("random_rows", o.random_rows > 0 ? "1" : "");
+  add("max_seq_length", std::to_string(o.max_seq_length));
+  for (const auto& [flag, value] : {std::pair{"per_device_train_batch_size", "1"},
+                                    {"max_steps", "1"},
+                                    {"learning_rate", "0"},
+                                    {"eval_steps", "-1"},
+                                    {"report_to", "none"}}) {
+    add(flag, value);
+  }
+  return flags;
+}
+
+}  // namespace tessera::programs

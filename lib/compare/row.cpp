@@ -1,0 +1,56 @@
+#include "lib/compare/row.h"
+
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+std::optional<double> change(std::optional<double> value, std::optional<double> base) {
+  if (!value || !base || *base == 0) return std::nullopt;
+  return (*value - *base) / *base;
+}
+
+}  // namespace
+
+std::optional<double> ComparisonRow::median(const std::string& key) const {
+  const auto values = spread(runs, key);
+  return values ? std::optional(values->median) : std::nullopt;
+}
+
+std::optional<double> ComparisonRow::peak_bytes() const {
+  const auto gpu = median("gpu_mem_allocated_peak_bytes");
+  return gpu ? gpu : median("cpu_rss_tree_peak_bytes");
+}
+
+bool ComparisonRow::failed() const {
+  return outcome == Outcome::kFailed || (peer.empty() && parity && !parity->pass);
+}
+
+std::string ComparisonRow::verdict() const {
+  if (outcome == Outcome::kOutOfMemory) return "out of memory";
+  if (outcome == Outcome::kUnavailable) return "not available";
+  if (outcome == Outcome::kFailed) return concat("failed, exit ", exit_code);
+  if (runs.empty()) return "not run";
+  if (!peer.empty()) return "peer";
+  if (!parity || (compared_with == name && parity->pass)) return "reference";
+  if (!parity->mismatch.empty()) return "FAIL: " + parity->mismatch;
+  return parity->pass ? "PASS" : "FAIL";
+}
+
+std::optional<double> memory_savings(const ComparisonRow& row, const ComparisonRow& baseline) {
+  const auto more = change(row.peak_bytes(), baseline.peak_bytes());
+  return more ? std::optional(-*more) : std::nullopt;
+}
+
+std::optional<double> runtime_change(const ComparisonRow& row, const ComparisonRow& baseline) {
+  return change(row.median("train_runtime"), baseline.median("train_runtime"));
+}
+
+std::optional<double> scaling_ratio(const ComparisonRow& row, const ComparisonRow& baseline) {
+  const auto ours = row.median("tokens_per_second_median");
+  const auto theirs = baseline.median("tokens_per_second_median");
+  if (!ours || !theirs || *theirs == 0) return std::nullopt;
+  return (*ours / static_cast<double>(row.ranks)) / (*theirs / static_cast<double>(baseline.ranks));
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,276 @@
+#include "lib/report/likeness.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/core/error.h"
+#include "tessera/metrics/statistics.h"
+
+namespace tessera::report {
+namespace {
+
+struct Trait {
+  const char *key, *title;
+};
+// Facts of run_start and flags that say what is computed, not how it is spread.
+constexpr Trait kWork[] = {{"model", "model"},
+                           {"num_parameters", "parameters"},
+                           {"dataset_sha256", "data"},
+                           {"num_train_samples", "training samples"},
+                           {"global_batch_size", "global batch"},
+                           {"max_seq_length", "sequence length"},
+                           {"parameter_dtype", "dtype of parameters"},
+                           {"gradient_dtype", "dtype of gradients"},
+                           {"reduce_dtype", "dtype of sums over ranks"},
+                           {"master_dtype", "dtype of master weights"},
+                           {"moment_dtype", "dtype of moments"},
+                           {"tf32", "tf32"},
+                           {"num_train_steps", "steps"},
+                           {"device", "device"},
+                           {"supervise", "supervised"},
+                           {"label_padding", "labels of padding"},
+                           {"packing", "packing"},
+                           {"padding_free", "rows without padding"},
+                           {"pad_to_max_length", "padding to the full length"},
+                           {"pad_to_multiple_of", "padding to a multiple"},
+                           {"group_by_length", "rows grouped by length"},
+                           {"shuffle", "shuffled"},
+                           {"validation_file", "evaluated on"},
+                           {"eval_steps", "steps between evaluations"},
+                           {"save_strategy", "checkpoints"},
+                           {"learning_rate", "learning rate"},
+                           {"lr_scheduler_type", "schedule of the learning rate"},
+                           {"warmup_steps", "warm-up"},
+                           {"weight_decay", "weight decay"},
+                           {"max_grad_norm", "clipping"},
+                           {"adam_beta1", "Adam's beta 1"},
+                           {"adam_beta2", "Adam's beta 2"},
+                           {"adam_epsilon", "Adam's epsilon"}};
+
+// Facts and flags that are layouts, or decide what a run costs.
+constexpr const char* kLayout[] = {"peer",
+                                   "strategy",
+                                   "world_size",
+                                   "dp",
+                                   "tp",
+                                   "pp",
+                                   "offload",
+                                   "pin_memory",
+                                   "per_device_train_batch_size",
+                                   "gradient_accumulation_steps"};
+
+// What two runs of one configuration may differ in.
+const std::set<std::string> kNoConfiguration{"output_dir",   "overwrite_output_dir",
+                                             "seed",         "resume_from_checkpoint",
+                                             "cache_dir",    "config",
+                                             "print_config", "report_to",
+                                             "ranks"};
+
+std::string shown(const Run& run, const std::string& key, const std::string& text) {
+  if (text.empty()) return run.settings.contains(key) ? "none" : "unknown";
+  return key == "dataset_sha256" ? text.substr(0, 12) : text;
+}
+
+std::string value_of(const Run& run, const Trait& trait) {
+  std::string text = run.text(trait.key);
+  if (text.empty() && trait.key == std::string("dataset_sha256")) text = run.text("dataset");
+  return text;
+}
+
+std::map<std::string, std::string> configuration(const Run& run) {
+  std::map<std::string, std::string> all = run.settings;
+  for (const Trait& trait : kWork) {
+    if (const std::string text = run.text(trait.key); !text.empty()) all[trait.key] = text;
+  }
+  for (const char* key : kLayout) {
+    if (const std::string text = run.text(key); !text.empty()) all[key] = text;
+  }
+  std::erase_if(all, [](const auto& item) { return kNoConfiguration.contains(item.first); });
+  return all;
+}
+
+// "zero2-4" of "zero2-4/repeat-1" and "zero2-4/repeat-2".
+std::string common_name(const std::vector<const Run*>& runs) {
+  if (runs.size() == 1) return runs.front()->name;
+  std::string name = runs.front()->name;
+  for (const Run* run : runs) {
+    const auto end = std::ranges::mismatch(name, run->name).in1;
+    name.erase(end, name.end());
+  }
+  for (const char* tail : {"repeat", "seed", "run", "r"}) {
+    while (!name.empty() && std::string("/-_. ").find(name.back()) != std::string::npos) {
+      name.pop_back();
+    }
+    if (name.ends_with(std::string("/") + tail) || name.ends_with(std::string("-") + tail) ||
+        name.ends_with(std::string("_") + tail)) {
+      name.erase(name.size() - std::string(tail).size());
+    }
+  }
+  while (!name.empty() && std::string("/-_. ").find(name.back()) != std::string::npos) {
+    name.pop_back();
+  }
+  return name.empty() ? runs.front()->name : name;
+}
+
+std::vector<double> values_of(const Group& group, const std::string& key) {
+  std::vector<double> values;
+  for (const Run* run : group.runs) {
+    if (const auto value = run->number(key)) values.push_back(*value);
+  }
+  return values;
+}
+
+// a to z, a1 to z1, ...
+std::string letter(size_t index) {
+  std::string text(1, static_cast<char>('a' + index % 26));
+  return index < 26 ? text : text + std::to_string(index / 26);
+}
+
+}  // namespace
+
+std::string Difference::text() const { return concat(what, " ", value, " instead of ", baseline); }
+
+std::vector<Difference> work_differences(const Run& run, const Run& baseline) {
+  std::vector<Difference> found;
+  for (const Trait& trait : kWork) {
+    const std::string mine = value_of(run, trait), theirs = value_of(baseline, trait);
+    if (mine == theirs) continue;
+    // Without a configuration a flag is not known; its default is no difference.
+    const bool flag = !run.facts.contains(trait.key) && !baseline.facts.contains(trait.key);
+    if (flag && (run.settings.empty() || baseline.settings.empty())) continue;
+    found.push_back({trait.title, shown(run, trait.key, mine), shown(baseline, trait.key, theirs)});
+  }
+  // Another model has another number of parameters, other data another number of samples.
+  const auto has = [&](const char* what) {
+    return std::ranges::any_of(found, [&](const Difference& one) { return one.what == what; });
+  };
+  const bool model = has("model"), data = has("data");
+  // Gradients and sums that follow the parameters' dtype in both runs are no differences of their
+  // own.
+  const auto follows = [&](const char* key) {
+    return run.text(key) == run.text("parameter_dtype") &&
+           baseline.text(key) == baseline.text("parameter_dtype");
+  };
+  const bool gradients = follows("gradient_dtype"), sums = follows("reduce_dtype");
+  std::erase_if(found, [&](const Difference& one) {
+    return (model && one.what == "parameters") || (data && one.what == "training samples") ||
+           (gradients && one.what == "dtype of gradients") ||
+           (sums && one.what == "dtype of sums over ranks");
+  });
+  return found;
+}
+
+std::vector<std::string> work_keys() {
+  std::vector<std::string> keys{"dataset"};
+  for (const Trait& trait : kWork) keys.emplace_back(trait.key);
+  return keys;
+}
+
+std::vector<Difference> configuration_differences(const Run& a, const Run& b) {
+  std::map<std::string, std::string> of_a = configuration(a), of_b = configuration(b);
+  for (const char* key : {"seed", "transport", "launcher", "driver_version", "cuda_version",
+                          "torch_version", "tessera_version", "git_sha"}) {
+    of_a[key] = a.text(key);
+    of_b[key] = b.text(key);
+  }
+  std::set<std::string> keys;
+  for (const auto* all : {&of_a, &of_b}) {
+    for (const auto& [key, value] : *all) keys.insert(key);
+  }
+  std::vector<Difference> found;
+  for (const std::string& key : keys) {
+    if (of_a[key] != of_b[key]) found.push_back({key, of_a[key], of_b[key]});
+  }
+  return found;
+}
+
+std::string settings_key(const Run& run, const std::set<std::string>& leave_out) {
+  std::string key = run.settings.empty() ? run.name : "";
+  for (const auto& [name, value] : configuration(run)) {
+    if (!leave_out.contains(name)) key += concat(name, "=", value, "\n");
+  }
+  return key;
+}
+
+std::vector<Group> group_repeats(const std::vector<Run>& runs) {
+  std::vector<Group> groups;
+  std::map<std::string, size_t> places;
+  for (const Run& run : runs) {
+    const auto [place, fresh] = places.emplace(settings_key(run), groups.size());
+    if (fresh) groups.emplace_back();
+    groups[place->second].runs.push_back(&run);
+  }
+  for (Group& group : groups) group.name = common_name(group.runs);
+  return groups;
+}
+
+bool Group::finished() const {
+  return std::ranges::any_of(runs, [](const Run* r) { return r->outcome == Outcome::kFinished; });
+}
+
+Outcome Group::outcome() const {
+  for (const Run* run : runs) {
+    if (run->outcome != Outcome::kFinished) return run->outcome;
+  }
+  return Outcome::kFinished;
+}
+
+std::optional<double> Group::median(const std::string& key) const {
+  const std::vector<double> values = values_of(*this, key);
+  if (values.empty()) return std::nullopt;
+  return metrics::describe(values).median;
+}
+
+int64_t Group::repeats() const {
+  const auto told = static_cast<int64_t>(first().number("repeats").value_or(1));
+  return first().steps.empty() ? told : static_cast<int64_t>(runs.size());
+}
+
+std::optional<double> Group::deviation(const std::string& key) const {
+  const std::vector<double> values = values_of(*this, key);
+  if (values.size() < 2) {
+    // What a comparison has reckoned of a row without runs.
+    if (!first().steps.empty()) return std::nullopt;
+    if (key == "tokens_per_second_median") return first().number("tokens_per_second_repeat_std");
+    if (key == "step_time_median_s") return first().number("step_time_repeat_std_s");
+    return std::nullopt;
+  }
+  const auto count = static_cast<double>(values.size());
+  return metrics::describe(values).std * std::sqrt(count / (count - 1));
+}
+
+Marks::Marks(const std::vector<Group>& groups, const Run& baseline) {
+  std::vector<std::string> texts;
+  for (const Group& group : groups) {
+    std::string mark;
+    for (const Difference& difference : work_differences(group.first(), baseline)) {
+      const std::string text = difference.text();
+      const auto place = std::ranges::find(texts, text);
+      const auto index = static_cast<size_t>(place - texts.begin());
+      if (place == texts.end()) {
+        texts.push_back(text);
+        notes_.push_back(letter(index) + ": " + text);
+      }
+      mark += (mark.empty() ? "" : ",") + letter(index);
+    }
+    for (const Run* run : group.runs) marks_[run] = mark;
+  }
+}
+
+std::string Marks::of(const Run& run) const {
+  const auto found = marks_.find(&run);
+  return found == marks_.end() ? "" : found->second;
+}
+
+std::vector<std::string> Marks::notes(const std::vector<std::string>& marks) const {
+  std::string all;
+  for (const std::string& mark : marks) all += "," + mark;
+  all += ",";
+  std::vector<std::string> notes;
+  for (const std::string& note : notes_) {
+    if (all.find("," + note.substr(0, note.find(':')) + ",") != all.npos) notes.push_back(note);
+  }
+  return notes;
+}
+
+}  // namespace tessera::report

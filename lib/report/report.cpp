@@ -1,0 +1,129 @@
+#include "lib/report/report.h"
+
+#include <filesystem>
+#include <fstream>
+#include <ostream>
+
+#include "lib/settings/flags.h"
+#include "lib/settings/lists.h"
+#include "lib/settings/tool.h"
+#include "lib/report/page.h"
+#include "lib/report/read_runs.h"
+#include "lib/report/tables.h"
+#include "tessera/core/error.h"
+
+namespace tessera::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ReportOptions {
+  std::string baseline, tables, output, output_dir;
+  std::vector<std::string> paths;
+};
+
+// Paths stand alone; whatever begins with -- has a value.
+bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ostream& out) {
+  programs::FlagSet flags("tessera-report",
+                          "tessera-report RUN_OR_FOLDER...: the tables of any set of runs.");
+  flags.section("Report");
+  flags.add("baseline", &o.baseline,
+            "name of the run that the others are compared with; else that of "
+            "tessera-compare, else the first");
+  flags.add("tables", &o.tables, "only these, such as 1,4,7b; else all that the runs fill");
+  flags.add("output", &o.output,
+            "FILE.html with plots, FILE.md, or FILE.csv for one table; else the terminal");
+  flags.add("output_dir", &o.output_dir, "report.html, report.md and table_<number>.csv");
+  std::vector<std::string> options;
+  bool value = false;
+  for (const std::string& argument : arguments) {
+    const bool flag = argument.starts_with("--");
+    (flag || value ? options : o.paths).push_back(argument);
+    value = flag && argument.find('=') == std::string::npos && argument != "--help" &&
+            argument != "--print_config";
+  }
+  flags.parse(options);
+  if (flags.help_requested() || flags.print_config_requested()) {
+    out << (flags.help_requested() ? flags.help() : flags.config_json() + "\n");
+    return false;
+  }
+  check(!o.paths.empty(), ErrorCode::kInvalidArgument,
+        "name runs: tessera-report RUN_OR_FOLDER... (--help says more)");
+  return true;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc | std::ios::binary);
+  file << text << std::flush;
+  check(file.good(), ErrorCode::kDataLoss, path,
+        ": cannot be written; does its folder exist, and has the disk space?");
+}
+
+std::string markdown(const Study& study, const std::vector<Table>& tables) {
+  std::string text = concat(study.runs.size(), " run(s)");
+  if (study.baseline != nullptr) text += concat(", compared with ", study.baseline->name);
+  text += ". A letter in brackets: the run did other work than the baseline; the notes say what.\n";
+  for (const Table& table : tables) text += concat("\n", to_markdown(table));
+  for (const Run& run : study.runs) {
+    if (run.outcome == Outcome::kFinished) continue;
+    text += concat("\n", run.name, ": ", outcome_name(run.outcome), run.problem.empty() ? "" : "; ",
+                   run.problem, "\n");
+  }
+  return text;
+}
+
+// Two runs stand side by side first; the certificate comes last.
+std::vector<Table> all_tables(const Study& study, const std::vector<std::string>& wanted) {
+  std::vector<Table> tables = make_tables(study, wanted);
+  if (!wanted.empty()) return tables;
+  const std::vector<Table> pair = side_by_side(study);
+  tables.insert(tables.begin(), pair.begin(), pair.end());
+  Table certificate = certificate_table(study);
+  if (!certificate.rows.empty()) tables.push_back(std::move(certificate));
+  return tables;
+}
+
+void write(const ReportOptions& o, const Study& study, const std::vector<Table>& tables,
+           std::ostream& out) {
+  if (!o.output_dir.empty()) {
+    std::error_code error;
+    fs::create_directories(o.output_dir, error);
+    check(!error, ErrorCode::kDataLoss, "--output_dir ", o.output_dir, ": ", error.message());
+    write_file(o.output_dir + "/report.md", markdown(study, tables));
+    write_file(o.output_dir + "/report.html", to_html(study, make_figures(study), tables));
+    for (const Table& table : tables) {
+      write_file(concat(o.output_dir, "/table_", table.id, ".csv"), to_csv(table));
+    }
+    out << "files: " << o.output_dir << "/report.html, report.md, table_<number>.csv\n";
+  }
+  if (o.output.ends_with(".csv")) {
+    write_file(o.output, to_csv(tables.front()));
+  } else if (o.output.ends_with(".html")) {
+    write_file(o.output, to_html(study, make_figures(study), tables));
+  } else if (!o.output.empty()) {
+    write_file(o.output, markdown(study, tables));
+  }
+  if (o.output.empty() && o.output_dir.empty()) out << markdown(study, tables);
+}
+
+}  // namespace
+
+int run_report(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  return programs::run_tool("tessera-report", out, err, [&] {
+    ReportOptions o;
+    if (!parse(arguments, o, out)) return 0;
+    const bool known = o.output.ends_with(".html") || o.output.ends_with(".md") ||
+                       o.output.ends_with(".csv") || o.output.empty();
+    check(known, ErrorCode::kInvalidArgument, "--output ", o.output,
+          ": end it in .html, .md or .csv");
+    const Study study(read_runs(o.paths), o.baseline);
+    const std::vector<Table> tables = all_tables(study, programs::items_of(o.tables));
+    check(!o.output.ends_with(".csv") || tables.size() == 1, ErrorCode::kInvalidArgument,
+          "--output ", o.output, ": a CSV file holds one table, these are ", tables.size(),
+          "; name it with --tables, or give --output_dir");
+    write(o, study, tables, out);
+    return 0;
+  });
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,172 @@
+#include "lib/report/svg.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "tessera/core/error.h"
+
+namespace tessera::report {
+namespace {
+
+// A coordinate with a tenth of a pixel.
+std::string px(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "%.1f", value);
+  std::string text = buffer;
+  if (text.ends_with(".0")) text.erase(text.size() - 2);
+  return text == "-0" ? "0" : text;
+}
+
+std::string hint_of(const std::string& hint) {
+  return hint.empty() ? "" : concat("<title>", html_escape(hint), "</title>");
+}
+
+size_t characters(const std::string& text) {
+  return static_cast<size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string html_escape(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      default:
+        safe += c;
+    }
+  }
+  return safe;
+}
+
+std::vector<double> round_ticks(double low, double high, int most) {
+  if (!std::isfinite(low) || !std::isfinite(high)) return {0, 1};
+  if (high <= low) {  // one value: a range around it
+    const double around = low == 0 ? 1 : std::abs(low) / 2;
+    return round_ticks(low - around, low + around, most);
+  }
+  const double least = (high - low) / std::max(1, most - 1);
+  const double power = std::pow(10, std::floor(std::log10(least)));
+  double distance = 10 * power;
+  for (const double factor : {5.0, 2.5, 2.0, 1.0}) {
+    if (factor * power >= least) distance = factor * power;
+  }
+  const double first = std::floor(low / distance + 1e-9), last = std::ceil(high / distance - 1e-9);
+  std::vector<double> ticks;
+  for (double i = first; i <= last; ++i) ticks.push_back(i * distance);
+  return ticks;
+}
+
+std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
+  double largest = 0;
+  for (const double tick : ticks) largest = std::max(largest, std::abs(tick));
+  struct Unit {
+    double scale;
+    const char* name;
+  };
+  Unit unit{1, ""};
+  for (const Unit& one : {Unit{1e3, "k"}, Unit{1e6, "M"}, Unit{1e9, "G"}}) {
+    if (largest >= 10 * one.scale || (largest >= one.scale && one.scale > 1e3)) unit = one;
+  }
+  int decimals = 0;
+  double step = ticks.size() > 1 ? (ticks[1] - ticks[0]) / unit.scale : 1;
+  for (; decimals < 9 && std::abs(step - std::round(step)) > 1e-6 * step; step *= 10) ++decimals;
+  std::vector<std::string> texts;
+  for (const double tick : ticks) {
+    char buffer[64];
+    std::snprintf(buffer, sizeof(buffer), "%.*f%s", decimals, tick / unit.scale, unit.name);
+    texts.emplace_back(std::abs(tick) < 1e-9 * largest || tick == 0 ? "0" : buffer);
+  }
+  return texts;
+}
+
+Points thinned(const Points& points, int columns) {
+  Points known;
+  for (size_t i = 0; i < points.x.size(); ++i) {
+    if (!std::isfinite(points.y[i]) || !std::isfinite(points.x[i])) continue;
+    known.x.push_back(points.x[i]);
+    known.y.push_back(points.y[i]);
+  }
+  const size_t count = known.x.size();
+  if (count <= 4 * static_cast<size_t>(columns)) return known;
+  const double low = known.x.front(), width = (known.x.back() - low) / columns;
+  Points kept;
+  for (size_t begin = 0; begin < count;) {
+    const auto column = [&](size_t i) {
+      return std::min(columns - 1.0, std::floor((known.x[i] - low) / width));
+    };
+    size_t end = begin;
+    while (end < count && column(end) == column(begin)) ++end;
+    const auto first = known.y.begin();
+    const auto from = first + static_cast<std::ptrdiff_t>(begin);
+    const auto to = first + static_cast<std::ptrdiff_t>(end);
+    const auto [least, most] = std::minmax_element(from, to);
+    std::vector<size_t> chosen{begin, static_cast<size_t>(least - first),
+                               static_cast<size_t>(most - first), end - 1};
+    std::ranges::sort(chosen);
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+    for (const size_t i : chosen) {
+      kept.x.push_back(known.x[i]);
+      kept.y.push_back(known.y[i]);
+    }
+    begin = end;
+  }
+  return kept;
+}
+
+Svg::Svg(double width, double height, const std::string& title, const std::string& description)
+    : text_(concat("<svg viewBox=\"0 0 ", px(width), " ", px(height), "\" role=\"img\"><title>",
+                   html_escape(title), "</title><desc>", html_escape(description), "</desc>\n")) {}
+
+void Svg::line(double x1, double y1, double x2, double y2, const std::string& classes) {
+  text_ += concat("<path class=\"", classes, "\" d=\"M", px(x1), " ", px(y1), "L", px(x2), " ",
+                  px(y2), "\"/>\n");
+}
+
+void Svg::polyline(const Points& points, const std::string& classes) {
+  if (points.x.empty()) return;
+  text_ += concat("<path class=\"", classes, "\" d=\"");
+  for (size_t i = 0; i < points.x.size(); ++i) {
+    text_ += concat(i == 0 ? "M" : i == 1 ? "L" : " ", px(points.x[i]), " ", px(points.y[i]));
+  }
+  text_ += "\"/>\n";
+}
+
+void Svg::rect(double x, double y, double width, double height, const std::string& classes,
+               const std::string& hint) {
+  text_ += concat("<rect class=\"", classes, "\" x=\"", px(x), "\" y=\"", px(y), "\" width=\"",
+                  px(width), "\" height=\"", px(height), "\">", hint_of(hint), "</rect>\n");
+}
+
+void Svg::circle(double x, double y, double radius, const std::string& classes,
+                 const std::string& hint) {
+  text_ += concat("<circle class=\"", classes, "\" cx=\"", px(x), "\" cy=\"", px(y), "\" r=\"",
+                  px(radius), "\">", hint_of(hint), "</circle>\n");
+}
+
+void Svg::text(double x, double y, Anchor anchor, const std::string& classes,
+               const std::string& content) {
+  const char* name = anchor == Anchor::kStart ? "start" : anchor == Anchor::kEnd ? "end" : "middle";
+  text_ += concat("<text class=\"", classes, "\" x=\"", px(x), "\" y=\"", px(y),
+                  "\" text-anchor=\"", name, "\">", html_escape(content), "</text>\n");
+}
+
+double text_width(const std::string& text) {
+  constexpr double kCharacter = 6.7;  // of 12 px in a sans-serif face, on average
+  return kCharacter * static_cast<double>(characters(text));
+}
+
+}  // namespace tessera::report

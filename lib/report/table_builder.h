@@ -1,0 +1,50 @@
+#pragma once
+// Puts a table together column by column.
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/report/tables.h"
+
+namespace tessera::report {
+
+constexpr double kToMebibytes = 1.0 / (1 << 20);
+
+class TableBuilder {
+ public:
+  using Number = std::function<std::optional<double>(const Group&)>;
+  using Text = std::function<std::string(const Group&)>;
+
+  // The first column is the run's name.
+  TableBuilder(const Study& study, std::string id, std::string title, std::string about);
+
+  TableBuilder& text(const std::string& key, const std::string& title, Text value);
+  TableBuilder& fact(const std::string& key, const std::string& title);
+  // The median over repeats.
+  TableBuilder& number(const std::string& key, const std::string& title, double scale = 1,
+                       int decimals = -1);
+  TableBuilder& number(const std::string& key, const std::string& title, Number value,
+                       double scale = 1, int decimals = -1);
+  TableBuilder& mebibytes(const std::string& key, const std::string& title);
+
+  void row(const Group& group);
+  void rows(const std::vector<const Group*>& groups);
+  void note(const std::string& text) { table_.notes.push_back(text); }
+  // Without the columns in which no row has a value; with the notes of the marks.
+  Table done();
+
+ private:
+  struct Source {
+    Number number;
+    Text text;
+  };
+  const Study& study_;
+  Table table_;
+  std::vector<Source> sources_;
+};
+
+std::vector<const Group*> groups_where(const Study& study,
+                                       const std::function<bool(const Group&)>& condition);
+
+}  // namespace tessera::report

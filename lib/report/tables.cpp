@@ -1,0 +1,323 @@
+#include "lib/report/tables.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "lib/report/table_builder.h"
+#include "tessera/core/error.h"
+
+namespace tessera::report {
+namespace {
+
+struct Maker {
+  const char *id, *needs;
+  Table (*make)(const Study&);
+};
+constexpr Maker kMakers[] = {
+    {"1", "a run that trained", baseline_table},
+    {"2", "a run that sampled its memory", memory_table},
+    {"3", "runs with --offload", pinned_table},
+    {"4", "several strategies or kinds of --offload", offload_table},
+    {"5a", "runs that differ in ranks, with one batch per rank", weak_scaling_table},
+    {"5b", "runs that differ in ranks, with one global batch", strong_scaling_table},
+    {"6", "several of ddp, zero1, zero2, zero3, or several dtypes of one", dtype_table},
+    {"7a", "zero2 and zero3 with the same settings otherwise", stages_by_batch_table},
+    {"7b", "zero3 and fsdp with the same settings otherwise", zero_fsdp_table},
+    {"7c", "gpipe and 1f1b with the same settings otherwise", schedules_table},
+    {"7d", "--offload on several data-parallel degrees or of several kinds",
+     offload_by_ranks_table},
+    {"7e", "runs that differ in --per_device_train_batch_size at one global batch",
+     largest_batch_table}};
+
+bool is_cpu(const Group& group) { return group.text("device").starts_with("cpu"); }
+
+std::string offload_of(const Group& group) {
+  const std::string offload = group.text("offload");
+  return offload.empty() ? "none" : offload;
+}
+
+std::string pinned_of(const Group& group) {
+  if (offload_of(group) == "none") return "";
+  return group.text("pin_memory") == "true" ? "yes" : "no";
+}
+
+std::string data_of(const Group& group) {
+  const std::string path = group.text("dataset");
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::string dtype_of(const Group& group) { return group.text("parameter_dtype"); }
+
+// Evaluation number i, from 0: the (lower) median of the repeats.
+std::optional<double> evaluation(const Group& group, const std::string& key, size_t i) {
+  std::vector<double> values;
+  for (const Run* run : group.runs) {
+    const auto column = run->evaluations.column(key);
+    if (i < column.size()) values.push_back(column[i]);
+  }
+  if (values.empty()) return std::nullopt;
+  std::ranges::sort(values);
+  return values[(values.size() - 1) / 2];
+}
+
+// MFU of runs that reckon it as the baseline does.
+TableBuilder::Number mfu_like(const Study& study) {
+  const Group* base = study.baseline;
+  return [base](const Group& group) -> std::optional<double> {
+    for (const char* key : {"mfu_formula", "peak_flops_per_second"}) {
+      if (group.text(key) != base->text(key)) return std::nullopt;
+    }
+    return group.median("mfu_ratio");
+  };
+}
+
+// One column an evaluation; of many only the first, the middle and the last. Slices of the data
+// count epochs anew: their columns are named by the step.
+void evaluation_columns(TableBuilder& table, const Study& study) {
+  size_t most = 0;
+  const Run* longest = nullptr;
+  for (const Run& run : study.runs) {
+    if (run.evaluations.size() > most) longest = &run;
+    most = std::max(most, run.evaluations.size());
+  }
+  if (longest == nullptr) return;
+  const std::vector<double> epochs = longest->evaluations.column("epoch"),
+                            steps = longest->evaluations.column("step");
+  const bool anew = std::ranges::adjacent_find(epochs, std::greater_equal<>()) != epochs.end();
+  constexpr size_t kMostColumns = 5;
+  std::vector<size_t> shown;
+  for (size_t i = 0; i < most; ++i) {
+    if (most <= kMostColumns || i == 0 || i == most / 2 || i + 1 == most) shown.push_back(i);
+  }
+  for (const size_t i : shown) {
+    table.number(
+        concat("eval_loss_", i + 1),
+        anew ? concat("eval loss, step ", number_text(steps[i], 0))
+             : concat("eval loss, epoch ", number_text(epochs[i], epochs[i] < 10 ? 2 : 1)),
+        [i](const Group& group) { return evaluation(group, "eval_loss", i); }, 1, 4);
+  }
+}
+
+// The one that is named, else the baseline of a comparison, else a reference of one, else the first
+// that finished.
+const Group* baseline_of(const std::vector<Group>& groups, const std::string& name) {
+  const Group* baseline = nullptr;
+  std::string names;
+  for (const Group& group : groups) {
+    names += concat(names.empty() ? "" : ", ", group.name);
+    const bool named =
+        group.name == name || std::ranges::any_of(group.runs, [&](const Run* run) {
+          return run->name == name || run->text("exp") == name || run->path.ends_with("/" + name);
+        });
+    if (baseline == nullptr && named) baseline = &group;
+  }
+  check(name.empty() || baseline != nullptr, ErrorCode::kInvalidArgument, "--baseline ", name,
+        ": no run is called so; there are ", names);
+  if (!name.empty()) return baseline;
+  for (const Group& group : groups) {
+    const auto& comparison = group.first().comparison;
+    if (comparison && comparison->is_baseline) return &group;
+  }
+  for (const Group& group : groups) {
+    const auto& comparison = group.first().comparison;
+    if (comparison && comparison->verdict == "reference") return &group;
+  }
+  for (const Group& group : groups) {
+    if (group.finished()) return &group;
+  }
+  return &groups.front();
+}
+
+}  // namespace
+
+Study::Study(std::vector<Run> all, const std::string& baseline_name) : runs(std::move(all)) {
+  groups = group_repeats(runs);
+  if (groups.empty()) return;
+  baseline = baseline_of(groups, baseline_name);
+  marks = Marks(groups, baseline->first());
+}
+
+std::string Study::marked_name(const Group& group) const {
+  const std::string mark = marks.of(group.first());
+  return mark.empty() ? group.name : group.name + " [" + mark + "]";
+}
+
+std::vector<Table> make_tables(const Study& study, const std::vector<std::string>& wanted) {
+  for (const std::string& id : wanted) {
+    const bool known = std::ranges::any_of(kMakers, [&](const Maker& maker) {
+      return id == maker.id || (id.size() == 1 && maker.id[0] == id[0]);
+    });
+    check(known, ErrorCode::kInvalidArgument, "--tables: there is no table '", id,
+          "'; there are 1 to 7, in parts 5a, 5b and 7a to 7e");
+  }
+  std::vector<Table> tables;
+  for (const Maker& maker : kMakers) {
+    const bool named = std::ranges::any_of(wanted, [&](const std::string& id) {
+      return id == maker.id || (id.size() == 1 && maker.id[0] == id[0]);
+    });
+    if (!wanted.empty() && !named) continue;
+    Table table = maker.make(study);
+    if (table.rows.empty()) {
+      if (!named) continue;
+      table.notes = {concat("No row: this table needs ", maker.needs, ".")};
+    }
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
+bool compares_gpu_memory(const std::vector<Group>& groups) {
+  return std::ranges::any_of(groups, [](const Group& group) {
+    return group.median("gpu_mem_allocated_peak_bytes").has_value();
+  });
+}
+
+std::optional<double> peak_bytes(const Group& group, bool gpu) {
+  return group.median(gpu ? "gpu_mem_allocated_peak_bytes" : "cpu_rss_tree_peak_bytes");
+}
+
+Table baseline_table(const Study& study) {
+  TableBuilder table(
+      study, "1", "Loss, rate and runtime",
+      "Training loss: of the last step, and the mean of all. Samples/s: real samples "
+      "over the whole runtime.");
+  table.number("train_loss_final", "final train loss", 1, 4)
+      .number("train_loss", "mean train loss", 1, 4);
+  evaluation_columns(table, study);
+  table.number("eval_accuracy", "eval accuracy %", 100, 1)
+      .number("eval_exact_match", "exact match %", 1, 1)
+      .number("eval_f1", "F1 %", 1, 1)
+      .number("train_samples_per_second", "train samples/s")
+      .number("eval_samples_per_second", "eval samples/s")
+      .number("tokens_per_second_median", "median tokens/s")
+      .number("mfu_ratio", "MFU %", mfu_like(study), 100, 1)
+      .number("train_runtime", "runtime s")
+      .number("train_steps", "steps", 1, 0);
+  if (const std::string formula = study.baseline->text("mfu_formula"); !formula.empty()) {
+    table.note(
+        concat("MFU: ", formula, "; peak ",
+               number_text(study.baseline->median("peak_flops_per_second").value_or(0) / 1e12),
+               " TFLOP/s. Rows with another formula or peak have none here"));
+  }
+  table.rows(groups_where(study, [](const Group&) { return true; }));
+  return table.done();
+}
+
+Table memory_table(const Study& study) {
+  TableBuilder table(
+      study, "2", "Memory",
+      "GPU, all of it: what the driver says is in use (NVML). Allocated: by tensors, "
+      "of the rank that needs most. CPU: resident in all processes of the run on "
+      "its node; shared pages count once a process, in PSS once.");
+  table.mebibytes("gpu_mem_used_peak_bytes", "peak GPU MiB")
+      .mebibytes("gpu_mem_used_mean_bytes", "mean GPU MiB")
+      .mebibytes("gpu_mem_used_min_bytes", "min GPU MiB")
+      .mebibytes("gpu_mem_allocated_peak_bytes", "peak allocated MiB")
+      .mebibytes("gpu_mem_reserved_peak_bytes", "peak reserved MiB")
+      .mebibytes("cpu_rss_tree_peak_bytes", "peak CPU MiB")
+      .mebibytes("cpu_rss_tree_mean_bytes", "mean CPU MiB")
+      .mebibytes("cpu_pss_tree_peak_bytes", "peak CPU PSS MiB")
+      .mebibytes("pinned_peak_bytes", "peak pinned MiB");
+  table.rows(groups_where(study, [](const Group& group) {
+    return !group.finished() || group.median("cpu_rss_tree_peak_bytes") ||
+           group.median("gpu_mem_allocated_peak_bytes");
+  }));
+  return table.done();
+}
+
+Table pinned_table(const Study& study) {
+  TableBuilder table(study, "3", "Pinned memory",
+                     "Offloaded state in page-locked or in ordinary host memory.");
+  table.fact("model", "model")
+      .text("dataset", "data", data_of)
+      .text("pin_memory", "pinned", pinned_of)
+      .fact("exp", "configuration")
+      .number(
+          "peak_gpu_bytes", "peak GPU MiB", [](const Group& g) { return peak_bytes(g, true); },
+          kToMebibytes)
+      .mebibytes("cpu_rss_tree_peak_bytes", "peak CPU MiB")
+      .mebibytes("pinned_bytes", "pinned MiB")
+      .number("train_runtime", "runtime s")
+      .number("tokens_per_second_median", "tokens/s");
+  table.rows(groups_where(study, [](const Group& g) { return offload_of(g) != "none"; }));
+  return table.done();
+}
+
+Table offload_table(const Study& study) {
+  const bool gpu = compares_gpu_memory(study.groups);
+  const Group* base = study.baseline;
+  const std::string memory = gpu ? "GPU" : "CPU";
+  TableBuilder table(study, "4", "ZeRO stage and offload",
+                     concat("Memory savings (a - b) / a of the ", memory,
+                            " peak, changes (b - a) / a of the median step and of the runtime, "
+                            "where a is the baseline."));
+  const auto change = [base](const auto& value, double sign) {
+    return [base, value, sign](const Group& group) -> std::optional<double> {
+      const std::optional<double> a = value(*base), b = value(group);
+      if (!a || !b || *a == 0 || &group == base) return std::nullopt;
+      return sign * (*b - *a) / *a;
+    };
+  };
+  const auto memory_of = [gpu](const Group& group) { return peak_bytes(group, gpu); };
+  const auto step_of = [](const Group& group) { return group.median("step_time_median_s"); };
+  const auto runtime_of = [](const Group& group) { return group.median("train_runtime"); };
+  table.fact("model", "model")
+      .text("dataset", "data", data_of)
+      .fact("strategy", "strategy")
+      .text("offload", "offload", offload_of)
+      .text("pin_memory", "pinned", pinned_of)
+      .number("world_size", "ranks", 1, 0)
+      .number("gpu_mem_allocated_peak_bytes", "peak GPU MiB", kToMebibytes)
+      .number("cpu_rss_tree_peak_bytes", "peak CPU MiB", kToMebibytes)
+      .number("memory_savings_ratio", memory + " memory savings %", change(memory_of, -1), 100, 1)
+      .number("step_time_median_s", "step ms", 1e3)
+      .number("step_time_change_ratio", "step time change %", change(step_of, 1), 100, 1)
+      .number("train_runtime", "runtime s")
+      .number("runtime_change_ratio", "runtime change %", change(runtime_of, 1), 100, 1)
+      .number("tokens_per_second_median", "tokens/s");
+  if (study.groups.size() > 1) table.rows(groups_where(study, [](const Group&) { return true; }));
+  return table.done();
+}
+
+Table dtype_table(const Study& study) {
+  const std::vector<const Group*> groups = groups_where(study, [](const Group& group) {
+    const std::string strategy = group.text("strategy");
+    return strategy == "ddp" || strategy == "single" || strategy.starts_with("zero");
+  });
+  const bool repeated =
+      std::ranges::any_of(groups, [](const Group* group) { return group->repeats() > 1; });
+  TableBuilder table(study, "6", "ZeRO stage and dtype",
+                     repeated ? "Median and standard deviation over the repeats."
+                              : "Median and standard deviation over the steps, warm-up left out.");
+  const auto deviation = [repeated](const char* of_runs, const char* of_steps) {
+    return [=](const Group& group) {
+      return repeated ? group.deviation(of_runs) : group.median(of_steps);
+    };
+  };
+  table
+      .text("stage", "stage",
+            [](const Group& group) {
+              const std::string strategy = group.text("strategy");
+              return strategy.starts_with("zero") ? strategy.substr(4) : "0 (" + strategy + ")";
+            })
+      .text("parameter_dtype", "dtype", dtype_of)
+      .number("world_size", "ranks", 1, 0)
+      .number(
+          "repeats", "repeats",
+          [](const Group& group) { return static_cast<double>(group.repeats()); }, 1, 0)
+      .number("tokens_per_second_median", "tokens/s, median")
+      .number("tokens_per_second_std", "std tokens/s",
+              deviation("tokens_per_second_median", "tokens_per_second_std"))
+      .number("step_time_median_s", "step ms, median", 1e3)
+      .number("step_time_std_s", "std step ms", deviation("step_time_median_s", "step_time_std_s"),
+              1e3)
+      .number("gpu_mem_allocated_peak_bytes", "peak GPU MB", 1e-6)
+      .number("gpu_util_mean_ratio", "mean GPU utilisation %", 100, 1);
+  if (std::ranges::all_of(groups, [](const Group* group) { return is_cpu(*group); })) {
+    table.number("cpu_rss_tree_peak_bytes", "peak CPU MB", 1e-6);
+  }
+  if (groups.size() > 1) table.rows(groups);
+  return table.done();
+}
+
+}  // namespace tessera::report

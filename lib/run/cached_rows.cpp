@@ -1,0 +1,123 @@
+#include "lib/run/cached_rows.h"
+
+#include <filesystem>
+
+#include "tessera/core/error.h"
+#include "tessera/core/file.h"
+#include "tessera/core/hash.h"
+#include "tessera/core/json.h"
+#include "tessera/core/log.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Raised when the same file, tokenizer and options give other rows than before.
+constexpr int kRowsVersion = 1;
+// Without --cache_dir, smaller files are tokenised every time: it takes less than a second.
+constexpr uintmax_t kWorthKeeping = 4 << 20;
+
+std::string cache_directory(const TrainOptions& options, const std::string& path) {
+  std::string directory = options.cache_dir;
+  std::error_code error;
+  if (directory.empty()) {
+    directory = fs::file_size(path, error) >= kWorthKeeping ? user_cache_directory() : "none";
+  }
+  return directory == "none" ? "" : directory;
+}
+
+std::string tokenizer_text(const Tokenizer& tokenizer) {
+  const auto id = [](std::optional<int32_t> token) { return token ? std::to_string(*token) : "-"; };
+  return concat(hash_file(tokenizer.origin()).hex(), " ", id(tokenizer.bos_id()), " ",
+                id(tokenizer.eos_id()), " ", id(tokenizer.pad_id()), " ", id(tokenizer.unk_id()));
+}
+
+// Everything that the rows and the messages about them depend on.
+Hash128 key_of(const Prepared& run, const std::string& path) {
+  JsonWriter key;
+  key.begin_object()
+      .field("version", kRowsVersion)
+      .field("file", fs::absolute(path).string())
+      .field("content", hash_file(path).hex())
+      .field("tokenizer", run.tokenizer ? tokenizer_text(*run.tokenizer) : "")
+      .field("ids", path == run.options.train_ids || path == run.options.validation_ids)
+      .field("program", static_cast<int>(run.program))
+      .field("vocabulary", run.config().vocabulary)
+      .field("labels", run.config().labels)
+      .field("options", data_recipe(run.options))
+      .end_object();
+  return xxh3_128(key.text().data(), key.text().size());
+}
+
+std::vector<std::string> strings(const Json& list) {
+  std::vector<std::string> texts;
+  for (const Json& text : list.items()) texts.push_back(text.as_string());
+  return texts;
+}
+
+// The members of a record that making the rows fills in.
+template <typename Record, typename Visit>
+void each_count(Record& record, const Visit& visit) {
+  visit("cut_contexts", record.cut_contexts);
+  visit("windows", record.windows);
+  visit("cut_rows", record.cut_rows);
+  visit("dropped_tokens", record.dropped_tokens);
+}
+
+}  // namespace
+
+std::string FileFacts::pack() const {
+  JsonWriter out;
+  out.begin_object().field("notices", notices).field("labels", labels).field("sha256", sha256);
+  out.field("rows", record.rows).field("examples", record.examples);
+  out.field("skipped_rows", record.skipped_rows).key("issues").begin_array();
+  for (const auto& issue : record.issues) {
+    out.begin_object().field("reason", issue.reason).field("count", issue.count);
+    out.field("places", issue.places).end_object();
+  }
+  out.end_array().field("text_columns", record.text_columns);
+  out.field("label_columns", record.label_columns);
+  each_count(record, [&](const char* name, const std::optional<int64_t>& count) {
+    if (count) out.field(name, *count);
+  });
+  return out.end_object().text();
+}
+
+void FileFacts::unpack(const std::string& notes) {
+  const Json in = Json::parse(notes, {}, "the notes of a token cache");
+  notices = strings(in.at("notices"));
+  labels = strings(in.at("labels"));
+  sha256 = in.at("sha256").as_string();
+  record.rows = in.at("rows").as_int64();
+  record.examples = in.at("examples").as_int64();
+  record.skipped_rows = in.at("skipped_rows").as_int64();
+  for (const Json& issue : in.at("issues").items()) {
+    record.issues.push_back({issue.at("reason").as_string(), issue.at("count").as_int64(),
+                             strings(issue.at("places"))});
+  }
+  record.text_columns = strings(in.at("text_columns"));
+  record.label_columns = strings(in.at("label_columns"));
+  each_count(record, [&](const char* name, std::optional<int64_t>& count) {
+    if (in.contains(name)) count = in.at(name).as_int64();
+  });
+}
+
+TokenTable cached_rows(const Prepared& run, FileFacts& facts, const RowReader& read) {
+  const std::string& path = facts.record.file;
+  TokenCacheEntry entry{.directory = cache_directory(run.options, path),
+                        .name = fs::path(path).filename().string(),
+                        .task = run.task};
+  if (!entry.directory.empty()) entry.key = key_of(run, path);
+  const auto make = [&](const RowTaker& take) {
+    const int64_t classes = read(take);
+    facts.sha256 = sha256_file_hex(path);
+    return RowFacts{classes, facts.pack()};
+  };
+  const TokenisedRows result =
+      tokenised_rows(entry, make, [](const std::string& text) { log(LogLevel::kInfo, text); });
+  if (!result.made) facts.unpack(result.facts.notes);
+  return result.rows;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,45 @@
+#include "lib/run/export.h"
+
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "lib/run/model_files.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/comm/operation_scope.h"
+#include "tessera/core/hash.h"
+
+namespace tessera::programs {
+
+std::string write_final(const Prepared& prepared, Strategy& strategy, bool writes) {
+  const InPhase phase("export");
+  const at::ScalarType dtype = scalar_type_of(prepared.options.dtype);
+  std::unique_ptr<HuggingFaceWriter> writer;
+  if (writes && prepared.options.save_final) {
+    writer = std::make_unique<HuggingFaceWriter>(prepared.options.output_dir + "/final",
+                                                 HuggingFaceWriterOptions{.dtype = dtype});
+  }
+  Xxh3Stream hash;
+  const auto name_of = [&](const VisitedParameter& p) {
+    return prepared.model.stored_name(p.block, p.name);
+  };
+  strategy.visit_parameters([&](const VisitedParameter& p) {
+    if (!writes) return;
+    const at::Tensor host = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
+    hash.update(host.const_data_ptr(), host.nbytes());
+    if (writer) writer->add(name_of(p), host);
+  });
+  strategy.visit_buffers([&](const VisitedParameter& p) {
+    if (writer) writer->add_buffer(name_of(p), p.value);
+  });
+  if (writer) {
+    writer->add_text("config.json", prepared.language_model.to_json(prepared.head(), dtype));
+    const TrainOptions& o = prepared.options;
+    add_tokenizer_files(*writer, o.tokenizer.empty() ? o.model : o.tokenizer);
+    add_generation_files(*writer, o.model);
+    writer->commit();
+  }
+  return writes ? hash.digest128().hex() : "";
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,83 @@
+#include "lib/run/layout.h"
+
+#include <algorithm>
+
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+#include "tessera/models/block_times.h"
+#include "tessera/optim/adamw.h"
+
+namespace tessera::programs {
+
+ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
+  ParallelConfig config = parallel_config(o);
+  if (o.pipeline_balance == "time" || o.pipeline_balance == "measured") {
+    config.pipeline.block_costs = block_times(run.model, run.supervised_share);
+  }
+  return config;
+}
+
+LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
+  return {.parallel = parallel_config(run, o),
+          .mesh = mesh_extents(o, world_size),
+          .accumulation = o.gradient_accumulation_steps,
+          .model = run.model,
+          .moments = moments_of(make_adamw({}))};
+}
+
+BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {
+  const int64_t rows = o.per_device_train_batch_size;
+  constexpr int64_t kTokens = int64_t{1} << 30;
+  check(rows <= kTokens / length, ErrorCode::kInvalidArgument, "a micro-batch of ", rows,
+        " rows of ", length, " tokens is too large; 2^30 tokens are the most");
+  BatchShape shape{.rows = rows, .length = length};
+  if (run.task == Task::kClassification) {
+    shape.labels = rows;
+    shape.masked = !run.config().pad_token;
+  }
+  if (o.packing) {
+    shape.packed.assign(static_cast<size_t>(rows), length);
+    shape.sequence = length;
+  }
+  return shape;
+}
+
+BetweenSteps between_steps(const Prepared& run, const TrainOptions& o, int64_t evaluated) {
+  BetweenSteps between;
+  const bool has_file = !o.validation_file.empty() || !o.validation_ids.empty();
+  if (!has_file || o.eval_steps < 0) return between;
+  TrainOptions evaluation = o;
+  evaluation.per_device_train_batch_size = o.per_device_eval_batch_size;
+  between.evaluation = batch_shape(run, evaluation, evaluated);
+  if (!o.generation) return between;
+  // A prompt leaves room for its answer.
+  const int64_t rows = o.per_device_eval_batch_size, tokens = o.max_seq_length;
+  between.generation = {.rows = rows,
+                        .length = std::max<int64_t>(1, tokens - o.generation_max_new_tokens),
+                        .head_rows = rows,
+                        .capacity = tokens};
+  return between;
+}
+
+std::vector<MemoryPlan> plan_or_warn(const LayoutPlan& plan, const BatchShape& batch,
+                                     const Card& card, const BetweenSteps& between) {
+  try {
+    return memory_plan(plan, batch, card, between);
+  } catch (const std::exception& error) {
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
+    const std::string what = error.what();
+    if (log_rank() <= 0) {
+      const size_t end = std::min(what.find('\n'), what.find(". "));  // LibTorch's go on
+      log(LogLevel::kWarning, "memory is not planned: ", what.substr(0, end));
+    }
+    return {};
+  }
+}
+
+int64_t bytes_sent(const DeviceMesh& mesh, const Strategy& strategy) {
+  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
+         mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
+}
+
+}  // namespace tessera::programs

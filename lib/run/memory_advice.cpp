@@ -1,0 +1,216 @@
+#include "lib/run/memory_advice.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
+#include "lib/run/layout.h"
+#include "tessera/core/device.h"
+#include "tessera/core/error.h"
+#include "tessera/core/host_memory.h"
+#include "tessera/plan/memory_plan.h"
+
+namespace tessera::programs {
+namespace {
+
+// Tokens of the largest micro-batch, at least: rows that lie end to end are as long as they are.
+int64_t length_of(const TokenTable& rows, const TrainOptions& o, bool on_gpu) {
+  if (o.pad_to_max_length || o.packing || rows.size() == 0) return o.max_seq_length;
+  const bool laid_end_to_end = o.padding_free == "true" || (o.padding_free == "auto" && on_gpu);
+  if (!laid_end_to_end) return std::min(o.max_seq_length, rows.longest());
+  int64_t tokens = 0;
+  for (int64_t row = 0; row < rows.size(); ++row) {
+    tokens += std::min<int64_t>(o.max_seq_length, std::ssize(rows.row(row).input_ids));
+  }
+  return std::max<int64_t>(1, tokens / rows.size());
+}
+
+LayoutPlan plan_of(const Prepared& run, const TrainOptions& o, int64_t ranks, bool on_gpu) {
+  LayoutPlan plan = layout_plan(run, o, static_cast<int>(ranks));
+  plan.on_gpu = on_gpu;
+  return plan;
+}
+
+BatchShape least_shape(const Prepared& run, const TrainOptions& o, bool on_gpu) {
+  return batch_shape(run, o, length_of(run.train, o, on_gpu));
+}
+
+// Prompts' lengths are known when they are generated from.
+BetweenSteps least_between(const Prepared& run, const TrainOptions& o, bool on_gpu) {
+  BetweenSteps between = between_steps(run, o, length_of(run.validation, o, on_gpu));
+  between.generation.reset();
+  return between;
+}
+
+// Of the rank that needs most.
+const MemoryPlan& most_of(const std::vector<MemoryPlan>& stages) {
+  return *std::ranges::max_element(stages, {}, &MemoryPlan::tensors);
+}
+
+// Nothing where there is no plan.
+std::optional<MemoryPlan> need_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
+                                  bool on_gpu) {
+  try {
+    return most_of(memory_plan(plan_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
+                               least_between(run, o, on_gpu)));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int64_t ranks,
+                                 bool on_gpu) {
+  return plan_or_warn(plan_of(run, o, ranks, on_gpu), least_shape(run, o, on_gpu), Card{},
+                      least_between(run, o, on_gpu));
+}
+
+TrainOptions with_rows_of_at_most(int64_t most, TrainOptions o) {
+  for (int64_t* rows : {&o.per_device_train_batch_size, &o.per_device_eval_batch_size}) {
+    *rows = std::min(*rows, most);
+  }
+  return o;
+}
+
+std::string describe(const MemoryPlan& need) {
+  const LayoutCost& state = need.state;
+  std::string text =
+      concat("One rank needs about ", mebibytes(need.tensors()), ": parameters ",
+             mebibytes(state.parameter_bytes), ", gradients ", mebibytes(state.gradient_bytes),
+             ", optimizer ", mebibytes(state.optimizer_bytes), ", activations about ",
+             mebibytes(need.running() + need.workspace));
+  if (state.buffer_bytes > 0) text += ", buffers " + mebibytes(state.buffer_bytes);
+  if (state.host_bytes > 0) text += "; on the host " + mebibytes(state.host_bytes);
+  return text;
+}
+
+}  // namespace
+
+std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
+  const std::vector<MemoryPlan> stages = plans_of(run, run.options, ranks, on_gpu);
+  return stages.empty() ? "memory is not planned" : describe(most_of(stages));
+}
+
+AvailableMemory available_memory(at::Device device) {
+  return {.host = available_host_memory(),
+          .device = device.is_cpu() ? 0 : static_cast<int64_t>(device_memory(device).first)};
+}
+
+bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
+                  const AvailableMemory& available) {
+  const bool on_gpu = !device.is_cpu();
+  // What is missing, or "".
+  const auto missing = [&](const std::vector<MemoryPlan>& stages) -> std::string {
+    double wanted = 0, on_host = 0;  // of the rank that needs most; of this host's ranks
+    for (const MemoryPlan& stage : stages) {
+      wanted = std::max(wanted, stage.tensors());
+      on_host += (stage.state.host_bytes + (on_gpu ? 0 : stage.tensors())) *
+                 static_cast<double>(ranks_on_host) / static_cast<double>(stages.size());
+    }
+    const auto host = static_cast<double>(available.host),
+               card = static_cast<double>(available.device);
+    if (on_host > host) {
+      return concat(ranks_on_host, " rank(s) on this host need ", mebibytes(on_host), ", ",
+                    mebibytes(host), " are available");
+    }
+    if (!on_gpu || wanted <= card) return "";
+    return concat("a rank's tensors on ", device_name(device), " need ", mebibytes(wanted), ", ",
+                  mebibytes(card), " are available");
+  };
+  const TrainOptions& o = run.options;
+  // A plan takes time in proportion to packed rows, so what cannot fit is found with fewer of them.
+  const int64_t most = std::max(o.per_device_train_batch_size, o.per_device_eval_batch_size);
+  for (int64_t rows = 4096; o.packing && rows < most; rows *= 8) {
+    const std::string text = missing(plans_of(run, with_rows_of_at_most(rows, o), ranks, on_gpu));
+    check(text.empty(), ErrorCode::kResourceExhausted, "with micro-batches of only ", rows,
+          " rows ", text, ". --per_device_train_batch_size is ", o.per_device_train_batch_size,
+          ", --per_device_eval_batch_size ", o.per_device_eval_batch_size,
+          ": choose less (tessera-plan --fit finds what fits)");
+  }
+  const std::vector<MemoryPlan> stages = plans_of(run, o, ranks, on_gpu);
+  const std::string text = missing(stages);
+  if (!text.empty()) {
+    fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, text, on_gpu));
+  }
+  return !stages.empty();
+}
+
+std::string mebibytes(double bytes) {
+  char text[64];
+  std::snprintf(text, sizeof(text), bytes < 100 * 1048576 ? "%.1f MiB" : "%.0f MiB",
+                bytes / 1048576);
+  return text;
+}
+
+std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason,
+                          bool on_gpu) {
+  const TrainOptions& o = run.options;
+  const std::string problem = reason.substr(0, reason.find('\n'));
+  const auto now = need_of(run, o, ranks, on_gpu);
+  if (!now) {
+    return problem +
+           ". Memory is not planned; what usually helps: --gradient_checkpointing, a smaller "
+           "--per_device_train_batch_size, --strategy zero3 on more ranks";
+  }
+  struct Option {
+    std::string flags;
+    double saved;
+  };
+  std::vector<Option> options;
+  auto add = [&](const std::string& flags, const TrainOptions& changed, int64_t changed_ranks) {
+    if (const auto need = need_of(run, changed, changed_ranks, on_gpu)) {
+      options.push_back({flags, now->tensors() - need->tensors()});
+    }
+  };
+  TrainOptions sharded = o;
+  sharded.strategy = "zero3";
+  const int64_t more = ranks == 1 ? 4 : o.strategy == "zero3" ? 2 * ranks : ranks;
+  add(concat("--strategy zero3", more == ranks ? "" : concat(" on ", more, " ranks")), sharded,
+      more);
+  if (o.dtype == "fp32") {
+    TrainOptions changed = o;
+    changed.dtype = "bf16";
+    add("--dtype bf16", changed, ranks);
+  }
+  if (o.per_device_train_batch_size > 1) {
+    TrainOptions changed = o;
+    changed.per_device_train_batch_size = (o.per_device_train_batch_size + 1) / 2;
+    add(concat("--per_device_train_batch_size ", changed.per_device_train_batch_size,
+               " --gradient_accumulation_steps ", o.gradient_accumulation_steps * 2),
+        changed, ranks);
+  }
+  TrainOptions shorter = o;
+  shorter.max_seq_length = std::max<int64_t>(1, length_of(run.train, o, /*on_gpu=*/false) / 2);
+  add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
+  if (!o.gradient_checkpointing) {
+    TrainOptions changed = o;
+    changed.gradient_checkpointing = true;
+    add("--gradient_checkpointing", changed, ranks);
+  }
+  if (run.config().heads % (2 * o.tensor_parallel) == 0) {
+    TrainOptions changed = o;
+    changed.tensor_parallel *= 2;
+    add(concat("--tensor_parallel ", changed.tensor_parallel, " on ", 2 * ranks, " ranks"), changed,
+        2 * ranks);
+  }
+  if (o.offload == "none" && o.strategy != "ddp" && on_gpu) {
+    TrainOptions changed = o;
+    changed.offload = "optimizer";
+    add("--offload optimizer", changed, ranks);
+  }
+  std::stable_sort(options.begin(), options.end(),
+                   [](const Option& a, const Option& b) { return a.saved > b.saved; });
+  if (o.keep_activations) {  // what costs least comes first
+    TrainOptions changed = o;
+    changed.keep_activations = false;
+    const auto need = need_of(run, changed, ranks, on_gpu);
+    const double saved = need ? now->tensors() - need->tensors() : 0;
+    if (saved > 0) options.insert(options.begin(), {"--keep_activations false", saved});
+  }
+  std::string text = concat(problem, ". ", describe(*now), ". What would help:");
+  for (size_t i = 0; i < std::min<size_t>(3, options.size()); ++i) {
+    text += concat(i == 0 ? " " : "; ", options[i].flags, " saves ", mebibytes(options[i].saved));
+  }
+  return text;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,135 @@
+#include "lib/run/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lib/interop/hub_cache.h"
+#include "lib/run/prepare_data.h"
+#include "tessera/core/error.h"
+#include "tessera/data/supervised_share.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+void prepare_tokenizer(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.tokenizer_directory = o.tokenizer.empty() ? o.model : o.tokenizer;
+  if (run.tokenizer_directory.empty()) return;
+  check(fs::exists(run.tokenizer_directory), ErrorCode::kDataLoss,
+        o.tokenizer.empty() ? "--model " : "--tokenizer ", run.tokenizer_directory,
+        ": no such directory", how_to_fetch(run.tokenizer_directory));
+  const bool needed = !o.train_file.empty() || !o.validation_file.empty() || !o.tokenizer.empty();
+  const fs::path directory = run.tokenizer_directory;
+  if (!needed && !fs::exists(directory / "tokenizer.json")) {
+    run.tokenizer_directory.clear();
+    return;
+  }
+  run.tokenizer = Tokenizer::load(run.tokenizer_directory);
+}
+
+void prepare_config(Prepared& run) {
+  read_model_config(run);
+  if (!run.options.model.empty()) {
+    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model);
+  }
+  for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
+  if (run.tokenizer) {
+    check(run.tokenizer->size() <= run.config().vocabulary, ErrorCode::kInvalidArgument,
+          "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
+          " tokens, the model's vocabulary only ", run.config().vocabulary,
+          "; they do not belong together");
+  }
+}
+
+}  // namespace
+
+void take_from_hub_cache(Prepared& run) {
+  for (const auto& [flag, name] :
+       {std::pair{"--model ", &run.options.model}, {"--tokenizer ", &run.options.tokenizer}}) {
+    const std::string path = find_in_hub_cache(*name);
+    if (path == *name) continue;
+    run.notices.push_back(concat(flag, *name, " is ", path));
+    *name = path;
+  }
+}
+
+void read_model_config(Prepared& run) {
+  const TrainOptions& o = run.options;
+  if (!o.model.empty()) {
+    check(fs::is_directory(o.model), ErrorCode::kDataLoss, "--model ", o.model,
+          ": no such directory; expected one with config.json and model.safetensors",
+          how_to_fetch(o.model));
+    run.language_model = LanguageModel::from_directory(o.model);
+  } else if (o.model_config.ends_with(".json")) {
+    run.language_model = LanguageModel::from_file(o.model_config);
+  } else {
+    run.language_model = LanguageModel::preset(o.model_config);
+    LanguageModelConfig& config = run.language_model.config();
+    if (run.tokenizer && config.trial) {
+      config.vocabulary = run.tokenizer->size();
+      config.bos_token = run.tokenizer->bos_id();
+      config.eos_token = run.tokenizer->eos_id();
+      config.pad_token = run.tokenizer->pad_id();
+      run.notices.push_back(concat(
+          o.model_config, " takes the tokenizer's vocabulary: ", config.vocabulary, " tokens"));
+    }
+  }
+  run.language_model.validate();
+}
+
+DataLoaderOptions Prepared::loader_options(const Communicator& data, bool training) const {
+  const TrainOptions& o = options;
+  const bool on_gpu = data.device().is_cuda();
+  const bool padded = o.packing || o.pad_to_max_length || o.label_padding == "include";
+  const std::optional<int64_t> tokenizer_pad = tokenizer ? tokenizer->pad_id() : std::nullopt;
+  return {
+      .micro_batch_size = training ? o.per_device_train_batch_size : o.per_device_eval_batch_size,
+      .accumulation_steps = training ? o.gradient_accumulation_steps : 1,
+      .data_rank = data.rank(),
+      .data_size = data.size(),
+      .shuffle = training && o.shuffle,
+      .seed = o.seed,
+      .padding_side = o.padding_side == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
+      .pad_id = config().pad_token.value_or(tokenizer_pad.value_or(0)),
+      .pad_to = o.pad_to_max_length || o.packing ? o.max_seq_length : 0,
+      .pad_to_multiple_of = o.pad_to_multiple_of,
+      .group_by_length = o.group_by_length,
+      .packing = o.packing,
+      .padding_free = o.padding_free == "auto" ? on_gpu && !padded : o.padding_free == "true",
+      .pad_token = config().pad_token,
+      .supervise_padding = o.label_padding == "include",
+      .always_attention_mask = task == Task::kClassification && !config().pad_token,
+      .pinned = on_gpu};
+}
+
+Prepared prepare(const TrainOptions& options, Program program) {
+  Prepared run;
+  run.options = options;
+  run.program = program;
+  run.task = task_of(program);
+  run.train_path = options.random_rows > 0      ? "random rows"
+                   : !options.train_ids.empty() ? options.train_ids
+                                                : options.train_file;
+  take_from_hub_cache(run);
+  prepare_tokenizer(run);
+  prepare_config(run);
+  prepare_data(run);
+  if (options.generation) run.questions = read_questions(options, *run.tokenizer);
+  const int64_t positions = run.config().max_positions;
+  int64_t wanted =
+      std::min(options.max_seq_length, std::max(run.train.longest(), run.validation.longest()));
+  if (!options.packing) {  // the positions of packed rows are their own
+    if (options.pad_to_max_length) wanted = options.max_seq_length;
+    const int64_t multiple = options.pad_to_multiple_of;
+    wanted = (wanted + multiple - 1) / multiple * multiple;
+  }
+  check(positions == 0 || wanted <= positions, ErrorCode::kInvalidArgument, "--max_seq_length ",
+        options.max_seq_length, ": model ", run.config().name, " has ", positions, " positions");
+  run.model = run.language_model.make(run.head(), run.train.num_labels());
+  if (options.label_padding != "include") run.supervised_share = supervised_share(run.train);
+  return run;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,63 @@
+#pragma once
+// What a run needs and can be known without other ranks: read and checked once a process, before
+// anything is connected or written.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/run/answers.h"
+#include "lib/settings/train_flags.h"
+#include "tessera/checkpoint/directory_lock.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/data/data_loader.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/metrics/event.h"
+#include "tessera/models/language_model.h"
+
+namespace tessera::programs {
+
+struct Prepared {
+  TrainOptions options;
+  Program program = Program::kSquad;
+  Task task = Task::kCausal;
+  LanguageModel language_model;
+  ModelSpec model;
+  std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
+  std::optional<Tokenizer> tokenizer;
+  std::string tokenizer_directory;
+  TokenTable train, validation;          // validation may be empty
+  std::optional<QuestionSet> questions;  // with --generation
+  std::string train_path, dataset_sha256;
+  double supervised_share = 1;  // of the training rows' tokens
+  std::vector<metrics::DataRecord> data_files;
+  std::unique_ptr<DirectoryLock> output_lock;  // null: not the process that writes
+  std::vector<std::string> notices;            // what the user should know, one line each
+
+  const LanguageModelConfig& config() const { return language_model.config(); }
+  ModelHead head() const {
+    return task == Task::kCausal ? ModelHead::kCausal : ModelHead::kClassification;
+  }
+  int64_t parameter_count() const {
+    return language_model.parameter_count(head(), train.num_labels());
+  }
+  // Elements of every parameter, block by block; tied ones once.
+  std::vector<std::vector<int64_t>> parameter_sizes() const {
+    return language_model.parameter_sizes(head(), train.num_labels());
+  }
+  DataLoaderOptions loader_options(const Communicator& data, bool training) const;
+};
+
+// Model and tokenizer by their names on the Hub become the directories of its local cache, with a
+// notice.
+void take_from_hub_cache(Prepared& run);
+
+// The model's configuration alone, which --model or --model_config names. Errors as of prepare().
+void read_model_config(Prepared& run);
+
+// Reads model configuration, weights' headers, tokenizer and data. Throws Error(kInvalidArgument)
+// or Error(kDataLoss) with flag or file, place and remedy.
+Prepared prepare(const TrainOptions& options, Program program);
+
+}  // namespace tessera::programs

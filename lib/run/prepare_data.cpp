@@ -1,0 +1,307 @@
+#include "lib/run/prepare_data.h"
+
+#include "lib/run/cached_rows.h"
+#include "lib/run/progress_bar.h"
+#include "tessera/core/error.h"
+#include "tessera/core/hash.h"
+#include "tessera/data/classification.h"
+#include "tessera/data/random_rows.h"
+#include "tessera/data/squad.h"
+#include "tessera/data/text_blocks.h"
+#include "tessera/data/token_rows.h"
+
+namespace tessera::programs {
+namespace {
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string joined;
+  for (const std::string& part : parts) joined += (joined.empty() ? "" : ", ") + part;
+  return joined;
+}
+
+int64_t give(const Dataset& dataset, const RowTaker& take) {
+  for (const Example& row : dataset.examples) take(row);
+  return dataset.num_labels;
+}
+
+// One file while it is read, or found in the cache.
+class DataFile {
+ public:
+  DataFile(Prepared& run, const std::string& path, const char* role)
+      : run_(run), issues_(run.options.strict_data), bar_("reading " + path) {
+    facts_.record.file = path;
+    facts_.record.role = role;
+  }
+
+  const TrainOptions& options() const { return run_.options; }
+  const std::string& path() const { return facts_.record.file; }
+  RowIssues* issues() { return &issues_; }
+  Progress progress() {
+    return [this](double share) { bar_(share); };
+  }
+  metrics::DataRecord& record() { return facts_.record; }
+  std::vector<std::string>& labels() { return facts_.labels; }  // classification
+  template <typename... Parts>
+  void notice(const Parts&... parts) {
+    facts_.notices.push_back(concat(path(), ": ", parts...));
+  }
+
+  // `read` gives every row to the taker and returns the number of classes; it is called only where
+  // the cache does not have the file's rows.
+  TokenTable rows(const RowReader& read) {
+    TokenTable rows = cached_rows(run_, facts_, [&](const RowTaker& take) {
+      int64_t count = 0;
+      const int64_t classes = read([&](const Example& row) {
+        ++count;
+        take(row);
+      });
+      finish(count);
+      return classes;
+    });
+    run_.notices.insert(run_.notices.end(), facts_.notices.begin(), facts_.notices.end());
+    if (facts_.record.role == "train") run_.dataset_sha256 = facts_.sha256;
+    run_.data_files.push_back(facts_.record);
+    return rows;
+  }
+
+ private:
+  void finish(int64_t examples) {
+    metrics::DataRecord& record = facts_.record;
+    issues_.check_share(path());
+    check(examples > 0, ErrorCode::kDataLoss, path(), ": no row to ",
+          record.role == "train" ? "train on" : "evaluate");
+    if (issues_.skipped() > 0) notice(issues_.text(), " (--strict_data stops at the first)");
+    record.rows = issues_.rows();
+    record.examples = examples;
+    record.skipped_rows = issues_.skipped();
+    for (const RowIssues::Kind& kind : issues_.kinds()) {
+      record.issues.push_back({kind.reason, kind.count, kind.places});
+    }
+  }
+
+  Prepared& run_;
+  RowIssues issues_;
+  ProgressBar bar_;
+  FileFacts facts_;
+};
+
+Dataset read_squad_file(const Prepared& run, DataFile& file) {
+  const TrainOptions& o = run.options;
+  const auto questions = read_squad(file.path(), file.issues());
+  SquadExamples squad = squad_examples(questions, *run.tokenizer,
+                                       {.max_seq_length = o.max_seq_length,
+                                        .doc_stride = o.doc_stride,
+                                        .supervise_all = o.supervise == "all",
+                                        .keep_unanswerable = o.squad_v2,
+                                        .progress = file.progress()},
+                                       file.issues());
+  if (squad.skipped_unanswerable > 0) {
+    file.notice(squad.skipped_unanswerable,
+                " questions without an answer skipped (--squad_v2 keeps them)");
+  }
+  if (squad.cut_contexts > 0) {
+    file.notice(squad.cut_contexts, " contexts do not fit ", o.max_seq_length, " tokens: cut into ",
+                squad.windows, " windows that hold the answer (", squad.windows_left_out,
+                " without it left out)");
+  }
+  file.record().cut_contexts = squad.cut_contexts;
+  file.record().windows = squad.windows;
+  return std::move(squad.dataset);
+}
+
+TokenTable read_squad_file(Prepared& run, const std::string& path, const char* role) {
+  DataFile file(run, path, role);
+  return file.rows([&](const RowTaker& take) { return give(read_squad_file(run, file), take); });
+}
+
+Dataset read_ids(const Prepared& run, DataFile& file, int64_t num_labels) {
+  TokenRows rows = read_token_rows(file.path(),
+                                   {.task = run.task,
+                                    .vocab_size = run.config().vocabulary,
+                                    .num_labels = num_labels,
+                                    .max_seq_length = run.options.max_seq_length,
+                                    .progress = file.progress()},
+                                   file.issues());
+  if (rows.cut > 0) {
+    file.notice(rows.cut, " rows cut to --max_seq_length ", run.options.max_seq_length);
+  }
+  if (!rows.ignored_keys.empty()) file.notice("keys without effect: ", join(rows.ignored_keys));
+  file.record().cut_rows = rows.cut;
+  rows.dataset.num_labels = num_labels;
+  return std::move(rows.dataset);
+}
+
+TokenTable read_ids(Prepared& run, const std::string& path, const char* role, int64_t num_labels) {
+  DataFile file(run, path, role);
+  return file.rows(
+      [&](const RowTaker& take) { return give(read_ids(run, file, num_labels), take); });
+}
+
+TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
+  const TrainOptions& o = run.options;
+  const RandomRowsOptions options{
+      .task = run.task,
+      .rows = o.random_rows,
+      .vocab_size = run.config().vocabulary,
+      .longest = o.max_seq_length,
+      .mean_length = o.random_row_length,
+      .answers_only = run.program == Program::kSquad && o.supervise == "answer",
+      .num_labels = num_labels};
+  run.dataset_sha256 =
+      sha256_hex(concat("random rows: ", options.rows, " of ", options.longest, ", mean ",
+                        options.mean_length, ", ids ", options.vocab_size, ", answers only ",
+                        options.answers_only, ", labels ", options.num_labels));
+  run.data_files.push_back(
+      {.file = run.train_path, .role = "train", .rows = options.rows, .examples = options.rows});
+  run.notices.push_back("rows of random ids: for speed and memory; their loss says nothing");
+  return random_rows(options);
+}
+
+// Of --train_ids or --random_rows.
+TokenTable tokenised_rows_of(Prepared& run, int64_t num_labels) {
+  if (run.options.random_rows > 0) return make_random_rows(run, num_labels);
+  return read_ids(run, run.options.train_ids, "train", num_labels);
+}
+
+TokenTable read_text_file(Prepared& run, const std::string& path, const char* role) {
+  const TrainOptions& o = run.options;
+  DataFile file(run, path, role);
+  const std::string column = o.text_column.empty() ? "text" : o.text_column;
+  return file.rows([&](const RowTaker& take) {
+    const TextCounts counts = for_each_text_block(
+        path, *run.tokenizer, {o.max_seq_length, column, file.progress()}, file.issues(), take);
+    file.notice(counts.documents, " documents in ", counts.blocks, " blocks of ", o.max_seq_length,
+                " tokens; ", counts.dropped_tokens, " tokens after them dropped");
+    file.record().dropped_tokens = counts.dropped_tokens;
+    if (path.ends_with(".jsonl")) file.record().text_columns = {column};
+    return int64_t{0};
+  });
+}
+
+// read: how a file of the program's own kind becomes rows.
+void prepare_files(Prepared& run, TokenTable (*read)(Prepared&, const std::string&, const char*)) {
+  const TrainOptions& o = run.options;
+  run.train = o.train_file.empty() ? tokenised_rows_of(run, 0) : read(run, o.train_file, "train");
+  if (!o.validation_file.empty()) run.validation = read(run, o.validation_file, "validation");
+}
+
+void prepare_squad(Prepared& run) {
+  const TrainOptions& o = run.options;
+  prepare_files(run, read_squad_file);
+  if (!o.train_file.empty()) {
+    run.notices.push_back(o.supervise == "all"
+                              ? concat("supervised: all tokens, padding ",
+                                       o.label_padding == "include" ? "included" : "ignored")
+                              : "supervised: the answer and the end token");
+  }
+}
+
+LabelledTexts read_texts(DataFile& file) {
+  const TrainOptions& o = file.options();
+  LabelledTexts texts = read_labelled_texts(
+      file.path(), {.text = o.text_column, .label = o.label_column}, file.issues());
+  file.notice("text from ", join(texts.text_columns), "; label from ", texts.label_column);
+  file.record().text_columns = texts.text_columns;
+  file.record().label_columns = {texts.label_column};
+  return texts;
+}
+
+// Whether the classes are the model's: files may also call those by their numbers.
+bool model_has_labels(const Prepared& run) { return !run.config().labels.empty() && run.weights; }
+
+// transformers' names for classes that have none, behind those that are known.
+void name_labels(std::vector<std::string>& names, int64_t count) {
+  while (static_cast<int64_t>(names.size()) < count)
+    names.push_back(concat("LABEL_", names.size()));
+}
+
+LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
+  const int64_t wanted = run.options.num_labels;
+  if (model_has_labels(run)) return LabelMap::from_names(run.config().labels);
+  LabelMap found = LabelMap::from(texts);
+  check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
+        found.size(), " different labels, --num_labels says ", wanted);
+  if (found.size() >= wanted) return found;
+  std::vector<std::string> names = found.names();
+  name_labels(names, wanted);
+  return LabelMap::from_names(names);
+}
+
+void prepare_labelled_texts(Prepared& run) {
+  const TrainOptions& o = run.options;
+  const bool numbers = model_has_labels(run);
+  DataFile file(run, o.train_file, "train");
+  run.train = file.rows([&](const RowTaker& take) {
+    const LabelledTexts texts = read_texts(file);
+    const LabelMap labels = label_map(run, texts);
+    file.labels() = labels.names();
+    return give(classification_examples(texts, labels, *run.tokenizer, o.max_seq_length,
+                                        file.issues(), file.progress()),
+                take);
+  });
+  run.language_model.config().labels = file.labels();
+  if (o.validation_file.empty()) return;
+  DataFile validation(run, o.validation_file, "validation");
+  run.validation = validation.rows([&](const RowTaker& take) {
+    const LabelMap labels = LabelMap::from_names(file.labels(), numbers);
+    return give(
+        classification_examples(read_texts(validation), labels, *run.tokenizer, o.max_seq_length,
+                                validation.issues(), validation.progress()),
+        take);
+  });
+}
+
+void prepare_classification(Prepared& run) {
+  const TrainOptions& o = run.options;
+  if (!o.train_file.empty()) {
+    prepare_labelled_texts(run);
+  } else {
+    const int64_t count =
+        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config().labels.size());
+    check(count > 0, ErrorCode::kInvalidArgument,
+          "--train_ids and --random_rows need --num_labels N for classification");
+    check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
+          "--train_ids and --random_rows go with --validation_ids, not with --validation_file");
+    run.train = tokenised_rows_of(run, count);
+    std::vector<std::string>& names = run.language_model.config().labels;
+    if (static_cast<int64_t>(names.size()) != count) {
+      names.clear();
+      name_labels(names, count);
+    }
+  }
+  check(run.train.num_labels() >= 2, ErrorCode::kDataLoss, run.train_path,
+        ": only one class; classification needs two at least");
+}
+
+TokenTable sliced(const TokenTable& rows, const std::string& slice) {
+  const auto [begin, end] = Slice::parse(slice).within(rows.size());
+  return rows.slice(begin, end);
+}
+
+}  // namespace
+
+void prepare_data(Prepared& run) {
+  const TrainOptions& o = run.options;
+  switch (run.program) {
+    case Program::kSquad:
+      prepare_squad(run);
+      break;
+    case Program::kText:
+      prepare_files(run, read_text_file);
+      break;
+    case Program::kClassification:
+      prepare_classification(run);
+      break;
+  }
+  if (!o.validation_ids.empty()) {
+    run.validation = read_ids(run, o.validation_ids, "validation", run.train.num_labels());
+  }
+  if (!o.train_slice.empty()) run.train = sliced(run.train, o.train_slice);
+  if (!o.validation_slice.empty()) {
+    check(run.validation.size() > 0, ErrorCode::kInvalidArgument,
+          "--validation_slice needs --validation_file or --validation_ids");
+    run.validation = sliced(run.validation, o.validation_slice);
+  }
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,148 @@
+#include "lib/run/program.h"
+
+#include <ATen/Context.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+#include "lib/interop/deepspeed.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/settings/flags.h"
+#include "lib/interop/foreign_config.h"
+#include "lib/settings/idle_flags.h"
+#include "lib/run/layout.h"
+#include "lib/run/memory_advice.h"
+#include "lib/settings/train_flags.h"
+#include "lib/run/output.h"
+#include "lib/run/prepare.h"
+#include "lib/run/rehearsal.h"
+#include "lib/run/run_checkpoints.h"
+#include "lib/run/training_run.h"
+#include "tessera/comm/launch.h"
+#include "tessera/comm/operation_scope.h"
+#include "tessera/core/error.h"
+#include "tessera/core/failure.h"
+#include "tessera/core/log.h"
+#include "tessera/train/stop_signal.h"
+
+namespace tessera::programs {
+
+bool speaks_first() {
+  try {
+    return detect_launch().rank == 0;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+void set_numerics(const TrainOptions& options) {
+  at::Context& context = at::globalContext();
+  context.setAllowTF32CuBLAS(options.tf32);
+  context.setAllowTF32CuDNN(options.tf32);
+  if (options.deterministic) {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  }
+}
+
+void check_ranks(const TrainOptions& options) {
+  if (options.ranks == 1) return;
+  const LaunchInfo launch = detect_launch();
+  check(launch.world_size == 1, ErrorCode::kInvalidArgument, "--ranks ", options.ranks,
+        " makes in-process ranks, but ", launch.launcher, " has started ", launch.world_size,
+        " processes; use one of the two");
+  check(options.backend == "auto" || options.backend == "local", ErrorCode::kInvalidArgument,
+        "--ranks ", options.ranks, " needs --backend local; for ", options.backend,
+        " start the program with mpirun -n ", options.ranks);
+}
+
+namespace {
+
+// Without checkpoints a lone process notes Ctrl-C, to write its metrics to their end; several would
+// need a message a step to agree.
+void note_signals(const TrainOptions& options, const LaunchInfo& launch,
+                  std::optional<StopSignals>& signals) {
+  if (!options.save_on_signal) return;
+  if (options.save_strategy != "no") {
+    signals.emplace();
+  } else if (launch.launcher == "threads" || launch.world_size == 1) {
+    signals.emplace(std::vector<int>{SIGINT});
+  }
+}
+
+}  // namespace
+
+int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
+                 char** argv) {
+  exit_when_out_of_memory();
+  FlagSet flags(name, summary);
+  TrainOptions options;
+  Prepared prepared;
+  std::unique_ptr<DirectoryLock> lock;
+  std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
+  try {
+    add_train_flags(flags, options, program, find_foreign);
+    flags.parse({argv + 1, argv + argc});
+    const int64_t world = options.ranks > 1 ? options.ranks : detect_launch().world_size;
+    if (world > 1 && !flags.given("strategy")) options.strategy = "ddp";
+    if (!options.deepspeed.empty()) {
+      refuse_foreign_config(options.deepspeed);
+      apply_deepspeed(DeepSpeedFile::read(options.deepspeed), world, options, flags);
+    }
+    for (const IdleFlag& idle : reset_idle_flags(flags, options, world)) {
+      flags.add_notice(idle.text);
+    }
+    if (flags.help_requested() || flags.print_config_requested()) {
+      const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
+      if (speaks_first()) {
+        std::fputs(text.c_str(), stdout);
+        for (const std::string& notice : flags.notices()) log(LogLevel::kInfo, notice);
+      }
+      return 0;
+    }
+    validate_options(options, program);
+    check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
+          "--packing needs --max_seq_length N, the length of its sequences");
+    check_ranks(options);
+    check_axes(options, world);
+    const bool locks = speaks_first() && !options.dry_run;
+    if (options.rehearse) {
+      if (locks) lock = std::make_unique<DirectoryLock>(options.output_dir);
+    } else {
+      check_resume(options);
+      check_output_directory(options);
+      if (locks) lock = lock_output_directory(options);
+      set_numerics(options);
+      prepared = prepare(options, program);
+      prepared.output_lock = std::move(lock);
+    }
+  } catch (...) {
+    problem = std::current_exception();
+    options.ranks = 1;
+    options.backend = "auto";
+  }
+  if (options.rehearse && !problem) return rehearse(flags, options);
+  const std::vector<std::string> arguments(argv, argv + argc);
+  std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
+  std::once_flag connected;            // before, there is nothing to save: signals end the process
+  std::atomic<int> ended{0};
+  const int status =
+      run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
+               .transport = options.backend},
+              [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
+                if (problem) std::rethrow_exception(problem);
+                if (!options.dry_run) note_output_folder(options.output_dir);
+                std::call_once(connected, [&] { note_signals(options, launch, signals); });
+                ended = TrainingRun(prepared, flags, arguments, world, launch, control,
+                                    signals ? &*signals : nullptr)
+                            .execute();
+              });
+  return status != 0 ? status : ended.load();
+}
+
+}  // namespace tessera::programs

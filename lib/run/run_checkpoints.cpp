@@ -1,0 +1,115 @@
+#include "lib/run/run_checkpoints.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As rank 0 sees it, so that all ranks go the same way. Else it may be the directory of a run.
+bool is_checkpoint(const std::string& path, Communicator& world) {
+  const at::Tensor found = at::full({1}, fs::exists(path + "/manifest.json") ? 1 : 0,
+                                    at::TensorOptions(at::kLong).device(world.device()));
+  world.broadcast(found, 0).wait();
+  return found.item<int64_t>() != 0;
+}
+
+bool was_damaged(const std::string& skipped) { return !skipped.ends_with("was not finished"); }
+
+LoadReport fill(const Checkpoint& checkpoint, Communicator& world, Strategy& strategy) {
+  LoadReport report = load_checkpoint(world, checkpoint, strategy.state());
+  strategy.state_restored();
+  return report;
+}
+
+Resumed load(const std::string& path, Communicator& world, Strategy& strategy) {
+  const Checkpoint checkpoint = open_checkpoint(world, path);
+  Resumed resumed{path, RunState::from_json(checkpoint.run(), path)};
+  const LoadReport report = fill(checkpoint, world, strategy);
+  if (world.rank() != 0) return resumed;
+  log(LogLevel::kInfo, "going on from ", path, ", step ", resumed.run.trainer.steps, ": ",
+      report.bytes_read >> 20, " MiB read by this rank in ", report.load_s, " s");
+  for (const std::string& name : report.unused) {
+    log(LogLevel::kInfo, path, ": ", name, " is not used by this run");
+  }
+  return resumed;
+}
+
+}  // namespace
+
+void check_resume(const TrainOptions& options) {
+  const std::string& from = options.resume_from_checkpoint;
+  check(from == "auto" || from == "none" || fs::is_directory(from), ErrorCode::kInvalidArgument,
+        "--resume_from_checkpoint ", from,
+        " is no directory; name a checkpoint or a run's --output_dir, or say auto or none");
+}
+
+bool continues_in_place(const TrainOptions& options) {
+  const std::string& from = options.resume_from_checkpoint;
+  if (from == "none") return false;
+  if (from == "auto") return true;
+  std::error_code error;
+  const fs::path here = fs::weakly_canonical(options.output_dir, error);
+  const fs::path there = fs::weakly_canonical(from, error);
+  return there == here || there.parent_path() == here;
+}
+
+std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
+                              Strategy& strategy) {
+  const std::string& from = options.resume_from_checkpoint;
+  if (from == "none") return std::nullopt;
+  if (from != "auto" && is_checkpoint(from, world)) return load(from, world, strategy);
+  const std::string directory = from == "auto" ? options.output_dir : from;
+  std::vector<std::string> skipped;
+  std::optional<int64_t> before;
+  for (;;) {
+    const FoundCheckpoint found = find_checkpoint(world, directory, before);
+    skipped.insert(skipped.end(), found.skipped.begin(), found.skipped.end());
+    if (found.path.empty()) break;
+    try {
+      Resumed resumed = load(found.path, world, strategy);
+      for (const std::string& reason : skipped) {
+        if (world.rank() == 0) log(LogLevel::kWarning, "skipped: ", reason);
+      }
+      return resumed;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDataLoss) throw;
+      skipped.emplace_back(error.what());
+      before = std::stoll(found.path.substr(found.path.rfind('-') + 1));
+    }
+  }
+  std::erase_if(skipped, [](const std::string& reason) { return !was_damaged(reason); });
+  check(skipped.empty(), ErrorCode::kDataLoss, "no checkpoint in ", directory,
+        " loads: ", skipped.empty() ? "" : skipped.front(),
+        "; remove them, or begin anew with --resume_from_checkpoint none");
+  check(from == "auto", ErrorCode::kInvalidArgument, "--resume_from_checkpoint ", from,
+        " holds no checkpoint");
+  return std::nullopt;
+}
+
+void load_best(const RunState::Best& best, Communicator& world, Strategy& strategy) {
+  const auto say = [&](LogLevel level, const auto&... text) {
+    if (world.rank() == 0) log(level, text...);
+  };
+  std::optional<Checkpoint> checkpoint;
+  try {
+    checkpoint = open_checkpoint(world, best.path);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) throw;
+    say(LogLevel::kWarning, "the model stays that of the last step: ", error.what());
+    return;
+  }
+  fill(*checkpoint, world, strategy);
+  say(LogLevel::kInfo, "the model is that of step ", best.step, ", whose metric ", best.metric,
+      " is the best: ", best.path);
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,98 @@
+#include "lib/run/run_state.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera::programs {
+namespace {
+
+std::vector<std::string> differences(const std::map<std::string, std::string>& then,
+                                     const DataIdentity& now) {
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : now) {
+    const auto known = then.find(name);
+    const std::string before = known == then.end() ? "" : known->second;
+    if (before != value) texts.push_back(concat(name, " ", before, " -> ", value));
+  }
+  return texts;
+}
+
+DataIdentity values_of(const std::string& settings, const std::string& origin) {
+  DataIdentity values;
+  for (const auto& [name, setting] : Json::parse(settings, {}, origin).members()) {
+    values.emplace_back("--" + name, setting.at("value").dump());
+  }
+  return values;
+}
+
+}  // namespace
+
+DataIdentity data_identity(const Prepared& prepared, int64_t global_batch_size) {
+  const TrainOptions& o = prepared.options;
+  const std::string grouped =
+      o.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
+  return {{"the training data (SHA-256)", prepared.dataset_sha256},
+          {"--train_slice", o.train_slice},
+          {"rows", std::to_string(prepared.train.size())},
+          {"how rows are made", data_recipe(o)},
+          {"--shuffle", (o.shuffle ? "true" : "false") + grouped},
+          {"--seed", std::to_string(o.seed)}};
+}
+
+std::string RunState::to_json() const {
+  JsonWriter json;
+  json.begin_object();
+  json.key("trainer").scalar(trainer.to_json());
+  json.key("data").begin_object().field("epoch", data.epoch).field("consumed", data.consumed);
+  json.key("of").begin_object();
+  for (const auto& [name, value] : of) json.field(name, value);
+  json.end_object().end_object();
+  if (best) {
+    json.key("best").begin_object().field("path", best->path).field("step", best->step);
+    json.field("metric", best->metric).end_object();
+  }
+  json.key("settings").scalar(settings);
+  json.key("model").begin_object().key("config").scalar(model).end_object();
+  return json.end_object().text();
+}
+
+RunState RunState::from_json(const std::string& text, const std::string& origin) {
+  const Json json = Json::parse(text, {}, origin);
+  const Json data = json.at("data");
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  RunState state{.trainer = TrainerState::from_json(json.at("trainer")),
+                 .data = {.epoch = data.at("epoch").as_int64(0, kMost),
+                          .consumed = data.at("consumed").as_int64(0, kMost)},
+                 .settings = json.at("settings").dump(),
+                 .model = json.at("model").at("config").dump()};
+  for (const auto& [name, value] : data.at("of").members()) {
+    state.of.emplace_back(name, value.as_string());
+  }
+  // null: an evaluation that is no number, which is never the best.
+  if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
+    state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),
+                  best->at("metric").as_double()};
+  }
+  return state;
+}
+
+bool is_better(const RunState::Best& now, const std::optional<RunState::Best>& best, bool less) {
+  if (!std::isfinite(now.metric)) return false;
+  if (!best || !std::isfinite(best->metric)) return true;
+  return less ? now.metric < best->metric : now.metric > best->metric;
+}
+
+std::vector<std::string> RunState::other_data(const DataIdentity& now) const {
+  return differences({of.begin(), of.end()}, now);
+}
+
+std::vector<std::string> RunState::other_settings(const std::string& now) const {
+  const DataIdentity then = values_of(settings, "the checkpoint's settings");
+  return differences({then.begin(), then.end()}, values_of(now, "the settings"));
+}
+
+}  // namespace tessera::programs

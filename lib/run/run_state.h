@@ -1,0 +1,46 @@
+#pragma once
+// What a checkpoint of a program's run remembers beside its tensors (Manifest::run).
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/settings/flags.h"
+#include "lib/run/prepare.h"
+#include "tessera/data/data_loader.h"
+#include "tessera/train/trainer_state.h"
+
+namespace tessera::programs {
+
+// Name and value of everything that the rows and their order follow from.
+using DataIdentity = std::vector<std::pair<std::string, std::string>>;
+DataIdentity data_identity(const Prepared& prepared, int64_t global_batch_size);
+
+struct RunState {
+  TrainerState trainer;
+  DataLoaderState data;
+  DataIdentity of;  // the data
+  struct Best {     // of the checkpoints of steps that were evaluated
+    std::string path;
+    int64_t step = 0;
+    double metric = 0;
+  };
+  std::optional<Best> best;
+  std::string settings;  // FlagSet::config_json()
+  std::string model;     // its config.json for transformers
+
+  std::string to_json() const;
+  // Throws Error(kDataLoss) for what to_json() does not write.
+  static RunState from_json(const std::string& text, const std::string& origin);
+
+  // "--train_slice 0:50 -> 50:100" for what is not the same now; empty: the data goes on.
+  std::vector<std::string> other_data(const DataIdentity& now) const;
+  // The same of the command line's values.
+  std::vector<std::string> other_settings(const std::string& now) const;
+};
+
+// Whether `now` is better than the best so far, a smaller metric where `less`. What is no number is
+// never better.
+bool is_better(const RunState::Best& now, const std::optional<RunState::Best>& best, bool less);
+
+}  // namespace tessera::programs

@@ -1,0 +1,384 @@
+#include "lib/settings/flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "tessera/core/error.h"
+#include "tessera/core/file.h"
+#include "tessera/core/json.h"
+
+namespace tessera::programs {
+namespace {
+
+template <typename... Parts>
+[[noreturn]] void usage_error(const Parts&... parts) {
+  fail(ErrorCode::kInvalidArgument, parts...);
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {  // Levenshtein, one row
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+template <typename Number>
+bool parse_number(const std::string& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string normalised(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::string joined(const std::vector<std::string>& items, const char* between = ", ") {
+  std::string text;
+  for (const std::string& item : items) text += concat(text.empty() ? "" : between, item);
+  return text;
+}
+
+std::string json_value(const FlagSet::Target& target) {
+  return std::visit([](auto* value) { return JsonWriter().value(*value).text(); }, target);
+}
+
+// How a value of this kind is called in messages.
+const char* kind_of(const FlagSet::Target& target) {
+  constexpr const char* kKinds[] = {"true or false", "an integer", "an integer from 0", "a number",
+                                    "text"};
+  return kKinds[target.index()];
+}
+
+}  // namespace
+
+std::optional<bool> parse_bool(const std::string& text) {
+  if (text == "true" || text == "True" || text == "TRUE" || text == "1") return true;
+  if (text == "false" || text == "False" || text == "FALSE" || text == "0") return false;
+  return std::nullopt;
+}
+
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t least = name.size() < 4 ? 2 : std::max<size_t>(3, name.size() / 3 + 1);
+  for (const std::string& candidate : candidates) {
+    if (const size_t distance = edit_distance(name, candidate); distance < least) {
+      least = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(name, candidates);
+  return nearest.empty() ? "" : "; the nearest is " + nearest;
+}
+
+FlagSet::FlagSet(std::string program, std::string summary)
+    : program_(std::move(program)), summary_(std::move(summary)) {
+  section("General");
+  add("config", &config_file_, "JSON file of the same names; the command line wins over it");
+  add("print_config", &print_config_, "print every value with its origin, and stop");
+  add("help", &help_, "print this text, and stop");
+}
+
+void FlagSet::section(const std::string& title) { section_ = title; }
+
+void FlagSet::add(const std::string& name, Target target, const std::string& help,
+                  std::vector<std::string> choices) {
+  const Value value = std::visit([](auto* now) { return Value(*now); }, target);
+  flags_.push_back({name, help, section_, target, std::move(choices), json_value(target), value});
+}
+
+const FlagSet::Flag* FlagSet::lookup(const std::string& name) const {
+  for (const Flag& flag : flags_) {
+    if (flag.name == name) return &flag;
+  }
+  return nullptr;
+}
+
+FlagSet::Flag* FlagSet::lookup(const std::string& name) {
+  return const_cast<Flag*>(std::as_const(*this).lookup(name));
+}
+
+void FlagSet::unknown(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) names.push_back("--" + flag.name);
+  usage_error("unknown flag --", name, nearest_hint("--" + name, names), " (", program_,
+              " --help lists all)");
+}
+
+std::optional<FlagSet::Setting> FlagSet::resolve(const std::string& name, const std::string& value,
+                                                 const std::string& origin) {
+  Flag* flag = lookup(name);
+  std::string known;
+  const ForeignFlag* foreign = find_foreign_ != nullptr ? find_foreign_(name, value, &known) : nullptr;
+  if (foreign == nullptr && flag != nullptr) return Setting{flag, value};
+  if (foreign == nullptr && known.empty()) unknown(name);
+  const std::string written = concat("--", name, " ", value);
+  if (foreign == nullptr) {
+    usage_error("--", name, " (", origin, "): '", value, "' is not one of ", known);
+  }
+  switch (foreign->meaning) {
+    case ForeignFlag::kSets:
+      break;
+    case ForeignFlag::kNeeds:
+      needs_.emplace_back(written, foreign->flag);
+      return std::nullopt;
+    case ForeignFlag::kNoEffect:
+      notices_.push_back(concat(written, " has no effect here: ", foreign->text));
+      return std::nullopt;
+    case ForeignFlag::kRefused:
+      usage_error(written, " is not available here: ", foreign->text);
+  }
+  flag = lookup(foreign->flag);
+  if (flag == nullptr) usage_error(written, " is not available in ", program_);
+  return Setting{flag, foreign->to == std::string("*") ? value : foreign->to};
+}
+
+void FlagSet::check_needs() const {
+  for (const auto& [written, flag] : needs_) {
+    if (!given(flag)) usage_error(written, " needs --", flag, " N");
+  }
+}
+
+void FlagSet::set(Flag& flag, const std::string& text, const std::string& origin) {
+  if (!flag.choices.empty() &&
+      std::find(flag.choices.begin(), flag.choices.end(), text) == flag.choices.end()) {
+    usage_error("--", flag.name, " (", origin, "): '", text, "' is not one of ",
+                joined(flag.choices), nearest_hint(text, flag.choices));
+  }
+  const bool parsed = std::visit(
+      [&](auto* value) {
+        using T = std::remove_pointer_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          const std::optional<bool> parsed = parse_bool(text);
+          *value = parsed.value_or(*value);
+          return parsed.has_value();
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          *value = text;
+          return true;
+        } else if constexpr (std::is_same_v<T, double>) {
+          return parse_number(text, *value) && std::isfinite(*value);
+        } else {
+          return parse_number(text, *value);
+        }
+      },
+      flag.target);
+  if (!parsed) {
+    usage_error("--", flag.name, " (", origin, "): expected ", kind_of(flag.target), ", found '",
+                text, "'");
+  }
+  flag.origin = origin;
+}
+
+// The argument after a flag if it is its value: a switch may stand alone.
+std::optional<std::string> FlagSet::value_after(const std::string& name,
+                                                const std::vector<std::string>& arguments,
+                                                size_t at) const {
+  const Flag* flag = lookup(name);
+  const bool follows = at + 1 < arguments.size() && !arguments[at + 1].starts_with("--");
+  const bool is_switch = flag != nullptr && std::holds_alternative<bool*>(flag->target);
+  if (follows && (!is_switch || parse_bool(arguments[at + 1]))) return arguments[at + 1];
+  if (flag != nullptr && !is_switch) {
+    usage_error("--", name, " needs a value: ", kind_of(flag->target));
+  }
+  return std::nullopt;
+}
+
+void FlagSet::parse(const std::vector<std::string>& arguments) {
+  struct Given {
+    std::string written;
+    Setting setting;
+  };
+  std::vector<std::pair<std::string, std::string>> written;  // names and values
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "-h") {
+      help_ = true;
+      continue;
+    }
+    if (argument.size() < 3 || !argument.starts_with("--")) {
+      usage_error("unexpected argument '", argument, "'; flags are written --name value");
+    }
+    const size_t equals = argument.find('=');
+    const std::string name =
+        normalised(argument.substr(2, equals == std::string::npos ? equals : equals - 2));
+    std::string value = "true";
+    if (equals != std::string::npos) {
+      value = argument.substr(equals + 1);
+    } else if (const auto follows = value_after(name, arguments, i)) {
+      value = *follows;
+      ++i;
+    }
+    const auto earlier = std::ranges::find(written, name, [](const auto& w) { return w.first; });
+    if (earlier == written.end()) {
+      written.emplace_back(name, value);
+      continue;
+    }
+    if (earlier->second != value) {
+      notices_.push_back(concat("--", name, " is given twice; the last one, ", value,
+                                ", wins over ", earlier->second));
+    }
+    earlier->second = value;
+  }
+  std::vector<Given> given;
+  for (const auto& [name, value] : written) {
+    if (const auto setting = resolve(name, value, "command line")) {
+      given.push_back({concat("--", name, " ", value), *setting});
+    }
+  }
+  std::map<const Flag*, const Given*> first;
+  for (const Given& item : given) {
+    const auto [other, fresh] = first.emplace(item.setting.flag, &item);
+    if (!fresh && other->second->setting.value != item.setting.value) {
+      usage_error(other->second->written, " and ", item.written, " both set --",
+                  item.setting.flag->name, "; give one of them");
+    }
+    set(*item.setting.flag, item.setting.value, "command line");
+  }
+  if (!config_file_.empty()) read_config_file(config_file_);
+  check_needs();
+}
+
+std::vector<std::string> FlagSet::parse_known(const std::vector<std::string>& arguments) {
+  std::vector<std::string> known, others;
+  std::vector<std::string>* destination = &others;  // values follow their flag
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("--")) {
+      const std::string name = normalised(argument.substr(2, argument.find('=', 2) - 2));
+      const bool ours = lookup(name) != nullptr && name != "config" && name != "print_config";
+      destination = ours ? &known : &others;
+    } else if (argument == "-h") {
+      destination = &known;
+    }
+    destination->push_back(argument);
+  }
+  parse(known);
+  return others;
+}
+
+void FlagSet::read_config_file(const std::string& path) {
+  const JsonLimits limits{
+      .max_bytes = 1 << 20, .max_depth = 4, .error_code = ErrorCode::kInvalidArgument};
+  std::string text;
+  try {
+    text = read_file(path, limits.max_bytes);
+  } catch (const Error& error) {
+    usage_error("--config: ", error.what());
+  }
+  const Json file = Json::parse(text, limits, path);
+  if (!file.is_object()) file.fail("expected an object of flag names and values");
+  for (const auto& [name, value] : file.members()) {
+    if (name == "config") value.fail("a configuration file cannot name another one");
+    if (!value.is_bool() && !value.is_number() && !value.is_string()) {
+      const Flag* flag = lookup(name);
+      if (flag == nullptr) unknown(name);
+      value.fail("expected " + std::string(kind_of(flag->target)));
+    }
+    const auto setting = resolve(name, value.is_string() ? value.as_string() : value.dump(), path);
+    if (!setting || setting->flag->origin == "command line") continue;  // which wins
+    set(*setting->flag, setting->value, path);
+  }
+}
+
+const FlagSet::Flag& FlagSet::existing(const std::string& name) const {
+  const Flag* flag = lookup(name);
+  check(flag != nullptr, ErrorCode::kInternal, "no flag is called ", name);
+  return *flag;
+}
+
+const std::string& FlagSet::origin(const std::string& name) const { return existing(name).origin; }
+
+std::string FlagSet::text(const std::string& name) const {
+  const Target& target = existing(name).target;
+  const auto* text = std::get_if<std::string*>(&target);
+  return text != nullptr ? **text : json_value(target);
+}
+
+void FlagSet::set(const std::string& name, const std::string& text, const std::string& origin) {
+  set(const_cast<Flag&>(existing(name)), text, origin);
+}
+
+bool FlagSet::changed(const std::string& name) const {
+  const Flag& flag = existing(name);
+  return json_value(flag.target) != flag.default_text;
+}
+
+void FlagSet::reset(const std::string& name) {
+  Flag& flag = const_cast<Flag&>(existing(name));
+  std::visit(
+      [&](auto* value) {
+        *value = std::get<std::remove_pointer_t<decltype(value)>>(flag.default_value);
+      },
+      flag.target);
+  flag.origin = kDefault;
+}
+
+std::string FlagSet::help() const {
+  std::string text = "Usage: " + program_ + " [--flag value | --flag=value]...\n" + summary_ + "\n";
+  std::string section;
+  for (const Flag& flag : flags_) {
+    if (flag.section != section) text += "\n" + flag.section + ":\n";
+    section = flag.section;
+    std::string left = "  --" + flag.name;
+    if (!flag.choices.empty()) {
+      left += concat(" ", joined(flag.choices, "|"));
+    }
+    left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
+    text += left + flag.help;
+    if (flag.default_text != "\"\"" && flag.default_text != "false") {
+      text += " [" + flag.default_text + "]";
+    }
+    text += "\n";
+  }
+  if (find_foreign_ != nullptr) text += "\nOther TrainingArguments of Hugging Face are understood or answered.\n";
+  return text;
+}
+
+std::string FlagSet::config_json(int indent) const {
+  JsonWriter writer(indent);
+  writer.begin_object();
+  for (const Flag& flag : flags_) {
+    if (flag.section == "General") continue;
+    writer.key(flag.name).begin_object();
+    writer.key("value").scalar(json_value(flag.target));
+    writer.field("origin", flag.origin).end_object();
+  }
+  return writer.end_object().text();
+}
+
+std::string FlagSet::changed_text() const {
+  std::string all;
+  for (const Flag& flag : flags_) {
+    if (json_value(flag.target) == flag.default_text) continue;
+    const std::string value = text(flag.name);
+    const bool plain = value.find_first_of(" {}\"") == std::string::npos;
+    all += concat(" --", flag.name, " ", plain ? value : "'" + value + "'");
+  }
+  return all;
+}
+
+std::string FlagSet::values_text() const {
+  std::string text;
+  for (const Flag& flag : flags_) {
+    if (flag.section == "General") continue;
+    text += "--" + flag.name + " " + json_value(flag.target) + "\n";
+  }
+  return text;
+}
+
+}  // namespace tessera::programs

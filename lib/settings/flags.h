@@ -1,0 +1,123 @@
+#pragma once
+// Command lines of the programs: --name value, --name=value, a JSON file of the same names, and
+// where each value came from.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace tessera::programs {
+
+// What a name and a value mean that users bring from elsewhere.
+struct ForeignFlag {
+  enum Meaning {
+    kSets,      // the same as one of our flags with a value
+    kNeeds,     // says nothing beyond one of our flags, which must be given too
+    kNoEffect,  // asks for what happens anyway, or for nothing that exists here
+    kRefused    // cannot be served
+  };
+  const char* name;
+  const char* value;  // true and false in any spelling, 0 any zero; "*": any
+  Meaning meaning;
+  const char* flag;  // kSets, kNeeds: ours
+  const char* to;    // kSets: its value; "*": the one that was written
+  const char* text;  // kNoEffect: why; kRefused: what to do
+};
+// The row of this name and value. nullptr: none; then *known_values lists the values that are known
+// of the name, and is left as it was when there are none.
+using FindForeign = const ForeignFlag* (*)(const std::string& name, const std::string& value,
+                                           std::string* known_values);
+
+// true, True, TRUE and 1, and their opposites.
+std::optional<bool> parse_bool(const std::string& text);
+
+// Flags bound to variables. Every error is Error(kInvalidArgument) with the flag's name and what is
+// valid.
+class FlagSet {
+ public:
+  FlagSet(std::string program, std::string summary);
+
+  // The variable's present value is the default. A bool may stand alone (--tf32). choices: the only
+  // values allowed.
+  using Target = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*>;
+  void add(const std::string& name, Target target, const std::string& help,
+           std::vector<std::string> choices = {});
+  // Names and values that `find` knows are taken too, or answered.
+  void understand_foreign(FindForeign find) { find_foreign_ = find; }
+  // Starts a group of the help text.
+  void section(const std::string& title);
+
+  // Sets the variables: defaults < --config FILE < command line. Adds --config, --print_config and
+  // --help itself.
+  void parse(const std::vector<std::string>& arguments);
+  // The same, but leaves flags it does not know, with their values, to another set: returns them.
+  std::vector<std::string> parse_known(const std::vector<std::string>& arguments);
+
+  bool help_requested() const { return help_; }
+  bool print_config_requested() const { return print_config_; }
+  std::string help() const;
+
+  // "default" (and whose), "command line", the configuration file, or what set() was told.
+  const std::string& origin(const std::string& name) const;
+  bool given(const std::string& name) const { return !origin(name).starts_with(kDefault); }
+  bool has(const std::string& name) const { return lookup(name) != nullptr; }
+  std::string text(const std::string& name) const;  // the value, as it may be written
+  void set(const std::string& name, const std::string& text, const std::string& origin);
+  bool changed(const std::string& name) const;  // from its default value
+  void reset(const std::string& name);          // to its default value and origin
+  void add_notice(const std::string& text) { notices_.push_back(text); }
+  // {"name": {"value": ..., "origin": "..."}, ...}
+  std::string config_json(int indent = 2) const;
+  // What of the flags that were given has no effect here or wins over another, one line each.
+  const std::vector<std::string>& notices() const { return notices_; }
+  // " --name value" of every flag whose value is not its default, as a shell takes it.
+  std::string changed_text() const;
+  // The same text on every rank that has the same values.
+  std::string values_text() const;
+
+ private:
+  static constexpr const char* kDefault = "default";
+  using Value = std::variant<bool, int64_t, uint64_t, double, std::string>;  // as Target
+  struct Flag {
+    std::string name, help, section;
+    Target target;
+    std::vector<std::string> choices;
+    std::string default_text;
+    Value default_value;
+    std::string origin = kDefault;
+  };
+  struct Setting {
+    Flag* flag;
+    std::string value;
+  };
+  Flag* lookup(const std::string& name);
+  const Flag* lookup(const std::string& name) const;
+  const Flag& existing(const std::string& name) const;
+  // What this name and value, as somebody wrote them, set of ours; nothing when they have no
+  // effect.
+  std::optional<Setting> resolve(const std::string& name, const std::string& value,
+                                 const std::string& origin);
+  [[noreturn]] void unknown(const std::string& name) const;
+  std::optional<std::string> value_after(const std::string& name,
+                                         const std::vector<std::string>& arguments,
+                                         size_t at) const;
+  void set(Flag& flag, const std::string& text, const std::string& origin);
+  void read_config_file(const std::string& path);
+  void check_needs() const;
+
+  std::string program_, summary_, section_;
+  std::vector<Flag> flags_;
+  std::string config_file_;
+  bool help_ = false, print_config_ = false;
+  FindForeign find_foreign_ = nullptr;
+  std::vector<std::string> notices_;
+  std::vector<std::pair<std::string, std::string>> needs_;  // what was written, the flag it needs
+};
+
+// The candidate that is a slip of the hand away from name; "" when none is.
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+// "; the nearest is X", or nothing.
+std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates);
+
+}  // namespace tessera::programs

@@ -1,0 +1,94 @@
+#include "lib/settings/idle_flags.h"
+
+#include <map>
+
+#include "lib/settings/layout.h"
+#include "tessera/backends/check_config.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+struct Row {
+  const char* flag;
+  bool read;
+  const char* why;
+};
+
+// What the programs read under a condition, beyond the library's settings.
+std::vector<Row> rows(const TrainOptions& o) {
+  const bool fp16 = o.dtype == "fp16", dynamic = o.loss_scale == 0;
+  const bool text = !o.train_file.empty() || !o.validation_file.empty();
+  const bool validates = !o.validation_file.empty() || !o.validation_ids.empty();
+  const bool saves = o.save_strategy != "no";
+  const char* const scale =
+      !fp16 ? "only --dtype fp16 scales the loss" : "--loss_scale is one scale for ever";
+  const char* const no_text = "rows of ids are taken as they are";
+  const char* const no_evaluation = "there is no --validation_file";
+  const char* const no_checkpoint = "--save_strategy no writes no checkpoints";
+  return {
+      {"loss_scale", fp16, scale},
+      {"initial_loss_scale", fp16 && dynamic, scale},
+      {"min_loss_scale", fp16 && dynamic, scale},
+      {"loss_scale_window", fp16 && dynamic, scale},
+      {"pipeline_balance", o.pipeline_parallel > 1, "there is no --pipeline_parallel"},
+      {"squad_v2", text, no_text},
+      {"doc_stride", text, no_text},
+      {"text_column", text, no_text},
+      {"label_column", text, no_text},
+      {"random_row_length", o.random_rows != 0, "there are no --random_rows"},
+      {"per_device_eval_batch_size", validates, no_evaluation},
+      {"eval_steps", validates || o.eval_steps < 0, no_evaluation},
+      {"generation_max_new_tokens", o.generation, "there is no --generation"},
+      {"num_train_epochs", o.max_steps <= 0, "--max_steps wins"},
+      {"save_steps", o.save_strategy == "steps", "it counts with --save_strategy steps"},
+      {"save_total_limit", saves, no_checkpoint},
+      {"save_async", saves, no_checkpoint},
+      {"deepspeed_defaults", !o.deepspeed.empty(), "there is no --deepspeed"},
+  };
+}
+
+// Of a setting of ParallelConfig.
+std::string flag_of(const std::string& setting) {
+  static const std::map<std::string, std::string> kNames{
+      {"unit_numel", "fsdp_unit_numel"},
+      {"offload.step", "offload_step"},
+      {"offload.pin_memory", "pin_memory"},
+      {"offload.threads", "offload_threads"},
+      {"pipeline.schedule", "pipeline_schedule"},
+      {"pipeline.chunks", "pipeline_chunks"},
+      {"pipeline.balance", "pipeline_balance"},
+      {"pipeline.shared_vocabulary", "pipeline_vocabulary"}};
+  const auto found = kNames.find(setting);
+  return found == kNames.end() ? setting : found->second;
+}
+
+}  // namespace
+
+std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
+                                       int64_t world_size) {
+  std::vector<IdleFlag> idle;
+  const auto leave = [&](const std::string& flag, const std::string& why, bool refused) {
+    if (!flags.has(flag) || !flags.given(flag) || !flags.changed(flag)) return;
+    const std::string origin = flags.origin(flag);
+    const std::string text =
+        concat("--", flag, " ", flags.text(flag), " (", origin, ") has no effect here: ", why);
+    check(!refused, ErrorCode::kInvalidArgument, text, ". Leave it out");
+    flags.reset(flag);
+    idle.push_back({origin, text});
+  };
+  const TrainOptions before = options;  // resetting one flag must not make another one idle
+  const auto ranks = static_cast<int>(world_size);
+  if (before.pipeline_parallel >= 1 && before.tensor_parallel >= 1) {  // else refused later
+    for (const IdleSetting& setting :
+         idle_settings(parallel_config(before), mesh_extents(before, ranks))) {
+      leave(flag_of(setting.name), setting.why, setting.refused);
+    }
+  }
+  for (const Row& row : rows(before)) {
+    if (!row.read) leave(row.flag, row.why, /*refused=*/false);
+  }
+  return idle;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,22 @@
+#pragma once
+// Flags that were given a value which nothing of the run reads.
+#include <string>
+#include <vector>
+
+#include "lib/settings/flags.h"
+#include "lib/settings/train_flags.h"
+
+namespace tessera::programs {
+
+struct IdleFlag {
+  std::string origin;  // of the value
+  std::string text;    // "--name value (origin) has no effect here: why"
+};
+
+// Such flags get their defaults again, so that config.json says what counts. The library's own
+// settings are judged by idle_settings(); throws Error(kInvalidArgument) for one that is refused
+// there. world_size: ranks of the job.
+std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
+                                       int64_t world_size);
+
+}  // namespace tessera::programs

@@ -1,0 +1,26 @@
+#pragma once
+// What the flags of the strategy section mean to the library.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lib/settings/options.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/device_mesh.h"
+
+namespace tessera::programs {
+
+at::ScalarType scalar_type_of(const std::string& dtype);  // "fp32", "bf16", "fp16"
+std::vector<std::string> offload_names();  // of --offload, in the order of Offload
+
+// What the flags alone say; stages by flops or parameters.
+ParallelConfig parallel_config(const TrainOptions& options);
+
+// The data axis gets what the other two leave. DeviceMesh refuses what does not fit the world.
+MeshExtents mesh_extents(const TrainOptions& options, int world_size);
+
+// Whether the ranks of a job can be shared out over the axes; throws Error(kInvalidArgument) in the
+// names of the flags.
+void check_axes(const TrainOptions& options, int64_t world_size);
+
+}  // namespace tessera::programs

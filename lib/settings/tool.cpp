@@ -1,0 +1,31 @@
+#include "lib/settings/tool.h"
+
+#include <filesystem>
+#include <ostream>
+
+#include "tessera/core/error.h"
+#include "tessera/core/failure.h"
+
+namespace tessera::programs {
+
+int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
+             const std::function<int()>& fn) {
+  const auto stop = [&](ErrorCode code, const std::string& message) {
+    out.flush();
+    err << program << ": " << message << "\n";
+    return exit_code(code);
+  };
+  exit_when_out_of_memory();
+  try {
+    const int status = fn();
+    check(bool(out.flush()), ErrorCode::kDataLoss, "standard output: cannot be written");
+    return status;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return stop(ErrorCode::kDataLoss, error.what());
+  } catch (...) {
+    const Failure failure = current_failure();
+    return stop(failure.code, failure.message.substr(0, failure.message.find('\n')));
+  }
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,208 @@
+#include "lib/tools/checkpoint/checkpoint_tool.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <iomanip>
+#include <map>
+#include <ostream>
+#include <utility>
+
+#include "lib/tools/checkpoint/export_model.h"
+#include "lib/tools/checkpoint/tensor_set.h"
+#include "lib/settings/flags.h"
+#include "lib/settings/tool.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera::programs {
+namespace {
+
+constexpr int kDifferent = 1;  // the exit code of diff, as of diff and cmp
+constexpr const char* kUsage =
+    "tessera-checkpoint inspect PATH           what is in it\n"
+    "tessera-checkpoint verify PATH            reads every byte\n"
+    "tessera-checkpoint export PATH DIRECTORY  writes a Hugging Face directory\n"
+    "tessera-checkpoint diff A B               which tensors differ, and by how much\n"
+    "PATH: a checkpoint, the output directory of a run (its newest checkpoint), or, except for\n"
+    "export, a Hugging Face directory or one safetensors file.\n"
+    "Exit codes: 0 ok, 1 the two differ (diff), 2 usage, 4 damaged or not readable.\n";
+
+struct Call {
+  std::vector<std::string> paths, flags;
+  std::ostream& out;
+  std::ostream& err;
+};
+
+std::unique_ptr<TensorSet> open(const std::string& path, std::ostream& err) {
+  std::vector<std::string> notices;
+  std::unique_ptr<TensorSet> set;
+  try {
+    set = open_tensors(path, notices);
+  } catch (...) {
+    for (const std::string& notice : notices) err << notice << "\n";
+    throw;
+  }
+  for (const std::string& notice : notices) err << notice << "\n";
+  if (set->path() != path) err << "reading " << set->path() << "\n";
+  return set;
+}
+
+void no_flags(const Call& call) {
+  if (!call.flags.empty()) fail(ErrorCode::kInvalidArgument, "unknown flag ", call.flags.front());
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return concat(c10::IntArrayRef(shape));
+}
+
+int inspect(const Call& call) {
+  no_flags(call);
+  const auto set = open(call.paths[0], call.err);
+  if (const Checkpoint* checkpoint = set->checkpoint()) {
+    const Manifest& manifest = checkpoint->manifest();
+    call.out << "step " << manifest.step << ", " << manifest.total_bytes() << " bytes in "
+             << manifest.files.size() << " files, written with";
+    for (const auto& [name, version] : manifest.libraries)
+      call.out << " " << name << " " << version;
+    call.out << "\n";
+    for (const auto& [name, value] : Json::parse(checkpoint->run(), {}, "run").members()) {
+      call.out << "run." << name << " " << value.dump().substr(0, 200) << "\n";
+    }
+  }
+  std::map<at::ScalarType, int64_t> numel;
+  for (const auto& [name, tensor] : set->tensors()) {
+    call.out << name << " " << tensor.dtype << " " << shape_text(tensor.shape) << "\n";
+    numel[tensor.dtype] += c10::multiply_integers(tensor.shape);
+  }
+  call.out << set->tensors().size() << " tensors";
+  for (const auto& [dtype, count] : numel) call.out << ", " << count << " elements in " << dtype;
+  call.out << "\n";
+  return 0;
+}
+
+int verify(const Call& call) {
+  no_flags(call);
+  const auto set = open(call.paths[0], call.err);
+  const TensorSet::Verified result = set->verify();
+  for (const std::string& remark : result.remarks) call.out << remark << "\n";
+  for (const std::string& defect : result.defects) call.out << "damaged: " << defect << "\n";
+  check(result.defects.empty(), ErrorCode::kDataLoss, set->path(), ": ", result.defects.size(),
+        result.defects.size() == 1 ? " place is" : " places are",
+        " damaged; use another checkpoint");
+  call.out << set->path() << ": " << set->tensors().size() << " tensors, " << result.meaning
+           << "\n";
+  return 0;
+}
+
+int export_directory(const Call& call) {
+  ExportOptions options{.directory = call.paths[1]};
+  std::string dtype = "fp32";
+  FlagSet flags("tessera-checkpoint export", "Writes the model of a checkpoint for transformers.");
+  flags.add("dtype", &dtype, "of the weights", {"fp32", "bf16", "fp16"});
+  flags.add("max_shard_bytes", &options.max_shard_bytes, "of one file; larger models get several");
+  flags.add("tokenizer", &options.tokenizer, "directory whose tokenizer files are copied");
+  flags.parse(call.flags);
+  options.dtype = dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;
+  check(options.max_shard_bytes > 0, ErrorCode::kInvalidArgument, "--max_shard_bytes is ",
+        options.max_shard_bytes, ", expected at least 1");
+  const auto set = open(call.paths[0], call.err);
+  check(set->checkpoint() != nullptr, ErrorCode::kInvalidArgument, set->path(),
+        ": not a checkpoint; export makes a Hugging Face directory of one");
+  const int64_t count = export_model(*set->checkpoint(), options);
+  call.out << options.directory << ": " << count << " tensors of step "
+           << set->checkpoint()->manifest().step << " in " << dtype << "\n";
+  return 0;
+}
+
+// "" when all values are equal (NaNs are equal).
+std::string difference(const at::Tensor& a, const at::Tensor& b) {
+  constexpr int64_t kPiece = int64_t{1} << 22;
+  const at::Tensor x = a.reshape(-1), y = b.reshape(-1);
+  int64_t count = 0, first = -1;
+  double most = 0;
+  for (int64_t done = 0; done < x.numel(); done += kPiece) {
+    const int64_t end = std::min(done + kPiece, x.numel());
+    const at::Tensor p = x.slice(0, done, end), q = y.slice(0, done, end);
+    const at::Tensor differs = p.ne(q).logical_and(p.eq(p).logical_or(q.eq(q)));
+    const int64_t here = differs.sum().item<int64_t>();
+    if (here == 0) continue;
+    if (first < 0) first = done + differs.nonzero()[0].item<int64_t>();
+    count += here;
+    const at::Tensor gap = p.to(at::kDouble).sub(q.to(at::kDouble)).abs();
+    most = std::max(most, gap.nan_to_num(0.0).max().item<double>());
+  }
+  if (count == 0) return "";
+  return concat(count, " of ", x.numel(), " elements differ, by at most ", most, "; the first is [",
+                first, "]: ", x[first].item<double>(), " and ", y[first].item<double>());
+}
+
+int diff(const Call& call) {
+  no_flags(call);
+  const auto a = open(call.paths[0], call.err), b = open(call.paths[1], call.err);
+  int64_t differing = 0, same = 0;
+  const auto say = [&](const std::string& name, const std::string& text) {
+    call.out << name << ": " << text << "\n";
+    ++differing;
+  };
+  for (const auto& [name, info] : a->tensors()) {
+    const auto found = b->tensors().find(name);
+    if (found == b->tensors().end()) {
+      say(name, "only in " + a->path());
+    } else if (found->second.shape != info.shape) {
+      say(name, "shapes " + shape_text(info.shape) + " and " + shape_text(found->second.shape));
+    } else {
+      const std::string dtypes = info.dtype == found->second.dtype
+                                     ? ""
+                                     : concat("dtypes ", info.dtype, " and ", found->second.dtype);
+      const std::string values = difference(a->read(name), b->read(name));
+      if (!dtypes.empty() || !values.empty()) {
+        say(name, dtypes + (dtypes.empty() || values.empty() ? "" : "; ") + values);
+      } else {
+        ++same;
+      }
+    }
+  }
+  for (const auto& [name, info] : b->tensors()) {
+    if (!a->tensors().contains(name)) say(name, "only in " + b->path());
+  }
+  call.out << same << " tensors are the same, " << differing << " differ\n";
+  return differing == 0 ? 0 : kDifferent;
+}
+
+struct Command {
+  size_t paths;
+  int (*run)(const Call&);
+};
+
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  static const std::map<std::string, Command> kCommands = {{"inspect", {1, inspect}},
+                                                           {"verify", {1, verify}},
+                                                           {"export", {2, export_directory}},
+                                                           {"diff", {2, diff}}};
+  const std::string name = arguments.empty() ? "" : arguments.front();
+  if (name == "--help" || name == "-h") {
+    out << kUsage;
+    return 0;
+  }
+  const auto command = kCommands.find(name);
+  check(command != kCommands.end(), ErrorCode::kInvalidArgument,
+        name.empty() ? "no command is given" : "unknown command " + name,
+        "; expected inspect, verify, export or diff (--help)");
+  const auto first_flag = std::find_if(arguments.begin() + 1, arguments.end(),
+                                       [](const auto& text) { return text.starts_with("--"); });
+  const Call call{{arguments.begin() + 1, first_flag}, {first_flag, arguments.end()}, out, err};
+  check(call.paths.size() == command->second.paths, ErrorCode::kInvalidArgument, name, " takes ",
+        command->second.paths, " paths, found ", call.paths.size());
+  return command->second.run(call);
+}
+
+}  // namespace
+
+int run_checkpoint_tool(const std::vector<std::string>& arguments, std::ostream& out,
+                        std::ostream& err) {
+  return run_tool("tessera-checkpoint", out, err, [&] { return run(arguments, out, err); });
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,102 @@
+#include "lib/tools/checkpoint/export_model.h"
+
+#include <map>
+#include <utility>
+
+#include "lib/run/model_files.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+#include "tessera/models/language_model.h"
+
+namespace tessera::programs {
+namespace {
+
+const char* dtype_name(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return "float16";
+  return dtype == at::kBFloat16 ? "bfloat16" : "float32";
+}
+
+// The configuration for weights of this dtype.
+std::string config_text(const Json& config, at::ScalarType dtype) {
+  JsonWriter out(2);
+  out.begin_object();
+  for (const auto& [key, value] : config.members()) {
+    out.key(key);
+    if (key == "dtype" || key == "torch_dtype") {
+      out.value(dtype_name(dtype));
+    } else {
+      out.value(value);
+    }
+  }
+  return out.end_object().text() + "\n";
+}
+
+// "h.3.mlp.up.weight" -> "transformer.h.3.mlp.dense_h_to_4h.weight", by the run's own list or else
+// by the architecture of the configuration.
+class ExportNames {
+ public:
+  ExportNames(const Json& model, const std::string& origin) : origin_(origin) {
+    if (const auto names = model.find("names")) {
+      for (const auto& [name, exported] : names->members()) listed_[name] = exported.as_string();
+      return;
+    }
+    const LanguageModel language_model = LanguageModel::from_json(model.at("config"));
+    const bool classifies = !language_model.config().labels.empty();
+    spec_ = language_model.make(classifies ? ModelHead::kClassification : ModelHead::kCausal,
+                                static_cast<int64_t>(language_model.config().labels.size()));
+  }
+
+  std::string of(const std::string& name) const {
+    if (spec_.blocks.empty()) {
+      const auto found = listed_.find(name);
+      check(found != listed_.end(), ErrorCode::kDataLoss, origin_, ": tensor ", name,
+            " is not in \"names\" of the run's \"model\"");
+      return found->second;
+    }
+    const BlockBuilder* owner = nullptr;  // h.1 and h.1.x are both names: the longest counts
+    for (const BlockBuilder& block : spec_.blocks) {
+      const bool fits = name.starts_with(block.name + ".");
+      if (fits && (owner == nullptr || block.name.size() > owner->name.size())) owner = &block;
+    }
+    check(owner != nullptr, ErrorCode::kDataLoss, origin_, ": tensor ", name,
+          " belongs to no block of ", spec_.name);
+    const std::string parameter = name.substr(owner->name.size() + 1);
+    return spec_.stored_name(owner->name, parameter);
+  }
+
+ private:
+  std::string origin_;
+  std::map<std::string, std::string> listed_;
+  ModelSpec spec_;
+};
+
+}  // namespace
+
+int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options) {
+  const std::string origin = checkpoint.path() + "/manifest.json";
+  const auto model = Json::parse(checkpoint.run(), {}, origin + ": run").find("model");
+  check(model && model->contains("config"), ErrorCode::kDataLoss, origin,
+        ": the run has kept no configuration of its model (\"model\": {\"config\": ...}), so there "
+        "is nothing that transformers could open");
+  const ExportNames names(*model, origin);
+  HuggingFaceWriter writer(options.directory,
+                           {.dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes});
+  int64_t count = 0;
+  for (const auto& [key, tensor] : checkpoint.manifest().tensors) {
+    if (key.kind == "parameter") {
+      writer.add(names.of(key.name), checkpoint.read(key));
+    } else if (key.kind == "buffer") {
+      writer.add_buffer(names.of(key.name), checkpoint.read(key));
+    } else {
+      continue;  // of the optimizer
+    }
+    ++count;
+  }
+  writer.add_text("config.json", config_text(model->at("config"), options.dtype));
+  add_tokenizer_files(writer, options.tokenizer);
+  writer.commit();
+  return count;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,270 @@
+#include "lib/tools/generate/generate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "lib/run/layout.h"
+#include "lib/settings/lists.h"
+#include "lib/run/output.h"
+#include "lib/run/program.h"
+#include "lib/tools/generate/prompts.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/comm/launch.h"
+#include "tessera/core/error.h"
+#include "tessera/core/failure.h"
+#include "tessera/core/file.h"
+#include "tessera/core/json.h"
+#include "tessera/core/log.h"
+#include "tessera/generation/generate.h"
+#include "tessera/generation/perplexity.h"
+#include "tessera/models/language_model.h"
+#include "tessera/optim/sgd.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWindow = 1024;  // of --perplexity, where the model takes any length
+
+// One rank's part of the work.
+class GenerateRun {
+ public:
+  GenerateRun(const GenerateOptions& options, Communicator& world, ControlChannel& control)
+      : options_(options),
+        world_(world),
+        control_(control),
+        mesh_(world, mesh_extents(options.layout, world.size())),
+        strategy_(make_strategy(parallel_config(options.layout), mesh_)) {}
+
+  void execute() {
+    const bool answers = options_.perplexity.empty();
+    const std::string& input = answers ? options_.prompts : options_.perplexity;
+    const std::string content = read_on_first_rank(input, control_);
+    open_model();
+    const std::string origin = input == "-" ? "standard input" : input;
+    std::string lines;
+    if (answers) {
+      const GenerationOptions generation = generation_options();
+      const Prompts prompts = parse_prompts(
+          content, origin, options_.format, tokenizer(),
+          {.vocabulary = config().vocabulary, .max_positions = config().max_positions});
+      attach();
+      const auto rows = generate(*strategy_, mesh_, prompts.ids, generation);
+      for (size_t i = 0; i < rows.size(); ++i) lines += line_of(i, prompts, rows[i]) + "\n";
+    } else {
+      lines = perplexity_of(content, origin) + "\n";
+    }
+    if (world_.rank() == 0) write(lines);
+  }
+
+ private:
+  const LanguageModelConfig& config() const { return language_model_.config(); }
+  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+
+  void open_model() {
+    const std::string& model = options_.layout.model;
+    if (model.empty()) {
+      open_run();
+    } else {
+      check(fs::is_directory(model), ErrorCode::kDataLoss, "--model ", model,
+            ": no such directory; expected one with config.json and model.safetensors");
+      language_model_ = LanguageModel::from_directory(model);
+      weights_ = std::make_unique<HuggingFaceDirectory>(model);
+    }
+    language_model_.validate();
+    check(config().labels.empty(), ErrorCode::kInvalidArgument, options_.checkpoint, model,
+          ": a classifier writes no text; give a causal model");
+    open_tokenizer();
+  }
+
+  void open_run() {
+    const std::string& given = options_.checkpoint;
+    std::string path = given;
+    if (!fs::exists(fs::path(given) / "manifest.json")) path = find_checkpoint(world_, given).path;
+    check(!path.empty(), ErrorCode::kDataLoss, "--checkpoint ", given,
+          ": neither a checkpoint nor the output directory of a run that has one");
+    checkpoint_ = open_checkpoint(world_, path);
+    const std::string origin = path + "/manifest.json";
+    const auto model = Json::parse(checkpoint_->run(), {}, origin + ": run").find("model");
+    check(model && model->contains("config"), ErrorCode::kDataLoss, origin,
+          ": the run has kept no configuration of its model (\"model\": {\"config\": ...})");
+    language_model_ = LanguageModel::from_json(model->at("config"));
+  }
+
+  void open_tokenizer() {
+    const std::string& named = options_.layout.tokenizer;
+    const std::string& model = options_.layout.model;
+    if (named.empty() && !fs::exists(fs::path(model) / "tokenizer.json")) return;
+    tokenizer_ = Tokenizer::load(named.empty() ? model : named);
+    check(tokenizer_->size() <= config().vocabulary, ErrorCode::kInvalidArgument,
+          "the tokenizer has ", tokenizer_->size(), " tokens, the model's vocabulary only ",
+          config().vocabulary, "; they do not belong together");
+  }
+
+  // Nothing is trained: there are no gradients to speak of and no optimizer state.
+  void attach() {
+    const ModelSpec model = freeze(language_model_.make_causal(),
+                                   [](const std::string&, const std::string&) { return true; });
+    strategy_->attach(model, {.device = world_.device(), .source = weights_.get()}, make_sgd({}));
+    if (!checkpoint_) return;
+    load_checkpoint(world_, *checkpoint_, strategy_->state());
+    strategy_->state_restored();
+  }
+
+  std::vector<int64_t> end_tokens() const {
+    if (options_.ignore_eos) return {};
+    std::vector<int64_t> tokens;
+    for (const std::string& item : items_of(options_.eos_token_id)) {
+      const auto wrong = item.find_first_not_of("0123456789");
+      check(!item.empty() && item.size() < 12 && wrong == item.npos, ErrorCode::kInvalidArgument,
+            "--eos_token_id ", options_.eos_token_id,
+            ": expected numbers with commas between them");
+      tokens.push_back(std::stoll(item));
+    }
+    if (!tokens.empty()) return tokens;
+    const fs::path file = fs::path(options_.layout.model) / "generation_config.json";
+    if (!options_.layout.model.empty() && fs::exists(file)) {
+      if (const auto ids = Json::parse_file(file.string()).find("eos_token_id")) {
+        if (!ids->is_array()) return {ids->as_int64()};
+        for (const Json& id : ids->items()) tokens.push_back(id.as_int64());
+        return tokens;
+      }
+    }
+    if (config().eos_token) return {*config().eos_token};
+    if (tokenizer_ && tokenizer_->eos_id()) return {*tokenizer_->eos_id()};
+    fail(ErrorCode::kInvalidArgument,
+         "neither the model nor the tokenizer names an end token (eos_token_id); give "
+         "--eos_token_id N, or --ignore_eos to write --max_new_tokens in every answer");
+  }
+
+  GenerationOptions generation_options() const {
+    GenerationOptions generation{.max_new_tokens = options_.max_new_tokens,
+                                 .end_tokens = end_tokens(),
+                                 .without_end_token = options_.ignore_eos,
+                                 .max_positions = config().max_positions,
+                                 .vocabulary = config().vocabulary,
+                                 .batch_size = options_.batch_size,
+                                 .use_cache = options_.use_cache};
+    if (options_.do_sample) {
+      generation.sampling = SamplingOptions{.temperature = options_.temperature,
+                                            .top_k = options_.top_k,
+                                            .top_p = options_.top_p,
+                                            .seed = options_.layout.seed};
+    }
+    return generation;
+  }
+
+  // What stands behind the prompt's own text, so that a space between them is kept.
+  std::string text_of(const std::vector<int64_t>& prompt,
+                      const std::vector<int64_t>& answer) const {
+    std::vector<int32_t> ids(prompt.begin(), prompt.end());
+    const std::string head = tokenizer_->decode(ids, /*skip_special_tokens=*/true);
+    ids.insert(ids.end(), answer.begin(), answer.end());
+    const std::string all = tokenizer_->decode(ids, /*skip_special_tokens=*/true);
+    if (all.starts_with(head)) return all.substr(head.size());
+    return tokenizer_->decode({ids.begin() + static_cast<ptrdiff_t>(prompt.size()), ids.end()},
+                              /*skip_special_tokens=*/true);
+  }
+
+  std::string line_of(size_t index, const Prompts& prompts, const GeneratedRow& row) const {
+    JsonWriter line;
+    line.begin_object().field("index", index);
+    if (!prompts.texts[index].empty()) line.field("prompt", prompts.texts[index]);
+    const bool known = std::ranges::all_of(
+        row.ids, [&](int64_t id) { return tokenizer_ && id < tokenizer_->size(); });
+    if (known) line.field("text", text_of(prompts.ids[index], row.ids));
+    line.field("ids", row.ids);
+    line.field("finish_reason", row.finish == FinishReason::kEndToken ? "stop" : "length");
+    return line.end_object().text();
+  }
+
+  std::string perplexity_of(const std::string& content, const std::string& origin) {
+    check(tokenizer_.has_value(), ErrorCode::kInvalidArgument,
+          "--perplexity needs a tokenizer; give --tokenizer DIR");
+    check_utf8(content, origin);
+    const std::vector<int32_t> tokens = tokenizer_->encode(content);
+    const std::vector<int64_t> ids(tokens.begin(), tokens.end());
+    check(ids.size() >= 2, ErrorCode::kDataLoss, origin, ": ", ids.size(),
+          " tokens; a perplexity needs at least two");
+    const int64_t most = config().max_positions;
+    check(most == 0 || options_.max_length <= most, ErrorCode::kInvalidArgument, "--max_length ",
+          options_.max_length, ": the model has ", most, " positions");
+    PerplexityOptions windows{.batch_size = options_.batch_size};
+    windows.window = options_.max_length > 0 ? options_.max_length : most > 0 ? most : kWindow;
+    windows.stride =
+        options_.stride > 0 ? options_.stride : std::max<int64_t>(windows.window / 2, 1);
+    check(windows.stride <= windows.window, ErrorCode::kInvalidArgument, "--stride ",
+          windows.stride, " is longer than a window of ", windows.window,
+          " tokens, so some would never be predicted");
+    attach();
+    const Perplexity result = perplexity(*strategy_, mesh_, ids, windows);
+    return JsonWriter()
+        .begin_object()
+        .field("perplexity", result.value)
+        .field("perplexity_per_token", result.per_token)
+        .field("predicted_tokens", result.predicted_tokens)
+        .field("windows", result.windows)
+        .field("max_length", windows.window)
+        .field("stride", windows.stride)
+        .end_object()
+        .text();
+  }
+
+  void write(const std::string& lines) const {
+    if (options_.output != "-") return write_text_file(options_.output, lines);
+    std::fwrite(lines.data(), 1, lines.size(), stdout);
+    check(std::fflush(stdout) == 0, ErrorCode::kDataLoss, "standard output: cannot be written");
+  }
+
+  const GenerateOptions& options_;
+  Communicator& world_;
+  ControlChannel& control_;
+  DeviceMesh mesh_;
+  std::unique_ptr<Strategy> strategy_;
+  LanguageModel language_model_;
+  std::unique_ptr<HuggingFaceDirectory> weights_;  // null with a checkpoint
+  std::optional<Checkpoint> checkpoint_;
+  std::optional<Tokenizer> tokenizer_;
+};
+
+}  // namespace
+
+int run_generate(int argc, char** argv) {
+  exit_when_out_of_memory();
+  FlagSet flags("tessera-generate", "Lets a causal language model continue prompts.");
+  GenerateOptions options;
+  std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
+  try {
+    add_generate_flags(flags, options);
+    flags.parse({argv + 1, argv + argc});
+    const bool several = options.layout.ranks > 1 || detect_launch().world_size > 1;
+    if (several && !flags.given("strategy")) options.layout.strategy = "ddp";
+    if (flags.help_requested() || flags.print_config_requested()) {
+      const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
+      if (speaks_first()) std::fputs(text.c_str(), stdout);
+      return 0;
+    }
+    validate_options(options);
+    check_ranks(options.layout);
+    set_numerics(options.layout);
+  } catch (...) {
+    problem = std::current_exception();
+    options.layout.ranks = 1;
+    options.layout.backend = "auto";
+  }
+  return run_job({.ranks = options.layout.ranks > 1 ? static_cast<int>(options.layout.ranks) : 0,
+                  .transport = options.layout.backend},
+                 [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
+                   if (problem) std::rethrow_exception(problem);
+                   require_same_on_all_ranks(control, "the arguments", flags.values_text());
+                   GenerateRun(options, world, control).execute();
+                 });
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,172 @@
+#include "lib/tools/plan/fit.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lib/run/layout.h"
+#include "lib/run/memory_advice.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+
+namespace tessera::programs {
+namespace {
+
+constexpr size_t kShown = 3;
+
+std::string flags_of(const TrainOptions& o) {
+  std::string text = "--strategy " + o.strategy;
+  const auto add = [&](const char* name, int64_t value, int64_t usual) {
+    if (value != usual) text += concat(" --", name, " ", value);
+  };
+  add("tensor_parallel", o.tensor_parallel, 1);
+  add("pipeline_parallel", o.pipeline_parallel, 1);
+  if (o.offload != "none") text += " --offload " + o.offload;
+  if (o.gradient_checkpointing) text += " --gradient_checkpointing";
+  return text + concat(" --per_device_train_batch_size ", o.per_device_train_batch_size,
+                       " --gradient_accumulation_steps ", o.gradient_accumulation_steps);
+}
+
+std::vector<int64_t> divisors(int64_t number, int64_t most) {
+  std::vector<int64_t> all;
+  for (int64_t d = 1; d <= std::min(number, most); ++d) {
+    if (number % d == 0) all.push_back(d);
+  }
+  return all;
+}
+
+// Ways to spread the model, simple ones first.
+std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& place) {
+  std::vector<TrainOptions> all;
+  const bool gpu = !place.card.device.empty();
+  for (const int64_t tensor : divisors(place.ranks, std::min<int64_t>(8, place.ranks_of_host))) {
+    for (const int64_t stages : divisors(place.ranks / tensor, 16)) {
+      const int64_t data = place.ranks / tensor / stages;
+      std::vector<std::string> strategies{data == 1 ? "single" : "ddp"};
+      if (data > 1) strategies = {"ddp", "zero1", "zero2", "zero3"};
+      for (const std::string& strategy : strategies) {
+        for (const std::string& offload : offload_names()) {
+          TrainOptions o = options;
+          o.strategy = strategy;
+          o.offload = offload;
+          o.tensor_parallel = tensor;
+          o.pipeline_parallel = stages;
+          o.sequence_parallel = options.sequence_parallel && tensor > 1;
+          if (offload != "none" && !gpu) continue;
+          if (offload != "none") o.strategy = strategy == "single" ? "zero2" : strategy;
+          if (offload == "optimizer+params") o.strategy = "zero3";
+          if (o.strategy == "ddp" && offload != "none") continue;
+          if (strategy != "zero3" && offload == "optimizer+params" && data > 1) continue;
+          all.push_back(o);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// All micro-batches that give the same global batch.
+std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& place,
+                                     int64_t global_batch) {
+  std::vector<TrainOptions> all;
+  for (const TrainOptions& spread : spreads(options, place)) {
+    const int64_t data = place.ranks / spread.tensor_parallel / spread.pipeline_parallel;
+    if (global_batch % data != 0) continue;
+    const int64_t rows = global_batch / data;
+    for (const int64_t micro : divisors(rows, rows)) {
+      if ((micro & (micro - 1)) != 0 && micro != rows) continue;  // powers of two
+      for (const bool recompute : {false, true}) {
+        TrainOptions o = spread;
+        o.per_device_train_batch_size = micro;
+        o.gradient_accumulation_steps = rows / micro;
+        o.gradient_checkpointing = recompute;
+        all.push_back(o);
+      }
+    }
+  }
+  return all;
+}
+
+std::string line_of(const Candidate& candidate) {
+  char text[160];
+  std::snprintf(text, sizeof(text), "  %9.1f ms a step  %10.0f tokens/s  %12s  ",
+                candidate.run.time.total() * 1e3, candidate.run.tokens_per_s,
+                mebibytes(candidate.needed).c_str());
+  return text + candidate.flags + "\n";
+}
+
+}  // namespace
+
+Fit find_fit(const Prepared& model, const TrainOptions& options, const Place& place) {
+  const int64_t global_batch =
+      options.global_batch_size(mesh_extents(options, static_cast<int>(place.ranks)).data);
+  std::vector<Candidate> all;
+  std::string problem;
+  for (const TrainOptions& o : candidates(options, place, global_batch)) {
+    try {
+      Candidate candidate{.run = plan_run(model, o, place), .flags = flags_of(o)};
+      candidate.needed = candidate.run.largest(place.card).needed(place.card);
+      all.push_back(std::move(candidate));
+    } catch (const Error& error) {  // not every model can be cut every way
+      if (error.code() != ErrorCode::kInvalidArgument) throw;
+      problem = error.what();
+    }
+  }
+  check(!all.empty(), ErrorCode::kInvalidArgument, "no layout is possible on ", place.ranks,
+        " rank(s): ", problem);
+  // Of equally fast ones the one that needs less.
+  std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
+    const double x = a.run.time.total(), y = b.run.time.total();
+    return std::abs(x - y) > 1e-3 * y ? x < y : a.needed < b.needed;
+  });
+  Fit fit{.tried = static_cast<int64_t>(all.size())};
+  const auto best =
+      std::ranges::find_if(all, [&](const Candidate& c) { return c.run.fits(place.card); });
+  std::vector<Candidate> others(all.begin(), best);
+  if (best == all.end()) {
+    std::ranges::sort(others, {}, &Candidate::needed);
+  } else {
+    fit.fits = {*best};
+  }
+  others.resize(std::min(others.size(), kShown));
+  fit.faster = std::move(others);
+  return fit;
+}
+
+std::string fit_text(const Fit& fit, const Place& place) {
+  std::string text;
+  if (!fit.fits.empty()) {
+    text += concat("fastest of ", fit.tried, " layouts that fits into ",
+                   mebibytes(place.card.memory_bytes), ":\n", line_of(fit.fits.front()));
+  }
+  if (fit.faster.empty()) return text;
+  text += fit.fits.empty() ? concat("none of ", fit.tried, " layouts fits into ",
+                                    mebibytes(place.card.memory_bytes), "; least is needed by:\n")
+                           : std::string("faster, but they need more:\n");
+  for (const Candidate& candidate : fit.faster) text += line_of(candidate);
+  return text;
+}
+
+std::string fit_json(const Fit& fit, const Place& place) {
+  JsonWriter json(2);
+  const auto list = [&](const char* name, const std::vector<Candidate>& candidates) {
+    json.key(name).begin_array();
+    for (const Candidate& candidate : candidates) {
+      json.begin_object()
+          .field("flags", candidate.flags)
+          .field("step_time_s", candidate.run.time.total())
+          .field("tokens_per_second", candidate.run.tokens_per_s)
+          .field("needed_bytes", candidate.needed)
+          .end_object();
+    }
+    json.end_array();
+  };
+  json.begin_object()
+      .field("card", place.card.name)
+      .field("card_bytes", place.card.memory_bytes)
+      .field("tried", fit.tried);
+  list("fits", fit.fits);
+  list(fit.fits.empty() ? "least" : "faster", fit.faster);
+  return json.end_object().text() + "\n";
+}
+
+}  // namespace tessera::programs

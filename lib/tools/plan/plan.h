@@ -1,0 +1,52 @@
+#pragma once
+// What a run with these options would hold and take: from shapes alone.
+#include <string>
+#include <vector>
+
+#include "lib/run/prepare.h"
+#include "tessera/plan/card.h"
+#include "tessera/plan/memory_plan.h"
+
+namespace tessera::programs {
+
+// Where the run would be, beside its options.
+struct Place {
+  Card card;
+  int64_t ranks = 1, ranks_of_host = 8;
+  double efficiency = 0.5;  // of the peak that a rank's matrix products reach
+};
+
+// Seconds of a step.
+struct StepTime {
+  double compute = 0, bubble = 0, exposed = 0, optimizer = 0, offload = 0;  // exposed communication
+  double total() const { return compute + bubble + exposed + optimizer + offload; }
+};
+
+struct Message {
+  Traffic traffic;
+  bool between_hosts = false;
+  double bytes_per_s = 0;
+  double seconds() const { return traffic.bytes / bytes_per_s; }
+};
+
+struct RunPlan {
+  TrainOptions options;
+  MeshExtents mesh;
+  std::vector<MemoryPlan> stages;
+  std::vector<Message> messages;  // of a rank of the first stage
+  StepTime time;
+  int64_t global_batch = 0;
+  double tokens_per_s = 0;  // of all ranks
+  bool saves = false;       // copies of the state, while it is written
+
+  const MemoryPlan& largest(const Card& card) const;
+  bool fits(const Card& card) const { return largest(card).needed(card) <= card.memory_bytes; }
+};
+
+// The model's shapes under these options. Throws as prepare() does.
+Prepared prepare_shapes(const TrainOptions& options, Program program);
+
+// Throws Error(kInvalidArgument) for options that no run would take.
+RunPlan plan_run(const Prepared& model, const TrainOptions& options, const Place& place);
+
+}  // namespace tessera::programs

@@ -1,0 +1,190 @@
+#include "lib/tools/plan/run_plan.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <ostream>
+#include <utility>
+
+#include "lib/interop/deepspeed.h"
+#include "lib/interop/foreign_config.h"
+#include "lib/interop/foreign_flags.h"
+#include "lib/settings/idle_flags.h"
+#include "lib/run/memory_advice.h"
+#include "lib/settings/tool.h"
+#include "lib/tools/plan/bandwidths.h"
+#include "lib/tools/plan/fit.h"
+#include "lib/tools/plan/plan.h"
+#include "lib/tools/plan/tables.h"
+#include "tessera/core/device.h"
+#include "tessera/core/error.h"
+#include "tessera/core/host_memory.h"
+
+namespace tessera::programs {
+namespace {
+
+struct PlanOptions {
+  std::string task = "squad", card = "auto", bandwidths, gpu_memory;
+  int64_t gpus_per_host = 0;
+  double link_gb_per_s = 0, network_gb_per_s = 0, host_gb_per_s = 0;
+  double efficiency = 0;
+  bool as_json = false, fit = false;
+};
+
+std::vector<std::string> task_names() { return {"squad", "causal", "classification"}; }
+
+void add_flags(FlagSet& flags, PlanOptions& o) {
+  std::vector<std::string> cards = card_names();
+  cards.insert(cards.begin(), "auto");
+  flags.section("Plan (all other flags are those of the fine-tuning program)");
+  flags.add("task", &o.task, "which program would run", task_names());
+  flags.add("card", &o.card, "what a rank runs on; auto: this host's", cards);
+  flags.add("gpus_per_host", &o.gpus_per_host, "ranks that share a host; 0: 8, all on the CPU");
+  flags.add("gpu_memory", &o.gpu_memory, "of one GPU, instead of the card's: 80GiB, 24000MB");
+  flags.add("bandwidths", &o.bandwidths,
+            "FILE that tessera-env --json or bench_collectives --benchmark_format=json wrote");
+  flags.add("link_gb_per_s", &o.link_gb_per_s, "between the GPUs of a host, bus bandwidth");
+  flags.add("network_gb_per_s", &o.network_gb_per_s, "between hosts, for each GPU");
+  flags.add("host_gb_per_s", &o.host_gb_per_s, "between a GPU and its host");
+  flags.add("efficiency", &o.efficiency, "of matrix products, of the card's peak; 0: 0.5");
+  flags.add("fit", &o.fit,
+            "search layouts and micro-batches for the fastest that fits, at this global batch");
+  flags.add("json", &o.as_json, "one JSON object instead of tables");
+}
+
+// Of "80GiB", "24000 MB", "1.5tib".
+double memory_bytes(const std::string& text) {
+  constexpr std::pair<const char*, double> kUnits[] = {
+      {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}};
+  double number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  std::string unit(end, last);
+  std::erase(unit, ' ');
+  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto known = std::ranges::find(kUnits, unit, [](const auto& one) { return one.first; });
+  check(error == std::errc() && number > 0 && std::isfinite(number) && known != std::end(kUnits),
+        ErrorCode::kInvalidArgument, "--gpu_memory: expected a number above 0 and its unit (MiB, ",
+        "GiB, TiB, MB, GB or TB), as 80GiB, found '", text, "'");
+  return number * known->second;
+}
+
+Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
+  Card card;
+  if (o.card != "auto") {
+    card = card_named(o.card);
+  } else if (gpu_count() == 0) {
+    card = card_named("cpu");
+  } else {
+    const std::string device = device_name(at::Device(at::kCUDA, 0));
+    const auto known = card_of_device(device);
+    check(known.has_value(), ErrorCode::kInvalidArgument, "--card: ", device,
+          " is not known; name one that is like it, with --gpu_memory");
+    card = *known;
+  }
+  if (card.device.empty()) {
+    card.memory_bytes =
+        static_cast<double>(available_host_memory()) / static_cast<double>(ranks_of_host);
+  }
+  if (!o.bandwidths.empty()) read_bandwidths(o.bandwidths, card);
+  if (!o.gpu_memory.empty()) {
+    check(!card.device.empty(), ErrorCode::kInvalidArgument, "--gpu_memory ", o.gpu_memory,
+          " is a GPU's, and --card ", o.card, " is this host without one; name a GPU, --card h100");
+    card.memory_bytes = memory_bytes(o.gpu_memory);
+  }
+  const auto replace = [](double value, double unit, double& to) {
+    if (value > 0) to = value * unit;
+  };
+  replace(o.link_gb_per_s, 1e9, card.link_bytes_per_s);
+  replace(o.network_gb_per_s, 1e9, card.network_bytes_per_s);
+  replace(o.host_gb_per_s, 1e9, card.host_bytes_per_s);
+  return card;
+}
+
+void check_values(const PlanOptions& o) {
+  const std::pair<const char*, double> not_negative[] = {
+      {"gpus_per_host", static_cast<double>(o.gpus_per_host)},
+      {"link_gb_per_s", o.link_gb_per_s},
+      {"network_gb_per_s", o.network_gb_per_s},
+      {"host_gb_per_s", o.host_gb_per_s},
+      {"efficiency", o.efficiency}};
+  for (const auto& [name, value] : not_negative) {
+    check(value >= 0, ErrorCode::kInvalidArgument, "--", name, " is ", value,
+          "; it must not be negative");
+  }
+  check(o.efficiency <= 1, ErrorCode::kInvalidArgument, "--efficiency is ", o.efficiency,
+        "; it is a share of the peak, at most 1");
+}
+
+Program program_of(const std::string& task) {
+  return task == "squad"    ? Program::kSquad
+         : task == "causal" ? Program::kText
+                            : Program::kClassification;
+}
+
+int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  PlanOptions o;
+  FlagSet task_flag("tessera-plan", "");  // which program's flags the others are
+  task_flag.add("task", &o.task, "", task_names());
+  task_flag.parse_known(arguments);
+  const Program program = program_of(o.task);
+  FlagSet flags(
+      "tessera-plan",
+      "What a run would hold and send, before anything is loaded. --ranks N: of the job.");
+  TrainOptions train;
+  add_flags(flags, o);
+  add_train_flags(flags, train, program, find_foreign);
+  flags.parse(arguments);
+  if (flags.help_requested()) {
+    out << flags.help();
+    return 0;
+  }
+  check(program_of(o.task) == program, ErrorCode::kInvalidArgument,
+        "--task: say it on the command line, not in the file of --config");
+  check_values(o);
+  if (train.ranks > 1 && !flags.given("strategy")) train.strategy = "ddp";
+  if (!train.deepspeed.empty()) {
+    refuse_foreign_config(train.deepspeed);
+    apply_deepspeed(DeepSpeedFile::read(train.deepspeed), train.ranks, train, flags);
+  }
+  for (const IdleFlag& idle : reset_idle_flags(flags, train, train.ranks)) {
+    err << "tessera-plan: " << idle.text << "\n";
+  }
+  if (flags.print_config_requested()) {
+    out << flags.config_json() << "\n";
+    return 0;
+  }
+  check(train.ranks >= 1 && train.ranks <= 65536, ErrorCode::kInvalidArgument, "--ranks is ",
+        train.ranks, "; it must be at least 1 and at most 65536");
+  Place place{.ranks = train.ranks};
+  const bool on_cpu = o.card == "cpu" || (o.card == "auto" && gpu_count() == 0);
+  place.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.ranks : 8;
+  place.card = card_of(o, std::min(place.ranks_of_host, place.ranks));
+  if (o.efficiency > 0) place.efficiency = o.efficiency;
+  train.ranks = 1;  // of the place now: those that are threads have a limit
+  const Prepared model = prepare_shapes(train, program);
+  if (o.fit) {
+    const Fit fit = find_fit(model, train, place);
+    out << (o.as_json ? fit_json(fit, place) : fit_text(fit, place));
+    return fit.fits.empty() ? exit_code(ErrorCode::kResourceExhausted) : 0;
+  }
+  const RunPlan run = plan_run(model, train, place);
+  out << (o.as_json ? plan_json(model, run, place) : plan_text(model, run, place));
+  if (run.fits(place.card)) return 0;
+  const std::string reason =
+      concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ", place.card.name,
+             ": ", mebibytes(run.largest(place.card).needed(place.card)), " are needed");
+  err << "tessera-plan: " << memory_advice(model, place.ranks, reason, !place.card.device.empty())
+      << ". --fit searches\n";
+  return exit_code(ErrorCode::kResourceExhausted);
+}
+
+}  // namespace
+
+int run_plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  return run_tool("tessera-plan", out, err, [&] { return plan(arguments, out, err); });
+}
+
+}  // namespace tessera::programs

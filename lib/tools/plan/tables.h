@@ -1,0 +1,12 @@
+#pragma once
+// A plan as text and as JSON.
+#include <string>
+
+#include "lib/tools/plan/plan.h"
+
+namespace tessera::programs {
+
+std::string plan_text(const Prepared& model, const RunPlan& run, const Place& place);
+std::string plan_json(const Prepared& model, const RunPlan& run, const Place& place);
+
+}  // namespace tessera::programs
