@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lib/run/model_files.h"
+#include "lib/settings/layout.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/operation_scope.h"
 #include "tessera/core/hash.h"
