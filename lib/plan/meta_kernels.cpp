@@ -82,23 +82,21 @@ at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&
 }  // namespace
 
 void register_meta_kernels() {
-  static const auto* const library = [] {
-    auto* made = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
-                                    __LINE__);
-    made->impl("index_select", index_select);
-    made->impl("where.self", where);
-    made->impl("native_layer_norm", native_layer_norm);
-    made->impl("where.self_out", where_out);
-    made->impl("logsumexp", logsumexp);
-    made->impl("_index_put_impl_", index_put);
-    made->impl("unique_dim", unique_dim);
-    made->impl("native_dropout", native_dropout);
-    made->impl("native_dropout_backward", native_dropout_backward);
-    for (const char* name : {"abs.out", "logical_not.out"}) made->impl(name, unary_out);
-    for (const char* name : {"logical_and.out", "logical_or.out"}) made->impl(name, binary_out);
+  [[maybe_unused]] static const torch::Library library = [] {
+    torch::Library made(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+    made.impl("index_select", index_select);
+    made.impl("where.self", where);
+    made.impl("native_layer_norm", native_layer_norm);
+    made.impl("where.self_out", where_out);
+    made.impl("logsumexp", logsumexp);
+    made.impl("_index_put_impl_", index_put);
+    made.impl("unique_dim", unique_dim);
+    made.impl("native_dropout", native_dropout);
+    made.impl("native_dropout_backward", native_dropout_backward);
+    for (const char* name : {"abs.out", "logical_not.out"}) made.impl(name, unary_out);
+    for (const char* name : {"logical_and.out", "logical_or.out"}) made.impl(name, binary_out);
     return made;
   }();
-  static_cast<void>(library);
 }
 
 }  // namespace tessera
