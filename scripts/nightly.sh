@@ -48,7 +48,8 @@ sanitized() {
 programs=(test_comm conformance_local test_sharding test_backends test_pipeline test_tensor)
 # What reads, keeps and writes: not asked of tsan, which is for ranks that share memory.
 one_rank=(test_core test_model test_adapted_modules test_models test_ops test_optim test_state test_checkpoint test_data test_huggingface
-          test_reader_corpora test_metrics test_generation test_train test_call_order test_plan test_tokenize test_programs)
+          test_reader_corpora test_metrics test_generation test_train test_call_order test_plan test_footprint test_peak test_predict test_testing test_settings
+          test_tokenize test_plan_tool test_report test_programs)
 [[ -z $short ]] || programs=(test_comm test_sharding) one_rank=(test_state)
 stage_asan() { sanitized asan "${programs[@]}" "${one_rank[@]}"; }
 stage_tsan() { sanitized tsan "${programs[@]}"; }
