@@ -94,7 +94,7 @@ stage_launch() {
 
 # Stopped ranks, strangers, two jobs on one port, a cut network.
 stage_channel() {
-  release_target conformance_processes tessera-finetune-squad
+  release_target conformance_processes ending_ranks tessera-finetune-squad
   local bin=build/${TESSERA_PRESET:-release}/bin phases='' connections=10000 times=50
   [[ -z $short ]] || phases=step connections=1000 times=2
   python3 -B tests/channel/stopped.py "$bin/conformance_processes" --ranks 4
@@ -102,6 +102,7 @@ stage_channel() {
   python3 -B tests/channel/strangers.py "$bin/conformance_processes" --connections $connections
   python3 -B tests/channel/partition.py "$bin/conformance_processes" --limit 5
   python3 -B tests/channel/races.py "$bin/conformance_processes" --times $times
+  python3 -B tests/channel/endings.py "$bin/ending_ranks"
 }
 
 stage_kills() {
