@@ -81,7 +81,9 @@ void Setting::check_range(const TrainOptions& options) const {
       },
       member);
   const auto require = [&](bool holds, const auto&... parts) {
-    check(holds, ErrorCode::kInvalidArgument, "--", name, " is ", text(options), parts...);
+    if (holds) return;
+    const auto shown = std::visit([&](auto of) { return concat(options.*of); }, member);
+    fail(ErrorCode::kInvalidArgument, "--", name, " is ", shown, parts...);
   };
   if (more.below < kNoLimit) {
     const bool within = value >= more.least && value < more.below;
