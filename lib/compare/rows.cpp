@@ -59,14 +59,7 @@ std::string file_name_of(const std::string& value) {
   return name;
 }
 
-// E.g. "zero1-4-pp2-gpipe-off".
-std::string layout_name(const TrainOptions& o, int64_t ranks) {
-  std::string name = concat(o.strategy, "-", ranks);
-  for (const std::string& tag : settings::layout_tags(o)) name += "-" + tag;
-  return name;
-}
-
-// The layout and what else its own flags say: "zero2-2-bf16-bs8".
+// The layout and what else its own flags say: "zero1-4-pp2-gpipe-off", "zero2-2-bf16-bs8".
 std::string name_of(const ComparisonRow& row, const std::vector<std::string>& own,
                     const FlagSet& flags) {
   static const std::map<std::string, std::string> kShort{{"dtype", ""},
@@ -77,7 +70,12 @@ std::string name_of(const ComparisonRow& row, const std::vector<std::string>& ow
                                                          {"per_device_train_batch_size", "bs"},
                                                          {"gradient_accumulation_steps", "ga"},
                                                          {"train_slice", "rows"}};
-  std::string name = layout_name(row.options, row.ranks);
+  const auto is_own = [&](const settings::Setting& setting) {
+    const auto names = [&](const std::string& word) { return flag_name(word) == setting.name; };
+    return std::ranges::any_of(own, names);
+  };
+  std::string name = concat(row.options.strategy, "-", row.ranks);
+  for (const std::string& tag : settings::layout_tags(row.options, is_own)) name += "-" + tag;
   for (const std::string& argument : own) {
     const std::string flag = flag_name(argument);
     const settings::Setting* setting = settings::find(flag);

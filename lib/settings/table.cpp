@@ -116,8 +116,11 @@ std::vector<std::string> tags(const TrainOptions& options) {
   return tags_of(options, [](const Setting&) { return true; });
 }
 
-std::vector<std::string> layout_tags(const TrainOptions& options) {
-  return tags_of(options, names_layout);
+std::vector<std::string> layout_tags(const TrainOptions& options,
+                                     const std::function<bool(const Setting&)>& named) {
+  return tags_of(options, [&](const Setting& setting) {
+    return names_layout(setting) && (!setting.more.tuning || named(setting));
+  });
 }
 
 std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus) {

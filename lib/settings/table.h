@@ -1,6 +1,7 @@
 #pragma once
 // THE table of settings. Flags, their help and validation, --print_config, what is the same work,
 // names of runs and rows, and docs/flags.md follow from it.
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -40,6 +41,7 @@ struct Setting {
     // value. tag_of: the whole text instead.
     const char* tag = nullptr;
     std::string (*tag_of)(const TrainOptions&) = nullptr;
+    bool tuning = false;  // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all
   } more = {};
   Section section = Section::kModel;
@@ -60,8 +62,10 @@ void check_ranges(const TrainOptions& options);
 
 // E.g. {"ga2", "tp2", "gc"}: all tags, in the order of the sections Training, Strategy, Data, Run.
 std::vector<std::string> tags(const TrainOptions& options);
-// The same of how the model is spread alone.
-std::vector<std::string> layout_tags(const TrainOptions& options);
+// The same of how the model is spread alone; of what is for tuning, that which `named` chooses.
+std::vector<std::string> layout_tags(
+    const TrainOptions& options,
+    const std::function<bool(const Setting&)>& named = [](const Setting&) { return true; });
 bool names_layout(const Setting& setting);
 
 // "zs2_bf16_gpus4_bs8_sl512_gc": a run's name where it was given none. Runs that differ in what
