@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "lib/run/output.h"
+#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/metrics/event.h"
@@ -36,18 +37,13 @@ void add_what(Fields& fields, const ComparisonRow& row) {
   };
   add("row", row.name);
   add("peer", text_or_null(row.peer));
-  add("strategy", o.strategy);
   add("world_size", row.ranks);
   add("pp", static_cast<int64_t>(row.mesh().pipeline));
   add("dp", static_cast<int64_t>(row.mesh().data));
   add("tp", static_cast<int64_t>(row.mesh().tensor));
-  add("pipeline_schedule", o.pipeline_parallel > 1 ? Value(o.pipeline_schedule) : Value());
-  add("sequence_parallel", o.sequence_parallel);
-  add("offload", o.offload);
-  add("pin_memory", o.offload != "none" && o.pin_memory);
-  add("gradient_checkpointing", o.gradient_checkpointing);
-  add("keep_activations", o.keep_activations);
-  add("packing", o.packing);
+  for (auto& [name, value] : settings::record(o, row.prepared->program)) {
+    fields.emplace_back(name, std::move(value));
+  }
   add("model", row.prepared->model.name);
   add("num_parameters", row.prepared->parameter_count());
   const auto or_else = [](const std::string& text, const std::string& other) {
@@ -57,9 +53,6 @@ void add_what(Fields& fields, const ComparisonRow& row) {
   add("parameter_dtype", o.dtype);
   add("gradient_dtype", gradient_dtype);
   add("reduce_dtype", or_else(o.reduce_dtype, gradient_dtype));
-  add("max_seq_length", o.max_seq_length);
-  add("per_device_train_batch_size", o.per_device_train_batch_size);
-  add("gradient_accumulation_steps", o.gradient_accumulation_steps);
   add("global_batch_size", o.global_batch_size(row.mesh().data));
   add("dataset", row.prepared->train_path);
   add("dataset_sha256", text_or_null(row.prepared->dataset_sha256));

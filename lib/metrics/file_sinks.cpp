@@ -1,5 +1,4 @@
 // The sinks that write the files of an output directory.
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +6,8 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tessera/core/error.h"
 #include "tessera/metrics/sink.h"
@@ -55,12 +56,11 @@ class JsonlSink final : public Sink {
 };
 
 // A CSV file with fixed columns; a file of an earlier run must have the same ones.
-template <size_t N>
 class CsvFile {
  public:
-  CsvFile(const std::string& path, const std::array<const char*, N>& columns)
-      : columns_(&columns),
-        header_(header_of(columns)),
+  CsvFile(const std::string& path, std::vector<std::string> columns)
+      : columns_(std::move(columns)),
+        header_(header_of(columns_)),
         fresh_(is_fresh(path, header_)),
         file_(path) {
     if (fresh_) file_.write(header_);
@@ -69,17 +69,17 @@ class CsvFile {
   template <typename Lookup>  // column name -> const Value*, null for an empty cell
   void write_row(const Lookup& lookup) {
     std::string row;
-    for (size_t i = 0; i < N; ++i) {
+    for (size_t i = 0; i < columns_.size(); ++i) {
       if (i > 0) row += ',';
-      if (const Value* value = lookup((*columns_)[i])) row += to_csv(*value);
+      if (const Value* value = lookup(columns_[i])) row += to_csv(*value);
     }
     file_.write(row);
   }
 
  private:
-  static std::string header_of(const std::array<const char*, N>& columns) {
+  static std::string header_of(const std::vector<std::string>& columns) {
     std::string header = columns[0];
-    for (size_t i = 1; i < N; ++i) header.append(",").append(columns[i]);
+    for (size_t i = 1; i < columns.size(); ++i) header.append(",").append(columns[i]);
     return header;
   }
 
@@ -93,19 +93,23 @@ class CsvFile {
     return false;
   }
 
-  const std::array<const char*, N>* columns_;
+  const std::vector<std::string> columns_;
   std::string header_;
   bool fresh_;
   LineFile file_;
 };
 
-constexpr std::array kResultColumns{
-    // clang-format off
-    "run_id", "time_unix_s", "exp", "flags", "strategy", "world_size", "dp", "tp", "pp", "offload", "pin_memory",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
-    "max_seq_length", "gradient_checkpointing", "keep_activations", "sequence_parallel", "pipeline_schedule",
-    "pipeline_chunks", "pipeline_vocabulary", "shard_ranks", "reshard_after_forward", "fsdp_unit_numel", "packing",
-    "padding_free", "group_by_length", "pad_to_max_length", "pad_to_multiple_of", "deterministic", "supervise", "tf32", "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
+// Of results.csv, before and after those of the run's settings.
+const std::vector<std::string>& columns_before() {
+  static const std::vector<std::string> columns{
+      "run_id", "time_unix_s", "exp", "flags", "world_size", "dp", "tp", "pp", "global_batch_size"};
+  return columns;
+}
+
+const std::vector<std::string>& columns_after() {
+  static const std::vector<std::string> columns{
+      // clang-format off
+    "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
     "moment_dtype", "model", "num_parameters", "dataset", "dataset_sha256", "num_train_samples",
     "num_train_steps", "seed", "mfu_formula", "peak_flops_per_second", "device", "transport", "launcher", "driver_version", "cuda_version",
     "torch_version", "tessera_version", "git_sha",
@@ -123,45 +127,59 @@ constexpr std::array kResultColumns{
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes", "host_bytes",
     "pinned_bytes", "comm_bytes",
     "exit_code", "param_hash_final"
-    // clang-format on
-};
+      // clang-format on
+  };
+  return columns;
+}
+
+std::vector<std::string> result_columns(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = columns_before();
+  all.insert(all.end(), settings.begin(), settings.end());
+  all.insert(all.end(), columns_after().begin(), columns_after().end());
+  return all;
+}
 
 class ResultsSink final : public Sink {
  public:
-  explicit ResultsSink(const std::string& path) : file_(path, kResultColumns) {}
+  ResultsSink(const std::string& path, const std::vector<std::string>& settings)
+      : file_(path, result_columns(settings)) {}
 
   void write(const Event& event) override {
     const bool end = event.name == "run_end";
     if (!end && event.name != "run_start" && event.name != "eval") return;
     for (const auto& [key, value] : event.fields) latest_[key] = value;
     if (!end) return;
-    file_.write_row([&](const char* column) {
+    file_.write_row([&](const std::string& column) {
       auto found = latest_.find(column);
       return found == latest_.end() ? nullptr : &found->second;
     });
   }
 
  private:
-  CsvFile<kResultColumns.size()> file_;
+  CsvFile file_;
   std::map<std::string, Value> latest_;
 };
 
-constexpr std::array kResourceColumns{"run_id",       "time_unix_s",        "elapsed_s",
-                                      "gpu",          "gpu_mem_used_bytes", "gpu_util_ratio",
-                                      "gpu_power_w",  "cpu_rss_tree_bytes", "cpu_pss_tree_bytes",
-                                      "pinned_bytes", "cpu_util_ratio"};
+const std::vector<std::string>& resource_columns() {
+  static const std::vector<std::string> columns{
+      "run_id",       "time_unix_s",        "elapsed_s",
+      "gpu",          "gpu_mem_used_bytes", "gpu_util_ratio",
+      "gpu_power_w",  "cpu_rss_tree_bytes", "cpu_pss_tree_bytes",
+      "pinned_bytes", "cpu_util_ratio"};
+  return columns;
+}
 
 class ResourcesSink final : public Sink {
  public:
-  explicit ResourcesSink(const std::string& path) : file_(path, kResourceColumns) {}
+  explicit ResourcesSink(const std::string& path) : file_(path, resource_columns()) {}
 
   void write(const Event& event) override {
     if (event.name != "resource") return;
-    file_.write_row([&](const char* column) { return event.find(column); });
+    file_.write_row([&](const std::string& column) { return event.find(column); });
   }
 
  private:
-  CsvFile<kResourceColumns.size()> file_;
+  CsvFile file_;
 };
 
 }  // namespace
@@ -170,8 +188,9 @@ std::unique_ptr<Sink> make_jsonl_sink(const std::string& path) {
   return std::make_unique<JsonlSink>(path);
 }
 
-std::unique_ptr<Sink> make_results_sink(const std::string& path) {
-  return std::make_unique<ResultsSink>(path);
+std::unique_ptr<Sink> make_results_sink(const std::string& path,
+                                        const std::vector<std::string>& settings) {
+  return std::make_unique<ResultsSink>(path, settings);
 }
 
 std::unique_ptr<Sink> make_resources_sink(const std::string& path) {

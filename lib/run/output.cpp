@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "lib/run/run_checkpoints.h"
+#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/resource_sampler.h"
 
@@ -108,7 +109,7 @@ std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& optio
     sinks.push_back(metrics::make_jsonl_sink(folder + "metrics.jsonl"));
   }
   if (options.report_to.find("csv") != std::string::npos) {
-    sinks.push_back(metrics::make_results_sink(folder + "results.csv"));
+    sinks.push_back(metrics::make_results_sink(folder + "results.csv", settings::recorded_names()));
     sinks.push_back(metrics::make_resources_sink(folder + "resources.csv"));
   }
   if (options.report_to.find("tensorboard") != std::string::npos) {

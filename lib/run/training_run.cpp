@@ -279,38 +279,18 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.flags = flags_.changed_text();
   if (!r.flags.empty()) r.flags.erase(0, 1);
   r.config = {flags_.config_json(/*indent=*/0)};
-  r.strategy = options_.strategy;
   r.world_size = world_.size();
   r.dp = mesh_->extent(Axis::kData);
   r.tp = mesh_->extent(Axis::kTensor);
   r.pp = mesh_->extent(Axis::kPipeline);
-  r.offload = options_.offload;
-  r.pin_memory = options_.offload != "none" && options_.pin_memory;
-  r.per_device_train_batch_size = options_.per_device_train_batch_size;
-  r.gradient_accumulation_steps = options_.gradient_accumulation_steps;
   r.global_batch_size = train_loader_->global_batch_size();
-  r.max_seq_length = options_.max_seq_length;
-  r.gradient_checkpointing = options_.gradient_checkpointing;
-  r.keep_activations = options_.keep_activations;
-  r.sequence_parallel = options_.sequence_parallel;
-  r.tf32 = options_.tf32;
-  if (r.pp > 1) {
-    r.pipeline_schedule = options_.pipeline_schedule;
-    r.pipeline_vocabulary = options_.pipeline_vocabulary;
-    r.pipeline_chunks = options_.pipeline_chunks;
-  }
-  r.shard_ranks = options_.shard_ranks;
-  r.reshard_after_forward = options_.reshard_after_forward;
-  r.fsdp_unit_numel = options_.fsdp_unit_numel;
   const DataLoaderOptions loader =
       prepared_.loader_options(mesh_->axis(Axis::kData), /*training=*/true);
-  r.packing = loader.packing;
-  r.padding_free = loader.padding_free;
-  r.group_by_length = options_.group_by_length;
-  r.pad_to_max_length = options_.pad_to_max_length;
-  r.pad_to_multiple_of = options_.pad_to_multiple_of;
-  r.deterministic = options_.deterministic;
-  if (flags_.has("supervise")) r.supervise = options_.supervise;
+  TrainOptions settled = options_;
+  settled.packing = loader.packing;
+  settled.padding_free = loader.padding_free ? "true" : "false";
+  r.settings = settings::record(settled, prepared_.program);
+  r.exp = settings::run_name(settled, r.world_size, !world_.device().is_cpu());
   if (peak_flops_ > 0 && prepared_.model.flops_per_token) {
     r.mfu_formula = mfu_formula();
     r.peak_flops_per_second = peak_flops_;
@@ -330,10 +310,6 @@ metrics::RunStartRecord TrainingRun::start_record() const {
   r.transport = world_.transport();
   r.launcher = launch_.launcher;
   fill_versions(r);
-  TrainOptions named = options_;
-  named.packing = r.packing;
-  named.padding_free = r.padding_free ? "true" : "false";
-  r.exp = settings::run_name(named, r.world_size, !world_.device().is_cpu());
   return r;
 }
 

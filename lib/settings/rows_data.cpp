@@ -7,6 +7,7 @@ using O = TrainOptions;
 using enum Changes;
 using enum Program;
 
+metrics::Value padding_free_record(const O& o) { return o.padding_free == "true"; }
 std::string padding_free_tag(const O& o) { return o.padding_free == "true" ? "pf" : ""; }
 
 }  // namespace
@@ -36,7 +37,7 @@ std::vector<Setting> data() {
        {.programs = {kClassification}}},
       {"validation_file", &O::validation_file, kNumbers, "the same, evaluated after every epoch"},
       {"supervise", &O::supervise, kNumbers, "which tokens the loss counts",
-       {.choices = {"answer", "all"}, .tag = "", .programs = {kSquad}}},
+       {.choices = {"answer", "all"}, .tag = "", .recorded = true, .programs = {kSquad}}},
       {"label_padding", &O::label_padding, kNumbers,
        "with --supervise all: does the loss count padding",
        {.choices = {"ignore", "include"}, .programs = {kSquad}}},
@@ -70,7 +71,7 @@ std::vector<Setting> data() {
       {"strict_data", &O::strict_data, kNumbers, "stop at the first row that cannot be used"},
       {"shuffle", &O::shuffle, kNumbers, "a new order every epoch; false keeps the file's"},
       {"max_seq_length", &O::max_seq_length, kNumbers, "most tokens of a row",
-       {.least = 1, .most = kMuch}},
+       {.least = 1, .most = kMuch, .recorded = true}},
       {"padding_side", &O::padding_side, kNumbers, "where short rows are filled",
        {.choices = {"right", "left"}}},
       {"packing", &O::packing, kCost,
@@ -79,9 +80,10 @@ std::vector<Setting> data() {
       {"padding_free", &O::padding_free, kCost,
        "lay a micro-batch's rows end to end instead of padding them; changes no number; auto: on "
        "GPUs",
-       {.choices = {"auto", "true", "false"}, .tag_of = padding_free_tag}},
+       {.choices = {"auto", "true", "false"}, .tag_of = padding_free_tag,
+        .record = padding_free_record}},
       {"group_by_length", &O::group_by_length, kNumbers, "batches of rows of about one length",
-       {.tag = "len"}},
+       {.tag = "len", .recorded = true}},
       {"pad_to_max_length", &O::pad_to_max_length, kCost,
        "pad to --max_seq_length instead of the longest row of a micro-batch",
        {.tag = "max"}},

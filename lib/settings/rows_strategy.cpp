@@ -30,6 +30,19 @@ std::string vocabulary_tag(const O& o) {
 std::string offload_tag(const O& o) {
   return o.offload == "none" ? "" : o.offload == "optimizer" ? "off" : "offp";
 }
+metrics::Value in_pipeline(const O& o, const std::string& value) {
+  return o.pipeline_parallel > 1 ? metrics::Value(value) : metrics::Value();
+}
+metrics::Value schedule_record(const O& o) { return in_pipeline(o, o.pipeline_schedule); }
+metrics::Value vocabulary_record(const O& o) { return in_pipeline(o, o.pipeline_vocabulary); }
+metrics::Value balance_record(const O& o) { return in_pipeline(o, o.pipeline_balance); }
+metrics::Value chunks_record(const O& o) {
+  return o.pipeline_parallel > 1 ? o.pipeline_chunks : int64_t{1};
+}
+metrics::Value pin_record(const O& o) { return o.offload != "none" && o.pin_memory; }
+metrics::Value step_record(const O& o) {
+  return o.offload != "none" ? metrics::Value(o.offload_step) : metrics::Value();
+}
 std::string pin_tag(const O& o) { return o.offload != "none" && o.pin_memory ? "pin" : ""; }
 
 }  // namespace
@@ -42,7 +55,7 @@ std::vector<Setting> strategy() {
        {.choices = strategy_names()}},
       {"dtype", &O::dtype, kNumbers, "of parameters and computation", {.choices = kDtypes}},
       {"tf32", &O::tf32, kNumbers, "fp32 matrix products through TF32 on GPUs",
-       {.tag_of = tf32_tag}},
+       {.tag_of = tf32_tag, .recorded = true}},
       {"gradient_dtype", &O::gradient_dtype, kNumbers,
        "what backward accumulates into; --dtype unless given",
        {.tag_of = gradient_tag}},
@@ -88,15 +101,16 @@ std::vector<Setting> strategy() {
        "stages; --gradient_accumulation_steps is the number of micro-batches",
        {.least = 1, .most = kCount, .tag = "pp"}},
       {"pipeline_schedule", &O::pipeline_schedule, kCost, "order of the micro-batches",
-       {.choices = {"gpipe", "1f1b", "interleaved"}, .tag_of = schedule_tag}},
+       {.choices = {"gpipe", "1f1b", "interleaved"}, .tag_of = schedule_tag, .record = schedule_record}},
       {"pipeline_chunks", &O::pipeline_chunks, kCost,
        "interleaved: parts of the model on each rank",
-       {.least = 1, .most = kCount}},
+       {.least = 1, .most = kCount, .record = chunks_record}},
       {"pipeline_vocabulary", &O::pipeline_vocabulary, kCost,
        "embedding and head: on the first and the last stage, or cut over all (gpipe, 1f1b)",
-       {.choices = {"stage", "shared"}, .tag_of = vocabulary_tag}},
+       {.choices = {"stage", "shared"}, .tag_of = vocabulary_tag,
+        .record = vocabulary_record}},
       {"pipeline_balance", &O::pipeline_balance, kCost, "what stages share out evenly",
-       {.choices = {"time", "flops", "parameters", "measured"}, .tag = "by-", .tuning = true}},
+       {.choices = {"time", "flops", "parameters", "measured"}, .tag = "by-", .record = balance_record, .tuning = true}},
       {"gradient_checkpointing", &O::gradient_checkpointing, kCost,
        "keep only the inputs of blocks, and run each again in backward",
        {.tag = "gc"}},
@@ -110,9 +124,9 @@ std::vector<Setting> strategy() {
       {"offload_step", &O::offload_step, kCost,
        "offload: where the optimizer's update runs; auto: measured at start",
        {.choices = {"auto", "host", "device"},  // in the order of OffloadStep
-        .tag = "on-", .tuning = true}},
+        .tag = "on-", .record = step_record, .tuning = true}},
       {"pin_memory", &O::pin_memory, kCost, "offload: page-locked host memory",
-       {.tag_of = pin_tag}},
+       {.tag_of = pin_tag, .record = pin_record}},
       {"offload_threads", &O::offload_threads, kCost,
        "offload: of the optimizer step on the host; 0: this rank's share of the cores",
        {.least = 0, .most = kCount, .tag = "threads", .tuning = true}},

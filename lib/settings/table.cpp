@@ -133,6 +133,46 @@ std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gp
   return name;
 }
 
+namespace {
+
+bool is_recorded(const Setting& setting) {
+  return setting.changes == Changes::kCost || setting.more.recorded;
+}
+
+metrics::Value value_of(const Setting& setting, const TrainOptions& options) {
+  if (setting.more.record != nullptr) return setting.more.record(options);
+  return std::visit(
+      [&](auto of) {
+        const auto& value = options.*of;
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, uint64_t>) {
+          return metrics::Value(static_cast<int64_t>(value));
+        } else {
+          return metrics::Value(value);
+        }
+      },
+      setting.member);
+}
+
+}  // namespace
+
+metrics::Fields record(const TrainOptions& options, Program program) {
+  metrics::Fields fields;
+  for (const Setting& setting : table()) {
+    if (!is_recorded(setting)) continue;
+    fields.emplace_back(setting.name,
+                        setting.is_of(program) ? value_of(setting, options) : metrics::Value());
+  }
+  return fields;
+}
+
+std::vector<std::string> recorded_names() {
+  std::vector<std::string> names;
+  for (const Setting& setting : table()) {
+    if (is_recorded(setting)) names.emplace_back(setting.name);
+  }
+  return names;
+}
+
 std::string to_markdown() {
   constexpr const char* kChanges[] = {"numbers", "cost", "output"};
   const auto joined = [](const std::vector<std::string>& items) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/settings/options.h"
+#include "tessera/metrics/event.h"
 
 namespace tessera::settings {
 
@@ -41,6 +42,10 @@ struct Setting {
     // value. tag_of: the whole text instead.
     const char* tag = nullptr;
     std::string (*tag_of)(const TrainOptions&) = nullptr;
+    // Stands in records of runs and rows; what costs does anyway. record: the value there, where it
+    // is not the option's.
+    bool recorded = false;
+    metrics::Value (*record)(const TrainOptions&) = nullptr;
     bool tuning = false;  // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all
   } more = {};
@@ -71,6 +76,10 @@ bool names_layout(const Setting& setting);
 // "zs2_bf16_gpus4_bs8_sl512_gc": a run's name where it was given none. Runs that differ in what
 // costs differ in it.
 std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus);
+
+// What the records of a run of this program say of its settings, by their names.
+metrics::Fields record(const TrainOptions& options, Program program);
+std::vector<std::string> recorded_names();
 
 // The table as Markdown, for docs/flags.md.
 std::string to_markdown();

@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/error.h"
+#include "lib/settings/table.h"
 #include "tessera/metrics/recorder.h"
 
 namespace tessera::test {
 
 struct MadeRun {
   metrics::RunStartRecord start;
+  TrainOptions options;
   std::vector<std::pair<std::string, std::string>> settings;  // flags beside those of start
   double step_time_s = 0.1, step_time_growth_s = 0;
   int64_t steps = 10, first_step = 1, tokens = 1000;
@@ -24,11 +25,11 @@ struct MadeRun {
   std::string restored_from;        // the checkpoint it goes on from
 
   MadeRun() {
-    start.strategy = "ddp";
+    options.strategy = "ddp";
     start.world_size = start.dp = 2;
-    start.per_device_train_batch_size = 4;
+    options.per_device_train_batch_size = 4;
     start.global_batch_size = 8;
-    start.max_seq_length = 128;
+    options.max_seq_length = 128;
     start.parameter_dtype = start.gradient_dtype = start.reduce_dtype = "fp32";
     start.master_dtype = start.moment_dtype = "fp32";
     start.model = "bloom-tiny";
@@ -46,7 +47,7 @@ struct MadeRun {
   MadeRun& ranks(int64_t count) {
     start.world_size = start.dp = count;
     start.global_batch_size =
-        count * start.per_device_train_batch_size * start.gradient_accumulation_steps;
+        count * options.per_device_train_batch_size * options.gradient_accumulation_steps;
     return *this;
   }
 
@@ -57,8 +58,8 @@ struct MadeRun {
     sinks.push_back(metrics::make_jsonl_sink(folder + "/metrics.jsonl"));
     metrics::Recorder recorder(std::move(sinks));
     metrics::RunStartRecord record = start;
-    record.exp = concat(record.strategy, "_", record.parameter_dtype, "_", record.world_size, "_bs",
-                        record.per_device_train_batch_size);
+    record.settings = settings::record(options, Program::kSquad);
+    record.exp = settings::run_name(options, record.world_size, !record.device.starts_with("cpu"));
     std::string config =
         "{\"output_dir\":{\"value\":\"" + folder + "\",\"origin\":\"command line\"}";
     for (const auto& [name, value] : settings) {

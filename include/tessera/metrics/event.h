@@ -33,23 +33,10 @@ struct RunStartRecord {
   std::vector<std::string> argv;
   std::string flags;  // "--name value" of every one that is not its default, wherever it was given
   JsonText config{"{}"};
-  std::string strategy;
   int64_t world_size = 1, dp = 1, tp = 1, pp = 1;
-  std::string offload = "none";  // none, optimizer, optimizer+params
-  bool pin_memory = false;       // of what is offloaded
-  int64_t per_device_train_batch_size = 1, gradient_accumulation_steps = 1, global_batch_size = 1;
-  int64_t max_seq_length = 0;
-  bool gradient_checkpointing = false, keep_activations = false;
-  bool sequence_parallel = false, tf32 = false;
-  std::string pipeline_schedule, pipeline_vocabulary;  // "" without a pipeline
-  int64_t pipeline_chunks = 1;
-  int64_t shard_ranks = 0;  // 0: all of the data axis
-  bool reshard_after_forward = true;
-  int64_t fsdp_unit_numel = 0;  // 0: a unit a block
-  bool packing = false, padding_free = false, group_by_length = false, pad_to_max_length = false;
-  int64_t pad_to_multiple_of = 1;
-  bool deterministic = false;
-  std::string supervise;  // answer, all; "" where the task has no such choice
+  int64_t global_batch_size = 1;
+  // What the run was told that changes what it costs, "strategy" among it: names of flags.
+  Fields settings;
   std::string parameter_dtype, gradient_dtype, reduce_dtype, master_dtype, moment_dtype;
   std::string model;
   int64_t num_parameters = 0;

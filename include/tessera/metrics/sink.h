@@ -24,8 +24,9 @@ std::string bar_text(double share);
 // to files of earlier runs; throws Error(kDataLoss) with the path when a file cannot be opened or
 // written.
 std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);  // metrics.jsonl: every event
-std::unique_ptr<Sink> make_results_sink(
-    const std::string& path);  // results.csv: one row a run, at run_end
+// results.csv: one row a run, at run_end; settings: the names that its records have.
+std::unique_ptr<Sink> make_results_sink(const std::string& path,
+                                        const std::vector<std::string>& settings = {});  // results.csv: one row a run, at run_end
 std::unique_ptr<Sink> make_resources_sink(
     const std::string& path);  // resources.csv: one row a resource event
 

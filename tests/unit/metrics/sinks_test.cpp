@@ -45,7 +45,7 @@ RunStartRecord small_run() {
   RunStartRecord run;
   run.exp = "single_fp32_cpus1_bs2_sl8";
   run.argv = {"prog", "--max_steps", "4"};
-  run.strategy = "single";
+  run.settings = {{"strategy", std::string("single")}};
   run.num_train_steps = 4;
   return run;
 }

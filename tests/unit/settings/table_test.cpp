@@ -8,6 +8,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/file.h"
+#include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
@@ -108,6 +109,28 @@ TEST_CASE("defaults are within their ranges and choices; numbers out of them are
   CHECK(refusal({.prefetch_blocks = 70'000}) == "--prefetch_blocks is 70000; that is too large");
   CHECK(refusal({.weight_decay = -1}) == "--weight_decay is -1; it must not be negative");
   CHECK(refusal({.adam_beta1 = 1}) == "--adam_beta1 is 1; it must be in [0, 1)");
+}
+
+TEST_CASE("records say what a run was told that changes its cost; the schema knows their names") {
+  TrainOptions options{.offload = "optimizer"};
+  options.padding_free = "true";
+  const metrics::Event event{"run_start", record(options, Program::kText)};
+  CHECK(event.text("offload") == "optimizer");
+  CHECK(*event.find("pin_memory") == metrics::Value(true));
+  CHECK(*event.find("padding_free") == metrics::Value(true));
+  CHECK(*event.find("pipeline_schedule") == metrics::Value());  // there is no pipeline
+  CHECK(*event.find("supervise") == metrics::Value());          // not in this program
+  CHECK(event.number("bucket_bytes") == 25 << 20);
+  const std::string path = TESSERA_METRICS_SCHEMA;
+  const Json schema = Json::parse(read_file(path, 1 << 20), {}, path);
+  const Json run_start = schema.at("$defs").at("run_start");
+  std::set<std::string> required;
+  for (const Json& name : run_start.at("required").items()) required.insert(name.as_string());
+  for (const std::string& name : recorded_names()) {
+    INFO(name);
+    CHECK(required.contains(name));
+    CHECK(run_start.at("properties").contains(name));
+  }
 }
 
 // TESSERA_WRITE_DOCS=1 writes the page instead.
