@@ -1,5 +1,5 @@
 // The only place that states which combinations of strategies are legal and how they nest:
-// TensorParallel(GPipe(ShardingStrategy with its optimizer on the device or the host)).
+// TensorParallel(Pipeline(ShardingStrategy with its optimizer on the device or the host)).
 #include <array>
 
 #include "tessera/backends/check_config.h"
@@ -7,7 +7,7 @@
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/offload/cpu_offload.h"
 #include "tessera/backends/parallel_config.h"
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/backends/zero/zero_stage1.h"
 #include "tessera/backends/zero/zero_stage2.h"
@@ -171,7 +171,7 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
   }
   std::unique_ptr<Strategy> strategy;
   if (mesh.extent(Axis::kPipeline) > 1) {
-    strategy = std::make_unique<GPipe>(config, std::move(sharding), mesh.axis(Axis::kPipeline));
+    strategy = std::make_unique<Pipeline>(config, std::move(sharding), mesh.axis(Axis::kPipeline));
   } else {
     strategy = std::move(sharding);
   }

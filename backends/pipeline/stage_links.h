@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// Owned by one GPipe. Order of calls: begin(), per turn post(), receive() when the turn has an
+// Owned by one Pipeline. Order of calls: begin(), per turn post(), receive() when the turn has an
 // input, send() when it has an output, and finish() at the end; share() in passes of all stages.
 // Both sides of a boundary know the shape and dtype that cross it by the shape of the micro-batch's
 // input; a header goes ahead once for each.

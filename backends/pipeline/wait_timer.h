@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 
 namespace tessera {
 

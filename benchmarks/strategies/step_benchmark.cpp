@@ -11,7 +11,7 @@
 
 #include "benchmarks/strategies/row_source.h"
 #include "lib/run/layout.h"
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/simulator.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
@@ -164,7 +164,7 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
   constexpr int kSteps = 3;
   Idle idle;
   auto* tensor = dynamic_cast<TensorParallel*>(&strategy);
-  auto* pipeline = dynamic_cast<GPipe*>(tensor == nullptr ? &strategy : &tensor->inner());
+  auto* pipeline = dynamic_cast<Pipeline*>(tensor == nullptr ? &strategy : &tensor->inner());
   if (pipeline == nullptr) return idle;
   idle.measured = true;
   pipeline->measure_times(true);

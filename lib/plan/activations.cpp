@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kReceivesAhead = 2;  // turns, as of GPipe
+constexpr int kReceivesAhead = 2;  // turns, as of Pipeline
 
 // Plays a stage's turns and adds up what its tensors take.
 class Play {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/backends/pipeline/measure.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
@@ -117,7 +117,7 @@ TEST_CASE("the time that a rank waits is measured only when asked for") {
   test::run_ranks(2, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {.pipeline = 2});
     auto strategy = attach(mesh, pipeline_config("1f1b"), model);
-    auto& pipeline = dynamic_cast<GPipe&>(*strategy);
+    auto& pipeline = dynamic_cast<Pipeline&>(*strategy);
     const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
     strategy->forward_backward(batches);
     strategy->optimizer_step(1e-3);

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tests/support/ranks.hpp"
@@ -190,7 +190,7 @@ TEST_CASE("the waits of passes of all stages are measured only when asked for") 
   test::run_ranks(2, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {.pipeline = 2});
     auto strategy = attach(mesh, shared_config(), bloom());
-    auto& pipeline = dynamic_cast<GPipe&>(*strategy);
+    auto& pipeline = dynamic_cast<Pipeline&>(*strategy);
     const std::vector<MicroBatch> batches(3, batch(2, 5, 1));
     strategy->forward_backward(batches);
     strategy->optimizer_step(1e-3);

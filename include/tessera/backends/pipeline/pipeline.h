@@ -34,11 +34,11 @@ struct PipelineTimes {
 // twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al. 2024)
 // every stage builds its part of the first and the last block beside its own blocks: its rows of
 // the tables.
-class GPipe : public Strategy {
+class Pipeline : public Strategy {
  public:
-  GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
+  Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
         Communicator& pipeline);
-  ~GPipe() override;
+  ~Pipeline() override;
   std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
 
   void attach(const ModelSpec& model, const BuildContext& context,

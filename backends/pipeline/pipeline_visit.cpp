@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
@@ -74,7 +74,7 @@ class Stream {
 // While this rank's own visit runs, parts of other stages are let in where they belong: a part's
 // parameters, one by one, then an empty description. All stages come to a shared block at once. A
 // tied parameter is said by its owner's stage.
-void GPipe::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
+void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
                   const ParameterVisitor& visitor) {
   const at::NoGradGuard no_grad;
   Stream stream(pipeline_);
@@ -121,15 +121,15 @@ void GPipe::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
   advance_to(parts_.size());
 }
 
-void GPipe::visit_parameters(const ParameterVisitor& visitor) {
+void Pipeline::visit_parameters(const ParameterVisitor& visitor) {
   visit([&](const ParameterVisitor& own) { inner_->visit_parameter_slices(own); }, visitor);
 }
 
-void GPipe::visit_gradients(const ParameterVisitor& visitor) {
+void Pipeline::visit_gradients(const ParameterVisitor& visitor) {
   visit([&](const ParameterVisitor& own) { inner_->visit_gradient_slices(own); }, visitor);
 }
 
-void GPipe::visit_buffers(const ParameterVisitor& visitor) {
+void Pipeline::visit_buffers(const ParameterVisitor& visitor) {
   visit([&](const ParameterVisitor& own) { inner_->visit_buffers(own); }, visitor);
 }
 

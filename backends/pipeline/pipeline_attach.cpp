@@ -7,7 +7,7 @@
 #include <set>
 
 #include "backends/pipeline/stage_links.h"
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -52,21 +52,21 @@ std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& o
 
 }  // namespace
 
-bool GPipe::is_shared(size_t block) const {
+bool Pipeline::is_shared(size_t block) const {
   return everyone_ != nullptr && (block == 0 || block + 1 == block_index_.size());
 }
 
-size_t GPipe::part_of_block(size_t block) const {
+size_t Pipeline::part_of_block(size_t block) const {
   size_t part = 0;
   while (block >= parts_[part].first + parts_[part].count) ++part;
   return part;
 }
 
-int GPipe::stage_of_block(size_t block) const {
+int Pipeline::stage_of_block(size_t block) const {
   return static_cast<int>(part_of_block(block)) % pipeline_.size();
 }
 
-void GPipe::attach(const ModelSpec& model, const BuildContext& context,
+void Pipeline::attach(const ModelSpec& model, const BuildContext& context,
                    const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
   const InPhase phase("attach");
@@ -94,7 +94,7 @@ void GPipe::attach(const ModelSpec& model, const BuildContext& context,
   links_->connect(/*wraps_around=*/config_.pipeline.chunks > 1, everyone_.get());
 }
 
-ModelSpec GPipe::own_blocks(const ModelSpec& model) {
+ModelSpec Pipeline::own_blocks(const ModelSpec& model) {
   std::vector<size_t> indices;
   const bool with_ends = config_.pipeline.shared_vocabulary;
   if (with_ends) indices.push_back(0);
@@ -116,7 +116,7 @@ ModelSpec GPipe::own_blocks(const ModelSpec& model) {
 }
 
 // The first and the last block become this stage's part of them.
-void GPipe::share_ends(const ModelSpec& model, ModelSpec& mine) {
+void Pipeline::share_ends(const ModelSpec& model, ModelSpec& mine) {
   const size_t last = model.block_count() - 1;
   for (const auto& tie : model.tied) {
     auto is_end = [&](const std::string& block) { return block_index_.at(block) % last == 0; };
@@ -132,7 +132,7 @@ void GPipe::share_ends(const ModelSpec& model, ModelSpec& mine) {
 }
 
 // Ties whose ends lie on several stages: all ranks go through them in one order.
-void GPipe::share_tied_parameters(const ModelSpec& model, const BuildContext& context,
+void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext& context,
                                   ModelSpec& mine) {
   std::map<std::pair<std::string, std::string>, std::vector<const TiedParameter*>> by_owner;
   for (const auto& tie : model.tied) {

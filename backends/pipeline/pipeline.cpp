@@ -1,4 +1,4 @@
-#include "tessera/backends/pipeline/gpipe.h"
+#include "tessera/backends/pipeline/pipeline.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -39,7 +39,7 @@ std::string reason_of(const std::exception& error) {
 }  // namespace
 
 // What is under way in a step.
-struct GPipe::Step {
+struct Pipeline::Step {
   bool with_gradients = true;
   std::map<std::pair<int, int>, MicroBatchRun> in_flight;  // by chunk and micro-batch
   // With a shared vocabulary, by micro-batch: the embedding's runs, and what waits between this
@@ -57,7 +57,7 @@ struct GPipe::Step {
   }
 };
 
-GPipe::GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
+Pipeline::Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
              Communicator& pipeline)
     : config_(config),
       pipeline_(pipeline),
@@ -68,9 +68,9 @@ GPipe::GPipe(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inn
                 config.pipeline.shared_vocabulary);
 }
 
-GPipe::~GPipe() = default;
+Pipeline::~Pipeline() = default;
 
-const StagePlan& GPipe::plan(size_t micro_batches, bool with_gradients) {
+const StagePlan& Pipeline::plan(size_t micro_batches, bool with_gradients) {
   auto& plan = plans_[{micro_batches, with_gradients}];
   if (plan == nullptr) {
     const PipelineSchedule schedule =
@@ -85,7 +85,7 @@ const StagePlan& GPipe::plan(size_t micro_batches, bool with_gradients) {
 // The messages that a stage owes others when an exception leaves a step, or has asked them for,
 // cannot be taken back.
 template <typename Fn>
-auto GPipe::or_give_up(const Fn& fn) {
+auto Pipeline::or_give_up(const Fn& fn) {
   try {
     return fn();
   } catch (const std::exception& error) {
@@ -97,7 +97,7 @@ auto GPipe::or_give_up(const Fn& fn) {
   }
 }
 
-StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradients) {
+StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gradients) {
   inner_->begin(micro_batches, with_gradients);
   return or_give_up([&] {
     Step step{.with_gradients = with_gradients};
@@ -110,7 +110,7 @@ StepResult GPipe::run(std::span<const MicroBatch> micro_batches, bool with_gradi
 }
 
 // The scores are on the last stage, or with a shared vocabulary on all.
-std::vector<at::Tensor> GPipe::predict(std::span<const MicroBatch> micro_batches,
+std::vector<at::Tensor> Pipeline::predict(std::span<const MicroBatch> micro_batches,
                                        const ScoreSelection& select) {
   const TraceRange range("pipeline predict");
   const at::NoGradGuard no_grad;
@@ -129,7 +129,7 @@ std::vector<at::Tensor> GPipe::predict(std::span<const MicroBatch> micro_batches
 }
 
 // All turns of this stage.
-void GPipe::play(std::span<const MicroBatch> micro_batches, Step& step) {
+void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   const StagePlan& plan = this->plan(micro_batches.size(), step.with_gradients);
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& micro_batch : micro_batches) {
@@ -149,7 +149,7 @@ void GPipe::play(std::span<const MicroBatch> micro_batches, Step& step) {
 }
 
 // Forward or backward of this stage's blocks.
-void GPipe::run_own(int turn, const StagePlan& plan, Step& step) {
+void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
   const auto& [action, input, output, output_needed] = plan.turns[static_cast<size_t>(turn)];
   const int m = action.micro_batch;
   const std::pair key{action.chunk, m};
@@ -186,7 +186,7 @@ void GPipe::run_own(int turn, const StagePlan& plan, Step& step) {
 }
 
 // A pass of all stages over the first or the last block.
-void GPipe::run_shared(const PipelineAction& action, Step& step) {
+void Pipeline::run_shared(const PipelineAction& action, Step& step) {
   const int m = action.micro_batch, me = pipeline_.rank(), last = pipeline_.size() - 1;
   if (timer_->enabled()) {
     at::Tensor token = at::zeros({1}, at::TensorOptions(at::kFloat).device(pipeline_.device()));
@@ -213,7 +213,7 @@ void GPipe::run_shared(const PipelineAction& action, Step& step) {
 }
 
 // The last stage has the loss; the target count is known everywhere.
-void GPipe::share_result(StepResult& result) {
+void Pipeline::share_result(StepResult& result) {
   const at::NoGradGuard no_grad;
   const int last = pipeline_.size() - 1;
   const auto options = result.target_count.options();
@@ -231,7 +231,7 @@ void GPipe::share_result(StepResult& result) {
   result.counters = values.narrow(0, 1, counters_);
 }
 
-StepResult GPipe::forward_backward(std::span<const MicroBatch> micro_batches) {
+StepResult Pipeline::forward_backward(std::span<const MicroBatch> micro_batches) {
   const TraceRange range("pipeline forward_backward");
   timer_->begin_step();
   StepResult result = run(micro_batches, /*with_gradients=*/true);
@@ -243,12 +243,12 @@ StepResult GPipe::forward_backward(std::span<const MicroBatch> micro_batches) {
   return result;
 }
 
-StepResult GPipe::evaluate(std::span<const MicroBatch> micro_batches) {
+StepResult Pipeline::evaluate(std::span<const MicroBatch> micro_batches) {
   const TraceRange range("pipeline evaluate");
   return run(micro_batches, /*with_gradients=*/false);
 }
 
-int64_t GPipe::extra_bytes_sent() const {
+int64_t Pipeline::extra_bytes_sent() const {
   int64_t sum = inner_->extra_bytes_sent();
   for (const auto& holders : holders_) {
     if (holders != nullptr) sum += holders->bytes_sent();
@@ -257,8 +257,8 @@ int64_t GPipe::extra_bytes_sent() const {
   return sum;
 }
 
-void GPipe::measure_times(bool on) { timer_->enable(on); }
+void Pipeline::measure_times(bool on) { timer_->enable(on); }
 
-PipelineTimes GPipe::times() const { return timer_->read(); }
+PipelineTimes Pipeline::times() const { return timer_->read(); }
 
 }  // namespace tessera
