@@ -58,7 +58,7 @@ struct Pipeline::Step {
 };
 
 Pipeline::Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
-             Communicator& pipeline)
+                   Communicator& pipeline)
     : config_(config),
       pipeline_(pipeline),
       inner_(std::move(inner)),
@@ -111,7 +111,7 @@ StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gr
 
 // The scores are on the last stage, or with a shared vocabulary on all.
 std::vector<at::Tensor> Pipeline::predict(std::span<const MicroBatch> micro_batches,
-                                       const ScoreSelection& select) {
+                                          const ScoreSelection& select) {
   const TraceRange range("pipeline predict");
   const at::NoGradGuard no_grad;
   inner_->begin_predictions(micro_batches);

@@ -67,7 +67,7 @@ int Pipeline::stage_of_block(size_t block) const {
 }
 
 void Pipeline::attach(const ModelSpec& model, const BuildContext& context,
-                   const OptimizerFactory& optimizer) {
+                      const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
   const InPhase phase("attach");
   check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
@@ -133,7 +133,7 @@ void Pipeline::share_ends(const ModelSpec& model, ModelSpec& mine) {
 
 // Ties whose ends lie on several stages: all ranks go through them in one order.
 void Pipeline::share_tied_parameters(const ModelSpec& model, const BuildContext& context,
-                                  ModelSpec& mine) {
+                                     ModelSpec& mine) {
   std::map<std::pair<std::string, std::string>, std::vector<const TiedParameter*>> by_owner;
   for (const auto& tie : model.tied) {
     if (is_shared(block_index_.at(tie.owner_block))) continue;  // every stage has both

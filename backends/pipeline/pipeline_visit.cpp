@@ -75,7 +75,7 @@ class Stream {
 // parameters, one by one, then an empty description. All stages come to a shared block at once. A
 // tied parameter is said by its owner's stage.
 void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
-                  const ParameterVisitor& visitor) {
+                     const ParameterVisitor& visitor) {
   const at::NoGradGuard no_grad;
   Stream stream(pipeline_);
   const auto stages = static_cast<size_t>(pipeline_.size());

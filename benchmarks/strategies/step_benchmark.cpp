@@ -11,8 +11,8 @@
 
 #include "benchmarks/strategies/row_source.h"
 #include "lib/run/layout.h"
-#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/backends/pipeline/measure.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/backends/pipeline/simulator.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/core/clock.h"

@@ -252,7 +252,7 @@ TEST_CASE("one rank may have all the chunks") {
     auto alone = attach(mesh, {}, model);
     const ParallelConfig config = pipeline_config("interleaved", 3);
     Pipeline chunked(config, std::make_unique<Ddp>(config, mesh.axis(Axis::kData)),
-                  mesh.axis(Axis::kPipeline));
+                     mesh.axis(Axis::kPipeline));
     chunked.attach(model, {.seed = 3}, make_adamw({}));
     for (int step = 0; step < 3; ++step) {
       const double a = alone->forward_backward(batches).loss.item<double>();

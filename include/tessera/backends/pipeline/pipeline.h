@@ -37,7 +37,7 @@ struct PipelineTimes {
 class Pipeline : public Strategy {
  public:
   Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
-        Communicator& pipeline);
+           Communicator& pipeline);
   ~Pipeline() override;
   std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
 
