@@ -32,7 +32,7 @@ void check_positions(const Prepared& model, const TrainOptions& o) {
 }
 
 double tokens_of_micro_batch(const TrainOptions& o) {
-  return static_cast<double>(o.per_device_train_batch_size * o.max_seq_length);
+  return static_cast<double>(o.per_device_train_batch_size) * static_cast<double>(o.max_seq_length);
 }
 
 // Of a product's tokens: few of them do not fill a GPU, and weights and their gradients pass
