@@ -93,13 +93,13 @@ std::vector<Setting> strategy() {
        "fsdp: small blocks are wrapped together up to this many elements",
        {.least = 0, .tag = "unit"}},
       {"tensor_parallel", &O::tensor_parallel, kCost, "ranks that share every layer",
-       {.least = 1, .most = kCount, .tag = "tp"}},
+       {.least = 1, .most = kCount, .tag = "tp", .recorded = false}},  // records have "tp"
       {"sequence_parallel", &O::sequence_parallel, kCost,
        "tensor parallel: norms and residuals hold a part of the sequence",
        {.tag = "sp"}},
       {"pipeline_parallel", &O::pipeline_parallel, kCost,
        "stages; --gradient_accumulation_steps is the number of micro-batches",
-       {.least = 1, .most = kCount, .tag = "pp"}},
+       {.least = 1, .most = kCount, .tag = "pp", .recorded = false}},  // records have "pp"
       {"pipeline_schedule", &O::pipeline_schedule, kCost, "order of the micro-batches",
        {.choices = {"gpipe", "1f1b", "interleaved"}, .tag_of = schedule_tag, .record = schedule_record}},
       {"pipeline_chunks", &O::pipeline_chunks, kCost,

@@ -136,7 +136,7 @@ std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gp
 namespace {
 
 bool is_recorded(const Setting& setting) {
-  return setting.changes == Changes::kCost || setting.more.recorded;
+  return setting.more.recorded.value_or(setting.changes == Changes::kCost);
 }
 
 metrics::Value value_of(const Setting& setting, const TrainOptions& options) {

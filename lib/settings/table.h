@@ -3,6 +3,7 @@
 // names of runs and rows, and docs/flags.md follow from it.
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -42,9 +43,9 @@ struct Setting {
     // value. tag_of: the whole text instead.
     const char* tag = nullptr;
     std::string (*tag_of)(const TrainOptions&) = nullptr;
-    // Stands in records of runs and rows; what costs does anyway. record: the value there, where it
+    // Whether it stands in records of runs and rows; unless given, what costs does. record: the value there, where it
     // is not the option's.
-    bool recorded = false;
+    std::optional<bool> recorded = {};
     metrics::Value (*record)(const TrainOptions&) = nullptr;
     bool tuning = false;  // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all
