@@ -143,8 +143,8 @@ TEST_CASE("logging_steps thins the steps that are written, not the summary") {
 TEST_CASE("results.csv has one row a run, whose columns hold every scalar of the run") {
   Folder folder;
   const std::string path = folder.file("results.csv");
-  run_once(list(make_results_sink(path), make_jsonl_sink(folder.file("m"))));
-  run_once(list(make_results_sink(path)));
+  run_once(list(make_results_sink(path, {"strategy"}), make_jsonl_sink(folder.file("m"))));
+  run_once(list(make_results_sink(path, {"strategy"})));
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 3);
   const auto columns = cells_of(lines[0]), row = cells_of(lines[1]);
