@@ -1,6 +1,6 @@
-"""Training over TCP in which each rank in turn is stopped in each phase: all others name it and end with 5, and it ends when it goes on.
+"""Training in which each rank in turn is stopped in each phase: all others name it and end with 5, and it ends when it goes on.
 
-  stopped_training.py SOURCE BIN_FOLDER [--phases attach,step,...] [--ranks N] [--limit S]
+  stopped_training.py SOURCE BIN_FOLDER [--backend tcp] [--phases attach,step,...] [--ranks N] [--limit S]
 """
 import argparse
 import json
@@ -15,6 +15,7 @@ from jobs import PATIENCE_S, ended, fail, free_port, job
 parser = argparse.ArgumentParser()
 parser.add_argument("source")
 parser.add_argument("binaries")
+parser.add_argument("--backend", default="tcp", choices=("tcp", "nccl"))
 parser.add_argument("--phases", default="")
 parser.add_argument("--ranks", type=int, default=3)
 parser.add_argument("--limit", type=float, default=3)
@@ -44,7 +45,7 @@ def command(output):
     return [str(pathlib.Path(arguments.binaries, "tessera-finetune-squad")), "--model_config", str(output.parent / "model.json"), "--tokenizer",
             str(pathlib.Path(arguments.source, "examples/data/tokenizer")), "--train_file", data, "--validation_file", data, "--max_seq_length", "96",
             "--per_device_train_batch_size", "2", "--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "2", "--save_strategy", "steps",
-            "--save_steps", "2", "--save_async", "false", "--logging_steps", "1", "--report_to", "jsonl", "--cache_dir", "none", "--backend", "tcp",
+            "--save_steps", "2", "--save_async", "false", "--logging_steps", "1", "--report_to", "jsonl", "--cache_dir", "none", "--backend", arguments.backend,
             "--strategy", "zero3", "--output_dir", str(output)]
 
 
