@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "lib/core/meta.h"
 #include "lib/plan/silent_communicator.h"
-#include "tessera/core/meta.h"
 #include "tessera/plan/activations.h"
 
 namespace tessera {

@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <utility>
 
+#include "lib/core/pci_address.h"
+#include "lib/core/printed.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
 #include "tessera/core/error.h"
-#include "tessera/core/pci_address.h"
-#include "tessera/core/printed.h"
 #include "tessera/metrics/resource_sampler.h"
 #include "tessera/plan/memory_plan.h"
 

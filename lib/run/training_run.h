@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "lib/settings/flags.h"
+#include "lib/metrics/watches.h"
 #include "lib/run/prepare.h"
 #include "lib/run/rank_times.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/run_memory.h"
+#include "lib/settings/flags.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/device_mesh.h"
@@ -21,7 +22,6 @@
 #include "tessera/data/batch_stream.h"
 #include "tessera/metrics/recorder.h"
 #include "tessera/metrics/resource_sampler.h"
-#include "tessera/metrics/watches.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 
