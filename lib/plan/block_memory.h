@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/plan/activations.h"
 #include "lib/plan/silent_communicator.h"
-#include "tessera/plan/activations.h"
 
 namespace tessera {
 

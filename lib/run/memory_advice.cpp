@@ -5,10 +5,10 @@
 #include <optional>
 
 #include "lib/core/host_memory.h"
+#include "lib/plan/memory_plan.h"
 #include "lib/run/layout.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 namespace {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/resource_sampler.h"
 #include "lib/metrics/watches.h"
 #include "lib/run/prepare.h"
 #include "lib/run/rank_times.h"
@@ -21,7 +22,6 @@
 #include "tessera/comm/launch.h"
 #include "tessera/data/batch_stream.h"
 #include "tessera/metrics/recorder.h"
-#include "tessera/metrics/resource_sampler.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 

@@ -14,9 +14,9 @@
 
 #include "lib/core/host_memory.h"
 #include "lib/core/host_threads.h"
+#include "lib/metrics/resource_sampler.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/metrics/resource_sampler.h"
 
 namespace tessera::programs {
 namespace {

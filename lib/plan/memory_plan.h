@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "tessera/plan/activations.h"
-#include "tessera/plan/card.h"
+#include "lib/plan/activations.h"
+#include "lib/plan/card.h"
 #include "tessera/plan/layout_cost.h"
 
 namespace tessera {
