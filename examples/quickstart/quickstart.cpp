@@ -8,11 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tessera/backends/parallel_config.h"
-#include "tessera/comm/launch.h"
-#include "tessera/model/adapters.h"
-#include "tessera/optim/adamw.h"
-#include "tessera/train/trainer.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -4,11 +4,11 @@
 
 #include <memory>
 
+#include "lib/comm/operation_scope.h"
+#include "lib/core/hash.h"
 #include "lib/run/model_files.h"
 #include "lib/settings/layout.h"
 #include "tessera/checkpoint/huggingface.h"
-#include "tessera/comm/operation_scope.h"
-#include "tessera/core/hash.h"
 
 namespace tessera::programs {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/directory_lock.h"
 #include "lib/run/answers.h"
 #include "lib/settings/train_flags.h"
-#include "tessera/checkpoint/directory_lock.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/data/data_loader.h"

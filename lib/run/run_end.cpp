@@ -3,14 +3,14 @@
 #include <exception>
 #include <filesystem>
 
+#include "lib/core/failure.h"
+#include "lib/core/host_memory.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/export.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "lib/run/training_run.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
-#include "tessera/core/host_memory.h"
 
 namespace tessera::programs {
 

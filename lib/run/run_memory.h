@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/memory_plan.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/prepare.h"
 #include "tessera/backends/strategy.h"
@@ -14,7 +15,6 @@
 #include "tessera/comm/device_mesh.h"
 #include "tessera/core/device.h"
 #include "tessera/metrics/event.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 

@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/pipeline/measure.h"
+#include "lib/core/clock.h"
+#include "lib/core/failure.h"
+#include "lib/metrics/statistics.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "lib/run/output.h"
 #include "lib/run/step_flops.h"
 #include "lib/settings/table.h"
-#include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/partition.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
 #include "tessera/core/log.h"
-#include "tessera/metrics/statistics.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::programs {

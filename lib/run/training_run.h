@@ -9,19 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "lib/settings/flags.h"
+#include "lib/metrics/resource_sampler.h"
+#include "lib/metrics/watches.h"
 #include "lib/run/prepare.h"
 #include "lib/run/rank_times.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/run_memory.h"
+#include "lib/settings/flags.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/comm/launch.h"
 #include "tessera/data/batch_stream.h"
 #include "tessera/metrics/recorder.h"
-#include "tessera/metrics/resource_sampler.h"
-#include "tessera/metrics/watches.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 

@@ -4,16 +4,16 @@
 #include <csignal>
 #include <utility>
 
+#include "lib/core/clock.h"
+#include "lib/metrics/statistics.h"
 #include "lib/run/answers.h"
 #include "lib/run/class_predictions.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
 #include "lib/run/step_flops.h"
 #include "lib/run/training_run.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
-#include "tessera/metrics/statistics.h"
 
 namespace tessera::programs {
 namespace {

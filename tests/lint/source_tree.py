@@ -6,34 +6,72 @@ import pathlib
 import re
 import sys
 
-LEVEL = {"sharding", "model", "optim", "checkpoint", "ops", "comm", "core"}
-RUN = LEVEL | {"backends", "data", "metrics", "models", "generation", "train", "plan", "settings", "interop", "run"}
-# Folder -> folders it may include. Nothing may include anything to its left:
+COMM = {"comm", "comm/control", "comm/local", "comm/mpi", "comm/nccl", "comm/tcp", "comm/launch", "core"}
+BACKENDS = COMM | {"ops", "model", "sharding", "optim", "checkpoint", "backends"}
+SETTINGS = BACKENDS | {"data", "metrics", "settings"}
+RUN = SETTINGS | {"models", "generation", "train", "plan", "interop", "run"}
+TESTING = BACKENDS | {"testing"}
+LIBRARY = RUN | TESTING | {"compare", "report", "tools"}
+# Folder -> folders it may include beside itself. Nothing may include anything to its left:
 # examples, benchmarks, tests -> {compare, report, tools} -> run -> interop -> settings -> {train, generation, plan} -> backends
-#   -> {sharding, model, optim, checkpoint} -> comm -> core.
+#   -> {sharding, optim, checkpoint} -> model -> comm -> core; in comm launch -> {local, mpi, nccl, tcp} -> comm itself -> control.
 ALLOWED = {
-    "core": {"core"},
-    "comm": {"comm", "core"},
-    "ops": {"ops", "core"},
-    "data": {"data", "core"},
-    "metrics": {"metrics", "core"},
-    "sharding": LEVEL,
-    "model": LEVEL,
-    "optim": LEVEL,
-    "checkpoint": LEVEL,
-    "models": {"models", "model", "ops", "checkpoint", "core"},
-    "backends": LEVEL | {"backends"},
-    "generation": LEVEL | {"backends", "generation"},
-    "train": LEVEL | {"backends", "data", "metrics", "train"},
-    "plan": LEVEL | {"backends", "plan"},
-    "settings": LEVEL | {"backends", "data", "metrics", "settings"},
-    "interop": LEVEL | {"backends", "data", "metrics", "models", "settings", "interop"},
+    "core": set(),
+    "comm/control": {"core"},
+    "comm": {"comm/control", "core"},
+    **{f"comm/{transport}": {"comm", "comm/control", "core"} for transport in ("local", "mpi", "nccl", "tcp")},
+    "comm/launch": COMM,
+    "ops": {"core"},
+    "data": {"core"},
+    "metrics": {"core"},
+    "model": COMM | {"ops"},
+    "models": {"model", "ops", "checkpoint", "core"},
+    "sharding": COMM | {"ops", "model"},
+    "optim": COMM | {"ops", "model"},
+    "checkpoint": COMM | {"model"},
+    "backends": BACKENDS,
+    "generation": BACKENDS,
+    "train": BACKENDS | {"data", "metrics"},
+    "plan": BACKENDS,
+    "settings": SETTINGS,
+    "interop": SETTINGS | {"models"},
     "run": RUN,
-    "report": {"report", "settings", "metrics", "core"},
-    "compare": RUN | {"compare"},
-    "tools": RUN | {"tools"},
-    "testing": LEVEL | {"backends", "testing"},
+    "report": {"settings", "metrics", "core"},
+    "compare": RUN,
+    "tools": RUN,
+    "testing": BACKENDS,
+    "tessera.h": RUN - {"settings", "interop", "run"},
+    "examples": LIBRARY | {"tessera.h"},
+    "benchmarks": RUN,
 }
+# The same of tests, which may include tests/support, too.
+UNIT_TESTS = {
+    "backends": {"generation", "models", "testing", "train"},
+    "comm": {"tests/conformance"},
+    "data": {"tools"},
+    "models": {"data", "testing", "tests/unit/ops"},
+    "plan": {"generation", "models"},
+    "testing": {"models", "examples"},
+    "train": {"testing"},
+}
+TESTS = {
+    **{f"unit/{folder}": ALLOWED[folder] | {folder} | UNIT_TESTS.get(folder, set()) for folder in LIBRARY if "/" not in folder},
+    "unit/comm": COMM | UNIT_TESTS["comm"],
+    "support": RUN | TESTING,
+    "channel": COMM,
+    "conformance": COMM,
+    "failures": COMM,
+    "mpi": COMM,
+    "fuzz": RUN | TESTING,
+    "parity": RUN | TESTING,
+    "gpu": RUN | TESTING | {"tests/unit/models", "tests/unit/ops", "tests/unit/plan"},
+    "programs": LIBRARY | {"benchmarks"},
+    "package": RUN | TESTING | {"tessera.h"},
+}
+ALLOWED |= {f"tests/{folder}": allowed | {"tests/support"} for folder, allowed in TESTS.items()}
+# Of comm's public headers; all others belong to comm itself.
+ROOMS = {"bootstrap.h": "comm/launch", "launch.h": "comm/launch", "local.h": "comm/local", "control_channel.h": "comm/control"}
+ONLY_PUBLIC = re.compile(r"^(include/|examples/quickstart/|examples/custom_strategy/|tests/package/)")
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 MAX_LINES = 400
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -46,33 +84,35 @@ KNOWS_MPI = re.compile(r"^lib/comm/(mpi|nccl)/|^tests/")
 
 
 def folder_of(path):
-    """The house folder a file belongs to, or None for programs and tests, which may include everything."""
+    """The folder or room of comm that a file of the tree belongs to."""
     parts = path.split("/")
-    if parts[0] == "backends":
-        return "backends"
-    if parts[0] == "lib" and len(parts) > 2:
+    if parts[:2] == ["include", "tessera"]:
+        parts = parts[1:]
+    if parts[0] == "tessera" and len(parts) == 2:
         return parts[1]
-    if parts[:2] == ["include", "tessera"] and len(parts) > 3:
-        return parts[2]
-    return None
+    if parts[0] in ("tessera", "lib"):
+        if parts[1] != "comm":
+            return parts[1]
+        return ROOMS.get(parts[2], "comm") if parts[0] == "tessera" else "/".join(parts[1:-1])
+    if parts[0] == "tests":
+        return "/".join(parts[:3] if parts[1] == "unit" else parts[:2])
+    return parts[0]
 
 
 def included_folder(name):
-    parts = name.split("/")
-    if parts[0] == "tessera" and len(parts) > 2:
-        return parts[1]
-    if parts[0] == "lib" and len(parts) > 2:
-        return parts[1]
-    return parts[0] if parts[0] in ("backends", "examples", "benchmarks", "tests") else None
+    return folder_of(name) if name.split("/")[0] in ("tessera", "lib", "backends", "examples", "benchmarks", "tests") else None
 
 
-def check_include(path, name, public):
+def check_include(path, name, quoted, public):
     folder, target = folder_of(path), included_folder(name)
-    if folder is not None and target is not None:
-        if folder not in ALLOWED:
-            yield f"folder '{folder}' is not in the include order of tests/lint/source_tree.py"
-        elif target not in ALLOWED[folder]:
-            yield f"{folder} may not include {target} ({name})"
+    if folder not in ALLOWED:
+        yield f"folder '{folder}' is not in the include order of tests/lint/source_tree.py"
+    elif target is not None and target != folder and target not in ALLOWED[folder]:
+        yield f"{folder} may not include {target} ({name})"
+    elif target is not None and ONLY_PUBLIC.match(path) and not name.startswith("tessera/"):
+        yield f"an installed header, and what users start from, includes public headers only, not {name}"
+    elif target is None and quoted and not path.startswith("examples/custom_strategy/"):  # a project of its own
+        yield f"{name} is no path from the top of the tree"
     if name in ("torch/torch.h", "torch/extension.h") and public:
         yield f"public headers include ATen-level headers, not <{name}>"
     if path.endswith((".cu", ".cuh")) and re.match(r"^(ATen|torch|c10)/", name):
@@ -96,7 +136,7 @@ def check_file(root, path):
     for number, line in enumerate(lines, 1):
         match = INCLUDE.match(line)
         if match:
-            for message in check_include(path, match.group(2), public):
+            for message in check_include(path, match.group(2), match.group(1) == '"', public):
                 yield number, message
         if path.startswith("tests/") and QUIET_TAG.search(line):
             yield number, "no hidden test cases, and none that may fail"
@@ -120,18 +160,23 @@ def build_files(root):
                 yield file
 
 
+def source_files(root):
+    """Paths relative to root, with slashes."""
+    for top in ("include", "lib", "backends", "examples", "benchmarks", "tests"):
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix in SOURCES and file.is_file():
+                yield file.relative_to(root).as_posix()
+
+
 def violations(root):
     for file in build_files(root):
         path = file.relative_to(root).as_posix()
         if file.is_file() and not path.startswith("tests/package/client/"):  # a project of its own
             for number, message in check_build_file(root, path):
                 yield f"{path}:{number}: {message}"
-    for top in ("include", "lib", "backends", "examples", "benchmarks", "tests"):
-        for file in sorted((root / top).rglob("*")):
-            path = file.relative_to(root).as_posix()
-            if file.suffix in SOURCES and file.is_file():
-                for number, message in check_file(root, path):
-                    yield f"{path}:{number}: {message}"
+    for path in source_files(root):
+        for number, message in check_file(root, path):
+            yield f"{path}:{number}: {message}"
 
 
 def main():

@@ -3,6 +3,7 @@ import pathlib
 import sys
 import tempfile
 
+import include_graph
 import source_tree
 
 ONCE = "#pragma once\n"
@@ -18,6 +19,29 @@ CASES = [
     ("backends/zero/a.cpp", '#include "tessera/sharding/flat.h"\n', None),
     ("lib/models/a.cpp", '#include "tessera/data/loader.h"\n', "models may not include data"),
     ("examples/a.cpp", '#include "tessera/train/trainer.h"\n', None),
+    ("lib/comm/tcp/a.cpp", '#include "lib/comm/launch/rendezvous.h"\n', "comm/tcp may not include comm/launch"),
+    ("lib/comm/tcp/a.cpp", '#include "lib/comm/transport.h"\n#include "lib/comm/control/wire.h"\n', None),
+    ("lib/comm/tcp/a.cpp", '#include "lib/comm/mpi/mpi_runtime.h"\n', "comm/tcp may not include comm/mpi"),
+    ("lib/comm/control/a.cpp", '#include "lib/comm/operation_log.h"\n', "comm/control may not include comm "),
+    ("lib/comm/control/a.cpp", '#include "tessera/comm/control_channel.h"\n', None),
+    ("lib/comm/a.cpp", '#include "tessera/comm/launch.h"\n', "comm may not include comm/launch"),
+    ("lib/comm/launch/a.cpp", '#include "tessera/comm/local.h"\n#include "lib/comm/control/hub.h"\n', None),
+    ("include/tessera/comm/communicator.h", ONCE + '#include "tessera/comm/bootstrap.h"\n', "comm may not include comm/launch"),
+    ("include/tessera/core/a.h", ONCE + '#include "lib/core/file.h"\n', "public headers only"),
+    ("include/tessera/tessera.h", ONCE + '#include "tessera/train/trainer.h"\n', None),
+    ("lib/train/a.cpp", '#include "tessera/tessera.h"\n', "train may not include tessera.h"),
+    ("examples/quickstart/a.cpp", '#include "lib/run/run.h"\n', "public headers only"),
+    ("examples/a/main.cpp", '#include "lib/run/run.h"\n', None),
+    ("examples/a/main.cpp", '#include "tests/support/test.hpp"\n', "examples may not include tests/support"),
+    ("benchmarks/a.cpp", '#include "lib/run/run.h"\n', None),
+    ("benchmarks/a.cpp", '#include "lib/compare/compare.h"\n', "benchmarks may not include compare"),
+    ("lib/testing/a.cpp", '#include "tests/support/test.hpp"\n', "testing may not include tests/support"),
+    ("tests/unit/core/a.cpp", '#include "lib/core/file.h"\n#include "tests/support/test.hpp"\n', None),
+    ("tests/unit/core/a.cpp", '#include "tessera/train/trainer.h"\n', "tests/unit/core may not include train"),
+    ("tests/unit/optim/a.cpp", '#include "tests/unit/ops/gradients.h"\n', "tests/unit/optim may not include tests/unit/ops"),
+    ("tests/support/a.cpp", '#include "tests/parity/oracle.h"\n', "tests/support may not include tests/parity"),
+    ("tests/attic/a.cpp", '#include "tessera/core/error.h"\n', "not in the include order"),
+    ("tests/unit/core/a.cpp", '#include "near.h"\n', "no path from the top"),
     ("lib/attic/a.cpp", '#include "tessera/core/error.h"\n', "not in the include order"),
     ("include/tessera/core/a.h", ONCE + "#include <torch/torch.h>\n", "not <torch/torch.h>"),
     ("include/tessera/core/a.h", ONCE + "#ifdef TESSERA_HAS_CUDA\n#endif\n", "no #if on CUDA"),
@@ -53,6 +77,10 @@ def main():
         if not good:
             failed += 1
             print(f"{path}: {text[:60]!r}: expected {expected!r}, found {found}")
+    drawn = include_graph.picture({"a": {"b", "c"}, "b": {"c"}, "comm": set()})
+    if "a --> b\n" not in drawn or "b --> c\n" not in drawn:
+        failed += 1
+        print(f"an arrow that follows from others is drawn, or one is missing: {drawn}")
     print(f"{len(CASES) - failed} of {len(CASES)} cases as expected")
     return 1 if failed else 0
 

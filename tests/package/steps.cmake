@@ -62,6 +62,14 @@ function(moved)
   file(REMOVE_RECURSE ${WORK_DIR}/after)
 endfunction()
 
+# Every installed header compiles, and includes installed ones only.
+function(headers)
+  file(REMOVE_RECURSE ${WORK_DIR}/headers)
+  run(${CMAKE_COMMAND} -S ${CLIENT_DIR}/../headers -B ${WORK_DIR}/headers -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
+      -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/headers)
+endfunction()
+
 # A strategy of a user's own, held to the installed conformance suite.
 function(custom_strategy)
   file(REMOVE_RECURSE ${WORK_DIR}/custom)

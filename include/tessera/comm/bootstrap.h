@@ -6,19 +6,10 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/control_channel.h"
+#include "tessera/comm/launch_info.h"
 
 namespace tessera {
 
-// What the environment says about this process, see docs/clusters.md.
-struct LaunchInfo {
-  // "torchrun", "mpirun" (Open MPI), "hydra" (MPICH, Intel MPI), "srun", "environment" (RANK,
-  // WORLD_SIZE by hand), "threads" (in-process ranks) or "none" (one rank).
-  std::string launcher = "none";
-  int rank = 0;
-  int world_size = 1;
-  int local_rank = 0;  // among the ranks of this host
-  int local_size = 1;
-};
 // Throws Error(kInvalidArgument) naming the variables that are missing, are no number in range, or
 // contradict each other. Local rank and size by hand may be left out: they are then found when the
 // ranks connect.

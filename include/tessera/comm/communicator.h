@@ -6,6 +6,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "tessera/comm/control_channel.h"
 
 namespace tessera {
 
@@ -99,6 +102,18 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
   Work end() { return std::exchange(comm_, nullptr)->end_group(); }
+
+ private:
+  Communicator* comm_;
+};
+
+// A channel that talks through a communicator, which must outlive it.
+class CommunicatorChannel final : public ControlChannel {
+ public:
+  explicit CommunicatorChannel(Communicator& comm) : comm_(&comm) {}
+  int rank() const override;
+  int size() const override;
+  std::vector<std::string> exchange(const std::string& bytes) override;
 
  private:
   Communicator* comm_;

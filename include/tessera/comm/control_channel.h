@@ -5,8 +5,6 @@
 
 namespace tessera {
 
-class Communicator;
-
 // One thread a rank; every rank makes the same calls in the same order.
 class ControlChannel {
  public:
@@ -15,18 +13,6 @@ class ControlChannel {
   virtual int size() const = 0;
   // Every rank's bytes, by rank. Collective. Throws Error(kUnavailable) when a rank has failed.
   virtual std::vector<std::string> exchange(const std::string& bytes) = 0;
-};
-
-// A channel that talks through a communicator, which must outlive it.
-class CommunicatorChannel final : public ControlChannel {
- public:
-  explicit CommunicatorChannel(Communicator& comm) : comm_(&comm) {}
-  int rank() const override;
-  int size() const override;
-  std::vector<std::string> exchange(const std::string& bytes) override;
-
- private:
-  Communicator* comm_;
 };
 
 // Throws the same Error(kInvalidArgument) on every rank when the ranks passed different texts; what

@@ -4,7 +4,7 @@
 
 #include "lib/comm/communicator_base.h"
 #include "lib/comm/mpi/mpi_runtime.h"
-#include "lib/comm/transports.h"
+#include "lib/comm/transport.h"
 
 namespace tessera::mpi {
 

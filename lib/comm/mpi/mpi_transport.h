@@ -1,6 +1,7 @@
 #pragma once
 // The MPI transport's entries of the table of transports.
-#include "lib/comm/transports.h"
+#include "lib/comm/control/whereabouts.h"
+#include "lib/comm/transport.h"
 
 namespace tessera::mpi {
 

@@ -1,10 +1,8 @@
 // What a user's own project looks like: two in-process ranks train a linear layer under data
 // parallelism.
 #include <ATen/ATen.h>
-#include <tessera/backends/data_parallel/ddp.h>
 #include <tessera/comm/local.h>
-#include <tessera/model/adapters.h>
-#include <tessera/optim/adamw.h>
+#include <tessera/tessera.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 // The shipped conformance suite over every strategy of the project, and over one from outside.
-#include "local_sgd.h"
+#include "examples/custom_strategy/local_sgd.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/sgd.h"

@@ -1,0 +1,23 @@
+#pragma once
+// The common case in one include: a model of torch::nn modules, a strategy by name or by class, the
+// job, the loop, data and checkpoints. Models of languages, generation, metrics and plans have
+// headers of their own.
+#include "tessera/backends/data_parallel/ddp.h"
+#include "tessera/backends/fsdp/fsdp.h"
+#include "tessera/backends/offload/cpu_offload.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/backends/pipeline/pipeline.h"
+#include "tessera/backends/tensor/tensor_parallel.h"
+#include "tessera/backends/zero/zero_stage1.h"
+#include "tessera/backends/zero/zero_stage2.h"
+#include "tessera/backends/zero/zero_stage3.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_writer.h"
+#include "tessera/comm/device_mesh.h"
+#include "tessera/comm/launch.h"
+#include "tessera/core/error.h"
+#include "tessera/data/data_loader.h"
+#include "tessera/model/adapters.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/sgd.h"
+#include "tessera/train/trainer.h"
