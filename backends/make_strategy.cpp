@@ -2,7 +2,7 @@
 // TensorParallel(Pipeline(ShardingStrategy with its optimizer on the device or the host)).
 #include <array>
 
-#include "tessera/backends/check_config.h"
+#include "backends/check_config.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/offload/cpu_offload.h"

@@ -9,10 +9,10 @@
 #include <map>
 #include <set>
 
+#include "lib/core/failure.h"
+#include "lib/core/hash.h"
+#include "lib/core/host_name.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
-#include "tessera/core/hash.h"
-#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {

@@ -7,10 +7,10 @@
 #include <set>
 
 #include "backends/common/agreement.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/sharding/unit_grouping.h"
 #include "tessera/backends/sharding_strategy.h"
-#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
-#include "tessera/sharding/unit_grouping.h"
 
 namespace tessera {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
-#include "tessera/core/trace.h"
 
 namespace tessera {
 

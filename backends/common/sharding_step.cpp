@@ -8,13 +8,13 @@
 
 #include "backends/common/agreement.h"
 #include "backends/common/block_backward.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/device_room.h"
+#include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
-#include "tessera/comm/operation_scope.h"
 #include "tessera/core/device.h"
-#include "tessera/core/device_room.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
-#include "tessera/core/trace.h"
 
 namespace tessera {
 

@@ -5,10 +5,10 @@
 
 #include <cmath>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/trace.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
-#include "tessera/core/trace.h"
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "lib/comm/operation_scope.h"
+#include "lib/core/trace.h"
+#include "lib/ops/update.h"
 #include "tessera/backends/sharding_strategy.h"
-#include "tessera/comm/operation_scope.h"
 #include "tessera/core/phase_clock.h"
-#include "tessera/core/trace.h"
-#include "tessera/ops/update.h"
 
 namespace tessera {
 

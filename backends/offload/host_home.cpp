@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "lib/core/host_memory.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
 
 namespace tessera {
 HostHome::HostHome(const UnitOptimizerContext& context, const ParallelConfig& config,

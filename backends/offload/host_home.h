@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "backends/offload/host_share.h"
+#include "lib/core/host_threads.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/backends/unit_optimizer.h"
 #include "tessera/core/device.h"
-#include "tessera/core/host_threads.h"
 
 namespace tessera {
 

@@ -10,10 +10,10 @@
 #include <limits>
 #include <string>
 
+#include "lib/core/hash.h"
+#include "lib/core/host_memory.h"
+#include "lib/core/host_threads.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/core/host_threads.h"
 
 namespace tessera {
 namespace {

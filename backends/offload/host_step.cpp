@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
+#include "lib/core/trace.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
-#include "tessera/core/trace.h"
 
 namespace tessera {
 namespace {

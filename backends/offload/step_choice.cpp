@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
+#include "lib/core/host_memory.h"
+#include "lib/ops/update.h"
 #include "tessera/core/device.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/ops/update.h"
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "lib/core/trace.h"
 #include "tessera/core/phase_clock.h"
-#include "tessera/core/trace.h"
 
 namespace tessera {
 namespace {

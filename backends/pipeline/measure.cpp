@@ -1,4 +1,4 @@
-#include "tessera/backends/pipeline/measure.h"
+#include "backends/pipeline/measure.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -9,8 +9,8 @@
 #include "backends/pipeline/stage_links.h"
 #include "backends/pipeline/stage_plan.h"
 #include "backends/pipeline/wait_timer.h"
+#include "lib/core/trace.h"
 #include "tessera/core/error.h"
-#include "tessera/core/trace.h"
 
 namespace tessera {
 namespace {

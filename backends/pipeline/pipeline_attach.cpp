@@ -7,8 +7,8 @@
 #include <set>
 
 #include "backends/pipeline/stage_links.h"
+#include "lib/comm/operation_scope.h"
 #include "tessera/backends/pipeline/pipeline.h"
-#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 

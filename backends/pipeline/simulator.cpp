@@ -1,4 +1,4 @@
-#include "tessera/backends/pipeline/simulator.h"
+#include "backends/pipeline/simulator.h"
 
 #include <algorithm>
 #include <map>

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <mutex>
 
+#include "lib/core/clock.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/local.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 

@@ -11,12 +11,12 @@
 #include <thread>
 
 #include "benchmarks/data/synthetic_text.h"
+#include "lib/core/hash.h"
+#include "lib/core/host_threads.h"
+#include "lib/data/token_cache.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
-#include "tessera/core/host_threads.h"
 #include "tessera/data/batch_stream.h"
 #include "tessera/data/squad.h"
-#include "tessera/data/token_cache.h"
 
 namespace tessera::benchmarks {
 namespace {

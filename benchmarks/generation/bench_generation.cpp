@@ -12,15 +12,15 @@
 #include <random>
 #include <sstream>
 
-#include "lib/settings/flags.h"
+#include "lib/core/clock.h"
+#include "lib/core/file.h"
 #include "lib/run/layout.h"
-#include "lib/settings/train_flags.h"
 #include "lib/run/program.h"
+#include "lib/settings/flags.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/comm/launch.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 #include "tessera/generation/generate.h"
 #include "tessera/models/language_model.h"

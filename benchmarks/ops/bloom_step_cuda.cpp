@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/ops/update.h"
 #include "tessera/models/bloom.h"
-#include "tessera/ops/update.h"
 
 namespace tessera {
 namespace {

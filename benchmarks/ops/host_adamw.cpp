@@ -13,7 +13,7 @@
 
 #include "benchmarks/ops/timing.h"
 #include "benchmarks/ops/triad.h"
-#include "tessera/ops/update.h"
+#include "lib/ops/update.h"
 
 namespace tessera::benchmarks {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "lib/data/random_rows.h"
 #include "tessera/core/error.h"
-#include "tessera/data/random_rows.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::bench {

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "benchmarks/strategies/bench_options.h"
+#include "lib/data/supervised_share.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/data/data_loader.h"
-#include "tessera/data/supervised_share.h"
 
 namespace tessera::bench {
 

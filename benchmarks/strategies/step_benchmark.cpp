@@ -9,13 +9,13 @@
 #include <sstream>
 #include <utility>
 
+#include "backends/pipeline/measure.h"
+#include "backends/pipeline/simulator.h"
 #include "benchmarks/strategies/row_source.h"
+#include "lib/core/clock.h"
 #include "lib/run/layout.h"
-#include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/pipeline.h"
-#include "tessera/backends/pipeline/simulator.h"
 #include "tessera/backends/tensor/tensor_parallel.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/models/block_times.h"

@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include "lib/core/failure.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
 
 namespace tessera {
 namespace {

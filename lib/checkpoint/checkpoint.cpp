@@ -6,9 +6,9 @@
 
 #include "lib/checkpoint/agreement.h"
 #include "lib/checkpoint/checkpoint_directory.h"
+#include "lib/core/file.h"
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
-#include "tessera/core/hash.h"
 
 namespace tessera {
 namespace {

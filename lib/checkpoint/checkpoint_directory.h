@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/directory_lock.h"
+#include "lib/checkpoint/directory_lock.h"
 #include "tessera/checkpoint/file_system.h"
 #include "tessera/checkpoint/manifest.h"
 

@@ -7,13 +7,13 @@
 #include "lib/checkpoint/agreement.h"
 #include "lib/checkpoint/piece_reader.h"
 #include "lib/checkpoint/slice_runs.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/clock.h"
+#include "lib/core/host_threads.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/comm/operation_scope.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_threads.h"
 
 namespace tessera {
 namespace {

@@ -11,12 +11,12 @@
 #include "lib/checkpoint/checkpoint_directory.h"
 #include "lib/checkpoint/shard_writer.h"
 #include "lib/checkpoint/snapshot.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/clock.h"
+#include "lib/core/host_name.h"
 #include "tessera/comm/late_vote.h"
-#include "tessera/comm/operation_scope.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/checkpoint/directory_lock.h"
+#include "lib/checkpoint/directory_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/core/host_name.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
 #include "tessera/core/log.h"
 
 namespace tessera {

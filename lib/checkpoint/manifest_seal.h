@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 
 namespace tessera {
 

@@ -4,9 +4,9 @@
 #include "lib/checkpoint/manifest_seal.h"
 #include "lib/checkpoint/safetensors_dtype.h"
 #include "lib/checkpoint/slice_runs.h"
+#include "lib/core/hash.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 
 namespace tessera {

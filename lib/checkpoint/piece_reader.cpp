@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 
 namespace tessera {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/file.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/core/file.h"
 
 namespace tessera {
 

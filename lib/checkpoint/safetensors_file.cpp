@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/core/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera {
 

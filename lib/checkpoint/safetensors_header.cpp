@@ -6,9 +6,9 @@
 #include <string>
 
 #include "lib/checkpoint/safetensors_dtype.h"
+#include "lib/core/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera {

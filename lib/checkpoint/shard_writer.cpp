@@ -8,8 +8,8 @@
 #include "lib/checkpoint/output_file.h"
 #include "lib/checkpoint/safetensors_dtype.h"
 #include "lib/checkpoint/slice_runs.h"
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 
 namespace tessera {

@@ -8,10 +8,10 @@
 #include <tuple>
 #include <utility>
 
+#include "lib/core/host_memory.h"
+#include "lib/core/host_threads.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/core/host_threads.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 
 namespace tessera {
 namespace {

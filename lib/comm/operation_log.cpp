@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 #include "tessera/core/json.h"
 
 namespace tessera {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/comm/call_failure.h"
+#include "lib/comm/control/call_failure.h"
 
 namespace tessera {
 

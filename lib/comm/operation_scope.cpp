@@ -1,4 +1,4 @@
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 
 #include <utility>
 

@@ -9,11 +9,11 @@
 #include <sstream>
 #include <thread>
 
+#include "lib/core/clock.h"
+#include "lib/core/file.h"
+#include "lib/core/hash.h"
 #include "lib/run/child_process.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 
 extern char** environ;

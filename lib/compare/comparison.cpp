@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "lib/run/output.h"
+#include "lib/checkpoint/directory_lock.h"
 #include "lib/compare/comparison_files.h"
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
-#include "tessera/checkpoint/directory_lock.h"
+#include "lib/run/output.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 

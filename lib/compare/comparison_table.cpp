@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <functional>
 
+#include "lib/core/printed.h"
 #include "tessera/core/error.h"
-#include "tessera/core/printed.h"
 
 namespace tessera::programs {
 namespace {

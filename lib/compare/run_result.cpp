@@ -4,9 +4,9 @@
 #include <cmath>
 #include <fstream>
 
+#include "lib/metrics/statistics.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
-#include "tessera/metrics/statistics.h"
 
 namespace tessera::programs {
 namespace {

@@ -15,8 +15,8 @@
 #include <cstdlib>
 #include <optional>
 
-#include "tessera/core/clock.h"
-#include "tessera/core/device_room.h"
+#include "lib/core/clock.h"
+#include "lib/core/device_room.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 

@@ -1,10 +1,10 @@
 // Builds with CUDA.
 #include <cuda_runtime_api.h>
 
+#include "lib/core/pci_address.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/pci_address.h"
 
 namespace tessera {
 

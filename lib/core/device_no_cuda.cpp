@@ -1,7 +1,7 @@
 // Builds without CUDA.
+#include "lib/core/pci_address.h"
 #include "lib/core/pinning.h"
 #include "tessera/core/device.h"
-#include "tessera/core/pci_address.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/core/failure.h"
+#include "lib/core/failure.h"
 
 #include <c10/util/Exception.h>
 #include <unistd.h>

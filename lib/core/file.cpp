@@ -1,4 +1,4 @@
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "tessera/core/hash.h"
+#include "lib/core/hash.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -7,7 +7,7 @@
 #include <array>
 #include <bit>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/core/host_memory.h"
+#include "lib/core/host_memory.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>

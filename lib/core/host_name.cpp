@@ -1,4 +1,4 @@
-#include "tessera/core/host_name.h"
+#include "lib/core/host_name.h"
 
 #include <unistd.h>
 

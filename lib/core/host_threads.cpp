@@ -1,4 +1,4 @@
-#include "tessera/core/host_threads.h"
+#include "lib/core/host_threads.h"
 
 #include <sched.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lib/core/host_topology.h"
-#include "tessera/core/pci_address.h"
+#include "lib/core/pci_address.h"
 
 namespace tessera {
 

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "lib/core/file.h"
 #include "lib/core/json_node.h"
-#include "tessera/core/file.h"
 
 namespace tessera {
 namespace {

@@ -1,8 +1,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "lib/core/file.h"
 #include "lib/core/json_node.h"
-#include "tessera/core/file.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/core/meta.h"
+#include "lib/core/meta.h"
 
 #include <c10/core/Allocator.h>
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/clock.h"
 #include "lib/core/phase_points.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "tessera/core/trace.h"
+#include "lib/core/trace.h"
 
 namespace tessera {
 

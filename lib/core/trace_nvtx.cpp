@@ -1,6 +1,6 @@
 #include <nvtx3/nvToolsExt.h>
 
-#include "tessera/core/trace.h"
+#include "lib/core/trace.h"
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 #include "lib/data/delimited.h"
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera {
 namespace {

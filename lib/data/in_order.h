@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/core/host_threads.h"
+#include "lib/core/host_threads.h"
 #include "tessera/data/dataset.h"
 
 namespace tessera {

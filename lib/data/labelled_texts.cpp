@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <optional>
 
+#include "lib/core/file.h"
 #include "lib/data/delimited.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/data/classification.h"
 
 namespace tessera {

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 
 namespace tessera {
 namespace {

@@ -7,9 +7,9 @@
 #include <iterator>
 #include <numeric>
 
+#include "lib/core/rounding.h"
 #include "lib/data/collate.h"
 #include "tessera/core/error.h"
-#include "tessera/core/rounding.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <span>
 
+#include "lib/core/rounding.h"
 #include "lib/data/collate.h"
-#include "tessera/core/rounding.h"
 #include "tessera/data/packing.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "tessera/data/supervised_share.h"
+#include "lib/data/supervised_share.h"
 
 #include <algorithm>
 #include <iterator>

@@ -4,10 +4,10 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/core/file.h"
 #include "lib/data/in_order.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "tessera/data/token_cache.h"
+#include "lib/data/token_cache.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tessera/data/token_cache.h"
+#include "lib/data/token_cache.h"
 
 namespace tessera {
 

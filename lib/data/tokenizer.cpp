@@ -1,9 +1,9 @@
 #include "tessera/data/tokenizer.h"
 
+#include "lib/core/file.h"
 #include "lib/data/tokenizer_tables.h"
 #include "lib/data/unicode.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 
 namespace tessera {
 namespace {

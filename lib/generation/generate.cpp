@@ -7,11 +7,11 @@
 #include <numeric>
 #include <optional>
 
+#include "lib/core/hash.h"
+#include "lib/core/trace.h"
 #include "lib/generation/row_batch.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/late_values.h"
-#include "tessera/core/trace.h"
 
 namespace tessera {
 namespace {

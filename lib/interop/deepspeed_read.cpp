@@ -1,8 +1,8 @@
+#include "lib/core/file.h"
 #include "lib/interop/deepspeed_file.h"
 #include "lib/interop/foreign_flags.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera::programs {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera::programs {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera::programs {
 namespace {

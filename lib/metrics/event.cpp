@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera::metrics {

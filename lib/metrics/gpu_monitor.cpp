@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "tessera/metrics/resource_sampler.h"
+#include "lib/metrics/resource_sampler.h"
 
 namespace tessera::metrics {
 namespace {

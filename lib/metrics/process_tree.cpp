@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/metrics/resource_sampler.h"
+#include "lib/metrics/resource_sampler.h"
 
 namespace tessera::metrics {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <random>
 
+#include "lib/metrics/statistics.h"
+#include "lib/metrics/watches.h"
 #include "tessera/core/error.h"
-#include "tessera/metrics/statistics.h"
-#include "tessera/metrics/watches.h"
 
 namespace tessera::metrics {
 namespace {

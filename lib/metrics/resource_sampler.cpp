@@ -1,4 +1,4 @@
-#include "tessera/metrics/resource_sampler.h"
+#include "lib/metrics/resource_sampler.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/metrics/statistics.h"
+#include "lib/metrics/statistics.h"
 
 #include <algorithm>
 #include <array>

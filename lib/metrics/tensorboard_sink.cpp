@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lib/core/host_name.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::metrics {

@@ -1,10 +1,10 @@
-#include "tessera/metrics/watches.h"
+#include "lib/metrics/watches.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "tessera/metrics/statistics.h"
+#include "lib/metrics/statistics.h"
 
 namespace tessera::metrics {
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "lib/core/failure.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
 
 namespace tessera {
 namespace {

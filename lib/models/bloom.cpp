@@ -4,13 +4,13 @@
 
 #include <utility>
 
+#include "lib/core/meta.h"
 #include "lib/models/assemble.h"
 #include "lib/models/block_dropout.h"
+#include "lib/models/bloom_block.h"
 #include "lib/models/decoder_block.h"
 #include "lib/models/so_far.h"
-#include "tessera/core/meta.h"
 #include "tessera/model/tensor_parallel.h"
-#include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tessera/ops/kernels.h"
 

@@ -1,4 +1,4 @@
-#include "tessera/models/bloom_block.h"
+#include "lib/models/bloom_block.h"
 
 #include <ATen/ATen.h>
 

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "lib/core/meta.h"
 #include "lib/models/decoder_block.h"
-#include "tessera/core/meta.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/functional.h"
 

@@ -7,11 +7,11 @@
 #include <limits>
 #include <numbers>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
-#include "tessera/core/meta.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::ops {

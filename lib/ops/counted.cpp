@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted_attention.h"
-#include "tessera/core/meta.h"
 
 namespace tessera::ops {
 namespace counted {

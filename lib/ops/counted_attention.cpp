@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/reference.h"
-#include "tessera/core/meta.h"
 
 namespace tessera::ops {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted.h"
-#include "tessera/core/meta.h"
 
 namespace tessera::ops {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <mutex>
 
+#include "lib/core/hash.h"
+#include "lib/core/meta.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
-#include "tessera/core/meta.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera::ops {

@@ -5,13 +5,13 @@
 
 #include <cmath>
 
+#include "lib/core/meta.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
 #include "lib/ops/packed.h"
 #include "tessera/core/blank.h"
 #include "tessera/core/error.h"
-#include "tessera/core/meta.h"
 
 namespace tessera::ops {
 namespace {

@@ -2,8 +2,8 @@
 // The operations that exist in several versions, each with the signature of its public declaration.
 // To add one: declare it in a header of tessera/ops, name it here, define it in
 // lib/ops/reference.cpp and lib/ops/cuda, and call TESSERA_DISPATCH for it in lib/ops/kernels.cpp.
+#include "lib/ops/update.h"
 #include "tessera/ops/kernels.h"
-#include "tessera/ops/update.h"
 
 #define TESSERA_FOR_EACH_OPERATION(X) \
   X(add_column_sums)                  \

@@ -14,8 +14,8 @@
 #include <sstream>
 #include <thread>
 
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/log.h"
 
 namespace tessera::ops {

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "lib/ops/update.h"
 #include "tessera/core/error.h"
-#include "tessera/ops/update.h"
 
 namespace tessera {
 namespace {

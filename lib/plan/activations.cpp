@@ -1,4 +1,4 @@
-#include "tessera/plan/activations.h"
+#include "lib/plan/activations.h"
 
 #include <algorithm>
 #include <map>

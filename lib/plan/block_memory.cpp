@@ -8,11 +8,11 @@
 #include <set>
 #include <string>
 
+#include "lib/core/meta.h"
 #include "lib/plan/meta_kernels.h"
 #include "lib/plan/rules.h"
 #include "tessera/core/error.h"
 #include "tessera/core/key_value_cache.h"
-#include "tessera/core/meta.h"
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {

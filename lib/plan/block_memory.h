@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
+#include "lib/core/meta.h"
+#include "lib/plan/activations.h"
 #include "lib/plan/silent_communicator.h"
-#include "tessera/core/meta.h"
-#include "tessera/plan/activations.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/plan/card.h"
+#include "lib/plan/card.h"
 
 #include "tessera/core/error.h"
 

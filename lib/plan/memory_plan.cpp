@@ -1,4 +1,4 @@
-#include "tessera/plan/memory_plan.h"
+#include "lib/plan/memory_plan.h"
 
 #include <ATen/core/Tensor.h>
 

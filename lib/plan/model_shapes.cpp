@@ -1,4 +1,4 @@
-#include "tessera/plan/model_shapes.h"
+#include "lib/plan/model_shapes.h"
 
 #include <set>
 

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/plan/model_shapes.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/plan/layout_cost.h"
-#include "tessera/plan/model_shapes.h"
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {

@@ -3,7 +3,7 @@
 
 #include "lib/plan/rules.h"
 #include "lib/plan/stage.h"
-#include "tessera/sharding/unit_grouping.h"
+#include "lib/sharding/unit_grouping.h"
 
 namespace tessera {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/metrics/statistics.h"
 #include "tessera/core/error.h"
-#include "tessera/metrics/statistics.h"
 
 namespace tessera::report {
 namespace {

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <sstream>
 
+#include "lib/core/file.h"
 #include "lib/report/read_runs.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera::report {

@@ -4,10 +4,10 @@
 #include <iterator>
 #include <sstream>
 
+#include "lib/core/file.h"
 #include "lib/report/likeness.h"
 #include "lib/report/read_runs.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera::report {

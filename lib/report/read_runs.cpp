@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera::report {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/printed.h"
 #include "tessera/core/error.h"
-#include "tessera/core/printed.h"
 #include "tessera/metrics/event.h"
 
 namespace tessera::report {

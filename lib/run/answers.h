@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/activations.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/device_mesh.h"
@@ -10,7 +11,6 @@
 #include "tessera/data/squad_scores.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/models/language_model_config.h"
-#include "tessera/plan/activations.h"
 
 namespace tessera::programs {
 

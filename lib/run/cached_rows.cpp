@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
+#include "lib/core/file.h"
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
 

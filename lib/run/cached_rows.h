@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/data/token_cache.h"
 #include "lib/run/prepare.h"
-#include "tessera/data/token_cache.h"
 
 namespace tessera::programs {
 

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "lib/core/host_name.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
 
 namespace tessera::programs {
 namespace {

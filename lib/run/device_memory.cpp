@@ -1,7 +1,7 @@
 #include "lib/run/device_memory.h"
 
+#include "lib/metrics/resource_sampler.h"
 #include "tessera/core/device.h"
-#include "tessera/metrics/resource_sampler.h"
 
 namespace tessera::programs {
 

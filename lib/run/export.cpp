@@ -4,10 +4,10 @@
 
 #include <memory>
 
+#include "lib/comm/operation_scope.h"
+#include "lib/core/hash.h"
 #include "lib/settings/layout.h"
 #include "tessera/checkpoint/huggingface.h"
-#include "tessera/comm/operation_scope.h"
-#include "tessera/core/hash.h"
 
 namespace tessera::programs {
 

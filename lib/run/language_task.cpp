@@ -2,11 +2,11 @@
 
 #include <utility>
 
+#include "lib/core/clock.h"
 #include "lib/run/class_predictions.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
 #include "lib/run/run_memory.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/memory_plan.h"
 #include "lib/run/prepare.h"
 #include "lib/settings/layout.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 

@@ -4,11 +4,11 @@
 #include <iterator>
 #include <optional>
 
+#include "lib/core/host_memory.h"
+#include "lib/plan/memory_plan.h"
 #include "lib/run/layout.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 namespace {

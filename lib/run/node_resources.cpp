@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/host_memory.h"
+#include "lib/core/host_name.h"
+#include "lib/core/pci_address.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/core/host_name.h"
-#include "tessera/core/pci_address.h"
 
 namespace tessera::programs {
 

@@ -4,9 +4,9 @@
 #include <exception>
 #include <memory>
 
+#include "lib/metrics/resource_sampler.h"
 #include "lib/run/run_context.h"
 #include "tessera/metrics/recorder.h"
-#include "tessera/metrics/resource_sampler.h"
 #include "tessera/metrics/resource_summary.h"
 
 namespace tessera::programs {

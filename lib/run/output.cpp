@@ -11,10 +11,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lib/metrics/resource_sampler.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
-#include "tessera/metrics/resource_sampler.h"
 
 namespace tessera::programs {
 namespace {

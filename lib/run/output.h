@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/directory_lock.h"
 #include "lib/settings/train_flags.h"
-#include "tessera/checkpoint/directory_lock.h"
 #include "tessera/metrics/event.h"
 #include "tessera/metrics/sink.h"
 

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/hash.h"
 #include "lib/settings/layout.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 
 namespace tessera::programs {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "lib/data/supervised_share.h"
 #include "lib/interop/hub_cache.h"
 #include "lib/run/prepare_data.h"
 #include "tessera/core/error.h"
-#include "tessera/data/supervised_share.h"
 
 namespace tessera::programs {
 namespace {

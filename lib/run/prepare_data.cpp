@@ -1,11 +1,11 @@
 #include "lib/run/prepare_data.h"
 
+#include "lib/core/hash.h"
+#include "lib/data/random_rows.h"
 #include "lib/run/cached_rows.h"
 #include "lib/run/progress_bar.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tessera/data/classification.h"
-#include "tessera/data/random_rows.h"
 #include "tessera/data/squad.h"
 #include "tessera/data/text_blocks.h"
 #include "tessera/data/token_rows.h"

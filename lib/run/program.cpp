@@ -11,6 +11,8 @@
 #include <mutex>
 #include <optional>
 
+#include "lib/comm/operation_scope.h"
+#include "lib/core/failure.h"
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
@@ -26,9 +28,7 @@
 #include "lib/settings/idle_flags.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/comm/launch.h"
-#include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
 #include "tessera/core/log.h"
 #include "tessera/train/stop_signal.h"
 

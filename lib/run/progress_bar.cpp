@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::programs {

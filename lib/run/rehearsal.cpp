@@ -9,15 +9,15 @@
 #include <map>
 #include <random>
 
+#include "lib/core/clock.h"
+#include "lib/metrics/statistics.h"
 #include "lib/run/child_run.h"
 #include "lib/run/output.h"
 #include "lib/run/rehearsal_progress.h"
 #include "tessera/comm/launch.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
-#include "tessera/metrics/statistics.h"
 
 namespace tessera::programs {
 namespace {

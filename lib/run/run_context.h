@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/directory_lock.h"
 #include "lib/run/run_task.h"
 #include "lib/settings/flags.h"
-#include "tessera/checkpoint/directory_lock.h"
 #include "tessera/comm/launch.h"
 #include "tessera/train/stop_signal.h"
 

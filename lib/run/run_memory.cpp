@@ -4,13 +4,13 @@
 #include <cstdio>
 #include <utility>
 
+#include "lib/core/pci_address.h"
+#include "lib/core/printed.h"
+#include "lib/metrics/resource_sampler.h"
+#include "lib/plan/memory_plan.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
 #include "tessera/core/error.h"
-#include "tessera/core/pci_address.h"
-#include "tessera/core/printed.h"
-#include "tessera/metrics/resource_sampler.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 namespace {

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/memory_plan.h"
 #include "lib/run/device_memory.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/control_channel.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/core/device.h"
 #include "tessera/metrics/event.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 

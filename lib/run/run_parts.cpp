@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "backends/pipeline/measure.h"
 #include "lib/settings/layout.h"
-#include "tessera/backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"

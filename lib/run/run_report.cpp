@@ -5,13 +5,13 @@
 #include <iterator>
 #include <utility>
 
+#include "lib/core/failure.h"
+#include "lib/metrics/statistics.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
 #include "lib/run/output.h"
 #include "lib/run/step_flops.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
-#include "tessera/metrics/statistics.h"
 
 namespace tessera::programs {
 namespace {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/watches.h"
 #include "lib/run/node_resources.h"
 #include "lib/run/rank_times.h"
 #include "lib/run/run_memory.h"
 #include "lib/run/run_parts.h"
 #include "tessera/metrics/recorder.h"
-#include "tessera/metrics/watches.h"
 
 namespace tessera::programs {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/memory_plan.h"
 #include "lib/run/memory_advice.h"
 #include "lib/run/run_state.h"
 #include "lib/run/step_source.h"
@@ -16,7 +17,6 @@
 #include "tessera/comm/device_mesh.h"
 #include "tessera/metrics/event.h"
 #include "tessera/model/model_spec.h"
-#include "tessera/plan/memory_plan.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::programs {

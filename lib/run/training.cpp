@@ -4,7 +4,7 @@
 #include <csignal>
 #include <utility>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <optional>
 
+#include "lib/core/failure.h"
 #include "lib/run/export.h"
 #include "lib/run/training.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
 #include "tessera/core/log.h"
 
 namespace tessera::programs {

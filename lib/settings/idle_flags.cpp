@@ -2,8 +2,8 @@
 
 #include <map>
 
+#include "backends/check_config.h"
 #include "lib/settings/layout.h"
-#include "tessera/backends/check_config.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

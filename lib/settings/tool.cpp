@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <ostream>
 
+#include "lib/core/failure.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
 
 namespace tessera::programs {
 

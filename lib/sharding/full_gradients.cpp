@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/gradient_store.h"
 

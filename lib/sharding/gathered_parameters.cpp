@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/host_memory.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/parameter_store.h"
 

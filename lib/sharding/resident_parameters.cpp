@@ -1,6 +1,5 @@
+#include "lib/comm/operation_scope.h"
 #include "tessera/sharding/parameter_store.h"
-
-#include "tessera/comm/operation_scope.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/gradient_store.h"
 

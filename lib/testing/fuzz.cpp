@@ -1,4 +1,4 @@
-#include "tessera/testing/fuzz.h"
+#include "lib/testing/fuzz.h"
 
 #include <ATen/Parallel.h>
 
@@ -11,11 +11,11 @@
 #include <mutex>
 #include <thread>
 
+#include "lib/core/clock.h"
 #include "lib/testing/fuzz_compare.h"
 #include "lib/testing/fuzz_coverage.h"
 #include "lib/testing/fuzz_draw.h"
 #include "lib/testing/fuzz_run.h"
-#include "tessera/core/clock.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {

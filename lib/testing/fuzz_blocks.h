@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/testing/fuzz.h"
+#include "lib/testing/fuzz.h"
 
 namespace tessera::testing {
 

@@ -1,4 +1,4 @@
-#include "tessera/testing/fuzz_case.h"
+#include "lib/testing/fuzz_case.h"
 
 #include <array>
 #include <charconv>

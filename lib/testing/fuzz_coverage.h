@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/testing/fuzz_case.h"
+#include "lib/testing/fuzz_case.h"
 
 namespace tessera::testing {
 

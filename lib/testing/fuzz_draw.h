@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "tessera/testing/fuzz.h"
+#include "lib/testing/fuzz.h"
 
 namespace tessera::testing {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/testing/fuzz.h"
 #include "lib/testing/oracle.h"
 #include "lib/testing/whole_state.h"
-#include "tessera/testing/fuzz.h"
 
 namespace tessera::testing {
 

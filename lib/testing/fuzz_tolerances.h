@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include "tessera/testing/fuzz_case.h"
+#include "lib/testing/fuzz_case.h"
 
 namespace tessera::testing {
 

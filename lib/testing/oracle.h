@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/testing/fuzz.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/testing/fuzz.h"
 
 namespace tessera::testing {
 

@@ -6,13 +6,13 @@
 #include <optional>
 #include <utility>
 
-#include "tessera/comm/operation_scope.h"
-#include "tessera/core/clock.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/core/clock.h"
+#include "lib/ops/update.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/late_values.h"
 #include "tessera/core/log.h"
-#include "tessera/ops/update.h"
 
 namespace tessera {
 namespace {

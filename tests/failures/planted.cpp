@@ -1,5 +1,6 @@
 // One planted defect of rank 1 in a job whose other ranks are right:
-//   planted TRANSPORT CASE [checked]      (mpirun -n N, RANK and WORLD_SIZE; local: 3 ranks as threads)
+//   planted TRANSPORT CASE [checked]      (mpirun -n N, RANK and WORLD_SIZE; local: 3 ranks as
+//   threads)
 // planted.py runs all cases and says what every rank must print; planted names them.
 #include <ATen/ATen.h>
 
@@ -10,8 +11,8 @@
 #include <map>
 #include <thread>
 
+#include "lib/comm/operation_scope.h"
 #include "tessera/comm/launch.h"
-#include "tessera/comm/operation_scope.h"
 #include "tests/support/ranks.hpp"
 
 namespace tessera::test {

@@ -2,8 +2,8 @@
 // What a rank holds beside lib/plan's formula, byte by byte.
 #include <string>
 
+#include "lib/testing/fuzz_case.h"
 #include "tessera/backends/strategy.h"
-#include "tessera/testing/fuzz_case.h"
 
 namespace tessera::testing {
 

@@ -14,8 +14,8 @@
 #include <cstring>
 #include <string>
 
+#include "lib/testing/fuzz.h"
 #include "tessera/core/error.h"
-#include "tessera/testing/fuzz.h"
 #include "tests/fuzz/formula.h"
 #include "tests/fuzz/known.h"
 #include "tests/fuzz/language_models.h"

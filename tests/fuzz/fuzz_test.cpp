@@ -1,5 +1,5 @@
 // The fuzzer must be able to find, to shrink, and to say what it found in one line.
-#include "tessera/testing/fuzz.h"
+#include "lib/testing/fuzz.h"
 
 #include <ATen/ATen.h>
 #include <torch/optim/adamw.h>

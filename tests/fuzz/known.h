@@ -2,7 +2,7 @@
 // Cases that the strategies cannot pass yet, each with its defect. The list only gets shorter.
 #include <string>
 
-#include "tessera/testing/fuzz_case.h"
+#include "lib/testing/fuzz_case.h"
 
 namespace tessera::testing {
 

@@ -1,6 +1,6 @@
 #pragma once
 // BLOOM, GPT-2 and Llama for the fuzzer, with forwards of their own in plain ATen.
-#include "tessera/testing/fuzz.h"
+#include "lib/testing/fuzz.h"
 
 namespace tessera::testing {
 

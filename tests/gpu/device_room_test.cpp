@@ -1,4 +1,4 @@
-#include "tessera/core/device_room.h"
+#include "lib/core/device_room.h"
 
 #include <ATen/ATen.h>
 

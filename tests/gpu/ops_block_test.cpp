@@ -1,7 +1,7 @@
 
 #include <array>
 
-#include "tessera/models/bloom_block.h"
+#include "lib/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/allocator.h"
 #include "tests/gpu/gpu.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
 #include "tessera/core/device.h"
 #include "tests/gpu/gpu.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/testing/fuzz.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/testing/fuzz.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::testing {

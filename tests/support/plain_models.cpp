@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/core/hash.h"
+#include "lib/core/hash.h"
 
 namespace tessera::testing {
 namespace {

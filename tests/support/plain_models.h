@@ -3,10 +3,10 @@
 // are run alone each and added up. In training they drop what the configuration says, drawn from
 // the micro-batch's seed and the one that the model was built with. BLOOM alone takes masks: its
 // queries that see no key look at all of their row alike, as in transformers.
+#include "lib/testing/fuzz.h"
 #include "tessera/models/bloom.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/models/llama.h"
-#include "tessera/testing/fuzz.h"
 
 namespace tessera::testing {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <system_error>
 
-#include "tessera/core/host_name.h"
+#include "lib/core/host_name.h"
 
 namespace tessera::local {
 

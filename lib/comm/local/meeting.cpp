@@ -6,9 +6,9 @@
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/local/domain.h"
 #include "lib/comm/reduce_kernels.h"
+#include "lib/core/host_name.h"
 #include "lib/core/turn.h"
 #include "tessera/comm/control_channel.h"
-#include "tessera/core/host_name.h"
 
 namespace tessera::local {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "lib/comm/communicator_base.h"
+#include "lib/comm/launch/transports.h"
 #include "lib/comm/mpi/mpi_runtime.h"
-#include "lib/comm/transports.h"
 
 namespace tessera::mpi {
 

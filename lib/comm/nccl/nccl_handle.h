@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/comm/abort_signal.h"
+#include "lib/comm/control/abort_signal.h"
 #include "lib/comm/operation_log.h"
 
 namespace tessera::nccl {

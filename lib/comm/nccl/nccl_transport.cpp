@@ -12,8 +12,8 @@
 
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/nccl/nccl_communicator.h"
+#include "lib/core/host_name.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_name.h"
 #include "tessera/core/log.h"
 
 namespace tessera::nccl {

@@ -1,6 +1,6 @@
 #pragma once
 // The NCCL transport's entries of the table of transports.
-#include "lib/comm/transports.h"
+#include "lib/comm/launch/transports.h"
 
 namespace tessera::nccl {
 

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "lib/comm/abort_signal.h"
-#include "lib/comm/bootstrap/socket.h"
+#include "lib/comm/control/abort_signal.h"
+#include "lib/comm/control/socket.h"
 #include "lib/comm/operation_log.h"
 
 namespace tessera::tcp {

@@ -7,8 +7,8 @@
 
 #include "lib/comm/collective_timeout.h"
 #include "lib/comm/reduce_kernels.h"
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/phase_clock.h"
 
 namespace tessera::tcp {

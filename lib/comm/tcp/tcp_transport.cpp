@@ -7,7 +7,7 @@
 
 #include <numeric>
 
-#include "lib/comm/bootstrap/waiting_room.h"
+#include "lib/comm/control/waiting_room.h"
 #include "lib/comm/tcp/tcp_communicator.h"
 #include "tessera/core/error.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 // The TCP transport's entries of the table of transports: CPU ranks without MPI.
-#include "lib/comm/transports.h"
+#include "lib/comm/launch/transports.h"
 
 namespace tessera::tcp {
 

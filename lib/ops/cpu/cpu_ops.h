@@ -1,7 +1,7 @@
 #pragma once
 // Vectorised, threaded versions of the whole-buffer operations for tensors in host memory. They
 // fall back to the reference by themselves for dtypes and layouts they do not know.
-#include "tessera/ops/update.h"
+#include "lib/ops/update.h"
 
 namespace tessera::ops::cpu {
 

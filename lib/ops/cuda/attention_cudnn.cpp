@@ -13,10 +13,10 @@
 #include <set>
 #include <unordered_map>
 
+#include "lib/core/rounding.h"
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/plan_store.h"
 #include "tessera/core/error.h"
-#include "tessera/core/rounding.h"
 
 namespace tessera::ops::cuda {
 namespace {

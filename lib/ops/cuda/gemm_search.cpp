@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "tessera/core/rounding.h"
+#include "lib/core/rounding.h"
 
 namespace tessera::ops::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 
 namespace tessera::ops::cuda {
 namespace {

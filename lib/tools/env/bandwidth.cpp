@@ -9,11 +9,11 @@
 #include <cstring>
 #include <functional>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
+#include "lib/core/host_memory.h"
+#include "lib/core/host_threads.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/core/host_threads.h"
 
 namespace tessera::programs {
 namespace {

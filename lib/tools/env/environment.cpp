@@ -12,11 +12,11 @@
 #include <fstream>
 #include <string_view>
 
+#include "lib/core/host_memory.h"
+#include "lib/core/host_threads.h"
+#include "lib/metrics/resource_sampler.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
-#include "tessera/core/host_threads.h"
-#include "tessera/metrics/resource_sampler.h"
 
 namespace tessera::programs {
 namespace {

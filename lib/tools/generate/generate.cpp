@@ -7,17 +7,17 @@
 #include <memory>
 #include <optional>
 
+#include "lib/core/failure.h"
+#include "lib/core/file.h"
 #include "lib/run/layout.h"
-#include "lib/settings/lists.h"
 #include "lib/run/output.h"
 #include "lib/run/program.h"
+#include "lib/settings/lists.h"
 #include "lib/tools/generate/prompts.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
-#include "tessera/core/failure.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
 #include "tessera/generation/generate.h"

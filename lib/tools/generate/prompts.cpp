@@ -5,8 +5,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 
 namespace tessera::programs {

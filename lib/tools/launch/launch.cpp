@@ -13,7 +13,7 @@
 #include <cstring>
 #include <optional>
 
-#include "tessera/core/clock.h"
+#include "lib/core/clock.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 

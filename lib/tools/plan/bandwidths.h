@@ -2,7 +2,7 @@
 // How fast the links of a plan are.
 #include <string>
 
-#include "tessera/plan/card.h"
+#include "lib/plan/card.h"
 
 namespace tessera::programs {
 

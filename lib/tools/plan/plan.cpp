@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "backends/check_config.h"
 #include "lib/run/layout.h"
-#include "tessera/backends/check_config.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
 

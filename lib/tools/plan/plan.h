@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/card.h"
+#include "lib/plan/memory_plan.h"
 #include "lib/run/prepare.h"
-#include "tessera/plan/card.h"
-#include "tessera/plan/memory_plan.h"
 
 namespace tessera::programs {
 

@@ -8,11 +8,12 @@
 #include <ostream>
 #include <utility>
 
+#include "lib/core/host_memory.h"
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
-#include "lib/settings/idle_flags.h"
 #include "lib/run/memory_advice.h"
+#include "lib/settings/idle_flags.h"
 #include "lib/settings/tool.h"
 #include "lib/tools/plan/bandwidths.h"
 #include "lib/tools/plan/fit.h"
@@ -20,7 +21,6 @@
 #include "lib/tools/plan/tables.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
 
 namespace tessera::programs {
 namespace {

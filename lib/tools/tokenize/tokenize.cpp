@@ -8,10 +8,10 @@
 #include <ostream>
 #include <sstream>
 
+#include "lib/core/file.h"
 #include "lib/settings/flags.h"
 #include "lib/settings/tool.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 #include "tessera/data/classification.h"
 #include "tessera/data/squad.h"

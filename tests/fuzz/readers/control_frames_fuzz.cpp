@@ -1,5 +1,5 @@
 // Bytes that a stranger sends to the control channel's port.
-#include "lib/comm/bootstrap/wire.h"
+#include "lib/comm/control/wire.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 
 using namespace tessera;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;

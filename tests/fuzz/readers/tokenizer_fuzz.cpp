@@ -2,7 +2,7 @@
 // text and decodes its ids.
 #include <filesystem>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 #include "tessera/data/tokenizer.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
 #include "tests/fuzz/readers/small_tokenizer.h"

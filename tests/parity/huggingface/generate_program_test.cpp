@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "lib/core/file.h"
 #include "tessera/checkpoint/huggingface.h"
-#include "tessera/core/file.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/model/whole_model.h"
 #include "tests/parity/huggingface/generation_work.h"

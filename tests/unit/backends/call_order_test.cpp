@@ -4,10 +4,10 @@
 
 #include <limits>
 
+#include "lib/testing/fuzz.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/testing/fuzz.h"
 #include "tessera/train/trainer.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"

@@ -5,10 +5,10 @@
 
 #include <map>
 
+#include "lib/testing/fuzz.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/testing/fuzz.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tests/support/watchdog.hpp"
 
 namespace tessera::testing {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <set>
 
+#include "backends/pipeline/measure.h"
 #include "tessera/backends/pipeline/pipeline.h"
-#include "tessera/backends/pipeline/measure.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"

@@ -2,8 +2,8 @@
 // broken ones.
 #include <algorithm>
 
+#include "backends/pipeline/simulator.h"
 #include "tessera/backends/pipeline/schedule.h"
-#include "tessera/backends/pipeline/simulator.h"
 #include "tessera/core/error.h"
 #include "tests/support/test.hpp"
 

@@ -2,9 +2,9 @@
 // ones.
 #include <algorithm>
 
+#include "backends/pipeline/simulator.h"
 #include "backends/pipeline/stage_plan.h"
 #include "tessera/backends/pipeline/schedule.h"
-#include "tessera/backends/pipeline/simulator.h"
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
 
-#include "tessera/backends/check_config.h"
+#include "backends/check_config.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"

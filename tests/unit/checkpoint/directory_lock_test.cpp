@@ -1,4 +1,4 @@
-#include "tessera/checkpoint/directory_lock.h"
+#include "lib/checkpoint/directory_lock.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

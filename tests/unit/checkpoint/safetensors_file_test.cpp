@@ -4,9 +4,9 @@
 #include <limits>
 #include <thread>
 
+#include "lib/core/file.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"

@@ -1,4 +1,4 @@
-#include "lib/comm/bootstrap/early_notice.h"
+#include "lib/comm/launch/early_notice.h"
 
 #include <future>
 #include <mutex>

@@ -3,7 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "lib/comm/bootstrap/rendezvous.h"
+#include "lib/comm/launch/rendezvous.h"
 #include "lib/comm/tcp/tcp_transport.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/comm/star.hpp"

@@ -1,8 +1,8 @@
-#include "lib/comm/bootstrap/launcher.h"
+#include "lib/comm/launch/launcher.h"
 
 #include <map>
 
-#include "lib/comm/bootstrap/slurm_step.h"
+#include "lib/comm/launch/slurm_step.h"
 #include "tests/support/test.hpp"
 
 namespace tessera {

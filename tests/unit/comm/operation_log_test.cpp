@@ -1,10 +1,11 @@
+#include "lib/comm/operation_log.h"
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
-#include "lib/comm/operation_log.h"
-#include "tessera/comm/operation_scope.h"
+#include "lib/comm/operation_scope.h"
 #include "tessera/core/json.h"
 #include "tests/support/test.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/comm/bootstrap/rendezvous.h"
+#include "lib/comm/launch/rendezvous.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,10 +9,10 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "lib/comm/bootstrap/control_client.h"
-#include "lib/comm/bootstrap/hub.h"
-#include "lib/comm/bootstrap/pmi.h"
-#include "lib/comm/bootstrap/slurm_step.h"
+#include "lib/comm/control/control_client.h"
+#include "lib/comm/control/hub.h"
+#include "lib/comm/launch/pmi.h"
+#include "lib/comm/launch/slurm_step.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "lib/comm/bootstrap/control_client.h"
-#include "lib/comm/bootstrap/hub.h"
+#include "lib/comm/control/control_client.h"
+#include "lib/comm/control/hub.h"
 #include "tests/support/ranks.hpp"
 
 namespace tessera::test {

@@ -6,7 +6,7 @@
 
 #include <new>
 
-#include "lib/comm/bootstrap/wire.h"
+#include "lib/comm/control/wire.h"
 #include "lib/comm/tcp/mesh.h"
 #include "lib/comm/tcp/tcp_transport.h"
 #include "tests/support/ranks.hpp"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tessera/core/device_room.h"
+#include "lib/core/device_room.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tests/support/test.hpp"

@@ -1,4 +1,4 @@
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"

@@ -1,4 +1,4 @@
-#include "tessera/core/hash.h"
+#include "lib/core/hash.h"
 
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"

@@ -1,12 +1,12 @@
-#include "tessera/core/host_threads.h"
+#include "lib/core/host_threads.h"
 
 #include <ATen/ATen.h>
 
 #include <atomic>
 #include <numeric>
 
+#include "lib/core/host_memory.h"
 #include "tessera/core/error.h"
-#include "tessera/core/host_memory.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;

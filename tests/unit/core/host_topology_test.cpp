@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "tessera/core/host_threads.h"
+#include "lib/core/host_threads.h"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 

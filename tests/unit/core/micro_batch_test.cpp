@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/core/rounding.h"
+#include "lib/core/rounding.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 

@@ -3,8 +3,8 @@
 #include <deque>
 #include <thread>
 
+#include "lib/core/clock.h"
 #include "lib/core/phase_points.h"
-#include "tessera/core/clock.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;

@@ -1,4 +1,4 @@
-#include "tessera/data/random_rows.h"
+#include "lib/data/random_rows.h"
 
 #include <algorithm>
 #include <set>

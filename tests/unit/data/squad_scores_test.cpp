@@ -2,8 +2,8 @@
 
 #include <functional>
 
+#include "lib/core/hash.h"
 #include "lib/data/unicode.h"
-#include "tessera/core/hash.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/mutate.hpp"
 #include "tests/support/temp_dir.hpp"

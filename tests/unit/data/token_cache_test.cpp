@@ -1,4 +1,4 @@
-#include "tessera/data/token_cache.h"
+#include "lib/data/token_cache.h"
 
 #include <atomic>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <iterator>
 #include <thread>
 
+#include "lib/core/hash.h"
 #include "tessera/core/error.h"
-#include "tessera/core/hash.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"

@@ -1,8 +1,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "lib/core/file.h"
 #include "lib/tools/tokenize/tokenize.h"
-#include "tessera/core/file.h"
 #include "tessera/data/token_rows.h"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"

@@ -1,6 +1,6 @@
 #include <random>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 #include "tessera/data/tokenizer.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/mutate.hpp"

@@ -5,8 +5,8 @@
 #include <ctime>
 #include <map>
 
+#include "lib/core/file.h"
 #include "lib/data/lines.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"

@@ -1,4 +1,4 @@
-#include "tessera/metrics/watches.h"
+#include "lib/metrics/watches.h"
 
 #include <cmath>
 #include <vector>

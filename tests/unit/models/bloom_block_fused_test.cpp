@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "tessera/models/bloom_block.h"
+#include "lib/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
 

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
+#include "lib/models/bloom_block.h"
 #include "tessera/model/tensor_parallel.h"
-#include "tessera/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"

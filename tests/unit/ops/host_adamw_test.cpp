@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "lib/ops/reference.h"
-#include "tessera/ops/update.h"
+#include "lib/ops/update.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 

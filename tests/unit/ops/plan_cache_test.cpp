@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "tessera/core/file.h"
+#include "lib/core/file.h"
 #include "tests/support/temp_dir.hpp"
 #include "tests/support/test.hpp"
 

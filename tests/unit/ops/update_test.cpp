@@ -1,4 +1,4 @@
-#include "tessera/ops/update.h"
+#include "lib/ops/update.h"
 
 #include <cmath>
 #include <limits>

@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "lib/core/meta.h"
 #include "lib/plan/meta_kernels.h"
 #include "tessera/core/error.h"
-#include "tessera/core/meta.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "lib/core/meta.h"
 #include "tessera/core/device.h"
-#include "tessera/core/meta.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/kernels.h"
 #include "tests/support/test.hpp"

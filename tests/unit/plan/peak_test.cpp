@@ -2,13 +2,13 @@
 #include <ATen/ATen.h>
 
 #include "lib/models/decoder_block.h"
+#include "lib/plan/memory_plan.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/generation/generate.h"
 #include "tessera/models/bloom.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/models/llama.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/plan/memory_plan.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include "lib/core/file.h"
 #include "tessera/core/error.h"
-#include "tessera/core/file.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"

@@ -1,4 +1,4 @@
-#include "tessera/sharding/unit_grouping.h"
+#include "lib/sharding/unit_grouping.h"
 
 #include <ATen/ATen.h>
 

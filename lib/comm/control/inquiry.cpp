@@ -1,0 +1,56 @@
+#include "lib/comm/control/inquiry.h"
+
+#include <algorithm>
+
+#include "lib/comm/control/wire.h"
+
+namespace tessera::control {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(1);
+
+}  // namespace
+
+std::string Report::pack() const {
+  return control::pack({cause, call.pack(), std::to_string(timeout_s)});
+}
+
+Report Report::unpack(const std::string& bytes) {
+  const std::vector<std::string> parts = control::unpack(bytes);
+  return {parts.at(0), Call::unpack(parts.at(1)), std::stod(parts.at(2))};
+}
+
+Inquiry::Inquiry(std::vector<std::string> hosts)
+    : awaited_(hosts.size(), false), deadline_(Clock::now() + kPatience) {
+  for (std::string& host : hosts) failure_.ranks.push_back({std::move(host), std::nullopt});
+}
+
+void Inquiry::add(const Report& report) {
+  if (!failure_.call.communicator.empty() || seen_) return;
+  failure_.cause = report.cause;
+  failure_.call = report.call;
+  failure_.timeout_s = report.cause.empty() ? report.timeout_s : 0;
+}
+
+void Inquiry::add(const std::string& cause) {
+  failure_.cause = seen_ ? concat(failure_.cause, ", ", cause) : cause;
+  failure_.timeout_s = 0;
+  seen_ = true;
+}
+
+void Inquiry::hear(int rank, const std::string& status) {
+  forget(rank);
+  if (!status.empty()) failure_.ranks[static_cast<size_t>(rank)].status = RankStatus::unpack(status);
+}
+
+bool Inquiry::is_over() const {
+  return Clock::now() >= deadline_ || std::ranges::count(awaited_, true) == 0;
+}
+
+std::chrono::milliseconds Inquiry::patience() const {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+  return std::max(left, std::chrono::milliseconds(0)) + std::chrono::milliseconds(1);
+}
+
+}  // namespace tessera::control

@@ -1,0 +1,45 @@
+#pragma once
+// What the hub learns from the ranks before it tells all of them why the job ends.
+#include <string>
+#include <vector>
+
+#include "lib/comm/control/call_failure.h"
+#include "lib/comm/control/socket.h"
+
+namespace tessera::control {
+
+// A rank's report: its call that does not end, why, and the time that it was given.
+struct Report {
+  std::string cause;  // empty: the time is over
+  Call call;
+  double timeout_s = 0;
+
+  std::string pack() const;
+  static Report unpack(const std::string& bytes);
+};
+
+// Ranks are given a second to say what they are at; one that is stopped does not.
+class Inquiry {
+ public:
+  explicit Inquiry(std::vector<std::string> hosts);  // by rank
+
+  // A further sign of trouble. What the hub itself has seen counts more than what ranks report.
+  void add(const Report& report);
+  void add(const std::string& cause);
+  const Call& call() const { return failure_.call; }
+
+  void expect(int rank) { awaited_[static_cast<size_t>(rank)] = true; }
+  void forget(int rank) { awaited_[static_cast<size_t>(rank)] = false; }
+  void hear(int rank, const std::string& status);
+  bool is_over() const;
+  std::chrono::milliseconds patience() const;
+  Error result() const { return failure_.explain(); }
+
+ private:
+  CallFailure failure_;
+  bool seen_ = false;  // the cause is the hub's own
+  std::vector<bool> awaited_;
+  const Clock::time_point deadline_;
+};
+
+}  // namespace tessera::control
