@@ -6,23 +6,22 @@
 
 #include "lib/comm/operation_scope.h"
 #include "lib/core/hash.h"
-#include "lib/run/model_files.h"
 #include "lib/settings/layout.h"
 #include "tessera/checkpoint/huggingface.h"
 
 namespace tessera::programs {
 
-std::string write_final(const Prepared& prepared, Strategy& strategy, bool writes) {
+std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
   const InPhase phase("export");
-  const at::ScalarType dtype = scalar_type_of(prepared.options.dtype);
+  const at::ScalarType dtype = scalar_type_of(task.options().dtype);
   std::unique_ptr<HuggingFaceWriter> writer;
-  if (writes && prepared.options.save_final) {
-    writer = std::make_unique<HuggingFaceWriter>(prepared.options.output_dir + "/final",
+  if (writes && task.options().save_final) {
+    writer = std::make_unique<HuggingFaceWriter>(task.options().output_dir + "/final",
                                                  HuggingFaceWriterOptions{.dtype = dtype});
   }
   Xxh3Stream hash;
   const auto name_of = [&](const VisitedParameter& p) {
-    return prepared.model.stored_name(p.block, p.name);
+    return task.model().stored_name(p.block, p.name);
   };
   strategy.visit_parameters([&](const VisitedParameter& p) {
     if (!writes) return;
@@ -34,10 +33,7 @@ std::string write_final(const Prepared& prepared, Strategy& strategy, bool write
     if (writer) writer->add_buffer(name_of(p), p.value);
   });
   if (writer) {
-    writer->add_text("config.json", prepared.language_model.to_json(prepared.head(), dtype));
-    const TrainOptions& o = prepared.options;
-    add_tokenizer_files(*writer, o.tokenizer.empty() ? o.model : o.tokenizer);
-    add_generation_files(*writer, o.model);
+    task.add_files(*writer);
     writer->commit();
   }
   return writes ? hash.digest128().hex() : "";

@@ -2,14 +2,13 @@
 // The trained model as a Hugging Face directory.
 #include <string>
 
-#include "lib/run/prepare.h"
-#include "tessera/backends/strategy.h"
+#include "lib/run/run_task.h"
 
 namespace tessera::programs {
 
 // Collective. The writing rank puts the model into <output_dir>/final (unless --save_final false).
 // Returns XXH3 of all parameters in the order of the model, as fp32 bytes; "" on ranks that do not
 // write.
-std::string write_final(const Prepared& prepared, Strategy& strategy, bool writes);
+std::string write_final(const RunTask& task, Strategy& strategy, bool writes);
 
 }  // namespace tessera::programs

@@ -141,16 +141,18 @@ std::string mebibytes(double bytes) {
   return text;
 }
 
+std::string advice_without_plan(const std::string& reason) {
+  return reason.substr(0, reason.find('\n')) +
+         ". Memory is not planned; what usually helps: --gradient_checkpointing, a smaller "
+         "--per_device_train_batch_size, --strategy zero3 on more ranks";
+}
+
 std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason,
                           bool on_gpu) {
   const TrainOptions& o = run.options;
   const std::string problem = reason.substr(0, reason.find('\n'));
   const auto now = need_of(run, o, ranks, on_gpu);
-  if (!now) {
-    return problem +
-           ". Memory is not planned; what usually helps: --gradient_checkpointing, a smaller "
-           "--per_device_train_batch_size, --strategy zero3 on more ranks";
-  }
+  if (!now) return advice_without_plan(reason);
   struct Option {
     std::string flags;
     double saved;

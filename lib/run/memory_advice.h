@@ -29,6 +29,9 @@ bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
 std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason,
                           bool on_gpu);
 
+// The same of a run that has no plan.
+std::string advice_without_plan(const std::string& reason);
+
 std::string mebibytes(double bytes);  // "123 MiB"
 
 }  // namespace tessera::programs

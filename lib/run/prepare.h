@@ -32,8 +32,7 @@ struct Prepared {
   std::string train_path, dataset_sha256;
   double supervised_share = 1;  // of the training rows' tokens
   std::vector<metrics::DataRecord> data_files;
-  std::unique_ptr<DirectoryLock> output_lock;  // null: not the process that writes
-  std::vector<std::string> notices;            // what the user should know, one line each
+  std::vector<std::string> notices;  // what the user should know, one line each
 
   const LanguageModelConfig& config() const { return language_model.config(); }
   ModelHead head() const {

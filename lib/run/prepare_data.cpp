@@ -153,7 +153,7 @@ TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
                         options.answers_only, ", labels ", options.num_labels));
   run.data_files.push_back(
       {.file = run.train_path, .role = "train", .rows = options.rows, .examples = options.rows});
-  run.notices.push_back("rows of random ids: for speed and memory; their loss says nothing");
+  run.notices.emplace_back("rows of random ids: for speed and memory; their loss says nothing");
   return random_rows(options);
 }
 
@@ -291,6 +291,8 @@ void prepare_data(Prepared& run) {
       break;
     case Program::kClassification:
       prepare_classification(run);
+      break;
+    case Program::kOwn:  // reads its rows itself
       break;
   }
   if (!o.validation_ids.empty()) {

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 
@@ -15,10 +16,11 @@
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
+#include "lib/run/language_task.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "lib/run/output.h"
-#include "lib/run/prepare.h"
+#include "lib/run/own_task.h"
 #include "lib/run/rehearsal.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/training_run.h"
@@ -75,41 +77,57 @@ void note_signals(const TrainOptions& options, const LaunchInfo& launch,
   }
 }
 
-}  // namespace
+// What differs between the programs that train.
+struct Kind {
+  Program program;
+  std::string name, summary;
+  std::function<void(FlagSet&)> add_own_flags;
+  // Once a process, before anything is connected or written.
+  std::function<std::unique_ptr<RunTask>(const TrainOptions&)> make_task;
+};
 
-int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
-                 char** argv) {
+// The flags and what they say; what is wrong with them is thrown.
+void read_flags(const Kind& kind, const std::vector<std::string>& arguments, FlagSet& flags,
+                TrainOptions& options) {
+  kind.add_own_flags(flags);
+  add_train_flags(flags, options, kind.program, find_foreign);
+  flags.parse({arguments.begin() + 1, arguments.end()});
+  const int64_t world = options.ranks > 1 ? options.ranks : detect_launch().world_size;
+  if (world > 1 && !flags.given("strategy")) options.strategy = "ddp";
+  if (!options.deepspeed.empty()) {
+    refuse_foreign_config(options.deepspeed);
+    apply_deepspeed(DeepSpeedFile::read(options.deepspeed), world, options, flags);
+  }
+  for (const IdleFlag& idle : reset_idle_flags(flags, options, world)) flags.add_notice(idle.text);
+  if (flags.help_requested() || flags.print_config_requested()) return;
+  validate_options(options, kind.program);
+  check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
+        "--packing needs --max_seq_length N, the length of its sequences");
+  check_ranks(options);
+  check_axes(options, world);
+}
+
+void answer(const FlagSet& flags) {
+  if (!speaks_first()) return;
+  const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
+  std::fputs(text.c_str(), stdout);
+  for (const std::string& notice : flags.notices()) log(LogLevel::kInfo, notice);
+}
+
+int run_program(const Kind& kind, int argc, char** argv) {
   exit_when_out_of_memory();
-  FlagSet flags(name, summary);
+  const std::vector<std::string> arguments(argv, argv + argc);
+  FlagSet flags(kind.name, kind.summary);
   TrainOptions options;
-  Prepared prepared;
+  std::unique_ptr<RunTask> task;
   std::unique_ptr<DirectoryLock> lock;
   std::exception_ptr problem;  // thrown on the connected ranks, so that it is reported once
   try {
-    add_train_flags(flags, options, program, find_foreign);
-    flags.parse({argv + 1, argv + argc});
-    const int64_t world = options.ranks > 1 ? options.ranks : detect_launch().world_size;
-    if (world > 1 && !flags.given("strategy")) options.strategy = "ddp";
-    if (!options.deepspeed.empty()) {
-      refuse_foreign_config(options.deepspeed);
-      apply_deepspeed(DeepSpeedFile::read(options.deepspeed), world, options, flags);
-    }
-    for (const IdleFlag& idle : reset_idle_flags(flags, options, world)) {
-      flags.add_notice(idle.text);
-    }
+    read_flags(kind, arguments, flags, options);
     if (flags.help_requested() || flags.print_config_requested()) {
-      const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
-      if (speaks_first()) {
-        std::fputs(text.c_str(), stdout);
-        for (const std::string& notice : flags.notices()) log(LogLevel::kInfo, notice);
-      }
+      answer(flags);
       return 0;
     }
-    validate_options(options, program);
-    check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
-          "--packing needs --max_seq_length N, the length of its sequences");
-    check_ranks(options);
-    check_axes(options, world);
     const bool locks = speaks_first() && !options.dry_run;
     if (options.rehearse) {
       if (locks) lock = std::make_unique<DirectoryLock>(options.output_dir);
@@ -118,8 +136,7 @@ int run_finetune(Program program, const std::string& name, const std::string& su
       check_output_directory(options);
       if (locks) lock = lock_output_directory(options);
       set_numerics(options);
-      prepared = prepare(options, program);
-      prepared.output_lock = std::move(lock);
+      task = kind.make_task(options);
     }
   } catch (...) {
     problem = std::current_exception();
@@ -127,7 +144,6 @@ int run_finetune(Program program, const std::string& name, const std::string& su
     options.backend = "auto";
   }
   if (options.rehearse && !problem) return rehearse(flags, options);
-  const std::vector<std::string> arguments(argv, argv + argc);
   std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
   std::once_flag connected;            // before, there is nothing to save: signals end the process
   std::atomic<int> ended{0};
@@ -138,11 +154,54 @@ int run_finetune(Program program, const std::string& name, const std::string& su
                 if (problem) std::rethrow_exception(problem);
                 if (!options.dry_run) note_output_folder(options.output_dir);
                 std::call_once(connected, [&] { note_signals(options, launch, signals); });
-                ended = TrainingRun(prepared, flags, arguments, world, launch, control,
-                                    signals ? &*signals : nullptr)
-                            .execute();
+                ended = execute({.task = *task,
+                                 .flags = flags,
+                                 .argv = arguments,
+                                 .output_lock = lock.get(),
+                                 .world = world,
+                                 .launch = launch,
+                                 .control = control,
+                                 .signals = signals ? &*signals : nullptr});
               });
   return status != 0 ? status : ended.load();
 }
 
+}  // namespace
+
+int run_finetune(Program program, const std::string& name, const std::string& summary, int argc,
+                 char** argv) {
+  return run_program(
+      {.program = program,
+       .name = name,
+       .summary = summary,
+       .add_own_flags = [](FlagSet&) {},
+       .make_task =
+           [&](const TrainOptions& options) { return language_task(prepare(options, program)); }},
+      argc, argv);
+}
+
 }  // namespace tessera::programs
+
+namespace tessera {
+
+int run_training(const TrainingProgram& program, int argc, char** argv) {
+  using namespace programs;
+  return run_program({.program = Program::kOwn,
+                      .name = program.name,
+                      .summary = program.summary,
+                      .add_own_flags =
+                          [&](FlagSet& flags) {
+                            flags.section(program.name);
+                            for (const ProgramFlag& flag : program.flags) {
+                              flags.add(flag.name, flag.variable, flag.help);
+                            }
+                          },
+                      .make_task =
+                          [&](const TrainOptions& options) {
+                            at::manual_seed(options.seed);
+                            return own_task(options, program.make());
+                          }},
+                     argc, argv);
+}
+
+}  // namespace tessera

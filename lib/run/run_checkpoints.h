@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "lib/settings/train_flags.h"
 #include "lib/run/run_state.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/communicator.h"
 

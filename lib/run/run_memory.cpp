@@ -40,8 +40,8 @@ const MemoryLine& allocated(const std::vector<MemoryLine>& lines) {
 
 }  // namespace
 
-RunMemory::RunMemory(const Prepared& run, const DeviceMesh& mesh, bool planned)
-    : run_(run), mesh_(mesh), device_(mesh.world().device()), planned_(planned) {}
+RunMemory::RunMemory(const DeviceMesh& mesh, std::optional<LayoutPlan> plan)
+    : mesh_(mesh), device_(mesh.world().device()), plan_(std::move(plan)) {}
 
 void RunMemory::begin(Activity work) {
   work_ = work;
@@ -101,8 +101,8 @@ void RunMemory::add(const BatchShape& shape, int64_t tokens) {
 }
 
 std::optional<MemoryPlan> RunMemory::plan(OffloadStep step) const {
-  if (!planned_) return std::nullopt;
-  LayoutPlan layout = layout_plan(run_, run_.options, mesh_.world().size());
+  if (!plan_) return std::nullopt;
+  LayoutPlan layout = *plan_;
   layout.on_gpu = !device_.is_cpu();
   layout.parallel.offload.step = step;
   BetweenSteps between;

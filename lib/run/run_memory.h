@@ -9,7 +9,6 @@
 
 #include "lib/plan/memory_plan.h"
 #include "lib/run/device_memory.h"
-#include "lib/run/prepare.h"
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/control_channel.h"
 #include "tessera/comm/device_mesh.h"
@@ -30,8 +29,8 @@ enum class Activity { kSteps, kEvaluation, kGeneration };
 // One a rank, on its thread.
 class RunMemory {
  public:
-  // planned: whether plan_or_warn() could plan the run before it began.
-  RunMemory(const Prepared& run, const DeviceMesh& mesh, bool planned);
+  // plan: of the run, which could be planned before it began; nothing: it could not.
+  RunMemory(const DeviceMesh& mesh, std::optional<LayoutPlan> plan);
 
   // Around what is measured.
   void begin(Activity work);
@@ -63,10 +62,9 @@ class RunMemory {
   std::vector<MemoryLine> own_lines(const StrategyMemory& memory, OffloadStep step) const;
   std::optional<MemoryPlan> plan(OffloadStep step) const;  // of this rank, for the largest
 
-  const Prepared& run_;
   const DeviceMesh& mesh_;
   const at::Device device_;
-  const bool planned_;
+  const std::optional<LayoutPlan> plan_;
   std::optional<HostMemoryCounter> counter_;  // on the CPU
   Activity work_ = Activity::kSteps;
   std::array<Watched, 3> watched_;

@@ -31,18 +31,6 @@ DataIdentity values_of(const std::string& settings, const std::string& origin) {
 
 }  // namespace
 
-DataIdentity data_identity(const Prepared& prepared, int64_t global_batch_size) {
-  const TrainOptions& o = prepared.options;
-  const std::string grouped =
-      o.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
-  return {{"the training data (SHA-256)", prepared.dataset_sha256},
-          {"--train_slice", o.train_slice},
-          {"rows", std::to_string(prepared.train.size())},
-          {"how rows are made", data_recipe(o)},
-          {"--shuffle", (o.shuffle ? "true" : "false") + grouped},
-          {"--seed", std::to_string(o.seed)}};
-}
-
 std::string RunState::to_json() const {
   JsonWriter json;
   json.begin_object();

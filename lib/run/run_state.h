@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "lib/settings/flags.h"
-#include "lib/run/prepare.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/train/trainer_state.h"
 
@@ -14,7 +12,6 @@ namespace tessera::programs {
 
 // Name and value of everything that the rows and their order follow from.
 using DataIdentity = std::vector<std::pair<std::string, std::string>>;
-DataIdentity data_identity(const Prepared& prepared, int64_t global_batch_size);
 
 struct RunState {
   TrainerState trainer;

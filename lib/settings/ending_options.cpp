@@ -22,12 +22,11 @@ void check_best(const TrainOptions& o, Program program) {
   require(!metric.starts_with("f1_") || o.predictions, "--metric_for_best_model ", metric,
           " needs --predictions true");
   if (!o.load_best_model_at_end) return;
-  const bool evaluated = !o.validation_file.empty() || !o.validation_ids.empty();
   const bool together =
       o.save_strategy == "epoch"
           ? o.eval_steps == 0
           : o.save_strategy == "steps" && o.eval_steps > 0 && o.save_steps % o.eval_steps == 0;
-  require(evaluated && together,
+  require(may_evaluate(o, program) && together,
           "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
           "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
           "multiple of --eval_steps");

@@ -15,11 +15,12 @@ struct Row {
   const char* why;
 };
 
-// What the programs read under a condition, beyond the library's settings.
-std::vector<Row> rows(const TrainOptions& o) {
+// What the programs read under a condition, beyond the library's settings. own: the rows are the
+// program's own.
+std::vector<Row> rows(const TrainOptions& o, bool own) {
   const bool fp16 = o.dtype == "fp16", dynamic = o.loss_scale == 0;
   const bool text = !o.train_file.empty() || !o.validation_file.empty();
-  const bool validates = !o.validation_file.empty() || !o.validation_ids.empty();
+  const bool validates = own || !o.validation_file.empty() || !o.validation_ids.empty();
   const bool saves = o.save_strategy != "no";
   const char* const scale =
       !fp16 ? "only --dtype fp16 scales the loss" : "--loss_scale is one scale for ever";
@@ -85,7 +86,7 @@ std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& optio
       leave(flag_of(setting.name), setting.why, setting.refused);
     }
   }
-  for (const Row& row : rows(before)) {
+  for (const Row& row : rows(before, /*own=*/!flags.has("validation_file"))) {
     if (!row.read) leave(row.flag, row.why, /*refused=*/false);
   }
   return idle;

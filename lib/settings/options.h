@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// What a fine-tuning program makes of its data files.
-enum class Program { kSquad, kText, kClassification };
+// What a training program makes of its data files; kOwn: it has a model and rows of its own.
+enum class Program { kSquad, kText, kClassification, kOwn };
 
 // What each of these is, may be and changes stands in lib/settings/table.h.
 struct TrainOptions {

@@ -69,7 +69,8 @@ std::vector<Setting> data() {
        "tokenised files are kept here; none: nowhere; unless given, large ones in "
        "~/.cache/tessera"},
       {"strict_data", &O::strict_data, kNumbers, "stop at the first row that cannot be used"},
-      {"shuffle", &O::shuffle, kNumbers, "a new order every epoch; false keeps the file's"},
+      {"shuffle", &O::shuffle, kNumbers, "a new order every epoch; false keeps the file's",
+       {.own = true}},
       {"max_seq_length", &O::max_seq_length, kNumbers, "most tokens of a row",
        {.least = 1, .most = kMuch, .recorded = true}},
       {"padding_side", &O::padding_side, kNumbers, "where short rows are filled",

@@ -77,7 +77,8 @@ std::vector<Setting> run() {
       {"dry_run", &O::dry_run, kNumbers, "check everything, say what would run, and stop"},
       {"rehearse", &O::rehearse, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "
-       "say what that takes and how often to save, and stop"},
+       "say what that takes and how often to save, and stop",
+       {.own = false}},
   };
   // clang-format on
 }

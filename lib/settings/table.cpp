@@ -51,6 +51,10 @@ const char* title_of(Section section) {
 }
 
 bool Setting::is_of(Program program) const {
+  if (program == Program::kOwn) {
+    const bool general = section != Section::kModel && section != Section::kData;
+    return more.own.value_or(general && more.programs.empty());
+  }
   return more.programs.empty() || std::ranges::count(more.programs, program) > 0;
 }
 
@@ -123,12 +127,13 @@ std::vector<std::string> layout_tags(const TrainOptions& options,
   });
 }
 
-std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus) {
+std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus,
+                     Program program) {
   std::string strategy = options.strategy;
   if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
-  std::string name =
-      concat(strategy, "_", options.dtype, on_gpus ? "_gpus" : "_cpus", world_size, "_bs",
-             options.per_device_train_batch_size, "_sl", options.max_seq_length);
+  std::string name = concat(strategy, "_", options.dtype, on_gpus ? "_gpus" : "_cpus", world_size,
+                            "_bs", options.per_device_train_batch_size);
+  if (program != Program::kOwn) name += concat("_sl", options.max_seq_length);
   for (const std::string& tag : tags(options)) name += "_" + tag;
   return name;
 }

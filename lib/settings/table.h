@@ -43,12 +43,13 @@ struct Setting {
     // value. tag_of: the whole text instead.
     const char* tag = nullptr;
     std::string (*tag_of)(const TrainOptions&) = nullptr;
-    // Whether it stands in records of runs and rows; unless given, what costs does. record: the value there, where it
-    // is not the option's.
+    // Whether it stands in records of runs and rows; unless given, what costs does. record: the
+    // value there, where it is not the option's.
     std::optional<bool> recorded = {};
     metrics::Value (*record)(const TrainOptions&) = nullptr;
-    bool tuning = false;  // the names of rows that have it in common leave it out
-    std::vector<Program> programs = {};  // none: all
+    bool tuning = false;                 // the names of rows that have it in common leave it out
+    std::vector<Program> programs = {};  // none: all but kOwn
+    std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
   } more = {};
   Section section = Section::kModel;
 
@@ -76,7 +77,8 @@ bool names_layout(const Setting& setting);
 
 // "zs2_bf16_gpus4_bs8_sl512_gc": a run's name where it was given none. Runs that differ in what
 // costs differ in it.
-std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus);
+std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus,
+                     Program program = Program::kText);
 
 // What the records of a run of this program say of its settings, by their names.
 metrics::Fields record(const TrainOptions& options, Program program);

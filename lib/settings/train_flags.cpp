@@ -19,15 +19,13 @@ void require(bool condition, const Parts&... parts) {
 
 const std::vector<std::string> kDtypes{"fp32", "bf16", "fp16"};
 
-void check_schedule(const TrainOptions& o) {
+void check_schedule(const TrainOptions& o, Program program) {
   const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
   LrSchedule{.kind = kind,
              .peak = o.learning_rate,
              .options = parse_lr_schedule_options(kind, o.lr_scheduler_kwargs)}
       .validate();
-  const bool evaluates =
-      (!o.validation_file.empty() || !o.validation_ids.empty()) && o.eval_steps >= 0;
-  require(kind != LrScheduleKind::kReduceOnPlateau || evaluates,
+  require(kind != LrScheduleKind::kReduceOnPlateau || may_evaluate(o, program),
           "--lr_scheduler_type reduce_lr_on_plateau follows the evaluation's loss; give "
           "--validation_file");
 }
@@ -36,7 +34,51 @@ bool is_dtype(const std::string& name) {
   return name.empty() || std::find(kDtypes.begin(), kDtypes.end(), name) != kDtypes.end();
 }
 
+// Model and data, and how rows become batches.
+void validate_data(const TrainOptions& o, Program program) {
+  require(o.model.empty() != o.model_config.empty(),
+          "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
+  const int sources = !o.train_file.empty() + !o.train_ids.empty() + (o.random_rows != 0);
+  require(sources == 1,
+          "give one of --train_file, --train_ids and --random_rows (rows of random ids)");
+  require(o.random_row_length <= o.max_seq_length, "--random_row_length is ", o.random_row_length,
+          ", above --max_seq_length ", o.max_seq_length);
+  constexpr int64_t kMostRandomTokens = int64_t{1} << 28;  // 2 GiB with their labels
+  require(o.random_rows == 0 ||
+              (o.max_seq_length >= 2 && o.random_rows <= kMostRandomTokens / o.max_seq_length),
+          "--random_rows ", o.random_rows, " of --max_seq_length ", o.max_seq_length,
+          ": rows have 2 tokens at least and 2^28 together at most; epochs repeat them");
+  require(o.validation_file.empty() || o.validation_ids.empty(),
+          "give --validation_file or --validation_ids, not both");
+  const bool text = !o.train_file.empty() || !o.validation_file.empty();
+  require(!text || !o.model.empty() || !o.tokenizer.empty(),
+          "text files need --tokenizer DIR (with tokenizer.json)");
+  require(o.label_padding == "ignore" || o.supervise == "all" || program != Program::kSquad,
+          "--label_padding include needs --supervise all");
+  require(!o.packing || o.padding_side == "right",
+          "--packing leaves rows no side to pad; leave out --padding_side left");
+  require(!o.packing || o.label_padding == "ignore",
+          "--packing leaves no padding to supervise; leave out --label_padding include");
+  const bool padded = o.packing || o.pad_to_max_length || o.label_padding == "include";
+  require(
+      o.padding_free != "true" || !padded,
+      "--padding_free leaves out the padding that --pad_to_max_length or --label_padding include "
+      "ask for, and --packing has none; give one of them");
+  require(!o.generation || !o.validation_file.empty(), "--generation needs --validation_file");
+  require(!o.generation || o.generation_max_new_tokens < o.max_seq_length,
+          "--generation_max_new_tokens ", o.generation_max_new_tokens,
+          " leaves nothing of --max_seq_length ", o.max_seq_length, " for questions");
+  for (const std::string& slice : {o.train_slice, o.validation_slice}) {
+    if (!slice.empty()) Slice::parse(slice);
+  }
+}
+
 }  // namespace
+
+bool may_evaluate(const TrainOptions& o, Program program) {
+  const bool has_file = !o.validation_file.empty() || !o.validation_ids.empty();
+  return (has_file || program == Program::kOwn) && o.eval_steps >= 0;
+}
 
 void add_flags(FlagSet& flags, TrainOptions& o,
                const std::function<bool(const settings::Setting&)>& keep) {
@@ -85,45 +127,14 @@ void validate_layout(const TrainOptions& o) {
 }
 
 void validate_options(const TrainOptions& o, Program program) {
-  require(o.model.empty() != o.model_config.empty(),
-          "give either --model DIR (pretrained weights) or --model_config NAME (random weights)");
-  const int sources = !o.train_file.empty() + !o.train_ids.empty() + (o.random_rows != 0);
-  require(sources == 1,
-          "give one of --train_file, --train_ids and --random_rows (rows of random ids)");
-  require(o.random_row_length <= o.max_seq_length, "--random_row_length is ", o.random_row_length,
-          ", above --max_seq_length ", o.max_seq_length);
-  constexpr int64_t kMostRandomTokens = int64_t{1} << 28;  // 2 GiB with their labels
-  require(o.random_rows == 0 ||
-              (o.max_seq_length >= 2 && o.random_rows <= kMostRandomTokens / o.max_seq_length),
-          "--random_rows ", o.random_rows, " of --max_seq_length ", o.max_seq_length,
-          ": rows have 2 tokens at least and 2^28 together at most; epochs repeat them");
-  require(o.validation_file.empty() || o.validation_ids.empty(),
-          "give --validation_file or --validation_ids, not both");
-  const bool text = !o.train_file.empty() || !o.validation_file.empty();
-  require(!text || !o.model.empty() || !o.tokenizer.empty(),
-          "text files need --tokenizer DIR (with tokenizer.json)");
+  if (program != Program::kOwn) validate_data(o, program);
   require(!o.output_dir.empty() || o.dry_run, "give --output_dir DIR");
   require(!o.rehearse || !o.dry_run, "--dry_run and --rehearse exclude each other");
-  require(o.label_padding == "ignore" || o.supervise == "all" || program != Program::kSquad,
-          "--label_padding include needs --supervise all");
-  require(!o.packing || o.padding_side == "right",
-          "--packing leaves rows no side to pad; leave out --padding_side left");
-  require(!o.packing || o.label_padding == "ignore",
-          "--packing leaves no padding to supervise; leave out --label_padding include");
-  const bool padded = o.packing || o.pad_to_max_length || o.label_padding == "include";
-  require(
-      o.padding_free != "true" || !padded,
-      "--padding_free leaves out the padding that --pad_to_max_length or --label_padding include "
-      "ask for, and --packing has none; give one of them");
   validate_layout(o);
-  require(!o.generation || !o.validation_file.empty(), "--generation needs --validation_file");
-  require(!o.generation || o.generation_max_new_tokens < o.max_seq_length,
-          "--generation_max_new_tokens ", o.generation_max_new_tokens,
-          " leaves nothing of --max_seq_length ", o.max_seq_length, " for questions");
   require(o.eval_steps >= -1, "--eval_steps is ", o.eval_steps, "; the least is -1: never");
   require(o.warmup_steps < 1 || o.warmup_steps == std::floor(o.warmup_steps), "--warmup_steps is ",
           o.warmup_steps, "; it must be a whole number, or a part of all steps below 1");
-  check_schedule(o);
+  check_schedule(o, program);
   validate_ending(o, program);
   require(o.max_steps > 0 || o.num_train_epochs > 0, "--num_train_epochs is ", o.num_train_epochs,
           "; it must be positive unless --max_steps is");
@@ -135,9 +146,6 @@ void validate_options(const TrainOptions& o, Program program) {
   require(o.initial_loss_scale >= 1 && o.initial_loss_scale <= kLargestLossScale,
           "--initial_loss_scale is ", o.initial_loss_scale,
           "; it must be at least 1 and at most 2^63, where growth ends");
-  for (const std::string& slice : {o.train_slice, o.validation_slice}) {
-    if (!slice.empty()) Slice::parse(slice);
-  }
   for (const std::string& item : items_of(o.report_to)) {
     const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "none"};
     require(std::find(sinks.begin(), sinks.end(), item) != sinks.end(), "--report_to: '", item,

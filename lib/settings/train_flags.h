@@ -25,6 +25,9 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& options);
 // find: what names of others mean, e.g. find_foreign; null: they are unknown.
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program, FindForeign find);
 
+// Whether there is something to evaluate on, as far as the options say.
+bool may_evaluate(const TrainOptions& options, Program program);
+
 // The data options that a file's tokens depend on, as text.
 std::string data_recipe(const TrainOptions& options);
 

@@ -31,7 +31,7 @@ function(build_client source build program)
   run(${CMAKE_COMMAND} -S ${source} -B ${build} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
       ${ARGN})
   run(${CMAKE_COMMAND} --build ${build} --parallel 2 --target ${program})
-  run(${build}/${program})
+  run(${build}/${program} ${PROGRAM_ARGUMENTS})
 endfunction()
 
 function(install_tree)
@@ -74,6 +74,13 @@ endfunction()
 function(custom_strategy)
   file(REMOVE_RECURSE ${WORK_DIR}/custom)
   build_client(${CLIENT_DIR} ${WORK_DIR}/custom custom_strategy -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+endfunction()
+
+# A program that trains a model of a user's own.
+function(own_model)
+  file(REMOVE_RECURSE ${WORK_DIR}/own_model)
+  set(PROGRAM_ARGUMENTS --output_dir ${WORK_DIR}/own_model/run --max_steps 3)
+  build_client(${CLIENT_DIR} ${WORK_DIR}/own_model own_model -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
 endfunction()
 
 function(refusals)

@@ -1,0 +1,144 @@
+#include "lib/run/language_task.h"
+
+#include <utility>
+
+#include "lib/core/clock.h"
+#include "lib/run/class_predictions.h"
+#include "lib/run/layout.h"
+#include "lib/run/model_files.h"
+#include "lib/run/run_memory.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+class LanguageTask final : public RunTask {
+ public:
+  explicit LanguageTask(std::unique_ptr<const Prepared> run)
+      : RunTask(run->options), run_(std::move(run)) {}
+
+  Program program() const override { return run_->program; }
+  const std::vector<std::string>& notices() const override { return run_->notices; }
+
+  const ModelSpec& model() const override { return run_->model; }
+  const TensorSource* weights() const override { return run_->weights.get(); }
+  int64_t parameter_count() const override { return run_->parameter_count(); }
+  ParallelConfig parallel_config() const override {
+    return programs::parallel_config(*run_, options());
+  }
+  std::string model_config() const override { return run_->language_model.to_json(run_->head()); }
+  void add_files(HuggingFaceWriter& writer) const override;
+
+  int64_t training_rows() const override { return run_->train.size(); }
+  int64_t validation_rows() const override { return run_->validation.size(); }
+  std::unique_ptr<StepSource> steps(const Communicator& data, Strategy::Pass pass) const override {
+    const bool training = pass == Strategy::Pass::kTraining;
+    return loaded_steps(training ? run_->train : run_->validation,
+                        run_->loader_options(data, training), data.device());
+  }
+  std::string data_hash() const override { return run_->dataset_sha256; }
+  DataIdentity data_identity(int64_t global_batch_size) const override;
+  void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
+  const std::vector<metrics::DataRecord>& data_files() const override { return run_->data_files; }
+
+  std::optional<LayoutPlan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
+                                         const AvailableMemory& available) const override;
+  std::string memory_need(int64_t ranks, bool on_gpu) const override {
+    return programs::memory_need(*run_, ranks, on_gpu);
+  }
+  std::string memory_advice(int64_t ranks, const std::string& reason, bool on_gpu) const override {
+    return programs::memory_advice(*run_, ranks, reason, on_gpu);
+  }
+
+  Predictions score(metrics::EvalRecord& record, const EvalReport& report, Strategy& strategy,
+                    const DeviceMesh& mesh, RunMemory& memory) const override;
+
+ private:
+  Predictions answer(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
+                     RunMemory& memory) const;
+  Predictions classify(metrics::EvalRecord& record, Strategy& strategy,
+                       const DeviceMesh& mesh) const;
+
+  const std::unique_ptr<const Prepared> run_;
+};
+
+void LanguageTask::add_files(HuggingFaceWriter& writer) const {
+  const TrainOptions& o = options();
+  writer.add_text("config.json",
+                  run_->language_model.to_json(run_->head(), scalar_type_of(o.dtype)));
+  add_tokenizer_files(writer, o.tokenizer.empty() ? o.model : o.tokenizer);
+  add_generation_files(writer, o.model);
+}
+
+DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {
+  const TrainOptions& o = options();
+  const std::string grouped =
+      o.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
+  return {{"the training data (SHA-256)", run_->dataset_sha256},
+          {"--train_slice", o.train_slice},
+          {"rows", std::to_string(run_->train.size())},
+          {"how rows are made", data_recipe(o)},
+          {"--shuffle", (o.shuffle ? "true" : "false") + grouped},
+          {"--seed", std::to_string(o.seed)}};
+}
+
+void LanguageTask::describe(metrics::RunStartRecord& record, const Communicator& data) const {
+  const DataLoaderOptions loader = run_->loader_options(data, /*training=*/true);
+  TrainOptions settled = options();
+  settled.packing = loader.packing;
+  settled.padding_free = loader.padding_free ? "true" : "false";
+  record.settings = settings::record(settled, program());
+  record.exp = settings::run_name(settled, record.world_size, !data.device().is_cpu());
+  record.dataset = run_->train_path;
+  record.dataset_sha256 = run_->dataset_sha256;
+}
+
+std::optional<LayoutPlan> LanguageTask::check_memory(at::Device device, int64_t ranks,
+                                                     int64_t ranks_on_host,
+                                                     const AvailableMemory& available) const {
+  if (!programs::check_memory(*run_, device, ranks, ranks_on_host, available)) return std::nullopt;
+  return layout_plan(*run_, options(), static_cast<int>(ranks));
+}
+
+RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const EvalReport& report,
+                                         Strategy& strategy, const DeviceMesh& mesh,
+                                         RunMemory& memory) const {
+  const bool classifies = run_->task == Task::kClassification;
+  if (classifies && !report.counters.empty() && report.target_count > 0) {
+    record.eval_accuracy = report.counters[0] / report.target_count;
+  }
+  if (run_->questions) return answer(record, strategy, mesh, memory);
+  if (classifies && options().predictions) return classify(record, strategy, mesh);
+  return {};
+}
+
+RunTask::Predictions LanguageTask::answer(metrics::EvalRecord& record, Strategy& strategy,
+                                          const DeviceMesh& mesh, RunMemory& memory) const {
+  memory.begin(Activity::kGeneration);
+  memory.next(
+      generation_shape(*run_->questions, *run_->tokenizer, run_->config(), options(), mesh));
+  Answers answers = answer_questions(*run_->questions, *run_->tokenizer, run_->config(), options(),
+                                     strategy, mesh);
+  memory.end();
+  record.eval_exact_match = answers.scores.all.exact_match;
+  record.eval_f1 = answers.scores.all.f1;
+  return [answers = std::move(answers)](const std::string& to) { answers.write(to); };
+}
+
+RunTask::Predictions LanguageTask::classify(metrics::EvalRecord& record, Strategy& strategy,
+                                            const DeviceMesh& mesh) const {
+  ClassPredictions predictions = predict_classes(
+      run_->validation, run_->loader_options(mesh.axis(Axis::kData), /*training=*/false),
+      run_->config().labels, strategy, mesh);
+  record.eval_f1_macro = predictions.scores.f1_macro;
+  record.eval_f1_weighted = predictions.scores.f1_weighted;
+  return [predictions = std::move(predictions)](const std::string& to) { predictions.write(to); };
+}
+
+}  // namespace
+
+std::unique_ptr<RunTask> language_task(Prepared prepared) {
+  return std::make_unique<LanguageTask>(std::make_unique<const Prepared>(std::move(prepared)));
+}
+
+}  // namespace tessera::programs

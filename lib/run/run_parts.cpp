@@ -1,0 +1,212 @@
+#include "lib/run/run_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "backends/pipeline/measure.h"
+#include "lib/settings/layout.h"
+#include "tessera/backends/pipeline/partition.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+#include "tessera/optim/adamw.h"
+
+namespace tessera::programs {
+namespace {
+
+std::string packed(const std::vector<int64_t>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)};
+}
+
+std::vector<int64_t> unpacked(const std::string& bytes) {
+  std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
+  std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
+// With --pipeline_balance measured: what each block takes for a micro-batch of the training data.
+void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig& config) {
+  const Communicator& data = mesh.axis(Axis::kData);
+  const BuildContext context{
+      .device = data.device(),
+      .seed = task.options().seed,
+      .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
+      .sequence_parallel = config.sequence_parallel};
+  config.pipeline.block_costs = measure_block_costs(
+      task.model(), context, config.precision.parameter,
+      task.steps(data, Strategy::Pass::kTraining)->next().front(), mesh.world());
+}
+
+std::string counts_text(const std::vector<ModelPart>& parts) {
+  std::string text;
+  for (const ModelPart& part : parts) text += concat(text.empty() ? "" : ", ", part.count);
+  return text;
+}
+
+// When all of this data has been seen as often as asked for, or --max_steps.
+int64_t last_step(const TrainOptions& o, const RunParts& parts) {
+  if (o.max_steps > 0) return o.max_steps;
+  const auto per_epoch = static_cast<double>(parts.batches->steps_per_epoch());
+  return parts.data_begun + static_cast<int64_t>(std::ceil(o.num_train_epochs * per_epoch));
+}
+
+LossScalerConfig loss_scaler(const TrainOptions& o) {
+  const bool dynamic = o.loss_scale == 0;
+  return {.enabled = o.dtype == "fp16",
+          .initial_scale = dynamic ? o.initial_loss_scale : o.loss_scale,
+          .growth_factor = dynamic ? 2.0 : 1.0,
+          .backoff_factor = dynamic ? 0.5 : 1.0,
+          .growth_interval = o.loss_scale_window,
+          .min_scale = dynamic ? o.min_loss_scale : o.loss_scale,
+          .max_scale = dynamic ? kLargestLossScale : o.loss_scale};
+}
+
+TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
+  const TrainOptions& o = run.options();
+  const auto total = static_cast<double>(parts.total_steps);
+  const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
+  return {.device = run.world.device(),
+          .max_steps = parts.total_steps,
+          .max_grad_norm = o.max_grad_norm,
+          .schedule = {.kind = kind,
+                       .peak = o.learning_rate,
+                       .warmup_steps = static_cast<int64_t>(
+                           o.warmup_steps < 1 ? std::ceil(o.warmup_steps * total) : o.warmup_steps),
+                       .total_steps = parts.total_steps,
+                       .options = parse_lr_schedule_options(kind, o.lr_scheduler_kwargs)},
+          .loss_scaler = loss_scaler(o),
+          .before_update =
+              [&parts] {
+                if (parts.writer) parts.writer->before_update();
+              },
+          .max_nonfinite_steps = o.max_nonfinite_steps,
+          .max_overflow_steps = o.max_overflow_steps};
+}
+
+// The step goes on; the data does where it is the same, else it begins.
+void go_on(const RunContext& run, RunParts& parts) {
+  const RunState& state = parts.resumed->run;
+  const auto say = [&](const std::string& what, const std::vector<std::string>& texts) {
+    if (!run.reports() || texts.empty()) return;
+    std::string all;
+    for (const std::string& text : texts) all += (all.empty() ? "" : "; ") + text;
+    log(LogLevel::kInfo, what, all);
+  };
+  const int64_t batch = parts.batches->global_batch_size();
+  const std::vector<std::string> other = state.other_data(run.task.data_identity(batch));
+  say("settings that are not those of the checkpoint: ",
+      state.other_settings(run.flags.config_json(/*indent=*/0)));
+  say("weights, moments and step go on, the data begins anew: ", other);
+  parts.steps = parts.data_begun = state.trainer.steps;
+  parts.best = state.best;
+  if (other.empty()) {
+    parts.batches->restore(state.data);
+    parts.data_begun -= state.data.epoch * parts.batches->steps_per_epoch() +
+                        (state.data.consumed + batch - 1) / batch;
+  }
+  parts.total_steps = last_step(run.options(), parts);
+  if (parts.steps >= parts.total_steps && run.reports()) {
+    log(LogLevel::kInfo, "nothing is left to train: the checkpoint is at step ", parts.steps,
+        ", the run ends at step ", parts.total_steps);
+  }
+}
+
+}  // namespace
+
+OptimizerFactory RunTask::optimizer() const {
+  return make_adamw({.beta1 = options_.adam_beta1,
+                     .beta2 = options_.adam_beta2,
+                     .epsilon = options_.adam_epsilon,
+                     .weight_decay = options_.weight_decay});
+}
+
+std::vector<int64_t> largest_over_ranks(ControlChannel& control,
+                                        const std::vector<int64_t>& values) {
+  std::vector<int64_t> largest = values;
+  for (const std::string& bytes : control.exchange(packed(values))) {
+    const std::vector<int64_t> others = unpacked(bytes);
+    for (size_t i = 0; i < largest.size(); ++i) largest[i] = std::max(largest[i], others.at(i));
+  }
+  return largest;
+}
+
+double RunParts::epoch() const {
+  return static_cast<double>(steps - data_begun) / static_cast<double>(batches->steps_per_epoch());
+}
+
+std::unique_ptr<RunParts> plan_run(const RunContext& run) {
+  auto parts = std::make_unique<RunParts>();
+  const TrainOptions& o = run.options();
+  parts->mesh = std::make_unique<DeviceMesh>(run.world, mesh_extents(o, run.world.size()));
+  const DeviceMesh& mesh = *parts->mesh;
+  parts->batches = run.task.steps(mesh.axis(Axis::kData), Strategy::Pass::kTraining);
+  parts->total_steps = last_step(o, *parts);
+  ParallelConfig config = run.task.parallel_config();
+  parts->strategy = make_strategy(config, mesh);
+  const int stages = mesh.extent(Axis::kPipeline);
+  if (o.pipeline_balance == "measured" && stages > 1 && !o.dry_run) {
+    measure_balance(run.task, mesh, config);
+    parts->strategy = make_strategy(config, mesh);
+  }
+  if (run.reports() && stages > 1) {
+    const auto shares =
+        partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);
+    log(LogLevel::kInfo, "pipeline stages of ", counts_text(shares), " blocks");
+  }
+  return parts;
+}
+
+void describe(const RunContext& run, const RunParts& parts) {
+  if (!run.reports()) return;
+  for (const std::string& notice : run.flags.notices()) log(LogLevel::kInfo, notice);
+  for (const std::string& notice : run.task.notices()) log(LogLevel::kInfo, notice);
+  const int64_t batch = parts.batches->global_batch_size();
+  if (const int64_t rest = run.task.training_rows() % batch; rest != 0) {
+    log(LogLevel::kInfo, "the last batch of an epoch has ", rest, " of ", batch,
+        " rows; it is filled with rows that count for nothing");
+  }
+  if (!run.options().dry_run) return;
+  std::printf(
+      "%s: %lld parameters, %s on %d rank(s) (pipeline %d x data %d x tensor %d), "
+      "global batch %lld, %lld steps\n%s\n",
+      run.task.model().name.c_str(), static_cast<long long>(run.task.parameter_count()),
+      run.options().strategy.c_str(), run.world.size(), parts.mesh->extent(Axis::kPipeline),
+      parts.mesh->extent(Axis::kData), parts.mesh->extent(Axis::kTensor),
+      static_cast<long long>(batch), static_cast<long long>(parts.total_steps),
+      run.task.memory_need(run.world.size(), run.on_gpu()).c_str());
+}
+
+void build(const RunContext& run, RunParts& parts) {
+  // The same on all ranks, so that all say the same.
+  const AvailableMemory own = available_memory(run.world.device());
+  const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
+  parts.plan = run.task.check_memory(run.world.device(), run.world.size(), run.launch.local_size,
+                                     {.host = -least[0], .device = -least[1]});
+  const BuildContext context{
+      .device = run.world.device(), .seed = run.options().seed, .source = run.task.weights()};
+  parts.strategy->attach(run.task.model(), context, run.task.optimizer());
+  parts.resumed = resume(run.options(), run.world, *parts.strategy);
+  if (parts.resumed) go_on(run, parts);
+  parts.trainer = std::make_unique<Trainer>(*parts.strategy, trainer_options(run, parts));
+  if (parts.resumed) parts.trainer->restore(parts.resumed->run.trainer);
+  const StrategyMemory memory = parts.strategy->memory();
+  parts.memory = largest_over_ranks(
+      run.control, {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
+                    memory.buffer_bytes, memory.host_bytes, memory.pinned_bytes});
+}
+
+void open_checkpoints(const RunContext& run, RunParts& parts) {
+  const TrainOptions& o = run.options();
+  if (o.save_strategy == "no") return;
+  parts.writer =
+      std::make_unique<CheckpointWriter>(run.world, o.output_dir,
+                                         CheckpointOptions{.total_limit = o.save_total_limit,
+                                                           .asynchronous = o.save_async,
+                                                           .late_copies = true,
+                                                           .channel = &run.control,
+                                                           .locked = true});
+  parts.writer->resume_from(parts.steps);
+  if (o.load_best_model_at_end && parts.best) parts.writer->keep(parts.best->step);
+}
+
+}  // namespace tessera::programs

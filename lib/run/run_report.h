@@ -1,0 +1,64 @@
+#pragma once
+// What a run says: its metrics from the first step to the summary, or what went wrong.
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/metrics/watches.h"
+#include "lib/run/node_resources.h"
+#include "lib/run/rank_times.h"
+#include "lib/run/run_memory.h"
+#include "lib/run/run_parts.h"
+#include "tessera/metrics/recorder.h"
+
+namespace tessera::programs {
+
+// On every rank: what one says all have measured. parts: built.
+class RunReport {
+ public:
+  RunReport(const RunContext& run, const RunParts& parts);
+
+  // Prepares --output_dir and begins its files. Collective.
+  void open();
+  RunMemory& memory() { return memory_; }
+  void step_begins(const std::vector<MicroBatch>& micro_batches);
+  // Reports come one step late on GPUs: the next step may have begun.
+  void step(const StepReport& report);
+  void between_steps(const StepReport& latest);
+  void steps_end();
+  void evaluation(const metrics::EvalRecord& record);
+  void checkpoints(const std::vector<SavedCheckpoint>& saved);
+  void end_of_training();
+  // hash: of all parameters. Collective.
+  void finish(int exit_code, const std::optional<std::string>& hash);
+  // No collective may be used here.
+  void fail(const std::exception& error);
+
+ private:
+  struct Issued {
+    int64_t sent_before = 0;  // bytes
+    double row_length = 0;    // see mean_row_length()
+  };
+  metrics::StepRecord record_of(const StepReport& report, const Issued& issued) const;
+  void tell_work(const StepReport& step);
+  // work_s: of each rank; may be empty.
+  void write(metrics::StepRecord record, const std::vector<double>& work_s);
+  void note_straggler(const std::vector<double>& work_s, int64_t step);
+
+  const RunContext& run_;
+  const RunParts& parts_;
+  const double peak_flops_;                      // of one device; 0: unknown
+  std::unique_ptr<metrics::Recorder> recorder_;  // rank 0
+  std::optional<NodeResources> resources_;
+  RunMemory memory_;
+  std::optional<RankTimes> rank_times_;      // several ranks
+  std::optional<metrics::StepRecord> held_;  // until it is known what the ranks worked
+  metrics::StragglerWatch straggler_watch_;
+  std::deque<Issued> issued_;  // steps that are not reported yet
+};
+
+}  // namespace tessera::programs

@@ -1,0 +1,154 @@
+#include "lib/run/training.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "lib/core/clock.h"
+#include "tessera/core/error.h"
+
+namespace tessera::programs {
+namespace {
+
+constexpr int64_t kStepsUntilFull = 2;  // then the device's memory is filled as it will be
+
+double metric_of(const metrics::EvalRecord& record, const std::string& name) {
+  return metrics::to_event(record).number("eval_" + name).value_or(0);
+}
+
+}  // namespace
+
+Training::Training(const RunContext& run, RunParts& parts, RunReport& report)
+    : run_(run), options_(run.options()), parts_(parts), report_(report), agreement_(run.world) {}
+
+bool Training::run() {
+  const int64_t per_epoch = parts_.batches->steps_per_epoch(), total = parts_.total_steps;
+  const bool evaluates = run_.task.validation_rows() > 0 && options_.eval_steps >= 0;
+  const bool saves = options_.save_strategy != "no";
+  const bool saves_by_epoch = options_.save_strategy == "epoch";
+  // 0: epochs of the data, else steps.
+  const auto end_of = [&](int64_t interval) {
+    const int64_t begin = interval == 0 ? parts_.data_begun : 0,
+                  every = interval == 0 ? per_epoch : interval;
+    return std::min(total, begin + ((parts_.steps - begin) / every + 1) * every);
+  };
+  while (parts_.steps < total) {
+    const int64_t to_evaluate = evaluates ? end_of(options_.eval_steps) : total;
+    const int64_t to_save = saves ? end_of(saves_by_epoch ? 0 : options_.save_steps) : total;
+    train_until(std::min(to_evaluate, to_save));
+    if (evaluates && parts_.steps == to_evaluate) evaluate();
+    if (saves && (parts_.steps == to_save || stopping_)) save();
+    if (stopping_) return stop();
+  }
+  if (parts_.writer) report_.checkpoints(parts_.writer->wait());
+  const auto& best = parts_.best;
+  if (options_.load_best_model_at_end && best && best->step != parts_.steps) {
+    load_best(*best, run_.world, *parts_.strategy);
+  }
+  return false;
+}
+
+void Training::train_until(int64_t step) {
+  int64_t issued = parts_.steps;
+  report_.memory().begin(Activity::kSteps);
+  parts_.trainer->fit(
+      [&]() -> std::vector<MicroBatch> {
+        if (issued == step) return {};
+        ++issued;
+        std::vector<MicroBatch> micro_batches = parts_.batches->next();
+        report_.step_begins(micro_batches);
+        return micro_batches;
+      },
+      [&](const StepReport& report) {
+        parts_.steps = report.step;
+        report_.step(report);
+      },
+      [&](int64_t) { return between_steps(); });
+  report_.steps_end();
+  report_.memory().end();
+}
+
+bool Training::between_steps() {
+  report_.between_steps(parts_.trainer->latest());
+  if (parts_.writer) {
+    if (++steps_here_ == kStepsUntilFull) parts_.writer->reserve(parts_.strategy->state());
+    report_.checkpoints(parts_.writer->poll());
+  }
+  const StopSignals* signals = run_.signals;
+  stopping_ = signals != nullptr && agreement_.agree(signals->caught() != 0);
+  return !stopping_;
+}
+
+void Training::evaluate() {
+  const auto batches = run_.task.steps(parts_.mesh->axis(Axis::kData), Strategy::Pass::kEvaluation);
+  int64_t left = batches->steps_per_epoch();
+  RunMemory& memory = report_.memory();
+  memory.begin(Activity::kEvaluation);
+  const EvalReport report = parts_.trainer->evaluate([&]() -> std::vector<MicroBatch> {
+    if (left == 0) return {};
+    --left;
+    std::vector<MicroBatch> micro_batches = batches->next();
+    memory.next(micro_batches);
+    return micro_batches;
+  });
+  memory.end();
+  parts_.trainer->observe(report.loss);
+  metrics::EvalRecord record;
+  record.step = parts_.steps;
+  record.epoch = parts_.epoch();
+  record.eval_loss = report.loss;
+  record.samples = run_.task.validation_rows();
+  record.steps = batches->steps_per_epoch();
+  const double begun = now_s();
+  const RunTask::Predictions predictions =
+      run_.task.score(record, report, *parts_.strategy, *parts_.mesh, memory);
+  record.eval_runtime_s = report.time_s + (now_s() - begun);
+  evaluated_ = {.path = concat(options_.output_dir, "/checkpoint-", parts_.steps),
+                .step = parts_.steps,
+                .metric = metric_of(record, options_.metric_for_best_model)};
+  if (run_.reports() && predictions && (!options_.load_best_model_at_end || is_best())) {
+    predictions(options_.output_dir);
+  }
+  report_.evaluation(record);
+}
+
+bool Training::is_best() const {
+  return is_better(*evaluated_, parts_.best, /*less=*/options_.metric_for_best_model == "loss");
+}
+
+// Before a checkpoint is written: whether it will be the best one.
+void Training::note_best() {
+  if (!evaluated_ || evaluated_->step != parts_.steps) return;
+  if (is_best()) parts_.best = evaluated_;
+  if (options_.load_best_model_at_end && parts_.best) parts_.writer->keep(parts_.best->step);
+}
+
+void Training::save() {
+  note_best();
+  const RunState state{.trainer = parts_.trainer->state(),
+                       .data = parts_.batches->state(),
+                       .of = run_.task.data_identity(parts_.batches->global_batch_size()),
+                       .best = parts_.best,
+                       .settings = run_.flags.config_json(/*indent=*/0),
+                       .model = run_.task.model_config()};
+  parts_.writer->save(parts_.steps, parts_.strategy->state(), state.to_json());
+  report_.checkpoints(parts_.writer->poll());
+}
+
+// Ctrl-C is a person's: nothing may start the run again for it.
+bool Training::stop() {
+  if (parts_.writer) report_.checkpoints(parts_.writer->wait());
+  const auto caught = run_.control.exchange(std::to_string(run_.signals->caught()));
+  const bool interrupted = std::ranges::count(caught, std::to_string(SIGINT)) > 0;
+  if (!interrupted) fail(ErrorCode::kPreempted, how_it_stopped("a signal"));
+  return true;
+}
+
+std::string Training::how_it_stopped(const char* by) const {
+  return concat("stopped by ", by, " after step ", parts_.steps, " of ", parts_.total_steps,
+                parts_.writer
+                    ? "; the checkpoint is complete, --resume_from_checkpoint auto goes on from it"
+                    : "; nothing was saved (--save_strategy no)");
+}
+
+}  // namespace tessera::programs
