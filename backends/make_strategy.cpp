@@ -1,5 +1,6 @@
 // The only place that states which combinations of strategies are legal and how they nest:
-// TensorParallel(Pipeline(ShardingStrategy with its optimizer on the device or the host)).
+// Pipeline(ShardingStrategy with its optimizer on the device or the host), of a model that
+// TensorParallel may have changed.
 #include <array>
 
 #include "tessera/backends/check_config.h"
@@ -21,15 +22,15 @@ namespace {
 using Sharding = std::unique_ptr<ShardingStrategy>;
 
 template <typename S>
-Sharding make(const ParallelConfig& config, Communicator& data) {
-  return std::make_unique<S>(config, data);
+Sharding make(const ParallelConfig& config, const ShardingSetup& setup) {
+  return std::make_unique<S>(config, setup);
 }
 
 // One row per name; a reason says why the combination is refused, empty that it is legal. Pipeline
 // and tensor parallelism go around any of them.
 struct Row {
   const char* name;
-  Sharding (*make)(const ParallelConfig&, Communicator&);
+  Sharding (*make)(const ParallelConfig&, const ShardingSetup&);
   const char* several_data_ranks;
   const char* offload_optimizer;
   const char* offload_parameters;
@@ -141,6 +142,9 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
   for (const IdleSetting& idle : idle_settings(config, mesh)) {
     require(!idle.refused, idle.name, " has no effect: ", idle.why);
   }
+  require(config.shard_ranks == 0 || (config.shard_ranks > 0 && ranks % config.shard_ranks == 0),
+          row.name, ": shard_ranks is ", config.shard_ranks, "; it must divide the data axis of ",
+          ranks, " ranks");
   require(config.shard_ranks != 1 || ranks == 1 ||
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "
@@ -164,21 +168,21 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
   const Row& row = row_of(config.strategy);
   check_config(config, extents_of(mesh));
   warn_of_idle(config, mesh);
-  Sharding sharding = row.make(config, mesh.axis(Axis::kData));
-  sharding->set_mesh(mesh);
+  const bool stages = mesh.extent(Axis::kPipeline) > 1;
+  ModelTransform transform;
+  if (mesh.extent(Axis::kTensor) > 1) {
+    transform =
+        TensorParallel(mesh.axis(Axis::kTensor), {.sequence_parallel = config.sequence_parallel});
+  }
+  ShardingSetup setup{.data = mesh.axis(Axis::kData), .mesh = &mesh};
   if (config.offload.what != Offload::kNone) {
-    sharding->place_optimizer(make_cpu_offload(config, mesh.world()));
+    setup.placement = make_cpu_offload(config, mesh.world());
   }
-  std::unique_ptr<Strategy> strategy;
-  if (mesh.extent(Axis::kPipeline) > 1) {
-    strategy = std::make_unique<Pipeline>(config, std::move(sharding), mesh.axis(Axis::kPipeline));
-  } else {
-    strategy = std::move(sharding);
-  }
-  if (mesh.extent(Axis::kTensor) == 1) return strategy;
-  return std::make_unique<TensorParallel>(
-      std::move(strategy), mesh.axis(Axis::kTensor),
-      TensorParallelOptions{.sequence_parallel = config.sequence_parallel});
+  if (!stages) setup.transform = transform;
+  Sharding sharding = row.make(config, setup);
+  if (!stages) return sharding;
+  return std::make_unique<Pipeline>(config, std::move(sharding), mesh.axis(Axis::kPipeline),
+                                    transform);
 }
 
 }  // namespace tessera

@@ -66,12 +66,13 @@ int Pipeline::stage_of_block(size_t block) const {
   return static_cast<int>(part_of_block(block)) % pipeline_.size();
 }
 
-void Pipeline::attach(const ModelSpec& model, const BuildContext& context,
+void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
                       const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
+  const ModelSpec model = transform_ ? transform_(given) : given;
   const InPhase phase("attach");
   check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
-        ": its inner strategy was not given the mesh (ShardingStrategy::set_mesh)");
+        ": its inner strategy was not given the mesh (ShardingSetup::mesh)");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no loss; a pipeline needs the whole model");
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);

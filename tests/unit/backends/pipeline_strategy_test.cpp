@@ -251,7 +251,7 @@ TEST_CASE("one rank may have all the chunks") {
     DeviceMesh mesh(comm, {});
     auto alone = attach(mesh, {}, model);
     const ParallelConfig config = pipeline_config("interleaved", 3);
-    Pipeline chunked(config, std::make_unique<Ddp>(config, mesh.axis(Axis::kData)),
+    Pipeline chunked(config, std::make_unique<Ddp>(config, ShardingSetup{mesh.axis(Axis::kData)}),
                      mesh.axis(Axis::kPipeline));
     chunked.attach(model, {.seed = 3}, make_adamw({}));
     for (int step = 0; step < 3; ++step) {
