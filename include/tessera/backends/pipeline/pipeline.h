@@ -39,6 +39,13 @@ class Pipeline : public Strategy {
   // inner knows the mesh (ShardingSetup::mesh). transform: of the whole model; null: as it is.
   Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
            Communicator& pipeline, ModelTransform transform = {});
+  // With GPipe's schedule, whatever config says.
+  static std::unique_ptr<Pipeline> gpipe(ParallelConfig config,
+                                         std::unique_ptr<ShardingStrategy> inner,
+                                         Communicator& pipeline) {
+    config.pipeline.schedule = "gpipe";
+    return std::make_unique<Pipeline>(config, std::move(inner), pipeline);
+  }
   ~Pipeline() override;
   std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
 
