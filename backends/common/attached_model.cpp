@@ -7,7 +7,6 @@
 #include <set>
 
 #include "backends/common/agreement.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/operation_scope.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/unit_grouping.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/common/strategy_ranks.h"
+#include "tessera/backends/parallel_config.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/sharding/sharding_rules.h"
 #include "tessera/sharding/unit.h"

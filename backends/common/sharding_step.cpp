@@ -220,7 +220,7 @@ StepResult ShardingStrategy::finish() {
   if (sums.defined()) step_->sums_work = data().all_reduce(sums);
   if (step_->with_gradients) {
     gradients_->finish();
-    sums_->finish();
+    holder_sums_->finish();
   }
   agreement_->check_told();
   step_->sums_work.wait();
@@ -242,7 +242,7 @@ void ShardingStrategy::drop_call() {
   const at::NoGradGuard no_grad;
   agreement_->wait();
   gradients_->drop_step();
-  sums_->drop_step();
+  holder_sums_->drop_step();
   step_->sums_work.wait();
   wire_->settle_all();
   parameters_->drop_uses();

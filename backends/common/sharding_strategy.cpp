@@ -83,7 +83,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   wire_ = make_wire(model, config_, device);
   gradients_ = make_gradients();
   optimizer_->prepare(*parameters_, *gradients_, optimizer);
-  sums_ =
+  holder_sums_ =
       std::make_unique<HolderSums>(HolderSums::Parts{.model = model,
                                                      .ranks = *ranks_,
                                                      .wire = *wire_,
@@ -93,7 +93,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                                                      .overlap = config_.overlap,
                                                      .reduce = config_.precision.reduce_dtype()});
   if (placement_ || ranks_->replicas != nullptr) {
-    gradients_->on_reduced([this](size_t unit) { sums_->reduced(unit); });
+    gradients_->on_reduced([this](size_t unit) { holder_sums_->reduced(unit); });
   }
 }
 
@@ -176,7 +176,7 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
   const InPhase named("step");
   const ForTensor of("norm of the gradient");
   const at::NoGradGuard no_grad;
-  at::Tensor sum = sums_->norm_squared();
+  at::Tensor sum = holder_sums_->norm_squared();
   if (gradient_scale_.defined()) sum = sum * gradient_scale_ * gradient_scale_;
   return sum.squeeze(0);
 }
@@ -280,7 +280,7 @@ StrategyMemory ShardingStrategy::memory() const {
   memory.parameter_bytes = parameters_->persistent_bytes();
   memory.gradient_bytes = gradients_->persistent_bytes();
   memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes() + wire_->bytes();
-  memory.buffer_bytes += sums_->bytes();
+  memory.buffer_bytes += holder_sums_->bytes();
   memory.host_bytes = parameters_->host_bytes();
   if (config_.offload.pin_memory && !data().device().is_cpu()) {
     memory.pinned_bytes = memory.host_bytes;

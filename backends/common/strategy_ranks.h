@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tessera/backends/sharding_strategy.h"
-#include "tessera/comm/device_mesh.h"
+#include "tessera/backends/sharding_setup.h"
 
 namespace tessera {
 

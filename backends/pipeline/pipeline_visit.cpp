@@ -11,8 +11,8 @@
 namespace tessera {
 
 // While this rank's own visit runs, parts of other stages are let in where they belong: a part's
-// parameters, one by one, then nothing. All stages come to a shared block at once. A
-// tied parameter is said by its owner's stage.
+// parameters, one by one, then nothing. All stages come to a shared block at once. A tied parameter
+// is said by its owner's stage.
 void Pipeline::visit(const std::function<void(const ParameterVisitor&)>& visit_own,
                      const ParameterVisitor& visitor) {
   const at::NoGradGuard no_grad;

@@ -68,8 +68,8 @@ class StageLinks {
   WaitTimer& timer_;
   const int receives_ahead_;
   std::map<FormKey, TensorForm> forms_;
-  std::map<std::vector<int64_t>, TensorForm>
-      score_forms_;  // of steps that take one more token of rows
+  // Of steps that take one more token of rows.
+  std::map<std::vector<int64_t>, TensorForm> score_forms_;
   // By the shape of an input: what the allocator held after a step with it, which a later one
   // needs.
   std::map<std::vector<int64_t>, int64_t> took_bytes_;

@@ -1,14 +1,13 @@
 #pragma once
 // What all strategies share that keep every block on every rank of the data axis and differ only in
 // who owns which range of its flat buffers and when it is materialised.
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/backends/micro_batch_run.h"
 #include "tessera/backends/parallel_config.h"
-#include "tessera/backends/unit_optimizer.h"
+#include "tessera/backends/sharding_setup.h"
 #include "tessera/sharding/sharding_rules.h"
 
 namespace tessera {
@@ -19,18 +18,6 @@ class StepAgreement;
 class StepRoom;
 struct StepUnderWay;
 struct StrategyRanks;
-
-// What becomes of a model before its blocks are built.
-using ModelTransform = std::function<ModelSpec(const ModelSpec&)>;
-
-// Where a ShardingStrategy lives; all of it outlives the strategy.
-struct ShardingSetup {
-  Communicator& data;  // the data axis
-  // The ranks that share the model with those of the data axis; null: they are all there are.
-  const DeviceMesh* mesh = nullptr;
-  UnitOptimizerFactory placement = {};  // where masters and moments live; null: DeviceOptimizer
-  ModelTransform transform = {};        // of the model given to attach(); null: as it is
-};
 
 // Derived classes say the rules, and perhaps stores of their own; the loop over blocks and
 // micro-batches, loss scaling, norms and the optimizer step are written once, here. Block
@@ -126,7 +113,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<UnitOptimizer> optimizer_;
-  std::unique_ptr<HolderSums> sums_;
+  std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
   at::Tensor steps_begun_;  // and ended: int64 scalar on the host, from which seeds follow
 };
