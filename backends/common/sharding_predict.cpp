@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "backends/common/attached_model.h"
+#include "backends/common/step_agreement.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
@@ -17,7 +19,7 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
   begin_predictions(micro_batches);
   std::vector<at::Tensor> results;
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    MicroBatchRun run = make_run(m, 0, blocks_.size());
+    MicroBatchRun run = make_run(m, 0, model_->blocks.size());
     forward(run);
     results.push_back(select ? select(run.hidden, m) : run.hidden);
   }
@@ -26,7 +28,8 @@ std::vector<at::Tensor> ShardingStrategy::predict(std::span<const MicroBatch> mi
 }
 
 bool ShardingStrategy::continues_rows() const {
-  return std::ranges::all_of(blocks_, [](const auto& block) { return block->continues_rows(); });
+  return std::ranges::all_of(model_->blocks,
+                             [](const auto& block) { return block->continues_rows(); });
 }
 
 // A step that takes one more token of rows is one of many, whose first has shown that the ranks
@@ -35,33 +38,33 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   enter();
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
         ": a prediction without micro-batches");
-  with_gradients_ = false;
-  with_scores_ = true;
-  micro_batches_.assign(micro_batches.begin(), micro_batches.end());
-  for (const MicroBatch& batch : micro_batches_) {
-    check_packed_rows(batch);
+  step_->with_gradients = false;
+  step_->with_scores = true;
+  step_->micro_batches.assign(micro_batches.begin(), micro_batches.end());
+  for (const MicroBatch& batch : step_->micro_batches) {
+    model_->require_packed_rows(batch, name());
     check(!batch.so_far.defined() || continues_rows(), ErrorCode::kInvalidArgument, name(),
           ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "
           "goes on with them (Block::continues_rows); give whole rows");
   }
-  begin_call(StepOrder::Call::kEvaluation);
+  agreement_->begin(StepOrder::Call::kEvaluation);
   const auto begun = [](const MicroBatch& batch) { return batch.so_far.begun(); };
-  if (std::ranges::any_of(micro_batches_, begun)) return;
-  exchange_counts();
-  adopt_statistics();
+  if (std::ranges::any_of(step_->micro_batches, begun)) return;
+  agreement_->tell();
+  model_->adopt_statistics(data());
 }
 
 void ShardingStrategy::finish_predictions() {
-  micro_batches_.clear();
-  if (counts_work_.pending()) check_agreement();
-  order_.end();
+  if (agreement_->pending()) agreement_->check_told();
+  step_->micro_batches.clear();
+  agreement_->end();
 }
 
 at::Tensor ShardingStrategy::forward_scores(const MicroBatchRun& run, const at::Tensor& hidden) {
   const TraceRange range("scores");
-  auto* head = dynamic_cast<Head*>(blocks_.back().get());
+  auto* head = dynamic_cast<Head*>(model_->blocks.back().get());
   check(head != nullptr, ErrorCode::kInvalidArgument, name(), ": the last block (",
-        block_names_.back(),
+        model_->names.back(),
         ") has no scores to predict with; derive it from tessera::Head and give its logits()");
   return head->logits(hidden, run.micro_batch);
 }

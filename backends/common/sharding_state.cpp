@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "backends/common/attached_model.h"
+#include "backends/common/step_agreement.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
 
@@ -54,45 +56,36 @@ std::vector<Communicator*> of_several(std::initializer_list<Communicator*> axes)
   return several;
 }
 
-}  // namespace
+// What a rank keeps of the units.
+struct Kept {
+  const AttachedModel& model;
+  const StrategyRanks& ranks;
+  const ParameterStore& parameters;
+  const UnitOptimizer& optimizer;
+};
 
-std::vector<StateTensor> ShardingStrategy::state() {
-  enter();
-  const at::NoGradGuard no_grad;
-  complete_all_units();
-  std::vector<StateTensor> state;
-  for (size_t unit = 0; unit < units_.size(); ++unit) add_unit_state(unit, state);
-  for (size_t block = 0; block < blocks_.size(); ++block) add_buffer_state(block, state);
-  const at::Tensor updates = optimizer_->step_count();
-  const auto everyone = of_several({world_});
-  state.push_back({"optimizer", "step_count", whole(updates), updates.view({1}), everyone});
-  state.push_back(
-      {"strategy", "steps_begun", whole(steps_begun_), steps_begun_.view({1}), everyone});
-  return state;
-}
-
-void ShardingStrategy::add_unit_state(size_t u, std::vector<StateTensor>& state) {
-  const ParameterUnit& unit = units_[u];
+void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state) {
+  const ParameterUnit& unit = kept.model.units[u];
   const FlatLayout& layout = unit.layout;
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    const FlatRange owned = layout.owned(segment, shards_->rank());
+    const FlatRange owned = layout.owned(segment, kept.ranks.shards->rank());
     const at::Tensor master =
-        unit.frozen ? parameters_->owned(u, segment) : optimizer_->master(u, segment);
+        unit.frozen ? kept.parameters.owned(u, segment) : kept.optimizer.master(u, segment);
     for (size_t e = 0; e < layout.entries().size(); ++e) {
       const FlatEntry& entry = layout.entries()[e];
       const FlatRange part = overlap(entry.range, owned);
       if (part.numel == 0) continue;
       const std::string here = unit.blocks[e] + "." + entry.name;
-      const auto owner = owner_elsewhere_.find(here);
-      StateTensor piece{.name = owner == owner_elsewhere_.end() ? here : owner->second,
+      const auto owner = kept.model.owner_elsewhere.find(here);
+      StateTensor piece{.name = owner == kept.model.owner_elsewhere.end() ? here : owner->second,
                         .kind = "parameter",
                         .slice = slice_of_whole(entry, part),
                         .value = slice_of(master, part, owned.offset),
-                        .replicas = of_several({equal_shards()})};
+                        .replicas = of_several({kept.ranks.equal_shards})};
       for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
       state.push_back(piece);
       if (unit.frozen) continue;
-      for (const auto& [kind, value] : optimizer_->state(u, segment, part)) {
+      for (const auto& [kind, value] : kept.optimizer.state(u, segment, part)) {
         piece.kind = kind;
         piece.value = value;
         state.push_back(piece);
@@ -102,24 +95,43 @@ void ShardingStrategy::add_unit_state(size_t u, std::vector<StateTensor>& state)
 }
 
 // Running statistics are those of the rank that is named for them.
-void ShardingStrategy::add_buffer_state(size_t block, std::vector<StateTensor>& state) {
-  for (const Buffer& buffer : blocks_[block]->buffers()) {
+void add_buffer_state(const AttachedModel& model, size_t block, Communicator& data,
+                      std::vector<StateTensor>& state) {
+  for (const Buffer& buffer : model.blocks[block]->buffers()) {
     const bool constant = buffer.data_rank < 0;
-    if (!constant && buffer.data_rank != data_.rank()) continue;
-    const std::string name = block_names_[block] + "." + buffer.name;
+    if (!constant && buffer.data_rank != data.rank()) continue;
+    const std::string name = model.names[block] + "." + buffer.name;
     check(buffer.tensor.is_contiguous(), ErrorCode::kInvalidArgument, "buffer ", name,
           " is not contiguous, so its state has no 1-D view; make it so where the block is built");
     state.push_back({name, "buffer", whole(buffer.tensor), buffer.tensor.detach().view({-1}),
-                     of_several({constant ? &data_ : nullptr, block_sharers_[block]})});
+                     of_several({constant ? &data : nullptr, model.sharers[block]})});
   }
+}
+
+}  // namespace
+
+std::vector<StateTensor> ShardingStrategy::state() {
+  enter();
+  const at::NoGradGuard no_grad;
+  complete_all_units();
+  std::vector<StateTensor> state;
+  const Kept kept{*model_, *ranks_, *parameters_, *optimizer_};
+  for (size_t unit = 0; unit < units().size(); ++unit) add_unit_state(kept, unit, state);
+  for (size_t b = 0; b < block_count(); ++b) add_buffer_state(*model_, b, data(), state);
+  const at::Tensor updates = optimizer_->step_count();
+  const auto everyone = of_several({ranks_->world});
+  state.push_back({"optimizer", "step_count", whole(updates), updates.view({1}), everyone});
+  state.push_back(
+      {"strategy", "steps_begun", whole(steps_begun_), steps_begun_.view({1}), everyone});
+  return state;
 }
 
 void ShardingStrategy::state_restored() {
   enter();
-  order_.forget_gradient();
+  agreement_->order().forget_gradient();
   const at::NoGradGuard no_grad;
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    const size_t segments = units_[unit].frozen ? 0 : units_[unit].layout.segments().size();
+  for (size_t unit = 0; unit < units().size(); ++unit) {
+    const size_t segments = units()[unit].frozen ? 0 : units()[unit].layout.segments().size();
     for (size_t segment = 0; segment < segments; ++segment) {
       const at::Tensor master = optimizer_->master(unit, segment);
       const at::Tensor read = parameters_->owned(unit, segment);
@@ -127,11 +139,11 @@ void ShardingStrategy::state_restored() {
     }
     parameters_->publish(unit);
   }
-  for (const auto& block : blocks_) {
+  for (const auto& block : model_->blocks) {
     // Whoever writes through raw pointers leaves no trace for those that keep copies.
     for (Buffer& buffer : block->buffers()) buffer.tensor.unsafeGetTensorImpl()->bump_version();
   }
-  adopt_statistics();
+  model_->adopt_statistics(data());
 }
 
 }  // namespace tessera

@@ -3,8 +3,16 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "backends/common/agreement.h"
+#include "backends/common/attached_model.h"
+#include "backends/common/holder_sums.h"
+#include "backends/common/step_agreement.h"
+#include "backends/common/step_room.h"
+#include "backends/common/step_under_way.h"
+#include "backends/common/strategy_ranks.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
 #include "tessera/core/error.h"
@@ -13,15 +21,89 @@
 
 namespace tessera {
 
-ShardingStrategy::ShardingStrategy(const ParallelConfig& config, Communicator& data)
-    : config_(config), data_(data), world_(&data), shards_(&data) {}
+namespace {
+
+std::unique_ptr<GradientWire> make_wire(const AttachedModel& model, const ParallelConfig& config,
+                                        at::Device device) {
+  int64_t largest = 0;
+  for (const ParameterUnit& unit : model.units) {
+    if (!unit.frozen) largest = std::max(largest, unit.layout.numel());
+  }
+  return std::make_unique<GradientWire>(device, config.precision.gradient_dtype(),
+                                        config.precision.reduce_dtype(), config.bucket_bytes,
+                                        largest);
+}
+
+}  // namespace
+
+ShardingStrategy::ShardingStrategy(const ParallelConfig& config, const ShardingSetup& setup,
+                                   const ShardingRules& rules)
+    : config_(config),
+      rules_(rules),
+      placement_(setup.placement),
+      transform_(setup.transform),
+      ranks_(std::make_unique<const StrategyRanks>(setup, rules.shards)),
+      step_(std::make_unique<StepUnderWay>()) {}
 
 ShardingStrategy::~ShardingStrategy() = default;
 
-void ShardingStrategy::set_hybrid(Communicator& shards, Communicator& replicas) {
-  shards_ = &shards;
-  replicas_ = replicas.size() > 1 ? &replicas : nullptr;
+void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& context,
+                              const OptimizerFactory& optimizer) {
+  check(model_ == nullptr, ErrorCode::kInternal, name(), ": attach() was called twice");
+  const InPhase phase("attach");
+  const ModelSpec spec = transform_ ? transform_(given) : given;
+  const at::Device device = data().device();
+  check_model(spec, config_.precision);
+  check(context.device.type() == device.type(), ErrorCode::kInvalidArgument, name(),
+        ": the model's device is ", context.device, " but the ", data().transport(),
+        " communicator works on ", device);
+  at::NoGradGuard no_grad;
+  require_same_blocks(spec, data());
+  auto making = std::make_unique<AttachedModel>();
+  AttachedModel& model = *making;  // from here on stores refer to its units
+  model_ = std::move(making);
+  agreement_ = std::make_unique<StepAgreement>(name(), *ranks_, *step_);
+  room_ = std::make_unique<StepRoom>(device, /*alone=*/ranks_->sharers == 1);
+  steps_begun_ = at::zeros({}, at::kLong);
+  learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
+  parameters_ = make_parameters();
+  const UnitOptimizerContext optimizer_context{units(), shards().rank(),
+                                               config_.precision.parameter, device,
+                                               expected_numel(spec) / shards().size()};
+  optimizer_ = placement_ ? placement_(optimizer_context)
+                          : std::make_unique<DeviceOptimizer>(optimizer_context);
+  build_model(
+      spec, context, rules_, *ranks_,
+      [&](size_t unit, const at::Tensor& full) {
+        optimizer_->adopt(unit, full);
+        parameters_->adopt(unit, full);
+      },
+      model);
+  parameters_->finalize();
+  wire_ = make_wire(model, config_, device);
+  gradients_ = make_gradients();
+  optimizer_->prepare(*parameters_, *gradients_, optimizer);
+  holder_sums_ =
+      std::make_unique<HolderSums>(HolderSums::Parts{.model = model,
+                                                     .ranks = *ranks_,
+                                                     .wire = *wire_,
+                                                     .gradients = *gradients_,
+                                                     .optimizer = *optimizer_,
+                                                     .sharded = rules_.shards > 1,
+                                                     .overlap = config_.overlap,
+                                                     .reduce = config_.precision.reduce_dtype()});
+  if (placement_ || ranks_->replicas != nullptr) {
+    gradients_->on_reduced([this](size_t unit) { holder_sums_->reduced(unit); });
+  }
 }
+
+Communicator& ShardingStrategy::data() const { return ranks_->data; }
+Communicator& ShardingStrategy::shards() const { return *ranks_->shards; }
+int ShardingStrategy::sharers() const { return ranks_->sharers; }
+int64_t ShardingStrategy::extra_bytes_sent() const { return ranks_->extra_bytes_sent(); }
+size_t ShardingStrategy::block_count() const { return model_->blocks.size(); }
+int64_t ShardingStrategy::parameter_count() const { return model_->parameter_count; }
+const std::vector<ParameterUnit>& ShardingStrategy::units() const { return model_->units; }
 
 StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
   return {.dtype = dtype,
@@ -29,25 +111,47 @@ StoreOptions ShardingStrategy::store_options(at::ScalarType dtype) const {
           .overlap = config_.overlap,
           .bucket_bytes = config_.bucket_bytes,
           .prefetch_blocks = config_.overlap ? config_.prefetch_blocks : 0,
+          .keep_gathered = rules_.keeps_gathered,
           .host_shards = config_.offload.what == Offload::kOptimizerAndParameters,
           .pin_memory = config_.offload.pin_memory};
 }
 
 std::unique_ptr<ParameterStore> ShardingStrategy::make_parameters() {
-  return std::make_unique<ResidentParameters>(units_, *shards_,
-                                              store_options(config_.precision.parameter));
+  const StoreOptions options = store_options(config_.precision.parameter);
+  if (rules_.gathers_parameters) {
+    return std::make_unique<GatheredParameters>(units(), shards(), options);
+  }
+  return std::make_unique<ResidentParameters>(units(), shards(), options);
 }
 
 std::unique_ptr<GradientStore> ShardingStrategy::make_gradients() {
-  return std::make_unique<FullGradients>(units_, *shards_,
-                                         store_options(config_.precision.gradient_dtype()));
+  const StoreOptions options = store_options(config_.precision.gradient_dtype());
+  if (rules_.shards_gradients) {
+    return std::make_unique<ShardedGradients>(units(), shards(), options);
+  }
+  return std::make_unique<FullGradients>(units(), shards(), options);
+}
+
+void ShardingStrategy::enter() {
+  check(gradients_ != nullptr, ErrorCode::kInternal, name(), ": attach() was not called");
+  if (agreement_->enter()) drop_call();
+}
+
+void ShardingStrategy::give_up(const std::string& why) { agreement_->give_up(why); }
+
+void ShardingStrategy::end_of_data(Pass pass, int64_t done) {
+  enter();
+  step_->micro_batches.clear();
+  step_->with_gradients = pass == Pass::kTraining;
+  step_->with_scores = false;
+  agreement_->tell_end_of_data(done);
 }
 
 StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_batches) {
   const TraceRange range("forward_backward");
   begin(micro_batches, /*with_gradients=*/true);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    MicroBatchRun run = make_run(m, 0, blocks_.size());
+    MicroBatchRun run = make_run(m, 0, block_count());
     forward(run);
     backward(run);
   }
@@ -58,15 +162,28 @@ StepResult ShardingStrategy::evaluate(std::span<const MicroBatch> micro_batches)
   const TraceRange range("evaluate");
   begin(micro_batches, /*with_gradients=*/false);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
-    MicroBatchRun run = make_run(m, 0, blocks_.size());
+    MicroBatchRun run = make_run(m, 0, block_count());
     forward(run);
   }
   return finish();
 }
 
+at::Tensor ShardingStrategy::grad_norm_squared() {
+  enter();
+  agreement_->order().require_gradient("grad_norm_squared()");
+  const TraceRange range("grad_norm");
+  const PhaseScope phase(Phase::kOptimizer);
+  const InPhase named("step");
+  const ForTensor of("norm of the gradient");
+  const at::NoGradGuard no_grad;
+  at::Tensor sum = holder_sums_->norm_squared();
+  if (gradient_scale_.defined()) sum = sum * gradient_scale_ * gradient_scale_;
+  return sum.squeeze(0);
+}
+
 void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
   enter();
-  order_.require_gradient(name(), "scale_gradients()");
+  agreement_->order().require_gradient("scale_gradients()");
   gradient_scale_ = gradient_scale_.defined() ? gradient_scale_ * factor : factor;
 }
 
@@ -75,44 +192,44 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
         ": optimizer_step() was given a learning rate of ", learning_rate,
         "; it must be 0 or a positive number. Look at the schedule it comes from");
   enter();
-  order_.require_gradient(name(), "optimizer_step()");
+  agreement_->order().require_gradient("optimizer_step()");
   const TraceRange range("optimizer_step");
   const PhaseScope phase(Phase::kOptimizer);
   const InPhase named("step");
   at::NoGradGuard no_grad;
-  begin_call(StepOrder::Call::kUpdate);
+  agreement_->begin(StepOrder::Call::kUpdate);
   learning_rate_.fill_(learning_rate);
   optimizer_->step({learning_rate_, gradient_scale_, skip});
   gradient_scale_.reset();
-  order_.end();
+  agreement_->end();
 }
 
 void ShardingStrategy::complete_all_units() {
-  for (size_t unit = 0; unit < units_.size(); ++unit) optimizer_->complete(unit);
+  for (size_t unit = 0; unit < units().size(); ++unit) optimizer_->complete(unit);
 }
 
 void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
   at::NoGradGuard no_grad;
-  for (size_t u = 0; u < units_.size(); ++u) {
-    if (gradients && units_[u].frozen) continue;
-    const FlatLayout& layout = units_[u].layout;
-    const ForTensor of(units_[u].name);
+  for (size_t u = 0; u < units().size(); ++u) {
+    if (gradients && units()[u].frozen) continue;
+    const FlatLayout& layout = units()[u].layout;
+    const ForTensor of(units()[u].name);
     at::Tensor full = at::empty({layout.numel()}, learning_rate_.options());
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-      const at::Tensor owned = gradients          ? gradients_->owned(u, segment)
-                               : units_[u].frozen ? parameters_->owned(u, segment)
-                                                  : optimizer_->master(u, segment);
+      const at::Tensor owned = gradients           ? gradients_->owned(u, segment)
+                               : units()[u].frozen ? parameters_->owned(u, segment)
+                                                   : optimizer_->master(u, segment);
       const at::Tensor part = owned.to(full.options());
       const at::Tensor whole = slice_of(full, layout.segments()[segment]);
       if (layout.shards() == 1) {
         whole.copy_(part);
       } else {
-        shards_->all_gather(whole, part.contiguous()).wait();
+        shards().all_gather(whole, part.contiguous()).wait();
       }
     }
     for (size_t e = 0; e < layout.entries().size(); ++e) {
       const FlatEntry& entry = layout.entries()[e];
-      visitor({units_[u].blocks[e], entry.name, view_of(full, entry), entry.placement});
+      visitor({units()[u].blocks[e], entry.name, view_of(full, entry), entry.placement});
     }
   }
 }
@@ -125,7 +242,7 @@ void ShardingStrategy::visit_parameter_slices(const ParameterVisitor& visitor) {
 
 void ShardingStrategy::visit_gradient_slices(const ParameterVisitor& visitor) {
   enter();
-  order_.require_gradient(name(), "visit_gradients()");
+  agreement_->order().require_gradient("visit_gradients()");
   visit(/*gradients=*/true, visitor);
 }
 
@@ -148,30 +265,12 @@ void ShardingStrategy::visit_gradients(const ParameterVisitor& visitor) {
   visit_gradient_slices(whole(visitor));
 }
 
-// Collective over the data axis.
-at::Tensor ShardingStrategy::value_of(const Buffer& buffer) {
-  const at::Tensor value = buffer.tensor.detach().clone();
-  const ForTensor of(buffer.name);
-  if (buffer.data_rank >= 0) data_.broadcast(value, buffer.data_rank).wait();
-  return value;
-}
-
 void ShardingStrategy::visit_buffers(const ParameterVisitor& visitor) {
   enter();
   at::NoGradGuard no_grad;
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    for (const Buffer& buffer : blocks_[b]->buffers()) {
-      visitor({block_names_[b], buffer.name, value_of(buffer), Placement{}});
-    }
-  }
-}
-
-void ShardingStrategy::adopt_statistics() {
-  at::NoGradGuard no_grad;
-  if (data_.size() == 1) return;
-  for (const auto& block : blocks_) {
-    for (Buffer& buffer : block->buffers()) {
-      if (buffer.data_rank >= 0) buffer.tensor.copy_(value_of(buffer));
+  for (size_t b = 0; b < block_count(); ++b) {
+    for (const Buffer& buffer : model_->blocks[b]->buffers()) {
+      visitor({model_->names[b], buffer.name, value_of(buffer, data()), Placement{}});
     }
   }
 }
@@ -181,11 +280,9 @@ StrategyMemory ShardingStrategy::memory() const {
   memory.parameter_bytes = parameters_->persistent_bytes();
   memory.gradient_bytes = gradients_->persistent_bytes();
   memory.buffer_bytes = parameters_->buffer_bytes() + gradients_->buffer_bytes() + wire_->bytes();
-  for (const LateSum& sum : late_sums_) {
-    memory.buffer_bytes += static_cast<int64_t>(sum.staging.nbytes());
-  }
+  memory.buffer_bytes += holder_sums_->bytes();
   memory.host_bytes = parameters_->host_bytes();
-  if (config_.offload.pin_memory && !data_.device().is_cpu()) {
+  if (config_.offload.pin_memory && !data().device().is_cpu()) {
     memory.pinned_bytes = memory.host_bytes;
   }
   optimizer_->add_memory(memory);

@@ -2,6 +2,6 @@
 
 namespace tessera {
 
-ShardingStrategy::Cut Ddp::cut() const { return {.shards = 1}; }
+ShardingRules Ddp::rules(const ParallelConfig&, int /*ranks*/) { return {}; }
 
 }  // namespace tessera

@@ -58,9 +58,10 @@ struct Pipeline::Step {
 };
 
 Pipeline::Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
-                   Communicator& pipeline)
+                   Communicator& pipeline, ModelTransform transform)
     : config_(config),
       pipeline_(pipeline),
+      transform_(std::move(transform)),
       inner_(std::move(inner)),
       timer_(std::make_unique<WaitTimer>(pipeline.device())),
       links_(std::make_unique<StageLinks>(pipeline, *timer_, config.overlap ? kReceivesAhead : 0)) {

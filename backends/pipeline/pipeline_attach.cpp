@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "backends/pipeline/stage_links.h"
+#include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
@@ -27,27 +29,22 @@ Parameter find_parameter(const BlockBuilder& builder, const BuildContext& contex
 // Of what the owner's stage, the first of holders, gives as `owner`; all of them call it.
 std::shared_ptr<const Parameter> copy_of_owner(const std::optional<Parameter>& owner,
                                                Communicator& holders) {
-  constexpr int64_t kMostDims = 8;
-  std::vector<int64_t> facts(6 + kMostDims, 0);
+  DescribedTensor mine;
   if (owner) {
     const TensorShard& shard = owner->placement.shard;
-    facts = {owner->tensor.dim(), owner->weight_decay, owner->tensor.requires_grad(),
-             shard.dim,           shard.parts,         shard.full_size};
-    for (int64_t size : owner->tensor.sizes()) facts.push_back(size);
-    facts.resize(6 + kMostDims, 0);
+    mine = {concat(owner->weight_decay, " ", owner->tensor.requires_grad(), " ", shard.dim, " ",
+                   shard.parts, " ", shard.full_size),
+            owner->tensor.detach()};
   }
-  const at::Tensor header = at::tensor(facts, at::kLong).to(holders.device());
-  holders.broadcast(header, 0).wait();
-  const at::Tensor known = header.cpu();
-  std::copy_n(known.const_data_ptr<int64_t>(), facts.size(), facts.begin());
-  const std::vector<int64_t> sizes(facts.begin() + 6, facts.begin() + 6 + facts[0]);
-  const auto options = at::TensorOptions(at::kFloat).device(holders.device());
-  const at::Tensor values = owner ? owner->tensor.detach().contiguous() : at::empty(sizes, options);
-  holders.broadcast(values, 0).wait();
-  Parameter copy{"", values, facts[1] != 0};
-  copy.tensor.set_requires_grad(facts[2] != 0);
-  copy.placement.shard = {static_cast<int>(facts[3]), static_cast<int>(facts[4]), facts[5]};
-  return owner ? nullptr : std::make_shared<const Parameter>(std::move(copy));
+  const DescribedTensor told = broadcast_described(holders, /*root=*/0, mine);
+  if (owner) return nullptr;
+  Parameter copy{"", told.tensor};
+  bool trained = true;
+  TensorShard& shard = copy.placement.shard;
+  std::istringstream(told.words) >> copy.weight_decay >> trained >> shard.dim >> shard.parts >>
+      shard.full_size;
+  copy.tensor.set_requires_grad(trained);
+  return std::make_shared<const Parameter>(std::move(copy));
 }
 
 }  // namespace
@@ -66,12 +63,13 @@ int Pipeline::stage_of_block(size_t block) const {
   return static_cast<int>(part_of_block(block)) % pipeline_.size();
 }
 
-void Pipeline::attach(const ModelSpec& model, const BuildContext& context,
+void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
                       const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
+  const ModelSpec model = transform_ ? transform_(given) : given;
   const InPhase phase("attach");
   check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
-        ": its inner strategy was not given the mesh (ShardingStrategy::set_mesh)");
+        ": its inner strategy was not given the mesh (ShardingSetup::mesh)");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no loss; a pipeline needs the whole model");
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);

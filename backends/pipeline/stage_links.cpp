@@ -16,8 +16,6 @@ namespace {
 
 using Kind = PipelineAction::Kind;
 
-constexpr int64_t kMostDims = 14;  // of an activation
-
 // "activations of micro-batch 2 before part 1", without an allocation.
 class MessageName {
  public:
@@ -101,28 +99,13 @@ StageLinks::FormKey StageLinks::key_of(const PipelineMessage& message) const {
   return {message.boundary, shapes_[static_cast<size_t>(message.action.micro_batch)]};
 }
 
-at::Tensor StageLinks::empty_header() const {
-  return at::empty({kMostDims + 2}, at::TensorOptions(at::kLong).device(pipeline_.device()));
+void StageLinks::check_dims(const at::Tensor& tensor, int boundary) {
+  check(static_cast<size_t>(tensor.dim()) <= kMostDims, ErrorCode::kInvalidArgument,
+        "an activation of ", tensor.dim(), " dimensions goes to part ", boundary,
+        " of the model; at most ", kMostDims, " are supported");
 }
 
-at::Tensor StageLinks::header_of(const Form& form, int boundary) const {
-  const auto dims = static_cast<int64_t>(form.sizes.size());
-  check(dims <= kMostDims, ErrorCode::kInvalidArgument, "an activation of ", dims,
-        " dimensions goes to part ", boundary, " of the model; at most ", kMostDims,
-        " are supported");
-  std::vector<int64_t> values{static_cast<int64_t>(form.dtype), dims};
-  values.insert(values.end(), form.sizes.begin(), form.sizes.end());
-  values.resize(kMostDims + 2);
-  return at::tensor(values, at::kLong).to(pipeline_.device());
-}
-
-StageLinks::Form StageLinks::read_header(const at::Tensor& header) {
-  const at::Tensor on_host = header.cpu();
-  const int64_t* values = on_host.const_data_ptr<int64_t>();
-  return {{values + 2, values + 2 + values[1]}, static_cast<at::ScalarType>(values[0])};
-}
-
-void StageLinks::check_known(const at::Tensor& tensor, const Form& known, int boundary) {
+void StageLinks::check_known(const at::Tensor& tensor, const TensorForm& known, int boundary) {
   check(tensor.sizes() == at::IntArrayRef(known.sizes) && tensor.scalar_type() == known.dtype,
         ErrorCode::kInvalidArgument, tensor.scalar_type(), " ", tensor.sizes(), " goes to part ",
         boundary, " of the model, but with the same input shape it was ", known.dtype, " ",
@@ -141,12 +124,12 @@ void StageLinks::post(int turn) {
       const MessageName name(arrival.message);
       const ForTensor of(name.text());
       if (!forms_.contains(key)) {
-        const at::Tensor header = empty_header();
+        const at::Tensor header = empty_header(pipeline_.device());
         Work work = pipeline_.recv(header, source);
         timer_.time([&] { work.wait(); });
         forms_[key] = read_header(header);
       }
-      const Form& form = forms_[key];
+      const TensorForm& form = forms_[key];
       Received received{.source = source, .sent = arrival.sent};
       if (arrival.message.action.kind == Kind::kForward || at::isFloatingType(form.dtype)) {
         received.tensor =
@@ -207,8 +190,9 @@ void StageLinks::send(int turn, const at::Tensor& tensor) {
           message.boundary, " gave no gradient to its input; its output must depend on it");
   }
   if (known == forms_.end()) {
+    check_dims(tensor, message.boundary);
     forms_[key] = {tensor.sizes().vec(), tensor.scalar_type()};
-    const at::Tensor header = header_of(forms_[key], message.boundary);
+    const at::Tensor header = header_of(forms_[key], pipeline_.device());
     sent_.push_back({destination, from.output_needed, pipeline_.send(header, destination)});
   } else {
     check_known(tensor, known->second, message.boundary);
@@ -218,13 +202,14 @@ void StageLinks::send(int turn, const at::Tensor& tensor) {
 }
 
 at::Tensor StageLinks::share_from(Communicator& comm, int root, const at::Tensor& tensor,
-                                  int boundary, Form& form) {
+                                  int boundary, TensorForm& form) {
   const bool mine = comm.rank() == root;
   if (form.dtype == at::ScalarType::Undefined) {
-    if (mine) form = {tensor.sizes().vec(), tensor.scalar_type()};
-    const at::Tensor header = mine ? header_of(form, boundary) : empty_header();
-    comm.broadcast(header, root).wait();
-    form = read_header(header);
+    if (mine) {
+      check_dims(tensor, boundary);
+      form = {tensor.sizes().vec(), tensor.scalar_type()};
+    }
+    form = broadcast_form(comm, root, form);
   } else if (mine) {
     check_known(tensor, form, boundary);
   }
@@ -247,8 +232,8 @@ at::Tensor StageLinks::share(int micro_batch, int boundary, int root, const at::
 // The number of scores follows from more than the input's shape, so it is told each time, but for
 // steps of which there are many.
 at::Tensor StageLinks::share_scores(const MicroBatch& micro_batch, const at::Tensor& scores) {
-  Form told;
-  Form& form =
+  TensorForm told;
+  TensorForm& form =
       micro_batch.so_far.begun() ? score_forms_[micro_batch.input_ids.sizes().vec()] : told;
   const int last = pipeline_.size() - 1;
   return share_from(pipeline_, last, scores, pipeline_.size(), form);

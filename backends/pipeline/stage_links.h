@@ -7,6 +7,7 @@
 
 #include "backends/pipeline/stage_plan.h"
 #include "backends/pipeline/wait_timer.h"
+#include "lib/comm/described_tensor.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/micro_batch.h"
 
@@ -42,10 +43,6 @@ class StageLinks {
   void finish();  // every message has left
 
  private:
-  struct Form {
-    std::vector<int64_t> sizes;
-    at::ScalarType dtype = at::ScalarType::Undefined;  // not known yet
-  };
   using FormKey = std::pair<int, std::vector<int64_t>>;  // boundary, shape of the input
   struct Received {
     at::Tensor tensor;
@@ -57,13 +54,11 @@ class StageLinks {
     Work work;
   };
   FormKey key_of(const PipelineMessage& message) const;
-  at::Tensor header_of(const Form& form, int boundary) const;
-  at::Tensor empty_header() const;
-  static Form read_header(const at::Tensor& header);
+  static void check_dims(const at::Tensor& tensor, int boundary);
   // The root's tensor on every rank of comm, which all learn its form where it is not known.
   at::Tensor share_from(Communicator& comm, int root, const at::Tensor& tensor, int boundary,
-                        Form& form);
-  static void check_known(const at::Tensor& tensor, const Form& known, int boundary);
+                        TensorForm& form);
+  static void check_known(const at::Tensor& tensor, const TensorForm& known, int boundary);
   void release_sent(int destination, int until);
   void wait_for_all();  // messages under way; the host waits, too
   int64_t reserved_bytes() const;
@@ -72,8 +67,9 @@ class StageLinks {
   Communicator* all_ = nullptr;
   WaitTimer& timer_;
   const int receives_ahead_;
-  std::map<FormKey, Form> forms_;
-  std::map<std::vector<int64_t>, Form> score_forms_;  // of steps that take one more token of rows
+  std::map<FormKey, TensorForm> forms_;
+  // Of steps that take one more token of rows.
+  std::map<std::vector<int64_t>, TensorForm> score_forms_;
   // By the shape of an input: what the allocator held after a step with it, which a later one
   // needs.
   std::map<std::vector<int64_t>, int64_t> took_bytes_;

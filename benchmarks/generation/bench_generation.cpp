@@ -120,6 +120,12 @@ class Work {
     state.counters["prompts/s"] = static_cast<double>(prompts_.size()) / mean;
     state.counters["first_s"] = first;
   }
+  std::string strategy_name() const {
+    const programs::TrainOptions& layout = options_.layout;
+    if (layout.tensor_parallel == 1) return strategy_->name();
+    return concat(strategy_->name(), " tensor=", layout.tensor_parallel,
+                  layout.sequence_parallel ? " sequence-parallel" : "");
+  }
   void print(double prefill_s, double all_s) const {
     const auto count = static_cast<double>(prompts_.size());
     size_t tokens = 0;
@@ -129,7 +135,7 @@ class Work {
               << JsonWriter()
                      .begin_object()
                      .field("model", model_.config().name)
-                     .field("strategy", strategy_->name())
+                     .field("strategy", strategy_name())
                      .field("world", world_.size())
                      .field("device", device_name(world_.device()))
                      .field("dtype", options_.layout.dtype)

@@ -15,7 +15,6 @@
 #include "lib/core/clock.h"
 #include "lib/run/layout.h"
 #include "tessera/backends/pipeline/pipeline.h"
-#include "tessera/backends/tensor/tensor_parallel.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/models/block_times.h"
@@ -163,8 +162,7 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
                                                 const std::function<void()>& step) const {
   constexpr int kSteps = 3;
   Idle idle;
-  auto* tensor = dynamic_cast<TensorParallel*>(&strategy);
-  auto* pipeline = dynamic_cast<Pipeline*>(tensor == nullptr ? &strategy : &tensor->inner());
+  auto* pipeline = dynamic_cast<Pipeline*>(&strategy);
   if (pipeline == nullptr) return idle;
   idle.measured = true;
   pipeline->measure_times(true);

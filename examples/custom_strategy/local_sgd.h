@@ -11,7 +11,7 @@
 class LocalSgd : public tessera::ShardingStrategy {
  public:
   LocalSgd(const tessera::ParallelConfig& config, tessera::Communicator& data, int interval)
-      : ShardingStrategy(config, data),
+      : ShardingStrategy(config, {.data = data}, /*rules=*/{}),  // nothing is sharded
         alone_(data.split(/*color=*/data.rank(), /*key=*/0)),
         interval_(interval) {
     tessera::check(config.precision.parameter == at::kFloat && interval > 0,
@@ -52,7 +52,6 @@ class LocalSgd : public tessera::ShardingStrategy {
   }
 
  protected:
-  Cut cut() const override { return {.shards = 1}; }
   std::unique_ptr<tessera::ParameterStore> make_parameters() override {
     auto store = ShardingStrategy::make_parameters();
     parameters_ = store.get();

@@ -16,7 +16,8 @@ namespace tessera {
 LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   const Stage stage = make_stage(plan, index);
   const Dtypes d(plan.parallel.precision);
-  const int shards = layout_shards(plan);
+  const ShardingRules rules = rules_of(plan);
+  const int shards = rules.shards;
   const double numel = stage.numel(), resident = stage.resident(), trained = stage.trained();
   const bool master = plan.parallel.precision.parameter != at::kFloat;
   LayoutCost cost;
@@ -27,15 +28,15 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   cost.saved_bytes =
       (4.0 * (plan.moments + 1) * trained + d.parameter * (numel - trained)) / plan.mesh.data;
   double gathered = 0;
-  if (gathers(plan)) {
+  if (rules.gathers_parameters) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
     const int depth = plan.parallel.overlap ? plan.parallel.prefetch_blocks + 1 : 1;
     const SlotAssignment slots =
-        slots_of(stage, &PlannedUnit::gathered, depth, !plan.parallel.reshard_after_forward);
+        slots_of(stage, &PlannedUnit::gathered, depth, rules.keeps_gathered);
     cost.buffer_bytes += d.parameter * elements_of(slots);
     gathered = gathered_elements(stage, slots);
   }
-  if (shards_gradients(plan)) {
+  if (rules.shards_gradients) {
     cost.gradient_bytes /= shards;
     const int depth = plan.parallel.overlap ? 2 : 1;
     cost.buffer_bytes += d.gradient * elements_of(slots_of(stage, &PlannedUnit::trained, depth));

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "backends/check_config.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -39,6 +40,7 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
                                     const Card& card, const BetweenSteps& between) {
+  check_config(plan.parallel, plan.mesh);
   const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
   std::vector<MemoryPlan> stages;

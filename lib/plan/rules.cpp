@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "backends/check_config.h"
+
 namespace tessera {
 namespace {
 
@@ -20,27 +22,6 @@ int end_ranks(const LayoutPlan& plan) {
   return plan.parallel.pipeline.shared_vocabulary ? plan.mesh.pipeline : plan.mesh.tensor;
 }
 
-int shard_ranks(const LayoutPlan& plan) {
-  const int chosen = plan.parallel.shard_ranks;
-  return plan.parallel.strategy == "fsdp" && chosen > 0 ? chosen : plan.mesh.data;
-}
-
-int layout_shards(const LayoutPlan& plan) {
-  const std::string& name = plan.parallel.strategy;
-  return name == "single" || name == "ddp" ? 1 : shard_ranks(plan);
-}
-
-bool gathers(const LayoutPlan& plan) {
-  const std::string& name = plan.parallel.strategy;
-  const bool to_host = plan.parallel.offload.what == Offload::kOptimizerAndParameters;
-  return name == "zero3" || (name == "fsdp" && (shard_ranks(plan) > 1 || to_host));
-}
-
-bool shards_gradients(const LayoutPlan& plan) {
-  const bool boundary = plan.parallel.reduce_at_boundary;
-  const std::string& name = plan.parallel.strategy;
-  return name == "zero3" || (name == "zero2" && !boundary) ||
-         (name == "fsdp" && shard_ranks(plan) > 1 && !boundary);
-}
+ShardingRules rules_of(const LayoutPlan& plan) { return sharding_rules(plan.parallel, plan.mesh); }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "tessera/plan/layout_cost.h"
+#include "tessera/sharding/sharding_rules.h"
 
 namespace tessera {
 
@@ -18,10 +19,7 @@ bool converts(const PrecisionConfig& precision);
 // The share of a buffer that a rank of a ring sends in an all-gather or a reduce-scatter.
 inline double ring(int ranks) { return (ranks - 1.0) / ranks; }
 
-int end_ranks(const LayoutPlan& plan);          // that share embedding and head
-int shard_ranks(const LayoutPlan& plan);        // that share one copy of the parameters they have
-int layout_shards(const LayoutPlan& plan);      // that flat buffers are cut into
-bool gathers(const LayoutPlan& plan);           // parameters, before their use
-bool shards_gradients(const LayoutPlan& plan);  // in every micro-batch
+int end_ranks(const LayoutPlan& plan);  // that share embedding and head
+ShardingRules rules_of(const LayoutPlan& plan);
 
 }  // namespace tessera

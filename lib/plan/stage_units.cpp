@@ -9,13 +9,11 @@ namespace tessera {
 
 void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, size_t index,
                 Stage& stage) {
-  const bool per_parameter = plan.parallel.strategy == "zero3";
-  UnitGrouping grouping(plan.parallel.unit_numel, [&](const UnitMembers& members) {
+  const ShardingRules rules = rules_of(plan);
+  UnitGrouping grouping(rules.unit_numel, [&](const UnitMembers& members) {
     for (size_t user : members.users) stage.units_of_block[user].push_back(stage.units.size());
-    stage.units.push_back({.layout = FlatLayout(members.parameters, layout_shards(plan),
-                                                per_parameter ? ShardGranularity::kParameter
-                                                              : ShardGranularity::kFlat,
-                                                plan.parallel.persistence_threshold),
+    stage.units.push_back({.layout = FlatLayout(members.parameters, rules.shards, rules.granularity,
+                                                rules.persistence_threshold),
                            .frozen = members.frozen(),
                            .apart = members.apart,
                            .turn = members.turn});

@@ -18,14 +18,15 @@ void add(LayoutCost& cost, Traffic traffic) {
 void add_data_axis(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost) {
   const Dtypes d(plan.parallel.precision);
   const double trained = stage.trained();
-  const double reductions = shards_gradients(plan) ? static_cast<double>(plan.accumulation) : 1;
-  const int shards = layout_shards(plan), data = plan.mesh.data;
+  const ShardingRules rules = rules_of(plan);
+  const double reductions = rules.shards_gradients ? static_cast<double>(plan.accumulation) : 1;
+  const int shards = rules.shards, data = plan.mesh.data;
   if (shards == 1) {
     add(cost, {"gradients", "all-reduce", Axis::kData, data, 2 * d.reduce * trained * ring(data)});
     return;
   }
   double published = trained;
-  if (gathers(plan)) {
+  if (rules.gathers_parameters) {
     published = 0;
     for (const PlannedUnit& unit : stage.units) {
       if (!unit.frozen) published += static_cast<double>(unit.resident());

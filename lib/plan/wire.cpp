@@ -25,7 +25,7 @@ int64_t late_elements_of_rank(const Stage& stage, int rank) {
 
 double late_elements(const LayoutPlan& plan, const Stage& stage) {
   int64_t most = 0;
-  for (int rank = 0; rank < layout_shards(plan); ++rank) {
+  for (int rank = 0; rank < rules_of(plan).shards; ++rank) {
     most = std::max(most, late_elements_of_rank(stage, rank));
   }
   return static_cast<double>(most);

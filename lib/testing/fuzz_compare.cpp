@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/check_config.h"
 #include "lib/testing/fuzz_difference.h"
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
@@ -270,11 +271,9 @@ class Comparison {
   void check_wire(const at::Tensor& parts, const at::Tensor& error, const at::Tensor& size) {
     if (sums_.gradient != at::kFloat || sums_.wire == at::kFloat || sums_.further_sums > 0) return;
     if (sums_.additions > 1) return;
-    const ParallelConfig& p = c_.parallel;
-    const bool whole = p.strategy == "single" || p.strategy == "ddp" || p.strategy == "zero1";
-    const bool once = whole || (p.reduce_at_boundary && p.strategy != "zero3");
     at::Tensor of_ranks = parts.sum(2);  // [ranks, micro-batches, elements]
-    if (once) of_ranks = of_ranks.sum(1, /*keepdim=*/true);
+    const bool often = sharding_rules(c_.parallel, c_.mesh).shards_gradients;
+    if (!often) of_ranks = of_ranks.sum(1, /*keepdim=*/true);
     at::Tensor variance = rounding_variance(of_ranks, sums_.wire).sum(0);
     if (sums_.ranks > 1) variance = variance + rounding_variance(of_ranks.sum(0), sums_.wire);
     variance = variance.sum(0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "backends/check_config.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -12,11 +13,6 @@ using Values = std::vector<std::string>;
 using When = std::function<bool(const FuzzCase&)>;
 
 bool is_language_model(const FuzzCase& c) { return c.model != "toy" && c.model != "modules"; }
-bool has_strategy(const FuzzCase& c, const Values& names) {
-  return std::ranges::find(names, c.parallel.strategy) != names.end();
-}
-bool cuts_parameters(const FuzzCase& c) { return has_strategy(c, {"zero3", "fsdp"}); }
-bool is_fsdp(const FuzzCase& c) { return c.parallel.strategy == "fsdp"; }
 bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
 bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
 bool always(const FuzzCase&) { return true; }
@@ -32,6 +28,11 @@ std::string field_of(const FuzzCase& c, const std::string& name) {
 FuzzFeature field(const std::string& name, const Values& values, const When& when = always) {
   return {name, values,
           [=](const FuzzCase& c) { return when(c) ? Values{field_of(c, name)} : Values{}; }};
+}
+// A setting of some strategies, where theirs is chosen.
+FuzzFeature own_field(const std::string& name, const Values& values) {
+  return field(name, values,
+               [=](const FuzzCase& c) { return has_setting(c.parallel.strategy, name); });
 }
 FuzzFeature feature(const std::string& name, const Values& values,
                     const std::function<std::string(const FuzzCase&)>& of,
@@ -169,19 +170,23 @@ void add_layout(std::vector<FuzzFeature>& all) {
   all.push_back(field("reduce", {"same", "fp32", "bf16", "fp16"}));
   all.push_back(feature("wire", {"as gradients", "narrower", "wider"}, wire_of));
   all.push_back(field("bucket_bytes", {"1", "300", "4000", "26214400"}, [](const FuzzCase& c) {
-    return c.mesh.data > 1 && has_strategy(c, {"ddp", "zero1", "zero2"});
+    return c.mesh.data > 1 && !sharding_rules(c.parallel, c.mesh).shards_gradients;
   }));
   all.push_back(field("overlap", {"0", "1"}, several_data_ranks));
   all.push_back(field("reduce_at_boundary", {"0", "1"}, [](const FuzzCase& c) {
-    return c.accumulation > 1 && has_strategy(c, {"zero2", "fsdp"});
+    return c.accumulation > 1 && has_setting(c.parallel.strategy, "reduce_at_boundary");
   }));
-  all.push_back(field("persistence_threshold", {"0", "20", "100", "100000"},
-                      [](const FuzzCase& c) { return c.parallel.strategy == "zero3"; }));
-  all.push_back(field("prefetch_blocks", {"0", "1", "2", "5"}, cuts_parameters));
-  all.push_back(feature("unit_numel", {"block", "some blocks", "all"}, unit_of, is_fsdp));
-  all.push_back(field("reshard_after_forward", {"0", "1"}, is_fsdp));
-  all.push_back(feature("shard_ranks", {"0", "1", "some", "all"}, shard_ranks_of,
-                        [](const FuzzCase& c) { return is_fsdp(c) && c.mesh.data > 1; }));
+  all.push_back(own_field("persistence_threshold", {"0", "20", "100", "100000"}));
+  all.push_back(own_field("prefetch_blocks", {"0", "1", "2", "5"}));
+  const auto groups_units = [](const FuzzCase& c) {
+    return has_setting(c.parallel.strategy, "unit_numel");
+  };
+  all.push_back(feature("unit_numel", {"block", "some blocks", "all"}, unit_of, groups_units));
+  all.push_back(own_field("reshard_after_forward", {"0", "1"}));
+  all.push_back(
+      feature("shard_ranks", {"0", "1", "some", "all"}, shard_ranks_of, [=](const FuzzCase& c) {
+        return c.mesh.data > 1 && has_setting(c.parallel.strategy, "shard_ranks");
+      }));
   all.push_back(field("gradient_checkpointing", {"0", "1"}));
   all.push_back(field("keep_activations", {"0", "1"}, [](const FuzzCase& c) {
     return is_language_model(c) && c.fused && !c.padded && !c.parallel.gradient_checkpointing;

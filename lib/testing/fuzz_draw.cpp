@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/check_config.h"
 #include "lib/testing/fuzz_blocks.h"
 #include "tessera/core/error.h"
 
@@ -97,10 +98,13 @@ void draw_precision(Random& random, FuzzCase& c) {
 void draw_offload(Random& random, FuzzCase& c) {
   OffloadConfig& offload = c.parallel.offload;
   offload.pin_memory = chance(random, 50);
-  const std::string& strategy = c.parallel.strategy;
-  if (strategy == "ddp" || !chance(random, 35)) return;
-  const bool cuts_parameters = strategy == "zero3" || strategy == "fsdp";
-  offload.what = cuts_parameters && c.parallel.shard_ranks != 1 && chance(random, 60)
+  const auto allows = [&](Offload what) {
+    ParallelConfig with = c.parallel;
+    with.offload.what = what;
+    return is_legal(with, c.mesh);
+  };
+  if (!allows(Offload::kOptimizer) || !chance(random, 35)) return;
+  offload.what = allows(Offload::kOptimizerAndParameters) && chance(random, 60)
                      ? Offload::kOptimizerAndParameters
                      : Offload::kOptimizer;
   offload.step = pick<OffloadStep>(
@@ -138,20 +142,22 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
     c.mesh.data = 1;
   }
   // Where units and chunks meet there is most to get wrong.
-  if (c.mesh.pipeline > 1 && names.back() == "fsdp") names.emplace_back("fsdp");
+  if (c.mesh.pipeline > 1 && has_setting(names.back(), "unit_numel")) {
+    names.push_back(names.back());
+  }
   p.strategy = pick(random, names);
   p.bucket_bytes = pick<int64_t>(random, {1, 300, 4000, 25 << 20});
   p.overlap = chance(random, 50);
-  const bool fsdp = p.strategy == "fsdp", zero3 = p.strategy == "zero3";
+  const auto has = [&](const char* setting) { return has_setting(p.strategy, setting); };
   const bool at_boundary = chance(random, 30);
-  p.reduce_at_boundary = at_boundary && (fsdp || p.strategy == "zero2");
+  p.reduce_at_boundary = at_boundary && has("reduce_at_boundary");
   const auto threshold = pick<int64_t>(random, {0, 20, 100, 100'000});
-  if (zero3) p.persistence_threshold = threshold;
+  if (has("persistence_threshold")) p.persistence_threshold = threshold;
   const int ahead = pick<int>(random, {0, 1, 1, 2, 5});
-  if (zero3 || fsdp) p.prefetch_blocks = ahead;
+  if (has("prefetch_blocks")) p.prefetch_blocks = ahead;
   p.gradient_checkpointing = chance(random, 35);
   p.keep_activations = chance(random, 30) && !p.gradient_checkpointing;
-  if (p.strategy == "fsdp") {
+  if (has("unit_numel")) {
     p.unit_numel = draw_unit(random, model, c);
     p.reshard_after_forward = chance(random, 65);
     std::vector<int> divisors{0};

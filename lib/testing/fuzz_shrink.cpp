@@ -2,6 +2,7 @@
 #include <iterator>
 #include <string>
 
+#include "backends/check_config.h"
 #include "lib/testing/fuzz_draw.h"
 
 namespace tessera::testing {
@@ -22,7 +23,7 @@ void make_consistent(const MeshExtents& mesh, ParallelConfig& parallel) {
   if (mesh.tensor == 1) parallel.sequence_parallel = false;
   if (parallel.strategy == "single" && mesh.data > 1) parallel.strategy = "ddp";
   if (parallel.shard_ranks > mesh.data) parallel.shard_ranks = 0;
-  if (parallel.strategy != "fsdp") {
+  if (!has_setting(parallel.strategy, "unit_numel")) {
     parallel.unit_numel = 0;
     parallel.shard_ranks = 0;
     parallel.reshard_after_forward = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "backends/check_config.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "tessera/core/error.h"
@@ -52,11 +53,11 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
           o.pipeline_parallel = stages;
           o.sequence_parallel = options.sequence_parallel && tensor > 1;
           if (offload != "none" && !gpu) continue;
-          if (offload != "none") o.strategy = strategy == "single" ? "zero2" : strategy;
-          if (offload == "optimizer+params") o.strategy = "zero3";
-          if (o.strategy == "ddp" && offload != "none") continue;
-          if (strategy != "zero3" && offload == "optimizer+params" && data > 1) continue;
-          all.push_back(o);
+          if (offload != "none" && data == 1)
+            o.strategy = offload == "optimizer" ? "zero2" : "zero3";
+          const ParallelConfig spread{.strategy = o.strategy,
+                                      .offload = parallel_config(o).offload};
+          if (is_legal(spread, {.data = static_cast<int>(data)})) all.push_back(o);
         }
       }
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backends/check_config.h"
 #include "lib/run/layout.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
@@ -113,7 +112,6 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   run.global_batch = o.global_batch_size(run.mesh.data);
   LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
   plan.on_gpu = !place.card.device.empty();
-  check_config(plan.parallel, plan.mesh);
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.max_seq_length);

@@ -7,11 +7,10 @@ namespace tessera {
 // buckets while backward still runs. With one rank it is plain training ("single").
 class Ddp : public ShardingStrategy {
  public:
-  using ShardingStrategy::ShardingStrategy;
+  Ddp(const ParallelConfig& config, const ShardingSetup& setup)
+      : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  static ShardingRules rules(const ParallelConfig& config, int ranks);
   std::string name() const override { return config().strategy; }
-
- protected:
-  Cut cut() const override;
 };
 
 }  // namespace tessera

@@ -11,17 +11,10 @@ namespace tessera {
 class Fsdp : public ShardingStrategy {
  public:
   // Collective when shard_ranks asks for groups.
-  Fsdp(const ParallelConfig& config, Communicator& data);
+  Fsdp(const ParallelConfig& config, const ShardingSetup& setup)
+      : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  static ShardingRules rules(const ParallelConfig& config, int ranks);
   std::string name() const override { return "fsdp"; }
-  int64_t extra_bytes_sent() const override;
-
- protected:
-  Cut cut() const override;
-  std::unique_ptr<ParameterStore> make_parameters() override;
-  std::unique_ptr<GradientStore> make_gradients() override;
-
- private:
-  std::unique_ptr<Communicator> group_, replicas_;  // hybrid
 };
 
 }  // namespace tessera

@@ -36,8 +36,16 @@ struct PipelineTimes {
 // the tables.
 class Pipeline : public Strategy {
  public:
+  // inner knows the mesh (ShardingSetup::mesh). transform: of the whole model; null: as it is.
   Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
-           Communicator& pipeline);
+           Communicator& pipeline, ModelTransform transform = {});
+  // With GPipe's schedule, whatever config says.
+  static std::unique_ptr<Pipeline> gpipe(ParallelConfig config,
+                                         std::unique_ptr<ShardingStrategy> inner,
+                                         Communicator& pipeline) {
+    config.pipeline.schedule = "gpipe";
+    return std::make_unique<Pipeline>(config, std::move(inner), pipeline);
+  }
   ~Pipeline() override;
   std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
 
@@ -96,6 +104,7 @@ class Pipeline : public Strategy {
 
   const ParallelConfig config_;
   Communicator& pipeline_;
+  const ModelTransform transform_;
   std::vector<ModelPart> parts_;
   std::vector<std::pair<size_t, size_t>> chunks_;       // this rank's blocks: first, count
   std::map<std::string, size_t> block_index_;           // in the whole model

@@ -8,11 +8,10 @@ namespace tessera {
 // all-gathered under the next forward.
 class ZeroStage1 : public ShardingStrategy {
  public:
-  using ShardingStrategy::ShardingStrategy;
+  ZeroStage1(const ParallelConfig& config, const ShardingSetup& setup)
+      : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  static ShardingRules rules(const ParallelConfig& config, int ranks);
   std::string name() const override { return "zero1"; }
-
- protected:
-  Cut cut() const override;
 };
 
 }  // namespace tessera

@@ -8,15 +8,10 @@ namespace tessera {
 // backward, the next block's meanwhile.
 class ZeroStage3 : public ShardingStrategy {
  public:
-  using ShardingStrategy::ShardingStrategy;
+  ZeroStage3(const ParallelConfig& config, const ShardingSetup& setup)
+      : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  static ShardingRules rules(const ParallelConfig& config, int ranks);
   std::string name() const override { return "zero3"; }
-
- protected:
-  Cut cut() const override {
-    return {shards().size(), ShardGranularity::kParameter, config().persistence_threshold};
-  }
-  std::unique_ptr<ParameterStore> make_parameters() override;
-  std::unique_ptr<GradientStore> make_gradients() override;
 };
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 // Which calls of a strategy may follow each other.
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -10,11 +11,12 @@ class StepOrder {
  public:
   enum class Call { kNone, kStep, kEvaluation, kUpdate };
 
-  // These three throw Error: kInvalidArgument, or kUnavailable after make_unusable(). who: the
-  // strategy's name.
-  void require_usable(const std::string& who) const;
-  void require_gradient(const std::string& who, const char* what) const;
-  void require_gradient_used(const std::string& who) const;
+  explicit StepOrder(std::string who) : who_(std::move(who)) {}  // the strategy's name
+
+  // These three throw Error: kInvalidArgument, or kUnavailable after make_unusable().
+  void require_usable() const;
+  void require_gradient(const char* what) const;
+  void require_gradient_used() const;
 
   void begin(Call call);
   void end();
@@ -27,6 +29,7 @@ class StepOrder {
 
  private:
   enum class Gradient { kNone, kNew, kUsed };
+  std::string who_;
   Call call_ = Call::kNone;
   Gradient gradient_ = Gradient::kNone;
   std::string unusable_;

@@ -1,0 +1,277 @@
+#include "backends/common/attached_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <set>
+
+#include "backends/common/agreement.h"
+#include "lib/comm/operation_scope.h"
+#include "lib/sharding/unit_grouping.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+// The copy of a parameter whose owner is on another stage.
+void become_copy(Parameter& parameter, const std::string& block, const TiedParameter& tie) {
+  const Parameter& owner = *tie.copy;
+  check(parameter.tensor.sizes() == owner.tensor.sizes() &&
+            parameter.placement.shard == owner.placement.shard,
+        ErrorCode::kInvalidArgument, "tied parameters differ in shape: ", tie.owner_block, ".",
+        tie.owner_parameter, " ", owner.tensor.sizes(), " and ", block, ".", parameter.name, " ",
+        parameter.tensor.sizes());
+  parameter.tensor.set_data(owner.tensor.detach());
+  parameter.tensor.set_requires_grad(owner.tensor.requires_grad());
+  parameter.weight_decay = owner.weight_decay;
+}
+
+// Makes an AttachedModel; the units that are not complete and the aliases met so far.
+class Maker {
+ public:
+  Maker(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
+        Communicator& data, const UnitTaker& take, AttachedModel& model)
+      : spec_(spec),
+        context_(context),
+        rules_(rules),
+        data_(data),
+        take_(take),
+        model_(model),
+        grouping_(rules.unit_numel, [this](const UnitMembers& members) { add_unit(members); }) {}
+
+  void make();
+
+ private:
+  struct Alias {
+    const TiedParameter* tie;
+    size_t block_index;
+    at::Tensor handle;
+    bool blank_gradient;
+  };
+  void add_block(size_t index);
+  void add_parameter(size_t index, Parameter parameter);
+  // Says which stages hold it. -> whether it is used in several places.
+  bool share(const BlockBuilder& builder, Parameter& parameter);
+  void add_unit(const UnitMembers& members);
+  void tie(const Alias& alias);
+  void check_ties_met() const;
+
+  const ModelSpec& spec_;
+  const BuildContext& context_;
+  const ShardingRules& rules_;
+  Communicator& data_;
+  const UnitTaker& take_;
+  AttachedModel& model_;
+  UnitGrouping grouping_;
+  HeldValues held_;
+  std::vector<Alias> aliases_;
+  std::set<const TiedParameter*> ties_met_;  // by the parameter that lies here
+};
+
+void Maker::make() {
+  model_.has_loss = spec_.has_loss;
+  model_.seed = context_.seed;
+  for (const TiedParameter& tie : spec_.tied) {
+    if (tie.holders != nullptr) model_.holders_of_ties.push_back(tie.holders);
+  }
+  for (size_t i = 0; i < spec_.block_count(); ++i) add_block(i);
+  held_.require_equal();
+  check_ties_met();
+  for (const Alias& alias : aliases_) tie(alias);
+  for (const std::vector<size_t>& units : model_.units_of_block) {
+    std::vector<size_t>& trained = model_.trained_units_of_block.emplace_back(units);
+    std::erase_if(trained, [&](size_t unit) { return model_.units[unit].frozen; });
+  }
+}
+
+void Maker::check_ties_met() const {
+  for (const TiedParameter& tie : spec_.tied) {
+    const bool of_owner = tie.holders != nullptr && tie.copy == nullptr;
+    check(ties_met_.contains(&tie), ErrorCode::kInvalidArgument, "tied parameter ",
+          of_owner ? tie.owner_block : tie.alias_block, ".",
+          of_owner ? tie.owner_parameter : tie.alias_parameter, " does not exist in the model");
+  }
+}
+
+void Maker::add_block(size_t index) {
+  const BlockBuilder& builder = spec_.blocks[index];
+  const ForTensor of(builder.name);
+  model_.blocks.push_back(build_together(builder, context_, data_));
+  model_.names.push_back(builder.name);
+  model_.sharers.push_back(builder.sharers);
+  model_.units_of_block.emplace_back();
+  std::vector<Parameter> parameters = model_.blocks.back()->parameters();
+  held_.add(builder.name, parameters);
+  for (Parameter& parameter : parameters) add_parameter(index, std::move(parameter));
+  grouping_.end_block(builder.ends_unit || index + 1 == spec_.block_count());
+}
+
+void Maker::add_parameter(size_t index, Parameter parameter) {
+  const BlockBuilder& builder = spec_.blocks[index];
+  const auto alias = std::ranges::find_if(spec_.tied, [&](const TiedParameter& tie) {
+    return tie.holders == nullptr && tie.alias_block == builder.name &&
+           tie.alias_parameter == parameter.name;
+  });
+  if (alias != spec_.tied.end()) {
+    aliases_.push_back({&*alias, index, parameter.tensor, parameter.blank_gradient});
+    ties_met_.insert(&*alias);
+    return;
+  }
+  const bool apart = share(builder, parameter);
+  check(parameter.tensor.is_leaf() && parameter.tensor.scalar_type() == at::kFloat,
+        ErrorCode::kInvalidArgument, "parameter ", builder.name, ".", parameter.name,
+        " must be an fp32 leaf tensor");
+  parameter.placement.frozen = !parameter.tensor.requires_grad();
+  grouping_.add(index, std::move(parameter), apart);
+}
+
+bool Maker::share(const BlockBuilder& builder, Parameter& parameter) {
+  bool apart = false;
+  for (const TiedParameter& tie : spec_.tied) {
+    const bool owns = tie.owner_block == builder.name && tie.owner_parameter == parameter.name;
+    const bool aliases = tie.alias_block == builder.name && tie.alias_parameter == parameter.name;
+    apart = apart || owns;
+    if (tie.holders == nullptr || !(tie.copy == nullptr ? owns : aliases)) continue;
+    if (tie.copy != nullptr) {
+      become_copy(parameter, builder.name, tie);
+      model_.owner_elsewhere[builder.name + "." + parameter.name] =
+          tie.owner_block + "." + tie.owner_parameter;
+      if (builder.from_first_rank) take_from_first_rank(parameter.tensor, data_);
+    }
+    auto& holders = parameter.placement.holders;
+    ties_met_.insert(&tie);
+    const Holders held{tie.holders, /*partial=*/true};
+    if (std::ranges::find(holders, held) == holders.end()) holders.push_back(held);
+    apart = true;
+  }
+  return apart;
+}
+
+void Maker::add_unit(const UnitMembers& members) {
+  ParameterUnit unit;
+  unit.name = model_.names[members.block_of.front()];
+  unit.layout = FlatLayout(members.parameters, rules_.shards, rules_.granularity,
+                           rules_.persistence_threshold);
+  unit.uses = static_cast<int>(members.users.size());
+  unit.frozen = members.frozen();
+  unit.apart = members.apart;
+  unit.turn = members.turn;
+  at::Tensor full = at::zeros({unit.layout.numel()},
+                              members.parameters.front().tensor.options().requires_grad(false));
+  for (const auto& entry : unit.layout.entries()) {
+    const Parameter& parameter = members.parameters[entry.source];
+    view_of(full, entry).copy_(parameter.tensor);
+    parameter.tensor.set_data(at::empty({0}, full.options()));  // until it gets storage
+    unit.blocks.push_back(model_.names[members.block_of[entry.source]]);
+    unit.handles.push_back({parameter.tensor});
+    unit.blank.push_back(parameter.blank_gradient);
+  }
+  const size_t u = model_.units.size();
+  for (size_t block : members.users) model_.units_of_block[block].push_back(u);
+  model_.units.push_back(std::move(unit));
+  take_(u, full);
+}
+
+void Maker::tie(const Alias& alias) {
+  const TiedParameter& tied = *alias.tie;
+  for (size_t u = 0; u < model_.units.size(); ++u) {
+    ParameterUnit& unit = model_.units[u];
+    const auto& entries = unit.layout.entries();
+    for (size_t e = 0; e < entries.size(); ++e) {
+      if (unit.blocks[e] != tied.owner_block || entries[e].name != tied.owner_parameter) continue;
+      check(alias.handle.sizes() == at::IntArrayRef(entries[e].shape), ErrorCode::kInvalidArgument,
+            "tied parameters differ in shape: ", tied.owner_block, ".", tied.owner_parameter, " ",
+            at::IntArrayRef(entries[e].shape), " and ", tied.alias_block, ".", tied.alias_parameter,
+            " ", alias.handle.sizes());
+      alias.handle.set_requires_grad(!unit.frozen);
+      unit.handles[e].push_back(alias.handle);
+      unit.blank[e] = unit.blank[e] && alias.blank_gradient;
+      auto& users = model_.units_of_block[alias.block_index];
+      if (std::ranges::find(users, u) != users.end()) return;
+      users.push_back(u);
+      ++unit.uses;
+      return;
+    }
+  }
+  fail(ErrorCode::kInvalidArgument, "tied parameter ", tied.owner_block, ".", tied.owner_parameter,
+       " does not exist in the model");
+}
+
+int64_t count_parameters(const std::vector<ParameterUnit>& units, const StrategyRanks& ranks) {
+  int64_t count = 0;
+  for (const ParameterUnit& unit : units) count += unit.layout.counted_numel();
+  if (ranks.sharers == 1) return count;
+  const at::Tensor sum =
+      at::full({1}, count, at::TensorOptions(at::kLong).device(ranks.data.device()));
+  ranks.world->all_reduce(sum).wait();
+  return sum.item<int64_t>() / ranks.data.size();
+}
+
+}  // namespace
+
+void check_model(const ModelSpec& model, const PrecisionConfig& precision) {
+  auto supported = [](at::ScalarType dtype) {
+    return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  };
+  check(supported(precision.parameter) && supported(precision.gradient_dtype()) &&
+            supported(precision.reduce_dtype()),
+        ErrorCode::kInvalidArgument, "precision: dtypes must be float32, bfloat16 or float16");
+  check(model.block_count() > 0, ErrorCode::kInvalidArgument, "model ", model.name,
+        " has no blocks");
+  std::set<std::string> names;
+  for (const auto& block : model.blocks) {
+    check(names.insert(block.name).second, ErrorCode::kInvalidArgument, "model ", model.name,
+          " has two blocks named \"", block.name, "\"; block names must be unique");
+  }
+}
+
+void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
+                 const StrategyRanks& ranks, const UnitTaker& take, AttachedModel& model) {
+  Maker(spec, context, rules, ranks.data, take, model).make();
+  model.parameter_count = count_parameters(model.units, ranks);
+}
+
+int64_t expected_numel(const ModelSpec& model) {
+  auto cost = [&](const std::string& name) {
+    for (const auto& block : model.blocks) {
+      if (block.name == name) return block.cost.parameters;
+    }
+    return int64_t{0};
+  };
+  int64_t sum = 0;
+  for (const auto& block : model.blocks) sum += block.cost.parameters;
+  for (const auto& tie : model.tied) sum -= std::min(cost(tie.owner_block), cost(tie.alias_block));
+  return std::max<int64_t>(sum, 0);
+}
+
+at::Tensor value_of(const Buffer& buffer, Communicator& data) {
+  const at::Tensor value = buffer.tensor.detach().clone();
+  const ForTensor of(buffer.name);
+  if (buffer.data_rank >= 0) data.broadcast(value, buffer.data_rank).wait();
+  return value;
+}
+
+void AttachedModel::require_packed_rows(const MicroBatch& micro_batch,
+                                        const std::string& strategy) const {
+  for (size_t i = 0; micro_batch.packed.defined() && i < blocks.size(); ++i) {
+    check(blocks[i]->takes_packed_rows(), ErrorCode::kInvalidArgument, strategy, ": block ",
+          names[i],
+          " was given packed rows, but does not say that it keeps to them. Let "
+          "Block::takes_packed_rows() (ModuleOptions::takes_packed_rows of an adapted module) "
+          "return true if it looks at no other position or only at those of the same row "
+          "(MicroBatch::packed); else train without packing and padding_free");
+  }
+}
+
+void AttachedModel::adopt_statistics(Communicator& data) const {
+  at::NoGradGuard no_grad;
+  if (data.size() == 1) return;
+  for (const auto& block : blocks) {
+    for (Buffer& buffer : block->buffers()) {
+      if (buffer.data_rank >= 0) buffer.tensor.copy_(value_of(buffer, data));
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+#pragma once
+// A model as a strategy holds it.
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/common/strategy_ranks.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/model/model_spec.h"
+#include "tessera/sharding/sharding_rules.h"
+#include "tessera/sharding/unit.h"
+
+namespace tessera {
+
+// What attach() makes of a ModelSpec; constant afterwards. Stores refer to its units.
+struct AttachedModel {
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<std::string> names;      // of the blocks
+  std::vector<Communicator*> sharers;  // of the blocks: see BlockBuilder
+  std::vector<ParameterUnit> units;
+  std::vector<std::vector<size_t>> units_of_block, trained_units_of_block;
+  // Of tied parameters whose owner is on another stage, "block.parameter": the owner's name.
+  std::map<std::string, std::string> owner_elsewhere;
+  std::vector<Communicator*> holders_of_ties;  // between stages, in the same order on all of them
+  bool has_loss = true;
+  uint64_t seed = 0;
+  int64_t parameter_count = 0;  // of all stages; tied parameters once
+
+  // Throws Error(kInvalidArgument) where packed rows come to a block that does not keep to them.
+  void require_packed_rows(const MicroBatch& micro_batch, const std::string& strategy) const;
+  // Running statistics become those of the rank of the data axis that is named for them.
+  // Collective.
+  void adopt_statistics(Communicator& data) const;
+};
+
+// Throws Error(kInvalidArgument) for what no strategy takes.
+void check_model(const ModelSpec& model, const PrecisionConfig& precision);
+
+// Builds the blocks of spec into an empty model, unit by unit, so that no rank ever holds more than
+// one unit it does not keep: take gets the full fp32 values of each when it is complete, and the
+// units' handles storage later. Collective.
+using UnitTaker = std::function<void(size_t unit, const at::Tensor& full_fp32)>;
+void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
+                 const StrategyRanks& ranks, const UnitTaker& take, AttachedModel& model);
+
+// By the blocks' own account; an alias of a tied parameter counts at most like its owner.
+int64_t expected_numel(const ModelSpec& spec);
+
+// What the buffer is on every rank of the data axis: a copy. Collective.
+at::Tensor value_of(const Buffer& buffer, Communicator& data);
+
+}  // namespace tessera

@@ -1,0 +1,66 @@
+#pragma once
+// What the ranks of a strategy tell each other before a step, and which call may follow which.
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/common/step_order.h"
+#include "backends/common/step_under_way.h"
+#include "backends/common/strategy_ranks.h"
+#include "tessera/core/device.h"
+#include "tessera/core/late_values.h"
+
+namespace tessera {
+
+// Owned by one ShardingStrategy. Order of calls: enter() first in every collective call of the
+// strategy; then begin(), tell(), check() at the latest where the call ends, and end().
+class StepAgreement {
+ public:
+  // name: the strategy's, for messages. The others outlive this.
+  StepAgreement(const std::string& name, const StrategyRanks& ranks, const StepUnderWay& step)
+      : name_(name), ranks_(ranks), step_(step), order_(name) {}
+
+  // Whether an exception has left the call before on all ranks at the same place: then drop() what
+  // it began. Throws Error(kUnavailable) where that cannot be.
+  bool enter();
+  void begin(StepOrder::Call call);
+  void end() { order_.end(); }
+  StepOrder& order() { return order_; }
+  void drop();
+  // See ShardingStrategy::give_up().
+  void give_up(const std::string& why);
+
+  // Starts the sum over the ranks that work on one batch. ended: this rank's data have, after so
+  // many steps or batches.
+  void tell(std::optional<int64_t> ended = {});
+  // In place of a step that this rank has no data for.
+  void tell_end_of_data(int64_t done);
+  // Waits for the sum where it was told. Throws Error, the same on all ranks, where they differ.
+  void check_told();
+  // Of the whole batch, once known on the current stream: int64 scalars.
+  void wait() { told_.wait(); }
+  bool pending() const { return told_.pending(); }
+  at::Tensor targets() const { return counts_[0]; }
+  at::Tensor samples() const { return counts_[1]; }
+  at::Tensor tokens() const { return counts_[2]; }
+
+ private:
+  void rejoin();
+  std::vector<int64_t> data_ends(std::optional<int64_t> ended) const;
+  void check_data_ends(std::span<const double> ends);
+
+  const std::string name_;
+  const StrategyRanks& ranks_;
+  const StepUnderWay& step_;
+  StepOrder order_;
+  std::array<int64_t, 4> sent_at_begin_{};
+  at::Tensor counts_;  // see tell()
+  Work told_;
+  std::optional<c10::Stream> beside_;
+  std::optional<LateValues> differences_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#include "backends/common/strategy_ranks.h"
+
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+StrategyRanks::StrategyRanks(const ShardingSetup& setup, int count)
+    : data(setup.data), world(&data), everyone(&data), shards(&data), equal_shards(&data) {
+  const int ranks = data.size();
+  check(count > 0 && ranks % count == 0, ErrorCode::kInvalidArgument, "flat buffers cut into ",
+        count, " shards: that must divide the data axis of ", ranks, " ranks");
+  if (count > 1 && count < ranks) {
+    group_ = data.split(data.rank() / count, data.rank());
+    copies_ = data.split(data.rank() % count, data.rank());
+    shards = group_.get();
+    replicas = copies_.get();
+  }
+  if (count > 1) equal_shards = replicas;
+  if (setup.mesh == nullptr) return;
+  const DeviceMesh& mesh = *setup.mesh;
+  check(&mesh.axis(Axis::kData) == &data, ErrorCode::kInternal,
+        "ShardingSetup: the mesh has another data axis");
+  everyone = &mesh.world();
+  tensor_ = &mesh.axis(Axis::kTensor);
+  sharers = mesh.extent(Axis::kPipeline) * mesh.extent(Axis::kTensor);
+  if (sharers > 1) world = everyone;  // else the data axis, whose operations come in order
+  sharer = mesh.coordinate(Axis::kPipeline) * mesh.extent(Axis::kTensor) +
+           mesh.coordinate(Axis::kTensor);
+}
+
+int64_t StrategyRanks::extra_bytes_sent() const {
+  return replicas == nullptr ? 0 : shards->bytes_sent() + replicas->bytes_sent();
+}
+
+std::array<int64_t, 4> StrategyRanks::bytes_sent_by_axis() const {
+  const auto sent = [](const Communicator* axis) {
+    return axis == nullptr ? int64_t{0} : axis->bytes_sent();
+  };
+  return {sent(&data), sent(shards), sent(replicas), sent(tensor_)};
+}
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#include "backends/strategy_rows.h"
+
+#include <algorithm>
+
+#include "tessera/backends/data_parallel/ddp.h"
+#include "tessera/backends/fsdp/fsdp.h"
+#include "tessera/backends/zero/zero_stage1.h"
+#include "tessera/backends/zero/zero_stage2.h"
+#include "tessera/backends/zero/zero_stage3.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+template <typename S>
+std::unique_ptr<ShardingStrategy> make(const ParallelConfig& config, const ShardingSetup& setup) {
+  return std::make_unique<S>(config, setup);
+}
+
+constexpr const char* kKeepsParameters =
+    "it keeps whole parameters on the device; use zero3 or fsdp, or offload only the optimizer";
+
+constexpr std::array<StrategyRow, 6> kRows = {{
+    {.name = "single",
+     .make = make<Ddp>,
+     .rules = Ddp::rules,
+     .several_data_ranks = "it runs on one rank; use ddp, zero1, zero2, zero3 or fsdp",
+     .offload_parameters = kKeepsParameters},
+    {.name = "ddp",
+     .make = make<Ddp>,
+     .rules = Ddp::rules,
+     .offload_optimizer = "every rank would step the whole model on its host; use zero1",
+     .offload_parameters = kKeepsParameters},
+    {.name = "zero1",
+     .make = make<ZeroStage1>,
+     .rules = ZeroStage1::rules,
+     .offload_parameters = kKeepsParameters},
+    {.name = "zero2",
+     .make = make<ZeroStage2>,
+     .rules = ZeroStage2::rules,
+     .settings = {"reduce_at_boundary"},
+     .offload_parameters = kKeepsParameters},
+    {.name = "zero3",
+     .make = make<ZeroStage3>,
+     .rules = ZeroStage3::rules,
+     .settings = {"persistence_threshold", "prefetch_blocks"}},
+    {.name = "fsdp",
+     .make = make<Fsdp>,
+     .rules = Fsdp::rules,
+     .settings = {"reduce_at_boundary", "prefetch_blocks", "unit_numel", "reshard_after_forward",
+                  "shard_ranks"}},
+}};
+
+}  // namespace
+
+bool StrategyRow::has(std::string_view setting) const {
+  return std::ranges::find(settings, setting) != settings.end();
+}
+
+std::span<const StrategyRow> strategy_rows() { return kRows; }
+
+const StrategyRow& strategy_row(const std::string& name) {
+  std::string known;
+  for (const StrategyRow& row : kRows) {
+    if (name == row.name) return row;
+    known += concat(known.empty() ? "" : ", ", row.name);
+  }
+  fail(ErrorCode::kInvalidArgument, "strategy \"", name, "\" is unknown; use one of ", known);
+}
+
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const StrategyRow& row : kRows) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace tessera
