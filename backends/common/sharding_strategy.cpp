@@ -99,6 +99,10 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
 
 Communicator& ShardingStrategy::data() const { return ranks_->data; }
 Communicator& ShardingStrategy::shards() const { return *ranks_->shards; }
+void ShardingStrategy::require_connected() const {
+  if (agreement_) agreement_->require_connected();
+}
+
 int ShardingStrategy::sharers() const { return ranks_->sharers; }
 int64_t ShardingStrategy::extra_bytes_sent() const { return ranks_->extra_bytes_sent(); }
 size_t ShardingStrategy::block_count() const { return model_->blocks.size(); }

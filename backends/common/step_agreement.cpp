@@ -48,7 +48,7 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   {
     const InPhase phase(step_.phase());
     const ForTensor of("counts of the batch");
-    told_ = world.all_reduce(counts_);
+    last_ = told_ = world.all_reduce(counts_);
   }
   if (world.size() == 1) return;
   const bool at_once = ended || device.is_cpu();
@@ -67,6 +67,7 @@ void StepAgreement::check_told() {
   told_.wait();
   if (!differences_) return;
   const std::vector<double> differences = differences_->read();
+  require_connected();
   if (differences.size() > 2) check_data_ends(std::span(differences).subspan(2));
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name_,
         ": ranks differ in how many micro-batches they run, or one trains while another evaluates; "

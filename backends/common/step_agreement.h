@@ -40,6 +40,8 @@ class StepAgreement {
   void tell_end_of_data(int64_t done);
   // Waits for the sum where it was told. Throws Error, the same on all ranks, where they differ.
   void check_told();
+  // See Strategy::require_connected().
+  void require_connected() const { Work(last_).wait(); }
   // Of the whole batch, once known on the current stream: int64 scalars.
   void wait() { told_.wait(); }
   bool pending() const { return told_.pending(); }
@@ -58,7 +60,7 @@ class StepAgreement {
   StepOrder order_;
   std::array<int64_t, 4> sent_at_begin_{};
   at::Tensor counts_;  // see tell()
-  Work told_;
+  Work told_, last_;   // the same sum; last_ is kept when it was waited for
   std::optional<c10::Stream> beside_;
   std::optional<LateValues> differences_;
 };

@@ -18,13 +18,15 @@ LateVote::LateVote(Communicator& world, Of of, bool mine)
     : votes_(at::full({1}, mine ? 1 : 0, at::dtype(at::kInt).device(world.device()))),
       work_(start(world, votes_, of)) {
   if (votes_.is_cpu()) return;
-  work_.wait();
+  Work(work_).wait();
   copied_.emplace(std::vector<at::Tensor>{votes_});
 }
 
 bool LateVote::answer() {
-  work_.wait();
-  return (copied_ ? copied_->read().front() : votes_.item<double>()) == 1;
+  if (!copied_) work_.wait();
+  const double vote = copied_ ? copied_->read().front() : votes_.item<double>();
+  work_.wait();  // throws where the ranks cannot talk any more: the vote then has no meaning
+  return vote == 1;
 }
 
 }  // namespace tessera

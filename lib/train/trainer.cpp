@@ -117,6 +117,7 @@ const StepReport& Trainer::finish_step() {
   if (!pending_->values) return report;
   const std::vector<double> values = pending_->values->read();
   pending_->values.reset();
+  strategy_.require_connected();
   report.phases = clock_.read();
   report.loss = values[0];
   report.grad_norm = values[1];
@@ -213,6 +214,7 @@ EvalReport Trainer::evaluate(const BatchSource& source) {
     std::vector<at::Tensor> scalars{result.loss, result.target_count};
     for (int64_t i = 0; i < result.counters.numel(); ++i) scalars.push_back(result.counters[i]);
     const std::vector<double> values = LateValues(scalars).read();
+    strategy_.require_connected();
     loss_sum += values[0] * values[1];
     report.target_count += values[1];
     report.counters.resize(values.size() - 2);

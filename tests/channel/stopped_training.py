@@ -1,4 +1,5 @@
-"""Training in which each rank in turn is stopped in each phase: all others name it and end with 5, and it ends when it goes on.
+"""Training in which each rank in turn is stopped in each phase: all others name it and end with 5, and it ends when it goes on. What
+was recorded until then is what a run that is left alone records.
 
   stopped_training.py SOURCE BIN_FOLDER [--backend tcp] [--phases attach,step,...] [--ranks N] [--limit S]
 """
@@ -30,6 +31,12 @@ def events(output):
     return [json.loads(line)["event"] for line in lines if line.endswith("}")]
 
 
+def numbers(output):
+    """The losses of steps and evaluations in order."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()] if (output / "metrics.jsonl").exists() else []
+    return [line.get("loss", line.get("eval_loss")) for line in lines if line["event"] in ("step", "eval")]
+
+
 # By what is seen from outside when the phase begins. The run makes two steps, evaluates, saves, and so on; it exports at its end.
 PHASES = {
     "attach": lambda output: (output / "config.json").exists(),
@@ -49,7 +56,15 @@ def command(output):
             "--strategy", "zero3", "--output_dir", str(output)]
 
 
-def stop(phase, victim, output):
+def left_alone(output):
+    with job(command(output), arguments.ranks, free_port(), TESSERA_CACHE_DIR="none") as ranks:
+        texts = [ended(rank, "nobody is stopped") for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            fail("nobody is stopped, and the run fails", "\n".join(texts))
+    return numbers(output)
+
+
+def stop(phase, victim, output, expected):
     with job(command(output), arguments.ranks, free_port(), TESSERA_HEARTBEAT_TIMEOUT_S=str(arguments.limit), TESSERA_CACHE_DIR="none") as ranks:
         deadline = time.monotonic() + PATIENCE_S
         while not PHASES[phase](output):
@@ -61,6 +76,9 @@ def stop(phase, victim, output):
         codes = [rank.returncode for rank in ranks if rank is not ranks[victim]]
         ranks[victim].send_signal(signal.SIGCONT)
         ended(ranks[victim], f"{phase}: rank {victim} goes on")
+        recorded = numbers(output)
+        if len(recorded) > len(expected) or any(not abs(a - b) <= 1e-4 * abs(b) for a, b in zip(recorded, expected)):
+            fail(f"{phase}: rank {victim} is stopped: losses {recorded} are recorded, and they are {expected}", "\n".join(texts))
         if phase == "export" and not any(codes):
             return "the run was over"
         named = [re.search(rf"rank {victim} \(host [^)]*\) has been silent since [^\n]*\(call \d+ of [^)]*\), step \d+, \w+", text) for text in texts]
@@ -74,8 +92,9 @@ def stop(phase, victim, output):
 chosen = [phase for phase in arguments.phases.split(",") if phase] or list(PHASES)
 with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, "model.json").write_text(json.dumps(MODEL))
+    expected = left_alone(pathlib.Path(folder, "alone"))
     for phase in chosen:
-        results = [stop(phase, victim, pathlib.Path(folder, f"{phase}-{victim}")) for victim in range(arguments.ranks)]
+        results = [stop(phase, victim, pathlib.Path(folder, f"{phase}-{victim}"), expected) for victim in range(arguments.ranks)]
         if "named" not in results:
             fail(f"{phase}: every run was over before its rank was stopped")
         print(f"{phase}: ranks stopped in turn: {results}", flush=True)

@@ -39,6 +39,7 @@ class ShardingStrategy : public Strategy {
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
   bool continues_rows() const override;
+  void require_connected() const override;
   at::Tensor grad_norm_squared() override;
   void scale_gradients(const at::Tensor& factor) override;
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override;

@@ -103,6 +103,10 @@ class Strategy {
   // Whether all blocks of this rank take rows piece by piece (Block::continues_rows).
   virtual bool continues_rows() const { return false; }
 
+  // Throws Error(kUnavailable) where the ranks cannot talk any more. On a GPU the results of calls
+  // before are then of no meaning: ask when they were read, and before they are used.
+  virtual void require_connected() const {}
+
   // Sum of squares of the whole model's gradient, over every axis; fp32 device scalar. Loss-scaled
   // like the gradients.
   virtual at::Tensor grad_norm_squared() = 0;

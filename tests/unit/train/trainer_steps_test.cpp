@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/parallel_config.h"
+#include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
 #include "tests/support/ranks.hpp"
@@ -66,6 +68,47 @@ class StandardError {
 };
 
 }  // namespace
+
+// Whose ranks cannot talk any more once the test says so; its results go on being numbers.
+class CutOff : public Ddp {
+ public:
+  CutOff(const DeviceMesh& mesh, std::shared_ptr<bool> cut)
+      : Ddp({.strategy = "ddp"}, {.data = mesh.axis(Axis::kData), .mesh = &mesh}), cut_(std::move(cut)) {}
+  void require_connected() const override {
+    check(!*cut_, ErrorCode::kUnavailable, "rank 1 does not answer");
+  }
+
+ private:
+  std::shared_ptr<bool> cut_;
+};
+
+TEST_CASE("numbers of a step or an evaluation that ended without its peers are not reported") {
+  test::run_ranks(1, [](Communicator& comm) {
+    const DeviceMesh mesh(comm, {});
+    auto cut = std::make_shared<bool>(false);
+    CutOff strategy(mesh, cut);
+    strategy.attach(toy_language_model(), {.seed = 3}, make_adamw({}));
+    Trainer trainer(strategy, {.max_steps = 4});
+    int64_t given = 0, reported = 0;
+    const BatchSource source = [&]() -> std::vector<MicroBatch> {
+      *cut = ++given == 3;
+      return {toy_micro_batch({}, 4, 5, static_cast<uint64_t>(given))};
+    };
+    const auto says_so = [&](const auto& fn) {
+      try {
+        fn();
+      } catch (const Error& error) {
+        return error.code() == ErrorCode::kUnavailable;
+      }
+      return false;
+    };
+    test::require(says_so([&] { trainer.fit(source, [&](const StepReport&) { ++reported; }); }),
+                  "fit() goes on without its peers");
+    test::require(reported == 2, reported, " steps are reported, of which 2 were whole");
+    given = 2;
+    test::require(says_so([&] { trainer.evaluate(source); }), "evaluate() gives a result");
+  });
+}
 
 TEST_CASE("a step that throws on all ranks counts as not made, and training goes on") {
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {

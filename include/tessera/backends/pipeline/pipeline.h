@@ -59,6 +59,7 @@ class Pipeline : public Strategy {
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
   bool continues_rows() const override { return inner_->continues_rows(); }
+  void require_connected() const override { inner_->require_connected(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
