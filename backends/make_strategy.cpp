@@ -23,7 +23,8 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
     transform =
         TensorParallel(mesh.axis(Axis::kTensor), {.sequence_parallel = config.sequence_parallel});
   }
-  ShardingSetup setup{.data = mesh.axis(Axis::kData), .mesh = &mesh};
+  ShardingSetup setup(mesh.axis(Axis::kData));
+  setup.mesh = &mesh;
   if (config.offload.what != Offload::kNone) {
     setup.placement = make_cpu_offload(config, mesh.world());
   }

@@ -40,9 +40,9 @@ struct AttachedModel {
 // Throws Error(kInvalidArgument) for what no strategy takes.
 void check_model(const ModelSpec& model, const PrecisionConfig& precision);
 
-// Builds the blocks of spec into an empty model, unit by unit, so that no rank ever holds more than
-// one unit it does not keep: take gets the full fp32 values of each when it is complete, and the
-// units' handles storage later. Collective.
+// Builds the blocks of spec into an empty model. take gets the full fp32 values of every unit when
+// it is complete, so that no rank ever holds more than one unit it does not keep. The stores give
+// the handles of units their storage later. Collective.
 using UnitTaker = std::function<void(size_t unit, const at::Tensor& full_fp32)>;
 void build_model(const ModelSpec& spec, const BuildContext& context, const ShardingRules& rules,
                  const StrategyRanks& ranks, const UnitTaker& take, AttachedModel& model);

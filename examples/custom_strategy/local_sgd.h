@@ -11,7 +11,7 @@
 class LocalSgd : public tessera::ShardingStrategy {
  public:
   LocalSgd(const tessera::ParallelConfig& config, tessera::Communicator& data, int interval)
-      : ShardingStrategy(config, {.data = data}, /*rules=*/{}),  // nothing is sharded
+      : ShardingStrategy(config, data, /*rules=*/{}),  // nothing is sharded
         alone_(data.split(/*color=*/data.rank(), /*key=*/0)),
         interval_(interval) {
     tessera::check(config.precision.parameter == at::kFloat && interval > 0,

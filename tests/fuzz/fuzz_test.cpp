@@ -20,7 +20,7 @@ namespace {
 // Data parallelism with a defect that only some cases show.
 class Forgetful : public Ddp {
  public:
-  explicit Forgetful(Communicator& data) : Ddp({.strategy = "ddp"}, {.data = data}) {}
+  explicit Forgetful(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
   StepResult forward_backward(std::span<const MicroBatch> batches) override {
     const bool forgets = batches.size() > 2 && data().size() > 1;
     return Ddp::forward_backward(forgets ? batches.first(2) : batches);
@@ -42,7 +42,7 @@ FuzzSummary fuzz(int64_t cases) {
 
 class Plain : public Ddp {
  public:
-  explicit Plain(Communicator& data) : Ddp({.strategy = "ddp"}, {.data = data}) {}
+  explicit Plain(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
 };
 
 // Says its moments, but what is written there is lost.

@@ -11,13 +11,15 @@ namespace tessera {
 // What becomes of a model before its blocks are built.
 using ModelTransform = std::function<ModelSpec(const ModelSpec&)>;
 
-// All of it outlives the strategy.
+// All of it outlives the strategy. A data axis alone is a whole setup.
 struct ShardingSetup {
+  ShardingSetup(Communicator& data) : data(data) {}
+
   Communicator& data;  // the data axis
   // The ranks that share the model with those of the data axis; null: they are all there are.
   const DeviceMesh* mesh = nullptr;
-  UnitOptimizerFactory placement = {};  // where masters and moments live; null: DeviceOptimizer
-  ModelTransform transform = {};        // of the model given to attach(); null: as it is
+  UnitOptimizerFactory placement;  // where masters and moments live; null: DeviceOptimizer
+  ModelTransform transform;        // of the model given to attach(); null: as it is
 };
 
 }  // namespace tessera

@@ -249,9 +249,10 @@ TEST_CASE("a pipeline by the name of its schedule runs that") {
   test::run_ranks(2, [&](Communicator& comm) {
     DeviceMesh mesh(comm, {.pipeline = 2});
     const ParallelConfig config{.strategy = "zero1"};
-    const auto strategy = Pipeline::gpipe(
-        config, std::make_unique<ZeroStage1>(config, ShardingSetup{mesh.axis(Axis::kData), &mesh}),
-        mesh.axis(Axis::kPipeline));
+    ShardingSetup setup(mesh.axis(Axis::kData));
+    setup.mesh = &mesh;
+    const auto strategy = Pipeline::gpipe(config, std::make_unique<ZeroStage1>(config, setup),
+                                          mesh.axis(Axis::kPipeline));
     test::require(strategy->name() == "zero1+gpipe", strategy->name());
     strategy->attach(toy_language_model({.layers = 4}), {.seed = 3}, make_adamw({}));
     strategy->forward_backward(std::vector(3, toy_micro_batch({}, 2, 5, 1)));
@@ -266,7 +267,7 @@ TEST_CASE("one rank may have all the chunks") {
     DeviceMesh mesh(comm, {});
     auto alone = attach(mesh, {}, model);
     const ParallelConfig config = pipeline_config("interleaved", 3);
-    Pipeline chunked(config, std::make_unique<Ddp>(config, ShardingSetup{mesh.axis(Axis::kData)}),
+    Pipeline chunked(config, std::make_unique<Ddp>(config, mesh.axis(Axis::kData)),
                      mesh.axis(Axis::kPipeline));
     chunked.attach(model, {.seed = 3}, make_adamw({}));
     for (int step = 0; step < 3; ++step) {

@@ -16,7 +16,7 @@ namespace {
 class Broken : public Ddp {
  public:
   Broken(Communicator& data, std::string defect)
-      : Ddp({.strategy = "ddp"}, {.data = data}),
+      : Ddp({.strategy = "ddp"}, data),
         alone_(data.split(data.rank(), 0)),
         defect_(std::move(defect)) {}
 
