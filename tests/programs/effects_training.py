@@ -1,0 +1,58 @@
+"""Effects of the flags of the section Training.
+
+Usage: effects_training.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
+"""
+import json
+
+from effects import ROWS, Effect, fresh, walk
+
+IDS = fresh() / "ids.jsonl"
+IDS.write_text("".join(json.dumps({"input_ids": [5 + i, 6, 7] * (i + 1)}) + "\n" for i in range(8)))
+EVALUATED = {**ROWS, "validation_ids": IDS, "per_device_eval_batch_size": 8}
+SCHEDULED = {**ROWS, "max_steps": 10, "warmup_steps": 3}
+
+rates = lambda run: run.column("learning_rate")
+updates = lambda run: (run.losses[1:], run.weights)
+size = lambda run: (run.column("tokens"), run.held("activation"))
+less = lambda base, other: other.held("activation") < base.held("activation")
+first_loss_stays = lambda base, other: other.losses[0] == base.losses[0]
+
+
+def schedule(name, options, **more):
+    return {"lr_scheduler_type": name, "lr_scheduler_kwargs": options, **more}
+
+
+def updated(flag, what, *values, **more):
+    return Effect(flag, what + ": the first loss stays, later losses and the weights do not", list(values), updates, expect=first_loss_stays, **more)
+
+
+walk("effects_training.py", {"Training"}, [
+    Effect("per_device_train_batch_size", "half the rows in twice the micro-batches: less padding and fewer activations, the same step",
+           [{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}], size, expect=less),
+    Effect("gradient_accumulation_steps", "four micro-batches of a row: no padding, the fewest activations, the same step",
+           [{"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}], size, expect=less),
+    Effect("per_device_eval_batch_size", "fewer rows at once: evaluation holds less, and the score stays", [2],
+           lambda run: run.held("evaluation"), EVALUATED, expect=lambda base, other: other.held("evaluation") < base.held("evaluation")),
+    Effect("num_train_epochs", "steps that are made: 6 an epoch, and half as many in half of one", [1, 0.5], lambda run: len(run.steps),
+           {**ROWS, "max_steps": None, "num_train_epochs": 2}, expect=lambda base, other: len(other.steps) == 6 * other.steps[-1]["epoch"]),
+    Effect("max_steps", "steps that are made", [1, 8], lambda run: len(run.steps)),
+    updated("learning_rate", "size of the updates", 1e-3, 0),
+    Effect("lr_scheduler_type", "rate of every step; no two schedules have the same",
+           ["cosine", schedule("cosine_with_restarts", '{"num_cycles": 2}'), schedule("polynomial", '{"power": 2}'), "constant",
+            "constant_with_warmup", "inverse_sqrt", schedule("cosine_with_min_lr", '{"min_lr": 0.001}'),
+            schedule("cosine_warmup_with_min_lr", '{"min_lr": 0.001, "warmup_lr_rate": 0.1}'),
+            schedule("warmup_stable_decay", '{"num_decay_steps": 3}'),
+            schedule("reduce_lr_on_plateau", '{"patience": 0, "factor": 0.5, "threshold": 1}', validation_ids=IDS, eval_steps=1),
+            schedule("WarmupLR", '{"warmup_type": "log"}'), schedule("WarmupDecayLR", '{"warmup_type": "linear"}'), "WarmupCosineLR"],
+           rates, SCHEDULED),
+    Effect("lr_scheduler_kwargs", "rate of every step", ['{"power": 3}', '{"power": 3, "lr_end": 0.001}'], rates,
+           {**SCHEDULED, "lr_scheduler_type": "polynomial"}),
+    Effect("warmup_steps", "rate of every step: more of them rise, a number below 1 is a part of all steps", [5, 0.2], rates, SCHEDULED),
+    updated("weight_decay", "weights shrink beside the updates", 0.5),
+    updated("adam_beta1", "the first moment forgets faster", 0.5),
+    updated("adam_beta2", "the second moment forgets faster", 0.9),
+    updated("adam_epsilon", "small gradients make small updates", 1e-2),
+    Effect("max_grad_norm", "gradients are clipped to another norm, or not at all; losses follow once the rate is felt", [0.1, 0],
+           lambda run: run.column("clip_coefficient"), expect=first_loss_stays),
+    Effect("seed", "weights from the start, and the order of the rows", [7], lambda run: (run.losses[0], run.column("tokens"))),
+])
