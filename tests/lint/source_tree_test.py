@@ -3,6 +3,7 @@ import pathlib
 import sys
 import tempfile
 
+import cases
 import source_tree
 
 ONCE = "#pragma once\n"
@@ -40,22 +41,14 @@ CASES = [
 ]
 
 
-def main():
-    failed = 0
-    for path, text, expected in CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            file = root / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-            found = list(source_tree.violations(root))
-        good = (not found) if expected is None else (len(found) == 1 and expected in found[0])
-        if not good:
-            failed += 1
-            print(f"{path}: {text[:60]!r}: expected {expected!r}, found {found}")
-    print(f"{len(CASES) - failed} of {len(CASES)} cases as expected")
-    return 1 if failed else 0
+def found(path, text):
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return list(source_tree.violations(root))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.check([(f"{path}: {text[:60]!r}", found(path, text), expected) for path, text, expected in CASES]))
