@@ -7,6 +7,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::testing::sized;
 using namespace tessera::programs;
 
 TEST_CASE("operations of a step: packed rows attend to themselves") {

@@ -13,6 +13,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::testing::sized;
 
 namespace {
 
