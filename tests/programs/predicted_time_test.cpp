@@ -10,9 +10,7 @@
 #include "lib/testing/player.h"
 #include "lib/tools/plan/fit.h"
 #include "lib/tools/plan/plan.h"
-#include "tessera/backends/strategy.h"
 #include "tessera/core/error.h"
-#include "tessera/optim/adamw.h"
 #include "tests/programs/train_options.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -20,6 +18,8 @@
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::testing::play;
+using tessera::testing::Player;
 
 namespace {
 

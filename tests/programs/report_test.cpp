@@ -15,6 +15,7 @@
 using namespace tessera;
 using namespace tessera::report;
 using tessera::test::MadeRun;
+using tessera::test::write_runs;
 
 namespace {
 
