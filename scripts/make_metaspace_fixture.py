@@ -11,6 +11,8 @@ import sys
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from fixture_text import random_text
+
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 FOLDER = ROOT / "tests/unit/data/fixtures"
 SPACE = "\u2581"
@@ -87,24 +89,13 @@ BLOCKS = [(0x20, 0x7E)] * 6 + [(0xA0, 0x24F), (0x370, 0x4FF), (0x900, 0x97F), (0
                                (0x1F300, 0x1FAFF), (0x10000, 0x10FFFF)]
 
 
-def random_text(rng):
-    out = []
-    for _ in range(rng.randint(1, 7)):
-        if rng.random() < 0.75:
-            out.append(rng.choice(PARTS))
-        else:
-            low, high = rng.choice(BLOCKS)
-            out += [chr(c) for c in (rng.randint(low, high) for _ in range(rng.randint(1, 3))) if not 0xD800 <= c < 0xE000]
-    return "".join(out)
-
-
 def write(name, value):
     (FOLDER / name).write_text(json.dumps(value, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
 rng = random.Random(7)
 texts = ["", " ", "  ", "a", SPACE, "Question: Where does the Danube rise?\nContext: It rises in the Black Forest.\nAnswer:"]
-texts += [random_text(rng) for _ in range(500)]
+texts += [random_text(rng, PARTS, BLOCKS, 7, 0.75) for _ in range(500)]
 tokenizers = {name: Tokenizer.from_str(json.dumps({**BASE, **members})) for name, members in VARIANTS.items()}
 write("metaspace.json", BASE)
 write("metaspace_variants.json", VARIANTS)
@@ -117,7 +108,7 @@ with open(FOLDER / "metaspace_ids.jsonl", "w", encoding="utf-8") as file:
     for i in range(120):
         ids = [rng.randrange(259 if i % 3 else SIZE) for _ in range(rng.randint(1, 8))]
         if i % 2:
-            ids = list(tokenizers["never"].encode(random_text(rng)).ids) + ids
+            ids = list(tokenizers["never"].encode(random_text(rng, PARTS, BLOCKS, 7, 0.75)).ids) + ids
         for name in ("llama2", "never"):
             for skip in (False, True):
                 line(variant=name, decoded=tokenizers[name].decode(ids, skip_special_tokens=skip), skip=skip, ids=ids)

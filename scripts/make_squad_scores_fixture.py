@@ -3,30 +3,15 @@
 With the official scripts as arguments every number is also compared with theirs.
 Usage: make_squad_scores_fixture.py [evaluate-v1.1.py evaluate-v2.0.py] > tests/unit/data/fixtures/squad_scores.json
 """
-import collections
 import hashlib
 import importlib.util
 import json
+import pathlib
 import random
-import re
-import string
 import sys
 
-
-def normalise(text):
-    text = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
-
-
-def f1_of(answer, prediction, v2):
-    wanted, given = normalise(answer).split(), normalise(prediction).split()
-    if v2 and not (wanted and given):
-        return float(wanted == given)
-    common = sum((collections.Counter(wanted) & collections.Counter(given)).values())
-    if common == 0:
-        return 0.0
-    precision, recall = common / len(given), common / len(wanted)
-    return 2 * precision * recall / (precision + recall)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/programs"))
+from squad_oracle import f1_of, normalise  # noqa: E402
 
 
 def exact_of(answer, prediction, _v2):

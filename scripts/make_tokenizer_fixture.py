@@ -11,6 +11,8 @@ import sys
 
 from tokenizers import Tokenizer
 
+from fixture_text import random_text
+
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 BASE = json.loads((ROOT / "examples/data/tokenizer/tokenizer.json").read_text(encoding="utf-8"))
 FOLDER = ROOT / "tests/unit/data/fixtures"
@@ -61,22 +63,11 @@ PARTS = list(" \n\t\r\u00a0\u2009.,!?…。，、।۔،()|[]'s0123456789ßﬀŉ
     "Москва", "المدينة", "河流", "산은", "ภูเขา", "montaña", "flüsse", "2061", " 27.3", "don't", "WE'LL"]
 
 
-def random_text(rng):
-    out = []
-    for _ in range(rng.randint(1, 6)):
-        if rng.random() < 0.6:
-            out.append(rng.choice(PARTS))
-        else:
-            low, high = rng.choice(BLOCKS)
-            out += [chr(c) for c in (rng.randint(low, high) for _ in range(rng.randint(1, 3))) if not 0xD800 <= c < 0xE000]
-    return "".join(out)
-
-
 rng = random.Random(3)
 texts = ["", " ", "a", "Question: Where does the Danube rise?\nContext: The Danube rises in the Black Forest.\nAnswer:"]
 texts += [p["context"] for a in json.loads((ROOT / "examples/data/squad_sample.json").read_text(encoding="utf-8"))["data"][:3]
           for p in a["paragraphs"][:1]]
-texts += [random_text(rng) for _ in range(2200)]
+texts += [random_text(rng, PARTS, BLOCKS, 6, 0.6) for _ in range(2200)]
 models = {name: build(members) for name, members in VARIANTS.items()}
 FOLDER.mkdir(parents=True, exist_ok=True)
 with open(FOLDER / "tokenizer_variants.json", "w", encoding="utf-8") as file:

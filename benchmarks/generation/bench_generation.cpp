@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 
+#include "benchmarks/rank_benchmarks.h"
 #include "lib/core/clock.h"
 #include "lib/core/file.h"
 #include "lib/run/layout.h"
@@ -162,41 +163,18 @@ class Work {
   Prompts prompts_;
 };
 
-// Keeps every rank but the first silent.
-class SilentReporter : public benchmark::BenchmarkReporter {
- public:
-  bool ReportContext(const Context&) override { return true; }
-  void ReportRuns(const std::vector<Run>&) override {}
-};
-
 void run_rank(Communicator& world, const Options& options) {
   Work work(world, options);
-  std::exception_ptr problem;  // Google Benchmark would end the process without the other ranks
   double prefill_s = 0, all_s = 0;
+  RankBenchmarks benchmarks;
   const auto add = [&](const char* name, int64_t new_tokens, double& mean) {
-    benchmark::RegisterBenchmark(name,
-                                 [&, new_tokens](benchmark::State& state) {
-                                   try {
-                                     if (!problem) work.measure(state, new_tokens, mean);
-                                   } catch (...) {
-                                     problem = std::current_exception();
-                                   }
-                                   if (problem) state.SkipWithError("failed");
-                                 })
-        ->Iterations(options.iterations)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
+    benchmarks.add(name, options.iterations, [&, new_tokens](benchmark::State& state) {
+      work.measure(state, new_tokens, mean);
+    });
   };
   add("generate", options.max_new_tokens, all_s);
   add("prefill", 1, prefill_s);
-  if (world.rank() == 0) {
-    benchmark::RunSpecifiedBenchmarks();
-  } else {
-    SilentReporter silent;
-    benchmark::RunSpecifiedBenchmarks(&silent);
-  }
-  benchmark::ClearRegisteredBenchmarks();
-  if (problem) std::rethrow_exception(problem);
+  benchmarks.run(world);
   if (world.rank() == 0) work.print(prefill_s, all_s);
 }
 

@@ -55,13 +55,7 @@ void run(benchmark::State& state, int threads, at::ScalarType dtype) {
   state.counters["of_triad"] = rate / triad_rate;
 }
 
-}  // namespace
-}  // namespace tessera::benchmarks
-
-int main(int argc, char** argv) {
-  using namespace tessera::benchmarks;
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+void register_all() {
   const int most = static_cast<int>(std::thread::hardware_concurrency());
   for (const auto& [name, dtype] : {std::pair("bf16", at::kBFloat16), {"fp32", at::kFloat}}) {
     for (int threads = 1; threads <= most; threads *= 2) {
@@ -72,5 +66,11 @@ int main(int argc, char** argv) {
           ->Unit(benchmark::kMillisecond);
     }
   }
-  benchmark::RunSpecifiedBenchmarks();
+}
+
+}  // namespace
+}  // namespace tessera::benchmarks
+
+int main(int argc, char** argv) {
+  return tessera::benchmarks::run_benchmarks(argc, argv, &tessera::benchmarks::register_all);
 }

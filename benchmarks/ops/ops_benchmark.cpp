@@ -95,12 +95,12 @@ void add_layer_norm(std::vector<Case>& cases, const Maker& make, const std::stri
     return [=] {
       ops::ColumnSums sums;
       at::Tensor y;
-      function(dy, x, forward.mean, forward.rstd, w, b, r, sinks, sums, &y);
+      function(dy, {x, forward.mean, forward.rstd, w, b}, r, sinks, sums, &y);
       ops::add_column_sums(sums);
     };
   };
-  cases.push_back({name + "_backward", 5 * bytes, 0, backward(&ops::reference::layer_norm_backward),
-                   backward(&ops::layer_norm_backward)});
+  cases.push_back({name + "_backward", 5 * bytes, 0, backward(&ops::reference::norm_backward),
+                   backward(&ops::norm_backward)});
 }
 
 void add_norm_and_gelu(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
@@ -181,12 +181,12 @@ void add_decoder(std::vector<Case>& cases, const Maker& make, const Sizes& s) {
     return [=] {
       ops::ColumnSums sums;
       at::Tensor y;
-      function(dy, x, norm.rstd, w, r, sinks, sums, &y);
+      function(dy, {.x = x, .rstd = norm.rstd, .weight = w}, r, sinks, sums, &y);
       ops::add_column_sums(sums);
     };
   };
-  cases.push_back({"rms_norm_backward", 5 * bytes, 0, backward(&ops::reference::rms_norm_backward),
-                   backward(&ops::rms_norm_backward)});
+  cases.push_back({"rms_norm_backward", 5 * bytes, 0, backward(&ops::reference::norm_backward),
+                   backward(&ops::norm_backward)});
   const at::Tensor gate_up = make.draw({rows, 4 * h}), dactive = make.draw({rows, 2 * h});
   const double half = double(dactive.nbytes());
   cases.push_back({"swiglu_forward", 3 * half, 0, [=] { ops::reference::swiglu_forward(gate_up); },
@@ -301,13 +301,7 @@ void register_device(at::Device device, at::ScalarType type, const Sizes& s) {
   }
 }
 
-}  // namespace
-}  // namespace tessera::benchmarks
-
-int main(int argc, char** argv) {
-  using namespace tessera::benchmarks;
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+void register_all() {
   register_device(at::kCPU, at::kFloat,
                   {.batch = 2,
                    .sequence = 64,
@@ -326,5 +320,11 @@ int main(int argc, char** argv) {
                      .chunk = 2048,
                      .parameters = 559'214'592});
   }
-  benchmark::RunSpecifiedBenchmarks();
+}
+
+}  // namespace
+}  // namespace tessera::benchmarks
+
+int main(int argc, char** argv) {
+  return tessera::benchmarks::run_benchmarks(argc, argv, &tessera::benchmarks::register_all);
 }

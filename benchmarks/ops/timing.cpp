@@ -1,6 +1,7 @@
 #include "benchmarks/ops/timing.h"
 
 #include <ATen/Context.h>
+#include <benchmark/benchmark.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -25,6 +26,14 @@ double seconds(c10::Device device, const std::function<void()>& function) {
   stop.record(stream);
   stop.synchronize();
   return start.elapsedTime(stop) / 1e3;
+}
+
+int run_benchmarks(int argc, char** argv, const std::function<void()>& register_all) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
 }
 
 }  // namespace tessera::benchmarks

@@ -15,6 +15,7 @@
 
 #include <iostream>
 
+#include "benchmarks/rank_benchmarks.h"
 #include "benchmarks/strategies/step_benchmark.h"
 #include "lib/settings/lists.h"
 #include "tessera/comm/launch.h"
@@ -23,45 +24,19 @@
 namespace tessera::bench {
 namespace {
 
-// Keeps every rank but the first silent.
-class SilentReporter : public benchmark::BenchmarkReporter {
- public:
-  bool ReportContext(const Context&) override { return true; }
-  void ReportRuns(const std::vector<Run>&) override {}
-};
-
 void run_rank(Communicator& world, const Options& options) {
-  std::vector<std::unique_ptr<StepBenchmark>> benchmarks;
-  std::exception_ptr problem;  // Google Benchmark would end the process without the other ranks
+  RankBenchmarks benchmarks;
   for (const auto& strategy : programs::items_of(options.strategies)) {
     for (const auto& micro_batch : programs::items_of(options.micro_batches)) {
-      benchmarks.push_back(
-          std::make_unique<StepBenchmark>(world, options, strategy, std::stoll(micro_batch)));
-      StepBenchmark* self = benchmarks.back().get();
+      const auto step =
+          std::make_shared<StepBenchmark>(world, options, strategy, std::stoll(micro_batch));
       const std::string name = concat(options.run.model_config, "/", strategy, "/mb", micro_batch,
                                       "/ranks", world.size());
-      const auto run = [self, &problem](benchmark::State& state) {
-        try {
-          if (!problem) self->run(state);
-        } catch (...) {
-          problem = std::current_exception();
-        }
-        if (problem) state.SkipWithError("failed");
-      };
-      benchmark::RegisterBenchmark(name.c_str(), run)
-          ->Iterations(options.run.max_steps)
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond);
+      benchmarks.add(name, options.run.max_steps,
+                     [step](benchmark::State& state) { step->run(state); });
     }
   }
-  if (world.rank() == 0) {
-    benchmark::RunSpecifiedBenchmarks();
-  } else {
-    SilentReporter silent;
-    benchmark::RunSpecifiedBenchmarks(&silent);
-  }
-  benchmark::ClearRegisteredBenchmarks();
-  if (problem) std::rethrow_exception(problem);
+  benchmarks.run(world);
 }
 
 }  // namespace

@@ -5,15 +5,17 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/not_copied.h"
+
 namespace tessera {
 
 // Each thread has its own, as it has its log_rank(); child threads do not inherit it.
 struct OperationContext {
-  bool told = false;             // somebody has told this thread something
-  const char* phase = "start";   // text that lives for ever
-  std::string_view label;        // a parameter, bucket or message
-  int64_t step = 0;              // 0: before the first
-  std::string folder;            // where the last operations go when communication fails
+  bool told = false;            // somebody has told this thread something
+  const char* phase = "start";  // text that lives for ever
+  std::string_view label;       // a parameter, bucket or message
+  int64_t step = 0;             // 0: before the first
+  std::string folder;           // where the last operations go when communication fails
 };
 const OperationContext& operation_context();
 
@@ -24,24 +26,20 @@ void note_step(int64_t step);
 void note_output_folder(const std::string& folder);
 
 // In its scope this thread's operations belong to this phase of the run.
-class InPhase {
+class InPhase : NotCopied {
  public:
   explicit InPhase(const char* phase);
   ~InPhase();
-  InPhase(const InPhase&) = delete;
-  InPhase& operator=(const InPhase&) = delete;
 
  private:
   const char* outer_;
 };
 
 // In its scope this thread's operations carry what the label names, which outlives the scope.
-class ForTensor {
+class ForTensor : NotCopied {
  public:
   explicit ForTensor(std::string_view label);
   ~ForTensor();
-  ForTensor(const ForTensor&) = delete;
-  ForTensor& operator=(const ForTensor&) = delete;
 
  private:
   std::string_view outer_;

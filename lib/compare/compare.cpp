@@ -7,16 +7,12 @@
 
 #include "lib/compare/comparison.h"
 #include "lib/interop/foreign_flags.h"
+#include "lib/settings/require.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  check(condition, ErrorCode::kInvalidArgument, parts...);
-}
 
 void add_flags(FlagSet& flags, CompareOptions& o) {
   flags.section("Comparison (all other flags go to the fine-tuning program)");

@@ -13,6 +13,7 @@
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
 #include "lib/run/output.h"
+#include "lib/settings/require.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
 
@@ -20,11 +21,6 @@ namespace tessera::programs {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  check(condition, ErrorCode::kInvalidArgument, parts...);
-}
 
 std::vector<std::string> names_of(const std::vector<ComparisonRow>& rows) {
   std::vector<std::string> names;

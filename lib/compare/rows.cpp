@@ -13,16 +13,12 @@
 #include "lib/interop/foreign_flags.h"
 #include "lib/settings/lists.h"
 #include "lib/compare/peer.h"
+#include "lib/settings/require.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  check(condition, ErrorCode::kInvalidArgument, parts...);
-}
 
 int64_t rank_count(const std::string& text, const std::string& where) {
   const int ranks = std::atoi(text.c_str());

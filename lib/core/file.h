@@ -7,15 +7,15 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/not_copied.h"
+
 namespace tessera {
 
 // An open regular file. Every error is Error(kDataLoss) with its path. Any thread may read.
-class RegularFile {
+class RegularFile : NotCopied {
  public:
   explicit RegularFile(std::string path);
   ~RegularFile();
-  RegularFile(const RegularFile&) = delete;
-  RegularFile& operator=(const RegularFile&) = delete;
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }  // when it was opened

@@ -8,23 +8,9 @@
 namespace tessera {
 
 const char* json_type_name(JsonType type) {
-  switch (type) {
-    case JsonType::kNull:
-      return "null";
-    case JsonType::kBool:
-      return "bool";
-    case JsonType::kInteger:
-      return "integer";
-    case JsonType::kNumber:
-      return "number";
-    case JsonType::kString:
-      return "string";
-    case JsonType::kArray:
-      return "array";
-    case JsonType::kObject:
-      return "object";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"null",   "bool",  "integer", "number",
+                                    "string", "array", "object"};
+  return kNames[static_cast<size_t>(type)];
 }
 
 Json::Object::Object() = default;
@@ -85,14 +71,6 @@ int64_t Json::as_int64(int64_t min, int64_t max) const {
     fail(concat("expected an integer from ", min, " to ", max, ", found ", number));
   }
   return number;
-}
-
-uint64_t Json::as_uint64() const {
-  if (const uint64_t* number = std::get_if<uint64_t>(&node_->value)) return *number;
-  const int64_t* number = std::get_if<int64_t>(&node_->value);
-  if (number != nullptr && *number >= 0) return static_cast<uint64_t>(*number);
-  if (is_integer()) fail("expected an integer from 0 to 18446744073709551615, found " + dump());
-  wrong_type("an integer that is not negative");
 }
 
 double Json::as_double() const {

@@ -6,16 +6,16 @@
 
 #include <cstdint>
 
+#include "tessera/core/not_copied.h"
+
 namespace tessera {
 
 // While it lives, meta tensors of this thread stand for tensors of this kind of device; else for
 // those of the CPU. Scopes nest.
-class MetaStandsFor {
+class MetaStandsFor : NotCopied {
  public:
   explicit MetaStandsFor(at::DeviceType type);
   ~MetaStandsFor();
-  MetaStandsFor(const MetaStandsFor&) = delete;
-  MetaStandsFor& operator=(const MetaStandsFor&) = delete;
 
  private:
   at::DeviceType previous_;

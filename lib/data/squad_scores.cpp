@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/data/squad_words.h"
 #include "lib/data/unicode.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -17,8 +18,9 @@ bool is_punctuation(uint32_t code) {  // Python's string.punctuation
          (code >= '[' && code <= '`') || (code >= '{' && code <= '~');
 }
 
-// The words of a normalised text.
-std::vector<std::string> words_of(std::string_view text) {
+}  // namespace
+
+std::vector<std::string> squad_words(std::string_view text) {
   const std::string lower = python_lower(text);
   std::vector<std::string> words(1);
   std::string run;  // of letters and digits; an article stands for a space
@@ -49,6 +51,8 @@ std::vector<std::string> words_of(std::string_view text) {
   std::erase(words, "");
   return words;
 }
+
+namespace {
 
 double f1_of(const std::vector<std::string>& predicted, const std::vector<std::string>& answer,
              SquadVersion version) {
@@ -108,22 +112,13 @@ SquadThreshold best_threshold(const std::vector<SquadScore>& scores, double Squa
 
 }  // namespace
 
-std::string normalise_answer(std::string_view text) {
-  std::string normalised;
-  for (const std::string& word : words_of(text)) {
-    if (!normalised.empty()) normalised += ' ';
-    normalised += word;
-  }
-  return normalised;
-}
-
 SquadScore squad_score(std::string_view prediction, std::span<const std::string> answers,
                        SquadVersion version) {
   check(version == SquadVersion::k2 || !answers.empty(), ErrorCode::kInvalidArgument,
         "SQuAD v1.1 has no questions without answers; score as v2.0");
-  const std::vector<std::string> predicted = words_of(prediction);
+  const std::vector<std::string> predicted = squad_words(prediction);
   std::vector<std::vector<std::string>> wanted;
-  for (const std::string& answer : answers) wanted.push_back(words_of(answer));
+  for (const std::string& answer : answers) wanted.push_back(squad_words(answer));
   if (version == SquadVersion::k2) {
     std::erase_if(wanted, [](const auto& words) { return words.empty(); });
     if (wanted.empty()) wanted.emplace_back();

@@ -185,15 +185,4 @@ TextCounts for_each_text_block(const std::string& path, const Tokenizer& tokeniz
   return BlockReader(path, tokenizer, options, issues, take).read();
 }
 
-TextBlocks read_text_blocks(const std::string& path, const Tokenizer& tokenizer,
-                            const TextBlockOptions& options, RowIssues* issues) {
-  TextBlocks result;
-  const TextCounts counts =
-      for_each_text_block(path, tokenizer, options, issues,
-                          [&](const Example& block) { result.dataset.examples.push_back(block); });
-  result.documents = counts.documents;
-  result.dropped_tokens = counts.dropped_tokens;
-  return result;
-}
-
 }  // namespace tessera

@@ -125,11 +125,6 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
 
 int64_t Tokenizer::size() const { return static_cast<int64_t>(tables_->bytes.size()); }
 
-std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
-  const auto found = tables_->ids.find(absl::string_view(token.data(), token.size()));
-  return found == tables_->ids.end() ? std::nullopt : std::optional(found->second);
-}
-
 std::optional<int32_t> Tokenizer::bos_id() const { return tables_->bos; }
 std::optional<int32_t> Tokenizer::eos_id() const { return tables_->eos; }
 std::optional<int32_t> Tokenizer::pad_id() const { return tables_->pad; }

@@ -107,11 +107,17 @@ class Checks {
             "; change one of them or write \"auto\"");
   }
 
+  // Of a section; null: it is not there, or lacks its type.
+  const Value* type_of(const std::string& name, const char* example) {
+    const Value* section = file_.find(name);
+    const Value* type = file_.find(name + ".type");
+    require(section == nullptr || type != nullptr, section, name, " has no \"type\"; write \"",
+            example, "\"");
+    return type;
+  }
+
   void optimizer() {
-    const Value* section = file_.find("optimizer");
-    if (section == nullptr) return;
-    const Value* type = file_.find("optimizer.type");
-    require(type != nullptr, section, "optimizer has no \"type\"; write \"AdamW\"");
+    const Value* type = type_of("optimizer", "AdamW");
     if (type == nullptr) return;
     require(is_known_optimizer(type->text()), type, "optimizer.type \"", type->text(),
             "\" is not available here: the optimizer is AdamW (types \"Adam\" and \"AdamW\")");
@@ -132,10 +138,7 @@ class Checks {
   }
 
   void scheduler() {
-    const Value* section = file_.find("scheduler");
-    if (section == nullptr) return;
-    const Value* type = file_.find("scheduler.type");
-    require(type != nullptr, section, "scheduler has no \"type\"; write \"WarmupDecayLR\"");
+    const Value* type = type_of("scheduler", "WarmupDecayLR");
     if (type == nullptr) return;
     const std::string name = type->text();
     const std::vector<std::string>& known = deepspeed_schedulers();

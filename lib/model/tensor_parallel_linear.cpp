@@ -116,7 +116,7 @@ at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight,
 ColumnParallelLinear::ColumnParallelLinear(const BuildContext& context, const std::string& name,
                                            const at::Tensor& weight, const at::Tensor& bias,
                                            int parts)
-    : axis_(context) {
+    : CutLayer(context) {
   const TensorCut cut{.dim = 0, .parts = parts};
   parameters_.push_back(cut_parameter(name + ".weight", weight, true, cut, axis_));
   if (bias.defined()) {
@@ -134,7 +134,7 @@ at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, at::IntArrayRef to
 
 RowParallelLinear::RowParallelLinear(const BuildContext& context, const std::string& name,
                                      const at::Tensor& weight, const at::Tensor& bias)
-    : axis_(context) {
+    : CutLayer(context) {
   parameters_.push_back(cut_parameter(name + ".weight", weight, true, {.dim = 1}, axis_));
   if (bias.defined()) parameters_.push_back(cut_parameter(name + ".bias", bias, false, {}, axis_));
 }

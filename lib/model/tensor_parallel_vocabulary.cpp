@@ -103,7 +103,7 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
 
 VocabParallelEmbedding::VocabParallelEmbedding(const BuildContext& context, const std::string& name,
                                                const at::Tensor& weight)
-    : axis_(context), vocabulary_(weight.size(0)) {
+    : CutLayer(context), vocabulary_(weight.size(0)) {
   parameters_.push_back(
       cut_parameter(name + ".weight", weight, true, {.dim = 0, .padded = true}, axis_));
 }

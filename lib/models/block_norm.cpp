@@ -17,12 +17,8 @@ at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, Norm& 
                          const at::Tensor& residual_gradient, ops::LayerNormGradients sinks,
                          ops::ColumnSums& sums) {
   sinks.weight = g.weight, sinks.bias = g.bias;
-  if (!w.bias.defined()) {
-    return ops::rms_norm_backward(gradient, x, forward.rstd, w.weight, residual_gradient, sinks,
-                                  sums, unless_kept(forward.output));
-  }
-  return ops::layer_norm_backward(gradient, x, forward.mean, forward.rstd, w.weight, w.bias,
-                                  residual_gradient, sinks, sums, unless_kept(forward.output));
+  return ops::norm_backward(gradient, {x, forward.mean, forward.rstd, w.weight, w.bias},
+                            residual_gradient, sinks, sums, unless_kept(forward.output));
 }
 
 }  // namespace tessera::detail

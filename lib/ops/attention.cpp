@@ -1,13 +1,13 @@
 #include "tessera/ops/attention.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "lib/core/meta.h"
+#include "lib/ops/autograd.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
@@ -16,10 +16,6 @@
 
 namespace tessera::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 class Rotary : public Function<Rotary> {
  public:

@@ -32,21 +32,6 @@ bool norm_fits(const at::Tensor& x) {
   return is_16_bit(x) && x.size(-1) % 8 == 0 && x.size(-1) <= kMostColumns;
 }
 
-at::Tensor norm_backward(const at::Tensor& x, const LayerNormGradients& gradients, ColumnSums& sums,
-                         at::Tensor* output) {
-  // A block on each multiprocessor, or fewer of one row a group.
-  const int64_t n = x.size(-1), threads = (n / 8 + 31) / 32 * 32;
-  const int64_t groups = std::min<int64_t>(8, 512 / threads);
-  if (output) *output = at::empty_like(x);
-  const int64_t parts = std::min(kCountedMultiprocessors, (row_count(x) + groups - 1) / groups);
-  const at::Tensor columns = empty_fp32({parts, 3 * n}, x).narrow(1, 0, n);
-  for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
-    if (sink.defined()) sums.items.push_back({columns, sink});
-  }
-  if (gradients.columns) *gradients.columns = columns;
-  return at::empty_like(x);
-}
-
 }  // namespace
 
 void add_column_sums(ColumnSums& sums) { sums.items.clear(); }
@@ -138,31 +123,30 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
   return {at::empty_like(x), empty_fp32({rows}, x), empty_fp32({rows}, x)};
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                               const at::Tensor& mean, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& bias,
-                               const at::Tensor& residual_gradient,
-                               const LayerNormGradients& gradients, ColumnSums& sums,
-                               at::Tensor* output) {
-  if (norm_fits(x)) return norm_backward(x, gradients, sums, output);
-  return reference::layer_norm_backward(gradient, x, mean, rstd, weight, bias, residual_gradient,
-                                        gradients, sums, output);
-}
-
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                                const at::Tensor& cleared) {
   if (!norm_fits(x)) return reference::rms_norm_forward(x, weight, epsilon, cleared);
   return {at::empty_like(x), empty_fp32({row_count(x)}, x)};
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                             const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient,
-                             const LayerNormGradients& gradients, ColumnSums& sums,
-                             at::Tensor* output) {
-  if (norm_fits(x)) return norm_backward(x, gradients, sums, output);
-  return reference::rms_norm_backward(gradient, x, rstd, weight, residual_gradient, gradients, sums,
-                                      output);
+at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
+                         const at::Tensor& residual_gradient, const LayerNormGradients& gradients,
+                         ColumnSums& sums, at::Tensor* output) {
+  const at::Tensor& x = input.x;
+  if (!norm_fits(x)) {
+    return reference::norm_backward(gradient, input, residual_gradient, gradients, sums, output);
+  }
+  // A block on each multiprocessor, or fewer of one row a group.
+  const int64_t n = x.size(-1), threads = (n / 8 + 31) / 32 * 32;
+  const int64_t groups = std::min<int64_t>(8, 512 / threads);
+  if (output) *output = at::empty_like(x);
+  const int64_t parts = std::min(kCountedMultiprocessors, (row_count(x) + groups - 1) / groups);
+  const at::Tensor columns = empty_fp32({parts, 3 * n}, x).narrow(1, 0, n);
+  for (const at::Tensor& sink : {gradients.weight, gradients.bias, gradients.column_sum}) {
+    if (sink.defined()) sums.items.push_back({columns, sink});
+  }
+  if (gradients.columns) *gradients.columns = columns;
+  return at::empty_like(x);
 }
 
 void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
@@ -223,9 +207,8 @@ const CudaOps& counted_cuda_ops() {
                              .swiglu_forward = counted::swiglu_forward,
                              .swiglu_backward_ = counted::swiglu_backward_,
                              .layer_norm_forward = counted::layer_norm_forward,
-                             .layer_norm_backward = counted::layer_norm_backward,
                              .rms_norm_forward = counted::rms_norm_forward,
-                             .rms_norm_backward = counted::rms_norm_backward,
+                             .norm_backward = counted::norm_backward,
                              .dropout_add = counted::dropout_add,
                              .dropout_backward = counted::dropout_backward,
                              .rotary_ = counted::rotary_,

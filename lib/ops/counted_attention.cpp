@@ -1,13 +1,13 @@
 #include "lib/ops/counted_attention.h"
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "lib/core/meta.h"
+#include "lib/ops/autograd.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/reference.h"
@@ -16,9 +16,6 @@ namespace tessera::ops {
 namespace {
 
 using counted::empty_fp32;
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 // [batch, heads, sequence, d], laid out as [batch, sequence, heads, d].
 at::Tensor empty_by_token(const at::Tensor& like) {

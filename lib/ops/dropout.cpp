@@ -2,21 +2,18 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <mutex>
 
 #include "lib/core/hash.h"
 #include "lib/core/meta.h"
+#include "lib/ops/autograd.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 template <typename T>
 void draw_factors(const Dropout& dropout, T* factors, int64_t count) {

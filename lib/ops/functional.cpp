@@ -1,20 +1,16 @@
 #include "tessera/ops/functional.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 
+#include "lib/ops/autograd.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/core/error.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 class LayerNorm : public Function<LayerNorm> {
  public:
@@ -30,8 +26,9 @@ class LayerNorm : public Function<LayerNorm> {
     const variable_list saved = context->get_saved_variables();
     const LayerNormGradients sinks{at::zeros_like(saved[1]), at::zeros_like(saved[2]), {}};
     ColumnSums sums;
-    at::Tensor dx = layer_norm_backward(gradients[0].contiguous(), saved[0], saved[3], saved[4],
-                                        saved[1], saved[2], {}, sinks, sums);
+    at::Tensor dx =
+        norm_backward(gradients[0].contiguous(), {saved[0], saved[3], saved[4], saved[1], saved[2]},
+                      {}, sinks, sums);
     add_column_sums(sums);
     return {dx, sinks.weight, sinks.bias, {}};
   }
@@ -52,7 +49,8 @@ class RmsNorm : public Function<RmsNorm> {
     const LayerNormGradients sinks{at::zeros_like(saved[1]), {}, {}};
     ColumnSums sums;
     at::Tensor dx =
-        rms_norm_backward(gradients[0].contiguous(), saved[0], saved[2], saved[1], {}, sinks, sums);
+        norm_backward(gradients[0].contiguous(),
+                      {.x = saved[0], .rstd = saved[2], .weight = saved[1]}, {}, sinks, sums);
     add_column_sums(sums);
     return {dx, sinks.weight, {}};
   }

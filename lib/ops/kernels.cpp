@@ -104,28 +104,16 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
   return TESSERA_DISPATCH(layer_norm_forward, x, x, weight, bias, epsilon, cleared);
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                               const at::Tensor& mean, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& bias,
-                               const at::Tensor& residual_gradient,
-                               const LayerNormGradients& gradients, ColumnSums& sums,
-                               at::Tensor* output) {
-  return TESSERA_DISPATCH(layer_norm_backward, x, gradient, x, mean, rstd, weight, bias,
-                          residual_gradient, gradients, sums, output);
-}
-
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                                const at::Tensor& cleared) {
   return TESSERA_DISPATCH(rms_norm_forward, x, x, weight, epsilon, cleared);
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                             const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient,
-                             const LayerNormGradients& gradients, ColumnSums& sums,
-                             at::Tensor* output) {
-  return TESSERA_DISPATCH(rms_norm_backward, x, gradient, x, rstd, weight, residual_gradient,
-                          gradients, sums, output);
+at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
+                         const at::Tensor& residual_gradient, const LayerNormGradients& gradients,
+                         ColumnSums& sums, at::Tensor* output) {
+  return TESSERA_DISPATCH(norm_backward, input.x, gradient, input, residual_gradient, gradients,
+                          sums, output);
 }
 
 at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout) {

@@ -1,9 +1,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
+#include "lib/ops/autograd.h"
 #include "tessera/core/error.h"
 #include "tessera/core/micro_batch.h"
 #include "tessera/ops/functional.h"
@@ -11,10 +11,6 @@
 
 namespace tessera::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 // Rows of the next chunk. The last one is not small, so that GPUs meet few sizes.
 int64_t rows_of_next(int64_t left, int64_t chunk_rows) {

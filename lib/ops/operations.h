@@ -18,9 +18,8 @@
   X(swiglu_forward)                   \
   X(swiglu_backward_)                 \
   X(layer_norm_forward)               \
-  X(layer_norm_backward)              \
   X(rms_norm_forward)                 \
-  X(rms_norm_backward)                \
+  X(norm_backward)                    \
   X(dropout_add)                      \
   X(dropout_backward)                 \
   X(rotary_)                          \

@@ -97,32 +97,6 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
   return {output.to(x.scalar_type()), mean.reshape(-1), rstd.reshape(-1)};
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                               const at::Tensor& mean, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& bias,
-                               const at::Tensor& residual_gradient,
-                               const LayerNormGradients& gradients, ColumnSums& sums,
-                               at::Tensor* output) {
-  clear(gradients.cleared);
-  const auto type = wide(x);
-  const at::Tensor wide_weight = weight.to(type);
-  const at::Tensor dy = rows(gradient).to(type);
-  const at::Tensor normal = (rows(x).to(type) - mean.unsqueeze(1)) * rstd.unsqueeze(1);
-  const at::Tensor scaled = dy * wide_weight;
-  at::Tensor dx = scaled - scaled.mean(1, true);
-  dx.sub_(normal * (scaled * normal).mean(1, true)).mul_(rstd.unsqueeze(1));
-  if (residual_gradient.defined()) dx.add_(rows(residual_gradient));
-  collect(dy * normal, gradients.weight, sums);
-  collect(dy, gradients.bias, sums);
-  dx = dx.to(x.scalar_type());
-  collect(dx, gradients.column_sum, sums);
-  if (gradients.columns) *gradients.columns = column_sums(dx);
-  if (output) {
-    *output = at::addcmul(bias.to(type), normal, wide_weight).to(x.scalar_type()).view(x.sizes());
-  }
-  return dx.view(x.sizes());
-}
-
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                                const at::Tensor& cleared) {
   clear(cleared);
@@ -131,23 +105,36 @@ RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, do
   return {(wide_x * rstd).mul_(weight).to(x.scalar_type()), rstd.reshape(-1)};
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                             const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient,
-                             const LayerNormGradients& gradients, ColumnSums& sums,
-                             at::Tensor* output) {
+at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
+                         const at::Tensor& residual_gradient, const LayerNormGradients& gradients,
+                         ColumnSums& sums, at::Tensor* output) {
   clear(gradients.cleared);
+  const auto& [x, mean, rstd, weight, bias] = input;
   const auto type = wide(x);
   const at::Tensor wide_weight = weight.to(type), dy = rows(gradient).to(type);
-  const at::Tensor normal = rows(x).to(type) * rstd.unsqueeze(1), scaled = dy * wide_weight;
-  at::Tensor dx = scaled - normal * (scaled * normal).mean(1, true);
+  const at::Tensor normal =
+      (mean.defined() ? rows(x).to(type) - mean.unsqueeze(1) : rows(x).to(type)) *
+      rstd.unsqueeze(1);
+  const at::Tensor scaled = dy * wide_weight;
+  at::Tensor dx;
+  if (mean.defined()) {
+    dx = scaled - scaled.mean(1, true);
+    dx.sub_(normal * (scaled * normal).mean(1, true));
+  } else {
+    dx = scaled - normal * (scaled * normal).mean(1, true);
+  }
   dx.mul_(rstd.unsqueeze(1));
   if (residual_gradient.defined()) dx.add_(rows(residual_gradient));
   collect(dy * normal, gradients.weight, sums);
+  if (bias.defined()) collect(dy, gradients.bias, sums);
   dx = dx.to(x.scalar_type());
   collect(dx, gradients.column_sum, sums);
   if (gradients.columns) *gradients.columns = column_sums(dx);
-  if (output) *output = (normal * wide_weight).to(x.scalar_type()).view(x.sizes());
+  if (output) {
+    const at::Tensor y =
+        bias.defined() ? at::addcmul(bias.to(type), normal, wide_weight) : normal * wide_weight;
+    *output = y.to(x.scalar_type()).view(x.sizes());
+  }
   return dx.view(x.sizes());
 }
 

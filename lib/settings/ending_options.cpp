@@ -1,14 +1,10 @@
 // How a run ends and what it keeps: checkpoints, signals, numbers that are none.
+#include "lib/settings/require.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  check(condition, ErrorCode::kInvalidArgument, parts...);
-}
 
 // The best checkpoint is one of those whose step was evaluated.
 void check_best(const TrainOptions& o, Program program) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/settings/lists.h"
+#include "lib/settings/require.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/optim/loss_scaler.h"
@@ -11,11 +12,6 @@
 
 namespace tessera::programs {
 namespace {
-
-template <typename... Parts>
-void require(bool condition, const Parts&... parts) {
-  check(condition, ErrorCode::kInvalidArgument, parts...);
-}
 
 const std::vector<std::string> kDtypes{"fp32", "bf16", "fp16"};
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lib/sharding/bytes.h"
 #include "tessera/core/device.h"
 #include "tessera/core/phase_clock.h"
 
@@ -166,9 +167,7 @@ void GradientWire::settle_until(uint64_t number) {
 
 int64_t GradientWire::bytes() const {
   int64_t sum = 0;
-  for (const Piece& piece : staging_) {
-    if (piece.buffer.defined()) sum += static_cast<int64_t>(piece.buffer.nbytes());
-  }
+  for (const Piece& piece : staging_) sum += bytes_of(piece.buffer);
   return sum;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lib/comm/operation_scope.h"
+#include "lib/sharding/bytes.h"
 #include "tessera/core/error.h"
 #include "tessera/sharding/gradient_store.h"
 
@@ -94,9 +95,7 @@ at::Tensor ShardedGradients::owned(size_t unit, size_t segment) const {
 
 int64_t ShardedGradients::persistent_bytes() const {
   int64_t sum = 0;
-  for (const auto& state : states_) {
-    if (state.shard.defined()) sum += static_cast<int64_t>(state.shard.nbytes());
-  }
+  for (const auto& state : states_) sum += bytes_of(state.shard);
   return sum;
 }
 

@@ -1,4 +1,5 @@
 """Jobs of conformance_processes over TCP, started by hand, for the tests of this folder."""
+import argparse
 import contextlib
 import os
 import pathlib
@@ -13,6 +14,17 @@ from start_ranks import free_port  # noqa: E402,F401
 
 LAUNCHERS = re.compile(r"^(OMPI_|PMIX?_|SLURM_|MPI_LOCAL|TORCHELASTIC_|TESSERA_|MASTER_|(LOCAL_)?(RANK|WORLD_SIZE)$)")
 PATIENCE_S = 60  # for what takes a second on a quiet host
+
+
+def command_line(*places, **options):
+    """The program's arguments: these by place, and --options with their defaults; False is a switch."""
+    parser = argparse.ArgumentParser()
+    for name in places:
+        parser.add_argument(name)
+    for name, default in options.items():
+        how = {"action": "store_true"} if default is False else {"type": type(default), "default": default}
+        parser.add_argument("--" + name, **how)
+    return parser.parse_args()
 
 
 def fail(what, text=""):

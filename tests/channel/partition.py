@@ -2,19 +2,15 @@
 
   partition.py PROGRAM [--limit S]     (PROGRAM: conformance_processes; needs root, else the test is skipped)
 """
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import time
 
-from jobs import end, ended, fail, start, wait_for_line
+from jobs import command_line, end, ended, fail, start, wait_for_line
 
-parser = argparse.ArgumentParser()
-parser.add_argument("program")
-parser.add_argument("--limit", type=float, default=2)
-arguments = parser.parse_args()
+arguments = command_line("program", limit=2.0)
 SKIPPED = 77
 HOSTS = [f"tessera-{os.getpid()}-{side}" for side in "ab"]
 

@@ -3,15 +3,11 @@ with one of the other.
 
   races.py PROGRAM [--times N]     (PROGRAM: conformance_processes)
 """
-import argparse
 import os
 
-from jobs import ended, fail, free_port, job
+from jobs import command_line, ended, fail, free_port, job
 
-parser = argparse.ArgumentParser()
-parser.add_argument("program")
-parser.add_argument("--times", type=int, default=1)
-arguments = parser.parse_args()
+arguments = command_line("program", times=1)
 
 whole = refused = 0
 for _ in range(arguments.times):

@@ -2,18 +2,13 @@
 
   stopped.py PROGRAM [--ranks N] [--limit S]     (PROGRAM: conformance_processes)
 """
-import argparse
 import re
 import signal
 import time
 
-from jobs import ended, fail, free_port, job, wait_for_line
+from jobs import command_line, ended, fail, free_port, job, wait_for_line
 
-parser = argparse.ArgumentParser()
-parser.add_argument("program")
-parser.add_argument("--ranks", type=int, default=3)
-parser.add_argument("--limit", type=float, default=1)
-arguments = parser.parse_args()
+arguments = command_line("program", ranks=3, limit=1.0)
 
 for victim in range(arguments.ranks):
     with job([arguments.program, "tcp", "idle"], arguments.ranks, free_port(), TESSERA_HEARTBEAT_TIMEOUT_S=str(arguments.limit)) as ranks:

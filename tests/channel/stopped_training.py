@@ -3,7 +3,6 @@ was recorded until then is what a run that is left alone records.
 
   stopped_training.py SOURCE BIN_FOLDER [--backend tcp] [--phases attach,step,...] [--ranks N] [--limit S]
 """
-import argparse
 import json
 import pathlib
 import re
@@ -11,16 +10,9 @@ import signal
 import tempfile
 import time
 
-from jobs import PATIENCE_S, ended, fail, free_port, job
+from jobs import PATIENCE_S, command_line, ended, fail, free_port, job
 
-parser = argparse.ArgumentParser()
-parser.add_argument("source")
-parser.add_argument("binaries")
-parser.add_argument("--backend", default="tcp", choices=("tcp", "nccl"))
-parser.add_argument("--phases", default="")
-parser.add_argument("--ranks", type=int, default=3)
-parser.add_argument("--limit", type=float, default=3)
-arguments = parser.parse_args()
+arguments = command_line("source", "binaries", backend="tcp", phases="", ranks=3, limit=3.0)
 MODEL = {"model_type": "gpt2", "vocab_size": 2048, "n_embd": 128, "n_layer": 8, "n_head": 4, "n_positions": 128, "activation_function": "gelu_new",
          "architectures": ["GPT2LMHeadModel"]}
 

@@ -4,7 +4,6 @@ The start takes at most a second longer than without them, the memory of rank 0 
 
   strangers.py PROGRAM [--connections N]     (PROGRAM: conformance_processes)
 """
-import argparse
 import random
 import resource
 import socket
@@ -12,12 +11,9 @@ import struct
 import threading
 import time
 
-from jobs import fail, free_port, job, wait_for_line
+from jobs import command_line, fail, free_port, job, wait_for_line
 
-parser = argparse.ArgumentParser()
-parser.add_argument("program")
-parser.add_argument("--connections", type=int, default=3000)
-arguments = parser.parse_args()
+arguments = command_line("program", connections=3000)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
 HELD = 1000  # connections that stay open at a time
 

@@ -2,7 +2,6 @@
 
   planted.py PROGRAM TRANSPORT [--mpirun COMMAND] [--ranks N] [--jobs N] [--cases a,b] [--show]     (PROGRAM: planted)
 """
-import argparse
 import concurrent.futures
 import json
 import os
@@ -16,17 +15,9 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "channel"))
-from jobs import LAUNCHERS, end, free_port, start  # noqa: E402
+from jobs import LAUNCHERS, command_line, end, free_port, start  # noqa: E402
 
-parser = argparse.ArgumentParser()
-parser.add_argument("program")
-parser.add_argument("transport")
-parser.add_argument("--mpirun", default="")
-parser.add_argument("--ranks", type=int, default=3)
-parser.add_argument("--jobs", type=int, default=4)
-parser.add_argument("--cases", default="")
-parser.add_argument("--show", action="store_true")
-arguments = parser.parse_args()
+arguments = command_line("program", "transport", mpirun="", ranks=3, jobs=4, cases="", show=False)
 THREADS = arguments.transport == "local"
 PATIENCE_S = 60
 OTHERS = [rank for rank in range(arguments.ranks) if rank != 1]

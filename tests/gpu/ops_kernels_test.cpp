@@ -16,20 +16,17 @@ double tolerance_of(at::ScalarType type) { return type == at::kBFloat16 ? 6e-3 :
 
 at::Tensor exact(const at::Tensor& x) { return x.to(at::kDouble); }
 
-void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
-  INFO("rows " << rows << " n " << n << " type " << at::toString(type));
-  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 2 + 3).to(type);
-  const at::Tensor weight = at::randn({n}, kOnGpu).to(type), bias = at::randn({n}, kOnGpu).to(type);
-  const at::Tensor gradient = at::randn({rows, n}, kOnGpu).to(type);
-  const at::Tensor residual = at::randn({rows, n}, kOnGpu).to(type);
+at::Tensor draw(at::IntArrayRef shape, at::ScalarType type) {
+  return at::randn(shape, kOnGpu).to(type);
+}
+
+// `wide`: the same norm in fp64.
+void check_norm_backward(const ops::NormInput& input, const ops::NormInput& wide) {
+  const at::ScalarType type = input.x.scalar_type();
+  const int64_t n = input.x.size(1);
   const double tolerance = tolerance_of(type);
-  const auto mine = ops::layer_norm_forward(x, weight, bias, 1e-5);
-  const auto expected =
-      ops::reference::layer_norm_forward(exact(x), exact(weight), exact(bias), 1e-5, {});
-  CHECK(relative_error(mine.output, expected.output) < tolerance);
-  CHECK(relative_error(mine.mean, expected.mean) < 1e-5);
-  CHECK(relative_error(mine.rstd, expected.rstd) < 1e-5);
-  for (const at::Tensor& r : {residual, at::Tensor()}) {
+  const at::Tensor gradient = draw(input.x.sizes(), type);
+  for (const at::Tensor& r : {draw(input.x.sizes(), type), at::Tensor()}) {
     const auto sinks = [&](at::ScalarType t) {
       return ops::LayerNormGradients{at::ones({n}, kOnGpu.dtype(t)), at::ones({n}, kOnGpu.dtype(t)),
                                      at::ones({n}, kOnGpu.dtype(t))};
@@ -39,13 +36,11 @@ void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
     ops::ColumnSums sums, exact_sums;
     at::Tensor output, exact_output, columns;
     a.columns = &columns;
-    const at::Tensor dx = ops::layer_norm_backward(gradient, x, mine.mean, mine.rstd, weight, bias,
-                                                   r, a, sums, &output);
+    const at::Tensor dx = ops::norm_backward(gradient, input, r, a, sums, &output);
     ops::add_column_sums(sums);
     CHECK(sums.items.empty());
-    const at::Tensor dexpected = ops::reference::layer_norm_backward(
-        exact(gradient), exact(x), expected.mean, expected.rstd, exact(weight), exact(bias),
-        r.defined() ? exact(r) : r, b, exact_sums, &exact_output);
+    const at::Tensor dexpected = ops::reference::norm_backward(
+        exact(gradient), wide, r.defined() ? exact(r) : r, b, exact_sums, &exact_output);
     ops::reference::add_column_sums(exact_sums);
     CHECK(relative_error(dx, dexpected) < tolerance);
     CHECK(relative_error(output, exact_output) < tolerance);
@@ -56,39 +51,29 @@ void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
   }
 }
 
+void check_layer_norm(int64_t rows, int64_t n, at::ScalarType type) {
+  INFO("rows " << rows << " n " << n << " type " << at::toString(type));
+  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 2 + 3).to(type);
+  const at::Tensor weight = draw({n}, type), bias = draw({n}, type);
+  const auto mine = ops::layer_norm_forward(x, weight, bias, 1e-5);
+  const auto expected =
+      ops::reference::layer_norm_forward(exact(x), exact(weight), exact(bias), 1e-5, {});
+  CHECK(relative_error(mine.output, expected.output) < tolerance_of(type));
+  CHECK(relative_error(mine.mean, expected.mean) < 1e-5);
+  CHECK(relative_error(mine.rstd, expected.rstd) < 1e-5);
+  check_norm_backward({x, mine.mean, mine.rstd, weight, bias},
+                      {exact(x), expected.mean, expected.rstd, exact(weight), exact(bias)});
+}
+
 void check_rms_norm(int64_t rows, int64_t n, at::ScalarType type) {
   INFO("rows " << rows << " n " << n << " type " << at::toString(type));
-  const auto draw = [&](at::IntArrayRef shape) { return at::randn(shape, kOnGpu).to(type); };
-  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 2 + 1).to(type), weight = draw({n});
-  const at::Tensor gradient = draw({rows, n}), residual = draw({rows, n});
-  const double tolerance = tolerance_of(type);
+  const at::Tensor x = (at::randn({rows, n}, kOnGpu) * 2 + 1).to(type), weight = draw({n}, type);
   const auto mine = ops::rms_norm_forward(x, weight, 1e-5);
   const auto expected = ops::reference::rms_norm_forward(exact(x), exact(weight), 1e-5, {});
-  CHECK(relative_error(mine.output, expected.output) < tolerance);
+  CHECK(relative_error(mine.output, expected.output) < tolerance_of(type));
   CHECK(relative_error(mine.rstd, expected.rstd) < 1e-5);
-  for (const at::Tensor& r : {residual, at::Tensor()}) {
-    const auto sinks = [&](at::ScalarType t) {
-      return ops::LayerNormGradients{
-          at::ones({n}, kOnGpu.dtype(t)), {}, at::ones({n}, kOnGpu.dtype(t))};
-    };
-    auto a = sinks(type);
-    const auto b = sinks(at::kDouble);
-    ops::ColumnSums sums, exact_sums;
-    at::Tensor output, exact_output, columns;
-    a.columns = &columns;
-    const at::Tensor dx =
-        ops::rms_norm_backward(gradient, x, mine.rstd, weight, r, a, sums, &output);
-    ops::add_column_sums(sums);
-    const at::Tensor dexpected =
-        ops::reference::rms_norm_backward(exact(gradient), exact(x), expected.rstd, exact(weight),
-                                          r.defined() ? exact(r) : r, b, exact_sums, &exact_output);
-    ops::reference::add_column_sums(exact_sums);
-    CHECK(relative_error(dx, dexpected) < tolerance);
-    CHECK(relative_error(output, exact_output) < tolerance);
-    CHECK(relative_error(a.weight, b.weight) < tolerance);
-    CHECK(relative_error(a.column_sum, b.column_sum) < tolerance);
-    CHECK(relative_error(columns.sum(0), b.column_sum - 1) < tolerance);
-  }
+  check_norm_backward({.x = x, .rstd = mine.rstd, .weight = weight},
+                      {.x = exact(x), .rstd = expected.rstd, .weight = exact(weight)});
 }
 
 void check_swiglu(int64_t rows, int64_t n, at::ScalarType type) {
@@ -210,72 +195,71 @@ void check_linear(int64_t rows, int64_t in, int64_t out, at::ScalarType type, bo
   CHECK(relative_error(dbias, exact(gradient).sum(0) + 1) < tolerance);
 }
 
+void in_16_bits(uint64_t seed, const std::function<void(at::ScalarType)>& check) {
+  at::manual_seed(seed);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) check(type);
+}
+
 }  // namespace
 
 TEST_CASE("layer norm on the GPU") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(34);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(34, [](at::ScalarType type) {
     for (const int64_t n : {64, 72, 1024, 2560, 4096}) {
       for (const int64_t rows : {1, 7, 265, 1001, 2609}) check_layer_norm(rows, n, type);
     }
     check_layer_norm(5, 20, type);    // not a multiple of 8
     check_layer_norm(5, 5120, type);  // wider than the kernels
-  }
+  });
 }
 
 TEST_CASE("RMS norm on the GPU") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(39);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(39, [](at::ScalarType type) {
     for (const int64_t n : {64, 72, 1024, 2048, 3072, 4096}) {
       for (const int64_t rows : {1, 7, 265, 1001, 2609}) check_rms_norm(rows, n, type);
     }
     check_rms_norm(5, 20, type);
     check_rms_norm(5, 5120, type);
-  }
+  });
 }
 
 TEST_CASE("SwiGLU and rotary positions on the GPU, in place") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(40);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(40, [](at::ScalarType type) {
     for (const auto& [rows, n] : {std::pair{1001, 8192}, {3, 8}, {70, 104}, {5, 20}}) {
       check_swiglu(rows, n, type);
     }
     for (const auto& [heads, d] : {std::pair{40, 64}, {3, 128}, {1, 16}, {5, 80}, {3, 24}}) {
       check_rotary(heads, d, type);
     }
-  }
+  });
 }
 
 TEST_CASE("gelu on the GPU") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(35);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(35, [](at::ScalarType type) {
     check_gelu(1001, 4096, type);
     check_gelu(3, 64, type);
     check_gelu(7, 24, type);
     check_gelu(3, 5, type);
-  }
+  });
 }
 
 TEST_CASE("linear layers on the GPU whose operands are aligned to 16 bytes and no more") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(37);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(37, [](at::ScalarType type) {
     for (const bool in_out : {false, true}) {
       check_linear(520, 1024, 3072, type, in_out, /*shift=*/true);
       check_linear(1664, 64, 256, type, in_out, /*shift=*/true);
       check_linear(40, 72, 24, type, in_out, /*shift=*/true);
     }
-  }
+  });
 }
 
 TEST_CASE("linear layers on the GPU") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(36);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(36, [](at::ScalarType type) {
     check_linear(520, 1024, 3072, type);
     check_linear(333, 2560, 2560, type);
     check_linear(40, 72, 24, type);
@@ -283,7 +267,7 @@ TEST_CASE("linear layers on the GPU") {
     check_linear(520, 768, 2304, type, true);
     check_linear(333, 3072, 768, type, true);
     check_linear(7, 20, 12, type, true);
-  }
+  });
 }
 
 TEST_CASE("a vocabulary's gradient in two products on the GPU replaces what was there") {
@@ -334,8 +318,7 @@ TEST_CASE("products on the GPU are right while algorithms are tried, and add onc
 
 TEST_CASE("the embedding's gradient on the GPU adds frequent ids in fp32") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(37);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(37, [](at::ScalarType type) {
     at::Tensor ids = at::randint(1000, {3, 700}, kOnGpu.dtype(at::kLong));
     ids[1].fill_(17);
     const at::Tensor gradient = (at::randn({3, 700, 1024}, kOnGpu) + 0.5).to(type);
@@ -345,13 +328,12 @@ TEST_CASE("the embedding's gradient on the GPU adds frequent ids in fp32") {
     ops::embedding_backward(gradient, ids, sum);
     CHECK(relative_error(sum, expected) < tolerance_of(type));
     CHECK(relative_error(sum[17], expected[17]) < tolerance_of(type));
-  }
+  });
 }
 
 TEST_CASE("the embedding's gradient on the GPU is the same with and without a sort") {
   TESSERA_NEEDS_GPUS(1);
-  at::manual_seed(41);
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+  in_16_bits(41, [](at::ScalarType type) {
     for (const int64_t n : {8, 1024, 2048, 4104}) {
       for (const int64_t rows : {1, 2, 127, 128, 129, 2609, 4095, 4096, 4097, 9000}) {
         INFO("rows " << rows << " n " << n << " type " << at::toString(type));
@@ -373,5 +355,5 @@ TEST_CASE("the embedding's gradient on the GPU is the same with and without a so
         CHECK(again.equal(sum));
       }
     }
-  }
+  });
 }

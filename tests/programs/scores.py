@@ -2,35 +2,20 @@
 
 Usage: scores.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
 """
-import collections
 import csv
 import json
 import math
 import pathlib
-import re
 import shutil
-import string
 import tempfile
 
+from squad_oracle import f1_of, normalise
 from support import DATA, MPIRUN, Checker, launch, read_events
 
 check = Checker()
 folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_scores_"))
 SQUAD, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-classification"
 LEARNT, ASKED = 12, 20  # questions that are trained on, and that are asked
-
-
-def normalise(text):
-    text = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
-
-
-def f1_of(answer, prediction, v2):
-    wanted, given = normalise(answer).split(), normalise(prediction).split()
-    if v2 and not (wanted and given):
-        return float(wanted == given)
-    common = sum((collections.Counter(wanted) & collections.Counter(given)).values())
-    return 2 * common / (len(wanted) + len(given)) if common else 0.0
 
 
 def squad_scores(questions, predictions, v2=False):

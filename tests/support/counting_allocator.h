@@ -3,16 +3,16 @@
 #include <cstdint>
 #include <memory>
 
+#include "tessera/core/not_copied.h"
+
 namespace tessera::testing {
 
 // While an object lives, every CPU tensor allocation of any thread is counted for that thread. One
 // at a time.
-class CountingAllocator {
+class CountingAllocator : NotCopied {
  public:
   CountingAllocator();
   ~CountingAllocator();
-  CountingAllocator(const CountingAllocator&) = delete;
-  CountingAllocator& operator=(const CountingAllocator&) = delete;
 
   // Of the calling thread since it began to allocate or since the last reset_peak().
   static int64_t live_bytes();

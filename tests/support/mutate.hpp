@@ -5,6 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/error.h"
+#include "tests/support/test.hpp"
+
 namespace tessera {
 
 // text after one to three edits: a character replaced by one of alphabet or inserted, a few
@@ -29,6 +32,24 @@ inline std::string mutated(std::string text, std::string_view alphabet, std::mt1
     }
   }
   return text;
+}
+
+// How many of so many damaged texts read(text) takes; it may refuse the others as lost data alone.
+template <typename Read>
+size_t count_read(const std::string& text, std::string_view alphabet, int rounds, uint64_t seed,
+                  const Read& read) {
+  std::mt19937_64 random(seed);
+  size_t accepted = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::string damaged = mutated(text, alphabet, random);
+    try {
+      read(damaged);
+      ++accepted;
+    } catch (const Error& error) {
+      REQUIRE(error.code() == ErrorCode::kDataLoss);
+    }
+  }
+  return accepted;
 }
 
 }  // namespace tessera

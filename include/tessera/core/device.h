@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "tessera/core/not_copied.h"
+
 namespace tessera {
 
 // GPUs that this process sees; 0 in builds without CUDA.
@@ -25,12 +27,10 @@ c10::Stream current_stream(at::Device device);
 c10::Stream side_stream(at::Device device, bool high_priority = false);
 
 // Makes stream the current one of this thread while it lives.
-class StreamScope {
+class StreamScope : NotCopied {
  public:
   explicit StreamScope(c10::Stream stream);
   ~StreamScope();
-  StreamScope(const StreamScope&) = delete;
-  StreamScope& operator=(const StreamScope&) = delete;
 
  private:
   c10::Stream previous_;
@@ -88,12 +88,10 @@ std::pair<int64_t, int64_t> device_memory(at::Device device);
 // Counts the CPU tensors that the current thread allocates and frees while the counter lives, so
 // that each in-process rank sees its own. Use it on the thread that made it. Frees by other threads
 // are not seen. Counters nest; only the innermost counts.
-class HostMemoryCounter {
+class HostMemoryCounter : NotCopied {
  public:
   HostMemoryCounter();
   ~HostMemoryCounter();
-  HostMemoryCounter(const HostMemoryCounter&) = delete;
-  HostMemoryCounter& operator=(const HostMemoryCounter&) = delete;
   MemoryUse use() const;
   void reset_peak();
 

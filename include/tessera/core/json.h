@@ -47,7 +47,6 @@ class Json {
   // Only what is written as an integer (not 1.0, not 1e3) and fits the range.
   int64_t as_int64() const;
   int64_t as_int64(int64_t min, int64_t max) const;
-  uint64_t as_uint64() const;
   double as_double() const;  // any number
   std::string as_string() const;
 

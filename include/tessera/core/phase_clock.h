@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "tessera/core/not_copied.h"
+
 namespace tessera {
 
 enum class Phase { kForward, kBackward, kCommunication, kOptimizer };
@@ -55,12 +57,10 @@ class PhaseClock {
 
 // What computes is in this phase, on the thread of a clock's step or in a backward pass that it
 // runs; what an inner scope takes is not the outer one's. Nothing elsewhere, and on other streams.
-class PhaseScope {
+class PhaseScope : NotCopied {
  public:
   explicit PhaseScope(Phase phase);
   ~PhaseScope();
-  PhaseScope(const PhaseScope&) = delete;
-  PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
   PhaseClock::State* clock_;
@@ -69,12 +69,10 @@ class PhaseScope {
 
 // The stream copies between the host and a GPU: counted by the GPU's clock, where there is one. Any
 // thread; nothing on the CPU.
-class CopyScope {
+class CopyScope : NotCopied {
  public:
   explicit CopyScope(c10::Stream stream);
   ~CopyScope();
-  CopyScope(const CopyScope&) = delete;
-  CopyScope& operator=(const CopyScope&) = delete;
 
  private:
   struct Copy;

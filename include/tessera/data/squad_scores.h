@@ -12,10 +12,6 @@ namespace tessera {
 
 enum class SquadVersion { k1, k2 };
 
-// In lower case, without ASCII punctuation, articles and superfluous space; letters, words and
-// space are those of Python's str. The text is valid UTF-8.
-std::string normalise_answer(std::string_view text);
-
 struct SquadScore {
   double exact_match = 0, f1 = 0;  // in [0, 1]
 };

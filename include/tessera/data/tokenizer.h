@@ -37,8 +37,7 @@ class Tokenizer {
   // vocabulary.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;
 
-  int64_t size() const;                                           // ids are 0 .. size()-1
-  std::optional<int32_t> token_id(std::string_view token) const;  // as written in tokenizer.json
+  int64_t size() const;  // ids are 0 .. size()-1
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;

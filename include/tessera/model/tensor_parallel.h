@@ -122,43 +122,41 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
 // --- The same as layers that own their parameters, for models of one's own. They are made from
 // whole weights, equal on every rank (drawn from block_seed(context.seed, block) or read), on
 // context.device. Parameters are called name.weight and name.bias.
-class ColumnParallelLinear {
+class CutLayer {
+ public:
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+ protected:
+  explicit CutLayer(const BuildContext& context) : axis_(context) {}
+
+  TensorAxis axis_;
+  std::vector<Parameter> parameters_;
+};
+
+class ColumnParallelLinear : public CutLayer {
  public:
   // weight [out, in]; bias [out] or undefined. parts: see TensorCut.
   ColumnParallelLinear(const BuildContext& context, const std::string& name,
                        const at::Tensor& weight, const at::Tensor& bias = {}, int parts = 1);
   at::Tensor forward(const at::Tensor& x, at::IntArrayRef tokens = {}) const;
-  const std::vector<Parameter>& parameters() const { return parameters_; }
-
- private:
-  TensorAxis axis_;
-  std::vector<Parameter> parameters_;
 };
 
-class RowParallelLinear {
+class RowParallelLinear : public CutLayer {
  public:
   RowParallelLinear(const BuildContext& context, const std::string& name, const at::Tensor& weight,
                     const at::Tensor& bias = {});
   at::Tensor forward(const at::Tensor& x) const;
-  const std::vector<Parameter>& parameters() const { return parameters_; }
-
- private:
-  TensorAxis axis_;
-  std::vector<Parameter> parameters_;
 };
 
-class VocabParallelEmbedding {
+class VocabParallelEmbedding : public CutLayer {
  public:
   // weight [vocabulary, n]
   VocabParallelEmbedding(const BuildContext& context, const std::string& name,
                          const at::Tensor& weight);
   at::Tensor forward(const at::Tensor& ids) const;
-  const std::vector<Parameter>& parameters() const { return parameters_; }
 
  private:
-  TensorAxis axis_;
   int64_t vocabulary_;
-  std::vector<Parameter> parameters_;
 };
 
 }  // namespace tessera

@@ -74,14 +74,6 @@ struct LayerNormGradients {
                                   // (fp64 for fp64), rows may be strided
   at::Tensor cleared;             // as in layer_norm_forward
 };
-// Gradient of x, plus residual_gradient where defined. output, unless null, receives the layer
-// norm's output anew.
-at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                               const at::Tensor& mean, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& bias,
-                               const at::Tensor& residual_gradient,
-                               const LayerNormGradients& gradients, ColumnSums& sums,
-                               at::Tensor* output = nullptr);
 
 struct RmsNormOutput {
   at::Tensor output, rstd;  // rstd as a layer norm's
@@ -89,12 +81,15 @@ struct RmsNormOutput {
 // As rms_norm in functional.h.
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                                const at::Tensor& cleared = {});
-// As layer_norm_backward; gradients.bias is left alone.
-at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                             const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient,
-                             const LayerNormGradients& gradients, ColumnSums& sums,
-                             at::Tensor* output = nullptr);
+// What forward had; an RMS norm has no mean and no bias.
+struct NormInput {
+  at::Tensor x, mean, rstd, weight, bias;
+};
+// Gradient of x, plus residual_gradient where defined. output, unless null, receives the norm's
+// output anew. An RMS norm leaves gradients.bias alone.
+at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
+                         const at::Tensor& residual_gradient, const LayerNormGradients& gradients,
+                         ColumnSums& sums, at::Tensor* output = nullptr);
 
 // An element is 0 with this probability, else divided by the complement. Element i of a whole
 // tensor takes number i that Philox 4x32-10 (Salmon et al. 2011) gives for the seed, on every

@@ -120,35 +120,6 @@ LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight
   return result;
 }
 
-at::Tensor layer_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                               const at::Tensor& mean, const at::Tensor& rstd,
-                               const at::Tensor& weight, const at::Tensor& bias,
-                               const at::Tensor& residual_gradient,
-                               const LayerNormGradients& gradients, ColumnSums& sums,
-                               at::Tensor* output) {
-  if (!norm_fits(x, weight, bias) || !fits(x.scalar_type(), {gradient, residual_gradient})) {
-    return reference::layer_norm_backward(gradient, x, mean, rstd, weight, bias, residual_gradient,
-                                          gradients, sums, output);
-  }
-  const int64_t rows = row_count(x), n = x.size(-1);
-  at::Tensor dx = empty_as(x);
-  if (output) *output = empty_as(x);
-  const at::Tensor partial = empty_fp32({norm_parts(rows, int(n)), 3 * n}, x);
-  norm_backward(type_of(x),
-                {gradient.data_ptr(), x.data_ptr(), weight.data_ptr(), bias.data_ptr(),
-                 data_or_null(residual_gradient), floats(mean), floats(rstd), dx.data_ptr(),
-                 output ? output->data_ptr() : nullptr, floats(partial), rows, int(n),
-                 cleared_beside(gradients.cleared)},
-                stream());
-  check_launch("layer_norm_backward");
-  const at::Tensor sinks[3] = {gradients.weight, gradients.bias, gradients.column_sum};
-  for (int i = 0; i < 3; ++i) {
-    if (sinks[i].defined()) sums.items.push_back({columns_of(partial, i * n, n), sinks[i]});
-  }
-  if (gradients.columns) *gradients.columns = columns_of(partial, 2 * n, n);
-  return dx;
-}
-
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                                const at::Tensor& cleared) {
   if (!norm_fits(x, weight, {})) return reference::rms_norm_forward(x, weight, epsilon, cleared);
@@ -161,14 +132,12 @@ RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, do
   return result;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
-                             const at::Tensor& rstd, const at::Tensor& weight,
-                             const at::Tensor& residual_gradient,
-                             const LayerNormGradients& gradients, ColumnSums& sums,
-                             at::Tensor* output) {
-  if (!norm_fits(x, weight, {}) || !fits(x.scalar_type(), {gradient, residual_gradient})) {
-    return reference::rms_norm_backward(gradient, x, rstd, weight, residual_gradient, gradients,
-                                        sums, output);
+at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
+                         const at::Tensor& residual_gradient, const LayerNormGradients& gradients,
+                         ColumnSums& sums, at::Tensor* output) {
+  const auto& [x, mean, rstd, weight, bias] = input;
+  if (!norm_fits(x, weight, bias) || !fits(x.scalar_type(), {gradient, residual_gradient})) {
+    return reference::norm_backward(gradient, input, residual_gradient, gradients, sums, output);
   }
   const int64_t rows = row_count(x), n = x.size(-1);
   at::Tensor dx = empty_as(x);
@@ -178,9 +147,9 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                 {.gradient = gradient.data_ptr(),
                  .x = x.data_ptr(),
                  .weight = weight.data_ptr(),
-                 .bias = nullptr,
+                 .bias = data_or_null(bias),
                  .residual = data_or_null(residual_gradient),
-                 .mean = nullptr,
+                 .mean = mean.defined() ? floats(mean) : nullptr,
                  .rstd = floats(rstd),
                  .dx = dx.data_ptr(),
                  .output = output ? output->data_ptr() : nullptr,
@@ -189,11 +158,12 @@ at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x,
                  .n = int(n),
                  .cleared = cleared_beside(gradients.cleared)},
                 stream());
-  check_launch("rms_norm_backward");
+  check_launch("norm_backward");
   const auto add = [&](int part, const at::Tensor& to) {
     if (to.defined()) sums.items.push_back({columns_of(partial, part * n, n), to});
   };
   add(0, gradients.weight);
+  if (bias.defined()) add(1, gradients.bias);
   add(2, gradients.column_sum);
   if (gradients.columns) *gradients.columns = columns_of(partial, 2 * n, n);
   return dx;

@@ -66,21 +66,21 @@ __device__ __forceinline__ uint4 pack<float>(const float (&in)[4]) {
   return make_uint4(__float_as_uint(in[0]), __float_as_uint(in[1]), __float_as_uint(in[2]),
                     __float_as_uint(in[3]));
 }
-template <>
-__device__ __forceinline__ uint4 pack<Half>(const float (&in)[8]) {
+template <typename Pair, Pair (*kRounded)(float, float)>
+__device__ __forceinline__ uint4 pack_pairs(const float (&in)[8]) {
   uint4 raw;
-  __half2* pairs = reinterpret_cast<__half2*>(&raw);
+  Pair* pairs = reinterpret_cast<Pair*>(&raw);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = __floats2half2_rn(in[2 * i], in[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) pairs[i] = kRounded(in[2 * i], in[2 * i + 1]);
   return raw;
 }
 template <>
+__device__ __forceinline__ uint4 pack<Half>(const float (&in)[8]) {
+  return pack_pairs<__half2, __floats2half2_rn>(in);
+}
+template <>
 __device__ __forceinline__ uint4 pack<Bfloat16>(const float (&in)[8]) {
-  uint4 raw;
-  __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&raw);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
-  return raw;
+  return pack_pairs<__nv_bfloat162, __floats2bfloat162_rn>(in);
 }
 
 __device__ __forceinline__ float warp_sum(float value) {

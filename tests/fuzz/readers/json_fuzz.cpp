@@ -15,7 +15,6 @@ void visit(const Json& json) {
   attempt([&] { json.as_bool(); });
   attempt([&] { json.as_int64(); });
   attempt([&] { json.as_int64(-1, 1000); });
-  attempt([&] { json.as_uint64(); });
   attempt([&] { json.as_double(); });
   attempt([&] { json.as_string(); });
   attempt([&] { json.at("a"); });

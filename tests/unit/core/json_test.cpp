@@ -29,7 +29,7 @@ TEST_CASE("values are read with their own types") {
                               "s": "\u00e9\ud83d\ude00\u0000x", "n": null, "a": [1, [2, {}]]})");
   CHECK(json.at("b").as_bool());
   CHECK(json.at("i").as_int64() == -5);
-  CHECK(json.at("u").as_uint64() == UINT64_MAX);
+  CHECK(json.at("u").as_double() == 0x1p64);
   CHECK(json.at("d").as_double() == 0.25);
   CHECK(json.at("e").as_double() == 5e8);
   CHECK(json.at("i").as_double() == -5.0);
@@ -52,19 +52,15 @@ TEST_CASE("values are read with their own types") {
 TEST_CASE("integers stay integers") {
   const Json json = parse(R"({"huge": 18446744073709551616, "frac": 1.5, "one": 1.0, "exp": 1e3,
                               "neg": -5, "u": 9223372036854775808, "low": -9223372036854775809})");
-  CHECK(error_of([&] { json.at("huge").as_uint64(); }) ==
-        "c.json: huge: expected an integer from 0 to 18446744073709551615, found "
-        "18446744073709551616 (line 1, byte 9)");
+  CHECK(error_of([&] { json.at("huge").as_int64(); }) ==
+        "c.json: huge: expected an integer of 64 bits, found 18446744073709551616 "
+        "(line 1, byte 9)");
   CHECK(error_of([&] { json.at("frac").as_int64(); }) ==
         "c.json: frac: expected an integer, found number 1.5 (line 1, byte 39)");
   CHECK(error_of([&] { json.at("one").as_int64(); }) != "no error");
-  CHECK(error_of([&] { json.at("exp").as_uint64(); }) != "no error");
-  CHECK(error_of([&] { json.at("neg").as_uint64(); }) ==
-        "c.json: neg: expected an integer from 0 to 18446744073709551615, found -5 "
-        "(line 2, byte " +
-            std::to_string(json.at("neg").offset()) + ")");
+  CHECK(error_of([&] { json.at("exp").as_int64(); }) != "no error");
   CHECK(error_of([&] { json.at("u").as_int64(); }) != "no error");
-  CHECK(json.at("u").as_uint64() == 9223372036854775808ull);
+  CHECK(json.at("u").as_double() == 9223372036854775808.0);
   CHECK(error_of([&] { json.at("low").as_int64(); }) != "no error");
   CHECK(error_of([&] { json.at("neg").as_int64(0, 9); }) ==
         "c.json: neg: expected an integer from 0 to 9, found -5 (line 2, byte " +
@@ -185,19 +181,11 @@ TEST_CASE(
       R"({"model": {"type": "BPE", "vocab": {"a": 0, "\u00e9": 1, "\ud83d\ude00": 2}, "merges": [["a", "b"], "c d"]},
           "x": [1, -2, 3.5e-7, 1e22, true, false, null, "é😀", {}, [], [[]]], "big": 18446744073709551616})";
   const std::string alphabet("{}[]\",:\\u0e1-+.tfn \n\x80\xff\xed");
-  std::mt19937_64 random(7);
-  size_t accepted = 0;
-  for (int round = 0; round < 30000; ++round) {
-    const std::string text = mutated(seed_text, alphabet, random);
-    try {
-      const Json json = parse(text, {.max_depth = 8});
-      const std::string written = json.dump();
-      REQUIRE(parse(written).dump() == written);
-      ++accepted;
-    } catch (const Error& error) {
-      REQUIRE(error.code() == ErrorCode::kDataLoss);
-    }
-  }
+  const size_t accepted =
+      count_read(seed_text, alphabet, 30000, /*seed=*/7, [](const std::string& text) {
+        const std::string written = parse(text, {.max_depth = 8}).dump();
+        REQUIRE(parse(written).dump() == written);
+      });
   CHECK(accepted > 1000);
   CHECK(accepted < 29000);
 }

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "lib/core/hash.h"
+#include "lib/data/squad_words.h"
 #include "lib/data/unicode.h"
 #include "tessera/core/json.h"
 #include "tests/support/messages.hpp"
@@ -62,6 +63,14 @@ void check_results(const char* kind, SquadVersion version, size_t least) {
       REQUIRE(written.at(key).as_double() == Approx(value.as_double()).epsilon(1e-13));
     }
   }
+}
+
+std::string normalise_answer(std::string_view text) {
+  std::string normalised;
+  for (const std::string& word : squad_words(text)) {
+    normalised += (normalised.empty() ? "" : " ") + word;
+  }
+  return normalised;
 }
 
 }  // namespace

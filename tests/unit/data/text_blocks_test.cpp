@@ -11,9 +11,22 @@ using namespace tessera;
 
 namespace {
 
-std::vector<int32_t> joined(const Dataset& dataset) {
+struct TextBlocks : TextCounts {
+  std::vector<Example> all;
+};
+
+TextBlocks read_text_blocks(const std::string& path, const Tokenizer& tokenizer,
+                            const TextBlockOptions& options, RowIssues* issues = nullptr) {
+  TextBlocks blocks;
+  static_cast<TextCounts&>(blocks) = for_each_text_block(
+      path, tokenizer, options, issues, [&](const Example& block) { blocks.all.push_back(block); });
+  CHECK(blocks.blocks == static_cast<int64_t>(blocks.all.size()));
+  return blocks;
+}
+
+std::vector<int32_t> joined(const TextBlocks& blocks) {
   std::vector<int32_t> ids;
-  for (const Example& block : dataset.examples) {
+  for (const Example& block : blocks.all) {
     ids.insert(ids.end(), block.input_ids.begin(), block.input_ids.end());
   }
   return ids;
@@ -39,20 +52,20 @@ TEST_CASE("documents follow one another with end tokens and are cut into equal b
   const size_t size = 5;
   const TextBlocks blocks = read_text_blocks(lines, tokenizer, {.block_size = size});
   CHECK(blocks.documents == 3);
-  REQUIRE(blocks.dataset.size() == static_cast<int64_t>(expected.size() / size));
+  REQUIRE(blocks.all.size() == expected.size() / size);
   CHECK(blocks.dropped_tokens == static_cast<int64_t>(expected.size() % size));
-  for (const Example& block : blocks.dataset.examples) {
+  for (const Example& block : blocks.all) {
     REQUIRE(block.input_ids.size() == size);
     REQUIRE(block.labels == block.input_ids);
   }
   expected.resize(expected.size() / size * size);
-  CHECK(joined(blocks.dataset) == expected);
+  CHECK(joined(blocks) == expected);
 
   const auto text =
       read_text_blocks(dir.write("d.txt", "\xEF\xBB\xBF" + second), tokenizer, {.block_size = 1});
   std::vector<int32_t> whole = tokenizer.encode(second);
   whole.push_back(*tokenizer.eos_id());
-  CHECK(joined(text.dataset) == whole);
+  CHECK(joined(text) == whole);
   CHECK(text.documents == 1);
 }
 
@@ -104,7 +117,7 @@ TEST_CASE("a text of several pieces has the blocks of the whole text") {
   whole.push_back(*tokenizer.eos_id());
   CHECK(blocks.dropped_tokens == static_cast<int64_t>(whole.size() % 1000));
   whole.resize(whole.size() / 1000 * 1000);
-  CHECK((joined(blocks.dataset) == whole));
+  CHECK((joined(blocks) == whole));
   CHECK(blocks.documents == 1);
   text[text.size() - 20] = '\xFF';
   CHECK(error_of([&] {

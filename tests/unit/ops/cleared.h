@@ -31,17 +31,15 @@ inline void check_cleared(const at::TensorOptions& options, int64_t rows, int64_
     CHECK(ops::rms_norm_forward(x, weight, 1e-5, memory).output.equal(rms.output));
   });
   ops::ColumnSums sums;
-  const at::Tensor dlayer = ops::layer_norm_backward(gradient, x, layer.mean, layer.rstd, weight,
-                                                     bias, {}, {}, sums),
-                   drms = ops::rms_norm_backward(gradient, x, rms.rstd, weight, {}, {}, sums);
+  const ops::NormInput in_layer{x, layer.mean, layer.rstd, weight, bias},
+      in_rms{.x = x, .rstd = rms.rstd, .weight = weight};
+  const at::Tensor dlayer = ops::norm_backward(gradient, in_layer, {}, {}, sums),
+                   drms = ops::norm_backward(gradient, in_rms, {}, {}, sums);
   clears([&](const at::Tensor& memory) {
-    CHECK(ops::layer_norm_backward(gradient, x, layer.mean, layer.rstd, weight, bias, {},
-                                   {.cleared = memory}, sums)
-              .equal(dlayer));
+    CHECK(ops::norm_backward(gradient, in_layer, {}, {.cleared = memory}, sums).equal(dlayer));
   });
   clears([&](const at::Tensor& memory) {
-    CHECK(ops::rms_norm_backward(gradient, x, rms.rstd, weight, {}, {.cleared = memory}, sums)
-              .equal(drms));
+    CHECK(ops::norm_backward(gradient, in_rms, {}, {.cleared = memory}, sums).equal(drms));
   });
 }
 

@@ -164,8 +164,8 @@ void add_norms(List& list, int64_t rows, int64_t n) {
       return [=] {
         ColumnSums sums;
         at::Tensor y;
-        const at::Tensor dx = ops::layer_norm_backward(dy, x, mean, rstd, w, b, dy, {dw, db, {}},
-                                                       sums, again ? &y : nullptr);
+        const at::Tensor dx = ops::norm_backward(dy, {x, mean, rstd, w, b}, dy, {dw, db, {}}, sums,
+                                                 again ? &y : nullptr);
         ops::add_column_sums(sums);
         return again ? Tensors{dx, y} : Tensors{dx};
       };
@@ -176,8 +176,8 @@ void add_norms(List& list, int64_t rows, int64_t n) {
       return [=] {
         ColumnSums sums;
         at::Tensor y;
-        const at::Tensor dx =
-            ops::rms_norm_backward(dy, x, rstd, w, dy, {dw, {}, {}}, sums, again ? &y : nullptr);
+        const at::Tensor dx = ops::norm_backward(dy, {.x = x, .rstd = rstd, .weight = w}, dy,
+                                                 {dw, {}, {}}, sums, again ? &y : nullptr);
         ops::add_column_sums(sums);
         return again ? Tensors{dx, y} : Tensors{dx};
       };
@@ -346,6 +346,11 @@ Taken counted(const CountedCase& test, at::DeviceType type) {
   MetaMemoryCounter counter;
   const Tensors outputs = run();
   return {described(outputs), counter.live_bytes(), counter.peak_bytes()};
+}
+
+std::string beside(const CountedCase& test, const Taken& planned, const Taken& measured) {
+  return concat(test.name, ": kept ", planned.kept, " planned, ", measured.kept, " measured; most ",
+                planned.most, " planned, ", measured.most, " measured");
 }
 
 }  // namespace tessera::testing

@@ -32,4 +32,7 @@ std::vector<std::string> described(const Tensors& outputs);
 // Without memory, standing for this kind of device.
 Taken counted(const CountedCase& test, at::DeviceType type);
 
+// Both, for messages.
+std::string beside(const CountedCase& test, const Taken& planned, const Taken& measured);
+
 }  // namespace tessera::testing

@@ -1,0 +1,16 @@
+#pragma once
+
+namespace tessera {
+
+// A base of classes whose objects have one place: neither copied nor moved.
+class NotCopied {
+ public:
+  NotCopied(const NotCopied&) = delete;
+  NotCopied& operator=(const NotCopied&) = delete;
+
+ protected:
+  NotCopied() = default;
+  ~NotCopied() = default;
+};
+
+}  // namespace tessera
