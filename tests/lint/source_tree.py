@@ -50,7 +50,7 @@ UNIT_TESTS = {
     "comm": {"tests/conformance"},
     "data": {"tools"},
     "models": {"data", "testing", "tests/unit/ops"},
-    "plan": {"generation", "models"},
+    "plan": {"generation", "models", "testing"},
     "testing": {"models", "examples"},
     "train": {"testing"},
 }

@@ -26,10 +26,10 @@ TEST_CASE("bench_strategies names what it lacks, and reads no flag in vain") {
   const auto refusal = [](std::vector<std::string> arguments) {
     return error_of(ErrorCode::kInvalidArgument, [&] { parse_options(arguments); });
   };
-  CHECK_THAT(refusal({"--max_seq_len", "4"}), Catch::Contains("the nearest is --max_seq_length"));
-  CHECK_THAT(refusal({"--max_seq_length"}), Catch::Contains("needs a value"));
-  CHECK_THAT(refusal({"--strategy", "ddp,zero4"}), Catch::Contains("'zero4' is no strategy"));
-  CHECK_THAT(refusal({"--per_device_train_batch_size", "4,x"}), Catch::Contains("'x'"));
-  CHECK_THAT(refusal({"--learning_rate", "1"}), Catch::Contains("unknown flag --learning_rate"));
-  CHECK_THAT(refusal({"--bucket_bytes", "0"}), Catch::Contains("at least 1"));
+  CHECK_THAT(refusal({"--max_seq_len", "4"}), test::contains("the nearest is --max_seq_length"));
+  CHECK_THAT(refusal({"--max_seq_length"}), test::contains("needs a value"));
+  CHECK_THAT(refusal({"--strategy", "ddp,zero4"}), test::contains("'zero4' is no strategy"));
+  CHECK_THAT(refusal({"--per_device_train_batch_size", "4,x"}), test::contains("'x'"));
+  CHECK_THAT(refusal({"--learning_rate", "1"}), test::contains("unknown flag --learning_rate"));
+  CHECK_THAT(refusal({"--bucket_bytes", "0"}), test::contains("at least 1"));
 }

@@ -14,7 +14,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 namespace fs = std::filesystem;
 
 namespace {
@@ -58,12 +58,12 @@ TEST_CASE("inspect says what a checkpoint holds, also of a run's directory") {
   fs::create_directory(folder.path("run/checkpoint-9.tmp"));
   const Answer answer = tool({"inspect", folder.path("run")});
   CHECK(answer.status == 0);
-  CHECK_THAT(answer.err, Contains("skipped " + folder.path("run/checkpoint-9.tmp")));
-  CHECK_THAT(answer.err, Contains("reading " + folder.path("run/checkpoint-3")));
-  CHECK_THAT(answer.out, Contains("step 3, "));
-  CHECK_THAT(answer.out, Contains("run.model {\"config\""));
-  CHECK_THAT(answer.out, Contains("head.weight (exp_avg) Float [4, 6]\n"));
-  CHECK_THAT(answer.out, Contains("3 tensors, 1 elements in Long, 48 elements in Float"));
+  CHECK_THAT(answer.err, contains("skipped " + folder.path("run/checkpoint-9.tmp")));
+  CHECK_THAT(answer.err, contains("reading " + folder.path("run/checkpoint-3")));
+  CHECK_THAT(answer.out, contains("step 3, "));
+  CHECK_THAT(answer.out, contains("run.model {\"config\""));
+  CHECK_THAT(answer.out, contains("head.weight (exp_avg) Float [4, 6]\n"));
+  CHECK_THAT(answer.out, contains("3 tensors, 1 elements in Long, 48 elements in Float"));
 }
 
 TEST_CASE(
@@ -84,18 +84,18 @@ TEST_CASE(
   CHECK(fs::exists(exported + "/tokenizer.json"));
   std::ifstream config(exported + "/config.json");
   const std::string text{std::istreambuf_iterator<char>(config), {}};
-  CHECK_THAT(text, Contains("\"dtype\": \"bfloat16\""));
+  CHECK_THAT(text, contains("\"dtype\": \"bfloat16\""));
 
   const Answer verified = tool({"verify", exported});
   CHECK(verified.status == 0);
-  CHECK_THAT(verified.out, Contains("2 tensors, headers, names and sizes are right"));
+  CHECK_THAT(verified.out, contains("2 tensors, headers, names and sizes are right"));
   const Answer differs = tool({"diff", exported, folder.path("run")});
   CHECK(differs.status == 1);
-  CHECK_THAT(differs.out, Contains("lm_head.weight: only in " + exported));
+  CHECK_THAT(differs.out, contains("lm_head.weight: only in " + exported));
 
   const Answer again = tool({"export", folder.path("run/checkpoint-3"), exported});
   CHECK(again.status == 2);
-  CHECK_THAT(again.err, Contains("already exists and is not overwritten"));
+  CHECK_THAT(again.err, contains("already exists and is not overwritten"));
 }
 
 TEST_CASE("the export of a language model finds the names by its configuration") {
@@ -115,7 +115,7 @@ TEST_CASE("the export of a language model finds the names by its configuration")
         std::vector<std::string>{"transformer.h.0.input_layernorm.weight"});
   const Answer other = tool({"export", folder.path("other"), folder.path("model2")});
   CHECK(other.status == 4);
-  CHECK_THAT(other.err, Contains("tensor encoder.0.weight belongs to no block"));
+  CHECK_THAT(other.err, contains("tensor encoder.0.weight belongs to no block"));
   CHECK_FALSE(fs::exists(folder.path("model2")));
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("an export without the model's configuration is refused") {
   save(folder.path("run"), 3, weight(), "{}");
   const Answer answer = tool({"export", folder.path("run"), folder.path("model")});
   CHECK(answer.status == 4);
-  CHECK_THAT(answer.err, Contains("the run has kept no configuration of its model"));
+  CHECK_THAT(answer.err, contains("the run has kept no configuration of its model"));
 }
 
 TEST_CASE("verify reads every byte, and names the tensor of a damaged one") {
@@ -133,7 +133,7 @@ TEST_CASE("verify reads every byte, and names the tensor of a damaged one") {
   const std::string file = folder.path("run/checkpoint-3/rank-0.safetensors");
   const Answer good = tool({"verify", folder.path("run/checkpoint-3")});
   CHECK(good.status == 0);
-  CHECK_THAT(good.out, Contains("3 tensors, every byte has the hash of the manifest"));
+  CHECK_THAT(good.out, contains("3 tensors, every byte has the hash of the manifest"));
   CHECK(tool({"verify", file}).status == 0);
   std::fstream change(file, std::ios::in | std::ios::out | std::ios::binary);
   change.seekp(-1, std::ios::end);
@@ -141,8 +141,8 @@ TEST_CASE("verify reads every byte, and names the tensor of a damaged one") {
   change.close();
   const Answer bad = tool({"verify", folder.path("run/checkpoint-3")});
   CHECK(bad.status == 4);
-  CHECK_THAT(bad.out, Contains("damaged: " + file + ": byte ") && Contains("norm.count (buffer)"));
-  CHECK_THAT(bad.err, Contains("1 place is damaged"));
+  CHECK_THAT(bad.out, contains("damaged: " + file + ": byte ") && contains("norm.count (buffer)"));
+  CHECK_THAT(bad.err, contains("1 place is damaged"));
 }
 
 TEST_CASE("diff says which tensors differ, and by how much") {
@@ -154,25 +154,25 @@ TEST_CASE("diff says which tensors differ, and by how much") {
   save(folder.path("b"), 1, other);
   const Answer same = tool({"diff", folder.path("b"), folder.path("b/checkpoint-1")});
   CHECK(same.status == 0);
-  CHECK_THAT(same.out, Contains("3 tensors are the same, 0 differ"));
+  CHECK_THAT(same.out, contains("3 tensors are the same, 0 differ"));
   const Answer answer = tool({"diff", folder.path("a"), folder.path("b")});
   CHECK(answer.status == 1);
-  CHECK_THAT(answer.out, Contains("head.weight (parameter): 2 of 24 elements differ, by at most "
+  CHECK_THAT(answer.out, contains("head.weight (parameter): 2 of 24 elements differ, by at most "
                                   "0.5; the first is [15]: 15 and 15.5\n"));
-  CHECK_THAT(answer.out, Contains("head.weight (exp_avg): 2 of 24 elements differ, by at most 1;"));
-  CHECK_THAT(answer.out, Contains("1 tensors are the same, 2 differ"));
+  CHECK_THAT(answer.out, contains("head.weight (exp_avg): 2 of 24 elements differ, by at most 1;"));
+  CHECK_THAT(answer.out, contains("1 tensors are the same, 2 differ"));
 }
 
 TEST_CASE("a call that makes no sense is a usage error, a path without a checkpoint bad data") {
   const TempDir folder;
   CHECK(tool({}).status == 2);
-  CHECK_THAT(tool({"look"}).err, Contains("unknown command look; expected inspect, verify"));
-  CHECK_THAT(tool({"diff", "a"}).err, Contains("diff takes 2 paths, found 1"));
+  CHECK_THAT(tool({"look"}).err, contains("unknown command look; expected inspect, verify"));
+  CHECK_THAT(tool({"diff", "a"}).err, contains("diff takes 2 paths, found 1"));
   CHECK(tool({"verify", folder.path("x"), "--fast"}).status == 2);
   CHECK(tool({"--help"}).status == 0);
   CHECK(tool({"verify", folder.path("x")}).status == 4);
   fs::create_directory(folder.path("empty"));
-  CHECK_THAT(tool({"verify", folder.path("empty")}).err, Contains("neither a checkpoint"));
+  CHECK_THAT(tool({"verify", folder.path("empty")}).err, contains("neither a checkpoint"));
   folder.write("file", "no safetensors");
   CHECK(tool({"inspect", folder.path("file")}).status == 4);
 }

@@ -55,7 +55,7 @@ TEST_CASE("a model's name on the Hub is found where huggingface_hub keeps it") {
   CHECK(find_in_hub_cache("org/name") == dir.path("given/" + snapshot));
   dir.write("given/models--org--name/refs/main", "gone");
   CHECK(find_in_hub_cache("org/name") == "org/name");
-  CHECK_THAT(how_to_fetch("org/name"), Catch::Matchers::Contains("hf download org/name") &&
-                                           Catch::Matchers::Contains(dir.path("given")));
+  CHECK_THAT(how_to_fetch("org/name"),
+             test::contains("hf download org/name") && test::contains(dir.path("given")));
   CHECK(how_to_fetch("/models/name").empty());
 }

@@ -66,7 +66,7 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
   for (const auto& [idle, read] : cases) {
     INFO(idle);
     const Given one(idle), other(read);
-    CHECK_THAT(one.notices, Catch::Matchers::Contains("(command line) has no effect here: "));
+    CHECK_THAT(one.notices, test::contains("(command line) has no effect here: "));
     CHECK(std::count(one.notices.begin(), one.notices.end(), '\n') == 1);
     const std::string flag = one.notices.substr(2, one.notices.find(' ') - 2);
     CHECK_FALSE(one.flags.changed(flag));
@@ -77,7 +77,7 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
 }
 
 TEST_CASE("a flag that says how the model is spread is refused where nothing reads it") {
-  using Catch::Matchers::Contains;
+  using tessera::test::contains;
   for (const auto& [line, why] :
        {std::pair{"--strategy zero1 --shard_ranks 2",
                   "--shard_ranks 2 (command line) has no effect "
@@ -85,12 +85,12 @@ TEST_CASE("a flag that says how the model is spread is refused where nothing rea
         std::pair{"--strategy ddp --pipeline_vocabulary shared", "pipeline axis"},
         std::pair{"--strategy ddp --sequence_parallel", "tensor axis"}}) {
     const std::string text = line;
-    CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { Given given(text); }), Contains(why));
+    CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { Given given(text); }), contains(why));
   }
 }
 
 TEST_CASE("keys of a DeepSpeed file for another stage are listed as without effect") {
-  using Catch::Matchers::Contains;
+  using tessera::test::contains;
   const TempDir dir;
   const std::string path = dir.write("ds.json", R"({
   "train_batch_size": 4,
@@ -100,11 +100,11 @@ TEST_CASE("keys of a DeepSpeed file for another stage are listed as without effe
     "stage3_prefetch_bucket_size": 0 }
 })");
   const Given given("--deepspeed " + path);
-  CHECK_THAT(given.notices, Contains("--loss_scale 128.0 (" + path + ":3) has no effect here"));
-  CHECK_THAT(given.notices, Contains("--persistence_threshold 5 (" + path + ":5) has no effect"));
-  CHECK_THAT(given.notices, Contains("--prefetch_blocks 0 (" + path + ":6) has no effect here"));
+  CHECK_THAT(given.notices, contains("--loss_scale 128.0 (" + path + ":3) has no effect here"));
+  CHECK_THAT(given.notices, contains("--persistence_threshold 5 (" + path + ":5) has no effect"));
+  CHECK_THAT(given.notices, contains("--prefetch_blocks 0 (" + path + ":6) has no effect here"));
   std::ostringstream out, err;
   CHECK(run_lint_ds({"--ranks", "2", path}, out, err) == 0);
-  CHECK_THAT(out.str(), Contains(path + ":5: without effect: --persistence_threshold 5"));
-  CHECK_THAT(out.str(), !Contains("rank(s) as --persistence_threshold"));
+  CHECK_THAT(out.str(), contains(path + ":5: without effect: --persistence_threshold 5"));
+  CHECK_THAT(out.str(), !contains("rank(s) as --persistence_threshold"));
 }

@@ -105,11 +105,11 @@ TEST_CASE("what LibTorch refuses between layers is refused between blocks") {
   const auto data = batches(1);
   nn::Sequential copy = clone_of(module);
   CHECK_THROWS_WITH(copy->forward(data[0].input_ids).sum().backward(),
-                    Catch::Matchers::Contains("modified by an inplace operation"));
+                    test::contains("modified by an inplace operation"));
   for (const char* strategy : {"single", "ddp", "zero3"}) {
     const MeshExtents mesh{.data = *strategy == 's' ? 1 : 2};
     CHECK_THROWS_WITH(train_under({.strategy = strategy}, mesh, model, {data}),
-                      Catch::Matchers::Contains("modified by an inplace operation"));
+                      test::contains("modified by an inplace operation"));
   }
 }
 

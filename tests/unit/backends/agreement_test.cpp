@@ -18,7 +18,7 @@
 
 using namespace tessera;
 using namespace tessera::testing;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -76,21 +76,21 @@ TEST_CASE("different models on data ranks are refused, naming the first block an
     CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
                  if (is_second(mesh)) given.seed = 3;
                }),
-               Contains("block \"embedding\"") && Contains("\"weight\"") &&
-                   Contains("values of rank 0") && Contains("BuildContext::seed"));
+               contains("block \"embedding\"") && contains("\"weight\"") &&
+                   contains("values of rank 0") && contains("BuildContext::seed"));
     CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
                  if (is_second(mesh)) given.model = toy_language_model({.layers = 5});
                }),
-               Contains("blocks on rank 0") && Contains("7 on rank 1"));
+               contains("blocks on rank 0") && contains("7 on rank 1"));
     CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
                  if (is_second(mesh)) given.model.blocks[2].name = "other";
                }),
-               Contains("block 2"));
+               contains("block 2"));
     CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
                  given.model = linear_model(1, is_second(mesh) ? std::vector<int64_t>{4, 5, 2}
                                                                : std::vector<int64_t>{4, 6, 2});
                }),
-               Contains("block \"0\"") && Contains("\"weight\"") && Contains("same model"));
+               contains("block \"0\"") && contains("\"weight\"") && contains("same model"));
   }
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("different values of what a tensor group holds in full are refused by 
       }
     });
     INFO(said);
-    CHECK_THAT(said, Contains("parameter " + changed + ".") && Contains("rank 1 of the group"));
+    CHECK_THAT(said, contains("parameter " + changed + ".") && contains("rank 1 of the group"));
   }
 }
 
@@ -144,11 +144,11 @@ TEST_CASE("different numbers of micro-batches, or kinds of step, are refused") {
                        [](const DeviceMesh& mesh, Given& given) {
                          if (is_second(mesh)) given.batches.pop_back();
                        }),
-               Contains("how many micro-batches"));
+               contains("how many micro-batches"));
     CHECK_THAT(
         refusal({.strategy = strategy}, {.data = 2},
                 [](const DeviceMesh& mesh, Given& given) { given.evaluates = is_second(mesh); }),
-        Contains("another evaluates"));
+        contains("another evaluates"));
   }
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("different data on the stages of one pipeline is refused") {
                            }
                            if (what == 2) ++batch.sample_count;
                          }),
-                 Contains("different micro-batches"));
+                 contains("different micro-batches"));
     }
   }
 }
@@ -175,7 +175,7 @@ TEST_CASE("different data on the stages of one pipeline is refused") {
 TEST_CASE("targets that were not counted are refused") {
   CHECK_THAT(refusal({.strategy = "ddp"}, {.data = 2},
                      [](const DeviceMesh&, Given& given) { given.batches[0].target_count = 0; }),
-             Contains("target_count is 0") && Contains("make_micro_batch"));
+             contains("target_count is 0") && contains("make_micro_batch"));
 }
 
 TEST_CASE("a step's counts are those of all ranks, whoever shares them") {

@@ -16,7 +16,7 @@
 
 using namespace tessera;
 using namespace tessera::testing;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -288,7 +288,7 @@ TEST_CASE("a rank that leaves a step alone ends the run of all, and every call s
                                                     {"strategy=zero2 data=3", {"b0", true, 1}},
                                                     {"strategy=zero3 data=2", {"b4", false, 2}}}) {
     INFO(line);
-    CHECK_THAT(leave_alone(line, 1, failure), Contains("rank 1"));
+    CHECK_THAT(leave_alone(line, 1, failure), contains("rank 1"));
   }
 }
 
@@ -298,8 +298,8 @@ TEST_CASE("a stage that leaves a step ends the run of all at once") {
                            "strategy=zero3 pipeline=2 data=2"}) {
     INFO(line);
     CHECK_THAT(leave_alone(line, 0, {"embedding", false, 1}),
-               Contains("rank 0: an exception has left a step of the pipeline: planted"));
+               contains("rank 0: an exception has left a step of the pipeline: planted"));
     CHECK_THAT(leave_alone(line, layout_of(line).ranks() - 1, {"head", false, 0}),
-               Contains("an exception has left a step of the pipeline: planted"));
+               contains("an exception has left a step of the pipeline: planted"));
   }
 }

@@ -197,7 +197,7 @@ void check_shape(const Shape& shape) {
       return std::string("trained");
     });
     INFO(outcome);
-    for (const std::string& word : shape.refusal) CHECK_THAT(outcome, Catch::Contains(word));
+    for (const std::string& word : shape.refusal) CHECK_THAT(outcome, test::contains(word));
     if (shape.refusal.empty()) CHECK(outcome == "trained");
     CHECK(state_of(*shape.module, shape.same_tensors) == before);
   }
@@ -292,7 +292,7 @@ TEST_CASE("a tensor that several ranks would hold is refused on every rank") {
     const std::string before = state_of(*net);
     for (const std::string& message : refusals(ranks, [&](int) { return from_same(); })) {
       for (const std::string word : {"module", "\"up.weight\""}) {
-        CHECK_THAT(message, Catch::Contains(word));
+        CHECK_THAT(message, test::contains(word));
       }
     }
     CHECK(state_of(*net) == before);
@@ -306,8 +306,8 @@ TEST_CASE("a tensor of a module that only some ranks share is refused on every r
                        loss_of);
   };
   for (const std::string& message : refusals(3, of_rank)) {
-    CHECK_THAT(message, Catch::Contains("block \"module\": parameter \"weight\"") &&
-                            Catch::Contains("ranks 1 and 2"));
+    CHECK_THAT(message, test::contains("block \"module\": parameter \"weight\"") &&
+                            test::contains("ranks 1 and 2"));
   }
 }
 
@@ -322,6 +322,6 @@ TEST_CASE("what one rank cannot build is refused on every rank") {
   };
   for (const std::string& message : refusals(3, of_rank)) {
     CHECK_THAT(message,
-               Catch::Contains("block module") && Catch::Contains("failed: the file is not here"));
+               test::contains("block module") && test::contains("failed: the file is not here"));
   }
 }

@@ -10,7 +10,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -125,7 +125,7 @@ TEST_CASE("stages by time: a layer moves more than the head, which only targets 
   const ModelSpec unknown = model_of({{1, 5}, {1, 7}, {1, 8}});
   CHECK(block_times(unknown, 0.5) == std::vector<double>{5, 7, 4});
   for (const double share : {-0.1, 1.1}) {
-    CHECK_THROWS_WITH(block_times(model, share), Contains("between 0 and 1"));
+    CHECK_THROWS_WITH(block_times(model, share), contains("between 0 and 1"));
   }
 }
 
@@ -152,18 +152,18 @@ TEST_CASE("unknown costs fall back to equal counts, and what cannot be is refuse
   PipelineConfig chunks{.schedule = "interleaved", .chunks = 3};
   CHECK(counts_of(model, chunks, 2).size() == 6);
   CHECK_THROWS_WITH(partition(model, chunks, 3),
-                    Contains("7 blocks, too few for 3 pipeline stages of 3 chunks") &&
-                        Contains("at most 2 stages"));
-  CHECK_THROWS_WITH(partition(model, {}, 8), Contains("7 blocks, too few for 8 pipeline stages"));
+                    contains("7 blocks, too few for 3 pipeline stages of 3 chunks") &&
+                        contains("at most 2 stages"));
+  CHECK_THROWS_WITH(partition(model, {}, 8), contains("7 blocks, too few for 8 pipeline stages"));
   chunks.chunks = 5;
-  CHECK_THROWS_WITH(partition(model, chunks, 2), Contains("use at most 3 chunks"));
+  CHECK_THROWS_WITH(partition(model, chunks, 2), contains("use at most 3 chunks"));
   chunks.chunks = 8;
-  CHECK_THROWS_WITH(partition(model, chunks, 8), Contains("leave the pipeline out"));
+  CHECK_THROWS_WITH(partition(model, chunks, 8), contains("leave the pipeline out"));
   CHECK_THROWS_WITH(partition(model, {.balance = "weight"}, 2),
-                    Contains("\"weight\"; use flops or parameters"));
+                    contains("\"weight\"; use flops or parameters"));
   PipelineConfig measured;
   measured.block_costs = {1, 2};
-  CHECK_THROWS_WITH(partition(model, measured, 2), Contains("2 numbers") && Contains("7 blocks"));
+  CHECK_THROWS_WITH(partition(model, measured, 2), contains("2 numbers") && contains("7 blocks"));
   measured.block_costs = {1, 2, 3, 4, 5, 6, -1};
-  CHECK_THROWS_WITH(partition(model, measured, 2), Contains("not negative"));
+  CHECK_THROWS_WITH(partition(model, measured, 2), contains("not negative"));
 }

@@ -8,7 +8,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 using Kind = PipelineAction::Kind;
 
 namespace {
@@ -157,7 +157,7 @@ TEST_CASE("uneven costs, slow messages and late receives") {
   CHECK(slow.makespan == Approx(3 * 3 + 3 + 2 * 0.5));
   // Blocking sends need the receive to be posted while the receiver is still busy.
   CHECK_THAT(refusal(one_f_one_b(2, 4), {.blocking_sends = true, .receives_ahead = 0}),
-             Contains("deadlocks") && Contains("stage 0 in the send after forward"));
+             contains("deadlocks") && contains("stage 0 in the send after forward"));
   CHECK(refusal(one_f_one_b(2, 4), {.receives_ahead = 0}) == "");
 }
 
@@ -165,28 +165,28 @@ TEST_CASE("the simulator names what is wrong with a schedule") {
   PipelineSchedule schedule = one_f_one_b(3, 4);
   std::swap(schedule.stages[1][0], schedule.stages[1][1]);
   CHECK_THAT(refusal(schedule),
-             Contains("stage 1: forward of micro-batch 1") && Contains("micro-batch 0 is next"));
+             contains("stage 1: forward of micro-batch 1") && contains("micro-batch 0 is next"));
   schedule = one_f_one_b(3, 4);
   std::swap(schedule.stages[2][0], schedule.stages[2][1]);
   CHECK_THAT(refusal(schedule),
-             Contains("stage 2: backward of micro-batch 0") && Contains("before its forward"));
+             contains("stage 2: backward of micro-batch 0") && contains("before its forward"));
   schedule = one_f_one_b(3, 4);
   schedule.stages[0].pop_back();
-  CHECK_THAT(refusal(schedule), Contains("stage 0") && Contains("4 forwards and 3 backwards"));
+  CHECK_THAT(refusal(schedule), contains("stage 0") && contains("4 forwards and 3 backwards"));
   // Each stage is in order for itself, but stage 0 wants a gradient before it sends what makes it.
   schedule = one_f_one_b(2, 4);
   schedule.stages[1] = gpipe(2, 4).stages[1];
   schedule.stages[0] = one_f_one_b(1, 4).stages[0];
-  CHECK_THAT(refusal(schedule), Contains("deadlocks") && Contains("stage 0 before backward of") &&
-                                    Contains("stage 1 before forward of micro-batch 1"));
-  CHECK_THAT(refusal(one_f_one_b(3, 4), {.costs = {{1, 1}}}), Contains("1 costs for 3 stages"));
+  CHECK_THAT(refusal(schedule), contains("deadlocks") && contains("stage 0 before backward of") &&
+                                    contains("stage 1 before forward of micro-batch 1"));
+  CHECK_THAT(refusal(one_f_one_b(3, 4), {.costs = {{1, 1}}}), contains("1 costs for 3 stages"));
 }
 
 TEST_CASE("schedules by name") {
   CHECK((make_schedule("1f1b", 3, 2, 1).stages == one_f_one_b(3, 2).stages));
   CHECK(make_schedule("interleaved", 3, 2, 2).chunks == 2);
-  CHECK_THROWS_WITH(make_schedule("pipedream", 3, 2, 1), Contains("gpipe, 1f1b, interleaved"));
-  CHECK_THROWS_WITH(make_schedule("gpipe", 3, 2, 2), Contains("one chunk"));
-  CHECK_THROWS_WITH(make_schedule("interleaved", 3, 2, 1), Contains("at least 2 chunks"));
-  CHECK_THROWS_WITH(gpipe(3, 0), Contains("0 micro-batches"));
+  CHECK_THROWS_WITH(make_schedule("pipedream", 3, 2, 1), contains("gpipe, 1f1b, interleaved"));
+  CHECK_THROWS_WITH(make_schedule("gpipe", 3, 2, 2), contains("one chunk"));
+  CHECK_THROWS_WITH(make_schedule("interleaved", 3, 2, 1), contains("at least 2 chunks"));
+  CHECK_THROWS_WITH(gpipe(3, 0), contains("0 micro-batches"));
 }

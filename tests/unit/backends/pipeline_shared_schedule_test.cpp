@@ -10,7 +10,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 using Kind = PipelineAction::Kind;
 
 namespace {
@@ -107,24 +107,24 @@ TEST_CASE("the simulator names what is wrong with passes of all stages") {
     std::swap(actions[place_of(schedule, stage, a)], actions[place_of(schedule, stage, b)]);
   };
   swap(1, {Kind::kHead, 0}, {Kind::kEmbed, 2});
-  CHECK_THAT(refusal(schedule), Contains("stage 1 runs the embedding of micro-batch 2") &&
-                                    Contains("stage 0 runs the head of micro-batch 0"));
+  CHECK_THAT(refusal(schedule), contains("stage 1 runs the embedding of micro-batch 2") &&
+                                    contains("stage 0 runs the head of micro-batch 0"));
   schedule = shared_one_f_one_b(3, 4);
   swap(2, {Kind::kForward, 1}, {Kind::kHead, 1});
-  CHECK_THAT(refusal(schedule), Contains("stage 2: head of micro-batch 1") &&
-                                    Contains("before its forward of micro-batch 1"));
+  CHECK_THAT(refusal(schedule), contains("stage 2: head of micro-batch 1") &&
+                                    contains("before its forward of micro-batch 1"));
   schedule = shared_one_f_one_b(3, 4);
   schedule.stages[1].erase(schedule.stages[1].begin() +
                            static_cast<ptrdiff_t>(place_of(schedule, 1, {Kind::kHead, 3})));
-  CHECK_THAT(refusal(schedule), Contains("stage 1: 3 passes of all stages where 4 are expected"));
+  CHECK_THAT(refusal(schedule), contains("stage 1: 3 passes of all stages where 4 are expected"));
   schedule = shared_one_f_one_b(2, 4);
   swap(1, {Kind::kBackward, 0}, {Kind::kHead, 0});
-  CHECK_THAT(refusal(schedule), Contains("before its head of micro-batch 0"));
+  CHECK_THAT(refusal(schedule), contains("before its head of micro-batch 0"));
   // A forward behind the pass that needs it: stages wait for each other.
   schedule = shared_one_f_one_b(2, 3);
   swap(0, {Kind::kForward, 0}, {Kind::kHead, 0});
-  CHECK_THAT(refusal(schedule), Contains("deadlocks") &&
-                                    Contains("stage 0 before head of micro-batch 0") &&
-                                    Contains("stage 1 before forward of micro-batch 0"));
-  CHECK_THROWS_WITH(make_schedule("interleaved", 2, 4, 2, true), Contains("all stages share"));
+  CHECK_THAT(refusal(schedule), contains("deadlocks") &&
+                                    contains("stage 0 before head of micro-batch 0") &&
+                                    contains("stage 1 before forward of micro-batch 0"));
+  CHECK_THROWS_WITH(make_schedule("interleaved", 2, 4, 2, true), contains("all stages share"));
 }

@@ -17,7 +17,7 @@
 
 using namespace tessera;
 using namespace tessera::testing;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -44,30 +44,30 @@ BlockBuilder function_block(const std::string& name, FunctionBlock::Function fun
 TEST_CASE("what a pipeline cannot do is refused with the reason, the same on every rank") {
   const ModelSpec model = toy_language_model();  // 5 blocks
   CHECK_THAT(refusal({.pipeline = 6}, pipeline_config("1f1b"), model),
-             Contains("5 blocks, too few for 6 pipeline stages"));
+             contains("5 blocks, too few for 6 pipeline stages"));
   CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("interleaved", 3), model),
-             Contains("3 chunks"));
+             contains("3 chunks"));
   CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("pipedream"), model),
-             Contains("\"pipedream\" is unknown"));
+             contains("\"pipedream\" is unknown"));
   CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("gpipe", 2), model),
-             Contains("one chunk a stage"));
+             contains("one chunk a stage"));
   CHECK_THAT(refusal({.pipeline = 1}, pipeline_config("interleaved", 2), model),
-             Contains("pipeline axis of more than one rank"));
+             contains("pipeline axis of more than one rank"));
   ParallelConfig measured = pipeline_config("1f1b");
   measured.pipeline.block_costs = {1, 2};
   CHECK_THAT(refusal({.pipeline = 2}, measured, model),
-             Contains("2 numbers") && Contains("5 blocks"));
+             contains("2 numbers") && contains("5 blocks"));
   ModelSpec wrong = model;
   wrong.tied[0].owner_block = "embeding";
   CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong),
-             Contains("embeding.weight does not exist"));
+             contains("embeding.weight does not exist"));
   wrong = model;
   wrong.has_loss = false;
-  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong), Contains("has no loss"));
+  CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong), contains("has no loss"));
   wrong = model;
   wrong.blocks[3].name = wrong.blocks[1].name;
   CHECK_THAT(refusal({.pipeline = 2}, pipeline_config("1f1b"), wrong),
-             Contains("two blocks named"));
+             contains("two blocks named"));
 }
 
 TEST_CASE("a rank builds its own blocks, an owner of aliases elsewhere once more for its values") {
@@ -222,7 +222,7 @@ TEST_CASE("a shape that does not follow from the input's is refused") {
   const std::vector<MicroBatch> batches(2, toy_micro_batch({}, 2, 5, 1));
   CHECK_THROWS_WITH(play({model, {.pipeline = 3}, pipeline_config("gpipe")},
                          [&](Player& player) { player.strategy().evaluate(batches); }),
-                    Contains("[2, 4, 12] goes to part 2") && Contains("[2, 5, 12] before"));
+                    contains("[2, 4, 12] goes to part 2") && contains("[2, 5, 12] before"));
 }
 
 TEST_CASE("a pipeline by the name of its schedule runs that") {

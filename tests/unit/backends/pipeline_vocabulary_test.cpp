@@ -18,7 +18,7 @@
 
 using namespace tessera;
 using namespace tessera::testing;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -46,26 +46,26 @@ MicroBatch batch(int64_t rows, int64_t sequence, uint64_t seed) {
 
 TEST_CASE("what cannot share its vocabulary is refused with the reason, the same on every rank") {
   CHECK_THAT(refusal({.pipeline = 2}, shared_config(), toy_language_model()),
-             Contains("no embedding and head that all pipeline stages can share"));
+             contains("no embedding and head that all pipeline stages can share"));
   CHECK_THAT(refusal({.pipeline = 5}, shared_config(), bloom()),
-             Contains("4 blocks between its ends, too few for 5 pipeline stages"));
+             contains("4 blocks between its ends, too few for 5 pipeline stages"));
   CHECK_THAT(refusal({}, shared_config("single"), bloom()),
-             Contains("pipeline axis of more than one rank"));
+             contains("pipeline axis of more than one rank"));
   CHECK_THAT(refusal({.pipeline = 2, .tensor = 2}, shared_config(), bloom()),
-             Contains("tensor axis of 2 ranks"));
+             contains("tensor axis of 2 ranks"));
   ParallelConfig interleaved = shared_config("ddp", "interleaved");
   interleaved.pipeline.chunks = 2;
-  CHECK_THAT(refusal({.pipeline = 2}, interleaved, bloom()), Contains("interleaved has no order"));
+  CHECK_THAT(refusal({.pipeline = 2}, interleaved, bloom()), contains("interleaved has no order"));
   ModelSpec model = bloom();
   model.tied[0].alias_block = "h.1";
   CHECK_THAT(refusal({.pipeline = 2}, shared_config(), model),
-             Contains("all stages share one block, but not the other"));
+             contains("all stages share one block, but not the other"));
   model = toy_language_model();
   model.shareable_ends = true;  // a claim that its blocks do not keep
   CHECK_THAT(refusal({.pipeline = 2}, shared_config(), model),
-             Contains("embedding.weight is neither cut nor marked"));
+             contains("embedding.weight is neither cut nor marked"));
   CHECK_THAT(refusal({.pipeline = 4}, shared_config(), bloom(true, /*vocabulary=*/5)),
-             Contains("leave nothing for the last of 4"));
+             contains("leave nothing for the last of 4"));
 }
 
 TEST_CASE("every stage builds the ends and its even share of the layers, and holds its rows") {

@@ -20,7 +20,7 @@
 
 using namespace tessera;
 using namespace tessera::testing;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -48,16 +48,16 @@ std::string refusal(int tensor, const ModelSpec& model) {
 TEST_CASE("degrees and models that do not fit are refused by name") {
   const ModelSpec model = make_bloom_causal(bloom());
   CHECK_THAT(refusal(4, model),
-             Contains("model bloom-test cannot be shared by 4") && Contains("divide over 2, 3, 6"));
+             contains("model bloom-test cannot be shared by 4") && contains("divide over 2, 3, 6"));
   CHECK(refusal(3, model) == "no error");
-  CHECK_THAT(refusal(2, toy_language_model()), Contains("model toy has no tensor-parallel layers"));
+  CHECK_THAT(refusal(2, toy_language_model()), contains("model toy has no tensor-parallel layers"));
   ModelSpec claims = toy_language_model();  // that its blocks know the axis
   claims.tensor_divisor = 2;
-  CHECK_THAT(refusal(2, claims), Contains("parameter embedding.weight is neither cut nor marked"));
+  CHECK_THAT(refusal(2, claims), contains("parameter embedding.weight is neither cut nor marked"));
   BloomConfig few = bloom();
   few.vocabulary = 9;  // 2 rows each for five ranks, none for the last
   CHECK_THAT(refusal(6, make_bloom_causal(few)),
-             Contains("word_embeddings.weight") && Contains("leave nothing for the last of 6"));
+             contains("word_embeddings.weight") && contains("leave nothing for the last of 6"));
 }
 
 TEST_CASE("the whole model is counted and visited, whatever the layout") {

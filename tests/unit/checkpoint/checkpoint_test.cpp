@@ -10,7 +10,7 @@
 
 using namespace tessera;
 using namespace tessera::test;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 TEST_CASE("a state saved by ranks under random layouts loads on other ranks under others") {
   for (uint64_t seed = 0; seed < 40; ++seed) {

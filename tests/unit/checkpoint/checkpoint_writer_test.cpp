@@ -7,7 +7,7 @@
 
 using namespace tessera;
 using namespace tessera::test;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 namespace fs = std::filesystem;
 
 namespace {
@@ -81,8 +81,8 @@ TEST_CASE("a second job that writes to the same directory is refused by name") {
     const CheckpointWriter writer(world, run);
     const std::string said = require_error(
         ErrorCode::kDataLoss, [&] { CheckpointWriter(world, run); }, "a second writer");
-    require(said.find("another job writes here (process " +
-                      std::to_string(::getpid()) + " on ") != said.npos,
+    require(said.find("another job writes here (process " + std::to_string(::getpid()) + " on ") !=
+                said.npos,
             said);
   });
   run_ranks(1, [&](Communicator& world) { CheckpointWriter(world, run); });  // free again

@@ -6,7 +6,7 @@
 
 using namespace tessera;
 using namespace tessera::test;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -68,9 +68,9 @@ TEST_CASE("every one of 1,000 flipped bits is noticed, and the tensor named") {
     overwrite(file, bad);
     const std::string said = load_error(path);
     INFO(file << " byte " << byte << ": " << said);
-    REQUIRE_THAT(said, Contains(path));
+    REQUIRE_THAT(said, contains(path));
     if (!file.ends_with("manifest.json")) {
-      REQUIRE_THAT(said, Contains(file + ": byte "));
+      REQUIRE_THAT(said, contains(file + ": byte "));
       REQUIRE(names_tensor_at(said, manifest, file, static_cast<int64_t>(byte)));
       REQUIRE(Checkpoint(path).verify().size() >= 1);
     }
@@ -91,14 +91,14 @@ TEST_CASE("a file cut anywhere is noticed, and the checkpoint before it is found
     for (size_t size = 0; size < good.size(); size += stride, ++cuts) {
       overwrite(file, good.substr(0, size));
       INFO(file << " cut to " << size);
-      REQUIRE_THAT(load_error(path), Contains(file));
+      REQUIRE_THAT(load_error(path), contains(file));
       const FoundCheckpoint found = find_checkpoint(folder.path("run"));
       REQUIRE(found.path == folder.path("run/checkpoint-1"));
       REQUIRE(found.skipped.size() == 1);
-      REQUIRE_THAT(found.skipped[0], Contains(file));
+      REQUIRE_THAT(found.skipped[0], contains(file));
     }
     overwrite(file, good + "x");
-    REQUIRE_THAT(load_error(path), Contains(file));
+    REQUIRE_THAT(load_error(path), contains(file));
     overwrite(file, good);
   }
   CHECK(cuts > 60);
@@ -121,17 +121,17 @@ TEST_CASE("what is no checkpoint is skipped with the reason, or refused by name"
   const FoundCheckpoint found = find_checkpoint(run);
   CHECK(found.path == run + "/checkpoint-9");
   REQUIRE(found.skipped.size() == 2);
-  CHECK_THAT(found.skipped[0], Contains("checkpoint-12.tmp: was not finished"));
-  CHECK_THAT(found.skipped[1], Contains("checkpoint-10: not a complete checkpoint"));
+  CHECK_THAT(found.skipped[0], contains("checkpoint-12.tmp: was not finished"));
+  CHECK_THAT(found.skipped[1], contains("checkpoint-10: not a complete checkpoint"));
 
   const std::string path = run + "/checkpoint-9";
-  CHECK_THAT(error_of([&] { Checkpoint(run + "/checkpoint-7"); }), Contains("does not exist"));
+  CHECK_THAT(error_of([&] { Checkpoint(run + "/checkpoint-7"); }), contains("does not exist"));
   fs::rename(path + "/rank-1.safetensors", path + "/away");
-  CHECK_THAT(load_error(path), Contains("rank-1.safetensors: is missing"));
+  CHECK_THAT(load_error(path), contains("rank-1.safetensors: is missing"));
   fs::create_symlink(path + "/away", path + "/rank-1.safetensors");
-  CHECK_THAT(load_error(path), Contains("rank-1.safetensors: is missing, or no regular file"));
+  CHECK_THAT(load_error(path), contains("rank-1.safetensors: is missing, or no regular file"));
   fs::remove(path + "/rank-1.safetensors");
   fs::rename(path + "/away", path + "/rank-1.safetensors");
   fs::copy(path + "/rank-1.safetensors", path + "/rank-2.safetensors");
-  CHECK_THAT(load_error(path), Contains("rank-2.safetensors: does not belong to this checkpoint"));
+  CHECK_THAT(load_error(path), contains("rank-2.safetensors: does not belong to this checkpoint"));
 }

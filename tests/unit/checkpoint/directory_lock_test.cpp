@@ -14,7 +14,7 @@
 
 using namespace tessera;
 using namespace tessera::test;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 namespace fs = std::filesystem;
 
 TEST_CASE("a locked directory refuses a second job by name, until the first one ends") {
@@ -23,7 +23,7 @@ TEST_CASE("a locked directory refuses a second job by name, until the first one 
   {
     DirectoryLock lock(run);
     const std::string said = error_of(ErrorCode::kDataLoss, [&] { DirectoryLock second(run); });
-    CHECK_THAT(said, Contains(concat("another job writes here (process ", ::getpid(), " on ")));
+    CHECK_THAT(said, contains(concat("another job writes here (process ", ::getpid(), " on ")));
     lock.keep();
   }
   CHECK(fs::exists(run + "/" + DirectoryLock::kFile));
@@ -96,7 +96,7 @@ TEST_CASE("a lock file that its holder removes before it is free is no lock") {
   const DirectoryLock lock(folder.path("run"), files);
   CHECK(fs::exists(folder.path("run/checkpoint.lock")));
   CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { DirectoryLock second(folder.path("run")); }),
-             Contains("another job writes here"));
+             contains("another job writes here"));
 }
 
 TEST_CASE("where nothing can be written the lock says so, and leaves nothing") {
@@ -105,7 +105,7 @@ TEST_CASE("where nothing can be written the lock says so, and leaves nothing") {
     FaultyFileSystem files(call, FaultyFileSystem::Fault::kOnce, ENOSPC);
     const std::string said =
         error_of(ErrorCode::kDataLoss, [&] { DirectoryLock lock(folder.path("run"), files); });
-    CHECK_THAT(said, Contains(folder.path("run")) && Contains("No space left on device"));
+    CHECK_THAT(said, contains(folder.path("run")) && contains("No space left on device"));
     CHECK_FALSE(fs::exists(folder.path("run")));
   }
 }

@@ -9,7 +9,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 namespace fs = std::filesystem;
 
 namespace {
@@ -54,7 +54,7 @@ TEST_CASE("16-bit weights are read in their own dtype") {
   CHECK(directory.read("a", {2}).scalar_type() == at::kBFloat16);
   CHECK(directory.read("b", {2}).scalar_type() == at::kHalf);
   CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { directory.read("c", {2}); }),
-             Contains("floating-point"));
+             contains("floating-point"));
 }
 
 TEST_CASE("missing weights and other shapes are named with file and byte") {
@@ -62,11 +62,11 @@ TEST_CASE("missing weights and other shapes are named with file and byte") {
   save_safetensors(folder.path("model.safetensors"), {{"a", at::ones({2, 3})}});
   const HuggingFaceDirectory directory(folder.path(""));
   CHECK_THAT(error_of(ErrorCode::kDataLoss, [&] { directory.read("b", {1}); }),
-             Contains("\"b\" is missing"));
+             contains("\"b\" is missing"));
   const std::string message = error_of(ErrorCode::kDataLoss, [&] { directory.read("a", {3, 2}); });
-  CHECK_THAT(message, Contains("shape [2, 3]"));
-  CHECK_THAT(message, Contains("[3, 2]"));
-  CHECK_THAT(message, Contains("model.safetensors: byte "));
+  CHECK_THAT(message, contains("shape [2, 3]"));
+  CHECK_THAT(message, contains("[3, 2]"));
+  CHECK_THAT(message, contains("model.safetensors: byte "));
 }
 
 TEST_CASE("sharded weights are read through their index") {
@@ -84,9 +84,9 @@ TEST_CASE("an index cannot name a path") {
     const TempDir folder;
     write_sharded(folder, R"({"b":"two.safetensors","a":")" + name + "\"}");
     const std::string message = open_message(folder.path(""));
-    CHECK_THAT(message, Contains("plain name"));
-    CHECK_THAT(message, Contains("index.json"));
-    CHECK_THAT(message, Contains("byte "));
+    CHECK_THAT(message, contains("plain name"));
+    CHECK_THAT(message, contains("index.json"));
+    CHECK_THAT(message, contains("byte "));
   }
 }
 
@@ -96,7 +96,7 @@ TEST_CASE(
   write_sharded(folder, R"({"a":"one.safetensors","b":"two.safetensors"})");
   fs::rename(folder.path("one.safetensors"), outside.path("one.safetensors"));
   fs::create_symlink(outside.path("one.safetensors"), folder.path("one.safetensors"));
-  CHECK_THAT(open_message(folder.path("")), Contains("link out of the directory"));
+  CHECK_THAT(open_message(folder.path("")), contains("link out of the directory"));
 
   const TempDir cache;
   fs::create_directories(cache.path("blobs"));
@@ -113,40 +113,40 @@ TEST_CASE(
 TEST_CASE("a missing shard is named") {
   const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","b":"three.safetensors"})");
-  CHECK_THAT(open_message(folder.path("")), Contains("\"three.safetensors\" is missing"));
+  CHECK_THAT(open_message(folder.path("")), contains("\"three.safetensors\" is missing"));
 }
 
 TEST_CASE("a weight in no shard, in two shards, or outside the index is named") {
   const TempDir none, two, unlisted;
   write_sharded(none, R"({"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"})");
-  CHECK_THAT(open_message(none.path("")), Contains("\"c\" is in no shard"));
+  CHECK_THAT(open_message(none.path("")), contains("\"c\" is in no shard"));
   write_sharded(two, R"({"a":"one.safetensors","b":"two.safetensors"})");
   save_safetensors(two.path("two.safetensors"), {{"b", at::ones({3})}, {"a", at::ones({2})}});
-  CHECK_THAT(open_message(two.path("")), Contains("\"a\" is in two shards"));
+  CHECK_THAT(open_message(two.path("")), contains("\"a\" is in two shards"));
   write_sharded(unlisted, R"({"a":"one.safetensors"})");
   save_safetensors(unlisted.path("one.safetensors"), {{"a", at::ones({2})}, {"z", at::ones({2})}});
-  CHECK_THAT(open_message(unlisted.path("")), Contains("\"z\" is not in"));
+  CHECK_THAT(open_message(unlisted.path("")), contains("\"z\" is not in"));
 }
 
 TEST_CASE("a damaged index is refused") {
   const TempDir folder;
   write_sharded(folder, R"({"a":"one.safetensors","a":"two.safetensors"})");
-  CHECK_THAT(open_message(folder.path("")), Contains("appears twice"));
+  CHECK_THAT(open_message(folder.path("")), contains("appears twice"));
   write_sharded(folder, R"({"a":1})");
-  CHECK_THAT(open_message(folder.path("")), Contains("string"));
+  CHECK_THAT(open_message(folder.path("")), contains("string"));
   write_sharded(folder, "{}");
-  CHECK_THAT(open_message(folder.path("")), Contains("empty"));
+  CHECK_THAT(open_message(folder.path("")), contains("empty"));
   folder.write("model.safetensors.index.json", "{}");
-  CHECK_THAT(open_message(folder.path("")), Contains("weight_map"));
+  CHECK_THAT(open_message(folder.path("")), contains("weight_map"));
 }
 
 TEST_CASE("pickled weights are refused with the way to convert them") {
   const TempDir folder;
   folder.write("pytorch_model.bin", "x");
-  CHECK_THAT(open_message(folder.path("")), Contains("save_pretrained"));
+  CHECK_THAT(open_message(folder.path("")), contains("save_pretrained"));
   const TempDir empty;
-  CHECK_THAT(open_message(empty.path("")), Contains("neither model.safetensors nor"));
-  CHECK_THAT(open_message(empty.path("absent")), Contains("not a directory"));
+  CHECK_THAT(open_message(empty.path("")), contains("neither model.safetensors nor"));
+  CHECK_THAT(open_message(empty.path("absent")), contains("not a directory"));
 }
 
 TEST_CASE("a written directory appears complete, in the dtype asked for") {
@@ -219,13 +219,13 @@ TEST_CASE("nothing is overwritten and nothing half-written stays") {
   folder.write("final/keep", "x");
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
                       [&] { HuggingFaceWriter writer(folder.path("final")); }),
-             Contains("already exists"));
+             contains("already exists"));
   CHECK(fs::exists(folder.path("final/keep")));
   {
     HuggingFaceWriter writer(folder.path("other"));
     writer.add("a", at::ones({2}));
     CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { writer.add("a", at::ones({2})); }),
-               Contains("twice"));
+               contains("twice"));
     CHECK(fs::exists(folder.path("other.tmp")));
   }
   CHECK_FALSE(fs::exists(folder.path("other")));

@@ -13,7 +13,7 @@
 #include "tests/unit/checkpoint/safetensors_bytes.h"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 TEST_CASE("a pointer of git-LFS is named as such, with what fetches the file") {
   const TempDir folder;
@@ -23,7 +23,7 @@ TEST_CASE("a pointer of git-LFS is named as such, with what fetches the file") {
   for (const std::string& said :
        {error_of(ErrorCode::kDataLoss, [&] { SafetensorsFile file(path); }),
         error_of(ErrorCode::kDataLoss, [&] { read_file(path); })}) {
-    CHECK_THAT(said, Contains(path + ": is a git-LFS pointer") && Contains("git lfs pull"));
+    CHECK_THAT(said, contains(path + ": is a git-LFS pointer") && contains("git lfs pull"));
   }
 }
 
@@ -75,7 +75,7 @@ TEST_CASE("an unfinished file is not valid") {
     SafetensorsWriter writer(folder.path("x"));
     writer.add("a", at::ones({4}));
   }
-  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("x")); }), Contains("length is zero"));
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("x")); }), contains("length is zero"));
 }
 
 TEST_CASE("NaN values are legal and counted") {
@@ -98,23 +98,23 @@ TEST_CASE("a file that shrinks after it was opened is an error, not a fault") {
   const SafetensorsFile file(folder.path("x"));
   std::filesystem::resize_file(folder.path("x"), file.find("a")->begin + 400);
   const std::string message = error_of([&] { file.read("a"); });
-  CHECK_THAT(message, Contains("byte " + std::to_string(file.find("a")->begin + 400)));
-  CHECK_THAT(message, Contains("shrunk"));
-  CHECK_THAT(message, Contains("\"a\""));
+  CHECK_THAT(message, contains("byte " + std::to_string(file.find("a")->begin + 400)));
+  CHECK_THAT(message, contains("shrunk"));
+  CHECK_THAT(message, contains("\"a\""));
 }
 
 TEST_CASE("missing files, folders, pipes and tensors are named") {
   const TempDir folder;
-  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("absent")); }), Contains("absent"));
-  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("")); }), Contains("not a regular"));
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("absent")); }), contains("absent"));
+  CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("")); }), contains("not a regular"));
   REQUIRE(::mkfifo((folder.path("pipe")).c_str(), 0600) == 0);
   CHECK_THAT(error_of([&] { SafetensorsFile file(folder.path("pipe")); }),
-             Contains("not a regular"));
+             contains("not a regular"));
   save_safetensors(folder.path("x"), {{"a", at::ones({1})}});
   const SafetensorsFile file(folder.path("x"));
-  CHECK_THAT(error_of([&] { file.read("b"); }), Contains("has no tensor \"b\""));
+  CHECK_THAT(error_of([&] { file.read("b"); }), contains("has no tensor \"b\""));
   CHECK_THAT(error_of([&] { SafetensorsWriter writer(folder.path("no/such/folder")); }),
-             Contains("cannot be created"));
+             contains("cannot be created"));
 }
 
 TEST_CASE("bool bytes other than 0 and 1 read as true") {

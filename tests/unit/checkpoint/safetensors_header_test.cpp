@@ -21,9 +21,9 @@ void check_refused(const std::string& file, const std::string& message) {
     FAIL("accepted; expected: " << message);
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kDataLoss);
-    CHECK_THAT(error.what(), Catch::Matchers::StartsWith("x.safetensors"));
-    CHECK_THAT(error.what(), Catch::Matchers::Contains("byte "));
-    CHECK_THAT(error.what(), Catch::Matchers::Contains(message));
+    CHECK_THAT(error.what(), test::starts_with("x.safetensors"));
+    CHECK_THAT(error.what(), test::contains("byte "));
+    CHECK_THAT(error.what(), test::contains(message));
   }
 }
 

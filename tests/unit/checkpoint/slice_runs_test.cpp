@@ -7,7 +7,7 @@
 
 using namespace tessera;
 using namespace tessera::test;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 TEST_CASE("what two random slices share is what a map of their elements says") {
   std::mt19937_64 random(12);
@@ -54,7 +54,7 @@ TEST_CASE("the pieces of every cut fill the tensor; one left out or twice is not
     if (slice.numel() == 0 || all_padding(slice)) continue;
     auto doubled = slices;
     doubled.push_back(slice);
-    REQUIRE_THAT(tiling_defect(doubled), Contains("in two pieces"));
+    REQUIRE_THAT(tiling_defect(doubled), contains("in two pieces"));
     std::erase(slices, slice);
     REQUIRE(tiling_defect(slices) != "");
     ++holes;
@@ -71,19 +71,19 @@ TEST_CASE("slices that cannot be are named") {
     change(slice);
     return slice_defect(slice);
   };
-  CHECK_THAT(defect([](auto& s) { s.shape[0] = -1; }), Contains("negative"));
-  CHECK_THAT(defect([](auto& s) { s.shape[0] = int64_t{1} << 62; }), Contains("overflows"));
-  CHECK_THAT(defect([](auto& s) { s.shape = {0, int64_t{1} << 62, 4}; }), Contains("overflows"));
-  CHECK_THAT(defect([](auto& s) { s.dim = 2; }), Contains("dimension 2 of 2"));
-  CHECK_THAT(defect([](auto& s) { s.dim = -1; }), Contains("not sliced"));
-  CHECK_THAT(defect([](auto& s) { s.intervals[0].size = 4; }), Contains("leaves the tensor"));
-  CHECK_THAT(defect([](auto& s) { s.intervals[0].global = 5; }), Contains("leaves the tensor"));
-  CHECK_THAT(defect([](auto& s) { s.intervals.push_back({1, 4, 1}); }), Contains("out of order"));
-  CHECK_THAT(defect([](auto& s) { s.end = 13; }), Contains("elements [0, 13)"));
-  CHECK_THAT(defect([](auto& s) { s.begin = 13; }), Contains("elements [13, 12)"));
+  CHECK_THAT(defect([](auto& s) { s.shape[0] = -1; }), contains("negative"));
+  CHECK_THAT(defect([](auto& s) { s.shape[0] = int64_t{1} << 62; }), contains("overflows"));
+  CHECK_THAT(defect([](auto& s) { s.shape = {0, int64_t{1} << 62, 4}; }), contains("overflows"));
+  CHECK_THAT(defect([](auto& s) { s.dim = 2; }), contains("dimension 2 of 2"));
+  CHECK_THAT(defect([](auto& s) { s.dim = -1; }), contains("not sliced"));
+  CHECK_THAT(defect([](auto& s) { s.intervals[0].size = 4; }), contains("leaves the tensor"));
+  CHECK_THAT(defect([](auto& s) { s.intervals[0].global = 5; }), contains("leaves the tensor"));
+  CHECK_THAT(defect([](auto& s) { s.intervals.push_back({1, 4, 1}); }), contains("out of order"));
+  CHECK_THAT(defect([](auto& s) { s.end = 13; }), contains("elements [0, 13)"));
+  CHECK_THAT(defect([](auto& s) { s.begin = 13; }), contains("elements [13, 12)"));
   TensorSlice other = good;
   other.dim = 0;
   other.local_size = 4;
-  CHECK_THAT(tiling_defect({good, other}), Contains("different dimensions"));
-  CHECK_THAT(tiling_defect({}), Contains("no pieces"));
+  CHECK_THAT(tiling_defect({good, other}), contains("different dimensions"));
+  CHECK_THAT(tiling_defect({}), contains("no pieces"));
 }

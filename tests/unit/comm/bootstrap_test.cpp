@@ -112,44 +112,44 @@ TEST_CASE("a rank that dies without a word ends the job of the others") {
 TEST_CASE("ranks that cannot be connected are named") {
   SECTION("missing") {
     Star star(4, 0.3);
-    REQUIRE_THROWS_WITH(star.join(0, 4), Catch::Contains("rank 1-3 of 4 did not connect"));
+    REQUIRE_THROWS_WITH(star.join(0, 4), test::contains("rank 1-3 of 4 did not connect"));
   }
   SECTION("another world size") {
     Star star(4);
-    REQUIRE_THROWS_WITH(star.join(1, 3), Catch::Contains("rank 1 on host") &&
-                                             Catch::Contains("world size 3, rank 0 with 4"));
+    REQUIRE_THROWS_WITH(star.join(1, 3), test::contains("rank 1 on host") &&
+                                             test::contains("world size 3, rank 0 with 4"));
   }
   SECTION("twice the same rank") {
     Star star(3);
     auto first = error_of([&] { star.join(1, 3); });
-    CHECK_THROWS_WITH(star.join(1, 3), Catch::Contains("two processes say they are rank 1"));
-    REQUIRE_THAT(first.get(), Catch::Contains("two processes say they are rank 1"));
+    CHECK_THROWS_WITH(star.join(1, 3), test::contains("two processes say they are rank 1"));
+    REQUIRE_THAT(first.get(), test::contains("two processes say they are rank 1"));
   }
   SECTION("another secret: who comes with it is told, the others when a rank is missing") {
     Star star(2, 1);
     auto other = error_of([&] { star.join(0, 2); });
-    CHECK_THROWS_WITH(star.join(1, 2, "guess"), Catch::Contains("job secret of rank 1") &&
-                                                    Catch::Contains("TESSERA_JOB_SECRET"));
-    REQUIRE_THAT(other.get(), Catch::Contains("rank 1 of 2 did not connect within 1 s; 1 caller "
-                                              "with another job secret came meanwhile, the last "
-                                              "as rank 1 on host") &&
-                                  Catch::Contains("TESSERA_JOB_SECRET"));
+    CHECK_THROWS_WITH(star.join(1, 2, "guess"), test::contains("job secret of rank 1") &&
+                                                    test::contains("TESSERA_JOB_SECRET"));
+    REQUIRE_THAT(other.get(), test::contains("rank 1 of 2 did not connect within 1 s; 1 caller "
+                                             "with another job secret came meanwhile, the last "
+                                             "as rank 1 on host") &&
+                                  test::contains("TESSERA_JOB_SECRET"));
   }
   SECTION("another job that gathers at this port") {
     Star star(2, 0.5);
     REQUIRE_THROWS_WITH(star.join(1, 2, "secret", "job 2"),
-                        Catch::Contains("another job gathers there ('job 1', not 'job 2')"));
+                        test::contains("another job gathers there ('job 1', not 'job 2')"));
   }
   SECTION("a job that runs at this port") {
     Star star(1);
     const auto only = star.join(0, 1);
-    REQUIRE_THROWS_WITH(star.join(0, 1), Catch::Contains("a job of 1 ranks is running there"));
+    REQUIRE_THROWS_WITH(star.join(0, 1), test::contains("a job of 1 ranks is running there"));
   }
   SECTION("something else at this port") {
     REQUIRE_THAT(error_at([](const control::Socket& caller) {
                    require(::write(caller.fd(), "HTTP/1.1 400 Bad Request\r\n", 26) == 26, "write");
                  }),
-                 Catch::Contains("what answers there is not tessera"));
+                 test::contains("what answers there is not tessera"));
   }
   SECTION("a hub that does not know the secret") {
     REQUIRE_THAT(error_at([](const control::Socket& caller) {
@@ -158,12 +158,12 @@ TEST_CASE("ranks that cannot be connected are named") {
                    const control::Admission guessed{"guessed", "host", 20};
                    control::send_frame(caller, control::Kind::kAdmit, guessed.pack());
                  }),
-                 Catch::Contains("does not know the job's secret"));
+                 test::contains("does not know the job's secret"));
   }
   SECTION("a busy port") {
     const control::Socket listener = control::listen_at("127.0.0.1", 0);
     REQUIRE_THROWS_WITH(control::listen_at("127.0.0.1", control::port_of(listener)),
-                        Catch::Contains("choose another MASTER_PORT"));
+                        test::contains("choose another MASTER_PORT"));
   }
 }
 

@@ -35,7 +35,7 @@ TEST_CASE("a rank that falls silent is named by every other and hears of it when
     received = control::receive_frame(stopped.socket, 20);
   } while (received.frame.kind == Kind::kPulse);
   CHECK(received.frame.kind == Kind::kFailure);
-  CHECK_THAT(received.frame.payload, Catch::Contains("rank 2 (host lost-host)"));
+  CHECK_THAT(received.frame.payload, test::contains("rank 2 (host lost-host)"));
 }
 
 TEST_CASE("a hub that falls silent is named, also by a rank whose bytes it does not take") {
@@ -59,7 +59,7 @@ TEST_CASE("a hub that falls silent is named, also by a rank whose bytes it does 
       throw;
     }
   });
-  CHECK_THAT(exchanged, Catch::StartsWith("rank 0 (host host-0) has been silent since "));
+  CHECK_THAT(exchanged, test::starts_with("rank 0 (host host-0) has been silent since "));
   CHECK(concluded == exchanged);
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("a hub that sends a challenge and nothing more holds no rank") {
                pollfd wait{caller.fd(), POLLRDHUP, 0};
                ::poll(&wait, 1, 20'000);
              }),
-             Catch::Contains("says nothing") && Catch::Contains("rank 0 is stopped"));
+             test::contains("says nothing") && test::contains("rank 0 is stopped"));
 }
 
 TEST_CASE("ranks that wait for a busy one are left alone, however long") {
@@ -123,7 +123,7 @@ TEST_CASE("of two jobs at one port each rank meets those it was started with") {
   Star star(3, 20, 20, control::kMostProven, mine);
   auto early = error_of([&] { star.join(1, 3, "secret", "job 1", others); });
   auto other_size = error_of([&] { star.join(1, 2, "secret", "job 1", others); });
-  CHECK_THAT(other_size.get(), Catch::Contains("another job gathers there"));
+  CHECK_THAT(other_size.get(), test::contains("another job gathers there"));
   std::future<std::string> late;
   test::run_ranks(3, [&](Communicator& world) {
     if (world.rank() == 2) world.barrier();  // the job is not complete before

@@ -30,7 +30,7 @@ TEST_CASE("the tensor axis is innermost and every axis reduces over its own rank
 TEST_CASE("extents that do not multiply to the world size are refused with all of them") {
   auto world = make_local_world(4);
   REQUIRE_THROWS_WITH(DeviceMesh(*world[0], {.pipeline = 1, .data = 3, .tensor = 2}),
-                      Catch::Contains("pipeline 1 x data 3 x tensor 2") && Catch::Contains("is 4"));
+                      test::contains("pipeline 1 x data 3 x tensor 2") && test::contains("is 4"));
 }
 
 TEST_CASE("one rank has a mesh of size-1 communicators") {

@@ -56,7 +56,7 @@ TEST_CASE("an address and its port are told apart in messages") {
   const control::Socket listener = control::listen_at(kLoopback, 0);
   const int port = control::port_of(listener);
   REQUIRE_THROWS_WITH(control::listen_at(kLoopback, port),
-                      Catch::Contains(concat("[::1]:", port, ": ")));
+                      test::contains(concat("[::1]:", port, ": ")));
 }
 
 }  // namespace

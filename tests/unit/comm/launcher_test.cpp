@@ -137,7 +137,7 @@ TEST_CASE("every launcher is told by its variables") {
 
 TEST_CASE("half-set variables are refused by name") {
   const auto refused = [](const Variables& variables, const std::string& named) {
-    REQUIRE_THROWS_WITH(read(variables), Catch::Contains(named));
+    REQUIRE_THROWS_WITH(read(variables), test::contains(named));
   };
   refused({{"RANK", "3"}}, "WORLD_SIZE is not set");
   refused({{"WORLD_SIZE", "3"}}, "RANK is not set");
@@ -155,8 +155,8 @@ TEST_CASE("half-set variables are refused by name") {
 }
 
 TEST_CASE("launchers that tell too little are refused, and not taken for one rank") {
-  REQUIRE_THROWS_WITH(read({{"PMIX_RANK", "0"}}), Catch::Contains("PMIX_RANK=0 says"));
-  REQUIRE_THROWS_WITH(read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), Catch::Contains("PMI_RANK=1"));
+  REQUIRE_THROWS_WITH(read({{"PMIX_RANK", "0"}}), test::contains("PMIX_RANK=0 says"));
+  REQUIRE_THROWS_WITH(read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), test::contains("PMI_RANK=1"));
   const Variables named{
       {"PMIX_RANK", "0"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "9"}};
   REQUIRE(read(named).info.world_size == 2);
@@ -173,12 +173,12 @@ TEST_CASE("variables that contradict the launcher are named; its own count") {
     const Launch launch = read(with(launcher, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
     REQUIRE(launch.info.rank == alone.info.rank);
     REQUIRE(launch.info.world_size == alone.info.world_size);
-    REQUIRE_THAT(launch.contradiction, Catch::Contains("RANK=0 against") &&
-                                           Catch::Contains("WORLD_SIZE=1 against") &&
-                                           Catch::Contains("unset RANK and WORLD_SIZE"));
+    REQUIRE_THAT(launch.contradiction, test::contains("RANK=0 against") &&
+                                           test::contains("WORLD_SIZE=1 against") &&
+                                           test::contains("unset RANK and WORLD_SIZE"));
   }
   REQUIRE_THAT(read(with(kStep, {{"RANK", "0"}})).contradiction,
-               Catch::Contains("RANK=0 against SLURM_PROCID=2"));
+               test::contains("RANK=0 against SLURM_PROCID=2"));
 }
 
 TEST_CASE("Slurm's notations") {

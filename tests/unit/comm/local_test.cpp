@@ -93,7 +93,7 @@ TEST_CASE("an abort reaches the groups that were split from it") {
                                         at::Tensor x = at::ones({1});
                                         quarter->recv(x, 1 - quarter->rank()).wait();
                                       }),
-                      Catch::Contains("enough"));
+                      test::contains("enough"));
 }
 
 TEST_CASE("calls that do not match are named by operation, rank and number") {
@@ -104,9 +104,9 @@ TEST_CASE("calls that do not match are named by operation, rank and number") {
                         comm.barrier();
                         comm.all_reduce(x).wait();
                       }),
-      Catch::StartsWith("rank 1 (host ") &&
-          Catch::Contains("called something else: all_reduce(6 x Float, sum) (call 1 of world)") &&
-          Catch::Contains("rank 1 called all_reduce(7 x Float, sum) (call 1 of world)"));
+      test::starts_with("rank 1 (host ") &&
+          test::contains("called something else: all_reduce(6 x Float, sum) (call 1 of world)") &&
+          test::contains("rank 1 called all_reduce(7 x Float, sum) (call 1 of world)"));
 }
 
 TEST_CASE("a rank that ends without a collective the others wait in is named") {
@@ -116,18 +116,18 @@ TEST_CASE("a rank that ends without a collective the others wait in is named") {
                                         at::Tensor x = at::ones({6});
                                         comm.all_reduce(x).wait();
                                       }),
-                      Catch::StartsWith("rank 1 (host ") &&
-                          Catch::Contains("has ended: all_reduce(6 x Float, sum) (call 0 of ") &&
-                          Catch::Contains(" waited since 20") &&
-                          Catch::Contains("; rank 1 has called nothing"));
+                      test::starts_with("rank 1 (host ") &&
+                          test::contains("has ended: all_reduce(6 x Float, sum) (call 0 of ") &&
+                          test::contains(" waited since 20") &&
+                          test::contains("; rank 1 has called nothing"));
   REQUIRE_THROWS_WITH(test::run_ranks(2,
                                       [](Communicator& comm) {
                                         if (comm.rank() == 1) return;
                                         at::Tensor x = at::ones({6});
                                         comm.recv(x, 1).wait();
                                       }),
-                      Catch::Contains("has ended: recv(6 x Float) (message 0 from rank 1 to "
-                                      "rank 0 of world)"));
+                      test::contains("has ended: recv(6 x Float) (message 0 from rank 1 to "
+                                     "rank 0 of world)"));
 }
 
 TEST_CASE("work may be dropped and its communicator may go first") {

@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-TEST_CASE("the last operations of a rank are kept, with what they were for, in memory of a fixed size") {
+TEST_CASE(
+    "the last operations of a rank are kept, with what they were for, in memory of a fixed size") {
   const auto log = std::make_shared<OperationLog>(3);
   const int world = log->join("world", 3, 8);
   const std::string folder = std::filesystem::temp_directory_path() / "tessera_operation_log";
@@ -39,8 +40,8 @@ TEST_CASE("the last operations of a rank are kept, with what they were for, in m
   CHECK(status.waiting.sequence == 298);
   CHECK(status.recent.front().sequence == 299);
   CHECK_THAT(status.waiting.describe(),
-             Catch::StartsWith("all_reduce(298 x BFloat16, sum) of h.298.weight?xxx") &&
-                 Catch::EndsWith("x (call 298 of world), step 2, backward"));
+             test::starts_with("all_reduce(298 x BFloat16, sum) of h.298.weight?xxx") &&
+                 test::ends_with("x (call 298 of world), step 2, backward"));
   CHECK(RankStatus::unpack(status.pack()).pack() == status.pack());
 
   log->fail("rank 1 (host a) has died");
@@ -49,7 +50,8 @@ TEST_CASE("the last operations of a rank are kept, with what they were for, in m
   REQUIRE(log->path() == folder + "/operations-rank-3.jsonl");
   std::ifstream file(log->path());
   std::vector<Json> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line, {}, "a line"));
+  for (std::string line; std::getline(file, line);)
+    lines.push_back(Json::parse(line, {}, "a line"));
   REQUIRE(lines.size() == OperationLog::kRecords);
   CHECK(lines.front().at("number").as_int64() == 45);
   CHECK(lines.front().at("bytes").as_int64() == 88);

@@ -102,12 +102,12 @@ TEST_CASE("a store that is not there is named") {
   Launch launch = launch_of(1, 2, Meeting::kAgentStore, "job");
   launch.port = control::port_of(control::listen_at("127.0.0.1", 0));  // closed again
   REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
-                      Catch::Contains(concat("torchrun's store at 127.0.0.1:", launch.port)) &&
-                          Catch::Contains("MASTER_ADDR"));
+                      test::contains(concat("torchrun's store at 127.0.0.1:", launch.port)) &&
+                          test::contains("MASTER_ADDR"));
   launch.host = "no-such-host.invalid";
   REQUIRE_THROWS_WITH(
       arrange_meeting(launch, nullptr, 20),
-      Catch::Contains("cannot resolve 'no-such-host.invalid'") && Catch::Contains("MASTER_ADDR"));
+      test::contains("cannot resolve 'no-such-host.invalid'") && test::contains("MASTER_ADDR"));
 }
 
 TEST_CASE("ranks of a Slurm step meet without variables, also where its first port is taken") {
@@ -132,20 +132,20 @@ TEST_CASE("a place of the user's: taken, unknown, elsewhere") {
     const control::Socket other = control::listen_at("127.0.0.1", 0);
     launch.port = control::port_of(other);
     REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
-                        Catch::Contains("choose another MASTER_PORT"));
+                        test::contains("choose another MASTER_PORT"));
   }
   SECTION("several hosts") {
     launch.one_host = false;
     launch.port = 29500;
     REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
-                        Catch::Contains("have no secret") && Catch::Contains("TESSERA_JOB_SECRET"));
+                        test::contains("have no secret") && test::contains("TESSERA_JOB_SECRET"));
     setenv("TESSERA_JOB_SECRET", "none", 1);
     launch.host = "no-such-host.invalid";
     CHECK_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
-                      Catch::Contains("cannot resolve 'no-such-host.invalid'"));
+                      test::contains("cannot resolve 'no-such-host.invalid'"));
     launch.host = "192.0.2.1";  // reserved for documentation: nobody's
     CHECK_THROWS_WITH(arrange_meeting(launch, nullptr, 20),
-                      Catch::Contains("no address of this host"));
+                      test::contains("no address of this host"));
     unsetenv("TESSERA_JOB_SECRET");
   }
 }
@@ -182,9 +182,9 @@ TEST_CASE("MPICH's process manager hands rank 0's place on") {
   CHECK(broadcast_over_pmi(0, "4000!host!secret", 20) == "4000!host!secret");
   mine.shut_down();
   manager.join();
-  CHECK_THROWS_WITH(broadcast_over_pmi(0, "x", 20), Catch::Contains("process manager"));
+  CHECK_THROWS_WITH(broadcast_over_pmi(0, "x", 20), test::contains("process manager"));
   unsetenv("PMI_FD");
-  CHECK_THROWS_WITH(broadcast_over_pmi(0, "x", 20), Catch::Contains("not PMI_FD"));
+  CHECK_THROWS_WITH(broadcast_over_pmi(0, "x", 20), test::contains("not PMI_FD"));
 }
 
 TEST_CASE("the job's secret") {
@@ -207,12 +207,12 @@ TEST_CASE("the job's secret") {
   REQUIRE(secret({{"TESSERA_JOB_SECRET", "none"}}).empty());
   REQUIRE(none);
   REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET_FILE", path + ".not"}}),
-                      Catch::Contains(".not cannot be read or is empty"));
+                      test::contains(".not cannot be read or is empty"));
   REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET", "x"}, {"TESSERA_JOB_SECRET_FILE", path}}),
-                      Catch::Contains("both set"));
+                      test::contains("both set"));
   std::filesystem::permissions(path, std::filesystem::perms(0440));
   REQUIRE_THROWS_WITH(secret({{"TESSERA_JOB_SECRET_FILE", path}}),
-                      Catch::Contains("others than its owner; run: chmod 600 " + path));
+                      test::contains("others than its owner; run: chmod 600 " + path));
 }
 
 TEST_CASE("the address for others is one of this host's, and can be named") {
@@ -229,7 +229,7 @@ TEST_CASE("the address for others is one of this host's, and can be named") {
   };
   REQUIRE(named("192.0.2.7") == "192.0.2.7");
   REQUIRE_THAT(named("no-such-host.invalid"),
-               Catch::Contains("TESSERA_HOST_ADDRESS=no-such-host.invalid"));
+               test::contains("TESSERA_HOST_ADDRESS=no-such-host.invalid"));
   REQUIRE(control::is_loopback("127.0.1.1"));
   REQUIRE_FALSE(control::is_loopback("10.0.0.1"));
   REQUIRE(control::resolves_to_loopback("127.0.1.1"));

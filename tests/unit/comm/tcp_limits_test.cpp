@@ -116,7 +116,7 @@ TEST_CASE("tcp: an operation that runs out of memory on the mesh's thread fails,
   } message;
   REQUIRE(::write(pair.other.fd(), &message, 41) == 41);
   REQUIRE(pair.mesh->wait(*operation, std::chrono::seconds(60)));
-  CHECK_THAT(operation->error, Catch::Contains("bad_alloc"));
+  CHECK_THAT(operation->error, test::contains("bad_alloc"));
 }
 
 }  // namespace

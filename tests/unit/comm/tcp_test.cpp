@@ -36,7 +36,8 @@ struct TcpWorld {
       job->abort = [this](const std::string& reason) { signal->raise(reason); };
       job->log = std::make_shared<OperationLog>(r);
       job->report = [this](const LoggedCall& call, const std::string& cause) {
-        signal->raise(CallFailure{.cause = cause, .call = call.text(), .ranks = {}}.explain().what());
+        signal->raise(
+            CallFailure{.cause = cause, .call = call.text(), .ranks = {}}.explain().what());
       };
       world.push_back(std::make_unique<TcpCommunicator>("world", r, ranks, std::move(job)));
     }
@@ -84,9 +85,9 @@ TEST_CASE("tcp: messages wait until they are asked for; sizes must agree") {
     if (!asked_first) send();
     Work work = b.recv(three, 0);
     if (asked_first) send();
-    REQUIRE_THROWS_WITH(work.wait(),
-                        Catch::StartsWith("8 bytes of another operation arrived from rank 0, expected "
-                                          "12: recv(3 x Float) (message 0 from rank 0"));
+    REQUIRE_THROWS_WITH(
+        work.wait(), test::starts_with("8 bytes of another operation arrived from rank 0, expected "
+                                       "12: recv(3 x Float) (message 0 from rank 0"));
   }
 }
 
@@ -96,8 +97,8 @@ TEST_CASE("tcp: messages of another operation are refused") {
     const at::Tensor floats = at::ones({4}), integers = at::ones({4}, at::kInt);
     Work first = tcp.world[0]->all_reduce(asked_first ? floats : integers);
     Work second = tcp.world[1]->all_reduce(asked_first ? integers : floats);
-    CHECK_THROWS_WITH(second.wait(), Catch::Contains("16 bytes of another operation") ||
-                                         Catch::Contains("8 bytes of another operation"));
+    CHECK_THROWS_WITH(second.wait(), test::contains("16 bytes of another operation") ||
+                                         test::contains("8 bytes of another operation"));
   }
 }
 
@@ -108,9 +109,9 @@ TEST_CASE("tcp: a rank whose connection ends is named, and so is one that an abo
     Work pending = tcp.world[0]->all_reduce(x);
     tcp.world[2].reset();
     REQUIRE_THROWS_WITH(pending.wait(),
-                        Catch::StartsWith("rank 2 has closed its connection: all_reduce(5 x "
+                        test::starts_with("rank 2 has closed its connection: all_reduce(5 x "
                                           "Float, sum) (call 0 of world), step 0, start"));
-    CHECK_THROWS_WITH(tcp.world[0]->recv(x, 2), Catch::Contains("all_reduce(5 x Float, sum)"));
+    CHECK_THROWS_WITH(tcp.world[0]->recv(x, 2), test::contains("all_reduce(5 x Float, sum)"));
   }
   SECTION("abort") {
     TcpWorld tcp(2);

@@ -83,8 +83,8 @@ TEST_CASE("a failure keeps the code and the message, without a stack") {
 TEST_CASE("memory that runs out where nothing may throw ends the process with its exit code") {
   const auto [memory, memory_code] = end_of_process(std::bad_alloc());
   CHECK(memory_code == exit_code(ErrorCode::kResourceExhausted));
-  CHECK_THAT(memory, Catch::Contains("out of memory"));
+  CHECK_THAT(memory, test::contains("out of memory"));
   const auto [defect, defect_code] = end_of_process(std::logic_error("a defect"));
   CHECK(defect_code == 128 + SIGABRT);
-  CHECK_THAT(defect, Catch::Contains("a defect"));
+  CHECK_THAT(defect, test::contains("a defect"));
 }

@@ -7,7 +7,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 TEST_CASE("a made micro-batch counts its rows, tokens and targets") {
   const at::Tensor ids = at::arange(12).view({3, 4});
@@ -35,10 +35,10 @@ TEST_CASE("a micro-batch needs as many rows of labels as of inputs") {
   const auto refusal = [](const at::Tensor& inputs, const at::Tensor& labels) {
     return error_of(ErrorCode::kInvalidArgument, [&] { make_micro_batch(inputs, labels); });
   };
-  CHECK_THAT(refusal({}, at::rand({2})), Contains("undefined"));
-  CHECK_THAT(refusal(at::ones({}), at::rand({2})), Contains("scalar"));
-  CHECK_THAT(refusal(at::rand({4, 2}), at::rand({3, 1})), Contains("[4, 2]") && Contains("[3, 1]"));
-  CHECK_THAT(refusal(at::rand({4, 2}), at::ones({})), Contains("[4, 2]"));
+  CHECK_THAT(refusal({}, at::rand({2})), contains("undefined"));
+  CHECK_THAT(refusal(at::ones({}), at::rand({2})), contains("scalar"));
+  CHECK_THAT(refusal(at::rand({4, 2}), at::rand({3, 1})), contains("[4, 2]") && contains("[3, 1]"));
+  CHECK_THAT(refusal(at::rand({4, 2}), at::ones({})), contains("[4, 2]"));
 }
 
 TEST_CASE("targets without a count are refused, ignored labels are not") {
@@ -48,9 +48,9 @@ TEST_CASE("targets without a count are refused, ignored labels are not") {
   };
   CHECK(refusal() == "no error");
   batch.target_count = 0;
-  CHECK_THAT(refusal(), Contains("4 targets") && Contains("make_micro_batch"));
+  CHECK_THAT(refusal(), contains("4 targets") && contains("make_micro_batch"));
   batch.labels = at::rand({2, 3});
-  CHECK_THAT(refusal(), Contains("2 targets"));
+  CHECK_THAT(refusal(), contains("2 targets"));
   batch.labels = at::full({2, 2}, kIgnoredLabel);
   CHECK(refusal() == "no error");
   batch.labels = at::Tensor();
@@ -58,7 +58,7 @@ TEST_CASE("targets without a count are refused, ignored labels are not") {
   batch.labels = at::empty({0, 2});
   CHECK(refusal() == "no error");
   batch.target_count = -1;
-  CHECK_THAT(refusal(), Contains("-1"));
+  CHECK_THAT(refusal(), contains("-1"));
 }
 
 TEST_CASE("counts that are set are believed without reading the labels") {
@@ -102,9 +102,9 @@ TEST_CASE("packed rows know where each begins, in the flattened tokens and in it
   const auto refusal = [](std::vector<int64_t> lengths) {
     return error_of(ErrorCode::kInvalidArgument, [&] { make_packed_rows(lengths, 5); });
   };
-  CHECK_THAT(refusal({4, 2, 4}), Contains("a row of 2 tokens at place 4"));
-  CHECK_THAT(refusal({5, 0}), Contains("a row of 0 tokens"));
-  CHECK_THAT(refusal({}), Contains("there are none"));
+  CHECK_THAT(refusal({4, 2, 4}), contains("a row of 2 tokens at place 4"));
+  CHECK_THAT(refusal({5, 0}), contains("a row of 0 tokens"));
+  CHECK_THAT(refusal({}), contains("there are none"));
   const PackedRows shorter = make_packed_rows({5, 1, 2}, 5);
   CHECK(shorter.sequence == 5);
   CHECK(shorter.positions.equal(at::tensor({0, 1, 2, 3, 4, 0, 0, 1}, at::kLong).view({1, 8})));

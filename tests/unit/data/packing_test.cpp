@@ -13,7 +13,7 @@
 #include "tests/unit/data/numbered_rows.h"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -131,20 +131,20 @@ TEST_CASE("what no sequence can hold is refused with its length") {
                       [] {
                         share_out_rows(List{3, 9, 2}, 2, 8);
                       }),
-             Contains("a row has 9 tokens, more than a sequence of 8"));
+             contains("a row has 9 tokens, more than a sequence of 8"));
   const Dataset dataset = numbered({3, 9});
   CHECK_THAT(error_of([&] { DataLoader(dataset, {.pad_to = 8, .packing = true}); }),
-             Contains("a row has 9 tokens"));
-  CHECK_THAT(error_of([&] { DataLoader(dataset, {.packing = true}); }), Contains("pad_to"));
+             contains("a row has 9 tokens"));
+  CHECK_THAT(error_of([&] { DataLoader(dataset, {.packing = true}); }), contains("pad_to"));
   CHECK_THAT(error_of([&] {
                DataLoader(dataset,
                           {.padding_side = PaddingSide::kLeft, .pad_to = 9, .packing = true});
              }),
-             Contains("padding_side left"));
+             contains("padding_side left"));
   Dataset masked = numbered({3});
   masked.examples[0].attention_mask = {1, 0, 1};
   CHECK_THAT(error_of([&] { DataLoader(masked, {.pad_to = 8, .packing = true}).next(); }),
-             Contains("row 0 (from 0)") && Contains("leave packing out"));
+             contains("row 0 (from 0)") && contains("leave packing out"));
   masked.examples[0].attention_mask = {1, 1, 0};
   masked.examples[0].labels[2] = kIgnoredLabel;
   CHECK_NOTHROW(DataLoader(masked, {.pad_to = 8, .packing = true}).next());

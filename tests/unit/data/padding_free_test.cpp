@@ -9,7 +9,7 @@
 #include "tests/unit/data/numbered_rows.h"
 
 using namespace tessera;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 
 namespace {
 
@@ -170,7 +170,7 @@ TEST_CASE("micro-batches whose numbers depend on padding or masks are padded") {
         DataLoaderOptions{.supervise_padding = true},
         DataLoaderOptions{.causal_attention = false}}) {
     CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { batch_of(rows, options); }),
-               Contains("padding_free leaves padding out"));
+               contains("padding_free leaves padding out"));
   }
 }
 

@@ -148,7 +148,7 @@ TEST_CASE("an error of a user's function is one line with the block's name, and 
   wrong.input_ids = at::ones({4, 5});
   const auto block = block_of(nn::Sequential(nn::Linear(3, 2)), 0);
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward({}, wrong); }),
-             Catch::Matchers::StartsWith("block 0: forward() failed: mat1 and mat2 shapes"));
+             test::starts_with("block 0: forward() failed: mat1 and mat2 shapes"));
 }
 
 TEST_CASE("a first block without inputs says so") {
@@ -156,5 +156,5 @@ TEST_CASE("a first block without inputs says so") {
   MicroBatch batch = training_batch(1);
   batch.input_ids = at::Tensor();
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward({}, batch); }),
-             Catch::Matchers::Contains("input_ids"));
+             test::contains("input_ids"));
 }

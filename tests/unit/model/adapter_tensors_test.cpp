@@ -17,7 +17,7 @@
 
 using namespace tessera;
 using namespace tessera::testing;
-using Catch::Matchers::Contains;
+using tessera::test::contains;
 namespace nn = torch::nn;
 
 namespace {
@@ -135,7 +135,7 @@ TEST_CASE("a function that returns a tensor a second time is refused by name") {
   const ModelSpec model = from_module([layer] { return layer; }, squared);
   model.blocks[0].build({});
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { model.blocks[0].build({}); }),
-             Contains("block module: parameter \"weight\"") && Contains("returned before"));
+             contains("block module: parameter \"weight\"") && contains("returned before"));
   const auto anew = from_module([] { return nn::Linear(3, 2); }, squared);
   for (int i = 0; i < 3; ++i) anew.blocks[0].build({});
 }
@@ -216,14 +216,14 @@ TEST_CASE("a constant that forward() changes is refused by name") {
                       [&] {
                         block->forward({}, batch_of(at::rand({5, 4, 3})));
                       }),
-             Contains("block module") && Contains("\"table\""));
+             contains("block module") && contains("\"table\""));
 }
 
 TEST_CASE("running statistics are refused unless a rank's are chosen") {
   const auto refused = from_sequential(with_batch_norm(), squared);
   CHECK_THAT(
       error_of(ErrorCode::kInvalidArgument, [&] { refused.blocks[1].build({}); }),
-      Contains("block 1") && Contains("running_mean") && Contains("running_statistics_of_rank"));
+      contains("block 1") && contains("running_mean") && contains("running_statistics_of_rank"));
   const auto model = from_sequential(with_batch_norm(), squared, {.running_statistics_of_rank = 1});
   const auto block = model.blocks[1].build({});
   REQUIRE(block->buffers().size() == 3);
@@ -231,11 +231,11 @@ TEST_CASE("running statistics are refused unless a rank's are chosen") {
   CHECK(block->buffers()[2].tensor.scalar_type() == at::kLong);
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
                       [&] { from_sequential(with_batch_norm(), squared, {-1}); }),
-             Contains("-1"));
+             contains("-1"));
   nn::BatchNorm1d norm(5);
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
                       [&] { from_sequential(nn::Sequential(norm, norm), squared, {0}); }),
-             Contains("blocks 0 and 1"));
+             contains("blocks 0 and 1"));
 }
 
 TEST_CASE("running statistics advance once a micro-batch, as in plain LibTorch") {
@@ -277,7 +277,7 @@ TEST_CASE("running statistics do not go with 16-bit weights, constant ones do") 
   const MicroBatch batch = batch_of(at::rand({6, 3}));
   const at::Tensor hidden = at::rand({6, 5});
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { block->forward(hidden, batch); }),
-             Contains("running_mean") && Contains("eval mode"));
+             contains("running_mean") && contains("eval mode"));
 
   net[1]->eval();
   block = from_sequential(net, squared).blocks[1].build({});
@@ -297,7 +297,7 @@ TEST_CASE("integer parameters are refused by name, and blocks need no parameters
       },
       squared);
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { with_integers.blocks[0].build({}); }),
-             Contains("\"order\"") && Contains("buffer"));
+             contains("\"order\"") && contains("buffer"));
   const auto block = from_sequential(nn::Sequential(nn::Tanh()), squared).blocks[0].build({});
   CHECK(block->parameters().empty());
   CHECK(block->forward({}, batch_of(at::zeros({2, 2})))[0].item<float>() == 0);

@@ -124,5 +124,5 @@ TEST_CASE("weights come from the source under the names of the module") {
 TEST_CASE("a Sequential needs modules") {
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument,
                       [&] { from_sequential(nn::Sequential(), squared_error); }),
-             Catch::Matchers::Contains("no modules"));
+             test::contains("no modules"));
 }

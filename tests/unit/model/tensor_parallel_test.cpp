@@ -300,9 +300,9 @@ TEST_CASE("what cannot be shared is refused with the numbers") {
   model.name = "m";
   CHECK(tensor_parallel_problem(model, 1) == "");
   CHECK_THAT(tensor_parallel_problem(model, 2),
-             Catch::Matchers::Contains("model m has no tensor-parallel layers"));
+             test::contains("model m has no tensor-parallel layers"));
   model.tensor_divisor = 12;
   CHECK(tensor_parallel_problem(model, 4) == "");
   CHECK_THAT(tensor_parallel_problem(model, 5),
-             Catch::Matchers::Contains("layers divide over 2, 3, 4, 6, 12"));
+             test::contains("layers divide over 2, 3, 4, 6, 12"));
 }

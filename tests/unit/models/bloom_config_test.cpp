@@ -31,9 +31,9 @@ TEST_CASE("bloom-7b means bloom-7b1 and says so; unknown names list the known on
   const auto config = BloomConfig::preset("bloom-7b");
   CHECK(config.name == "bloom-7b1");
   REQUIRE(config.notices.size() == 1);
-  CHECK_THAT(config.notices[0], Catch::Matchers::Contains("bloom-7b1"));
+  CHECK_THAT(config.notices[0], test::contains("bloom-7b1"));
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [] { BloomConfig::preset("bloom-1b1"); }),
-             Catch::Matchers::Contains("bloom-1b7"));
+             test::contains("bloom-1b7"));
 }
 
 TEST_CASE("the Hub's and transformers' spellings of config.json mean the same") {
@@ -100,7 +100,7 @@ TEST_CASE("dropout in the file is taken over and announced") {
   CHECK(hidden.hidden_dropout == 0.1);
   CHECK(hidden.attention_dropout == 0);
   REQUIRE(hidden.notices.size() == 1);
-  CHECK_THAT(hidden.notices[0], Catch::Matchers::Contains("drops out up to 0.1"));
+  CHECK_THAT(hidden.notices[0], test::contains("drops out up to 0.1"));
   const auto attention =
       parse(replaced(kHub, "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.25"));
   CHECK(attention.hidden_dropout == 0);

@@ -143,7 +143,7 @@ TEST_CASE("a stored head that differs from the embedding it should be tied to is
   WholeModel model(make_bloom_causal(untied), {.seed = 3});
   MapSource source = source_of(model);
   CHECK_THAT(error_of([&] { WholeModel(make_bloom_causal(tiny()), {.source = &source}); }),
-             Catch::Matchers::Contains("tie_word_embeddings"));
+             test::contains("tie_word_embeddings"));
 }
 
 TEST_CASE("a micro-batch without any target contributes nothing") {

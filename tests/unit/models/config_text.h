@@ -26,8 +26,8 @@ Config parse_config(const std::string& text) {
 template <typename Config>
 void check_config_refused(const std::string& text, const std::string& expected) {
   const std::string message = error_of(ErrorCode::kDataLoss, [&] { parse_config<Config>(text); });
-  CHECK_THAT(message, Catch::Matchers::Contains(expected));
-  CHECK_THAT(message, Catch::Matchers::Contains("config.json"));
+  CHECK_THAT(message, test::contains(expected));
+  CHECK_THAT(message, test::contains("config.json"));
 }
 
 // Of the presets that are published, by name.

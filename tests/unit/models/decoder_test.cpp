@@ -148,7 +148,7 @@ TEST_CASE("GPT-2 refuses a sequence longer than its positions") {
   config.max_positions = 6;
   WholeModel model(make_gpt2_causal(config), {.seed = 3});
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { model.forward(some_batch()); }),
-             Catch::Matchers::Contains("7 tokens") && Catch::Matchers::Contains("6 positions"));
+             test::contains("7 tokens") && test::contains("6 positions"));
 }
 
 TEST_CASE("in Llama a looked-up pad token is not trained") {

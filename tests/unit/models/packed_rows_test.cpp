@@ -103,5 +103,5 @@ TEST_CASE("sequences may be longer than the model's positions, packed rows not")
   CHECK_NOTHROW(run(make_gpt2_causal(config), {packed_batch()}));
   config.max_positions = 4;
   CHECK_THAT(error_of([&] { run(make_gpt2_causal(config), {packed_batch()}); }),
-             Catch::Matchers::Contains("a sequence of 5 tokens, but the model has 4 positions"));
+             test::contains("a sequence of 5 tokens, but the model has 4 positions"));
 }

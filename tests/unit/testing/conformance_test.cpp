@@ -91,8 +91,8 @@ TEST_CASE("local SGD is a strategy, and data parallelism where it says so") {
     CHECK(local_sgd(1, ranks, Promise::kTrajectory, make_sgd({})) == "");
     CHECK(local_sgd(3, ranks, Promise::kContract, make_adamw({})) == "");
   }
-  using Catch::Matchers::Contains;
-  CHECK_THAT(local_sgd(2, 2, Promise::kTrajectory, make_sgd({})), Contains("trajectory"));
-  CHECK_THAT(local_sgd(1, 2, Promise::kTrajectory, make_adamw({})), Contains("trajectory"));
-  CHECK_THAT(local_sgd(1, 2, Promise::kExact, make_sgd({})), Contains("exact gradients"));
+  using tessera::test::contains;
+  CHECK_THAT(local_sgd(2, 2, Promise::kTrajectory, make_sgd({})), contains("trajectory"));
+  CHECK_THAT(local_sgd(1, 2, Promise::kTrajectory, make_adamw({})), contains("trajectory"));
+  CHECK_THAT(local_sgd(1, 2, Promise::kExact, make_sgd({})), contains("exact gradients"));
 }

@@ -54,7 +54,7 @@ std::vector<std::string> said(const ParallelConfig& config, const MeshExtents& e
 }
 
 void require_all_say(const std::vector<std::string>& said, const std::string& text) {
-  for (const std::string& each : said) CHECK_THAT(each, Catch::StartsWith(text));
+  for (const std::string& each : said) CHECK_THAT(each, test::starts_with(text));
 }
 
 TEST_CASE("data that end early on one rank are one error on all") {

@@ -73,7 +73,8 @@ class StandardError {
 class CutOff : public Ddp {
  public:
   CutOff(const DeviceMesh& mesh, std::shared_ptr<bool> cut)
-      : Ddp({.strategy = "ddp"}, {.data = mesh.axis(Axis::kData), .mesh = &mesh}), cut_(std::move(cut)) {}
+      : Ddp({.strategy = "ddp"}, {.data = mesh.axis(Axis::kData), .mesh = &mesh}),
+        cut_(std::move(cut)) {}
   void require_connected() const override {
     check(!*cut_, ErrorCode::kUnavailable, "rank 1 does not answer");
   }
@@ -180,17 +181,17 @@ TEST_CASE("a schedule that ends before the run is said once") {
   };
   TrainerOptions options{.max_steps = 5, .schedule = {.peak = 0.1, .total_steps = 3}};
   const std::string text = said(options, 5);
-  using Catch::Matchers::Contains;
-  CHECK_THAT(text, Contains("ends after 3 updates with a rate of 0") &&
-                       Contains("the run goes on to step 5"));
+  using tessera::test::contains;
+  CHECK_THAT(text, contains("ends after 3 updates with a rate of 0") &&
+                       contains("the run goes on to step 5"));
   CHECK(std::count(text.begin(), text.end(), '\n') == 1);
   options.max_steps = 0;  // until the data ends
-  CHECK_THAT(said(options, 4), Contains("ends after 3 updates"));
+  CHECK_THAT(said(options, 4), contains("ends after 3 updates"));
   CHECK(said(options, 3).empty());
   options.schedule.total_steps = 0;
   options.max_steps = 5;
   CHECK(said(options, 5).empty());
   options.schedule = {.kind = LrScheduleKind::kWarmupStableDecay, .peak = 0.1};
   options.schedule.options = {.num_decay_steps = 1, .num_stable_steps = 2, .min_lr_ratio = 0.5};
-  CHECK_THAT(said(options, 5), Contains("ends after 3 updates with a rate of 0.05"));
+  CHECK_THAT(said(options, 5), contains("ends after 3 updates with a rate of 0.05"));
 }

@@ -233,7 +233,7 @@ TEST_CASE("training stops by name at the first norm that is not finite, with a l
               [&](const StepReport& report) { reported[rank] = report.step; });
       });
     });
-    CHECK_THAT(message, Catch::Matchers::Contains(given.said));
+    CHECK_THAT(message, test::contains(given.said));
     CHECK(reported == std::vector<int64_t>{given.last, given.last});
   }
   // What is named is the first tensor that is not finite, not the first of the model.
@@ -241,7 +241,7 @@ TEST_CASE("training stops by name at the first norm that is not finite, with a l
     const std::string message = error_of(ErrorCode::kNumerics, [&] {
       test::run_ranks(ranks, [&](Communicator& comm) { train(comm, {1, std::nan("")}, plain); });
     });
-    CHECK_THAT(message, Catch::Matchers::Contains("first non-finite tensor: head.weight"));
+    CHECK_THAT(message, test::contains("first non-finite tensor: head.weight"));
   }
   // So many, but not in a row, or one fewer.
   test::run_ranks(1, [&](Communicator& comm) {
