@@ -62,6 +62,11 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
       {"--train_ids a --text_column body", "--train_file a --text_column body"},
       {"--eval_steps 7", "--validation_ids a --eval_steps 7"},
       {"--random_row_length 7", "--random_rows 3 --random_row_length 7"},
+      {"--dtype bf16 --tf32", "--tf32"},
+      {"--max_overflow_steps 7", "--dtype fp16 --max_overflow_steps 7"},
+      {"--dtype fp16 --max_nonfinite_steps 7", "--max_nonfinite_steps 7"},
+      {"--lr_scheduler_type constant --warmup_steps 7",
+       "--lr_scheduler_type constant_with_warmup --warmup_steps 7"},
   };
   for (const auto& [idle, read] : cases) {
     INFO(idle);
