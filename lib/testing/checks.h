@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/testing/player.h"
+#include "lib/testing/checked_player.h"
 
 namespace tessera::testing {
 

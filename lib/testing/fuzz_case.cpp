@@ -13,26 +13,19 @@ namespace {
 using Dtype = at::ScalarType;
 
 template <typename Enum>
-struct Names;
+using EnumNames = std::array<std::pair<const char*, Enum>, 3>;
+template <typename Enum>
+constexpr EnumNames<Enum> kNames = {};
 template <>
-struct Names<Dtype> {
-  static constexpr std::array<std::pair<const char*, Dtype>, 3> kList{
-      {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}}};
-};
+constexpr EnumNames<Dtype> kNames<Dtype> = {
+    {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}}};
 template <>
-struct Names<Offload> {
-  static constexpr std::array<std::pair<const char*, Offload>, 3> kList{
-      {{"none", Offload::kNone},
-       {"optimizer", Offload::kOptimizer},
-       {"parameters", Offload::kOptimizerAndParameters}}};
-};
+constexpr EnumNames<Offload> kNames<Offload> = {{{"none", Offload::kNone},
+                                                 {"optimizer", Offload::kOptimizer},
+                                                 {"parameters", Offload::kOptimizerAndParameters}}};
 template <>
-struct Names<OffloadStep> {
-  static constexpr std::array<std::pair<const char*, OffloadStep>, 3> kList{
-      {{"auto", OffloadStep::kAuto},
-       {"host", OffloadStep::kHost},
-       {"device", OffloadStep::kDevice}}};
-};
+constexpr EnumNames<OffloadStep> kNames<OffloadStep> = {
+    {{"auto", OffloadStep::kAuto}, {"host", OffloadStep::kHost}, {"device", OffloadStep::kDevice}}};
 
 std::string text_of(const std::string& value) { return value; }
 std::string text_of(bool value) { return value ? "1" : "0"; }
@@ -43,9 +36,8 @@ requires std::is_arithmetic_v<Number> std::string text_of(Number value) {
   return {buffer.data(), end};
 }
 template <typename Enum>
-requires requires { Names<Enum>::kList; }
-std::string text_of(Enum value) {
-  for (const auto& [name, known] : Names<Enum>::kList) {
+requires std::is_enum_v<Enum> std::string text_of(Enum value) {
+  for (const auto& [name, known] : kNames<Enum>) {
     if (known == value) return name;
   }
   return "?";
@@ -77,9 +69,9 @@ void parse(const std::string& key, const std::string& text, Number& value) {
   }
 }
 template <typename Enum>
-requires requires { Names<Enum>::kList; }
+requires std::is_enum_v<Enum>
 void parse(const std::string& key, const std::string& text, Enum& value) {
-  for (const auto& [name, known] : Names<Enum>::kList) {
+  for (const auto& [name, known] : kNames<Enum>) {
     if (name == text) {
       value = known;
       return;

@@ -3,14 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
-
-using Named = std::map<std::string, at::Tensor>;
 
 struct Difference {
   std::string text;

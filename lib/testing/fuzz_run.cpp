@@ -38,10 +38,6 @@ Batches disturbed(Batches batches, const std::string& how, const DeviceMesh& mes
   return batches;
 }
 
-at::Tensor on_cpu(const at::Tensor& value) {
-  return value.detach().to(at::kCPU, at::kFloat, false, /*copy=*/true);
-}
-
 // The sum over a micro-batch's targets.
 at::Tensor cross_entropy(const at::Tensor& scores, const MicroBatch& batch) {
   at::Tensor labels = batch.labels.flatten();
@@ -52,56 +48,48 @@ at::Tensor cross_entropy(const at::Tensor& scores, const MicroBatch& batch) {
 
 class Rank {
  public:
-  Rank(const FuzzCase& c, const FuzzWork& work, const DeviceMesh& mesh, Strategy& strategy,
-       bool scores, bool quiet)
-      : c_(c), work_(work), mesh_(mesh), strategy_(strategy), scores_(scores), quiet_(quiet) {}
+  Rank(const FuzzCase& c, const FuzzWork& work, Player& player, bool scores, bool quiet)
+      : c_(c), work_(work), player_(player), scores_(scores), quiet_(quiet) {}
 
   RankRecord run(const RunPart& part) {
+    Strategy& strategy = player_.strategy();
     if (part.from != nullptr) {
-      part.from->give(strategy_.state());
-      strategy_.state_restored();
+      part.from->give(strategy.state());
+      strategy.state_restored();
     }
-    record_.initial = parameters();
-    const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
-    if (c_.loss_scale > 0) strategy_.set_loss_scale(at::full({}, scale, at::kFloat));
+    record_.initial = parameters_of(strategy);
+    StepOptions options{
+        .learning_rate = c_.learning_rate, .max_norm = c_.max_norm, .visits = !quiet_};
+    if (c_.loss_scale > 0) {
+      options.loss_scale = c_.loss_scale;
+      strategy.set_loss_scale(at::full({}, c_.loss_scale, at::kFloat));
+    }
     for (size_t step = part.first; step < std::min(part.end, work_.steps.size()); ++step) {
       if (lists(c_.evaluate, step)) evaluate(step);
-      train(step, scale);
+      options.skip = lists(c_.skip, step);
+      record_.steps.push_back(player_.train(share(work_.steps[step]), options));
     }
-    if (part.to != nullptr) part.to->take(strategy_.state());
-    record_.final = parameters();
+    if (part.to != nullptr) part.to->take(strategy.state());
+    record_.final = parameters_of(strategy);
     evaluate(work_.steps.size());
-    record_.memory = strategy_.memory();
+    record_.memory = strategy.memory();
     return std::move(record_);
   }
 
  private:
   Batches share(const GlobalBatch& batch) const {
-    return disturbed(batch[static_cast<size_t>(mesh_.coordinate(Axis::kData))], c_.refuse, mesh_);
-  }
-  std::map<std::string, at::Tensor> parameters() {
-    std::map<std::string, at::Tensor> values;
-    strategy_.visit_parameters([&](const VisitedParameter& p) {
-      const bool first = values.emplace(p.block + "." + p.name, on_cpu(p.value)).second;
-      check(first, ErrorCode::kInternal, "parameter ", p.block, ".", p.name, " is visited twice");
-    });
-    return values;
-  }
-  static std::vector<double> read(const at::Tensor& counters) {
-    std::vector<double> values;
-    for (int64_t i = 0; i < counters.numel(); ++i) values.push_back(counters[i].item<double>());
-    return values;
+    return disturbed(batch[static_cast<size_t>(player_.data_rank())], c_.refuse, player_.mesh());
   }
   void evaluate(size_t steps_done) {
-    const StepResult result = strategy_.evaluate(share(work_.evaluation));
-    record_.evaluations.push_back({steps_done, result.loss.item<double>(),
-                                   result.target_count.item<double>(), read(result.counters)});
-    if (scores_ && !quiet_) record_.evaluations.back().loss_of_scores = loss_of_scores();
+    EvaluationRecord& evaluation =
+        record_.evaluations.emplace_back(player_.evaluate(share(work_.evaluation)));
+    evaluation.steps_done = steps_done;
+    if (scores_ && !quiet_) evaluation.loss_of_scores = loss_of_scores();
   }
   // Mean over the targets of all data ranks.
   double loss_of_scores() {
     const Batches batches = share(work_.evaluation);
-    const std::vector<at::Tensor> scores = strategy_.predict(batches);
+    const std::vector<at::Tensor> scores = player_.strategy().predict(batches);
     check(scores.size() == batches.size(), ErrorCode::kInternal, "predict() gave ", scores.size(),
           " scores for ", batches.size(), " micro-batches");
     const at::Tensor sums = at::zeros({2}, at::kDouble);
@@ -109,41 +97,14 @@ class Rank {
       sums[0] += cross_entropy(scores[i], batches[i]);
       sums[1] += batches[i].labels.ne(kIgnoredLabel).sum();
     }
-    mesh_.axis(Axis::kData).all_reduce(sums).wait();
+    player_.mesh().axis(Axis::kData).all_reduce(sums).wait();
     const double targets = sums[1].item<double>();
     return targets > 0 ? sums[0].item<double>() / targets : 0;
-  }
-  void train(size_t index, double scale) {
-    StepRecord& step = record_.steps.emplace_back();
-    const StepResult result = strategy_.forward_backward(share(work_.steps[index]));
-    const at::Tensor norm = strategy_.grad_norm_squared().sqrt() / scale;
-    at::Tensor clip = at::ones_like(norm);
-    if (c_.max_norm > 0) clip = (c_.max_norm / (norm + 1e-6)).clamp_max(1.0);
-    if (!quiet_) {
-      strategy_.visit_gradients([&](const VisitedParameter& p) {
-        step.gradients[p.block + "." + p.name] = on_cpu(p.value);
-      });
-    }
-    const at::Tensor update_scale = clip / scale;
-    strategy_.scale_gradients(update_scale);
-    at::Tensor skip = norm.isfinite().logical_not().to(at::kFloat);
-    if (lists(c_.skip, index)) skip = at::ones_like(skip);
-    strategy_.optimizer_step(c_.learning_rate, skip);
-    step.loss = result.loss.item<double>();
-    step.targets = result.target_count.item<double>();
-    step.counters = read(result.counters);
-    step.norm = norm.item<double>();
-    step.clip = clip.item<double>();
-    step.update_scale = update_scale.item<double>();
-    step.learning_rate = c_.learning_rate;
-    step.skipped = skip.item<double>() != 0;
-    if (!quiet_) step.parameters = parameters();
   }
 
   const FuzzCase& c_;
   const FuzzWork& work_;
-  const DeviceMesh& mesh_;
-  Strategy& strategy_;
+  Player& player_;
   bool scores_, quiet_;
   RankRecord record_;
 };
@@ -200,18 +161,16 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
   std::atomic<int> attached{0};
   try {
     run_local_ranks(c.ranks(), [&](Communicator& world) {
-      const DeviceMesh mesh(world, c.mesh);
-      const auto strategy = make(c.parallel, mesh);
-      const int data_rank = mesh.coordinate(Axis::kData);
-      const ModelSpec spec = model.of_rank ? model.of_rank(data_rank) : model.model;
-      strategy->attach(spec, {.device = world.device(), .seed = c.seed},
-                       make_adamw({.beta1 = c.beta1,
-                                   .beta2 = c.beta2,
-                                   .epsilon = c.epsilon,
-                                   .weight_decay = c.weight_decay}));
+      Player player(world, c.mesh, [&](const DeviceMesh& mesh) { return make(c.parallel, mesh); });
+      const ModelSpec spec = model.of_rank ? model.of_rank(player.data_rank()) : model.model;
+      player.attach(spec, c.seed,
+                    make_adamw({.beta1 = c.beta1,
+                                .beta2 = c.beta2,
+                                .epsilon = c.epsilon,
+                                .weight_decay = c.weight_decay}));
       ++attached;
       result.ranks[static_cast<size_t>(world.rank())] =
-          Rank(c, work, mesh, *strategy, model.gives_scores, quiet).run(part);
+          Rank(c, work, player, model.gives_scores, quiet).run(part);
     });
   } catch (const Error& error) {
     result.error = error.what();

@@ -3,12 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <limits>
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/testing/oracle.h"
+#include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/testing/fuzz.h"
 
@@ -23,25 +22,6 @@ FuzzWork make_work(const FuzzCase& fuzz_case, const FuzzModel& model);
 // Whether any rank is handed something that FuzzCase::refuse speaks of.
 bool disturbs(const FuzzCase& fuzz_case, const FuzzWork& work);
 
-struct StepRecord {
-  double loss = 0, targets = 0, norm = 0, clip = 1, update_scale = 1, learning_rate = 0;
-  std::optional<std::vector<double>> counters;  // where they are reported
-  bool skipped = false;
-  // fp32, on the CPU; gradients still loss-scaled, parameters after the step. Empty in quiet runs.
-  std::map<std::string, at::Tensor> gradients, parameters;
-};
-struct EvaluationRecord {
-  size_t steps_done = 0;
-  double loss = 0, targets = 0;
-  std::vector<double> counters;
-  std::optional<double> loss_of_scores;  // of predict(), computed here; where there are scores
-};
-struct RankRecord {
-  std::map<std::string, at::Tensor> initial, final;
-  std::vector<StepRecord> steps;
-  std::vector<EvaluationRecord> evaluations;
-  StrategyMemory memory;  // at the end
-};
 struct RunRecord {
   std::vector<RankRecord> ranks;  // by world rank
   std::string error;              // of any rank, empty: none

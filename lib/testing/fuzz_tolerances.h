@@ -14,28 +14,24 @@
 
 namespace tessera::testing {
 
-inline double unit_roundoff(at::ScalarType dtype) {
+struct Digits {
+  double unit_roundoff;
+  double least_positive;  // what rounding adds where a value underflows
+};
+
+inline Digits digits_of(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBFloat16:
-      return 0x1p-8;
+      return {0x1p-8, 0x1p-133};
     case at::kHalf:
-      return 0x1p-11;
+      return {0x1p-11, 0x1p-24};
     default:
-      return 0x1p-24;
+      return {0x1p-24, 0x1p-149};
   }
 }
 
-// The least positive number of the dtype: what rounding adds where a value underflows.
-inline double least_positive(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kHalf:
-      return 0x1p-24;
-    case at::kBFloat16:
-      return 0x1p-133;
-    default:
-      return 0x1p-149;
-  }
-}
+inline double unit_roundoff(at::ScalarType dtype) { return digits_of(dtype).unit_roundoff; }
+inline double least_positive(at::ScalarType dtype) { return digits_of(dtype).least_positive; }
 
 // [Note: exact cases] Where the oracle runs the very operations in the very dtype on the very
 // micro-batches (no tensor axis; the blocks, or a forward with same_terms), every term of the

@@ -5,145 +5,53 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
 namespace {
 
-at::Tensor scalar(double value) { return at::full({}, value, at::kFloat); }
+StepRecord read(const StepResult& result) {
+  check(result.loss.numel() == 1 && result.target_count.numel() == 1, ErrorCode::kInternal,
+        "loss and target_count are scalars");
+  std::vector<double> counters;
+  for (int64_t i = 0; i < result.counters.numel(); ++i) {
+    counters.push_back(result.counters[i].item<double>());
+  }
+  return {.loss = result.loss.item<double>(),
+          .targets = result.target_count.item<double>(),
+          .counters = counters};
+}
 
-std::vector<Outcome> play_on(const MeshExtents& mesh, const StrategyFactory& make,
-                             const ConformanceOptions& options, const Script& script) {
-  const int size = mesh.pipeline * mesh.data * mesh.tensor;
-  std::vector<Outcome> outcomes(static_cast<size_t>(size));
-  run_local_ranks(size, [&](Communicator& world) {
-    Player player(world, mesh, make, options);
-    script(player);
-    outcomes[static_cast<size_t>(world.rank())] = player.outcome();
+Named visited(Strategy& strategy, void (Strategy::*visit)(const ParameterVisitor&),
+              std::string* twice) {
+  Named values;
+  (strategy.*visit)([&](const VisitedParameter& p) {
+    const std::string name = p.block + "." + p.name;
+    const at::Tensor value = p.value.detach().to(at::kCPU, at::kFloat, false, /*copy=*/true);
+    if (values.emplace(name, value).second) return;
+    check(twice != nullptr, ErrorCode::kInternal, name, " is visited twice");
+    *twice = name;
   });
-  return outcomes;
+  return values;
 }
 
 }  // namespace
 
-Player::Player(Communicator& world, const MeshExtents& mesh, const StrategyFactory& make,
-               const ConformanceOptions& options)
-    : options_(options), mesh_(world, mesh), strategy_(make(mesh_)) {}
+int rank_count(const MeshExtents& mesh) { return mesh.pipeline * mesh.data * mesh.tensor; }
 
-void Player::attach() { attach(options_.optimizer); }
-
-void Player::attach(const OptimizerFactory& optimizer) {
-  strategy_->attach(options_.work.model, {.device = mesh_.world().device(), .seed = kSeed},
-                    optimizer);
+Named parameters_of(Strategy& strategy, std::string* twice) {
+  return visited(strategy, &Strategy::visit_parameters, twice);
 }
 
-std::vector<MicroBatch> Player::share(uint64_t step) const {
-  const int ranks = mesh_.extent(Axis::kData);
-  const int played = options_.mesh.data / ranks;  // more than one only for the reference
-  std::vector<MicroBatch> batches;
-  for (int rank = 0; rank < played; ++rank) {
-    const auto data_rank = static_cast<uint64_t>(mesh_.coordinate(Axis::kData) * played + rank);
-    for (uint64_t m = 0; m < kMicroBatches; ++m) {
-      const uint64_t seed = (step * 64 + data_rank) * kMicroBatches + m;
-      batches.push_back(options_.work.batch(kRows, seed).to(mesh_.world().device()));
-    }
-  }
-  return batches;
+Named gradients_of(Strategy& strategy, std::string* twice) {
+  return visited(strategy, &Strategy::visit_gradients, twice);
 }
 
-void Player::keep(const StepResult& result) {
-  expect(result.loss.numel() == 1 && result.target_count.numel() == 1,
-         "loss and target_count are scalars");
-  outcome_.loss.push_back(result.loss.item<double>());
-  outcome_.targets.push_back(result.target_count.item<double>());
-  std::vector<double>& counters = outcome_.counters.emplace_back();
-  for (int64_t i = 0; i < result.counters.numel(); ++i) {
-    counters.push_back(result.counters[i].item<double>());
-  }
-}
-
-void Player::forward_backward(const std::vector<MicroBatch>& batches) {
-  keep(strategy_->forward_backward(batches));
-}
-
-void Player::train(const std::vector<MicroBatch>& batches, const StepOptions& step) {
-  if (step.loss_scale != 0) strategy_->set_loss_scale(scalar(step.loss_scale));
-  forward_backward(batches);
-  outcome_.norm.push_back(std::sqrt(strategy_->grad_norm_squared().item<double>()));
-  for (double factor : step.factors) strategy_->scale_gradients(scalar(factor));
-  const double rate = step.learning_rate < 0 ? options_.learning_rate : step.learning_rate;
-  strategy_->optimizer_step(rate, step.skip ? scalar(1) : at::Tensor());
-}
-
-void Player::evaluate(uint64_t step) { keep(strategy_->evaluate(share(step))); }
-
-void Player::read_parameters() {
-  outcome_.parameters.clear();
-  strategy_->visit_parameters([&](const VisitedParameter& p) {
-    const std::string name = p.block + "." + p.name;
-    const bool first =
-        outcome_.parameters.emplace(name, p.value.to(at::kCPU, at::kFloat).clone()).second;
-    expect(first, name + " is visited twice");
-  });
-}
-
-void Player::read_gradients() {
-  outcome_.gradients.clear();
-  strategy_->visit_gradients([&](const VisitedParameter& p) {
-    const std::string name = p.block + "." + p.name;
-    const bool first =
-        outcome_.gradients.emplace(name, p.value.to(at::kCPU, at::kFloat).clone()).second;
-    expect(first, "the gradient of " + name + " is visited twice");
-  });
-}
-
-void Player::expect(bool condition, const std::string& finding) {
-  if (!condition) outcome_.findings.push_back(finding);
-}
-
-void Player::expect_error(const std::string& what, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error&) {
-    return;
-  }
-  expect(false, what + " is not refused with a tessera::Error");
-}
-
-std::vector<Outcome> Subject::play(const Script& script) const {
-  return play_on(options.mesh, make, options, script);
-}
-
-Outcome Subject::play_reference(const Script& script) const {
-  const StrategyFactory single = [](const DeviceMesh& mesh) {
-    return make_strategy({.strategy = "single"}, mesh);
-  };
-  return play_on({}, single, options, script).front();
-}
-
-MicroBatch joined(const std::vector<MicroBatch>& batches) {
-  std::vector<at::Tensor> ids, labels, masks;
-  MicroBatch all;
-  for (const MicroBatch& batch : batches) {
-    ids.push_back(batch.input_ids);
-    labels.push_back(batch.labels);
-    if (batch.attention_mask.defined()) masks.push_back(batch.attention_mask);
-    all.sample_count += batch.sample_count;
-    all.token_count += batch.token_count;
-    all.target_count += batch.target_count;
-  }
-  all.input_ids = at::cat(ids);
-  all.labels = at::cat(labels);
-  if (!masks.empty()) all.attention_mask = at::cat(masks);
-  return all;
-}
-
-MicroBatch unsupervised(MicroBatch batch) {
-  batch.labels = at::full_like(batch.labels, kIgnoredLabel);
-  batch.target_count = 0;
-  return batch;
+std::vector<double> series(const RankRecord& record, double StepRecord::*number) {
+  std::vector<double> values;
+  for (const StepRecord& step : record.steps) values.push_back(step.*number);
+  return values;
 }
 
 std::string difference(const std::vector<double>& actual, const std::vector<double>& expected,
@@ -159,8 +67,7 @@ std::string difference(const std::vector<double>& actual, const std::vector<doub
   return "";
 }
 
-std::string difference(const std::map<std::string, at::Tensor>& actual,
-                       const std::map<std::string, at::Tensor>& expected, double tolerance,
+std::string difference(const Named& actual, const Named& expected, double tolerance,
                        double least_norm) {
   for (const auto& [name, value] : actual) {
     if (!expected.contains(name)) return concat("unknown ", name);
@@ -179,6 +86,66 @@ std::string difference(const std::map<std::string, at::Tensor>& actual,
     return concat(name, " differs by ", error, " relative");
   }
   return "";
+}
+
+Player::Player(Communicator& world, const MeshExtents& mesh, const StrategyFactory& make)
+    : mesh_(world, mesh), strategy_(make(mesh_)) {}
+
+Player::Player(Communicator& world, const Setup& setup)
+    : mesh_(world, setup.mesh),
+      strategy_(setup.make ? setup.make(mesh_) : make_strategy(setup.parallel, mesh_)) {
+  attach(setup.model, setup.seed, setup.optimizer, setup.source);
+}
+
+int64_t Player::bytes_sent() const {
+  int64_t sent = strategy_->extra_bytes_sent();
+  for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kTensor}) {
+    sent += mesh_.axis(axis).bytes_sent();
+  }
+  return sent;
+}
+
+void Player::attach(const ModelSpec& model, uint64_t seed, const OptimizerFactory& optimizer,
+                    const TensorSource* source) {
+  strategy_->attach(model, {.device = world().device(), .seed = seed, .source = source}, optimizer);
+}
+
+StepRecord Player::forward_backward(const std::vector<MicroBatch>& batches) {
+  return read(strategy_->forward_backward(batches));
+}
+
+StepRecord Player::train(const std::vector<MicroBatch>& batches, const StepOptions& options) {
+  StepRecord step = forward_backward(batches);
+  const at::Tensor norm = strategy_->grad_norm_squared().sqrt() / options.loss_scale;
+  at::Tensor clip = at::ones_like(norm);
+  if (options.max_norm > 0) clip = (options.max_norm / (norm + 1e-6)).clamp_max(1.0);
+  if (options.visits) step.gradients = gradients_of(*strategy_);
+  const at::Tensor update_scale = clip / options.loss_scale;
+  strategy_->scale_gradients(update_scale);
+  at::Tensor skip = norm.isfinite().logical_not().to(at::kFloat);
+  if (options.skip) skip = at::ones_like(skip);
+  strategy_->optimizer_step(options.learning_rate, skip);
+  step.norm = norm.item<double>();
+  step.clip = clip.item<double>();
+  step.loss_scale = options.loss_scale;
+  step.update_scale = update_scale.item<double>();
+  step.learning_rate = options.learning_rate;
+  step.skipped = skip.item<double>() != 0;
+  if (options.visits) step.parameters = parameters_of(*strategy_);
+  return step;
+}
+
+EvaluationRecord Player::evaluate(const std::vector<MicroBatch>& batches) {
+  const StepRecord read_result = read(strategy_->evaluate(batches));
+  return {
+      .loss = read_result.loss, .targets = read_result.targets, .counters = *read_result.counters};
+}
+
+void play(const Setup& setup, const PlayerScript& script) {
+  run_local_ranks(rank_count(setup.mesh), [&](Communicator& world) {
+    Player player(world, setup);
+    script(player);
+  });
 }
 
 }  // namespace tessera::testing

@@ -27,12 +27,12 @@ void compare(const std::string& what, const Outcome& actual, const Outcome& expe
 
 // Several steps with an evaluation in between; in one of them the first rank has no target.
 void check_trajectory(const Subject& subject, Findings& findings) {
-  const Script script = [](Player& p) {
+  const Script script = [](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 0; step < 4; ++step) {
       std::vector<MicroBatch> batches = p.share(step);
-      if (step == 2 && p.plays_first_data_rank()) {
-        for (int m = 0; m < Player::kMicroBatches; ++m) {
+      if (step == 2 && p.data_rank() == 0) {
+        for (int m = 0; m < CheckedPlayer::kMicroBatches; ++m) {
           batches[static_cast<size_t>(m)] = unsupervised(batches[static_cast<size_t>(m)]);
         }
       }
@@ -54,7 +54,7 @@ void check_trajectory(const Subject& subject, Findings& findings) {
 
 // Per step: norm, clipping by it, every parameter's gradient.
 void check_exact_gradients(const Subject& subject, Findings& findings) {
-  const Script script = [](Player& p) {
+  const Script script = [](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 0; step < 3; ++step) {
       p.forward_backward(p.share(step));
@@ -75,7 +75,7 @@ void check_exact_gradients(const Subject& subject, Findings& findings) {
 // Several micro-batches or one with all their rows.
 void check_accumulation(const Subject& subject, Findings& findings) {
   auto script = [](bool joins) {
-    return [joins](Player& p) {
+    return [joins](CheckedPlayer& p) {
       p.attach();
       for (uint64_t step = 0; step < 3; ++step) {
         const std::vector<MicroBatch> batches = p.share(step);

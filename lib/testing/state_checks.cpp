@@ -12,7 +12,7 @@ constexpr uint64_t kStop = 2, kSteps = 4;
 
 bool says_its_state(const Subject& subject) {
   bool says = true;
-  subject.play([&](Player& p) {
+  subject.play([&](CheckedPlayer& p) {
     p.attach();
     try {
       p.strategy().state();
@@ -24,9 +24,9 @@ bool says_its_state(const Subject& subject) {
   return says;
 }
 
-std::map<std::string, at::Tensor> parameters_in(const WholeState& state) {
+Named parameters_in(const WholeState& state) {
   const std::string kind = " parameter";
-  std::map<std::string, at::Tensor> parameters;
+  Named parameters;
   for (const auto& [key, value] : state.tensors()) {
     if (key.ends_with(kind)) parameters.emplace(key.substr(0, key.size() - kind.size()), value);
   }
@@ -40,22 +40,22 @@ std::map<std::string, at::Tensor> parameters_in(const WholeState& state) {
 void check_state(const Subject& subject, Findings& findings) {
   if (!says_its_state(subject)) return;
   WholeState stopped, expected_state, resumed_state;
-  const auto train = [](Player& p, uint64_t first, uint64_t end) {
+  const auto train = [](CheckedPlayer& p, uint64_t first, uint64_t end) {
     for (uint64_t step = first; step < end; ++step) p.train(step);
   };
-  const auto finish = [&](Player& p, WholeState& state) {
+  const auto finish = [&](CheckedPlayer& p, WholeState& state) {
     train(p, kStop, kSteps);
     p.evaluate(9);
     p.read_parameters();
     state.take(p.strategy().state());
   };
-  const auto alone = subject.play([&](Player& p) {
+  const auto alone = subject.play([&](CheckedPlayer& p) {
     p.attach();
     train(p, 0, kSteps);
     p.evaluate(9);
     p.read_parameters();
   });
-  const auto expected = subject.play([&](Player& p) {
+  const auto expected = subject.play([&](CheckedPlayer& p) {
     p.attach();
     train(p, 0, kStop);
     stopped.take(p.strategy().state());
@@ -63,7 +63,7 @@ void check_state(const Subject& subject, Findings& findings) {
   });
   findings.take(expected);
   findings.expect(stopped.problem().empty(), stopped.problem());
-  const auto resumed = subject.play([&](Player& p) {
+  const auto resumed = subject.play([&](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 20; step < 23; ++step) p.train(step);
     stopped.give(p.strategy().state());

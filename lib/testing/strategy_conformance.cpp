@@ -17,14 +17,14 @@ namespace {
 // Norms are computed in another order than the interface's own sum.
 constexpr double kNormTolerance = 1e-4;
 
-std::map<std::string, at::Tensor> initial_parameters(const ModelSpec& model) {
-  std::map<std::string, at::Tensor> parameters;
+Named initial_parameters(const ModelSpec& model) {
+  Named parameters;
   std::set<std::string> aliases;
   for (const TiedParameter& tie : model.tied) {
     aliases.insert(tie.alias_block + "." + tie.alias_parameter);
   }
   for (const BlockBuilder& builder : model.blocks) {
-    for (const Parameter& parameter : builder.build({.seed = Player::kSeed})->parameters()) {
+    for (const Parameter& parameter : builder.build({.seed = CheckedPlayer::kSeed})->parameters()) {
       const std::string name = builder.name + "." + parameter.name;
       if (!aliases.contains(name)) parameters.emplace(name, parameter.tensor.detach().clone());
     }
@@ -32,14 +32,13 @@ std::map<std::string, at::Tensor> initial_parameters(const ModelSpec& model) {
   return parameters;
 }
 
-std::map<std::string, at::Tensor> minus(const std::map<std::string, at::Tensor>& a,
-                                        const std::map<std::string, at::Tensor>& b) {
-  std::map<std::string, at::Tensor> result;
+Named minus(const Named& a, const Named& b) {
+  Named result;
   for (const auto& [name, value] : a) result[name] = value - b.at(name);
   return result;
 }
 
-double squared_norm(const std::map<std::string, at::Tensor>& tensors) {
+double squared_norm(const Named& tensors) {
   double sum = 0;
   for (const auto& [name, value] : tensors) {
     sum += value.to(at::kDouble).square().sum().item<double>();
@@ -49,12 +48,12 @@ double squared_norm(const std::map<std::string, at::Tensor>& tensors) {
 
 // Misuse is refused, by all ranks, and leaves the strategy usable.
 void check_misuse(const Subject& subject, Findings& findings) {
-  findings.take(subject.play([](Player& p) {
+  findings.take(subject.play([](CheckedPlayer& p) {
     p.expect_error("forward_backward() before attach()",
                    [&] { p.strategy().forward_backward(p.share(0)); });
     p.expect_error("state() before attach()", [&] { p.strategy().state(); });
   }));
-  findings.take(subject.play([](Player& p) {
+  findings.take(subject.play([](CheckedPlayer& p) {
     p.expect(!p.strategy().name().empty(), "name() is empty");
     p.attach();
     p.expect_error("a second attach()", [&] { p.attach(); });
@@ -78,7 +77,7 @@ void check_parameters(const Subject& subject, Findings& findings) {
   const auto expected = initial_parameters(subject.options.work.model);
   int64_t count = 0;
   for (const auto& [name, value] : expected) count += value.numel();
-  const auto outcomes = subject.play([&](Player& p) {
+  const auto outcomes = subject.play([&](CheckedPlayer& p) {
     p.attach();
     p.read_parameters();
     p.expect(
@@ -90,7 +89,7 @@ void check_parameters(const Subject& subject, Findings& findings) {
 }
 
 void check_ranks(const Subject& subject, Findings& findings) {
-  const auto outcomes = subject.play([](Player& p) {
+  const auto outcomes = subject.play([](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 0; step < 3; ++step) p.train(step);
     p.evaluate(0);
@@ -115,11 +114,11 @@ void check_ranks(const Subject& subject, Findings& findings) {
 void check_results(const Subject& subject, Findings& findings) {
   const int data_ranks = subject.options.mesh.data;
   double targets = 0;
-  for (int rank = 0; rank < data_ranks * Player::kMicroBatches; ++rank) {
+  for (int rank = 0; rank < data_ranks * CheckedPlayer::kMicroBatches; ++rank) {
     targets += static_cast<double>(
-        subject.options.work.batch(Player::kRows, static_cast<uint64_t>(rank)).target_count);
+        subject.options.work.batch(CheckedPlayer::kRows, static_cast<uint64_t>(rank)).target_count);
   }
-  findings.take(subject.play([&](Player& p) {
+  findings.take(subject.play([&](CheckedPlayer& p) {
     p.attach();
     const StepResult result = p.strategy().forward_backward(p.share(0));
     const double loss = result.loss.item<double>();
@@ -136,7 +135,7 @@ void check_results(const Subject& subject, Findings& findings) {
 
 void check_gradients(const Subject& subject, Findings& findings) {
   const auto expected = initial_parameters(subject.options.work.model);
-  const auto outcomes = subject.play([](Player& p) {
+  const auto outcomes = subject.play([](CheckedPlayer& p) {
     p.attach();
     p.train(0);  // so that optimizer state and old gradients exist
     p.forward_backward(p.share(1));
@@ -159,8 +158,8 @@ void check_gradients(const Subject& subject, Findings& findings) {
 
 // scale_gradients() multiplies, for one step; the learning rate is the one given.
 void check_scaling(const Subject& subject, Findings& findings) {
-  auto play = [&](const StepOptions& options) {
-    const auto outcomes = subject.play([&](Player& p) {
+  auto play = [&](const Changes& options) {
+    const auto outcomes = subject.play([&](CheckedPlayer& p) {
       p.attach(make_sgd({}));
       p.train(0, options);
       p.read_parameters();
@@ -178,7 +177,7 @@ void check_scaling(const Subject& subject, Findings& findings) {
   const auto twice = minus(play({.learning_rate = rate / 2, .factors = {8, 0.25}}), start);
   findings.add("update with half the learning rate after scaling by 8 and by 1/4",
                difference(twice, once, 1e-3));
-  const auto outcomes = subject.play([&](Player& p) {
+  const auto outcomes = subject.play([&](CheckedPlayer& p) {
     p.attach(make_sgd({}));
     p.train(0, {.factors = {0}});
     p.train(0);
@@ -190,8 +189,8 @@ void check_scaling(const Subject& subject, Findings& findings) {
 
 void check_loss_scale(const Subject& subject, Findings& findings) {
   constexpr double kScale = 1024;
-  auto play = [&](const StepOptions& options) {
-    const auto outcomes = subject.play([&](Player& p) {
+  auto play = [&](const Changes& options) {
+    const auto outcomes = subject.play([&](CheckedPlayer& p) {
       p.attach();
       for (uint64_t step = 0; step < 2; ++step) p.train(step, options);
       p.read_parameters();
@@ -221,7 +220,7 @@ void check_same(const Subject& subject, Findings& findings, const std::string& w
 
 void check_evaluation(const Subject& subject, Findings& findings) {
   auto script = [](bool evaluates) {
-    return [evaluates](Player& p) {
+    return [evaluates](CheckedPlayer& p) {
       p.attach();
       if (evaluates) p.evaluate(7);
       p.train(0);
@@ -238,7 +237,7 @@ void check_evaluation(const Subject& subject, Findings& findings) {
 
 void check_skip(const Subject& subject, Findings& findings) {
   auto script = [](bool skips) {
-    return [skips](Player& p) {
+    return [skips](CheckedPlayer& p) {
       p.attach();
       p.train(0);
       if (skips) p.train(9, {.skip = true});
@@ -249,12 +248,12 @@ void check_skip(const Subject& subject, Findings& findings) {
   check_same(subject, findings, "a skipped step and another", script(true), script(false));
   check_same(
       subject, findings, "a skipped step",
-      [&](Player& p) {
+      [&](CheckedPlayer& p) {
         p.attach();
         p.train(0, {.skip = true});
         p.read_parameters();
       },
-      [&](Player& p) {
+      [&](CheckedPlayer& p) {
         p.attach();
         p.read_parameters();
       });
@@ -262,7 +261,7 @@ void check_skip(const Subject& subject, Findings& findings) {
 
 void check_zero_rate(const Subject& subject, Findings& findings) {
   const auto expected = initial_parameters(subject.options.work.model);
-  const auto outcomes = subject.play([](Player& p) {
+  const auto outcomes = subject.play([](CheckedPlayer& p) {
     p.attach();
     for (uint64_t step = 0; step < 2; ++step) p.train(step, {.learning_rate = 0});
     p.read_parameters();
@@ -272,7 +271,7 @@ void check_zero_rate(const Subject& subject, Findings& findings) {
 }
 
 void check_learning(const Subject& subject, Findings& findings) {
-  const auto outcomes = subject.play([](Player& p) {
+  const auto outcomes = subject.play([](CheckedPlayer& p) {
     p.attach();
     for (int i = 0; i < 12; ++i) p.train(0);
     p.evaluate(0);
@@ -284,7 +283,7 @@ void check_learning(const Subject& subject, Findings& findings) {
 }
 
 void check_unsupervised(const Subject& subject, Findings& findings) {
-  const auto outcomes = subject.play([](Player& p) {
+  const auto outcomes = subject.play([](CheckedPlayer& p) {
     p.attach();
     std::vector<MicroBatch> batches = p.share(0);
     for (MicroBatch& batch : batches) batch = unsupervised(batch);
@@ -303,7 +302,7 @@ void check_unsupervised(const Subject& subject, Findings& findings) {
 void check_memory(const Subject& subject, Findings& findings) {
   std::vector<int64_t> parameters(static_cast<size_t>(
       subject.options.mesh.pipeline * subject.options.mesh.data * subject.options.mesh.tensor));
-  findings.take(subject.play([&](Player& p) {
+  findings.take(subject.play([&](CheckedPlayer& p) {
     p.attach();
     auto held = [&] {
       const StrategyMemory m = p.strategy().memory();
@@ -311,7 +310,7 @@ void check_memory(const Subject& subject, Findings& findings) {
                                        m.buffer_bytes,    m.host_bytes,     m.pinned_bytes};
       p.expect(*std::min_element(parts.begin(), parts.end()) >= 0, "memory() is negative");
       p.expect(m.pinned_bytes <= m.host_bytes, "memory(): more pinned bytes than host bytes");
-      parameters[static_cast<size_t>(p.world_rank())] =
+      parameters[static_cast<size_t>(p.rank())] =
           m.parameter_bytes + m.optimizer_bytes + m.host_bytes;
       return parts;
     };

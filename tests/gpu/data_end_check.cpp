@@ -6,33 +6,23 @@
 #include <string>
 #include <vector>
 
-#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/launch.h"
-#include "tessera/models/bloom.h"
-#include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
+#include "tests/gpu/bloom_setup.h"
 #include "tests/support/toy_models.h"
 
 namespace tessera {
 namespace {
 
 void run(Communicator& world, const std::string& strategy_name, bool evaluates) {
-  BloomConfig bloom;
-  bloom.vocabulary = 1000;
-  bloom.hidden = 256;
-  bloom.heads = 4;
-  bloom.layers = 4;
-  const DeviceMesh mesh(world, {.data = world.size()});
-  ParallelConfig config{.strategy = strategy_name};
-  config.precision.parameter = at::kBFloat16;
-  const auto strategy = make_strategy(config, mesh);
-  strategy->attach(make_bloom_causal(bloom), {.device = world.device(), .seed = 3}, make_adamw({}));
-  Trainer trainer(*strategy, {.device = world.device(), .max_steps = 100});
+  const testing::Player player(world,
+                               testing::bloom_setup(strategy_name, {.data = world.size()}, 4, 256));
+  Trainer trainer(player.strategy(), {.device = world.device(), .max_steps = 100});
   const int64_t count = world.rank() == 1 ? 2 : 4;
   const BatchSource source = [&, given = int64_t{0}]() mutable -> std::vector<MicroBatch> {
     if (given == count) return {};
     const auto seed = static_cast<uint64_t>(100 * world.rank() + given++);
-    return {testing::toy_micro_batch({.vocabulary = bloom.vocabulary}, 2, 128, seed)};
+    return {testing::toy_micro_batch({.vocabulary = testing::kBloomVocabulary}, 2, 128, seed)};
   };
   if (evaluates) {
     trainer.evaluate(source);

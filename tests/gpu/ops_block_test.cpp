@@ -137,11 +137,8 @@ void compare(const DecoderCase& test, int64_t hidden, at::ScalarType type,
 TEST_CASE("the fused blocks of GPT-2 and Llama on the GPU agree with the composed ones in fp64") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(62);
-  MicroBatch batch;
-  batch.packed = make_packed_rows({30, 34, 1, 63, 20, 44}, 64);
-  const PackedRows rows = batch.to(at::kCUDA).packed;
-  batch.packed = make_packed_rows({30, 34, 1, 63, 20, 10}, 64);
-  const PackedRows shorter = batch.to(at::kCUDA).packed;
+  const PackedRows rows = packed_on(at::kCUDA, {30, 34, 1, 63, 20, 44}, 64);
+  const PackedRows shorter = packed_on(at::kCUDA, {30, 34, 1, 63, 20, 10}, 64);
   const std::vector<DecoderSizes> all{{768, 12, 4, 64, 3072}, {512, 8, 2, 64, 1536}, {24, 3, 3, 8}};
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const DecoderSizes& sizes : all) {
@@ -163,9 +160,7 @@ TEST_CASE("fused blocks on the GPU keep activations where they are asked to") {
   at::manual_seed(63);
   const DecoderSizes sizes{768, 12, 4, 64, 3072};
   constexpr int64_t kTokens = 3 * 64;
-  const auto allocated = [] {
-    return test::gpu_memory().allocated_bytes[0].current;
-  };
+  const auto allocated = [] { return test::gpu_memory().allocated_bytes[0].current; };
   for (DecoderCase test : decoder_cases(sizes)) {
     INFO(test.name);
     const at::Tensor hidden = at::randn({3, 64, sizes.hidden}, kOnGpu).to(at::kBFloat16);
@@ -207,9 +202,7 @@ TEST_CASE("a warm fused block asks the device for no memory") {
   TESSERA_NEEDS_GPUS(1);
   const Tensors weights = make_weights(256, at::kBFloat16);
   const at::Tensor input = leaf(at::randn({2, 64, 256}, kOnGpu).to(at::kBFloat16));
-  const auto segments = [] {
-    return test::gpu_memory().segment[0].allocated;
-  };
+  const auto segments = [] { return test::gpu_memory().segment[0].allocated; };
   for (int i = 0; i < 2; ++i) run(&bloom_block_fused, input, weights, 4, {}, false);
   const int64_t warm = segments();
   for (int i = 0; i < 3; ++i) run(&bloom_block_fused, input, weights, 4, {}, false);

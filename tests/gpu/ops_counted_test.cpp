@@ -38,8 +38,7 @@ TEST_CASE("counted operations give and take what the GPU's do") {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const CountedCase& test : counted_cases(type)) {
       const Taken plan = counted(test, at::kCUDA), real = measured(test);
-      INFO(test.name << ": kept " << plan.kept << " planned, " << real.kept << " measured; most "
-                     << plan.most << " planned, " << real.most << " measured");
+      INFO(beside(test, plan, real));
       CHECK(plan.outputs == real.outputs);
       CHECK(is_near(plan.kept, real.kept));
       CHECK(is_near(plan.most, real.most, type == at::kFloat ? 0.03 : 0.01));

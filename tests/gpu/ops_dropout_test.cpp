@@ -140,9 +140,7 @@ TEST_CASE("dropout on the GPU draws what the CPU draws, forwards and back") {
 TEST_CASE("attention with dropout on the GPU is its formula with the realised factors") {
   TESSERA_NEEDS_GPUS(1);
   at::manual_seed(52);
-  MicroBatch batch;
-  batch.packed = make_packed_rows({30, 34, 1, 63, 20, 44}, 64);
-  const PackedRows rows = batch.to(at::kCUDA).packed;
+  const PackedRows rows = packed_on(at::kCUDA, {30, 34, 1, 63, 20, 44}, 64);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     for (const auto& [heads, key_heads, by_head] :
          {std::tuple{12, 12, false}, {8, 2, false}, {4, 4, true}}) {

@@ -11,17 +11,18 @@
 #include <vector>
 
 #include "lib/run/rank_times.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
-#include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
+#include "tests/gpu/bloom_setup.h"
+#include "tests/support/ranks.hpp"
 #include "tests/support/toy_models.h"
 
 namespace tessera {
 namespace {
+
+using test::require;
 
 constexpr int64_t kSteps = 12, kWarmUp = 4;
 
@@ -31,16 +32,9 @@ struct Seconds {
 };
 
 Seconds train(Communicator& world, const std::string& strategy_name, double extra_work) {
-  BloomConfig bloom;
-  bloom.vocabulary = 1000;
-  bloom.hidden = 1024;
-  bloom.heads = 16;
-  bloom.layers = 8;
-  DeviceMesh mesh(world, {.data = world.size()});
-  ParallelConfig config{.strategy = strategy_name};
-  config.precision.parameter = at::kBFloat16;
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(make_bloom_causal(bloom), {.device = world.device()}, make_adamw({}));
+  const testing::Player player(world,
+                               testing::bloom_setup(strategy_name, {.data = world.size()}, 8));
+  Strategy& strategy = player.strategy();
   const at::Tensor a =
       at::randn({4096, 4096}, at::TensorOptions(at::kFloat).device(world.device()));
   at::Tensor product = at::empty_like(a);
@@ -48,10 +42,11 @@ Seconds train(Communicator& world, const std::string& strategy_name, double extr
   options.before_update = [&] {
     for (int i = 0; i < extra_work; ++i) at::mm_out(product, a, a);
   };
-  MicroBatch batch = testing::toy_micro_batch({.vocabulary = bloom.vocabulary}, 16, 512, 1);
+  MicroBatch batch =
+      testing::toy_micro_batch({.vocabulary = testing::kBloomVocabulary}, 16, 512, 1);
   batch.input_ids = batch.input_ids.pin_memory();
   batch.labels = batch.labels.pin_memory();
-  Trainer trainer(*strategy, options);
+  Trainer trainer(strategy, options);
   programs::RankTimes times(world);
   Seconds sum;
   sum.work.resize(static_cast<size_t>(world.size()));
@@ -84,8 +79,6 @@ Seconds train(Communicator& world, const std::string& strategy_name, double extr
       sum.clock / steps * 1e3, sum.phases / steps * 1e3, sum.communication / steps * 1e3);
   return sum;
 }
-
-void require(bool holds, const char* what) { check(holds, ErrorCode::kInternal, what); }
 
 void run(Communicator& world, const std::string& strategy) {
   const Seconds even = train(world, strategy, 0);

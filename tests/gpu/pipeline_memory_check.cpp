@@ -8,12 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/device.h"
-#include "tessera/models/bloom.h"
-#include "tessera/optim/adamw.h"
 #include "tests/gpu/allocator.h"
+#include "tests/gpu/bloom_setup.h"
 #include "tests/support/toy_models.h"
 
 namespace tessera {
@@ -22,24 +20,16 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 
 void train(Communicator& world, int64_t room) {
-  BloomConfig bloom;
-  bloom.vocabulary = 1000;
-  bloom.hidden = 1024;
-  bloom.heads = 16;
-  bloom.layers = 8;
-  DeviceMesh mesh(world, {.pipeline = world.size()});
-  ParallelConfig config{.strategy = "ddp"};
-  config.precision.parameter = at::kBFloat16;
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(make_bloom_causal(bloom), {.device = world.device()}, make_adamw({}));
+  const testing::Player player(world, testing::bloom_setup("ddp", {.pipeline = world.size()}, 8));
+  Strategy& strategy = player.strategy();
   std::vector<MicroBatch> batches;
   for (uint64_t i = 0; i < 8; ++i) {
-    batches.push_back(
-        testing::toy_micro_batch({.vocabulary = bloom.vocabulary}, 8, 512, i).to(world.device()));
+    batches.push_back(testing::toy_micro_batch({.vocabulary = testing::kBloomVocabulary}, 8, 512, i)
+                          .to(world.device()));
   }
   auto step = [&] {
-    const double loss = strategy->forward_backward(batches).loss.item<double>();
-    strategy->optimizer_step(1e-4);
+    const double loss = strategy.forward_backward(batches).loss.item<double>();
+    strategy.optimizer_step(1e-4);
     if (world.rank() == 0) std::printf("loss %f\n", loss);
   };
   for (int i = 0; i < 3; ++i) step();

@@ -8,13 +8,11 @@
 #include <cstdio>
 #include <vector>
 
-#include "tessera/backends/parallel_config.h"
 #include "tessera/comm/launch.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
-#include "tessera/optim/adamw.h"
 #include "tests/gpu/allocator.h"
+#include "tests/gpu/bloom_setup.h"
 #include "tests/support/toy_models.h"
 
 namespace tessera {
@@ -25,20 +23,14 @@ constexpr int64_t kRoom = int64_t{256} << 20;
 // Losses and squared gradient norms of three steps; before the second one a step of many rows is
 // tried within kRoom.
 std::vector<double> train(Communicator& world, const std::string& strategy_name, bool fails) {
-  BloomConfig bloom;
-  bloom.vocabulary = 1000;
-  bloom.hidden = 1024;
-  bloom.heads = 16;
-  bloom.layers = 4;
-  DeviceMesh mesh(world, {.data = world.size()});
-  ParallelConfig config{.strategy = strategy_name};
-  config.precision.parameter = at::kBFloat16;
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(make_bloom_causal(bloom), {.device = world.device(), .seed = 3}, make_adamw({}));
+  const testing::Player player(world,
+                               testing::bloom_setup(strategy_name, {.data = world.size()}, 4));
+  Strategy& strategy = player.strategy();
   const auto batches = [&](int64_t rows, uint64_t step) {
     const uint64_t seed = step * 64 + static_cast<uint64_t>(world.rank());
-    return std::vector{testing::toy_micro_batch({.vocabulary = bloom.vocabulary}, rows, 512, seed)
-                           .to(world.device())};
+    return std::vector{
+        testing::toy_micro_batch({.vocabulary = testing::kBloomVocabulary}, rows, 512, seed)
+            .to(world.device())};
   };
   std::vector<double> numbers;
   for (uint64_t step = 0; step < 3; ++step) {
@@ -48,16 +40,16 @@ std::vector<double> train(Communicator& world, const std::string& strategy_name,
       test::limit_gpu_memory(static_cast<double>(allowed) / total, world.device().index());
       bool failed = false;
       try {
-        strategy->forward_backward(batches(128, 9));
+        strategy.forward_backward(batches(128, 9));
       } catch (const c10::OutOfMemoryError&) {
         failed = true;
       }
       test::limit_gpu_memory(1, world.device().index());
       check(failed, ErrorCode::kInternal, strategy_name, ": 128 rows fit; give them less room");
     }
-    numbers.push_back(strategy->forward_backward(batches(2, step)).loss.item<double>());
-    numbers.push_back(strategy->grad_norm_squared().item<double>());
-    strategy->optimizer_step(1e-3);
+    numbers.push_back(strategy.forward_backward(batches(2, step)).loss.item<double>());
+    numbers.push_back(strategy.grad_norm_squared().item<double>());
+    strategy.optimizer_step(1e-3);
   }
   return numbers;
 }
@@ -79,11 +71,11 @@ void compare(Communicator& world, const std::string& strategy_name) {
 }  // namespace tessera
 
 int main() {
-  return tessera::run_job({.transport = "nccl"},
-                          [](tessera::Communicator& world, const tessera::LaunchInfo&,
-                             tessera::ControlChannel&) {
-                            for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
-                              tessera::compare(world, name);
-                            }
-                          });
+  return tessera::run_job(
+      {.transport = "nccl"},
+      [](tessera::Communicator& world, const tessera::LaunchInfo&, tessera::ControlChannel&) {
+        for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+          tessera::compare(world, name);
+        }
+      });
 }

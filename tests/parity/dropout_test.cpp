@@ -5,6 +5,7 @@
 #include "tessera/models/bloom.h"
 #include "tessera/models/gpt2.h"
 #include "tests/parity/rows.h"
+#include "tests/support/sized.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -12,32 +13,26 @@ using namespace tessera::testing;
 namespace {
 
 ParityWork gpt2_work(double dropout) {
-  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
-  config.vocabulary = 67;
-  config.hidden = 24;
-  config.inner = 96;
-  config.max_positions = 9;
-  config.initializer_range = 0.1;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
+  const auto config = sized({.vocabulary = 67,
+                             .hidden = 24,
+                             .inner = 96,
+                             .max_positions = 9,
+                             .initializer_range = 0.1,
+                             .dropout = dropout},
+                            Gpt2Config::preset("gpt2-tiny"));
   return token_work(make_gpt2_causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
 }
 
 ParityWork bloom_work(double dropout) {
-  BloomConfig config;
-  config.vocabulary = 67;
-  config.hidden = 24;
-  config.heads = 4;
-  config.initializer_range = 0.1;
-  config.hidden_dropout = config.attention_dropout = dropout;
+  const auto config = sized<BloomConfig>(
+      {.vocabulary = 67, .hidden = 24, .heads = 4, .initializer_range = 0.1, .dropout = dropout});
   return token_work(make_bloom_causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
 }
 
 using WorkOf = ParityWork (*)(double dropout);
 const std::pair<const char*, WorkOf> kModels[] = {{"gpt2", gpt2_work}, {"bloom", bloom_work}};
 
-ParityResult run(const ParityRow& row, const ParityWork& work) {
-  return run_row(row, work).front();
-}
+RankRecord run(const ParityRow& row, const ParityWork& work) { return run_row(row, work).front(); }
 
 ParityRow row_of(const std::string& strategy, const ParityRow& shape, bool checkpointing = false) {
   ParityRow row = shape;
@@ -49,7 +44,7 @@ ParityRow row_of(const std::string& strategy, const ParityRow& shape, bool check
 void check_one_data_rank(WorkOf work_of) {
   // Micro-batches of 7 tokens, which neither 2 nor 4 ranks share evenly.
   const ParityWork work = work_of(0.2);
-  const ParityResult expected = run(row_of("single", {.accumulation = 8}), work);
+  const RankRecord expected = run(row_of("single", {.accumulation = 8}), work);
   CHECK(difference(run(row_of("single", {.accumulation = 8}), work_of(0)), expected, 1e-3) != "");
   for (ParityRow row :
        {row_of("single", {.accumulation = 8}, true), row_of("zero3", {.accumulation = 8}, true),
@@ -70,7 +65,7 @@ void check_one_data_rank(WorkOf work_of) {
 void check_two_data_ranks(WorkOf work_of) {
   const ParityWork work = work_of(0.2);
   const ParityRow two{.ranks = 2, .accumulation = 2};
-  const ParityResult expected = run(row_of("ddp", two), work);
+  const RankRecord expected = run(row_of("ddp", two), work);
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
     INFO(strategy);
     CHECK(difference(run(row_of(strategy, two), work), expected, 1e-5) == "");

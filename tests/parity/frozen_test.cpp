@@ -5,6 +5,7 @@
 #include "tessera/models/bloom.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -78,18 +79,18 @@ TEST_CASE("frozen parameters keep their bits and the others train as on one rank
     INFO(what);
     const ParityWork work = work_with(frozen);
     const auto initial = initial_values(work);
-    const ParityResult expected = reference(work);
+    const RankRecord expected = reference(work);
     for (const ParityRow& row : layouts()) {
       INFO(row.name());
-      for (const ParityResult& result : run_row(row, work)) {
+      for (const RankRecord& result : run_row(row, work)) {
         CHECK(difference(result, expected, 1e-5) == "");
-        REQUIRE(result.parameters.size() == initial.size());
+        REQUIRE(result.final.size() == initial.size());
         for (const auto& [name, value] : initial) {
           const size_t dot = name.find('.', name.starts_with("layer.") ? 6 : 0);
           const bool is_frozen = frozen(name.substr(0, dot), name.substr(dot + 1));
           INFO(name);
-          CHECK(result.gradients.contains(name) != is_frozen);
-          CHECK(result.parameters.at(name).equal(value) == is_frozen);
+          CHECK(result.steps.back().gradients.contains(name) != is_frozen);
+          CHECK(result.final.at(name).equal(value) == is_frozen);
         }
       }
     }
@@ -97,11 +98,7 @@ TEST_CASE("frozen parameters keep their bits and the others train as on one rank
 }
 
 TEST_CASE("hand-written blocks freeze too, on a tensor axis and with shared ends") {
-  BloomConfig bloom;
-  bloom.vocabulary = 67;
-  bloom.hidden = 48;
-  bloom.layers = 3;
-  bloom.heads = 6;
+  const auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
   const Predicate frozen = [](const std::string& block, const std::string& parameter) {
     return block == "h.1" || block == "embedding" || parameter.ends_with("dense.weight") ||
            parameter.ends_with("layernorm.bias");
@@ -109,7 +106,7 @@ TEST_CASE("hand-written blocks freeze too, on a tensor axis and with shared ends
   ParityWork work = token_work(freeze(make_bloom_causal(bloom), frozen),
                                {.vocabulary = 67, .steps = 3}, plain_bloom(bloom));
   work.trainer.max_grad_norm = 0.01;
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const auto& [pipeline, data, tensor] :
        {std::tuple(1, 2, 1), std::tuple(1, 1, 2), std::tuple(1, 2, 3), std::tuple(2, 2, 1)}) {
     for (const char* strategy : {"zero2", "zero3"}) {

@@ -9,6 +9,7 @@
 #include "tessera/models/bloom.h"
 #include "tessera/optim/sgd.h"
 #include "tests/parity/parity.h"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -28,22 +29,24 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // Empty, or what differs in its bits.
-std::string bit_difference(const ParityResult& actual, const ParityResult& expected) {
-  for (size_t i = 0; i < expected.loss.size(); ++i) {
-    if (!same(actual.loss[i], expected.loss[i]) ||
-        !same(actual.grad_norm[i], expected.grad_norm[i]) ||
-        !same(actual.clip[i], expected.clip[i])) {
-      return concat("step ", i + 1, ": loss ", actual.loss[i], ", norm ", actual.grad_norm[i],
-                    ", clip ", actual.clip[i], "; expected ", expected.loss[i], ", ",
-                    expected.grad_norm[i], ", ", expected.clip[i]);
+std::string bit_difference(const RankRecord& actual, const RankRecord& expected) {
+  if (actual.steps.size() != expected.steps.size()) return "number of steps";
+  for (size_t i = 0; i < expected.steps.size(); ++i) {
+    const StepRecord &step = actual.steps[i], &other = expected.steps[i];
+    if (!same(step.loss, other.loss) || !same(step.norm, other.norm) ||
+        !same(step.clip, other.clip)) {
+      return concat("step ", i + 1, ": loss ", step.loss, ", norm ", step.norm, ", clip ",
+                    step.clip, "; expected ", other.loss, ", ", other.norm, ", ", other.clip);
     }
   }
-  for (const auto& [name, value] : expected.parameters) {
-    if (!same(actual.parameters.at(name), value)) return "parameter " + name;
-    if (!same(actual.gradients.at(name), expected.gradients.at(name))) return "gradient " + name;
+  const Named &gradients = actual.steps.back().gradients, &others = expected.steps.back().gradients;
+  for (const auto& [name, value] : expected.final) {
+    if (!same(actual.final.at(name), value)) return "parameter " + name;
+    if (!same(gradients.at(name), others.at(name))) return "gradient " + name;
   }
-  if (actual.eval_loss != expected.eval_loss) return "evaluation after the last step";
-  return actual.loss.size() == expected.loss.size() ? "" : "number of steps";
+  return actual.evaluations.back().loss == expected.evaluations.back().loss
+             ? ""
+             : "evaluation after the last step";
 }
 
 // Every way of offloading that the strategy allows.
@@ -100,9 +103,9 @@ TEST_CASE("16 bits with masters on the host, fp32 gradients, skipped steps") {
     work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = kOverflowingScale};
     ParityRow device;
     device.parallel.precision.parameter = dtype;
-    const ParityResult single = run_on_threads(device, work).front();
-    const auto skipped = std::count_if(single.grad_norm.begin(), single.grad_norm.end(),
-                                       [](double norm) { return !std::isfinite(norm); });
+    const RankRecord single = run_on_threads(device, work).front();
+    const auto skipped = std::ranges::count_if(
+        single.steps, [](const StepRecord& step) { return !std::isfinite(step.norm); });
     CHECK((dtype == at::kHalf ? skipped == 2 : skipped == 0));
     for (const auto& strategy : kStrategies) {
       for (const bool fp32_gradients : {false, true}) {
@@ -150,11 +153,7 @@ TEST_CASE("inside pipeline stages and on a tensor axis, clipped over all axes") 
       check_offloaded(row, toy);
     }
   }
-  BloomConfig bloom;
-  bloom.vocabulary = 67;
-  bloom.hidden = 48;
-  bloom.heads = 6;
-  bloom.layers = 2;
+  const auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 2});
   ParityWork work = toy_work({.vocabulary = 67}, 8);
   work.model = make_bloom_causal(bloom);
   for (const auto& [pipeline, data] : {std::pair(1, 2), {2, 1}}) {

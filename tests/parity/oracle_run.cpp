@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz_compare.h"
-#include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -18,7 +17,7 @@ AdamWConfig adamw_of(const ParityWork& work) {
 FuzzCase case_of(const ParityRow& row, const ParityWork& work) {
   const AdamWConfig adamw = adamw_of(work);
   const LossScalerConfig& scaler = work.trainer.loss_scaler;
-  return {.mesh = {.pipeline = row.pipeline, .data = row.data(), .tensor = row.tensor},
+  return {.mesh = row.mesh(),
           .parallel = row.parallel,
           .accumulation = row.accumulation,
           .loss_scale = scaler.enabled ? scaler.initial_scale : 0,
@@ -38,66 +37,27 @@ GlobalBatch cut(const ParityWork& work, size_t step, const ParityRow& row) {
 
 }  // namespace
 
-ParityResult oracle_run(const ParityWork& work) {
+RankRecord oracle_run(const ParityWork& work) {
   constexpr OracleDtypes kDtypes{.weights = at::kFloat, .compute = at::kDouble};
   Oracle oracle(work.model, {.seed = work.seed, .adamw = adamw_of(work), .forward = work.forward});
-  ParityResult result;
+  RankRecord record;
   for (const MicroBatch& batch : work.global_batches) {
-    const auto updates = static_cast<int64_t>(result.loss.size());
+    const auto updates = static_cast<int64_t>(record.steps.size());
     const double learning_rate = work.trainer.schedule.at(updates);
     const OracleReport report = oracle.train(
         {{batch}}, {.learning_rate = learning_rate, .max_norm = work.trainer.max_grad_norm},
         kDtypes);
-    result.loss.push_back(report.loss);
-    result.grad_norm.push_back(report.norm);
-    result.clip.push_back(report.clip);
-    result.loss_scale.push_back(1);
-    result.learning_rate.push_back(learning_rate);
-    result.gradients = oracle.by_name(report.gradient);
+    record.steps.push_back({.loss = report.loss,
+                            .norm = report.norm,
+                            .clip = report.clip,
+                            .learning_rate = learning_rate,
+                            .gradients = oracle.by_name(report.gradient)});
   }
   const OracleLoss evaluation = oracle.evaluate({{work.global_batches.front()}}, kDtypes);
-  result.eval_loss = evaluation.loss;
-  result.counters = evaluation.counters;
-  result.parameters = oracle.by_name(oracle.parameters());
-  for (const auto& [name, value] : oracle.frozen()) result.parameters[name] = value.to(at::kFloat);
-  return result;
-}
-
-RankRecord record_parity(Communicator& comm, const ParityRow& row, const ParityWork& work) {
-  RankRecord record;
-  const ParityResult result = run_parity(comm, row, work, [&](Strategy& strategy) {
-    auto parameters = values_of(strategy, &Strategy::visit_parameters);
-    if (record.initial.empty()) {
-      record.initial = std::move(parameters);
-      return;
-    }
-    StepRecord& step = record.steps.emplace_back();
-    step.gradients = values_of(strategy, &Strategy::visit_gradients);
-    step.parameters = std::move(parameters);
-  });
-  for (size_t i = 0; i < record.steps.size(); ++i) {
-    StepRecord& step = record.steps[i];
-    step.loss = result.loss[i];
-    step.targets = result.targets[i];
-    step.norm = result.grad_norm[i];
-    step.clip = result.clip[i];
-    step.update_scale = result.clip[i] / result.loss_scale[i];
-    step.learning_rate = result.learning_rate[i];
-    step.skipped = result.skipped[i];
-  }
-  record.final = result.parameters;
-  record.evaluations.push_back(
-      {record.steps.size(), result.eval_loss, result.eval_targets, result.counters});
+  record.evaluations.push_back({.loss = evaluation.loss, .counters = evaluation.counters});
+  record.final = oracle.by_name(oracle.parameters());
+  for (const auto& [name, value] : oracle.frozen()) record.final[name] = value.to(at::kFloat);
   return record;
-}
-
-RunRecord record_on_threads(const ParityRow& row, const ParityWork& work) {
-  RunRecord run;
-  run.ranks.resize(static_cast<size_t>(row.ranks));
-  run_local_ranks(row.ranks, [&](Communicator& comm) {
-    run.ranks[static_cast<size_t>(comm.rank())] = record_parity(comm, row, work);
-  });
-  return run;
 }
 
 std::string oracle_difference(const ParityRow& row, const ParityWork& work, const RunRecord& run) {

@@ -11,14 +11,12 @@ namespace tessera::testing {
 // What fp32 rows must reproduce: the whole global batch at once, with the model in fp64 on weights
 // rounded to fp32, gradients, norms, clipping and AdamW in fp64. The model's own blocks run unless
 // the work has a forward, and must then be plain LibTorch.
-ParityResult oracle_run(const ParityWork& work);
+RankRecord oracle_run(const ParityWork& work);
 
-// For rows in 16 bits: what every rank shows before, after and between the steps. Step by step the
-// oracle takes over the parameters and gradients that were found good, so that errors do not
-// accumulate and are bounded by the roundings of one step (lib/testing/fuzz_tolerances.h).
-RankRecord record_parity(Communicator& comm, const ParityRow& row, const ParityWork& work);
-RunRecord record_on_threads(const ParityRow& row, const ParityWork& work);
-// Empty, or what lies first further from the oracle than that.
+// For rows in 16 bits, beside what run_parity() shows with visits. Step by step the oracle takes
+// over the parameters and gradients that were found good, so that errors do not accumulate and are
+// bounded by the roundings of one step (lib/testing/fuzz_tolerances.h). Empty, or what lies first
+// further from the oracle than that.
 std::string oracle_difference(const ParityRow& row, const ParityWork& work, const RunRecord& run);
 
 }  // namespace tessera::testing

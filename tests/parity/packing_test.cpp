@@ -5,6 +5,7 @@
 #include "tests/parity/ragged_work.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -14,30 +15,19 @@ namespace {
 constexpr int64_t kVocabulary = 37;
 
 template <typename Config>
-Config small() {
+Config small(const Sizes& more = {}) {
   Config config;
-  config.vocabulary = kVocabulary;
-  config.hidden = 24;
-  config.layers = 3;
-  config.heads = 4;
   config.pad_token = 0;
-  return config;
+  config = sized({.vocabulary = kVocabulary, .hidden = 24, .heads = 4, .layers = 3}, config);
+  return sized(more, config);
 }
 
 Gpt2Config small_gpt2() {
-  auto config = small<Gpt2Config>();
-  config.inner = 48;
-  config.max_positions = 9;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
-  return config;
+  return small<Gpt2Config>({.inner = 48, .max_positions = 9, .dropout = 0});
 }
 
 LlamaConfig small_llama() {
-  auto config = small<LlamaConfig>();
-  config.key_heads = 2;
-  config.head_dim = 6;
-  config.inner = 32;
-  return config;
+  return small<LlamaConfig>({.inner = 32, .key_heads = 2, .head_dim = 6});
 }
 
 ParityWork causal_work(const std::string& model, RowsAre rows) {
@@ -91,7 +81,7 @@ std::vector<ParityRow> layouts() {
 
 TEST_CASE("packed and padded causal rows reproduce each row alone") {
   for (const std::string model : {"bloom", "gpt2", "llama"}) {
-    const ParityResult expected = reference(causal_work(model, RowsAre::kPacked));
+    const RankRecord expected = reference(causal_work(model, RowsAre::kPacked));
     for (const RowsAre rows : {RowsAre::kPadded, RowsAre::kPacked}) {
       const ParityWork work = causal_work(model, rows);
       for (const ParityRow& row : layouts()) {
@@ -110,7 +100,7 @@ TEST_CASE("packed classification rows reproduce padded ones") {
     const auto work_of = [&](RowsAre rows) {
       return ragged_work(model, {}, kVocabulary, rows, kClasses);
     };
-    const ParityResult expected = single_run(work_of(RowsAre::kPadded));
+    const RankRecord expected = single_run(work_of(RowsAre::kPadded));
     const ParityWork packed = work_of(RowsAre::kPacked);
     for (const ParityRow& row : layouts()) {
       if (row.parallel.pipeline.shared_vocabulary) continue;  // a classifier has no vocabulary
@@ -130,13 +120,13 @@ TEST_CASE("rows without padding reproduce padded ones, on both sides") {
       // Its learned positions depend on the longest row of a micro-batch, so on the layout.
       if (model == "gpt2" && padded == RowsAre::kPaddedLeft) continue;
       INFO(model << (padded == RowsAre::kPadded ? " right" : " left"));
-      const ParityResult expected = single_run(causal_work(model, padded));
+      const RankRecord expected = single_run(causal_work(model, padded));
       for (const ParityRow& row : rows) check_row(row, causal_work(model, free), expected);
     }
     const auto classifier = [](RowsAre are) {
       return ragged_work(make_bloom_classifier(small<BloomConfig>(), 3), {}, kVocabulary, are, 3);
     };
-    const ParityResult expected = single_run(classifier(padded));
+    const RankRecord expected = single_run(classifier(padded));
     for (const ParityRow& row : rows) check_row(row, classifier(free), expected);
   }
 }
@@ -156,7 +146,7 @@ TEST_CASE("micro-batches without rows add nothing, under every strategy") {
   const auto bloom = small<BloomConfig>();
   ParityWork work = token_work(make_bloom_causal(bloom), {.vocabulary = kVocabulary, .steps = 3},
                                plain_bloom(bloom));
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   // All rows go to the last micro-batch of the last data rank.
   work.batches = [global = work.global_batches](size_t step, const ParityRow& row, int data_rank) {
     std::vector<MicroBatch> own;

@@ -2,9 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-
-#include "tessera/comm/device_mesh.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
@@ -55,137 +52,100 @@ std::vector<MicroBatch> share_of(const ParityWork& work, size_t step, const Pari
   return mine;
 }
 
-std::map<std::string, at::Tensor> values_of(Strategy& strategy,
-                                            void (Strategy::*visit)(const ParameterVisitor&)) {
-  std::map<std::string, at::Tensor> values;
-  (strategy.*visit)([&](const VisitedParameter& p) {
-    values[p.block + "." + p.name] = p.value.to(at::kCPU).clone();
-  });
-  return values;
-}
-
-ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,
-                        const std::function<void(Strategy&)>& between_steps) {
-  DeviceMesh mesh(comm, {row.pipeline, row.data(), row.tensor});
-  auto strategy = make_strategy(row.parallel, mesh);
-  strategy->attach(
-      work.model, {.device = comm.device(), .seed = work.seed, .source = work.source},
-      work.optimizer ? work.optimizer : make_adamw({.weight_decay = work.weight_decay}));
+RankRecord run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,
+                      bool visits) {
+  const Player player(
+      comm, {.model = work.model,
+             .mesh = row.mesh(),
+             .parallel = row.parallel,
+             .optimizer =
+                 work.optimizer ? work.optimizer : make_adamw({.weight_decay = work.weight_decay}),
+             .seed = work.seed,
+             .source = work.source});
+  Strategy& strategy = player.strategy();
   TrainerOptions options = work.trainer;
   options.device = comm.device();
-  Trainer trainer(*strategy, options);
+  Trainer trainer(strategy, options);
 
-  auto share = [&](size_t step) { return share_of(work, step, row, mesh.coordinate(Axis::kData)); };
-  size_t next = 0;
-  ParityResult result;
+  const auto share = [&](size_t step) { return share_of(work, step, row, player.data_rank()); };
+  RankRecord record;
+  record.steps.resize(work.global_batches.size());
+  size_t next = 0, reported = 0;
+  const auto visit = [&] {
+    if (next == 0) {
+      record.initial = parameters_of(strategy);
+    } else {
+      record.steps[next - 1].gradients = gradients_of(strategy);
+      record.steps[next - 1].parameters = parameters_of(strategy);
+    }
+  };
   trainer.fit(
       [&]() -> std::vector<MicroBatch> {
-        if (between_steps) between_steps(*strategy);
+        if (visits) visit();
         if (next == work.global_batches.size()) return {};
         return share(next++);
       },
       [&](const StepReport& report) {
-        result.loss.push_back(report.loss);
-        result.grad_norm.push_back(report.grad_norm);
-        result.clip.push_back(report.clip_coefficient);
-        result.loss_scale.push_back(report.loss_scale);
-        result.learning_rate.push_back(report.learning_rate);
-        result.targets.push_back(report.target_count);
-        result.skipped.push_back(report.skipped);
+        StepRecord& step = record.steps.at(reported++);
+        step = {.loss = report.loss,
+                .targets = report.target_count,
+                .norm = report.grad_norm,
+                .clip = report.clip_coefficient,
+                .loss_scale = report.loss_scale,
+                .update_scale = report.clip_coefficient / report.loss_scale,
+                .learning_rate = report.learning_rate,
+                .skipped = report.skipped,
+                .gradients = std::move(step.gradients),
+                .parameters = std::move(step.parameters)};
       });
-  result.gradients = values_of(*strategy, &Strategy::visit_gradients);
+  record.steps.resize(reported);
+  if (!visits) record.steps.back().gradients = gradients_of(strategy);
   bool evaluated = false;
   const EvalReport eval = trainer.evaluate([&]() -> std::vector<MicroBatch> {
     if (std::exchange(evaluated, true)) return {};
     return share(0);
   });
-  result.eval_loss = eval.loss;
-  result.eval_targets = eval.target_count;
-  result.counters = eval.counters;
-  result.memory = strategy->memory();
-  result.parameters = values_of(*strategy, &Strategy::visit_parameters);
-  return result;
+  record.evaluations.push_back({reported, eval.loss, eval.target_count, eval.counters});
+  record.memory = strategy.memory();
+  record.final = parameters_of(strategy);
+  return record;
 }
 
-std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork& work) {
-  std::vector<ParityResult> results(static_cast<size_t>(row.ranks));
+std::vector<RankRecord> run_on_threads(const ParityRow& row, const ParityWork& work, bool visits) {
+  std::vector<RankRecord> records(static_cast<size_t>(row.ranks));
   run_local_ranks(row.ranks, [&](Communicator& comm) {
-    results[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work);
+    records[static_cast<size_t>(comm.rank())] = run_parity(comm, row, work, visits);
   });
-  return results;
+  return records;
 }
 
-ParityResult without_key_biases(ParityResult result) {
-  std::erase_if(result.parameters, [](const auto& item) {
+RankRecord without_key_biases(RankRecord record) {
+  std::erase_if(record.final, [](const auto& item) {
     return item.first.ends_with("query_key_value.bias") || item.first.ends_with("c_attn.bias");
   });
-  return result;
+  return record;
 }
 
-namespace {
-
-bool close(double a, double b, double tolerance) {
-  return std::abs(a - b) <= tolerance * std::max(std::abs(b), 1e-12);
-}
-
-std::string compare_series(const char* what, const std::vector<double>& actual,
-                           const std::vector<double>& expected, double tolerance) {
-  if (actual.size() != expected.size()) {
-    return concat(what, ": ", actual.size(), " values instead of ", expected.size());
-  }
-  for (size_t i = 0; i < actual.size(); ++i) {
-    if (!close(actual[i], expected[i], tolerance)) {
-      return concat(what, " at step ", i + 1, " is ", actual[i], ", expected ", expected[i]);
-    }
-  }
-  return "";
-}
-
-std::string compare_tensors(const char* what, const std::map<std::string, at::Tensor>& actual,
-                            const std::map<std::string, at::Tensor>& expected, double tolerance,
-                            double least_norm) {
-  if (actual.size() != expected.size()) {
-    return concat(actual.size(), " ", what, "s instead of ", expected.size());
-  }
-  for (const auto& [name, value] : expected) {
-    if (!actual.contains(name)) return concat(what, " ", name, " is missing");
-    const at::Tensor& other = actual.at(name);
-    if (other.sizes() != value.sizes()) {
-      return concat(what, " ", name, " has shape ", other.sizes(), ", expected ", value.sizes());
-    }
-    const double error = (other - value).norm().item<double>();
-    const double norm = std::max(value.norm().item<double>(), least_norm);
-    if (!(error <= tolerance * norm)) {
-      const int64_t index = (other - value).abs().argmax().item<int64_t>();
-      return concat(what, " ", name, " differs by ", error / norm, " relative; largest at element ",
-                    index, ": ", other.flatten()[index].item<double>(), ", expected ",
-                    value.flatten()[index].item<double>());
-    }
-  }
-  return "";
-}
-
-}  // namespace
-
-std::string difference(const ParityResult& actual, const ParityResult& expected, double tolerance) {
-  for (const auto& [what, a, b] :
-       {std::tuple("loss", &actual.loss, &expected.loss),
-        std::tuple("gradient norm", &actual.grad_norm, &expected.grad_norm),
-        std::tuple("clip coefficient", &actual.clip, &expected.clip),
-        std::tuple("evaluation counter", &actual.counters, &expected.counters)}) {
-    const std::string text = compare_series(what, *a, *b, tolerance);
-    if (!text.empty()) return text;
-  }
-  if (!close(actual.eval_loss, expected.eval_loss, tolerance)) {
-    return concat("evaluation loss is ", actual.eval_loss, ", expected ", expected.eval_loss);
-  }
+std::string difference(const RankRecord& actual, const RankRecord& expected, double tolerance) {
+  const EvaluationRecord &eval = actual.evaluations.back(), &other = expected.evaluations.back();
   // Gradients that are small beside the whole (those of key biases are rounding noise) are measured
   // against it.
-  const double whole = expected.grad_norm.empty() ? 0 : expected.grad_norm.back();
-  const std::string text =
-      compare_tensors("gradient", actual.gradients, expected.gradients, tolerance, 0.05 * whole);
-  if (!text.empty()) return text;
-  return compare_tensors("parameter", actual.parameters, expected.parameters, tolerance, 0);
+  const double whole = expected.steps.empty() ? 0 : expected.steps.back().norm;
+  const auto of_steps = [&](double StepRecord::*number) {
+    return difference(series(actual, number), series(expected, number), tolerance);
+  };
+  for (const auto& [what, text] :
+       {std::pair("loss", of_steps(&StepRecord::loss)),
+        {"gradient norm", of_steps(&StepRecord::norm)},
+        {"clip coefficient", of_steps(&StepRecord::clip)},
+        {"evaluation counter", difference(eval.counters, other.counters, tolerance)},
+        {"evaluation loss", difference({eval.loss}, {other.loss}, tolerance)},
+        {"gradient", difference(actual.steps.back().gradients, expected.steps.back().gradients,
+                                tolerance, 0.05 * whole)},
+        {"parameter", difference(actual.final, expected.final, tolerance)}}) {
+    if (!text.empty()) return concat(what, ": ", text);
+  }
+  return "";
 }
 
 }  // namespace tessera::testing

@@ -3,11 +3,10 @@
 // the parity table of the project.
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/testing/fuzz.h"
 #include "tessera/train/trainer.h"
@@ -20,6 +19,7 @@ struct ParityRow {
   int accumulation = 1;
   int pipeline = 1, tensor = 1;
   int data() const { return ranks / (pipeline * tensor); }
+  MeshExtents mesh() const { return {pipeline, data(), tensor}; }
   std::string name() const;
 };
 
@@ -47,38 +47,26 @@ struct TokenBatches {
 // model on these, with a warm-up and clipping that is active.
 ParityWork token_work(ModelSpec model, const TokenBatches& batches, PlainForward forward = {});
 
-struct ParityResult {
-  std::vector<double> loss, grad_norm, clip, loss_scale, learning_rate, targets;
-  std::vector<bool> skipped;
-  // "block.parameter", fp32, on the CPU; gradients are those of the last step.
-  std::map<std::string, at::Tensor> parameters, gradients;
-  StrategyMemory memory;
-  double eval_loss = 0, eval_targets = 0;
-  std::vector<double> counters;
-};
-
 // The micro-batches of a rank of the data axis.
 std::vector<MicroBatch> share_of(const ParityWork& work, size_t step, const ParityRow& row,
                                  int data_rank);
 
-// What rank comm.rank() sees. between_steps is called before the first step and after every step.
-ParityResult run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,
-                        const std::function<void(Strategy&)>& between_steps = {});
-
-// By "block.parameter", fp32, on the CPU.
-std::map<std::string, at::Tensor> values_of(Strategy& strategy,
-                                            void (Strategy::*visit)(const ParameterVisitor&));
+// What rank comm.rank() sees. Gradients are visited behind the last step, or what is visited also
+// before the first step and behind every one.
+RankRecord run_parity(Communicator& comm, const ParityRow& row, const ParityWork& work,
+                      bool visits = false);
 
 // What every rank sees, with threads as ranks.
-std::vector<ParityResult> run_on_threads(const ParityRow& row, const ParityWork& work);
+std::vector<RankRecord> run_on_threads(const ParityRow& row, const ParityWork& work,
+                                       bool visits = false);
 
 // A key's bias has no gradient in exact arithmetic, so Adam turns rounding noise into steps there:
 // leaves out the parameters of BLOOM and GPT-2 that hold one.
-ParityResult without_key_biases(ParityResult result);
+RankRecord without_key_biases(RankRecord result);
 
 // Empty when all losses, norms, evaluation, gradients and parameters agree within tolerance
 // (relative; tensors by the norm of the difference over the norm), else what differs first, with
 // both values.
-std::string difference(const ParityResult& actual, const ParityResult& expected, double tolerance);
+std::string difference(const RankRecord& actual, const RankRecord& expected, double tolerance);
 
 }  // namespace tessera::testing

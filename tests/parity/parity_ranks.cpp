@@ -11,17 +11,14 @@
 #include "tests/parity/oracle_run.h"
 #include "tests/parity/ragged_work.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 #include "tests/support/toy_models.h"
 
 namespace tessera::testing {
 namespace {
 
 ParityWork make_work(const std::string& model) {
-  BloomConfig bloom;
-  bloom.vocabulary = 67;
-  bloom.hidden = 96;
-  bloom.heads = 12;
-  bloom.layers = 4;
+  const auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 96, .heads = 12, .layers = 4});
   const ToyConfig toy;
   if (model == "packed") {
     return ragged_work(make_bloom_causal(bloom), plain_bloom(bloom), bloom.vocabulary,
@@ -151,7 +148,7 @@ struct Outcome {
 };
 
 Outcome run_in_16_bit(Communicator& world, const ParityRow& row, const ParityWork& work) {
-  const RankRecord record = record_parity(world, row, work);
+  const RankRecord record = run_parity(world, row, work, /*visits=*/true);
   Outcome outcome{difference_from_first_rank(world, record), record.steps.front().loss,
                   record.steps.back().loss};
   if (world.rank() == 0) {
@@ -163,9 +160,9 @@ Outcome run_in_16_bit(Communicator& world, const ParityRow& row, const ParityWor
 }
 
 Outcome run_in_fp32(Communicator& world, const ParityRow& row, const ParityWork& work,
-                    const ParityResult& expected) {
-  const ParityResult actual = without_key_biases(run_parity(world, row, work));
-  return {difference(actual, expected, 1e-5), actual.loss.front(), actual.loss.back()};
+                    const RankRecord& expected) {
+  const RankRecord actual = without_key_biases(run_parity(world, row, work));
+  return {difference(actual, expected, 1e-5), actual.steps.front().loss, actual.steps.back().loss};
 }
 
 // The same on all ranks: whether the row agrees on each of them.
@@ -199,7 +196,7 @@ bool run_table(Communicator& world, const std::string& only) {
       for (const auto& row : vocabulary_rows(world.size())) rows.push_back(row);
     }
     const ParityWork work = make_work(model);
-    const ParityResult expected = without_key_biases(oracle_run(work));
+    const RankRecord expected = without_key_biases(oracle_run(work));
     ParityWork short_work = work;  // in 16 bits every step is compared for itself
     short_work.global_batches.resize(2);
     for (auto dtype : {at::kFloat, at::kBFloat16}) {

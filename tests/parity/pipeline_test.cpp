@@ -6,6 +6,7 @@
 #include "tessera/models/bloom.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -19,11 +20,7 @@ ParityWork toy_work(bool tied, int64_t layers = 3, int64_t rows = 24) {
 }
 
 BloomConfig bloom_config(bool tied) {
-  BloomConfig bloom;
-  bloom.vocabulary = 67;
-  bloom.hidden = 48;
-  bloom.heads = 6;
-  bloom.layers = 3;
+  auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
   bloom.tied_head = tied;
   return bloom;
 }
@@ -72,17 +69,15 @@ ParityRow make_row(const std::string& strategy, int stages, int data, int micro_
   return row;
 }
 
-const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
-
 }  // namespace
 
 TEST_CASE("gpipe and 1f1b over every sharding strategy reproduce the single run") {
   for (bool tied : {true, false}) {
     const ParityWork work = toy_work(tied);
-    const ParityResult expected = reference(work);
-    CHECK(expected.clip.front() < 1.0);  // clipping must be active to be tested
-    REQUIRE(expected.counters.size() == 1);
-    for (const auto& strategy : kStrategies) {
+    const RankRecord expected = reference(work);
+    CHECK(expected.steps.front().clip < 1.0);  // clipping must be active to be tested
+    REQUIRE(expected.evaluations.back().counters.size() == 1);
+    for (const auto& strategy : kShardingStrategies) {
       for (int stages : {2, 3, 4}) {
         check_row(make_row(strategy, stages, 1, 1, "1f1b"), work, expected);
         check_row(make_row(strategy, stages, 2, 3, "1f1b"), work, expected);
@@ -97,8 +92,8 @@ TEST_CASE("gpipe and 1f1b over every sharding strategy reproduce the single run"
 
 TEST_CASE("interleaved 1f1b reproduces the single run, also where groups are uneven") {
   const ParityWork work = toy_work(/*tied=*/true, /*layers=*/5, /*rows=*/40);
-  const ParityResult expected = reference(work);
-  for (const auto& strategy : kStrategies) {
+  const RankRecord expected = reference(work);
+  for (const auto& strategy : kShardingStrategies) {
     for (const auto& [stages, chunks] : {std::pair(2, 2), std::pair(2, 3), std::pair(3, 2)}) {
       for (int micro_batches : {1, 5, 8}) {
         const int data = micro_batches == 5 ? 2 : 1;
@@ -112,8 +107,8 @@ TEST_CASE("interleaved 1f1b reproduces the single run, also where groups are une
 TEST_CASE("parameters tied over any stages, several on one") {
   const ToyConfig config;
   const ParityWork work = token_work(mixer_model(config), {.steps = 3});
-  const ParityResult expected = reference(work);
-  for (const auto& strategy : kStrategies) {
+  const RankRecord expected = reference(work);
+  for (const auto& strategy : kShardingStrategies) {
     for (int stages : {2, 3, 4, 8}) {
       check_row(make_row(strategy, stages, 1, 4), work, expected);
     }
@@ -128,8 +123,8 @@ TEST_CASE("bloom through a pipeline, tied over the first and last stage or not")
     const ParityWork work =
         token_work(make_bloom_causal(bloom_config(tied)), {.vocabulary = 67, .steps = 3},
                    plain_bloom(bloom_config(tied)));
-    const ParityResult expected = reference(work);
-    for (const auto& strategy : kStrategies) {
+    const RankRecord expected = reference(work);
+    for (const auto& strategy : kShardingStrategies) {
       check_row(make_row(strategy, 4, 1, 8), work, expected);
       check_row(make_row(strategy, 2, 2, 3, "gpipe"), work, expected);
       check_row(make_row(strategy, 2, 2, 4, "interleaved", 2), work, expected);
@@ -141,7 +136,7 @@ TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices
   const ParityWork work =
       token_work(make_bloom_causal(bloom_config(true)),
                  {.vocabulary = 67, .sequence = 6, .steps = 3}, plain_bloom(bloom_config(true)));
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
     for (bool sequence_parallel : {false, true}) {
       for (ParityRow row : {make_row(strategy, 3, 1, 4, "gpipe"), make_row(strategy, 4, 1, 2),
@@ -158,9 +153,9 @@ TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices
 TEST_CASE("a classifier's counters reach every stage") {
   const ParityWork work = with_classes(
       token_work(make_bloom_classifier(bloom_config(true), 3), {.vocabulary = 67, .steps = 3}), 3);
-  const ParityResult expected = single_run(work);
-  REQUIRE(expected.counters.size() == 1);
-  CHECK(expected.counters[0] > 0);
+  const RankRecord expected = single_run(work);
+  REQUIRE(expected.evaluations.back().counters.size() == 1);
+  CHECK(expected.evaluations.back().counters[0] > 0);
   check_row(make_row("zero1", 3, 1, 4, "gpipe"), work, expected);
   check_row(make_row("zero3", 2, 2, 3, "1f1b"), work, expected);
   check_row(make_row("fsdp", 2, 2, 2, "interleaved", 2), work, expected);
@@ -168,9 +163,9 @@ TEST_CASE("a classifier's counters reach every stage") {
 
 TEST_CASE("pipeline with recomputation, units, hybrid groups and the reduction boundary") {
   const ParityWork work = toy_work(/*tied=*/true, /*layers=*/5);
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
-    for (const auto& strategy : kStrategies) {
+    for (const auto& strategy : kShardingStrategies) {
       ParityRow row = make_row(strategy, 2, 2, 3, schedule, schedule == "interleaved" ? 3 : 1);
       row.parallel.gradient_checkpointing = true;
       check_row(row, work, expected);
@@ -199,7 +194,7 @@ TEST_CASE("pipeline with recomputation, units, hybrid groups and the reduction b
 TEST_CASE("units of several blocks end where a rank's chunks end") {
   // Two layers a unit, five or six a chunk: another unit has the slot of one that would straddle.
   const ParityWork work = toy_work(/*tied=*/true, /*layers=*/22);
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (int64_t unit_numel : {1000, 1 << 30}) {
     for (int chunks : {1, 2, 3}) {
       ParityRow row = make_row("fsdp", 2, 2, 4, chunks > 1 ? "interleaved" : "1f1b", chunks);
@@ -211,7 +206,7 @@ TEST_CASE("units of several blocks end where a rank's chunks end") {
 
 TEST_CASE("the loss block shares no unit with blocks whose backward comes later") {
   const ParityWork work = toy_work(/*tied=*/false, /*layers=*/6);
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
     ParityRow row = make_row("fsdp", 2, 2, 4, schedule, schedule == "interleaved" ? 2 : 1);
     // Units of one to five layers, and what is left with the head.
@@ -226,14 +221,10 @@ TEST_CASE("the loss block shares no unit with blocks whose backward comes later"
 }
 
 TEST_CASE("nothing is gathered ahead where equal sizes share buffers") {
-  BloomConfig small = bloom_config(true);
-  small.hidden = 16;
-  small.heads = 2;
-  small.layers = 10;
-  small.vocabulary = 16;
+  const auto small = sized<BloomConfig>({.vocabulary = 16, .hidden = 16, .heads = 2, .layers = 10});
   const ParityWork work = token_work(
       make_bloom_causal(small), {.vocabulary = 16, .rows = 12, .steps = 2}, plain_bloom(small));
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string strategy : {"zero3", "fsdp"}) {
     for (ParityRow row : {make_row(strategy, 3, 2, 3, "interleaved", 3),
                           make_row(strategy, 3, 1, 4), make_row(strategy, 2, 2, 2, "gpipe")}) {
@@ -247,7 +238,7 @@ TEST_CASE("nothing is gathered ahead where equal sizes share buffers") {
 
 TEST_CASE("stages whose optimizer, and parameters, live in host memory") {
   const ParityWork work = toy_work(/*tied=*/true);
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
     for (auto what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
       const bool whole = strategy == "zero1" || strategy == "zero2";
@@ -262,11 +253,8 @@ TEST_CASE("stages whose optimizer, and parameters, live in host memory") {
 }
 
 TEST_CASE("pipeline in 16 bit, with loss scaling in fp16") {
-  ParityWork work = toy_work(/*tied=*/true);
-  work.global_batches.resize(2);
-  for (auto dtype : {at::kBFloat16, at::kHalf}) {
-    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
-    for (const auto& strategy : kStrategies) {
+  in_16_bit(toy_work(/*tied=*/true), 2, [](at::ScalarType dtype, const ParityWork& work) {
+    for (const auto& strategy : kShardingStrategies) {
       for (const std::string schedule : {"1f1b", "interleaved"}) {
         ParityRow row = make_row(strategy, 2, 2, 3, schedule, schedule == "1f1b" ? 1 : 2);
         row.parallel.precision.parameter = dtype;
@@ -275,7 +263,7 @@ TEST_CASE("pipeline in 16 bit, with loss scaling in fp16") {
         check_16_bit_row(row, work);
       }
     }
-  }
+  });
 }
 
 TEST_CASE("a micro-batch without any target contributes nothing through a pipeline") {
@@ -284,7 +272,7 @@ TEST_CASE("a micro-batch without any target contributes nothing through a pipeli
     batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // the first micro-batches
     batch = rows_of(batch, 0, batch.input_ids.size(0));
   }
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
     check_row(make_row("zero1", 2, 2, 6, schedule, schedule == "interleaved" ? 2 : 1), work,
               expected);
@@ -293,14 +281,7 @@ TEST_CASE("a micro-batch without any target contributes nothing through a pipeli
 
 TEST_CASE("every rank of a pipeline ends with the same bits") {
   const ParityWork work = toy_work(/*tied=*/true);
-  for (const auto& strategy : kStrategies) {
-    const auto results = run_row(make_row(strategy, 3, 2, 4), work);
-    for (const auto& result : results) {
-      CHECK(result.loss == results.front().loss);
-      CHECK(result.grad_norm == results.front().grad_norm);
-      for (const auto& [name, value] : result.parameters) {
-        CHECK(value.equal(results.front().parameters.at(name)));
-      }
-    }
+  for (const auto& strategy : kShardingStrategies) {
+    check_same_bits(make_row(strategy, 3, 2, 4), work);
   }
 }

@@ -4,6 +4,7 @@
 #include "tessera/models/llama.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
@@ -13,30 +14,27 @@ namespace {
 
 constexpr int64_t kVocabulary = 67;  // no number of stages divides it
 
-template <typename Config>
-Config small(Config config, int64_t layers) {
-  config.vocabulary = kVocabulary;
-  config.hidden = 32;
-  config.heads = 4;
-  config.layers = layers;
-  config.initializer_range = 0.1;
-  return config;
+Sizes sizes(int64_t layers) {
+  return {.vocabulary = kVocabulary,
+          .hidden = 32,
+          .heads = 4,
+          .layers = layers,
+          .inner = 64,
+          .initializer_range = 0.1};
 }
 
 Gpt2Config gpt2(double dropout) {
-  Gpt2Config config = small(Gpt2Config{}, 3);
-  config.inner = 64;
-  config.max_positions = 16;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
-  return config;
+  Sizes all = sizes(3);
+  all.max_positions = 16;
+  all.dropout = dropout;
+  return sized<Gpt2Config>(all);
 }
 
 LlamaConfig llama() {
-  LlamaConfig config = small(LlamaConfig{}, 3);
-  config.key_heads = 2;
-  config.head_dim = 8;
-  config.inner = 64;
-  return config;
+  Sizes all = sizes(3);
+  all.key_heads = 2;
+  all.head_dim = 8;
+  return sized<LlamaConfig>(all);
 }
 
 ParityWork work_of(ModelSpec model, PlainForward forward = {}, int64_t rows = 24,
@@ -51,7 +49,7 @@ ParityWork work_of(ModelSpec model, PlainForward forward = {}, int64_t rows = 24
 }
 
 ParityWork bloom_work(bool tied, int64_t layers = 4, int64_t rows = 24, int64_t sequence = 4) {
-  BloomConfig config = small(BloomConfig{}, layers);
+  auto config = sized<BloomConfig>(sizes(layers));
   config.tied_head = tied;
   return work_of(make_bloom_causal(config), plain_bloom(config), rows, sequence);
 }
@@ -66,7 +64,6 @@ ParityRow make_row(const std::string& strategy, int stages, int data, int micro_
 }
 
 constexpr double kTolerance = 1e-5;
-const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
 const std::vector<std::string> kSchedules = {"gpipe", "1f1b"};
 
 }  // namespace
@@ -74,9 +71,9 @@ const std::vector<std::string> kSchedules = {"gpipe", "1f1b"};
 TEST_CASE("stages that share the vocabulary reproduce the single run, with tied tables and not") {
   for (bool tied : {true, false}) {
     const ParityWork work = bloom_work(tied);
-    const ParityResult expected = reference(work);
+    const RankRecord expected = reference(work);
     for (const auto& schedule : kSchedules) {
-      for (const auto& strategy : kStrategies) {
+      for (const auto& strategy : kShardingStrategies) {
         if (!tied && strategy != "ddp" && strategy != "zero3") continue;
         for (int stages : {2, 3, 4}) {
           const int data = tied && strategy != "zero2" ? 2 : 1;
@@ -91,7 +88,7 @@ TEST_CASE("stages that share the vocabulary reproduce the single run, with tied 
 
 TEST_CASE("a shared vocabulary with any number of micro-batches") {
   const ParityWork even = bloom_work(true), odd = bloom_work(true, 4, 35, 3);
-  const ParityResult of_even = reference(even), of_odd = reference(odd);
+  const RankRecord of_even = reference(even), of_odd = reference(odd);
   for (const auto& schedule : kSchedules) {
     for (int stages : {2, 3, 4}) {
       for (int micro_batches = 1; micro_batches <= 8; ++micro_batches) {
@@ -106,14 +103,14 @@ TEST_CASE("a shared vocabulary with any number of micro-batches") {
 TEST_CASE("a shared vocabulary of GPT-2, with dropout, and of Llama") {
   for (const ParityWork& work : {work_of(make_gpt2_causal(gpt2(0.0)), plain_gpt2(gpt2(0.0))),
                                  work_of(make_llama_causal(llama()), plain_llama(llama()))}) {
-    const ParityResult expected = reference(work);
+    const RankRecord expected = reference(work);
     check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);
     check_row(make_row("zero3", 2, 2, 3, "gpipe"), work, expected, kTolerance);
   }
   // What is dropped depends on the micro-batch: as many of them in the reference.
   const ParityWork work = work_of(make_gpt2_causal(gpt2(0.2)));
   ParityRow alone{.accumulation = 4};
-  const ParityResult expected = run_row(alone, work).front();
+  const RankRecord expected = run_row(alone, work).front();
   for (const auto& schedule : kSchedules) {
     ParityRow row = make_row("fsdp", 3, 1, 4, schedule);
     check_row(row, work, expected, kTolerance);
@@ -123,19 +120,19 @@ TEST_CASE("a shared vocabulary of GPT-2, with dropout, and of Llama") {
 }
 
 TEST_CASE("a classifier's embedding is shared, its small head is run by every stage") {
-  BloomConfig config = small(BloomConfig{}, 4);
+  const auto config = sized<BloomConfig>(sizes(4));
   const ParityWork work = with_classes(work_of(make_bloom_classifier(config, 3)), 3);
-  const ParityResult expected = single_run(work);
-  REQUIRE(expected.counters.size() == 1);
+  const RankRecord expected = single_run(work);
+  REQUIRE(expected.evaluations.back().counters.size() == 1);
   check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);
   check_row(make_row("zero3", 2, 2, 3, "gpipe"), work, expected, kTolerance);
 }
 
 TEST_CASE("a shared vocabulary with recomputation, units, hybrid groups and without overlap") {
   const ParityWork work = bloom_work(true, 5);
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const auto& schedule : kSchedules) {
-    for (const auto& strategy : kStrategies) {
+    for (const auto& strategy : kShardingStrategies) {
       ParityRow row = make_row(strategy, 2, 2, 3, schedule);
       row.parallel.gradient_checkpointing = true;
       check_row(row, work, expected, kTolerance);
@@ -160,7 +157,7 @@ TEST_CASE("a shared vocabulary with recomputation, units, hybrid groups and with
 
 TEST_CASE("a shared vocabulary whose state lives in host memory") {
   const ParityWork work = bloom_work(true);
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const std::string strategy : {"zero1", "zero2", "zero3", "fsdp"}) {
     for (auto what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
       const bool whole = strategy == "zero1" || strategy == "zero2";
@@ -175,11 +172,8 @@ TEST_CASE("a shared vocabulary whose state lives in host memory") {
 }
 
 TEST_CASE("a shared vocabulary in 16 bit, with loss scaling in fp16") {
-  ParityWork work = bloom_work(true);
-  work.global_batches.resize(2);
-  for (auto dtype : {at::kBFloat16, at::kHalf}) {
-    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
-    for (const auto& strategy : kStrategies) {
+  in_16_bit(bloom_work(true), 2, [](at::ScalarType dtype, const ParityWork& work) {
+    for (const auto& strategy : kShardingStrategies) {
       const std::string schedule = strategy == "zero1" || strategy == "fsdp" ? "gpipe" : "1f1b";
       ParityRow row = make_row(strategy, 3, 2, 3, schedule);
       row.parallel.precision.parameter = dtype;
@@ -187,7 +181,7 @@ TEST_CASE("a shared vocabulary in 16 bit, with loss scaling in fp16") {
       row.parallel.precision.gradient = at::kFloat;
       check_16_bit_row(row, work);
     }
-  }
+  });
 }
 
 TEST_CASE("a shared vocabulary and micro-batches without any target") {
@@ -196,7 +190,7 @@ TEST_CASE("a shared vocabulary and micro-batches without any target") {
     batch.labels.narrow(0, 0, 8).fill_(kIgnoredLabel);  // the first micro-batches
     batch = rows_of(batch, 0, batch.input_ids.size(0));
   }
-  const ParityResult expected = reference(work);
+  const RankRecord expected = reference(work);
   for (const auto& schedule : kSchedules) {
     check_row(make_row("zero1", 2, 2, 6, schedule), work, expected, kTolerance);
     check_row(make_row("fsdp", 4, 1, 6, schedule), work, expected, kTolerance);
@@ -205,12 +199,7 @@ TEST_CASE("a shared vocabulary and micro-batches without any target") {
 
 TEST_CASE("every stage of a shared vocabulary ends with the same bits") {
   const ParityWork work = bloom_work(true);
-  for (const auto& strategy : kStrategies) {
-    const auto results = run_row(make_row(strategy, 3, 2, 4), work);
-    for (const auto& result : results) {
-      for (const auto& [name, value] : result.parameters) {
-        CHECK(value.equal(results.front().parameters.at(name)));
-      }
-    }
+  for (const auto& strategy : kShardingStrategies) {
+    check_same_bits(make_row(strategy, 3, 2, 4), work);
   }
 }

@@ -2,8 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "tessera/comm/device_mesh.h"
-#include "tessera/optim/adamw.h"
+#include "lib/testing/player.h"
 #include "tests/support/ranks.hpp"
 
 namespace tessera::testing {
@@ -44,29 +43,25 @@ std::vector<ProbeResult> run_probe(const ParallelConfig& config, const GradientP
     const auto rank = static_cast<size_t>(world.rank());
     const auto log = std::make_shared<std::vector<test::WireRecord>>();
     test::RecordingCommunicator comm(world.split(0, world.rank()), log);
-    DeviceMesh mesh(comm, {.data = ranks});
-    const auto strategy = make_strategy(config, mesh);
     ModelSpec model;
     model.name = "probe";
     model.blocks.push_back({"probe", [&](const BuildContext&) -> std::unique_ptr<Block> {
                               return std::make_unique<Probe>(parts[rank], targets);
                             }});
-    strategy->attach(model, {}, make_adamw({}));
+    const Player player(comm, {model, {.data = ranks}, config});
+    Strategy& strategy = player.strategy();
     std::vector<MicroBatch> micro_batches;
     for (size_t m = 0; m < parts[rank].size(); ++m) {
       MicroBatch batch{.input_ids = at::tensor({static_cast<int64_t>(m)}, at::kLong)};
       batch.sample_count = batch.token_count = batch.target_count = 1;
       micro_batches.push_back(batch);
     }
-    const auto sent = [&] {
-      return mesh.axis(Axis::kData).bytes_sent() + strategy->extra_bytes_sent();
-    };
-    const int64_t sent_before = sent();
+    const int64_t sent_before = player.bytes_sent();
     log->clear();
-    strategy->forward_backward(micro_batches);
+    strategy.forward_backward(micro_batches);
     results[rank].wire = *log;
-    results[rank].bytes_sent = sent() - sent_before;
-    strategy->visit_gradients(
+    results[rank].bytes_sent = player.bytes_sent() - sent_before;
+    strategy.visit_gradients(
         [&](const VisitedParameter& p) { results[rank].gradient = p.value.clone(); });
   });
   return results;

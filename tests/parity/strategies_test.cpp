@@ -14,17 +14,15 @@ ParityWork toy_work(bool tied) {
   return token_work(toy_language_model({.tied = tied}), {.rows = 72, .steps = 5});
 }
 
-const std::vector<std::string> kStrategies = {"ddp", "zero1", "zero2", "zero3", "fsdp"};
-
 }  // namespace
 
 TEST_CASE("fp32: strategies x ranks x accumulation reproduce the single run") {
   for (bool tied : {true, false}) {
     const ParityWork work = toy_work(tied);
-    const ParityResult expected = reference(work);
-    REQUIRE(expected.loss.size() == 5);
-    CHECK(expected.loss.front() > 3.0);
-    for (const auto& strategy : kStrategies) {
+    const RankRecord expected = reference(work);
+    REQUIRE(expected.steps.size() == 5);
+    CHECK(expected.steps.front().loss > 3.0);
+    for (const auto& strategy : kShardingStrategies) {
       for (int ranks : {1, 2, 3, 4, 8}) {
         for (int accumulation : {1, 3}) {
           ParityRow row{.ranks = ranks, .accumulation = accumulation};
@@ -39,8 +37,8 @@ TEST_CASE("fp32: strategies x ranks x accumulation reproduce the single run") {
 
 TEST_CASE("bucket size, overlap, prefetch, persistence and reduction boundary change nothing") {
   const ParityWork work = toy_work(/*tied=*/true);
-  const ParityResult expected = reference(work);
-  for (const auto& strategy : kStrategies) {
+  const RankRecord expected = reference(work);
+  for (const auto& strategy : kShardingStrategies) {
     for (int variant = 0; variant < 6; ++variant) {
       ParityRow row{.ranks = 4, .accumulation = 2};
       row.parallel.strategy = strategy;
@@ -57,7 +55,7 @@ TEST_CASE("bucket size, overlap, prefetch, persistence and reduction boundary ch
 TEST_CASE("fsdp: units, resharding, hybrid groups and the reduction boundary change nothing") {
   for (bool tied : {true, false}) {
     const ParityWork work = toy_work(tied);
-    const ParityResult expected = reference(work);
+    const RankRecord expected = reference(work);
     for (int accumulation : {1, 2}) {
       for (int variant = 0; variant < 8; ++variant) {
         ParityRow row{.ranks = 4, .accumulation = accumulation};
@@ -75,8 +73,8 @@ TEST_CASE("fsdp: units, resharding, hybrid groups and the reduction boundary cha
 
 TEST_CASE("gradient checkpointing changes nothing") {
   const ParityWork work = toy_work(/*tied=*/true);
-  const ParityResult expected = reference(work);
-  for (const auto& strategy : kStrategies) {
+  const RankRecord expected = reference(work);
+  for (const auto& strategy : kShardingStrategies) {
     for (int ranks : {1, 4}) {
       ParityRow row{.ranks = ranks, .accumulation = 2};
       row.parallel.strategy = strategy;
@@ -87,11 +85,8 @@ TEST_CASE("gradient checkpointing changes nothing") {
 }
 
 TEST_CASE("bf16 and fp16 with fp32 masters: within the roundings of every step") {
-  ParityWork work = toy_work(/*tied=*/true);
-  work.global_batches.resize(3);
-  for (auto dtype : {at::kBFloat16, at::kHalf}) {
-    work.trainer.loss_scaler = {.enabled = dtype == at::kHalf, .initial_scale = 1024};
-    for (const auto& strategy : kStrategies) {
+  in_16_bit(toy_work(/*tied=*/true), 3, [](at::ScalarType dtype, const ParityWork& work) {
+    for (const auto& strategy : kShardingStrategies) {
       for (int ranks : {2, 3}) {
         ParityRow row{.ranks = ranks, .accumulation = 2};
         row.parallel.strategy = strategy;
@@ -104,7 +99,7 @@ TEST_CASE("bf16 and fp16 with fp32 masters: within the roundings of every step")
         check_16_bit_row(row, work);
       }
     }
-  }
+  });
 }
 
 TEST_CASE("a micro-batch or a rank without any target contributes nothing") {
@@ -113,8 +108,8 @@ TEST_CASE("a micro-batch or a rank without any target contributes nothing") {
     batch.labels.narrow(0, 0, 24).fill_(kIgnoredLabel);  // rows of the first ranks
     batch = rows_of(batch, 0, batch.input_ids.size(0));
   }
-  const ParityResult expected = reference(work);
-  for (const auto& strategy : kStrategies) {
+  const RankRecord expected = reference(work);
+  for (const auto& strategy : kShardingStrategies) {
     ParityRow row{.ranks = 3, .accumulation = 2};
     row.parallel.strategy = strategy;
     check_row(row, work, expected, 1e-5);
@@ -126,22 +121,18 @@ TEST_CASE("a micro-batch or a rank without any target contributes nothing") {
   ParityRow row{.ranks = 2};
   row.parallel.strategy = "zero3";
   for (const auto& result : run_on_threads(row, work)) {
-    for (double loss : result.loss) CHECK(loss == 0);
-    for (double norm : result.grad_norm) CHECK(norm == 0);
+    for (const StepRecord& step : result.steps) {
+      CHECK(step.loss == 0);
+      CHECK(step.norm == 0);
+    }
   }
 }
 
 TEST_CASE("every rank ends with the same bits") {
   const ParityWork work = toy_work(/*tied=*/true);
-  for (const auto& strategy : kStrategies) {
+  for (const auto& strategy : kShardingStrategies) {
     ParityRow row{.ranks = 4};
     row.parallel.strategy = strategy;
-    const auto results = run_on_threads(row, work);
-    for (const auto& result : results) {
-      CHECK(result.loss == results.front().loss);
-      for (const auto& [name, value] : result.parameters) {
-        CHECK(value.equal(results.front().parameters.at(name)));
-      }
-    }
+    check_same_bits(row, work);
   }
 }

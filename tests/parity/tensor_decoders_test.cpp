@@ -3,6 +3,7 @@
 #include "tessera/models/llama.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -13,33 +14,17 @@ constexpr int64_t kVocabulary = 53;
 // No rank's part of the tokens begins where a row does.
 const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 10, .sequence = 7, .steps = 3};
 
+const Sizes kSizes{.vocabulary = kVocabulary, .hidden = 32, .inner = 64, .initializer_range = 0.1};
+
 Gpt2Config gpt2(double dropout) {
-  Gpt2Config config;
-  config.name = "gpt2-test";
-  config.vocabulary = kVocabulary;
-  config.hidden = 32;
-  config.heads = 4;
-  config.inner = 64;
-  config.max_positions = 16;
-  config.initializer_range = 0.1;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
-  return config;
+  return sized({.heads = 4, .max_positions = 16, .dropout = dropout}, sized<Gpt2Config>(kSizes));
 }
 
 LlamaConfig llama() {
-  LlamaConfig config;
-  config.name = "llama-test";
-  config.vocabulary = kVocabulary;
-  config.hidden = 32;
-  config.heads = 8;
-  config.key_heads = 4;
-  config.head_dim = 4;
-  config.inner = 64;
-  config.initializer_range = 0.1;
-  return config;
+  return sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized<LlamaConfig>(kSizes));
 }
 
-void check_rows(const ParityWork& work, const ParityResult& expected,
+void check_rows(const ParityWork& work, const RankRecord& expected,
                 const std::vector<std::pair<int, int>>& extents) {
   for (const std::string strategy : {"ddp", "zero3"}) {
     for (const auto& [data, tensor] : extents) {

@@ -9,6 +9,7 @@
 #include "tessera/optim/adamw.h"
 #include "tests/parity/parity.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -48,12 +49,8 @@ ModelSpec watched(ModelSpec model, const std::shared_ptr<Reads>& reads) {
   return model;
 }
 
-using Masters = std::map<std::string, at::Tensor>;
-
-Masters masters_of(Strategy& strategy, const ModelSpec& model) {
-  Masters masters;
-  strategy.visit_parameters(
-      [&](const VisitedParameter& p) { masters[p.block + "." + p.name] = p.value.clone(); });
+Named masters_of(Strategy& strategy, const ModelSpec& model) {
+  Named masters = parameters_of(strategy);
   for (const TiedParameter& tied : model.tied) {
     masters[tied.alias_block + "." + tied.alias_parameter] =
         masters.at(tied.owner_block + "." + tied.owner_parameter);
@@ -71,7 +68,7 @@ at::Tensor own_slice(const at::Tensor& whole, const TensorShard& shard, const Co
       .flatten(shard.dim, shard.dim + 1);
 }
 
-void require_rounded(const Reads& reads, const Masters& masters, at::ScalarType dtype,
+void require_rounded(const Reads& reads, const Named& masters, at::ScalarType dtype,
                      const Communicator& tensor, const std::string& when) {
   test::require(!reads.empty(), when, ": nothing was read");
   for (const auto& [name, parameters] : reads) {
@@ -90,24 +87,23 @@ void require_rounded(const Reads& reads, const Masters& masters, at::ScalarType 
 void check_row(const ParityRow& row, const ModelSpec& model = toy_language_model()) {
   const at::ScalarType dtype = row.parallel.precision.parameter;
   test::run_ranks(row.ranks, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = row.pipeline, .data = row.data(), .tensor = row.tensor});
-    const Communicator& tensor = mesh.axis(Axis::kTensor);
     const auto reads = std::make_shared<Reads>();
-    const auto strategy = make_strategy(row.parallel, mesh);
-    strategy->attach(watched(model, reads), {.seed = 7}, make_adamw({}));
-    Masters masters = masters_of(*strategy, model);
+    const Player player(comm, {watched(model, reads), row.mesh(), row.parallel});
+    const Communicator& tensor = player.mesh().axis(Axis::kTensor);
+    Strategy& strategy = player.strategy();
+    Named masters = masters_of(strategy, model);
     for (int step = 0; step < 4; ++step) {
-      const auto share = static_cast<uint64_t>(mesh.coordinate(Axis::kData) + 10 * step);
+      const auto share = static_cast<uint64_t>(player.data_rank() + 10 * step);
       const std::vector<MicroBatch> batches{toy_micro_batch({}, 2, 5, 2 * share),
                                             toy_micro_batch({}, 2, 5, 2 * share + 1)};
       reads->clear();
-      strategy->forward_backward(batches);
+      strategy.forward_backward(batches);
       require_rounded(*reads, masters, dtype, tensor, concat("in step ", step));
-      strategy->optimizer_step(1e-2, at::full({}, step == 2 ? 1.0 : 0.0, at::kFloat));
+      strategy.optimizer_step(1e-2, at::full({}, step == 2 ? 1.0 : 0.0, at::kFloat));
       reads->clear();
-      strategy->evaluate(batches);
+      strategy.evaluate(batches);
       const Reads evaluated = *reads;
-      const Masters after = masters_of(*strategy, model);
+      const Named after = masters_of(strategy, model);
       require_rounded(evaluated, after, dtype, tensor, concat("after step ", step));
       for (const auto& [name, value] : after) {
         test::require(value.equal(masters.at(name)) == (step == 2), name, " in step ", step);
@@ -187,12 +183,8 @@ TEST_CASE("forward reads the rounded masters on every stage of a pipeline") {
 }
 
 TEST_CASE("forward reads its slices of the rounded masters on a tensor axis") {
-  BloomConfig config;
-  config.vocabulary = 31;
-  config.hidden = 24;
-  config.layers = 1;
-  config.heads = 4;
-  config.initializer_range = 0.1;
+  const auto config = sized<BloomConfig>(
+      {.vocabulary = 31, .hidden = 24, .heads = 4, .layers = 1, .initializer_range = 0.1});
   for (const auto& strategy : kStrategies) {
     ParityRow row = row_of(strategy, at::kBFloat16);
     row.tensor = 2;

@@ -7,11 +7,10 @@
 #include <limits>
 
 #include "lib/run/layout.h"
+#include "lib/testing/player.h"
 #include "lib/tools/plan/fit.h"
 #include "lib/tools/plan/plan.h"
-#include "tessera/backends/strategy.h"
 #include "tessera/core/error.h"
-#include "tessera/optim/adamw.h"
 #include "tests/programs/train_options.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/temp_dir.hpp"
@@ -19,6 +18,8 @@
 
 using namespace tessera;
 using namespace tessera::programs;
+using tessera::testing::play;
+using tessera::testing::Player;
 
 namespace {
 
@@ -140,23 +141,22 @@ double step_cpu_seconds(const TrainOptions& o) {
   const Prepared model = prepare_shapes(o, Program::kText);
   const int64_t rows = o.per_device_train_batch_size, length = o.max_seq_length;
   double begin = 0, seconds = 0;
-  test::run_ranks(static_cast<int>(o.ranks), [&](Communicator& world) {
-    DeviceMesh mesh(world, mesh_extents(o, world.size()));
-    auto strategy = make_strategy(parallel_config(model, o), mesh);
-    strategy->attach(model.model, {}, make_adamw({}));
-    const at::Tensor ids = at::arange(rows * length).remainder_(997).view({rows, length});
-    const std::vector<MicroBatch> batches(static_cast<size_t>(o.gradient_accumulation_steps),
-                                          make_micro_batch(ids, ids));
-    for (const bool measured : {false, true}) {
-      world.barrier();
-      if (measured && world.rank() == 0) begin = cpu_seconds_of_process();
-      strategy->forward_backward(batches);
-      strategy->grad_norm_squared();
-      strategy->optimizer_step(1e-3);
-    }
-    world.barrier();
-    if (world.rank() == 0) seconds = cpu_seconds_of_process() - begin;
-  });
+  play({model.model, mesh_extents(o, static_cast<int>(o.ranks)), parallel_config(model, o)},
+       [&](Player& player) {
+         Strategy& strategy = player.strategy();
+         const at::Tensor ids = at::arange(rows * length).remainder_(997).view({rows, length});
+         const std::vector<MicroBatch> batches(static_cast<size_t>(o.gradient_accumulation_steps),
+                                               make_micro_batch(ids, ids));
+         for (const bool measured : {false, true}) {
+           player.world().barrier();
+           if (measured && player.rank() == 0) begin = cpu_seconds_of_process();
+           strategy.forward_backward(batches);
+           strategy.grad_norm_squared();
+           strategy.optimizer_step(1e-3);
+         }
+         player.world().barrier();
+         if (player.rank() == 0) seconds = cpu_seconds_of_process() - begin;
+       });
   return seconds;
 }
 

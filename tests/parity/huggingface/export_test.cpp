@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/model/whole_model.h"
 #include "tessera/optim/adamw.h"
@@ -23,28 +23,30 @@ double train_and_export(const std::string& strategy_name, const Fixture& fixture
   const HuggingFaceDirectory source(fixture.directory);
   const auto batches = fixture_batches(fixture);
   double loss = 0;
-  test::run_ranks(3, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.data = comm.size()});
-    auto strategy = make_strategy({.strategy = strategy_name}, mesh);
-    strategy->attach(fixture.model, {.source = &source}, make_adamw({}));
-    const auto mine = [&](size_t i) { return rows_of(batches[i], comm.rank() * 4, 4); };
-    for (size_t step = 0; step < 2; ++step) {
-      const std::vector<MicroBatch> micro_batches{mine(step)};
-      strategy->forward_backward(micro_batches);
-      strategy->optimizer_step(1e-2);
-    }
-    const std::vector<MicroBatch> held_back{mine(2)};
-    const StepResult result = strategy->evaluate(held_back);
-    std::unique_ptr<HuggingFaceWriter> writer;
-    if (comm.rank() == 0) writer = std::make_unique<HuggingFaceWriter>(directory);
-    strategy->visit_parameters([&](const VisitedParameter& p) {
-      if (writer) writer->add(fixture.model.checkpoint_name(p.block, p.name), p.value);
-    });
-    if (!writer) return;
-    writer->add_text("config.json", fixture.language_model.to_json(fixture.head));
-    writer->commit();
-    loss = result.loss.item<double>();
-  });
+  play({.model = fixture.model,
+        .mesh = {.data = 3},
+        .parallel = {.strategy = strategy_name},
+        .source = &source},
+       [&](Player& player) {
+         Strategy& strategy = player.strategy();
+         const auto mine = [&](size_t i) { return rows_of(batches[i], player.rank() * 4, 4); };
+         for (size_t step = 0; step < 2; ++step) {
+           const std::vector<MicroBatch> micro_batches{mine(step)};
+           strategy.forward_backward(micro_batches);
+           strategy.optimizer_step(1e-2);
+         }
+         const std::vector<MicroBatch> held_back{mine(2)};
+         const StepResult result = strategy.evaluate(held_back);
+         std::unique_ptr<HuggingFaceWriter> writer;
+         if (player.rank() == 0) writer = std::make_unique<HuggingFaceWriter>(directory);
+         strategy.visit_parameters([&](const VisitedParameter& p) {
+           if (writer) writer->add(fixture.model.checkpoint_name(p.block, p.name), p.value);
+         });
+         if (!writer) return;
+         writer->add_text("config.json", fixture.language_model.to_json(fixture.head));
+         writer->commit();
+         loss = result.loss.item<double>();
+       });
   return loss;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/testing/player.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
@@ -47,10 +48,12 @@ WritingLayout writing_layout(const std::string& strategy, int pipeline, int data
 void with_strategy(Communicator& world, const WritingLayout& layout, const Fixture& fixture,
                    const std::function<void(Strategy&, const DeviceMesh&)>& fn) {
   const HuggingFaceDirectory source(fixture.directory);
-  const DeviceMesh mesh(world, {layout.pipeline, layout.data, layout.tensor});
-  auto strategy = make_strategy(layout.parallel, mesh);
-  strategy->attach(fixture.model, {.device = world.device(), .source = &source}, make_sgd({}));
-  fn(*strategy, mesh);
+  const Player player(world, {.model = fixture.model,
+                              .mesh = {layout.pipeline, layout.data, layout.tensor},
+                              .parallel = layout.parallel,
+                              .optimizer = make_sgd({}),
+                              .source = &source});
+  fn(player.strategy(), player.mesh());
 }
 
 void require_expected(const std::vector<GeneratedRow>& rows, const WritingTrial& trial) {

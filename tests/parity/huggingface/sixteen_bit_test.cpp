@@ -60,28 +60,29 @@ void require_close(double actual, double expected, double tolerance, const std::
                 "; tolerance ", tolerance);
 }
 
-void require_same_training(const ParityRow& row, const ParityResult& result, const Fixture& fixture,
+void require_same_training(const ParityRow& row, const RankRecord& result, const Fixture& fixture,
                            const TensorSource& source, const Json& expected, Worst& worst) {
   const Tolerance tolerance = tolerance_of(row);
   const auto loss = numbers(expected.at("loss")), norm = numbers(expected.at("grad_norm"));
-  test::require(result.loss.size() == loss.size(), result.loss.size(), " steps were made");
-  test::require(result.loss_scale == numbers(expected.at("loss_scale")), "loss scales differ");
+  test::require(result.steps.size() == loss.size(), result.steps.size(), " steps were made");
+  test::require(series(result, &StepRecord::loss_scale) == numbers(expected.at("loss_scale")),
+                "loss scales differ");
   const auto rates = numbers(expected.at("learning_rate"));
   for (size_t i = 0; i < loss.size(); ++i) {
     const std::string step = concat(" of step ", i + 1);
-    require_close(result.loss[i], loss[i], tolerance.loss, "loss" + step, worst.loss);
-    test::require(std::abs(result.learning_rate[i] - rates[i]) <= 1e-12, "learning rate", step,
-                  " is ", result.learning_rate[i], ", torch has ", rates[i]);
+    require_close(result.steps[i].loss, loss[i], tolerance.loss, "loss" + step, worst.loss);
+    test::require(std::abs(result.steps[i].learning_rate - rates[i]) <= 1e-12, "learning rate",
+                  step, " is ", result.steps[i].learning_rate, ", torch has ", rates[i]);
     const bool skipped = std::isnan(norm[i]);
-    test::require(std::isfinite(result.grad_norm[i]) != skipped, "step ", i + 1,
+    test::require(std::isfinite(result.steps[i].norm) != skipped, "step ", i + 1,
                   skipped ? " was made" : " was skipped");
     if (skipped) continue;
-    require_close(result.grad_norm[i], norm[i], tolerance.gradient, "gradient norm" + step,
+    require_close(result.steps[i].norm, norm[i], tolerance.gradient, "gradient norm" + step,
                   worst.gradient);
   }
-  require_close(result.eval_loss, expected.at("eval_loss").as_double(), tolerance.loss,
-                "evaluation loss", worst.loss);
-  for (const auto& [key, value] : result.parameters) {
+  require_close(result.evaluations.back().loss, expected.at("eval_loss").as_double(),
+                tolerance.loss, "evaluation loss", worst.loss);
+  for (const auto& [key, value] : result.final) {
     const std::string name = checkpoint_name(fixture.model, key);
     const at::Tensor before = source.read(name, value.sizes());
     const at::Tensor change =
@@ -145,7 +146,7 @@ void check_dtype(at::ScalarType dtype, const std::string& file) {
   for (const ParityRow& row : rows) {
     INFO(row.name());
     test::run_ranks(row.ranks, [&](Communicator& comm) {
-      const ParityResult result = run_parity(comm, row, work);
+      const RankRecord result = run_parity(comm, row, work);
       if (comm.rank() > 0) return;
       require_same_training(row, result, fixture, source, expected, worst);
     });

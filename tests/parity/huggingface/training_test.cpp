@@ -65,28 +65,29 @@ void require_close(double actual, double expected, double tolerance, const std::
   test::require(relative <= tolerance, what, " is ", actual, ", transformers has ", expected);
 }
 
-void require_same_training(const ParityResult& result, const Fixture& fixture,
+void require_same_training(const RankRecord& result, const Fixture& fixture,
                            const TensorSource& source, const Json& expected, Worst& worst) {
   const auto loss = numbers(expected.at("loss")), norm = numbers(expected.at("grad_norm"));
-  test::require(result.loss.size() == loss.size(), result.loss.size(), " steps were made");
+  test::require(result.steps.size() == loss.size(), result.steps.size(), " steps were made");
   for (size_t i = 0; i < loss.size(); ++i) {
-    require_close(result.loss[i], loss[i], 2e-5, concat("loss of step ", i + 1), worst.loss);
-    require_close(result.grad_norm[i], norm[i], 2e-4, concat("gradient norm of step ", i + 1),
+    require_close(result.steps[i].loss, loss[i], 2e-5, concat("loss of step ", i + 1), worst.loss);
+    require_close(result.steps[i].norm, norm[i], 2e-4, concat("gradient norm of step ", i + 1),
                   worst.grad_norm);
   }
   // Of the first batch by the trained model.
-  require_close(result.eval_loss, expected.at("eval_loss").as_double(), 2e-5, "evaluation loss",
-                worst.evaluation);
+  require_close(result.evaluations.back().loss, expected.at("eval_loss").as_double(), 2e-5,
+                "evaluation loss", worst.evaluation);
   const auto correct = expected.find("eval_correct");
   test::require(correct.has_value() == (fixture.head == ModelHead::kClassification),
                 "classifiers say how many rows are predicted correctly");
   if (correct) {
-    test::require(!result.counters.empty() && result.counters[0] == correct->as_double(),
+    const std::vector<double>& counters = result.evaluations.back().counters;
+    test::require(!counters.empty() && counters[0] == correct->as_double(),
                   "correct predictions, transformers has ", correct->as_double());
   }
   const auto final = expected.at("final").members();
-  test::require(final.size() == result.parameters.size(), result.parameters.size(), " parameters");
-  for (const auto& [key, value] : result.parameters) {
+  test::require(final.size() == result.final.size(), result.final.size(), " parameters");
+  for (const auto& [key, value] : result.final) {
     const std::string name = checkpoint_name(fixture.model, key);
     const Json numbers = expected.at("final").at(name);
     const at::Tensor after = without_key_bias(name, value.to(at::kDouble), fixture.config().heads);
@@ -123,7 +124,7 @@ void check_fixture(const std::string& name, bool all_rows) {
   for (const ParityRow& row : rows) {
     INFO(name << " " << row.name());
     test::run_ranks(row.ranks, [&](Communicator& comm) {
-      const ParityResult result = run_parity(comm, row, work);
+      const RankRecord result = run_parity(comm, row, work);
       if (comm.rank() == 0) require_same_training(result, fixture, source, expected, worst);
     });
   }

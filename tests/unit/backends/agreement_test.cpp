@@ -5,13 +5,14 @@
 
 #include <algorithm>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 struct Given {
   ModelSpec model = toy_language_model();
-  BuildContext context;
+  uint64_t seed = 0;
   std::vector<MicroBatch> batches;
   bool evaluates = false;
 };
@@ -31,19 +32,18 @@ struct Given {
 // What a step says in which every rank does what it was given.
 std::string refusal(const ParallelConfig& config, const MeshExtents& extents,
                     const std::function<void(const DeviceMesh&, Given&)>& give) {
-  const int ranks = extents.pipeline * extents.data * extents.tensor;
   return error_of(ErrorCode::kInvalidArgument, [&] {
-    test::run_ranks(ranks, [&](Communicator& comm) {
-      DeviceMesh mesh(comm, extents);
+    test::run_ranks(rank_count(extents), [&](Communicator& comm) {
+      Player player(comm, extents,
+                    [&](const DeviceMesh& mesh) { return make_strategy(config, mesh); });
       Given given;
       given.batches = {toy_micro_batch({}, 2, 4, 1), toy_micro_batch({}, 2, 4, 2)};
-      give(mesh, given);
-      auto strategy = make_strategy(config, mesh);
-      strategy->attach(given.model, given.context, make_adamw({}));
+      give(player.mesh(), given);
+      player.attach(given.model, given.seed, make_adamw({}));
       if (given.evaluates) {
-        strategy->evaluate(given.batches);
+        player.strategy().evaluate(given.batches);
       } else {
-        strategy->forward_backward(given.batches);
+        player.strategy().forward_backward(given.batches);
       }
     });
   });
@@ -74,7 +74,7 @@ TEST_CASE("different models on data ranks are refused, naming the first block an
       return refusal({.strategy = strategy}, {.data = 2}, give);
     };
     CHECK_THAT(say([](const DeviceMesh& mesh, Given& given) {
-                 if (is_second(mesh)) given.context.seed = 3;
+                 if (is_second(mesh)) given.seed = 3;
                }),
                Contains("block \"embedding\"") && Contains("\"weight\"") &&
                    Contains("values of rank 0") && Contains("BuildContext::seed"));
@@ -95,11 +95,7 @@ TEST_CASE("different models on data ranks are refused, naming the first block an
 }
 
 TEST_CASE("different values of what a tensor group holds in full are refused by name") {
-  BloomConfig config;
-  config.vocabulary = 32;
-  config.hidden = 8;
-  config.heads = 2;
-  config.layers = 2;
+  const auto config = sized<BloomConfig>({.vocabulary = 32, .hidden = 8, .heads = 2, .layers = 2});
   for (const auto& [extents, shared] : {std::pair(MeshExtents{.tensor = 2}, false),
                                         {MeshExtents{.data = 2, .tensor = 2}, false},
                                         {MeshExtents{.pipeline = 2, .tensor = 2}, false},
@@ -132,13 +128,11 @@ TEST_CASE("a module's weights are those of the first data rank") {
   for (const char* strategy : kStrategies) {
     INFO(strategy);
     test::run_ranks(3, [&](Communicator& comm) {
-      DeviceMesh mesh(comm, {.data = 3});
-      auto parallel = make_strategy({.strategy = strategy}, mesh);
-      parallel->attach(linear_model(comm.rank() + 1, {4, 6, 2}), {}, make_adamw({}));
-      parallel->visit_parameters([&](const VisitedParameter& parameter) {
-        test::require(parameter.value.eq(1).all().item<bool>(), parameter.name, " on rank ",
-                      comm.rank());
-      });
+      const Player player(
+          comm, {linear_model(comm.rank() + 1, {4, 6, 2}), {.data = 3}, {.strategy = strategy}});
+      for (const auto& [name, value] : parameters_of(player.strategy())) {
+        test::require(value.eq(1).all().item<bool>(), name, " on rank ", comm.rank());
+      }
     });
   }
 }
@@ -185,14 +179,13 @@ TEST_CASE("targets that were not counted are refused") {
 }
 
 TEST_CASE("a step's counts are those of all ranks, whoever shares them") {
-  test::run_ranks(4, [](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = 2, .data = 2});
-    auto strategy = make_strategy({.strategy = "zero2"}, mesh);
-    strategy->attach(toy_language_model(), {}, make_adamw({}));
-    const int place = mesh.coordinate(Axis::kData);
-    const MicroBatch batch = toy_micro_batch({}, 2 + place, 4, static_cast<uint64_t>(place));
-    const StepResult result = strategy->forward_backward(std::vector{batch});
-    test::require(result.sample_count.item<int64_t>() == 5, "rows");
-    test::require(result.token_count.item<int64_t>() == 20, "positions");
-  });
+  play({toy_language_model(), {.pipeline = 2, .data = 2}, {.strategy = "zero2"}},
+       [](Player& player) {
+         Strategy& strategy = player.strategy();
+         const int place = player.data_rank();
+         const MicroBatch batch = toy_micro_batch({}, 2 + place, 4, static_cast<uint64_t>(place));
+         const StepResult result = strategy.forward_backward(std::vector{batch});
+         test::require(result.sample_count.item<int64_t>() == 5, "rows");
+         test::require(result.token_count.item<int64_t>() == 20, "positions");
+       });
 }

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "lib/ops/saved_value.h"
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/ops/functional.h"
 #include "tessera/ops/kernels.h"
@@ -15,6 +15,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -111,25 +112,21 @@ MicroBatch batch_of(int64_t number) {
   return batch;
 }
 
-using Values = std::map<std::string, at::Tensor>;
-
-Values train(DeviceMesh& mesh, const ParallelConfig& config, int accumulation, const Case& test) {
-  const auto strategy = make_strategy(config, mesh);
-  strategy->attach(model_of(test), {}, make_sgd({.momentum = 0.9}));
-  const int rank = mesh.axis(Axis::kData).rank(), ranks = mesh.extent(Axis::kData);
+Named train(Communicator& world, const ParallelConfig& config, int accumulation, const Case& test) {
+  const int rank = world.rank(), ranks = world.size();
+  const Player player(world,
+                      {model_of(test), {.data = ranks}, config, make_sgd({.momentum = 0.9})});
+  Strategy& strategy = player.strategy();
   for (int step = 0; step < 3; ++step) {
     std::vector<MicroBatch> batches;
     for (int m = 0; m < accumulation; ++m) {
       batches.push_back(batch_of((step * ranks + rank) * accumulation + m));
     }
-    strategy->forward_backward(batches);
-    test::require(strategy->grad_norm_squared().isfinite().item<bool>(), "the norm is finite");
-    strategy->optimizer_step(0.1);
+    strategy.forward_backward(batches);
+    test::require(strategy.grad_norm_squared().isfinite().item<bool>(), "the norm is finite");
+    strategy.optimizer_step(0.1);
   }
-  Values values;
-  strategy->visit_parameters(
-      [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
-  return values;
+  return parameters_of(strategy);
 }
 
 void compare(const std::string& strategy, int ranks, int accumulation, bool checkpointing,
@@ -140,9 +137,8 @@ void compare(const std::string& strategy, int ranks, int accumulation, bool chec
     config.gradient_checkpointing = checkpointing;
     if (strategy == "fsdp") config.unit_numel = 1;
     config.persistence_threshold = 8;
-    DeviceMesh mesh(comm, {.data = ranks});
-    const Values blank = train(mesh, config, accumulation, {.blank = true, .frozen = frozen});
-    const Values zeros = train(mesh, config, accumulation, {.blank = false, .frozen = frozen});
+    const Named blank = train(comm, config, accumulation, {.blank = true, .frozen = frozen});
+    const Named zeros = train(comm, config, accumulation, {.blank = false, .frozen = frozen});
     for (const auto& [name, value] : zeros) {
       test::require(at::allclose(blank.at(name), value, 1e-5, 1e-7), strategy, " on ", ranks,
                     " ranks, ", accumulation, " micro-batches: ", name, " differs");

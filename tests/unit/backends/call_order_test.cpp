@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/testing/fuzz.h"
 #include "tessera/train/trainer.h"
@@ -38,13 +38,16 @@ void on_all(const Script& script) {
     INFO(line);
     const test::Watchdog watchdog(line, std::chrono::seconds(20));
     const FuzzCase layout = parse_case(line);
-    CHECK_NOTHROW(test::run_ranks(layout.ranks(), [&](Communicator& world) {
-      DeviceMesh mesh(world, layout.mesh);
-      const auto strategy = make_strategy(layout.parallel, mesh);
-      strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({.weight_decay = 0.1}));
-      const auto place = static_cast<uint64_t>(mesh.coordinate(Axis::kData));
-      script(*strategy, {toy_micro_batch({}, 2, 5, place), toy_micro_batch({}, 2, 5, 10 + place)});
-    }));
+    CHECK_NOTHROW(play({.model = toy_language_model(),
+                        .mesh = layout.mesh,
+                        .parallel = layout.parallel,
+                        .optimizer = make_adamw({.weight_decay = 0.1})},
+                       [&](Player& player) {
+                         Strategy& strategy = player.strategy();
+                         const auto place = static_cast<uint64_t>(player.data_rank());
+                         script(strategy, {toy_micro_batch({}, 2, 5, place),
+                                           toy_micro_batch({}, 2, 5, 10 + place)});
+                       }));
   }
 }
 
@@ -52,13 +55,6 @@ void expect_refusal(const std::string& what, const std::string& says,
                     const std::function<void()>& call) {
   const std::string said = test::require_error(ErrorCode::kInvalidArgument, call, what);
   test::require(said.find(says) != std::string::npos, what, " says: ", said);
-}
-
-std::map<std::string, at::Tensor> parameters_of(Strategy& strategy) {
-  std::map<std::string, at::Tensor> values;
-  strategy.visit_parameters(
-      [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
-  return values;
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
@@ -40,22 +40,22 @@ Calls calls_of_step(const std::string& strategy, int ranks) {
   const ToyConfig model{.vocabulary = 32, .hidden = 16, .layers = 4};
   Calls calls_of_first;
   test::run_ranks(ranks, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.data = comm.size()});
-    const auto trained = make_strategy({.strategy = strategy}, mesh);
     Calls calls;
-    trained->attach(toy_language_model(model), {}, [&](const std::vector<OptimizerRange>& ranges) {
+    const auto counting = [&](const std::vector<OptimizerRange>& ranges) {
       return std::make_unique<Counting>(ranges, calls);
-    });
+    };
+    const Player player(
+        comm, {toy_language_model(model), {.data = ranks}, {.strategy = strategy}, counting});
+    Strategy& trained = player.strategy();
     std::vector<at::Tensor> before;
-    trained->visit_parameters(
-        [&](const VisitedParameter& p) { before.push_back(p.value.clone()); });
+    trained.visit_parameters([&](const VisitedParameter& p) { before.push_back(p.value.clone()); });
     for (int i = 0; i < 2; ++i) {
-      trained->forward_backward(std::vector{toy_micro_batch(model, 1, 2, 1)});
+      trained.forward_backward(std::vector{toy_micro_batch(model, 1, 2, 1)});
       at::NoGradGuard no_grad;
-      trained->optimizer_step(1e-3);
+      trained.optimizer_step(1e-3);
     }
     size_t at = 0;
-    trained->visit_parameters([&](const VisitedParameter& p) {
+    trained.visit_parameters([&](const VisitedParameter& p) {
       test::require(p.value.allclose(before.at(at++) + 2), p.name, " was not updated once a step");
     });
     if (comm.rank() == 0) calls_of_first = calls;

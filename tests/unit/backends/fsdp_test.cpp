@@ -1,8 +1,7 @@
 // What FSDP's options do to memory and traffic per rank.
 #include <ATen/ATen.h>
 
-#include "tessera/backends/parallel_config.h"
-#include "tessera/optim/adamw.h"
+#include "lib/testing/player.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -27,23 +26,22 @@ Measured measure(Communicator& comm, ParallelConfig config, int accumulation = 1
   config.strategy = "fsdp";
   const int64_t begin = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
-  DeviceMesh mesh(comm, {.data = comm.size()});
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(toy_language_model(kConfig), {}, make_adamw({}));
+  const Player player(comm, {toy_language_model(kConfig), {.data = comm.size()}, config});
+  Strategy& strategy = player.strategy();
   Measured measured;
   measured.live_after_attach = static_cast<double>(CountingAllocator::live_bytes() - begin);
   measured.peak_of_attach = static_cast<double>(CountingAllocator::peak_bytes() - begin);
-  measured.memory = strategy->memory();
+  measured.memory = strategy.memory();
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulation),
                                         toy_micro_batch(kConfig, 1, 2, 1));
   auto step = [&] {
-    strategy->forward_backward(batches);
-    strategy->optimizer_step(1e-3);
+    strategy.forward_backward(batches);
+    strategy.optimizer_step(1e-3);
   };
   step();
-  const int64_t before = mesh.axis(Axis::kData).bytes_sent();
+  const int64_t before = player.mesh().axis(Axis::kData).bytes_sent();
   step();
-  measured.sent = static_cast<double>(mesh.axis(Axis::kData).bytes_sent() - before);
+  measured.sent = static_cast<double>(player.mesh().axis(Axis::kData).bytes_sent() - before);
   return measured;
 }
 

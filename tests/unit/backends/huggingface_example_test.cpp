@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/model/adapters.h"
 #include "tessera/optim/adamw.h"
@@ -51,11 +51,9 @@ TEST_CASE("the example of huggingface.h writes adapted modules, and stands in th
         from_module(std::make_shared<Pair>(nn::Linear(3, 4), nn::Linear(4, 2)), squared_error)}) {
     std::filesystem::remove_all("out");
     std::filesystem::create_directory("out");
-    test::run_ranks(1, [&](Communicator& world) {
-      const DeviceMesh mesh(world, {});
-      const auto strategy = make_strategy({.strategy = "single"}, mesh);
-      strategy->attach(spec, {}, make_adamw({}));
-      write_as_the_header_says(spec, *strategy);
+    play({spec, {}, {.strategy = "single"}}, [&](Player& player) {
+      Strategy& strategy = player.strategy();
+      write_as_the_header_says(spec, strategy);
     });
     const HuggingFaceDirectory written("out/final");
     const bool whole = spec.block_count() == 1;

@@ -5,8 +5,8 @@
 
 #include <map>
 
+#include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/testing/fuzz.h"
 #include "tests/support/messages.hpp"
@@ -104,16 +104,14 @@ class Rank {
  public:
   Rank(const FuzzCase& layout, Communicator& world)
       : work_(fuzz_families().at("toy").build(layout)),
-        mesh_(world, layout.mesh),
-        strategy_(make_strategy(layout.parallel, mesh_)) {
-    strategy_->attach(wired(work_.model, wire_), {.seed = 5}, make_adamw({.weight_decay = 0.1}));
-  }
-  Strategy& strategy() { return *strategy_; }
-  const DeviceMesh& mesh() const { return mesh_; }
+        player_(world, {wired(work_.model, wire_), layout.mesh, layout.parallel,
+                        make_adamw({.weight_decay = 0.1})}) {}
+  Strategy& strategy() { return player_.strategy(); }
+  const DeviceMesh& mesh() const { return player_.mesh(); }
 
   std::vector<MicroBatch> batches(uint64_t step, size_t count, int64_t rows) const {
     std::vector<MicroBatch> all;
-    const auto rank = static_cast<uint64_t>(mesh_.coordinate(Axis::kData));
+    const auto rank = static_cast<uint64_t>(player_.data_rank());
     for (size_t m = 0; m < count; ++m) {
       const MicroBatch drawn = work_.batch(rows, 5, (step * 8 + rank) * 8 + m);
       all.push_back(make_micro_batch(drawn.input_ids, drawn.labels));
@@ -121,12 +119,10 @@ class Rank {
     return all;
   }
   void train(uint64_t step, Numbers& numbers) {
-    const StepResult result = strategy_->forward_backward(batches(step, 2, 2));
-    const double norm = strategy_->grad_norm_squared().item<double>();
-    strategy_->optimizer_step(1e-2);
-    if (mesh_.world().rank() != 0) return;
-    numbers.losses.push_back(result.loss.item<double>());
-    numbers.norms.push_back(norm);
+    const StepRecord record = player_.train(batches(step, 2, 2));
+    if (player_.rank() != 0) return;
+    numbers.losses.push_back(record.loss);
+    numbers.norms.push_back(record.norm);
   }
   // A larger step, or an evaluation, that throws here if `fails`.
   void leave(const Failure& failure, bool fails = true) {
@@ -136,7 +132,7 @@ class Rank {
                 larger[failure.micro_batch].input_ids.const_data_ptr(), failure.out_of_memory};
     }
     try {
-      failure.evaluates ? strategy_->evaluate(larger) : strategy_->forward_backward(larger);
+      failure.evaluates ? strategy().evaluate(larger) : strategy().forward_backward(larger);
     } catch (...) {
       *wire_ = {};
       throw;
@@ -147,8 +143,7 @@ class Rank {
  private:
   FuzzModel work_;
   std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
-  DeviceMesh mesh_;
-  std::unique_ptr<Strategy> strategy_;
+  Player player_;
 };
 
 FuzzCase layout_of(const std::string& line) {

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
 #include "tessera/optim/sgd.h"
@@ -217,9 +218,9 @@ std::vector<std::string> refusals(int ranks, const std::function<ModelSpec(int)>
   within_limit("attach", [&] {
     test::run_ranks(ranks, [&](Communicator& world) {
       messages[static_cast<size_t>(world.rank())] = error_of([&] {
-        DeviceMesh mesh(world, {.data = ranks});
-        make_strategy({.strategy = "zero3"}, mesh)
-            ->attach(model_of_rank(world.rank()), {}, make_sgd({}));
+        const Player player(
+            world,
+            {model_of_rank(world.rank()), {.data = ranks}, {.strategy = "zero3"}, make_sgd({})});
       });
     });
     return std::string();

@@ -8,7 +8,7 @@
 
 #include "backends/offload/host_share.h"
 #include "backends/offload/step_choice.h"
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
@@ -35,31 +35,15 @@ ParallelConfig offloaded(const std::string& strategy, at::ScalarType dtype,
   return config;
 }
 
-struct Attached {
-  DeviceMesh mesh;
-  std::unique_ptr<Strategy> strategy;
-  Strategy* operator->() const { return strategy.get(); }
-  Strategy& operator*() const { return *strategy; }
-};
-
-Attached attached(Communicator& comm, const ParallelConfig& config,
-                  const OptimizerFactory& optimizer = make_adamw({}),
-                  const ToyConfig& model = kConfig) {
-  Attached result{DeviceMesh(comm, {.data = comm.size()}), nullptr};
-  result.strategy = make_strategy(config, result.mesh);
-  result->attach(toy_language_model(model), {}, optimizer);
-  return result;
+// One rank of a data axis.
+Player attached(Communicator& comm, const ParallelConfig& config,
+                const OptimizerFactory& optimizer = make_adamw({}),
+                const ToyConfig& model = kConfig) {
+  return Player(comm, {toy_language_model(model), {.data = comm.size()}, config, optimizer});
 }
 
 std::vector<MicroBatch> batch_of(const ToyConfig& config, uint64_t seed = 1) {
   return {toy_micro_batch(config, 2, 3, seed)};
-}
-
-std::map<std::string, at::Tensor> parameters_of(Strategy& strategy) {
-  std::map<std::string, at::Tensor> all;
-  strategy.visit_parameters(
-      [&](const VisitedParameter& p) { all[p.block + "." + p.name] = p.value.clone(); });
-  return all;
 }
 
 void require_close(const std::string& what, double actual, double expected) {
@@ -98,15 +82,16 @@ class Failing : public Optimizer {
 void check_memory(Communicator& comm, const std::string& name, at::ScalarType dtype, Offload what,
                   OffloadStep step) {
   const int64_t begin = CountingAllocator::live_bytes();
-  const auto strategy = attached(comm, offloaded(name, dtype, what, step));
+  const Player player = attached(comm, offloaded(name, dtype, what, step));
+  Strategy& strategy = player.strategy();
   for (int i = 0; i < 2; ++i) {
-    strategy->forward_backward(batch_of(kConfig));
-    strategy->grad_norm_squared();
-    strategy->optimizer_step(1e-3);
+    strategy.forward_backward(batch_of(kConfig));
+    strategy.grad_norm_squared();
+    strategy.optimizer_step(1e-3);
   }
-  strategy->offload_report();
+  strategy.offload_report();
   const double live = double(CountingAllocator::live_bytes() - begin);
-  const StrategyMemory memory = strategy->memory();
+  const StrategyMemory memory = strategy.memory();
 
   const bool params = what == Offload::kOptimizerAndParameters, fp32 = dtype == at::kFloat;
   const bool on_host = step == OffloadStep::kHost;
@@ -173,13 +158,13 @@ TEST_CASE("whoever looks after a step sees it finished") {
     test::run_ranks(2, [&, strategy_name = std::string(name), what = what,
                         step_on = step_on](Communicator& comm) {
       ParallelConfig device = offloaded(strategy_name, at::kBFloat16, Offload::kNone);
-      const auto a = attached(comm, offloaded(strategy_name, at::kBFloat16, what, step_on),
-                              make_adamw({}), model);
-      const auto b = attached(comm, device, make_adamw({}), model);
+      const Player a = attached(comm, offloaded(strategy_name, at::kBFloat16, what, step_on),
+                                make_adamw({}), model);
+      const Player b = attached(comm, device, make_adamw({}), model);
       for (uint64_t step = 0; step < 4; ++step) {
         at::Tensor norms[2], losses[2];
         size_t i = 0;
-        for (Strategy* strategy : {&*a, &*b}) {
+        for (Strategy* strategy : {&a.strategy(), &b.strategy()}) {
           strategy->forward_backward(batch_of(model, step));
           norms[i] = strategy->grad_norm_squared();
           // The clip factor of this step, not of the one before.
@@ -192,18 +177,19 @@ TEST_CASE("whoever looks after a step sees it finished") {
         }
         test::require_bit_equal(norms[0], norms[1], "norm");
         if (losses[0].defined()) test::require_bit_equal(losses[0], losses[1], "evaluation");
-        const auto mine = parameters_of(*a), other = parameters_of(*b);
+        const auto mine = parameters_of(a.strategy()), other = parameters_of(b.strategy());
         for (const auto& [parameter, value] : other) {
           test::require_bit_equal(mine.at(parameter), value, parameter);
         }
       }
-      const OffloadReport report = a->offload_report();
+      const OffloadReport report = a.strategy().offload_report();
       test::require(
           report.bytes_to_host > 0 && report.step_s > 0 && report.hidden >= 0 && report.hidden <= 1,
           "the report has figures");
-      test::require(b->offload_report().step_s == 0, "nothing is reported without offloading");
-      a->forward_backward(batch_of(model));
-      a->optimizer_step(0.01);  // and destroyed while it may still run
+      test::require(b.strategy().offload_report().step_s == 0,
+                    "nothing is reported without offloading");
+      a.strategy().forward_backward(batch_of(model));
+      a.strategy().optimizer_step(0.01);  // and destroyed while it may still run
     });
   }
 }
@@ -211,19 +197,20 @@ TEST_CASE("whoever looks after a step sees it finished") {
 TEST_CASE("the report is of the latest step that was used, and of a first step when it is done") {
   test::run_ranks(2, [](Communicator& comm) {
     for (const auto step_on : {OffloadStep::kHost, OffloadStep::kDevice}) {
-      const auto strategy =
+      const Player player =
           attached(comm, offloaded("zero3", at::kBFloat16, Offload::kOptimizer, step_on));
-      test::require(strategy->offload_report().step_s == 0, "nothing before the first step");
+      Strategy& strategy = player.strategy();
+      test::require(strategy.offload_report().step_s == 0, "nothing before the first step");
       const auto step = [&] {
-        strategy->forward_backward(batch_of(kConfig));
-        strategy->optimizer_step(0.01);
-        return strategy->offload_report();
+        strategy.forward_backward(batch_of(kConfig));
+        strategy.optimizer_step(0.01);
+        return strategy.offload_report();
       };
       const OffloadReport first = step(), second = step();  // the second is still under way
       test::require(first.step_s > 0, "the first step took time");
       test::require(second.bytes_to_host == first.bytes_to_host, "bytes a step");
-      strategy->evaluate(batch_of(kConfig));
-      const OffloadReport used = strategy->offload_report();
+      strategy.evaluate(batch_of(kConfig));
+      const OffloadReport used = strategy.offload_report();
       test::require(used.step_s > 0 && used.step_s != first.step_s, "the second step's own time");
       test::require(used.hidden >= 0 && used.hidden <= 1, "a share");
     }
@@ -251,16 +238,17 @@ TEST_CASE("an error of the host's threads reaches the rank with its type") {
     const auto factory = [](const std::vector<OptimizerRange>&) -> std::unique_ptr<Optimizer> {
       return std::make_unique<Failing>();
     };
-    const auto strategy = attached(comm, offloaded("zero1", at::kBFloat16), factory, model);
-    strategy->forward_backward(batch_of(model));
-    strategy->optimizer_step(0.1);
-    strategy->forward_backward(batch_of(model));
-    strategy->optimizer_step(0.1);
+    const Player player = attached(comm, offloaded("zero1", at::kBFloat16), factory, model);
+    Strategy& strategy = player.strategy();
+    strategy.forward_backward(batch_of(model));
+    strategy.optimizer_step(0.1);
+    strategy.forward_backward(batch_of(model));
+    strategy.optimizer_step(0.1);
     const std::string message = test::require_error(
-        ErrorCode::kDataLoss, [&] { strategy->evaluate(batch_of(model)); }, "evaluate");
+        ErrorCode::kDataLoss, [&] { strategy.evaluate(batch_of(model)); }, "evaluate");
     test::require(message.find("planted") != std::string::npos, message);
     test::require_error(
-        ErrorCode::kDataLoss, [&] { strategy->optimizer_step(0.1); }, "the next step");
+        ErrorCode::kDataLoss, [&] { strategy.optimizer_step(0.1); }, "the next step");
   });
 }
 

@@ -6,8 +6,9 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/backends/pipeline/pipeline.h"
+#include "lib/testing/player.h"
 #include "tessera/backends/pipeline/measure.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
@@ -22,21 +23,21 @@ TEST_CASE("bytes sent through a pipeline: an activation forth and its gradient b
   const ModelSpec model = toy_language_model(config);
   constexpr int64_t kRows = 4, kSequence = 8, kActivation = kRows * kSequence * 64 * 4;
   for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("interleaved", 2)}) {
-    test::run_ranks(2, [&, schedule = schedule, chunks = chunks](Communicator& comm) {
-      DeviceMesh mesh(comm, {.pipeline = 2});
-      auto strategy = attach(mesh, pipeline_config(schedule, chunks), model);
-      const std::vector<MicroBatch> batches(5, toy_micro_batch(config, kRows, kSequence, 1));
-      strategy->forward_backward(batches);
-      strategy->optimizer_step(1e-3);
-      const int64_t before = mesh.axis(Axis::kPipeline).bytes_sent();
-      strategy->forward_backward(batches);
-      const int64_t sent = mesh.axis(Axis::kPipeline).bytes_sent() - before;
-      // Of the boundaries between parts each rank serves half, forth or back.
-      const int64_t boundaries = 2 * chunks - 1;
-      const int64_t result =
-          2 * 4;  // loss and counter; the sum of the tied gradient goes its own way
-      test::require(sent == boundaries * 5 * kActivation + result, "sent ", sent, " bytes");
-    });
+    play({model, {.pipeline = 2}, pipeline_config(schedule, chunks)},
+         [&, schedule = schedule, chunks = chunks](Player& player) {
+           Strategy& strategy = player.strategy();
+           const std::vector<MicroBatch> batches(5, toy_micro_batch(config, kRows, kSequence, 1));
+           strategy.forward_backward(batches);
+           strategy.optimizer_step(1e-3);
+           const int64_t before = player.mesh().axis(Axis::kPipeline).bytes_sent();
+           strategy.forward_backward(batches);
+           const int64_t sent = player.mesh().axis(Axis::kPipeline).bytes_sent() - before;
+           // Of the boundaries between parts each rank serves half, forth or back.
+           const int64_t boundaries = 2 * chunks - 1;
+           const int64_t result =
+               2 * 4;  // loss and counter; the sum of the tied gradient goes its own way
+           test::require(sent == boundaries * 5 * kActivation + result, "sent ", sent, " bytes");
+         });
   }
 }
 
@@ -50,17 +51,16 @@ TEST_CASE("1f1b holds the activations of as many micro-batches as it may, gpipe 
     for (int64_t micro_batches : {int64_t{1}, kMicroBatches}) {
       auto& peak = peaks[concat(schedule, micro_batches)];
       peak.resize(4);
-      test::run_ranks(4, [&](Communicator& comm) {
-        DeviceMesh mesh(comm, {.pipeline = 4});
-        auto strategy = attach(mesh, pipeline_config(schedule), model);
+      play({model, {.pipeline = 4}, pipeline_config(schedule)}, [&](Player& player) {
+        Strategy& strategy = player.strategy();
         const std::vector<MicroBatch> batches(static_cast<size_t>(micro_batches),
                                               toy_micro_batch(config, kRows, kSequence, 1));
-        strategy->forward_backward(batches);
-        strategy->optimizer_step(1e-3);
+        strategy.forward_backward(batches);
+        strategy.optimizer_step(1e-3);
         const int64_t live = CountingAllocator::live_bytes();
         CountingAllocator::reset_peak();
-        strategy->forward_backward(batches);
-        peak[static_cast<size_t>(comm.rank())] = CountingAllocator::peak_bytes() - live;
+        strategy.forward_backward(batches);
+        peak[static_cast<size_t>(player.rank())] = CountingAllocator::peak_bytes() - live;
       });
     }
   }
@@ -84,27 +84,20 @@ TEST_CASE("measured costs of blocks: the same on all ranks, blocks of one kind m
     found->cost = {.parameters = 4 * 32 * 32, .flops_per_token = 1};
   }
   std::mutex mutex;
-  std::map<std::string, int> built;
+  BuildLog built;
   std::set<std::vector<double>> results;
   test::run_ranks(2, [&](Communicator& comm) {
-    ModelSpec counted = model;
-    for (auto& block : counted.blocks) {
-      block.build = [&, build = block.build, name = block.name](const BuildContext& context) {
-        const std::lock_guard lock(mutex);
-        ++built[name];
-        return build(context);
-      };
-    }
-    auto costs = measure_block_costs(counted, {}, at::kBFloat16,
+    auto costs = measure_block_costs(built.watched(model, comm.rank()), {}, at::kBFloat16,
                                      toy_micro_batch({.vocabulary = 64}, 8, 16, 1), comm);
-    DeviceMesh mesh(comm, {.pipeline = 2});
     ParallelConfig config = pipeline_config("1f1b");
     config.pipeline.block_costs = costs;
-    attach(mesh, config, model)->forward_backward({{toy_micro_batch({}, 2, 5, 1)}});
+    Player(comm, {model, {.pipeline = 2}, config}).forward_backward({toy_micro_batch({}, 2, 5, 1)});
     const std::lock_guard lock(mutex);
     results.insert(std::move(costs));
   });
-  CHECK(built == std::map<std::string, int>{{"embedding", 2}, {"layer.0", 2}, {"head", 2}});
+  for (const int rank : {0, 1}) {
+    CHECK(built.of(rank) == std::multiset<std::string>{"embedding", "layer.0", "head"});
+  }
   REQUIRE(results.size() == 1);
   const std::vector<double>& costs = *results.begin();
   REQUIRE(costs.size() == 6);
@@ -113,19 +106,6 @@ TEST_CASE("measured costs of blocks: the same on all ranks, blocks of one kind m
 }
 
 TEST_CASE("the time that a rank waits is measured only when asked for") {
-  const ModelSpec model = toy_language_model();
-  test::run_ranks(2, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = 2});
-    auto strategy = attach(mesh, pipeline_config("1f1b"), model);
-    auto& pipeline = dynamic_cast<Pipeline&>(*strategy);
-    const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
-    strategy->forward_backward(batches);
-    strategy->optimizer_step(1e-3);
-    test::require(pipeline.times().total_s == 0, "nothing was asked for");
-    pipeline.measure_times(true);
-    strategy->forward_backward(batches);
-    const PipelineTimes times = pipeline.times();
-    test::require(times.total_s > 0 && times.waited_s > 0 && times.waited_s < times.total_s,
-                  "waited ", times.waited_s, " s of ", times.total_s);
-  });
+  check_measured_waits({toy_language_model(), {.pipeline = 2}, pipeline_config("1f1b")},
+                       toy_micro_batch({}, 2, 5, 1));
 }

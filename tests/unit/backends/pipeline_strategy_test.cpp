@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "lib/testing/player.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
@@ -70,26 +71,18 @@ TEST_CASE("what a pipeline cannot do is refused with the reason, the same on eve
 
 TEST_CASE("a rank builds its own blocks, an owner of aliases elsewhere once more for its values") {
   for (bool tied : {true, false}) {
-    std::mutex mutex;
-    std::map<int, std::multiset<std::string>> built;  // by rank
+    BuildLog built;
+    const ModelSpec model = toy_language_model({.tied = tied});
     test::run_ranks(3, [&](Communicator& comm) {
-      ModelSpec model = toy_language_model({.tied = tied});
-      for (auto& block : model.blocks) {
-        block.build = [&, build = block.build, name = block.name](const BuildContext& context) {
-          const std::lock_guard lock(mutex);
-          built[comm.rank()].insert(name);
-          return build(context);
-        };
-      }
-      DeviceMesh mesh(comm, {.pipeline = 3});
-      auto strategy = attach(mesh, pipeline_config("1f1b"), model);
-      test::require(strategy->name() == "ddp+1f1b", strategy->name());
+      const Player player(
+          comm, {built.watched(model, comm.rank()), {.pipeline = 3}, pipeline_config("1f1b")});
+      test::require(player.strategy().name() == "ddp+1f1b", player.strategy().name());
     });
     std::multiset<std::string> first{"embedding"};
     if (tied) first.insert("embedding");
-    CHECK(built[0] == first);
-    CHECK(built[1] == std::multiset<std::string>{"layer.0", "layer.1"});
-    CHECK(built[2] == std::multiset<std::string>{"layer.2", "head"});
+    CHECK(built.of(0) == first);
+    CHECK(built.of(1) == std::multiset<std::string>{"layer.0", "layer.1"});
+    CHECK(built.of(2) == std::multiset<std::string>{"layer.2", "head"});
   }
 }
 
@@ -98,29 +91,29 @@ TEST_CASE("every rank visits all parameters once, in the model's order, tied one
   std::vector<std::string> order;
   std::map<std::string, at::Tensor> values;
   int64_t count = 0;
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    auto strategy = attach(mesh, {}, model);
-    count = strategy->parameter_count();
-    strategy->visit_parameters([&](const VisitedParameter& p) {
+  play({model}, [&](Player& player) {
+    Strategy& strategy = player.strategy();
+    count = strategy.parameter_count();
+    strategy.visit_parameters([&](const VisitedParameter& p) {
       order.push_back(p.block + "." + p.name);
       values[order.back()] = p.value.clone();
     });
   });
   for (const auto& [stages, chunks] : {std::pair(2, 1), std::pair(3, 2), std::pair(2, 4)}) {
-    test::run_ranks(stages, [&, chunks = chunks](Communicator& comm) {
-      DeviceMesh mesh(comm, {.pipeline = comm.size()});
-      auto strategy =
-          attach(mesh, pipeline_config(chunks == 1 ? "gpipe" : "interleaved", chunks), model);
-      test::require(strategy->parameter_count() == count, "parameter_count is ",
-                    strategy->parameter_count(), ", expected ", count);
-      std::vector<std::string> seen;
-      strategy->visit_parameters([&](const VisitedParameter& p) {
-        seen.push_back(p.block + "." + p.name);
-        test::require_bit_equal(p.value, values.at(seen.back()), seen.back());
-      });
-      test::require(seen == order, "the order of visits differs");
-    });
+    play({model,
+          {.pipeline = stages},
+          pipeline_config(chunks == 1 ? "gpipe" : "interleaved", chunks)},
+         [&, chunks = chunks](Player& player) {
+           Strategy& strategy = player.strategy();
+           test::require(strategy.parameter_count() == count, "parameter_count is ",
+                         strategy.parameter_count(), ", expected ", count);
+           std::vector<std::string> seen;
+           strategy.visit_parameters([&](const VisitedParameter& p) {
+             seen.push_back(p.block + "." + p.name);
+             test::require_bit_equal(p.value, values.at(seen.back()), seen.back());
+           });
+           test::require(seen == order, "the order of visits differs");
+         });
   }
 }
 
@@ -129,7 +122,7 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
   const ModelSpec model = toy_language_model(config);
   struct Outcome {
     std::vector<double> losses, counters;
-    std::map<std::string, at::Tensor> gradients;
+    Named gradients;
   };
   auto work = [&](Strategy& strategy, bool cut) {
     Outcome outcome;
@@ -151,27 +144,22 @@ TEST_CASE("micro-batches of different sizes, training and evaluation in turn") {
       strategy.optimizer_step(1e-2);
       if (step == 1) add(strategy.evaluate(std::span(batches).first(1)));
     }
-    strategy.visit_gradients([&](const VisitedParameter& p) {
-      outcome.gradients[p.block + "." + p.name] = p.value.clone();
-    });
+    outcome.gradients = gradients_of(strategy);
     return outcome;
   };
   Outcome expected;
   test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    expected = work(*attach(mesh, {}, model), /*cut=*/true);
-    const Outcome uncut = work(*attach(mesh, {}, model), /*cut=*/false);
+    expected = work(Player(comm, {model}).strategy(), /*cut=*/true);
+    const Outcome uncut = work(Player(comm, {model}).strategy(), /*cut=*/false);
     test::require(std::abs(uncut.losses.back() - expected.losses.back()) < 1e-6, "the cut matters");
   });
   for (const auto& [schedule, chunks] :
        {std::pair("gpipe", 1), std::pair("1f1b", 1), std::pair("interleaved", 2)}) {
     for (const std::string sharding : {"ddp", "zero3"}) {
-      test::run_ranks(2, [&, schedule = schedule, chunks = chunks](Communicator& comm) {
-        DeviceMesh mesh(comm, {.pipeline = comm.size()});
-        ParallelConfig parallel = pipeline_config(schedule, chunks);
-        parallel.strategy = sharding;
-        auto strategy = attach(mesh, parallel, model);
-        const Outcome outcome = work(*strategy, /*cut=*/true);
+      ParallelConfig parallel = pipeline_config(schedule, chunks);
+      parallel.strategy = sharding;
+      play({model, {.pipeline = 2}, parallel}, [&](Player& player) {
+        const Outcome outcome = work(player.strategy(), /*cut=*/true);
         test::require(outcome.counters == expected.counters, "counters differ");
         for (size_t i = 0; i < expected.losses.size(); ++i) {
           test::require(std::abs(outcome.losses[i] - expected.losses[i]) < 1e-5, "result ", i,
@@ -217,13 +205,9 @@ TEST_CASE("activations of any dtype cross a boundary, and only floating ones hav
     }
     return strategy.evaluate(batches).loss.item<double>();
   };
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    expected = loss_after_steps(*attach(mesh, {}, model));
-  });
-  test::run_ranks(4, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = 4});
-    const double loss = loss_after_steps(*attach(mesh, pipeline_config("1f1b"), model));
+  play({model}, [&](Player& player) { expected = loss_after_steps(player.strategy()); });
+  play({model, {.pipeline = 4}, pipeline_config("1f1b")}, [&](Player& player) {
+    const double loss = loss_after_steps(player.strategy());
     test::require(std::abs(loss - expected) < 1e-5, "loss ", loss, ", expected ", expected);
   });
 }
@@ -235,30 +219,25 @@ TEST_CASE("a shape that does not follow from the input's is refused") {
   };
   model.blocks.insert(model.blocks.begin() + 1, function_block("narrow", narrowing));
   const std::vector<MicroBatch> batches(2, toy_micro_batch({}, 2, 5, 1));
-  CHECK_THROWS_WITH(
-      test::run_ranks(3,
-                      [&](Communicator& comm) {
-                        DeviceMesh mesh(comm, {.pipeline = 3});
-                        attach(mesh, pipeline_config("gpipe"), model)->evaluate(batches);
-                      }),
-      Contains("[2, 4, 12] goes to part 2") && Contains("[2, 5, 12] before"));
+  CHECK_THROWS_WITH(play({model, {.pipeline = 3}, pipeline_config("gpipe")},
+                         [&](Player& player) { player.strategy().evaluate(batches); }),
+                    Contains("[2, 4, 12] goes to part 2") && Contains("[2, 5, 12] before"));
 }
 
 TEST_CASE("one rank may have all the chunks") {
   const ModelSpec model = toy_language_model({.layers = 4});
   const std::vector<MicroBatch> batches(3, toy_micro_batch({}, 2, 5, 1));
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    auto alone = attach(mesh, {}, model);
+  play({model}, [&](Player& player) {
+    Strategy& strategy = player.strategy();
     const ParallelConfig config = pipeline_config("interleaved", 3);
-    Pipeline chunked(config, std::make_unique<Ddp>(config, mesh.axis(Axis::kData)),
-                     mesh.axis(Axis::kPipeline));
+    Pipeline chunked(config, std::make_unique<Ddp>(config, player.mesh().axis(Axis::kData)),
+                     player.mesh().axis(Axis::kPipeline));
     chunked.attach(model, {.seed = 3}, make_adamw({}));
     for (int step = 0; step < 3; ++step) {
-      const double a = alone->forward_backward(batches).loss.item<double>();
+      const double a = strategy.forward_backward(batches).loss.item<double>();
       const double b = chunked.forward_backward(batches).loss.item<double>();
       test::require(std::abs(a - b) < 1e-6, "loss ", b, ", expected ", a);
-      alone->optimizer_step(1e-2);
+      strategy.optimizer_step(1e-2);
       chunked.optimizer_step(1e-2);
     }
   });

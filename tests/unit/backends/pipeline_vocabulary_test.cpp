@@ -6,10 +6,12 @@
 #include <mutex>
 #include <set>
 
+#include "lib/testing/player.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 #include "tests/unit/backends/pipelines.h"
@@ -23,11 +25,8 @@ namespace {
 constexpr int64_t kVocabulary = 67, kHidden = 32;
 
 ModelSpec bloom(bool tied = true, int64_t vocabulary = kVocabulary) {
-  BloomConfig config;
-  config.vocabulary = vocabulary;
-  config.hidden = kHidden;
-  config.heads = 4;
-  config.layers = 4;
+  auto config =
+      sized<BloomConfig>({.vocabulary = vocabulary, .hidden = kHidden, .heads = 4, .layers = 4});
   config.tied_head = tied;
   return make_bloom_causal(config);
 }
@@ -71,28 +70,20 @@ TEST_CASE("what cannot share its vocabulary is refused with the reason, the same
 
 TEST_CASE("every stage builds the ends and its even share of the layers, and holds its rows") {
   for (bool tied : {true, false}) {
-    std::mutex mutex;
-    std::map<int, std::multiset<std::string>> built;
+    BuildLog built;
+    const ModelSpec model = bloom(tied);
     test::run_ranks(4, [&](Communicator& comm) {
-      ModelSpec model = bloom(tied);
-      for (auto& block : model.blocks) {
-        block.build = [&, build = block.build, name = block.name](const BuildContext& context) {
-          const std::lock_guard lock(mutex);
-          built[comm.rank()].insert(name);
-          return build(context);
-        };
-      }
-      DeviceMesh mesh(comm, {.pipeline = 4});
-      auto strategy = attach(mesh, shared_config(), model);
+      const Player player(comm,
+                          {built.watched(model, comm.rank()), {.pipeline = 4}, shared_config()});
       const int64_t layer = 12 * kHidden * kHidden + 13 * kHidden;
       const int64_t rows = (kVocabulary + 3) / 4 * (tied ? 1 : 2);
       const double expected = 4.0 * static_cast<double>(rows * kHidden + 4 * kHidden + layer);
-      const auto held = static_cast<double>(strategy->memory().parameter_bytes);
+      const auto held = static_cast<double>(player.strategy().memory().parameter_bytes);
       test::require(held >= expected && held < 1.05 * expected, "holds ", held, " bytes of ",
                     expected);
     });
     for (int rank = 0; rank < 4; ++rank) {
-      CHECK(built[rank] == std::multiset<std::string>{"embedding", concat("h.", rank), "head"});
+      CHECK(built.of(rank) == std::multiset<std::string>{"embedding", concat("h.", rank), "head"});
     }
   }
 }
@@ -103,11 +94,10 @@ TEST_CASE("every rank visits whole tables once, in the model's order, whatever t
     std::vector<std::string> order;
     std::map<std::string, at::Tensor> values;
     int64_t count = 0;
-    test::run_ranks(1, [&](Communicator& comm) {
-      DeviceMesh mesh(comm, {});
-      auto strategy = attach(mesh, {.strategy = "fsdp"}, model);
-      count = strategy->parameter_count();
-      strategy->visit_parameters([&](const VisitedParameter& p) {
+    play({model, {}, {.strategy = "fsdp"}}, [&](Player& player) {
+      Strategy& strategy = player.strategy();
+      count = strategy.parameter_count();
+      strategy.visit_parameters([&](const VisitedParameter& p) {
         order.push_back(p.block + "." + p.name);
         values[order.back()] = p.value.clone();
       });
@@ -115,13 +105,12 @@ TEST_CASE("every rank visits whole tables once, in the model's order, whatever t
     for (int64_t unit_numel : {int64_t{0}, int64_t{1} << 30}) {
       ParallelConfig config = shared_config("fsdp");
       config.unit_numel = unit_numel;
-      test::run_ranks(6, [&](Communicator& comm) {
-        DeviceMesh mesh(comm, {.pipeline = 3, .data = 2});
-        auto strategy = attach(mesh, config, model);
-        test::require(strategy->parameter_count() == count, "parameter_count is ",
-                      strategy->parameter_count(), ", expected ", count);
+      play({model, {.pipeline = 3, .data = 2}, config}, [&](Player& player) {
+        Strategy& strategy = player.strategy();
+        test::require(strategy.parameter_count() == count, "parameter_count is ",
+                      strategy.parameter_count(), ", expected ", count);
         std::vector<std::string> seen, expected = order;
-        strategy->visit_parameters([&](const VisitedParameter& p) {
+        strategy.visit_parameters([&](const VisitedParameter& p) {
           seen.push_back(p.block + "." + p.name);
           test::require_bit_equal(p.value, values.at(seen.back()), seen.back());
         });
@@ -139,7 +128,7 @@ TEST_CASE("a shared vocabulary: micro-batches of different sizes, evaluation bet
   const ModelSpec model = bloom();
   struct Outcome {
     std::vector<double> numbers;
-    std::map<std::string, at::Tensor> gradients;
+    Named gradients;
   };
   auto work = [&](Strategy& strategy) {
     Outcome outcome;
@@ -156,22 +145,16 @@ TEST_CASE("a shared vocabulary: micro-batches of different sizes, evaluation bet
       const auto one = std::span(batches).subspan(step, 1);
       outcome.numbers.push_back(strategy.evaluate(one).loss.item<double>());
     }
-    strategy.visit_gradients([&](const VisitedParameter& p) {
-      outcome.gradients[p.block + "." + p.name] = p.value.clone();
-    });
+    outcome.gradients = gradients_of(strategy);
     return outcome;
   };
   Outcome expected;
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    expected = work(*attach(mesh, {}, model));
-  });
+  play({model}, [&](Player& player) { expected = work(player.strategy()); });
   for (const std::string schedule : {"gpipe", "1f1b"}) {
     for (const std::string strategy : {"ddp", "zero3"}) {
       for (int stages : {2, 4}) {
-        test::run_ranks(stages, [&](Communicator& comm) {
-          DeviceMesh mesh(comm, {.pipeline = comm.size()});
-          const Outcome outcome = work(*attach(mesh, shared_config(strategy, schedule), model));
+        play({model, {.pipeline = stages}, shared_config(strategy, schedule)}, [&](Player& player) {
+          const Outcome outcome = work(player.strategy());
           for (size_t i = 0; i < expected.numbers.size(); ++i) {
             const double error = std::abs(outcome.numbers[i] - expected.numbers[i]);
             test::require(error < 1e-4 * expected.numbers[i], "number ", i, " is ",
@@ -187,18 +170,5 @@ TEST_CASE("a shared vocabulary: micro-batches of different sizes, evaluation bet
 }
 
 TEST_CASE("the waits of passes of all stages are measured only when asked for") {
-  test::run_ranks(2, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.pipeline = 2});
-    auto strategy = attach(mesh, shared_config(), bloom());
-    auto& pipeline = dynamic_cast<Pipeline&>(*strategy);
-    const std::vector<MicroBatch> batches(3, batch(2, 5, 1));
-    strategy->forward_backward(batches);
-    strategy->optimizer_step(1e-3);
-    test::require(pipeline.times().total_s == 0, "nothing was asked for");
-    pipeline.measure_times(true);
-    strategy->forward_backward(batches);
-    const PipelineTimes times = pipeline.times();
-    test::require(times.total_s > 0 && times.waited_s > 0 && times.waited_s < times.total_s,
-                  "waited ", times.waited_s, " s of ", times.total_s);
-  });
+  check_measured_waits({bloom(), {.pipeline = 2}, shared_config()}, batch(2, 5, 1));
 }

@@ -1,13 +1,13 @@
 #pragma once
 // Pipelines of all strategies for unit tests.
-#include <memory>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
+#include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
-#include "tessera/optim/adamw.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
@@ -20,11 +20,39 @@ inline ParallelConfig pipeline_config(const std::string& schedule, int chunks = 
   return config;
 }
 
-inline std::unique_ptr<Strategy> attach(const DeviceMesh& mesh, const ParallelConfig& config,
-                                        const ModelSpec& model) {
-  auto strategy = make_strategy(config, mesh);
-  strategy->attach(model, {.seed = 3}, make_adamw({}));
-  return strategy;
+// Notes which rank builds which of its blocks, and how often.
+class BuildLog {
+ public:
+  ModelSpec watched(ModelSpec model, int rank) {
+    for (BlockBuilder& block : model.blocks) {
+      block.build = [this, build = block.build, name = block.name, rank](const BuildContext& c) {
+        const std::lock_guard lock(mutex_);
+        by_rank_[rank].insert(name);
+        return build(c);
+      };
+    }
+    return model;
+  }
+  const std::multiset<std::string>& of(int rank) { return by_rank_[rank]; }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::multiset<std::string>> by_rank_;
+};
+
+// The waits of two steps, the second of which is asked for them.
+inline void check_measured_waits(const Setup& setup, const MicroBatch& batch) {
+  play(setup, [&](Player& player) {
+    auto& pipeline = dynamic_cast<Pipeline&>(player.strategy());
+    const std::vector<MicroBatch> batches(3, batch);
+    player.train(batches);
+    test::require(pipeline.times().total_s == 0, "nothing was asked for");
+    pipeline.measure_times(true);
+    pipeline.forward_backward(batches);
+    const PipelineTimes times = pipeline.times();
+    test::require(times.total_s > 0 && times.waited_s > 0 && times.waited_s < times.total_s,
+                  "waited ", times.waited_s, " s of ", times.total_s);
+  });
 }
 
 // The message that every rank gets.
@@ -32,10 +60,13 @@ inline std::string refusal(const MeshExtents& extents, const ParallelConfig& con
                            const ModelSpec& model) {
   std::mutex mutex;
   std::set<std::string> messages;
-  test::run_ranks(extents.pipeline * extents.data * extents.tensor, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, extents);
+  test::run_ranks(rank_count(extents), [&](Communicator& comm) {
     const std::string message = test::require_error(
-        ErrorCode::kInvalidArgument, [&] { attach(mesh, config, model); }, "attach");
+        ErrorCode::kInvalidArgument,
+        [&] {
+          Player(comm, {model, extents, config});
+        },
+        "attach");
     const std::lock_guard lock(mutex);
     messages.insert(message);
   });

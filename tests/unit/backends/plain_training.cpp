@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
@@ -67,40 +68,39 @@ Trained train_plain(torch::nn::Module& module, std::span<const MicroBatch> batch
 
 Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
                     const ModelSpec& model, const TrainingWork& work) {
-  return train_under(config, extents, [&] { return model; }, work);
+  return train_under(
+      config, extents, [&] { return model; }, work);
 }
 
 Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
                     const std::function<ModelSpec()>& model_of_rank, const TrainingWork& work) {
   Trained trained;
   std::atomic<int64_t> optimizer_bytes = 0;
-  test::run_ranks(extents.pipeline * extents.data * extents.tensor, [&](Communicator& world) {
-    DeviceMesh mesh(world, extents);
-    auto strategy = make_strategy(config, mesh);
+  test::run_ranks(rank_count(extents), [&](Communicator& world) {
     const ModelSpec model = model_of_rank();
-    strategy->attach(model, {.seed = 1},
-                     make_sgd({.momentum = kMomentum, .weight_decay = kWeightDecay}));
-    const Communicator& data = mesh.axis(Axis::kData);
+    const Player player(world, {model, extents, config,
+                                make_sgd({.momentum = kMomentum, .weight_decay = kWeightDecay})});
+    Strategy& strategy = player.strategy();
     for (const MicroBatch& batch : work.batches) {
       const int64_t rows = batch.sample_count / work.micro_batches;
-      const int own = work.micro_batches / data.size();
+      const int own = work.micro_batches / player.data_ranks();
       std::vector<MicroBatch> mine;
       for (int m = 0; m < own; ++m) {
-        mine.push_back(rows_of(batch, (data.rank() * own + m) * rows, rows));
+        mine.push_back(rows_of(batch, (player.data_rank() * own + m) * rows, rows));
         if (work.adjust) work.adjust(mine.back());
       }
-      strategy->evaluate(mine);  // must change nothing
-      strategy->forward_backward(mine);
-      const double norm = strategy->grad_norm_squared().item<double>();
+      strategy.evaluate(mine);  // must change nothing
+      strategy.forward_backward(mine);
+      const double norm = strategy.grad_norm_squared().item<double>();
       if (world.rank() == 0) trained.squared_norms.push_back(norm);
-      strategy->optimizer_step(kLearningRate);
+      strategy.optimizer_step(kLearningRate);
     }
-    strategy->visit_parameters([&](const VisitedParameter& parameter) {
+    strategy.visit_parameters([&](const VisitedParameter& parameter) {
       if (world.rank() != 0) return;
       const std::string block = model.block_count() > 1 ? parameter.block + "." : "";
       trained.weights[block + parameter.name] = parameter.value.clone();
     });
-    optimizer_bytes += strategy->memory().optimizer_bytes;
+    optimizer_bytes += strategy.memory().optimizer_bytes;
   });
   trained.optimizer_bytes = optimizer_bytes;
   return trained;

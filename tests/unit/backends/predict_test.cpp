@@ -4,7 +4,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/generation/generate.h"
 #include "tessera/model/adapters.h"
@@ -14,6 +14,8 @@
 
 using namespace tessera;
 using namespace tessera::test;
+using tessera::testing::play;
+using tessera::testing::Player;
 
 namespace {
 
@@ -38,12 +40,11 @@ const Layout kLayouts[] = {
 
 void on_ranks(const Layout& layout, const ModelSpec& model,
               const std::function<void(Strategy&, const DeviceMesh&)>& fn) {
-  run_ranks(layout.pipeline * layout.data, [&](Communicator& comm) {
-    const DeviceMesh mesh(comm, {.pipeline = layout.pipeline, .data = layout.data});
-    auto strategy = make_strategy({.strategy = layout.strategy}, mesh);
-    strategy->attach(model, {.device = comm.device()}, make_sgd({}));
-    fn(*strategy, mesh);
-  });
+  play({model,
+        {.pipeline = layout.pipeline, .data = layout.data},
+        {.strategy = layout.strategy},
+        make_sgd({})},
+       [&](Player& player) { fn(player.strategy(), player.mesh()); });
 }
 
 }  // namespace

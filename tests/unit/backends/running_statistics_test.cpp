@@ -5,6 +5,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include "lib/testing/player.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/model/adapters.h"
 #include "tessera/optim/sgd.h"
@@ -55,32 +56,34 @@ TEST_CASE("every rank evaluates with the running statistics of the named rank") 
     const ModelSpec model =
         from_sequential(with_batch_norm(), squared_error, {.running_statistics_of_rank = of_rank});
     INFO(name);
-    test::run_ranks(extents.pipeline * extents.data,
-                    [&, extents = extents, config = config](Communicator& world) {
-                      DeviceMesh mesh(world, extents);
-                      const auto strategy = make_strategy(config, mesh);
-                      strategy->attach(model, {.seed = 1}, make_sgd({.momentum = 0.9}));
-                      const Communicator& data = mesh.axis(Axis::kData);
-                      for (uint64_t step = 0; step < 3; ++step) {
-                        const auto seed = 2 * step + static_cast<uint64_t>(data.rank());
-                        strategy->forward_backward(std::vector<MicroBatch>{rows(seed)});
-                        strategy->optimizer_step(0.05);
-                      }
-                      std::vector<MicroBatch> mine;
-                      for (size_t i = static_cast<size_t>(data.rank()); i < evaluation.size();
-                           i += static_cast<size_t>(data.size())) {
-                        mine.push_back(evaluation[i]);
-                      }
-                      const double loss = strategy->evaluate(mine).loss.item<double>();
-                      std::map<std::string, at::Tensor> values;
-                      const ParameterVisitor keep = [&](const VisitedParameter& p) {
-                        values[p.block + "." + p.name] = p.value.clone();
-                      };
-                      strategy->visit_parameters(keep);
-                      strategy->visit_buffers(keep);
-                      const double expected = plain_loss(values, evaluation);
-                      test::require(std::abs(loss - expected) <= 1e-6 * expected, "rank ",
-                                    world.rank(), ": loss ", loss, ", expected ", expected);
-                    });
+    play({.model = model,
+          .mesh = extents,
+          .parallel = config,
+          .optimizer = make_sgd({.momentum = 0.9}),
+          .seed = 1},
+         [&, extents = extents, config = config](Player& player) {
+           Strategy& strategy = player.strategy();
+           const Communicator& data = player.mesh().axis(Axis::kData);
+           for (uint64_t step = 0; step < 3; ++step) {
+             const auto seed = 2 * step + static_cast<uint64_t>(data.rank());
+             strategy.forward_backward(std::vector<MicroBatch>{rows(seed)});
+             strategy.optimizer_step(0.05);
+           }
+           std::vector<MicroBatch> mine;
+           for (size_t i = static_cast<size_t>(data.rank()); i < evaluation.size();
+                i += static_cast<size_t>(data.size())) {
+             mine.push_back(evaluation[i]);
+           }
+           const double loss = strategy.evaluate(mine).loss.item<double>();
+           std::map<std::string, at::Tensor> values;
+           const ParameterVisitor keep = [&](const VisitedParameter& p) {
+             values[p.block + "." + p.name] = p.value.clone();
+           };
+           strategy.visit_parameters(keep);
+           strategy.visit_buffers(keep);
+           const double expected = plain_loss(values, evaluation);
+           test::require(std::abs(loss - expected) <= 1e-6 * expected, "rank ", player.rank(),
+                         ": loss ", loss, ", expected ", expected);
+         });
   }
 }

@@ -8,12 +8,14 @@
 #include <set>
 
 #include "lib/testing/fuzz_run.h"
+#include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/model/adapters.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/torch_modules.hpp"
 #include "tests/support/toy_models.h"
@@ -36,52 +38,47 @@ struct Training {
 struct Run {
   WholeState stopped, last;    // after kStop steps and at the end
   std::vector<double> losses;  // of its steps
-  std::map<std::string, at::Tensor> at_stop, parameters;
+  Named at_stop, parameters;
 };
 
-std::map<std::string, at::Tensor> parameters_of(Strategy& strategy) {
-  std::map<std::string, at::Tensor> values;
-  strategy.visit_parameters(
-      [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
-  return values;
-}
-
 // All steps, or those that are left behind `from`. The layout is that of a fuzzer's line.
-void play(const std::string& line, const Training& work, const WholeState* from, Run& run) {
+void train(const std::string& line, const Training& work, const WholeState* from, Run& run) {
   const FuzzCase layout = parse_case(line);
-  test::run_ranks(layout.ranks(), [&](Communicator& world) {
-    const DeviceMesh mesh(world, layout.mesh);
-    const auto strategy = make_strategy(layout.parallel, mesh);
-    strategy->attach(work.model, {.seed = 5}, work.optimizer);
-    if (from != nullptr) {
-      from->give(strategy->state());
-      strategy->state_restored();
-    }
-    const Communicator& data = mesh.axis(Axis::kData);
-    const int share = kMicroBatches / data.size();
-    for (int step = from == nullptr ? 0 : kStop; step < kSteps; ++step) {
-      if (step == kStop) {
-        run.stopped.take(strategy->state());
-        const auto values = parameters_of(*strategy);
-        if (world.rank() == 0) run.at_stop = values;
-      }
-      std::vector<MicroBatch> mine;
-      for (int m = 0; m < share; ++m) {
-        const int place = data.rank() * share + m;
-        mine.push_back(work.batch(static_cast<uint64_t>(step * kMicroBatches + place)));
-      }
-      const double loss = strategy->forward_backward(mine).loss.item<double>();
-      if (world.rank() == 0) run.losses.push_back(loss);
-      strategy->optimizer_step(1e-2);
-    }
-    const auto values = parameters_of(*strategy);
-    if (world.rank() == 0) run.parameters = values;
-    run.last.take(strategy->state());
-  });
+  play({.model = work.model,
+        .mesh = layout.mesh,
+        .parallel = layout.parallel,
+        .optimizer = work.optimizer,
+        .seed = 5},
+       [&](Player& player) {
+         Strategy& strategy = player.strategy();
+         if (from != nullptr) {
+           from->give(strategy.state());
+           strategy.state_restored();
+         }
+         const Communicator& data = player.mesh().axis(Axis::kData);
+         const int share = kMicroBatches / data.size();
+         for (int step = from == nullptr ? 0 : kStop; step < kSteps; ++step) {
+           if (step == kStop) {
+             run.stopped.take(strategy.state());
+             const auto values = parameters_of(strategy);
+             if (player.rank() == 0) run.at_stop = values;
+           }
+           std::vector<MicroBatch> mine;
+           for (int m = 0; m < share; ++m) {
+             const int place = data.rank() * share + m;
+             mine.push_back(work.batch(static_cast<uint64_t>(step * kMicroBatches + place)));
+           }
+           const double loss = strategy.forward_backward(mine).loss.item<double>();
+           if (player.rank() == 0) run.losses.push_back(loss);
+           strategy.optimizer_step(1e-2);
+         }
+         const auto values = parameters_of(strategy);
+         if (player.rank() == 0) run.parameters = values;
+         run.last.take(strategy.state());
+       });
 }
 
-void check_equal(const std::map<std::string, at::Tensor>& actual,
-                 const std::map<std::string, at::Tensor>& expected, const std::string& what) {
+void check_equal(const Named& actual, const Named& expected, const std::string& what) {
   CHECK(actual.size() == expected.size());
   for (const auto& [name, value] : expected) {
     REQUIRE(actual.contains(name));
@@ -115,11 +112,11 @@ void check_layouts(const Training& work, const std::vector<std::string>& layouts
   for (const std::string& line : layouts) {
     INFO(line);
     Run& run = *runs.emplace_back(std::make_unique<Run>());
-    play(line, work, nullptr, run);
+    train(line, work, nullptr, run);
     CHECK(run.stopped.problem() == "");
     check_names(work, run, frozen);
     Run resumed;
-    play(line, work, &run.stopped, resumed);
+    train(line, work, &run.stopped, resumed);
     check_equal(resumed.stopped.tensors(), run.stopped.tensors(), "restored");
     check_equal(resumed.last.tensors(), run.last.tensors(), "resumed");
     check_equal(resumed.parameters, run.parameters, "resumed");
@@ -127,7 +124,7 @@ void check_layouts(const Training& work, const std::vector<std::string>& layouts
     if (before != nullptr) {
       INFO("from " << *other);
       Run moved;
-      play(line, work, &before->stopped, moved);
+      train(line, work, &before->stopped, moved);
       check_equal(moved.stopped.tensors(), before->stopped.tensors(), "moved");
       check_equal(moved.at_stop, before->at_stop, "moved");
       CHECK(std::abs(moved.losses[0] - before->losses[kStop]) <=
@@ -217,11 +214,11 @@ TEST_CASE("masters and moments move between precisions") {
       "strategy=zero3 data=2", "strategy=fsdp data=2 unit_numel=200 parameter=bf16",
       "strategy=zero1 data=4 parameter=fp16 offload=optimizer", "strategy=ddp data=2"};
   Run before;
-  play(layouts.back(), work, nullptr, before);
+  train(layouts.back(), work, nullptr, before);
   for (const std::string& line : layouts) {
     INFO(line);
     Run moved;
-    play(line, work, &before.stopped, moved);
+    train(line, work, &before.stopped, moved);
     check_equal(moved.stopped.tensors(), before.stopped.tensors(), "moved");
     check_equal(moved.at_stop, before.at_stop, "moved");
     CHECK(std::abs(moved.losses[0] - before.losses[kStop]) <= 3e-2 * before.losses[kStop]);
@@ -258,13 +255,9 @@ TEST_CASE("running statistics are those of the named rank, constant buffers ever
 }
 
 TEST_CASE("pieces of a tensor axis are slices: fused queries, keys and values, padded tables") {
-  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
-  config.vocabulary = 31;
-  config.hidden = 24;
-  config.inner = 48;
-  config.heads = 4;
-  config.layers = 3;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
+  const auto config =
+      sized({.vocabulary = 31, .hidden = 24, .heads = 4, .layers = 3, .inner = 48, .dropout = 0.1},
+            Gpt2Config::preset("gpt2-tiny"));
   const Training work{make_gpt2_causal(config), [](uint64_t seed) {
                         return toy_micro_batch({.vocabulary = 31}, 2, 5, seed);
                       }};

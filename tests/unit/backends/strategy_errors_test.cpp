@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "lib/testing/player.h"
 #include "tessera/backends/check_config.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
 #include "tessera/optim/adamw.h"
@@ -20,11 +20,7 @@ namespace {
 
 std::string refusal(int ranks, const ParallelConfig& config, const ModelSpec& model) {
   return error_of(ErrorCode::kInvalidArgument, [&] {
-    test::run_ranks(ranks, [&](Communicator& comm) {
-      DeviceMesh mesh(comm, {.data = comm.size()});
-      auto strategy = make_strategy(config, mesh);
-      strategy->attach(model, {}, make_adamw({}));
-    });
+    play({model, {.data = ranks}, config}, [&](Player& player) {});
   });
 }
 
@@ -114,12 +110,10 @@ TEST_CASE("packed rows are refused by name for blocks that do not keep to them")
   MicroBatch batch = make_micro_batch(at::ones({1, 6}, at::kLong), at::ones({1, 6}, at::kLong));
   const auto outcome_of = [&](const ModelSpec& model, bool training) {
     return error_of(ErrorCode::kInvalidArgument, [&] {
-      test::run_ranks(1, [&](Communicator& comm) {
-        DeviceMesh mesh(comm, {});
-        auto strategy = make_strategy({.strategy = "single"}, mesh);
-        strategy->attach(model, {}, make_adamw({}));
+      play({model, {}, {.strategy = "single"}}, [&](Player& player) {
+        Strategy& strategy = player.strategy();
         const std::vector<MicroBatch> step{batch};
-        training ? strategy->forward_backward(step) : strategy->evaluate(step);
+        training ? strategy.forward_backward(step) : strategy.evaluate(step);
       });
     });
   };

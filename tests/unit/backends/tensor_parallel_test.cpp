@@ -7,13 +7,14 @@
 #include <map>
 #include <string>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -24,12 +25,8 @@ using Catch::Matchers::Contains;
 namespace {
 
 BloomConfig bloom() {
-  BloomConfig config;
+  auto config = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 2});
   config.name = "bloom-test";
-  config.vocabulary = 67;
-  config.hidden = 48;
-  config.heads = 6;
-  config.layers = 2;
   return config;
 }
 
@@ -37,12 +34,8 @@ using Look = std::function<void(Communicator&, Strategy&)>;
 
 void attach(const MeshExtents& extents, const ModelSpec& model, const Look& look,
             ParallelConfig config = {.strategy = "zero1"}, const TensorSource* source = nullptr) {
-  test::run_ranks(extents.pipeline * extents.data * extents.tensor, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, extents);
-    auto strategy = make_strategy(config, mesh);
-    strategy->attach(model, {.source = source}, make_adamw({}));
-    look(comm, *strategy);
-  });
+  play({.model = model, .mesh = extents, .parallel = config, .source = source},
+       [&](Player& player) { look(player.world(), player.strategy()); });
 }
 
 std::string refusal(int tensor, const ModelSpec& model) {

@@ -15,25 +15,16 @@ constexpr const char* kHub = R"({"apply_residual_connection_post_layernorm": fal
   "model_type": "bloom", "n_embed": 48, "n_inner": null, "n_layer": 2, "num_attention_heads": 6,
   "offset_alibi": 100, "pretraining_tp": 1, "vocab_size": 99, "torch_dtype": "float16"})";
 
-BloomConfig parse(const std::string& text) {
-  return BloomConfig::from_json(Json::parse(text, {}, "config.json"));
-}
-
-void check_refused(const std::string& text, const std::string& expected) {
-  check_config_refused([&] { parse(text); }, expected);
-}
+constexpr auto parse = parse_config<BloomConfig>;
+constexpr auto check_refused = check_config_refused<BloomConfig>;
 
 }  // namespace
 
 TEST_CASE("the presets have the published parameter counts") {
-  auto count = [](const char* name) {
-    return BloomConfig::preset(name).parameter_count(ModelHead::kCausal);
-  };
-  CHECK(count("bloom-560m") == 559'214'592);
-  CHECK(count("bloom-1b7") == 1'722'408'960);
-  CHECK(count("bloom-3b") == 3'002'557'440);
-  CHECK(count("bloom-7b1") == 7'069'016'064);
-  for (const auto& name : BloomConfig::preset_names()) BloomConfig::preset(name).validate();
+  CHECK(published_parameters<BloomConfig>() == Counts{{"bloom-560m", 559'214'592},
+                                                      {"bloom-1b7", 1'722'408'960},
+                                                      {"bloom-3b", 3'002'557'440},
+                                                      {"bloom-7b1", 7'069'016'064}});
 }
 
 TEST_CASE("bloom-7b means bloom-7b1 and says so; unknown names list the known ones") {

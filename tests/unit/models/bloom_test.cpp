@@ -9,18 +9,16 @@
 #include "tessera/core/error.h"
 #include "tessera/model/whole_model.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::testing::sized;
 
 namespace {
 
 BloomConfig tiny() {
-  BloomConfig config = BloomConfig::preset("bloom-tiny");
-  config.vocabulary = 50;
-  config.hidden = 24;
-  config.heads = 3;
-  return config;
+  return sized({.vocabulary = 50, .hidden = 24, .heads = 3}, BloomConfig::preset("bloom-tiny"));
 }
 
 MicroBatch causal_batch() {

@@ -71,6 +71,16 @@ void compare(const DecoderCase& test, at::ScalarType type, const at::Tensor& mas
   }
 }
 
+// In every dtype, and with all kinds of rows.
+void compare_everywhere(const DecoderCase& test) {
+  const at::Tensor mask =
+      at::arange(kSequence).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
+  compare(test, at::kFloat, {}, {}, 1e-5);
+  compare(test, at::kDouble, mask, {}, 1e-11);
+  compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
+  compare(test, at::kBFloat16, {}, {}, 3e-2);
+}
+
 // Kept in fp64, cut, run on the axis and put together again.
 void run_part(Communicator& comm, Version version, const DecoderCase& whole, bool sequence_parallel,
               const at::Tensor& hidden, const Result& expected, const at::Tensor& gradient) {
@@ -119,28 +129,14 @@ void run_part(Communicator& comm, Version version, const DecoderCase& whole, boo
 
 TEST_CASE("the fused blocks of GPT-2 and Llama are the composed ones, values and gradients") {
   at::manual_seed(24);
-  const at::Tensor mask =
-      at::arange(kSequence).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
-  const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
-  for (const DecoderCase& test : decoder_cases(kSizes)) {
-    compare(test, at::kFloat, {}, {}, 1e-5);
-    compare(test, at::kDouble, mask, {}, 1e-11);
-    compare(test, at::kDouble, {}, packed, 1e-11);
-    compare(test, at::kBFloat16, {}, {}, 3e-2);
-  }
+  for (const DecoderCase& test : decoder_cases(kSizes)) compare_everywhere(test);
 }
 
 TEST_CASE("the fused blocks drop what the composed ones drop, forwards and backwards") {
   at::manual_seed(27);
-  const at::Tensor mask =
-      at::arange(kSequence).unsqueeze(0).ge(at::tensor(std::vector<int64_t>{2, 0}).unsqueeze(1));
-  const PackedRows packed = make_packed_rows({3, 4, 5, 1, 1}, kSequence);
   for (const DecoderCase& whole : decoder_cases(kSizes)) {
     DecoderCase test = with_dropout(whole, /*attention=*/true);
-    compare(test, at::kFloat, {}, {}, 1e-5);
-    compare(test, at::kDouble, mask, {}, 1e-11);
-    compare(test, at::kDouble, {}, packed, 1e-11);
-    compare(test, at::kBFloat16, {}, {}, 3e-2);
+    compare_everywhere(test);
     test.options.residual_post_layernorm = true;
     compare(test, at::kDouble, {}, {}, 1e-11);
     const at::Tensor hidden = at::randn({kBatch, kSequence, kSizes.hidden});

@@ -35,6 +35,13 @@ struct DecoderSizes {
   int64_t hidden = 24, heads = 4, key_heads = 2, d = 8, inner = 40;
 };
 
+inline PackedRows packed_on(at::Device device, const std::vector<int64_t>& lengths,
+                            int64_t sequence) {
+  MicroBatch batch;
+  batch.packed = make_packed_rows(lengths, sequence);
+  return batch.to(device).packed;
+}
+
 namespace detail {
 
 inline at::Tensor matrix(int64_t rows, int64_t columns, int64_t in) {

@@ -9,9 +9,11 @@
 #include "tessera/model/whole_model.h"
 #include "tessera/models/language_model.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using tessera::testing::sized;
 
 namespace {
 
@@ -50,10 +52,7 @@ at::Tensor run(WholeModel& model, MicroBatch batch, bool training, uint64_t seed
 }
 
 Gpt2Config gpt2_with_dropout() {
-  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
-  config.vocabulary = 50;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.2;
-  return config;
+  return sized({.vocabulary = 50, .dropout = 0.2}, Gpt2Config::preset("gpt2-tiny"));
 }
 
 }  // namespace

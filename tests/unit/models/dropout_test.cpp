@@ -4,6 +4,7 @@
 
 #include "lib/testing/oracle.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -14,42 +15,27 @@ namespace {
 constexpr uint64_t kSeed = 3;
 constexpr int64_t kVocabulary = 19;
 
+// Attention drops 0.3.
 template <typename Config>
-Config tiny() {
-  Config config;
-  config.vocabulary = kVocabulary;
-  config.hidden = 24;
-  config.layers = 2;
-  config.heads = 3;
-  config.initializer_range = 0.3;
-  return config;
+Config tiny(const Sizes& more = {}) {
+  const Sizes ours{.vocabulary = kVocabulary, .hidden = 24, .heads = 3, .layers = 2};
+  return sized({.initializer_range = 0.3, .dropout = 0.3}, sized(more, sized<Config>(ours)));
 }
 
 BloomConfig tiny_bloom() {
   auto config = tiny<BloomConfig>();
   config.hidden_dropout = 0.2;
-  config.attention_dropout = 0.3;
   return config;
 }
 
 Gpt2Config tiny_gpt2() {
-  auto config = tiny<Gpt2Config>();
-  config.inner = 40;
-  config.max_positions = 9;
+  auto config = tiny<Gpt2Config>({.inner = 40, .max_positions = 9});
   config.embedding_dropout = 0.1;
-  config.attention_dropout = 0.3;
   config.residual_dropout = 0.2;
   return config;
 }
 
-LlamaConfig tiny_llama() {
-  auto config = tiny<LlamaConfig>();
-  config.key_heads = 1;
-  config.head_dim = 8;
-  config.inner = 40;
-  config.attention_dropout = 0.3;
-  return config;
-}
+LlamaConfig tiny_llama() { return tiny<LlamaConfig>({.inner = 40, .key_heads = 1, .head_dim = 8}); }
 
 MicroBatch some_batch(uint64_t seed) {
   at::manual_seed(5);

@@ -19,12 +19,9 @@ constexpr const char* kHub =
   "summary_type": "cls_index", "task_specific_params": {"text-generation": {"do_sample": true}},
   "vocab_size": 99})";
 
-Gpt2Config parse(const std::string& text) {
-  return Gpt2Config::from_json(Json::parse(text, {}, "config.json"));
-}
-void check_refused(const std::string& text, const std::string& expected) {
-  check_config_refused([&] { parse(text); }, expected);
-}
+constexpr auto parse = parse_config<Gpt2Config>;
+constexpr auto check_refused = check_config_refused<Gpt2Config>;
+
 std::string with(const std::string& addition) {
   return replaced(kHub, "\"n_ctx\"", addition + ", \"n_ctx\"");
 }
@@ -32,13 +29,10 @@ std::string with(const std::string& addition) {
 }  // namespace
 
 TEST_CASE("the GPT-2 presets have the published parameter counts") {
-  const auto count = [](const char* name) {
-    return Gpt2Config::preset(name).parameter_count(ModelHead::kCausal);
-  };
-  CHECK(count("gpt2") == 124'439'808);
-  CHECK(count("gpt2-medium") == 354'823'168);
-  CHECK(count("gpt2-large") == 774'030'080);
-  CHECK(count("gpt2-xl") == 1'557'611'200);
+  CHECK(published_parameters<Gpt2Config>() == Counts{{"gpt2", 124'439'808},
+                                                     {"gpt2-medium", 354'823'168},
+                                                     {"gpt2-large", 774'030'080},
+                                                     {"gpt2-xl", 1'557'611'200}});
   CHECK(Gpt2Config::preset("gpt2").attention_dropout == 0.1);
   CHECK(Gpt2Config::preset("gpt2").notices.size() == 1);
   CHECK(Gpt2Config::preset("gpt2-tiny").attention_dropout == 0);

@@ -5,6 +5,7 @@
 
 #include "tests/support/counting_allocator.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 #include "tests/unit/models/decoder_cases.h"
 
 using namespace tessera;
@@ -16,13 +17,14 @@ constexpr int64_t kRows = 2, kLength = 9, kHidden = 24, kInner = 40;
 
 template <typename Config>
 Config tiny() {
-  Config config;
-  config.vocabulary = 19;
-  config.hidden = kHidden;
-  config.layers = 1;
-  config.heads = 3;
-  config.initializer_range = 0.3;
-  return config;
+  return sized<Config>({.vocabulary = 19,
+                        .hidden = kHidden,
+                        .heads = 3,
+                        .layers = 1,
+                        .inner = kInner,
+                        .key_heads = 1,
+                        .head_dim = 8,
+                        .initializer_range = 0.3});
 }
 
 struct Case {
@@ -38,12 +40,8 @@ std::vector<Case> cases() {
   auto post = tiny<BloomConfig>();
   post.residual_post_layernorm = true;
   auto gpt2 = tiny<Gpt2Config>();
-  gpt2.inner = kInner;
   gpt2.max_positions = kLength;
-  auto llama = tiny<LlamaConfig>();
-  llama.key_heads = 1;
-  llama.head_dim = 8;
-  llama.inner = kInner;
+  const auto llama = tiny<LlamaConfig>();
   // Of layer norms the last bits differ.
   return {{"BLOOM", make_bloom_causal(bloom), 4 * kHidden, false},
           {"BLOOM, post", make_bloom_causal(post), 4 * kHidden, false},

@@ -18,12 +18,9 @@ constexpr const char* kHub = R"({"architectures": ["LlamaForCausalLM"], "attenti
   "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
   "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 99})";
 
-LlamaConfig parse(const std::string& text) {
-  return LlamaConfig::from_json(Json::parse(text, {}, "config.json"));
-}
-void check_refused(const std::string& text, const std::string& expected) {
-  check_config_refused([&] { parse(text); }, expected);
-}
+constexpr auto parse = parse_config<LlamaConfig>;
+constexpr auto check_refused = check_config_refused<LlamaConfig>;
+
 std::string with(const std::string& addition) {
   return replaced(kHub, "\"head_dim\"", addition + ", \"head_dim\"");
 }
@@ -31,12 +28,9 @@ std::string with(const std::string& addition) {
 }  // namespace
 
 TEST_CASE("the Llama presets have the published parameter counts") {
-  const auto count = [](const char* name) {
-    return LlamaConfig::preset(name).parameter_count(ModelHead::kCausal);
-  };
-  CHECK(count("llama-3.2-1b") == 1'235'814'400);
-  CHECK(count("llama-3.2-3b") == 3'212'749'824);
-  CHECK(count("llama-3.1-8b") == 8'030'261'248);
+  CHECK(published_parameters<LlamaConfig>() == Counts{{"llama-3.2-1b", 1'235'814'400},
+                                                      {"llama-3.2-3b", 3'212'749'824},
+                                                      {"llama-3.1-8b", 8'030'261'248}});
 }
 
 TEST_CASE("Llama's config.json is read as older and newer transformers write it") {

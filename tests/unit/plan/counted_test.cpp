@@ -36,8 +36,7 @@ TEST_CASE("counted operations give and take what the CPU's do") {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const CountedCase& test : counted_cases(type)) {
       const Taken plan = counted(test, at::kCPU), real = measured(test);
-      INFO(test.name << ": kept " << plan.kept << " planned, " << real.kept << " measured; most "
-                     << plan.most << " planned, " << real.most << " measured");
+      INFO(beside(test, plan, real));
       CHECK(plan.outputs == real.outputs);
       CHECK(is_near(plan.kept, real.kept));
       // How LibTorch multiplies 16 bits depends on the host's instructions.

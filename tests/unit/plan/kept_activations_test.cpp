@@ -3,23 +3,15 @@
 #include "tessera/models/bloom.h"
 #include "tessera/models/gpt2.h"
 #include "tessera/models/llama.h"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 
 namespace {
 
 constexpr int64_t kHidden = 128, kTokens = 3 * 96, kInner = 384;
-
-template <typename Config>
-Config sized() {
-  Config config;
-  config.hidden = kHidden;
-  config.layers = 2;
-  config.heads = 4;
-  config.vocabulary = 1024;
-  return config;
-}
 
 struct Case {
   std::string name;
@@ -28,14 +20,14 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  auto gpt2 = sized<Gpt2Config>();
-  gpt2.inner = 4 * kHidden;
-  gpt2.max_positions = 512;
-  auto llama = sized<LlamaConfig>();
-  llama.inner = kInner;
-  llama.head_dim = 32;
-  llama.key_heads = 2;
-  return {{"BLOOM", make_bloom_causal(sized<BloomConfig>()), 4 * kHidden},
+  Sizes sizes{.vocabulary = 1024, .hidden = kHidden, .heads = 4, .layers = 2};
+  const auto bloom = sized<BloomConfig>(sizes);
+  sizes.max_positions = 512;
+  sizes.inner = 4 * kHidden;
+  const auto gpt2 = sized<Gpt2Config>(sizes);
+  const auto llama =
+      sized({.inner = kInner, .key_heads = 2, .head_dim = 32}, sized<LlamaConfig>(sizes));
+  return {{"BLOOM", make_bloom_causal(bloom), 4 * kHidden},
           {"GPT-2", make_gpt2_causal(gpt2), 4 * kHidden},
           {"Llama", make_llama_causal(llama), kInner}};
 }

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include "lib/checkpoint/shard_writer.h"
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/models/bloom.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
+#include "tests/support/sized.h"
 #include "tests/unit/plan/pile.h"
 
 namespace tessera::testing {
@@ -19,21 +21,14 @@ MicroBatch batch() {
   return make_micro_batch(ids, ids + 1);
 }
 
-int64_t sent(const DeviceMesh& mesh, const Strategy& strategy) {
-  return strategy.extra_bytes_sent() + mesh.axis(Axis::kPipeline).bytes_sent() +
-         mesh.axis(Axis::kData).bytes_sent() + mesh.axis(Axis::kTensor).bytes_sent();
-}
-
 }  // namespace
 
 ModelSpec small_bloom() {
-  BloomConfig config;
-  config.vocabulary = 512;
-  config.hidden = kHidden;
-  config.layers = 5;
-  config.heads = 4;
-  return make_bloom_causal(config);
+  return make_bloom_causal(
+      sized<BloomConfig>({.vocabulary = 512, .hidden = kHidden, .heads = 4, .layers = 5}));
 }
+
+int Layout::ranks() const { return rank_count(mesh); }
 
 std::string Layout::name() const {
   const char* offload[] = {"", " optimizer offloaded", " parameters offloaded"};
@@ -209,9 +204,8 @@ std::vector<Layout> memory_layouts() {
 Measured measure(Communicator& world, const Layout& layout) {
   const int64_t begin = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
-  DeviceMesh mesh(world, layout.mesh);
-  auto strategy = make_strategy(layout.parallel, mesh);
-  strategy->attach(layout.model, {}, make_adamw({}));
+  const Player player(world, {layout.model, layout.mesh, layout.parallel});
+  Strategy& strategy = player.strategy();
   Measured measured;
   measured.live_after_attach = CountingAllocator::live_bytes() - begin;
   measured.peak_of_attach = CountingAllocator::peak_bytes() - begin;
@@ -219,18 +213,18 @@ Measured measure(Communicator& world, const Layout& layout) {
   {
     const std::vector<MicroBatch> batches(static_cast<size_t>(layout.accumulation), batch());
     for (int step = 0; step < 2; ++step) {
-      measured.sent_in_a_step = -sent(mesh, *strategy);
-      strategy->forward_backward(batches);
-      strategy->grad_norm_squared();
-      strategy->optimizer_step(1e-3);
-      measured.sent_in_a_step += sent(mesh, *strategy);
+      measured.sent_in_a_step = -player.bytes_sent();
+      strategy.forward_backward(batches);
+      strategy.grad_norm_squared();
+      strategy.optimizer_step(1e-3);
+      measured.sent_in_a_step += player.bytes_sent();
     }
   }
   measured.peak_of_steps = CountingAllocator::peak_bytes() - begin;
   measured.live_after_step = CountingAllocator::live_bytes() - begin;
-  measured.reported = strategy->memory();
+  measured.reported = strategy.memory();
   int64_t saved = 0;
-  for (const ShardPiece& piece : pieces_to_write(strategy->state())) {
+  for (const ShardPiece& piece : pieces_to_write(strategy.state())) {
     saved += static_cast<int64_t>(piece.value.nbytes());
   }
   const at::Tensor sum = at::tensor({saved}, at::kLong);

@@ -18,7 +18,7 @@ struct Layout {
   std::string remark;                          // of the model, for messages
   double activation_elements = 0, tokens = 0;  // of a micro-batch
 
-  int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
+  int ranks() const;
   std::string name() const;
   LayoutPlan plan() const;
 };

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "lib/models/decoder_block.h"
-#include "tessera/backends/strategy.h"
+#include "lib/testing/player.h"
 #include "tessera/generation/generate.h"
 #include "tessera/models/bloom.h"
 #include "tessera/models/gpt2.h"
@@ -11,6 +11,7 @@
 #include "tessera/plan/memory_plan.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/ranks.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -20,36 +21,22 @@ namespace {
 
 constexpr double kTolerance = 0.015;
 
-template <typename Config>
-Config sized(int64_t hidden, int64_t layers, int64_t vocabulary) {
-  Config config;
-  config.hidden = hidden;
-  config.layers = layers;
-  config.heads = 4;
-  config.vocabulary = vocabulary;
-  return config;
+Sizes sizes(int64_t vocabulary = 1024) {
+  return {.vocabulary = vocabulary, .hidden = 128, .heads = 4, .layers = 4};
 }
 
 ModelSpec bloom(int64_t vocabulary = 1024, double dropout = 0) {
-  auto config = sized<BloomConfig>(128, 4, vocabulary);
-  config.hidden_dropout = config.attention_dropout = dropout;
-  return make_bloom_causal(config);
+  return make_bloom_causal(sized({.dropout = dropout}, sized<BloomConfig>(sizes(vocabulary))));
 }
 
 ModelSpec gpt2(double dropout) {
-  auto config = sized<Gpt2Config>(128, 4, 1024);
-  config.inner = 512;
-  config.max_positions = 512;
-  config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
-  return make_gpt2_causal(config);
+  return make_gpt2_causal(
+      sized({.inner = 512, .max_positions = 512, .dropout = dropout}, sized<Gpt2Config>(sizes())));
 }
 
 ModelSpec llama() {
-  auto config = sized<LlamaConfig>(128, 4, 1024);
-  config.inner = 384;
-  config.head_dim = 32;
-  config.key_heads = 2;
-  return make_llama_causal(config);
+  return make_llama_causal(
+      sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized<LlamaConfig>(sizes())));
 }
 
 struct Case {
@@ -61,7 +48,7 @@ struct Case {
   bool packed = false, masked = false;
   bool fused = false;  // hand-scheduled blocks, as on GPUs
 
-  int ranks() const { return mesh.pipeline * mesh.data * mesh.tensor; }
+  int ranks() const { return rank_count(mesh); }
 };
 
 constexpr int64_t kEvaluationRows = 20;  // more than in a step
@@ -94,16 +81,15 @@ int64_t measured_peak(const Case& c, Communicator& world, int64_t limit = 0) {
   const auto fused = blocks_of(c);
   const int64_t begin = CountingAllocator::live_bytes();
   if (limit > 0) CountingAllocator::limit(begin + limit);
-  DeviceMesh mesh(world, c.mesh);
-  auto strategy = make_strategy(c.parallel, mesh);
-  strategy->attach(c.model, {}, make_adamw({}));
+  const Player player(world, {c.model, c.mesh, c.parallel});
+  Strategy& strategy = player.strategy();
   std::vector<MicroBatch> batches;
   for (int64_t m = 0; m < c.accumulation; ++m) batches.push_back(micro_batch(c));
   for (int step = 0; step < 3; ++step) {
     CountingAllocator::reset_peak();
-    strategy->forward_backward(batches);
-    strategy->grad_norm_squared();
-    strategy->optimizer_step(1e-3);
+    strategy.forward_backward(batches);
+    strategy.grad_norm_squared();
+    strategy.optimizer_step(1e-3);
   }
   return CountingAllocator::peak_bytes() - begin;
 }
@@ -125,9 +111,8 @@ struct Inference {
 Inference measured_inference(const Case& c, Communicator& world) {
   const auto fused = blocks_of(c);
   const int64_t begin = CountingAllocator::live_bytes();
-  DeviceMesh mesh(world, c.mesh);
-  auto strategy = make_strategy(c.parallel, mesh);
-  strategy->attach(c.model, {}, make_adamw({}));
+  const Player player(world, {c.model, c.mesh, c.parallel});
+  Strategy& strategy = player.strategy();
   const auto peak_of = [&](const auto& work) {
     work();
     CountingAllocator::reset_peak();
@@ -135,9 +120,10 @@ Inference measured_inference(const Case& c, Communicator& world) {
     return CountingAllocator::peak_bytes() - begin;
   };
   const std::vector<MicroBatch> batch{micro_batch(c, kEvaluationRows)};
-  Inference measured{.evaluation = peak_of([&] { strategy->evaluate(batch); })};
+  Inference measured{.evaluation = peak_of([&] { strategy.evaluate(batch); })};
   const auto prompts = prompts_of(c);
-  measured.generation = peak_of([&] { generate(*strategy, mesh, prompts, generation_options()); });
+  measured.generation =
+      peak_of([&] { generate(strategy, player.mesh(), prompts, generation_options()); });
   return measured;
 }
 
@@ -233,25 +219,34 @@ std::vector<Case> cases() {
   return all;
 }
 
+// check(its stage's plan, what was measured of it) for every rank of the case.
+template <typename T, typename Measure, typename Check>
+void for_each_rank(const Case& c, const Measure& measure, const Check& check) {
+  std::vector<T> measured(static_cast<size_t>(c.ranks()));
+  test::run_ranks(c.ranks(), [&](Communicator& world) {
+    measured[static_cast<size_t>(world.rank())] = measure(world);
+  });
+  const std::vector<MemoryPlan> stages = planned(c);
+  for (size_t rank = 0; rank < measured.size(); ++rank) {
+    INFO(c.name << " rank " << rank);
+    check(stages.at(rank / static_cast<size_t>(c.mesh.data * c.mesh.tensor)), measured[rank]);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the peak of a step is what the plan says, within 1.5 %") {
   CountingAllocator counting;
   for (const Case& c : cases()) {
-    std::vector<int64_t> measured(static_cast<size_t>(c.ranks()));
-    test::run_ranks(c.ranks(), [&](Communicator& world) {
-      measured[static_cast<size_t>(world.rank())] = measured_peak(c, world);
-    });
-    const std::vector<MemoryPlan> stages = planned(c);
-    for (int rank = 0; rank < c.ranks(); ++rank) {
-      const MemoryPlan& plan = stages.at(static_cast<size_t>(rank / (c.mesh.data * c.mesh.tensor)));
-      const double needed = needed_in(plan, plan.activations);
-      const auto peak = static_cast<double>(measured[static_cast<size_t>(rank)]);
-      INFO(c.name << " rank " << rank << ": planned " << needed << ", measured " << peak << ", "
-                  << 100 * (needed / peak - 1) << " %; running "
-                  << (plan.activations.head_runs ? "head" : "block"));
-      CHECK(std::abs(needed / peak - 1) <= kTolerance);
-    }
+    for_each_rank<int64_t>(
+        c, [&](Communicator& world) { return measured_peak(c, world); },
+        [&](const MemoryPlan& plan, int64_t measured) {
+          const double needed = needed_in(plan, plan.activations);
+          const auto peak = static_cast<double>(measured);
+          INFO("planned " << needed << ", measured " << peak << ", " << 100 * (needed / peak - 1)
+                          << " %; running " << (plan.activations.head_runs ? "head" : "block"));
+          CHECK(std::abs(needed / peak - 1) <= kTolerance);
+        });
   }
 }
 
@@ -260,24 +255,19 @@ TEST_CASE("the peaks of evaluation and generation are what the plan says, within
   for (const Case& c : cases()) {
     // How LibTorch multiplies 16 bits on a CPU depends on its instructions.
     if (c.packed || c.masked || c.parallel.precision.parameter != at::kFloat) continue;
-    std::vector<Inference> measured(static_cast<size_t>(c.ranks()));
-    test::run_ranks(c.ranks(), [&](Communicator& world) {
-      measured[static_cast<size_t>(world.rank())] = measured_inference(c, world);
-    });
-    const std::vector<MemoryPlan> stages = planned(c);
-    for (int rank = 0; rank < c.ranks(); ++rank) {
-      const MemoryPlan& plan = stages.at(static_cast<size_t>(rank / (c.mesh.data * c.mesh.tensor)));
-      const Inference& own = measured[static_cast<size_t>(rank)];
-      const auto check_near = [&](const char* what, const Activations& pass, int64_t peak) {
-        const double needed = needed_in(plan, pass);
-        INFO(c.name << " rank " << rank << " " << what << ": planned " << needed
-                    << " with a cache of " << pass.cache << ", measured " << peak << ", "
-                    << 100 * (needed / static_cast<double>(peak) - 1) << " %");
-        CHECK(std::abs(needed / static_cast<double>(peak) - 1) <= kTolerance);
-      };
-      check_near("evaluation", plan.evaluation, own.evaluation);
-      check_near("generation", plan.generation, own.generation);
-    }
+    for_each_rank<Inference>(
+        c, [&](Communicator& world) { return measured_inference(c, world); },
+        [&](const MemoryPlan& plan, const Inference& own) {
+          const auto check_near = [&](const char* what, const Activations& pass, int64_t peak) {
+            const double needed = needed_in(plan, pass);
+            INFO(what << ": planned " << needed << " with a cache of " << pass.cache
+                      << ", measured " << peak << ", "
+                      << 100 * (needed / static_cast<double>(peak) - 1) << " %");
+            CHECK(std::abs(needed / static_cast<double>(peak) - 1) <= kTolerance);
+          };
+          check_near("evaluation", plan.evaluation, own.evaluation);
+          check_near("generation", plan.generation, own.generation);
+        });
   }
 }
 

@@ -4,6 +4,7 @@
 #include "tessera/models/bloom.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/testing/strategy_conformance.h"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
 
@@ -60,12 +61,8 @@ TEST_CASE("pipelines keep the promise of what they wrap") {
 }
 
 TEST_CASE("tensor parallelism keeps the promise of what it wraps") {
-  BloomConfig bloom;
-  bloom.vocabulary = 31;
-  bloom.hidden = 24;
-  bloom.heads = 6;
-  bloom.layers = 1;
-  bloom.initializer_range = 0.1;
+  const auto bloom = sized<BloomConfig>(
+      {.vocabulary = 31, .hidden = 24, .heads = 6, .layers = 1, .initializer_range = 0.1});
   const ConformanceWork work{make_bloom_causal(bloom), [](int64_t rows, uint64_t seed) {
                                return toy_micro_batch({.vocabulary = 31}, rows, 5, seed);
                              }};

@@ -1,7 +1,7 @@
 // Data that end on some ranks earlier than on others.
 #include <ATen/ATen.h>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
@@ -29,14 +29,12 @@ std::vector<std::string> said(const ParallelConfig& config, const MeshExtents& e
                               const std::vector<int64_t>& counts, bool evaluates) {
   const test::Watchdog watchdog("data that end early", std::chrono::seconds(60));
   std::vector<std::string> all(counts.size());
-  test::run_ranks(static_cast<int>(counts.size()), [&](Communicator& world) {
-    const DeviceMesh mesh(world, extents);
-    const auto strategy = make_strategy(config, mesh);
-    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-    Trainer trainer(*strategy, {.max_steps = 100});
-    const auto rank = static_cast<size_t>(world.rank());
+  play({toy_language_model(), extents, config}, [&](Player& player) {
+    Strategy& strategy = player.strategy();
+    Trainer trainer(strategy, {.max_steps = 100});
+    const auto rank = static_cast<size_t>(player.rank());
     const auto use = [&](int64_t count) {
-      const BatchSource source = batches(count, 10 * mesh.coordinate(Axis::kData));
+      const BatchSource source = batches(count, 10 * player.data_rank());
       if (evaluates) {
         trainer.evaluate(source);
       } else {
@@ -49,7 +47,7 @@ std::vector<std::string> said(const ParallelConfig& config, const MeshExtents& e
       test::require(error.code() == ErrorCode::kDataLoss, error.what());
       all[rank] = error.what();
     }
-    world.barrier();
+    player.world().barrier();
     use(1);  // a step that all have left was not made
   });
   return all;

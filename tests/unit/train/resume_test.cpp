@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <limits>
 
+#include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
-#include "tessera/backends/parallel_config.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/data/batch_stream.h"
@@ -43,47 +43,45 @@ struct Stopped {
 
 struct Seen {
   std::vector<StepReport> reports;
-  std::map<std::string, at::Tensor> parameters;
+  Named parameters;
 };
 
 // Two ranks. stop_at: stops there and keeps the state in *stopped. from: goes on from it.
 Seen train(const TrainerOptions& options, at::ScalarType dtype, int64_t stop_at, Stopped* stopped,
            const Stopped* from) {
   Seen seen;
-  test::run_ranks(2, [&](Communicator& comm) {
-    const DeviceMesh mesh(comm, {.data = 2});
-    const auto strategy =
-        make_strategy({.strategy = "zero3", .precision = {.parameter = dtype}}, mesh);
-    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-    Trainer trainer(*strategy, options);
-    DataLoader loader(rows(), {.micro_batch_size = 2, .data_rank = comm.rank(), .data_size = 2});
-    if (from != nullptr) {
-      from->strategy.give(strategy->state());
-      strategy->state_restored();
-      trainer.restore(TrainerState::from_json(Json::parse(from->trainer, {}, "trainer")));
-      loader.restore(from->data);
-    }
-    BatchStream batches(loader, at::kCPU, /*ahead=*/3);
-    trainer.fit([&] { return batches.next(); },
-                [&](const StepReport& report) {
-                  if (comm.rank() == 0) seen.reports.push_back(report);
-                },
-                [&](int64_t step) {
-                  trainer.observe(1);  // never better
-                  if (step != stop_at) return true;
-                  stopped->strategy.take(strategy->state());
-                  const std::string state = trainer.state().to_json();
-                  if (comm.rank() == 0) {
-                    stopped->trainer = state;
-                    stopped->data = batches.state();
-                  }
-                  return false;
-                });
-    std::map<std::string, at::Tensor> values;
-    strategy->visit_parameters(
-        [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
-    if (comm.rank() == 0) seen.parameters = values;
-  });
+  play(
+      {toy_language_model(), {.data = 2}, {.strategy = "zero3", .precision = {.parameter = dtype}}},
+      [&](Player& player) {
+        Strategy& strategy = player.strategy();
+        Trainer trainer(strategy, options);
+        DataLoader loader(rows(),
+                          {.micro_batch_size = 2, .data_rank = player.rank(), .data_size = 2});
+        if (from != nullptr) {
+          from->strategy.give(strategy.state());
+          strategy.state_restored();
+          trainer.restore(TrainerState::from_json(Json::parse(from->trainer, {}, "trainer")));
+          loader.restore(from->data);
+        }
+        BatchStream batches(loader, at::kCPU, /*ahead=*/3);
+        trainer.fit([&] { return batches.next(); },
+                    [&](const StepReport& report) {
+                      if (player.rank() == 0) seen.reports.push_back(report);
+                    },
+                    [&](int64_t step) {
+                      trainer.observe(1);  // never better
+                      if (step != stop_at) return true;
+                      stopped->strategy.take(strategy.state());
+                      const std::string state = trainer.state().to_json();
+                      if (player.rank() == 0) {
+                        stopped->trainer = state;
+                        stopped->data = batches.state();
+                      }
+                      return false;
+                    });
+        const Named values = parameters_of(strategy);
+        if (player.rank() == 0) seen.parameters = values;
+      });
   return seen;
 }
 
@@ -140,44 +138,41 @@ TEST_CASE("resumed at any step: the rate of a plateau") {
 // The loop of docs/checkpoints.md.
 TEST_CASE("a user's own loop saves, and goes on from the newest checkpoint") {
   const TempDir folder;
-  const auto play = [&](const std::string& strategy_name, int64_t save_at) {
-    std::map<std::string, at::Tensor> parameters;
-    test::run_ranks(2, [&](Communicator& world) {
-      const DeviceMesh mesh(world, {.data = 2});
-      const auto strategy = make_strategy({.strategy = strategy_name}, mesh);
-      strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-      Trainer trainer(*strategy, {.max_steps = kSteps});
-      DataLoader loader(rows(), {.micro_batch_size = 2, .data_rank = world.rank(), .data_size = 2});
-      const FoundCheckpoint found = find_checkpoint(world, folder.path("run"));
+  const auto train_to = [&](const std::string& strategy_name, int64_t save_at) {
+    Named parameters;
+    play({toy_language_model(), {.data = 2}, {.strategy = strategy_name}}, [&](Player& player) {
+      Strategy& strategy = player.strategy();
+      Trainer trainer(strategy, {.max_steps = kSteps});
+      DataLoader loader(rows(),
+                        {.micro_batch_size = 2, .data_rank = player.rank(), .data_size = 2});
+      const FoundCheckpoint found = find_checkpoint(player.world(), folder.path("run"));
       if (!found.path.empty()) {
-        const Checkpoint checkpoint = open_checkpoint(world, found.path);
-        load_checkpoint(world, checkpoint, strategy->state());
-        strategy->state_restored();
+        const Checkpoint checkpoint = open_checkpoint(player.world(), found.path);
+        load_checkpoint(player.world(), checkpoint, strategy.state());
+        strategy.state_restored();
         trainer.restore(TrainerState::from_json(Json::parse(checkpoint.run(), {}, found.path)));
         loader.restore(
             {.epoch = trainer.state().steps / 5, .consumed = 4 * (trainer.state().steps % 5)});
       }
-      CheckpointWriter writer(world, folder.path("run"));
+      CheckpointWriter writer(player.world(), folder.path("run"));
       trainer.fit([&] { return loader.next(); }, [](const StepReport&) {},
                   [&](int64_t step) {
                     if (step == save_at) {
-                      writer.save(step, strategy->state(), trainer.state().to_json());
+                      writer.save(step, strategy.state(), trainer.state().to_json());
                     }
                     return true;
                   });
-      std::map<std::string, at::Tensor> values;
-      strategy->visit_parameters(
-          [&](const VisitedParameter& p) { values[p.block + "." + p.name] = p.value.clone(); });
-      if (world.rank() == 0) parameters = values;
+      const Named values = parameters_of(strategy);
+      if (player.rank() == 0) parameters = values;
     });
     return parameters;
   };
-  const auto expected = play("zero2", 7);
+  const auto expected = train_to("zero2", 7);
   CHECK(std::filesystem::exists(folder.path("run/checkpoint-7/manifest.json")));
-  for (const auto& [name, value] : play("zero2", 0)) {
+  for (const auto& [name, value] : train_to("zero2", 0)) {
     CHECK_NOTHROW(test::require_bit_equal(value, expected.at(name), name));
   }
-  for (const auto& [name, value] : play("fsdp", 0)) {
+  for (const auto& [name, value] : train_to("fsdp", 0)) {
     INFO(name);
     CHECK(at::allclose(value, expected.at(name), 1e-5, 1e-6));
   }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
 #include "tests/support/ranks.hpp"
@@ -70,14 +70,12 @@ class StandardError {
 TEST_CASE("a step that throws on all ranks counts as not made, and training goes on") {
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     INFO(name);
-    std::vector<std::pair<std::vector<StepReport>, std::map<std::string, at::Tensor>>> runs(2);
+    std::vector<std::pair<std::vector<StepReport>, Named>> runs(2);
     for (const bool fails : {false, true}) {
       test::run_ranks(2, [&](Communicator& comm) {
         auto throws = std::make_shared<bool>(false);
-        DeviceMesh mesh(comm, {.data = 2});
-        auto strategy = make_strategy({.strategy = name}, mesh);
-        strategy->attach(throwing_model(throws), {.seed = 3}, make_adamw({}));
-        Trainer trainer(*strategy, {.max_steps = 4});
+        const Player player(comm, {throwing_model(throws), {.data = 2}, {.strategy = name}});
+        Trainer trainer(player.strategy(), {.max_steps = 4});
         uint64_t step = 0;
         std::vector<StepReport> reports;
         const auto train = [&](uint64_t end) {
@@ -102,10 +100,7 @@ TEST_CASE("a step that throws on all ranks counts as not made, and training goes
           step = 2;
         }
         train(10);
-        std::map<std::string, at::Tensor> parameters;
-        strategy->visit_parameters([&](const VisitedParameter& p) {
-          parameters[p.block + "." + p.name] = p.value.clone();
-        });
+        const Named parameters = parameters_of(player.strategy());
         if (comm.rank() == 0) runs[fails] = {reports, parameters};
       });
     }
@@ -128,11 +123,9 @@ TEST_CASE("a step that throws on all ranks counts as not made, and training goes
 TEST_CASE("a schedule that ends before the run is said once") {
   const auto said = [](const TrainerOptions& options, size_t steps) {
     const StandardError captured;
-    test::run_ranks(1, [&](Communicator& comm) {
-      DeviceMesh mesh(comm, {});
-      auto strategy = make_strategy({.strategy = "single"}, mesh);
-      strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-      Trainer trainer(*strategy, options);
+    play({toy_language_model(), {}, {.strategy = "single"}}, [&](Player& player) {
+      Strategy& strategy = player.strategy();
+      Trainer trainer(strategy, options);
       trainer.fit(
           [&]() -> std::vector<MicroBatch> {
             if (steps-- == 0) return {};

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tessera/backends/parallel_config.h"
+#include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
@@ -49,7 +49,7 @@ ModelSpec scaled_model(std::shared_ptr<double> factor, const ToyConfig& config) 
 
 struct Run {
   std::vector<StepReport> reports;
-  std::map<std::string, at::Tensor> parameters;
+  Named parameters;
 };
 
 // factors[k] multiplies the loss of step k on rank 0 only.
@@ -57,11 +57,12 @@ Run train(Communicator& comm, const std::vector<double>& factors, const TrainerO
           at::ScalarType dtype = at::kFloat, const OptimizerFactory& optimizer = make_adamw({}),
           const std::function<void(const StepReport&)>& on_step = {}) {
   auto factor = std::make_shared<double>(1.0);
-  DeviceMesh mesh(comm, {.data = comm.size()});
-  auto strategy = make_strategy({.strategy = "zero2", .precision = {.parameter = dtype}}, mesh);
   const bool apart = std::ranges::any_of(factors, [](double x) { return std::isnan(x); });
-  strategy->attach(scaled_model(factor, {.tied = !apart}), {.seed = 3}, optimizer);
-  Trainer trainer(*strategy, options);
+  const Player player(comm, {scaled_model(factor, {.tied = !apart}),
+                             {.data = comm.size()},
+                             {.strategy = "zero2", .precision = {.parameter = dtype}},
+                             optimizer});
+  Trainer trainer(player.strategy(), options);
   size_t step = 0;
   Run run;
   trainer.fit(
@@ -74,8 +75,7 @@ Run train(Communicator& comm, const std::vector<double>& factors, const TrainerO
         run.reports.push_back(report);
         if (on_step) on_step(report);
       });
-  strategy->visit_parameters(
-      [&](const VisitedParameter& p) { run.parameters[p.block + "." + p.name] = p.value.clone(); });
+  run.parameters = parameters_of(player.strategy());
   return run;
 }
 
@@ -121,11 +121,9 @@ TEST_CASE("a plateau of what the trainer is told lowers the rate of the steps af
   TrainerOptions options;
   options.schedule = {.kind = LrScheduleKind::kReduceOnPlateau, .peak = 1e-2};
   options.schedule.options = {.factor = 0.5, .patience = 0};
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {.data = 1});
-    const auto strategy = make_strategy({.strategy = "single"}, mesh);
-    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-    Trainer trainer(*strategy, options);
+  play({toy_language_model(), {.data = 1}, {.strategy = "single"}}, [&](Player& player) {
+    Strategy& strategy = player.strategy();
+    Trainer trainer(strategy, options);
     std::vector<double> rates;
     for (const double metric : {3.0, 2.0, 2.0, 2.0}) {
       int64_t left = 1;
@@ -257,11 +255,9 @@ TEST_CASE("training stops by name at the first norm that is not finite, with a l
 }
 
 TEST_CASE("max_steps counts over several calls of fit") {
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    auto strategy = make_strategy({}, mesh);
-    strategy->attach(toy_language_model(), {}, make_adamw({}));
-    Trainer trainer(*strategy, {.max_steps = 3});
+  play({toy_language_model()}, [&](Player& player) {
+    Strategy& strategy = player.strategy();
+    Trainer trainer(strategy, {.max_steps = 3});
     std::vector<int64_t> steps;
     auto source = [calls = 0]() mutable -> std::vector<MicroBatch> {
       if (calls++ % 2 == 1 && calls > 2) return {};
@@ -279,11 +275,9 @@ TEST_CASE("max_steps counts over several calls of fit") {
 
 TEST_CASE("an evaluation's loss is the mean over targets, however they lie in batches") {
   const std::vector<MicroBatch> rows{toy_micro_batch({}, 4, 5, 50), toy_micro_batch({}, 1, 2, 51)};
-  test::run_ranks(1, [&](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    auto strategy = make_strategy({.strategy = "single"}, mesh);
-    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-    Trainer trainer(*strategy, {});
+  play({toy_language_model(), {}, {.strategy = "single"}}, [&](Player& player) {
+    Strategy& strategy = player.strategy();
+    Trainer trainer(strategy, {});
     const auto evaluate = [&](std::vector<std::vector<MicroBatch>> batches) {
       return trainer.evaluate([&, next = size_t{0}]() mutable {
         return next < batches.size() ? batches[next++] : std::vector<MicroBatch>{};
@@ -300,11 +294,9 @@ TEST_CASE("an evaluation's loss is the mean over targets, however they lie in ba
 }
 
 TEST_CASE("before every update its observer is called") {
-  test::run_ranks(2, [](Communicator& comm) {
-    DeviceMesh mesh(comm, {.data = comm.size()});
-    auto strategy = make_strategy({.strategy = "zero2"}, mesh);
-    strategy->attach(toy_language_model(), {.seed = 3}, make_adamw({}));
-    const at::Tensor value = strategy->state().front().value;
+  play({toy_language_model(), {.data = 2}, {.strategy = "zero2"}}, [](Player& player) {
+    Strategy& strategy = player.strategy();
+    const at::Tensor value = strategy.state().front().value;
     at::Tensor before = value.clone();
     int calls = 0;
     TrainerOptions options{.max_steps = 3,
@@ -313,10 +305,10 @@ TEST_CASE("before every update its observer is called") {
       ++calls;
       test::require(value.equal(before), "the step has not changed what an update changes");
     };
-    Trainer trainer(*strategy, options);
+    Trainer trainer(strategy, options);
     const auto boundary = [&](int64_t step) {
       test::require(calls == step, "once a step");
-      strategy->state();  // the update is done
+      strategy.state();  // the update is done
       test::require(!value.equal(before), "the update comes behind it");
       before.copy_(value);
       return true;
@@ -328,11 +320,9 @@ TEST_CASE("before every update its observer is called") {
 }
 
 TEST_CASE("on the CPU a step's time is that of its own tokens") {
-  test::run_ranks(1, [](Communicator& comm) {
-    DeviceMesh mesh(comm, {});
-    auto strategy = make_strategy({}, mesh);
-    strategy->attach(toy_language_model(), {}, make_adamw({}));
-    Trainer trainer(*strategy, {.max_steps = 12});
+  play({toy_language_model()}, [](Player& player) {
+    Strategy& strategy = player.strategy();
+    Trainer trainer(strategy, {.max_steps = 12});
     const MicroBatch large = toy_micro_batch({}, 256, 64, 1), small = toy_micro_batch({}, 1, 2, 2);
     const auto source = [&, step = 0]() mutable {
       return std::vector<MicroBatch>{step++ % 2 == 0 ? large : small};

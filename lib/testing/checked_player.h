@@ -1,0 +1,80 @@
+#pragma once
+// The player of the conformance suite: it draws its share of the suite's work, and notes what a
+// strategy does that none may.
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/testing/player.h"
+
+namespace tessera::testing {
+
+// What one rank saw.
+struct Outcome {
+  std::vector<double> loss, targets, norm;  // by step or evaluation; norms of steps only
+  std::vector<std::vector<double>> counters;
+  Named parameters, gradients;
+  std::vector<std::string> findings;
+};
+
+struct Changes {
+  double learning_rate = -1;         // negative: the options' one
+  std::vector<double> factors = {};  // given to scale_gradients() one by one
+  double loss_scale = 0;             // 0: none is set
+  bool skip = false;
+};
+
+// The global batch of a step consists of kMicroBatches micro-batches for each of `data_ranks`
+// ranks; one real rank may play several.
+class CheckedPlayer : public Player {
+ public:
+  static constexpr int kMicroBatches = 2;
+  static constexpr int64_t kRows = 2;
+  static constexpr uint64_t kSeed = 11;
+  CheckedPlayer(Communicator& world, const MeshExtents& mesh, const StrategyFactory& make,
+                const ConformanceOptions& options)
+      : Player(world, mesh, make), options_(options) {}
+
+  Outcome& outcome() { return outcome_; }
+  double learning_rate() const { return options_.learning_rate; }
+  void attach() { attach(options_.optimizer); }
+  void attach(const OptimizerFactory& optimizer) {
+    Player::attach(options_.work.model, kSeed, optimizer);
+  }
+  std::vector<MicroBatch> share(uint64_t step) const;
+  // A step call by call, without what a training loop adds.
+  void train(uint64_t step, const Changes& changes = {}) { train(share(step), changes); }
+  void train(const std::vector<MicroBatch>& batches, const Changes& changes = {});
+  void forward_backward(const std::vector<MicroBatch>& batches);
+  void evaluate(uint64_t step);
+  // With what is visited: a name twice is a finding.
+  void read_parameters();
+  void read_gradients();
+  void expect_error(const std::string& what, const std::function<void()>& call);
+  void expect(bool condition, const std::string& finding);
+
+ private:
+  void keep(const StepRecord& record);
+
+  const ConformanceOptions& options_;
+  Outcome outcome_;
+};
+
+using Script = std::function<void(CheckedPlayer&)>;
+
+// What is under test, and one rank to compare it with.
+struct Subject {
+  const StrategyFactory& make;
+  const ConformanceOptions& options;
+
+  std::vector<Outcome> play(const Script& script) const;  // by rank
+  Outcome play_reference(const Script& script) const;
+};
+
+// The batch that holds the rows of all, and the batch without any target.
+MicroBatch joined(const std::vector<MicroBatch>& batches);
+MicroBatch unsupervised(MicroBatch batch);
+
+}  // namespace tessera::testing

@@ -1,0 +1,24 @@
+#pragma once
+// A BLOOM in bf16, large enough that a GPU has to compute.
+#include <string>
+
+#include "lib/testing/player.h"
+#include "tessera/models/bloom.h"
+#include "tests/support/sized.h"
+
+namespace tessera::testing {
+
+constexpr int64_t kBloomVocabulary = 1000;
+
+inline Setup bloom_setup(const std::string& strategy, const MeshExtents& mesh, int64_t layers,
+                         int64_t hidden = 1024) {
+  ParallelConfig config{.strategy = strategy};
+  config.precision.parameter = at::kBFloat16;
+  return {make_bloom_causal(sized<BloomConfig>({.vocabulary = kBloomVocabulary,
+                                                .hidden = hidden,
+                                                .heads = hidden / 64,
+                                                .layers = layers})),
+          mesh, config};
+}
+
+}  // namespace tessera::testing
