@@ -11,7 +11,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <functional>
+#include <map>
 #include <string>
 
 #include "tessera/core/error.h"
@@ -36,43 +37,32 @@ Command parse(int argc, char** argv) {
   options.families.merge(language_model_families());
   options.leave_out = known_defect;
   options.check_memory = compare_with_formula;
+  const std::map<std::string, std::function<void()>> switches{
+      {"--no-shrink", [&] { options.shrink = false; }},
+      {"--with-known", [&] { options.leave_out = nullptr; }},
+      {"--only-values", [&] { options.check_memory = nullptr; }},
+      {"--verbose", [&] { options.verbose = true; }}};
+  const std::map<std::string, std::function<void(const std::string&)>> settings{
+      {"--seconds", [&](const auto& value) { options.seconds = std::stod(value); }},
+      {"--seed", [&](const auto& value) { options.seed = std::stoull(value); }},
+      {"--first", [&](const auto& value) { options.first = std::stoll(value); }},
+      {"--cases", [&](const auto& value) { options.cases = std::stoll(value); }},
+      {"--only-strategy", [&](const auto& value) { options.only_strategies.push_back(value); }},
+      {"--only-model", [&](const auto& value) { options.only_models.push_back(value); }},
+      {"--case", [&](const auto& value) { options.line = value; }},
+      {"--failures", [&](const auto& value) { options.most_failures = std::stoull(value); }},
+      {"--least", [&](const auto& value) { command.least = std::stoll(value); }},
+      {"--case-seconds", [&](const auto& value) { options.case_seconds = std::stod(value); }}};
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const auto value = [&]() -> std::string {
-      check(i + 1 < argc, ErrorCode::kInvalidArgument, flag, " needs a value");
-      return argv[++i];
-    };
-    if (flag == "--seconds") {
-      options.seconds = std::stod(value());
-    } else if (flag == "--seed") {
-      options.seed = std::stoull(value());
-    } else if (flag == "--first") {
-      options.first = std::stoll(value());
-    } else if (flag == "--cases") {
-      options.cases = std::stoll(value());
-    } else if (flag == "--only-strategy") {
-      options.only_strategies.push_back(value());
-    } else if (flag == "--only-model") {
-      options.only_models.push_back(value());
-    } else if (flag == "--case") {
-      options.line = value();
-    } else if (flag == "--failures") {
-      options.most_failures = std::stoull(value());
-    } else if (flag == "--least") {
-      command.least = std::stoll(value());
-    } else if (flag == "--case-seconds") {
-      options.case_seconds = std::stod(value());
-    } else if (flag == "--no-shrink") {
-      options.shrink = false;
-    } else if (flag == "--with-known") {
-      options.leave_out = nullptr;
-    } else if (flag == "--only-values") {
-      options.check_memory = nullptr;
-    } else if (flag == "--verbose") {
-      options.verbose = true;
-    } else {
-      fail(ErrorCode::kInvalidArgument, "unknown flag ", flag);
+    if (const auto found = switches.find(flag); found != switches.end()) {
+      found->second();
+      continue;
     }
+    const auto found = settings.find(flag);
+    check(found != settings.end(), ErrorCode::kInvalidArgument, "unknown flag ", flag);
+    check(i + 1 < argc, ErrorCode::kInvalidArgument, flag, " needs a value");
+    found->second(argv[++i]);
   }
   if (!options.line.empty()) options.leave_out = nullptr;
   return command;

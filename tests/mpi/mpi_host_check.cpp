@@ -48,9 +48,16 @@ void require_alive() {
   require(sum == size, "the host program's own sum");
 }
 
-// Of a job that must fail.
 void require_code(int code, int expected) {
   require(code == expected, "exit code ", code, " instead of ", expected);
+}
+
+// Of jobs over these transports in a program with a plain MPI of its own.
+void require_codes(const std::vector<std::pair<const char*, int>>& codes) {
+  MPI_Init(nullptr, nullptr);
+  for (const auto& [transport, code] : codes) require_code(job(transport), code);
+  require_alive();
+  MPI_Finalize();
 }
 
 void run(const std::string& way) {
@@ -62,17 +69,9 @@ void run(const std::string& way) {
     }
     MPI_Finalize();
   } else if (way == "plain") {
-    MPI_Init(nullptr, nullptr);
-    require_code(job("mpi"), 2);
-    require_code(job("tcp"), 0);
-    require_alive();
-    MPI_Finalize();
+    require_codes({{"mpi", 2}, {"tcp", 0}});
   } else if (way == "alone") {
-    MPI_Init(nullptr, nullptr);
-    require_code(job("auto"), 0);
-    require_code(job("mpi"), 2);
-    require_alive();
-    MPI_Finalize();
+    require_codes({{"auto", 0}, {"mpi", 2}});
   } else if (way == "ended") {
     initialise(MPI_THREAD_SERIALIZED);
     MPI_Finalize();

@@ -1,6 +1,7 @@
 #include "benchmarks/strategies/bench_options.h"
 
 #include "tessera/core/error.h"
+#include "tests/programs/train_options.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
@@ -8,29 +9,11 @@ using namespace tessera;
 using bench::parse_options;
 
 TEST_CASE("bench_strategies takes the flags of the programs, and lists of two") {
-  const bench::Options o = parse_options({"--strategy",
-                                          "fsdp,zero3",
-                                          "--per_device_train_batch_size",
-                                          "8,16",
-                                          "--max_seq_length",
-                                          "64",
-                                          "--max_steps",
-                                          "3",
-                                          "--max_grad_norm",
-                                          "2",
-                                          "--gradient_checkpointing",
-                                          "--prefetch_blocks",
-                                          "2",
-                                          "--pipeline_parallel",
-                                          "2",
-                                          "--pipeline_schedule",
-                                          "interleaved",
-                                          "--pipeline_chunks",
-                                          "3",
-                                          "--rows",
-                                          "packed",
-                                          "--sync",
-                                          "false"});
+  const bench::Options o = parse_options(programs::words_of(
+      "--strategy fsdp,zero3 --per_device_train_batch_size 8,16 --max_seq_length 64 "
+      "--max_steps 3 --max_grad_norm 2 --gradient_checkpointing --prefetch_blocks 2 "
+      "--pipeline_parallel 2 --pipeline_schedule interleaved --pipeline_chunks 3 --rows "
+      "packed --sync false"));
   CHECK(o.strategies == "fsdp,zero3");
   CHECK(o.micro_batches == "8,16");
   CHECK(o.run.max_seq_length == 64);

@@ -26,6 +26,17 @@ const std::string kFolder = TESSERA_DEEPSPEED_FILES "/";
 
 Json cases(const char* kind) { return Json::parse_file(kFolder + "cases.json").at(kind); }
 
+// All of a kind, of which there are so many: check(name, sample, file).
+template <typename Check>
+void for_each_sample(const std::string& kind, size_t count, const Check& check) {
+  const auto samples = cases(kind.c_str()).members();
+  REQUIRE(samples.size() == count);
+  for (const auto& [name, sample] : samples) {
+    INFO(name);
+    check(name, sample, kFolder + kind + "/" + name + ".json");
+  }
+}
+
 bool contains(const std::string& text, const std::string& part) {
   INFO(text << "\n  should contain: " << part);
   return text.find(part) != std::string::npos;
@@ -62,47 +73,39 @@ void check_values(const Json& config, const Json& expect) {
 
 TEST_CASE("forty DeepSpeed files train two steps, and what their values do is seen") {
   const DeepSpeedJob job;
-  const auto samples = cases("valid").members();
-  REQUIRE(samples.size() == 40);
-  for (const auto& [name, sample] : samples) {
-    INFO(name);
-    const std::string file = kFolder + "valid/" + name + ".json";
+  for_each_sample("valid", 40, [&](const auto& name, const Json& sample, const auto& file) {
     REQUIRE(run(job.arguments(sample, file, name)) == 0);
     check_values(Json::parse_file(job.path(name) + "/config.json"), sample.at("expect"));
     check_seen(Seen(job.path(name)));
-  }
+  });
 }
 
 TEST_CASE("what a DeepSpeed file says beyond values is said once") {
-  for (const auto& [name, sample] : cases("valid").members()) {
+  for_each_sample("valid", 40, [](const auto&, const Json& sample, const auto& file) {
     const int64_t ranks = sample.get("ranks", 2);
-    Resolved resolved(kFolder + "valid/" + name + ".json", strings(sample, "flags"), ranks);
+    Resolved resolved(file, strings(sample, "flags"), ranks);
     for (const IdleFlag& idle : reset_idle_flags(resolved.flags, resolved.options, ranks)) {
       resolved.flags.add_notice(idle.text);
     }
     for (const std::string& part : strings(sample, "says")) {
       CHECK(contains(resolved.notices(), part));
     }
-  }
+  });
 }
 
 TEST_CASE("twenty DeepSpeed files are refused with file, line and remedy") {
   const DeepSpeedJob job;
-  const auto samples = cases("invalid").members();
-  REQUIRE(samples.size() == 20);
-  for (const auto& [name, sample] : samples) {
-    INFO(name);
-    const std::string file = kFolder + "invalid/" + name + ".json";
-    const std::string said = error_of(ErrorCode::kInvalidArgument, [&, &sample = sample] {
+  for_each_sample("invalid", 20, [](const auto&, const Json& sample, const auto& file) {
+    const std::string said = error_of(ErrorCode::kInvalidArgument, [&] {
       Resolved(file, strings(sample, "flags"), sample.get("ranks", 2));
     });
     CHECK(said.starts_with(concat(file, ":", sample.at("line").as_int64(), ": ")));
     for (const std::string& part : strings(sample, "says")) CHECK(contains(said, part));
     CHECK(said.find('\n') == std::string::npos);
-  }
+  });
   // The programs end with exit code 2 and have written nothing.
   const std::string file = kFolder + "invalid/07-both-precisions.json";
-  CHECK(run(job.arguments(samples.front().second, file, "refused")) == 2);
+  CHECK(run(job.arguments(cases("invalid").members().front().second, file, "refused")) == 2);
   CHECK_FALSE(std::filesystem::exists(job.path("refused")));
 }
 

@@ -12,6 +12,7 @@
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tests/programs/train_options.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
@@ -186,35 +187,12 @@ TEST_CASE("the strategy flags reach the library") {
   FlagSet flags("prog", "");
   TrainOptions options;
   add_train_flags(flags, options, Program::kSquad, find_foreign);
-  flags.parse({"--strategy",
-               "fsdp",
-               "--dtype",
-               "bf16",
-               "--reduce_dtype",
-               "fp32",
-               "--reshard_after_forward",
-               "false",
-               "--fsdp_unit_numel",
-               "1000",
-               "--shard_ranks",
-               "2",
-               "--gradient_checkpointing",
-               "--keep_activations",
-               "--offload",
-               "optimizer+params",
-               "--offload_step",
-               "host",
-               "--pin_memory",
-               "false",
-               "--pipeline_parallel",
-               "2",
-               "--pipeline_schedule",
-               "interleaved",
-               "--pipeline_chunks",
-               "3",
-               "--tensor_parallel",
-               "4",
-               "--sequence_parallel"});
+  flags.parse(words_of(
+      "--strategy fsdp --dtype bf16 --reduce_dtype fp32 --reshard_after_forward false "
+      "--fsdp_unit_numel 1000 --shard_ranks 2 --gradient_checkpointing --keep_activations "
+      "--offload optimizer+params --offload_step host --pin_memory false --pipeline_parallel "
+      "2 --pipeline_schedule interleaved --pipeline_chunks 3 --tensor_parallel 4 "
+      "--sequence_parallel"));
   flags.parse({"--pipeline_vocabulary", "shared"});
   const ParallelConfig config = parallel_config(options);
   CHECK(config.strategy == "fsdp");

@@ -17,6 +17,7 @@
 using namespace tessera;
 using namespace tessera::report;
 using tessera::test::MadeRun;
+using tessera::test::write_runs;
 
 namespace {
 
@@ -126,13 +127,7 @@ TEST_CASE("report page: lines end with their names, on a phone with their number
 
 TEST_CASE("report page: figures hold the numbers of the runs") {
   const TempDir folder;
-  for (const int64_t ranks : {1, 2, 4}) {
-    MadeRun made;
-    made.ranks(ranks);
-    made.tokens = 1000 * ranks;
-    made.eval_losses = {1.5};
-    made.write(folder.path(concat("ddp-", ranks)));
-  }
+  write_runs(folder.path("ddp"), [](MadeRun& made, int64_t) { made.eval_losses = {1.5}; });
   const Study study(read_runs({folder.path(".")}), "");
   const std::vector<Figure> figures = make_figures(study);
   const Figure& scaling = figure(figures, "scaling");

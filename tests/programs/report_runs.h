@@ -1,10 +1,12 @@
 #pragma once
 // Runs for the report's tests, written as the programs write theirs.
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "lib/settings/table.h"
+#include "tessera/core/error.h"
 #include "tessera/metrics/recorder.h"
 
 namespace tessera::test {
@@ -97,5 +99,17 @@ struct MadeRun {
     if (ends) recorder.finish({.exit_code = exit_code, .extra = end});
   }
 };
+
+// Runs on 1, 2 and 4 ranks, folders `name`-1 and so on, of 1000 tokens a step and rank.
+inline void write_runs(const std::string& name,
+                       const std::function<void(MadeRun&, int64_t ranks)>& change) {
+  for (const int64_t ranks : {1, 2, 4}) {
+    MadeRun made;
+    made.ranks(ranks);
+    made.tokens = 1000 * ranks;
+    change(made, ranks);
+    made.write(concat(name, "-", ranks));
+  }
+}
 
 }  // namespace tessera::test

@@ -15,6 +15,7 @@
 using namespace tessera;
 using namespace tessera::report;
 using tessera::test::MadeRun;
+using tessera::test::write_runs;
 
 namespace {
 
@@ -202,12 +203,9 @@ TEST_CASE("report: repeats are one row with median and deviation") {
 
 TEST_CASE("report: scaling compares tokens per second and rank") {
   const TempDir folder;
+  write_runs(folder.path("weak"),
+             [](MadeRun& weak, int64_t ranks) { weak.step_time_s = ranks == 4 ? 0.2 : 0.1; });
   for (const int64_t ranks : {1, 2, 4}) {
-    MadeRun weak;
-    weak.ranks(ranks);
-    weak.tokens = 1000 * ranks;
-    weak.step_time_s = ranks == 4 ? 0.2 : 0.1;
-    weak.write(folder.path(concat("weak-", ranks)));
     MadeRun strong;
     strong.options.strategy = "zero1";
     strong.options.gradient_accumulation_steps = 4 / ranks;

@@ -9,14 +9,18 @@
 
 namespace tessera::programs {
 
-inline TrainOptions options_of(const std::string& line) {
-  std::vector<std::string> arguments;
+inline std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
   std::istringstream in(line);
-  for (std::string word; in >> word;) arguments.push_back(word);
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+inline TrainOptions options_of(const std::string& line) {
   FlagSet flags("options_of", "");
   TrainOptions options;
   add_train_flags(flags, options, Program::kText, find_foreign);
-  flags.parse(arguments);
+  flags.parse(words_of(line));
   return options;
 }
 

@@ -7,9 +7,8 @@ using namespace tessera;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::text_of(data, size);
-  if (text.empty()) return 0;
-  const char kind = text.front();
-  text.remove_prefix(1);
+  char kind = 0;
+  if (!fuzz::take_kind(text, kind)) return 0;
   const char* name = kind == 'j' ? "rows.jsonl" : (kind | 0x20) == 't' ? "rows.tsv" : "rows.csv";
   const std::string path = fuzz::folder().write(name, text);
   ColumnOptions columns;

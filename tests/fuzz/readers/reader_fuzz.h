@@ -18,6 +18,14 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
+// Cuts the first character off, which says what kind of file the rest is; false: there is none.
+inline bool take_kind(std::string_view& text, char& kind) {
+  if (text.empty()) return false;
+  kind = text.front();
+  text.remove_prefix(1);
+  return true;
+}
+
 // The parts of an input that holds several files, separated by NUL; the last one has the rest.
 inline std::vector<std::string> parts_of(std::string_view text, size_t count) {
   std::vector<std::string> parts(count);

@@ -45,9 +45,8 @@ void read_rows(const TokenTable& rows) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text = fuzz::text_of(data, size);
-  if (text.empty()) return 0;
-  const char kind = text.front();
-  text.remove_prefix(1);
+  char kind = 0;
+  if (!fuzz::take_kind(text, kind)) return 0;
   TokenCacheEntry entry;
   entry.key = {1, 2};
   entry.task = (kind & 1) != 0 ? Task::kCausal : Task::kClassification;

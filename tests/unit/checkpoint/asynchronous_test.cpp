@@ -63,13 +63,21 @@ std::vector<SavedCheckpoint> run_until_saved(Communicator& world, CheckpointWrit
   return {};
 }
 
+// use(world, writer) on every rank, where the writer saves beside the run.
+template <typename Use>
+void beside_the_run(int ranks, const TempDir& folder, FileSystem& files, const Use& use) {
+  run_ranks(ranks, [&](Communicator& world) {
+    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true, .files = &files});
+    use(world, writer);
+  });
+}
+
 }  // namespace
 
 TEST_CASE("an asynchronous save keeps the state of its step while the run goes on") {
   const TempDir folder;
   SlowFileSystem files;
-  run_ranks(3, [&](Communicator& world) {
-    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true, .files = &files});
+  beside_the_run(3, folder, files, [&](Communicator& world, CheckpointWriter& writer) {
     const auto state = state_at(world, 5);
     writer.save(5, state, R"({"a":1})");
     for (int i = 0; i < 20; ++i) {
@@ -137,8 +145,7 @@ TEST_CASE(
 TEST_CASE("what fails beside the run is an error of a later call on every rank") {
   const TempDir folder;
   FullForRankOne files;
-  run_ranks(2, [&](Communicator& world) {
-    CheckpointWriter writer(world, folder.path("run"), {.asynchronous = true, .files = &files});
+  beside_the_run(2, folder, files, [&](Communicator& world, CheckpointWriter& writer) {
     const auto state = state_at(world, 1);
     writer.save(1, state, "{}");
     const std::string said = require_error(

@@ -4,9 +4,9 @@
 #include <sys/socket.h>
 
 #include "lib/comm/bootstrap/rendezvous.h"
-#include "lib/comm/tcp/tcp_transport.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/comm/star.hpp"
+#include "tests/unit/comm/tcp_sum.hpp"
 
 namespace tessera {
 namespace {
@@ -34,19 +34,7 @@ TEST_CASE("ranks meet over IPv6, and send tensors") {
                                   std::make_shared<AbortSignal>());
     require(client.address() == kLoopback && control::is_loopback(client.address()), "address");
     CommunicatorChannel channel(local);
-    const TransportContext context{{"test", local.rank(), 2, local.rank(), 2},
-                                   kLoopback,
-                                   &channel,
-                                   std::make_shared<AbortSignal>(),
-                                   {},
-                                   {},
-                                   {},
-                                   std::make_shared<OperationLog>(local.rank()),
-                                   {}};
-    const auto world = tcp::connect(context);
-    const at::Tensor x = at::ones({3});
-    world->all_reduce(x).wait();
-    require(x[0].item<float>() == 2, "a sum");
+    test::require_tcp_sum(local, channel, kLoopback);
     client.conclude("");
   });
 }

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "lib/comm/bootstrap/slurm_step.h"
+#include "tessera/core/error.h"
 #include "tests/support/test.hpp"
 
 namespace tessera {
@@ -26,6 +27,12 @@ Variables with(Variables variables, const Variables& more) {
 Variables without(Variables variables, const std::string& name) {
   variables.erase(name);
   return variables;
+}
+
+// Who the launcher says this is.
+std::string told(const LaunchInfo& info) {
+  return concat(info.launcher, ": rank ", info.rank, " of ", info.world_size, ", ", info.local_rank,
+                " of ", info.local_size, " on its host");
 }
 
 const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "5"},
@@ -67,28 +74,20 @@ TEST_CASE("nothing set is one rank") {
 TEST_CASE("every launcher is told by its variables") {
   SECTION("Open MPI") {
     const Launch launch = read(kOpenMpi);
-    REQUIRE(launch.info.launcher == "mpirun");
-    REQUIRE(launch.info.rank == 5);
-    REQUIRE(launch.info.world_size == 8);
-    REQUIRE(launch.info.local_rank == 1);
-    REQUIRE(launch.info.local_size == 4);
+    REQUIRE(told(launch.info) == "mpirun: rank 5 of 8, 1 of 4 on its host");
     REQUIRE(launch.meeting == Meeting::kMpi);
     REQUIRE_FALSE(launch.one_host);
   }
   SECTION("MPICH and Intel MPI") {
     const Launch launch = read(kHydra);
-    REQUIRE(launch.info.launcher == "hydra");
-    REQUIRE(launch.info.rank == 1);
-    REQUIRE(launch.info.local_size == 2);
+    REQUIRE(told(launch.info) == "hydra: rank 1 of 2, 1 of 2 on its host");
     REQUIRE(launch.meeting == Meeting::kPmi);
     REQUIRE(launch.one_host);
   }
   SECTION("torchrun, alone or as a task of srun") {
     for (const Variables& outer : {Variables{}, kStep}) {
       const Launch launch = read(with(outer, kTorchrun));
-      REQUIRE(launch.info.launcher == "torchrun");
-      REQUIRE(launch.info.rank == 3);
-      REQUIRE(launch.info.local_rank == 1);
+      REQUIRE(told(launch.info) == "torchrun: rank 3 of 4, 1 of 2 on its host");
       REQUIRE(launch.meeting == Meeting::kAgentStore);
       REQUIRE(launch.host == "node1");
       REQUIRE(launch.port == 29500);
@@ -107,10 +106,7 @@ TEST_CASE("every launcher is told by its variables") {
   }
   SECTION("a Slurm step is many") {
     const Launch launch = read(kStep);
-    REQUIRE(launch.info.launcher == "srun");
-    REQUIRE(launch.info.rank == 2);
-    REQUIRE(launch.info.world_size == 5);
-    REQUIRE(launch.info.local_size == 2);
+    REQUIRE(told(launch.info) == "srun: rank 2 of 5, 0 of 2 on its host");
     REQUIRE(launch.meeting == Meeting::kSlurmStep);
     REQUIRE(launch.host == "n3");
     REQUIRE(launch.port == 0);

@@ -8,9 +8,9 @@
 
 #include "lib/comm/bootstrap/wire.h"
 #include "lib/comm/tcp/mesh.h"
-#include "lib/comm/tcp/tcp_transport.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
+#include "tests/unit/comm/tcp_sum.hpp"
 
 namespace tessera {
 namespace {
@@ -49,19 +49,7 @@ TEST_CASE("tcp: strangers at a rank's door do not keep the others out") {
   const auto begin = control::Clock::now();
   test::run_ranks(2, [&](Communicator& local) {
     BesiegedChannel channel(local, strangers);
-    TransportContext context{{"test", local.rank(), 2, local.rank(), 2},
-                             "127.0.0.1",
-                             &channel,
-                             std::make_shared<AbortSignal>(),
-                             {},
-                             {},
-                             {},
-                             std::make_shared<OperationLog>(local.rank()),
-                             {}};
-    const auto world = tcp::connect(context);
-    const at::Tensor x = at::ones({3});
-    world->all_reduce(x).wait();
-    require(x[0].item<float>() == 2, "a sum");
+    test::require_tcp_sum(local, channel, "127.0.0.1");
   });
   // One by one they would have taken 5 s each.
   CHECK(control::Clock::now() - begin < std::chrono::seconds(25));

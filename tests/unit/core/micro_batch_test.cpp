@@ -116,12 +116,10 @@ TEST_CASE("packed rows know where each begins, in the flattened tokens and in it
 }
 
 TEST_CASE("sizes are rounded up by at most an eighth, to few others") {
-  CHECK(rounded_size(1) == 64);
-  CHECK(rounded_size(64) == 64);
-  CHECK(rounded_size(65) == 128);
-  CHECK(rounded_size(1000) == 1024);
-  CHECK(rounded_size(2049) == 2304);
-  CHECK(rounded_size(4096) == 4096);
+  for (const auto& [size, rounded] :
+       {std::pair(1, 64), {64, 64}, {65, 128}, {1000, 1024}, {2049, 2304}, {4096, 4096}}) {
+    CHECK(rounded_size(size) == rounded);
+  }
   for (int64_t tokens = 512; tokens < 20'000; tokens += 37) {
     const int64_t rounded = rounded_size(tokens);
     CHECK(rounded >= tokens);

@@ -10,28 +10,18 @@
 #include "tessera/data/data_loader.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/unit/data/numbered_rows.h"
 
 using namespace tessera;
 using Catch::Matchers::Contains;
 
 namespace {
 
-using List = std::vector<int64_t>;
-
-List values(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kLong).contiguous();
-  return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
-}
-
 // Row i is i's number and its tokens' places: 100 i, 100 i + 1, ...
 Dataset numbered(const List& lengths, Task task = Task::kCausal) {
-  Dataset dataset;
-  dataset.task = task;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    std::vector<int32_t> ids(static_cast<size_t>(lengths[i]));
-    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(100 * i));
-    dataset.examples.push_back({ids, task == Task::kCausal ? ids : std::vector<int32_t>{1}, {}});
-  }
+  Dataset dataset = numbered_rows(lengths, task, 0);
+  if (task == Task::kCausal) return dataset;
+  for (Example& row : dataset.examples) row.labels = {1};
   return dataset;
 }
 

@@ -6,30 +6,20 @@
 #include "tessera/data/data_loader.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
+#include "tests/unit/data/numbered_rows.h"
 
 using namespace tessera;
 using Catch::Matchers::Contains;
 
 namespace {
 
-using List = std::vector<int64_t>;
-
-List values(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kLong).contiguous();
-  return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
-}
-
 // Row i is 100 i + 1, 100 i + 2, ...; its first token has no label.
 Dataset numbered(const List& lengths, Task task = Task::kCausal) {
-  Dataset dataset;
-  dataset.task = task;
+  Dataset dataset = numbered_rows(lengths, task, 1);
   for (size_t i = 0; i < lengths.size(); ++i) {
-    std::vector<int32_t> ids(static_cast<size_t>(lengths[i]));
-    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(100 * i + 1));
-    std::vector<int32_t> labels = ids;
+    std::vector<int32_t>& labels = dataset.examples[i].labels;
     labels[0] = kIgnoredLabel;
     if (task == Task::kClassification) labels = {static_cast<int32_t>(i % 3)};
-    dataset.examples.push_back({ids, labels, {}});
   }
   return dataset;
 }
