@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "benchmarks/data/synthetic_text.h"
@@ -128,17 +129,13 @@ int write_file(const std::string& kind, const std::string& path, int64_t amount)
   return exit_code(ErrorCode::kDataLoss);
 }
 
-}  // namespace
-}  // namespace tessera::benchmarks
-
-int main(int argc, char** argv) {
-  using namespace tessera;
+// Google Benchmark's flags and the program's own; a value is the exit code of what ends here.
+std::optional<int> parse(int argc, char** argv, Options& options) {
   benchmark::Initialize(&argc, argv);
-  benchmarks::Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--write" && i + 3 < argc) {
-      return benchmarks::write_file(argv[i + 1], argv[i + 2], std::atoll(argv[i + 3]));
+      return write_file(argv[i + 1], argv[i + 2], std::atoll(argv[i + 3]));
     }
     if (flag == "--tokenizer" && i + 1 < argc) {
       options.tokenizer = argv[i + 1];
@@ -151,6 +148,16 @@ int main(int argc, char** argv) {
       return exit_code(ErrorCode::kInvalidArgument);
     }
   }
+  return std::nullopt;
+}
+
+}  // namespace
+}  // namespace tessera::benchmarks
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  benchmarks::Options options;
+  if (const auto code = benchmarks::parse(argc, argv, options)) return *code;
   try {
     const benchmarks::Work work(options);
     benchmark::AddCustomContext("cores", std::to_string(allowed_cores().size()));

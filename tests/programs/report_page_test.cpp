@@ -16,12 +16,9 @@
 
 using namespace tessera;
 using namespace tessera::report;
-using tessera::test::MadeRun;
-using tessera::test::write_runs;
+using namespace tessera::test;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 const Figure& figure(const std::vector<Figure>& figures, const std::string& id) {
   const auto found = std::ranges::find_if(figures, [&](const Figure& f) { return f.id == id; });

@@ -11,6 +11,10 @@
 
 namespace tessera::test {
 
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
 struct MadeRun {
   metrics::RunStartRecord start;
   TrainOptions options;

@@ -14,12 +14,9 @@
 
 using namespace tessera;
 using namespace tessera::report;
-using tessera::test::MadeRun;
-using tessera::test::write_runs;
+using namespace tessera::test;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 struct Said {
   int code = 0;
