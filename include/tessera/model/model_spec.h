@@ -29,8 +29,8 @@ struct BuildContext {
   at::Device device = at::kCPU;
   uint64_t seed = 0;                     // block i draws its weights from block_seed(seed, i)
   const TensorSource* source = nullptr;  // pretrained weights; null draws them
-  // Ranks that share every layer of this model; null: each rank has whole layers. Set by the
-  // TensorParallel strategy.
+  // Ranks that share every layer of this model; null: each rank has whole layers. Set by
+  // shared_by().
   Communicator* tensor = nullptr;
   // Norms and residuals hold only the rank's part of the sequence (Korthikanti et al. 2022).
   bool sequence_parallel = false;
