@@ -67,14 +67,11 @@ class StandardError {
   std::FILE* file_;
 };
 
-}  // namespace
-
 // Whose ranks cannot talk any more once the test says so; its results go on being numbers.
 class CutOff : public Ddp {
  public:
   CutOff(const DeviceMesh& mesh, std::shared_ptr<bool> cut)
-      : Ddp({.strategy = "ddp"}, {.data = mesh.axis(Axis::kData), .mesh = &mesh}),
-        cut_(std::move(cut)) {}
+      : Ddp({.strategy = "ddp"}, mesh.axis(Axis::kData)), cut_(std::move(cut)) {}
   void require_connected() const override {
     check(!*cut_, ErrorCode::kUnavailable, "rank 1 does not answer");
   }
@@ -82,6 +79,8 @@ class CutOff : public Ddp {
  private:
   std::shared_ptr<bool> cut_;
 };
+
+}  // namespace
 
 TEST_CASE("numbers of a step or an evaluation that ended without its peers are not reported") {
   test::run_ranks(1, [](Communicator& comm) {
