@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
 #include "lib/tools/plan/plan.h"
 #include "tessera/comm/control_channel.h"
