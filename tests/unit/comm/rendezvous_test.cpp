@@ -89,6 +89,8 @@ TEST_CASE("an address that an earlier round has left in the store is read again"
       [&](int rank) {
         if (rank == 0) {  // comes when another rank has believed the old address
           const control::Socket caller(::accept(old->fd(), nullptr, nullptr));
+          const std::string other = "220 another program listens here now\r\n";
+          ::send(caller.fd(), other.data(), other.size(), MSG_NOSIGNAL);
           old.reset();
         }
         Launch launch = launch_of(rank, 3, Meeting::kAgentStore, job);
