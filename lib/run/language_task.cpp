@@ -18,7 +18,7 @@ class LanguageTask final : public RunTask {
       : RunTask(run->options), run_(std::move(run)) {}
 
   Program program() const override { return run_->program; }
-  const std::vector<std::string>& notices() const override { return run_->notices; }
+  std::vector<std::string> notices() const override { return run_->notices; }
 
   const ModelSpec& model() const override { return run_->model; }
   const TensorSource* weights() const override { return run_->weights.get(); }
@@ -39,7 +39,7 @@ class LanguageTask final : public RunTask {
   std::string data_hash() const override { return run_->dataset_sha256; }
   DataIdentity data_identity(int64_t global_batch_size) const override;
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
-  const std::vector<metrics::DataRecord>& data_files() const override { return run_->data_files; }
+  std::vector<metrics::DataRecord> data_files() const override { return run_->data_files; }
 
   std::optional<LayoutPlan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
                                          const AvailableMemory& available) const override;

@@ -109,14 +109,13 @@ int64_t count_parameters(const ModelSpec& model) {
 class OwnTask final : public RunTask {
  public:
   OwnTask(const TrainOptions& options, TrainingTask task)
-      : RunTask(options), task_(std::move(task)), parameters_(count_parameters(task_.model)) {}
+      : RunTask(options), task_(std::move(task)) {}
 
   Program program() const override { return Program::kOwn; }
-  const std::vector<std::string>& notices() const override { return notices_; }
 
   const ModelSpec& model() const override { return task_.model; }
   const TensorSource* weights() const override { return task_.weights; }
-  int64_t parameter_count() const override { return parameters_; }
+  int64_t parameter_count() const override { return count_parameters(task_.model); }
   OptimizerFactory optimizer() const override {
     return task_.optimizer ? task_.optimizer : RunTask::optimizer();
   }
@@ -153,7 +152,6 @@ class OwnTask final : public RunTask {
     record.dataset = task_.data;
     record.dataset_sha256 = data_hash();
   }
-  const std::vector<metrics::DataRecord>& data_files() const override { return data_files_; }
 
   // What its blocks take is not known: memory is not planned.
   std::optional<LayoutPlan> check_memory(at::Device, int64_t, int64_t,
@@ -172,9 +170,6 @@ class OwnTask final : public RunTask {
 
  private:
   const TrainingTask task_;
-  const int64_t parameters_;
-  const std::vector<std::string> notices_;
-  const std::vector<metrics::DataRecord> data_files_;
 };
 
 }  // namespace

@@ -51,7 +51,7 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   r.reduce_dtype = or_else(o.reduce_dtype, r.gradient_dtype);
   r.master_dtype = r.moment_dtype = "fp32";
   r.model = run.task.model().name;
-  r.num_parameters = run.task.parameter_count();
+  r.num_parameters = parts.strategy->parameter_count();
   r.num_train_samples = run.task.training_rows();
   r.num_train_steps = parts.total_steps;
   r.seed = o.seed;

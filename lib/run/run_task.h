@@ -32,12 +32,12 @@ class RunTask {
   const TrainOptions& options() const { return options_; }
   virtual Program program() const = 0;
   // What the user should know, one line each.
-  virtual const std::vector<std::string>& notices() const = 0;
+  virtual std::vector<std::string> notices() const { return {}; }
 
   virtual const ModelSpec& model() const = 0;
   virtual const TensorSource* weights() const = 0;  // null: they are drawn
-  virtual int64_t parameter_count() const = 0;
-  virtual OptimizerFactory optimizer() const;  // AdamW, as the options say
+  virtual int64_t parameter_count() const = 0;  // before there is a strategy, which says it, too
+  virtual OptimizerFactory optimizer() const;   // AdamW, as the options say
   virtual ParallelConfig parallel_config() const = 0;
   virtual std::string model_config() const = 0;  // its config.json; "null": there is none
   // What belongs into the folder of the exported model, beside the weights.
@@ -52,7 +52,7 @@ class RunTask {
   virtual DataIdentity data_identity(int64_t global_batch_size) const = 0;
   // Data and settings as they are in use.
   virtual void describe(metrics::RunStartRecord& record, const Communicator& data) const = 0;
-  virtual const std::vector<metrics::DataRecord>& data_files() const = 0;
+  virtual std::vector<metrics::DataRecord> data_files() const { return {}; }
 
   // The plan to compare memory with, of a run that fits into the least that any rank has; nothing
   // where there is no plan. Throws Error(kResourceExhausted).
