@@ -103,6 +103,11 @@ const std::map<std::string, std::function<void(const Ranks&)>>& cases() {
          r.control.exchange("");
        }},
       {"count", [](const Ranks& r) { r.sum("h.7.weight", r.wrong() ? 500 : 1000); }},
+      {"count_late",  // what the first rank calls says which of the others is wrong
+       [](const Ranks& r) {
+         if (r.world.rank() == 0) rest(0.4);
+         r.sum("h.7.weight", r.wrong() ? 500 : 1000);
+       }},
       {"count_of_gather",
        [](const Ranks& r) { r.gather("h.7.weight", r.wrong() ? 200 : 300); }},
       {"dtype",

@@ -30,7 +30,7 @@ HALF = arguments.ranks == 2  # then neither of two calls is the one that most ra
 
 
 # MPI and NCCL do not notice such calls, or end in whatever they do then: there calls are compared first (JobOptions::debug_collectives).
-BYTES = ["count", "count_of_gather", "dtype", "order", "step"]
+BYTES = ["count", "count_late", "count_of_gather", "dtype", "order", "step"]
 CHECKED = {"mpi": BYTES, "nccl": [*BYTES, "skipped", "operation", "root"]}.get(arguments.transport, [])
 # Nor does anything compare NCCL's messages. Threads: the control channel is a communicator, in which more ranks wait than for the message.
 UNSEEN = {"nccl": ["message_count"], "local": ["partner_later"]}.get(arguments.transport, [])
@@ -49,6 +49,7 @@ CASES = {
     "skipped": (2, [ELSE + SUM, CAME, called(r"all_gather\(1000 x Float\) of h\.8\.weight")]),
     "skipped_last": (5, [NAMED + "has not come: " + SUM, WAITED, LATE, "; rank 1 waits in "]),
     "count": (2, [ELSE + SUM, called(r"all_reduce\(500 x Float, sum\) of h\.7\.weight")]),
+    "count_late": (2, [ELSE + SUM, called(r"all_reduce\(500 x Float, sum\) of h\.7\.weight")]),
     "count_of_gather": (2, [ELSE + r"all_gather\(300 x Float\) of h\.7\.weight", called(r"all_gather\(200 x Float\) of h\.7\.weight")]),
     "dtype": (2, [ELSE + SUM, called(r"all_reduce\(1000 x Half, sum\) of h\.7\.weight")]),
     "order": (2, [ELSE + SUM, called(r"all_reduce\(400 x Float, sum\) of h\.8\.weight")]),

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
-#include <map>
+#include <functional>
 #include <tuple>
 
 #include "lib/comm/control/wire.h"
@@ -122,23 +122,18 @@ Call call_in_question(const std::vector<CallFailure::Rank>& ranks) {
   return chosen.communicator.empty() ? last : chosen;
 }
 
-// What most ranks called at that place.
-Call most_common(const std::vector<Part>& parts, const Call& call) {
-  std::map<std::string, std::pair<int, const Call*>> votes;
+// What ranks called at that place, and how often; first the most frequent one. Of equals, that of
+// the lowest rank.
+std::vector<std::pair<int, Call>> votes_for(const std::vector<Part>& parts) {
+  std::vector<std::pair<int, Call>> votes;
   for (const Part& part : parts) {
     if (part.own.communicator.empty()) continue;
-    auto& [count, first] = votes[part.own.is_message() ? part.own.data
-                                                       : part.own.operation + part.own.data];
-    if (count++ == 0) first = &part.own;
+    const auto same = std::ranges::find_if(
+        votes, [&](const auto& vote) { return vote.second.agrees_with(part.own); });
+    same == votes.end() ? votes.emplace_back(1, part.own).first : ++same->first;
   }
-  const Call* best = nullptr;
-  int most = 0;
-  for (const Part& part : parts) {  // by rank: of equals that of the lowest
-    for (const auto& [what, vote] : votes) {
-      if (vote.second == &part.own && vote.first > most) std::tie(most, best) = vote;
-    }
-  }
-  return best == nullptr ? call : *best;
+  std::ranges::stable_sort(votes, std::greater<>(), &std::pair<int, Call>::first);
+  return votes;
 }
 
 }  // namespace
@@ -201,6 +196,13 @@ RankStatus RankStatus::unpack(const std::string& bytes) {
   return status;
 }
 
+std::vector<int> CallFailure::undecided() const {
+  const std::vector<Part> parts = parts_of(ranks, disagreement(ranks));
+  const auto votes = votes_for(parts);
+  const bool equal = votes.size() > 1 && votes[0].first == votes[1].first;
+  return equal ? ranks_in(parts, Part::Role::kMissing) : std::vector<int>();
+}
+
 Error CallFailure::explain() const {
   const auto who = [&](const std::vector<int>& several) {
     std::string text;
@@ -215,7 +217,7 @@ Error CallFailure::explain() const {
   if (about.communicator.empty()) about = call;
   if (about.communicator.empty()) return Error(ErrorCode::kUnavailable, cause);
   const std::vector<Part> parts = parts_of(ranks, about);
-  about = most_common(parts, about);
+  if (const auto votes = votes_for(parts); !votes.empty()) about = votes.front().second;
   const std::vector<int> missing = ranks_in(parts, Part::Role::kMissing);
   const std::vector<int> silent = ranks_in(parts, Part::Role::kSilent);
   std::vector<int> came, others;

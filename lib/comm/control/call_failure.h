@@ -60,6 +60,9 @@ struct CallFailure {
   double timeout_s = 0;  // the call is late; 0: it is not
   std::vector<Rank> ranks;
 
+  // Ranks that have not come to where the others called different things, none of them more often
+  // than the rest: what these call says who is wrong.
+  std::vector<int> undecided() const;
   // kInvalidArgument when ranks called different things, else kUnavailable.
   Error explain() const;
 };

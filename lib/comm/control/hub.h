@@ -64,6 +64,7 @@ class Hub {
   void end_all(Kind kind, const std::string& payload, int except);
   // Of failures, in hub_inquiry.cpp:
   Inquiry& inquiry();
+  void ask(int rank);
   void ask_all();
   void inquire(const std::string& cause);
   void inquire(const Report& report);

@@ -14,12 +14,15 @@ Inquiry& Hub::inquiry() {
   return inquiry_.emplace(std::move(hosts));
 }
 
+void Hub::ask(int rank) {
+  inquiry_->expect(rank);
+  const Call& call = inquiry_->call();
+  send_to(rank, Kind::kAsk, call.communicator.empty() ? "" : call.pack());
+}
+
 void Hub::ask_all() {
   for (const Peer& peer : peers_) {
-    if (peer.rank < 0 || gone_[static_cast<size_t>(peer.rank)]) continue;
-    inquiry_->expect(peer.rank);
-    const Call& call = inquiry_->call();
-    send_to(peer.rank, Kind::kAsk, call.communicator.empty() ? "" : call.pack());
+    if (peer.rank >= 0 && !gone_[static_cast<size_t>(peer.rank)]) ask(peer.rank);
   }
 }
 
@@ -41,6 +44,9 @@ void Hub::end_inquiry_if_due() {
   if (!inquiry_ || aborted_) return;
   for (size_t r = 0; r < gone_.size(); ++r) {
     if (gone_[r]) inquiry_->forget(static_cast<int>(r));
+  }
+  for (const int rank : inquiry_->to_ask_again()) {
+    if (!gone_[static_cast<size_t>(rank)]) ask(rank);
   }
   if (!inquiry_->is_over()) return;
   const Error error = inquiry_->result();

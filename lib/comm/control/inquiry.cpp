@@ -8,6 +8,7 @@ namespace tessera::control {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(1);
+constexpr auto kAskAgainAfter = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -41,15 +42,25 @@ void Inquiry::add(const std::string& cause) {
 void Inquiry::hear(int rank, const std::string& status) {
   forget(rank);
   if (!status.empty()) failure_.ranks[static_cast<size_t>(rank)].status = RankStatus::unpack(status);
+  heard_ = Clock::now();
+  undecided_ = failure_.undecided();
+}
+
+std::vector<int> Inquiry::to_ask_again() const {
+  const bool due = !is_over() && std::ranges::count(awaited_, true) == 0 &&
+                   Clock::now() >= heard_ + kAskAgainAfter;
+  return due ? undecided_ : std::vector<int>();
 }
 
 bool Inquiry::is_over() const {
-  return Clock::now() >= deadline_ || std::ranges::count(awaited_, true) == 0;
+  return Clock::now() >= deadline_ ||
+         (std::ranges::count(awaited_, true) == 0 && undecided_.empty());
 }
 
 std::chrono::milliseconds Inquiry::patience() const {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+  const bool asks_again = std::ranges::count(awaited_, true) == 0 && !undecided_.empty();
+  const auto next = asks_again ? std::min(deadline_, heard_ + kAskAgainAfter) : deadline_;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
   return std::max(left, std::chrono::milliseconds(0)) + std::chrono::milliseconds(1);
 }
 

@@ -18,7 +18,8 @@ struct Report {
   static Report unpack(const std::string& bytes);
 };
 
-// Ranks are given a second to say what they are at; one that is stopped does not.
+// Ranks are given a second to say what they are at; one that is stopped does not. One that is late,
+// and whose call decides which of two is wrong, is asked again until then.
 class Inquiry {
  public:
   explicit Inquiry(std::vector<std::string> hosts);  // by rank
@@ -31,6 +32,7 @@ class Inquiry {
   void expect(int rank) { awaited_[static_cast<size_t>(rank)] = true; }
   void forget(int rank) { awaited_[static_cast<size_t>(rank)] = false; }
   void hear(int rank, const std::string& status);
+  std::vector<int> to_ask_again() const;  // now
   bool is_over() const;
   std::chrono::milliseconds patience() const;
   Error result() const { return failure_.explain(); }
@@ -39,6 +41,8 @@ class Inquiry {
   CallFailure failure_;
   bool seen_ = false;  // the cause is the hub's own
   std::vector<bool> awaited_;
+  std::vector<int> undecided_;  // once all have answered
+  Clock::time_point heard_;     // the last answer
   const Clock::time_point deadline_;
 };
 
