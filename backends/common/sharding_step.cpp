@@ -11,6 +11,7 @@
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/device.h"
@@ -83,6 +84,7 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
   run.micro_batch = step_->micro_batches.at(index);
   run.micro_batch.training = step_->with_gradients;
   run.micro_batch.keep_activations = step_->with_gradients && config_.keeps_activations();
+  if (step_->with_gradients) run.micro_batch.gradient_columns = std::make_shared<GradientColumns>();
   run.first_block = first_block;
   run.block_count = block_count;
   run.with_gradients = step_->with_gradients;

@@ -11,8 +11,17 @@
 namespace tessera {
 namespace {
 
-thread_local at::DeviceType stands_for = at::kCPU;
-thread_local MetaMemoryCounter* counter = nullptr;
+// The scopes that a thread is in. LibTorch asks the one allocator of meta tensors, and any operation
+// may ask what a tensor stands for, so that neither can be handed down to them.
+struct Scopes {
+  at::DeviceType stands_for = at::kCPU;
+  MetaMemoryCounter* counter = nullptr;
+
+  static Scopes& here() {
+    static thread_local Scopes scopes;
+    return scopes;
+  }
+};
 
 // A tensor may outlive its counter: then nobody counts its end.
 struct Allocation {
@@ -22,13 +31,14 @@ struct Allocation {
 
 void release(void* context) {
   const std::unique_ptr<Allocation> allocation(static_cast<Allocation*>(context));
-  if (allocation->of == counter) allocation->of->release(allocation->bytes);
+  if (allocation->of == Scopes::here().counter) allocation->of->release(allocation->bytes);
 }
 
 class CountingMeta final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const at::Device device(at::kMeta);
+    MetaMemoryCounter* const counter = Scopes::here().counter;
     if (counter == nullptr) return {nullptr, device};
     const int64_t taken = counter->allocate(static_cast<int64_t>(bytes));
     return {nullptr, new Allocation{counter, taken}, &release, device};
@@ -47,18 +57,19 @@ void install() {
 
 }  // namespace
 
-MetaStandsFor::MetaStandsFor(at::DeviceType type) : previous_(std::exchange(stands_for, type)) {}
-MetaStandsFor::~MetaStandsFor() { stands_for = previous_; }
+MetaStandsFor::MetaStandsFor(at::DeviceType type)
+    : previous_(std::exchange(Scopes::here().stands_for, type)) {}
+MetaStandsFor::~MetaStandsFor() { Scopes::here().stands_for = previous_; }
 
 bool runs_on_gpu(const at::Tensor& x) {
-  return x.is_cuda() || (x.is_meta() && stands_for == at::kCUDA);
+  return x.is_cuda() || (x.is_meta() && Scopes::here().stands_for == at::kCUDA);
 }
 
 MetaMemoryCounter::MetaMemoryCounter(int64_t rounding) : rounding_(rounding) {
   install();
-  previous_ = std::exchange(counter, this);
+  previous_ = std::exchange(Scopes::here().counter, this);
 }
-MetaMemoryCounter::~MetaMemoryCounter() { counter = previous_; }
+MetaMemoryCounter::~MetaMemoryCounter() { Scopes::here().counter = previous_; }
 
 int64_t MetaMemoryCounter::allocate(int64_t bytes) {
   const int64_t taken = (bytes + rounding_ - 1) / rounding_ * rounding_;

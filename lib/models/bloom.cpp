@@ -94,7 +94,7 @@ class BloomBlock final : public Block {
     }
     const BloomBlockTraining training = training_of(micro_batch, hidden.size(-1));
     // No kernel drops probabilities of ALiBi: there both versions form scores.
-    const bool fused = FusedBlocksOnly::here() || (runs_on_gpu(hidden) && !training.attention.on());
+    const bool fused = micro_batch.fused_layers || (runs_on_gpu(hidden) && !training.attention.on());
     const auto version = mask.defined() ? &bloom_block_padded
                          : fused        ? &bloom_block_fused
                                         : &bloom_block_composed;
@@ -110,7 +110,8 @@ class BloomBlock final : public Block {
     return {dropout_.of_attention(attention_dropout_, micro_batch, slopes_.size(0)),
             {dropout_.of(hidden_dropout_, micro_batch, kContextDropout, width),
              dropout_.of(hidden_dropout_, micro_batch, kInnerDropout, width)},
-            micro_batch.keep_activations};
+            micro_batch.keep_activations,
+            micro_batch.gradient_columns};
   }
   at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
     const auto attention = ops::alibi(slopes_, qkv.size(2) / (3 * slopes_.size(0)));

@@ -60,6 +60,7 @@ DecoderBlockOptions options_of(const BloomBlockWeights& w, const at::Tensor& slo
   options.attention.dropout = training.attention;
   options.dropout = training.hidden;
   options.keep_activations = training.keep_activations;
+  options.gradient_columns = training.gradient_columns;
   options.axis = axis;
   return options;
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/kernels.h"
@@ -27,7 +28,9 @@ struct BloomBlockWeights {
 struct BloomBlockTraining {
   ops::AttentionDropout attention;     // of the probabilities
   std::array<ops::Dropout, 2> hidden;  // of what attention and feed-forward add to the residual
-  bool keep_activations = false;       // bloom_block_fused: see MicroBatch
+  // bloom_block_fused: see MicroBatch
+  bool keep_activations = false;
+  std::shared_ptr<GradientColumns> gradient_columns;
 };
 
 // hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/attention.h"
@@ -61,7 +62,9 @@ struct DecoderBlockOptions {
   ops::RotaryTables rotary;              // undefined: queries and keys are not turned
   at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
   TensorAxis axis;
-  bool keep_activations = false;  // decoder_block_fused: see MicroBatch
+  // decoder_block_fused: see MicroBatch
+  bool keep_activations = false;
+  std::shared_ptr<GradientColumns> gradient_columns;
 };
 
 // Attention alone: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
@@ -90,22 +93,8 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
                                    const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                    const DecoderAttention& attention);
 
-// While one lives, this thread's blocks take decoder_block_fused wherever it is right, kernels or
-// not: for tests on CPUs.
-class FusedBlocksOnly {
- public:
-  FusedBlocksOnly() { ++count_; }
-  ~FusedBlocksOnly() { --count_; }
-  FusedBlocksOnly(const FusedBlocksOnly&) = delete;
-  FusedBlocksOnly& operator=(const FusedBlocksOnly&) = delete;
-  static bool here() { return count_ > 0; }
-
- private:
-  static thread_local int count_;
-};
-
-// Whether decoder_block_fused has kernels for the micro-batch, or FusedBlocksOnly asks for it. Else
-// it forms scores.
+// Whether decoder_block_fused has kernels for the micro-batch, which else forms scores, or the
+// micro-batch asks for it.
 bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
 
 }  // namespace tessera

@@ -50,8 +50,6 @@ at::Tensor activated(const at::Tensor& inner, bool gated) {
 
 }  // namespace
 
-thread_local int FusedBlocksOnly::count_ = 0;
-
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& w,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                   const DecoderAttention& attention) {
@@ -74,7 +72,7 @@ bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch
   const bool sixteen_bit =
       hidden.scalar_type() == at::kBFloat16 || hidden.scalar_type() == at::kHalf;
   const bool has_kernels = runs_on_gpu(hidden) && sixteen_bit;
-  return (has_kernels || FusedBlocksOnly::here()) && !micro_batch.attention_mask.defined();
+  return (has_kernels || micro_batch.fused_layers) && !micro_batch.attention_mask.defined();
 }
 
 }  // namespace tessera

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "lib/core/gradient_columns.h"
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/block_norm.h"
 #include "lib/models/decoder_block.h"
-#include "lib/models/handed_columns.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
 
@@ -252,7 +252,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const int64_t spare = s.qkv.size(0) * s.qkv.size(1) - rows;
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
-  const at::Tensor no_residual, gradient_columns = detail::take_columns(gradient);
+  const std::shared_ptr<GradientColumns>& between_blocks = options.gradient_columns;
+  const at::Tensor no_residual;
+  const at::Tensor gradient_columns =
+      between_blocks ? between_blocks->take(gradient) : at::Tensor();
   at::Tensor dattended, dcontext;
   Pending all_dattention;
   {
@@ -304,11 +307,13 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
-  at::Tensor columns;  // the block before is one of these, too, mostly
+  // The block before is one of these, too, mostly.
+  const bool hands_columns = between_blocks && !w.down.biases.empty() && !inner_dropout.on();
+  at::Tensor columns;
   const at::Tensor dhidden = norm_backward(
       dnorm, s.hidden, norm, w.input_norm, g.input_norm, post ? no_residual : dattended,
-      {.columns = w.down.biases.empty() || inner_dropout.on() ? nullptr : &columns}, sums);
-  detail::hand_columns(dhidden, columns);
+      {.columns = hands_columns ? &columns : nullptr}, sums);
+  if (between_blocks) between_blocks->hand(dhidden, columns);
   Pending all_norm = start_enter(norm.output, rows, axis);
   ops::add_column_sums(sums);
   add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);

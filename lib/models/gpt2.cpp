@@ -140,6 +140,7 @@ class Gpt2Block final : public Block {
                        dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
     options.attention.dropout = attention_dropout(micro_batch);
     options.keep_activations = micro_batch.keep_activations;
+    options.gradient_columns = micro_batch.gradient_columns;
     return options;
   }
   ops::AttentionDropout attention_dropout(const MicroBatch& micro_batch) const {

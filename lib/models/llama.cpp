@@ -102,6 +102,7 @@ class LlamaBlock final : public Block {
     if (prefers_fused_block(hidden, micro_batch)) {
       options.attention.dropout = dropout_of(micro_batch);
       options.keep_activations = micro_batch.keep_activations;
+      options.gradient_columns = micro_batch.gradient_columns;
       return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
     }
     return decoder_block_composed(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "lib/core/gradient_columns.h"
 #include "lib/core/meta.h"
 #include "lib/plan/meta_kernels.h"
 #include "lib/plan/rules.h"
@@ -98,6 +99,7 @@ BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch, Pass pas
     const MetaMemoryCounter counter(allocation_unit(plan));
     micro_batch_ = make_batch(batch, pass == Pass::kStep);
     micro_batch_.keep_activations = plan.parallel.keeps_activations();
+    micro_batch_.gradient_columns = std::make_shared<GradientColumns>();
     batch_bytes_ = counter.live_bytes();
   }
   const size_t count = plan.model.block_count();

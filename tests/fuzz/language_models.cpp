@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "lib/models/decoder_block.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
 
 namespace tessera::testing {
@@ -45,42 +45,24 @@ std::vector<int64_t> random_lengths(int64_t sequences, int64_t length, uint64_t 
   return lengths;
 }
 
-// Another block with something done before its forward pass.
-template <typename Base>
-class Around : public Base {
- public:
-  explicit Around(std::unique_ptr<Block> block) : block_(std::move(block)) {}
-  bool takes_packed_rows() const override { return block_->takes_packed_rows(); }
-  bool continues_rows() const override { return block_->continues_rows(); }
-  std::vector<Parameter> parameters() override { return block_->parameters(); }
-
- protected:
-  std::unique_ptr<Block> block_;
-};
-
-class FusedLayer final : public Around<Block> {
- public:
-  using Around::Around;
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
-    const FusedBlocksOnly fused;
-    return block_->forward(hidden, batch);
-  }
-};
-
 // Notes the seeds of the micro-batches it trains on.
-class NotingHead final : public Around<Head> {
+class NotingHead final : public Head {
  public:
   NotingHead(std::unique_ptr<Block> head, std::shared_ptr<SeedLog> seeds)
-      : Around(std::move(head)), seeds_(std::move(seeds)) {}
+      : head_(std::move(head)), seeds_(std::move(seeds)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
     if (batch.training) seeds_->add(batch);
-    return block_->forward(hidden, batch);
+    return head_->forward(hidden, batch);
   }
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& batch) override {
-    return dynamic_cast<Head&>(*block_).logits(hidden, batch);
+    return dynamic_cast<Head&>(*head_).logits(hidden, batch);
   }
+  bool takes_packed_rows() const override { return head_->takes_packed_rows(); }
+  bool continues_rows() const override { return head_->continues_rows(); }
+  std::vector<Parameter> parameters() override { return head_->parameters(); }
 
  private:
+  std::unique_ptr<Block> head_;
   std::shared_ptr<SeedLog> seeds_;
 };
 
@@ -93,11 +75,7 @@ FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) 
                          seeds = result.seeds](const BuildContext& context) {
     return std::make_unique<NotingHead>(build(context), seeds);
   };
-  for (size_t i = 1; c.fused && i + 1 < blocks.size(); ++i) {
-    blocks[i].build = [build = blocks[i].build](const BuildContext& context) {
-      return std::make_unique<FusedLayer>(build(context));
-    };
-  }
+  if (c.fused) result.model = with_fused_layers(std::move(result.model));
   result.batch = [vocabulary = c.vocabulary, padded = c.padded, packed = c.packed,
                   supervised_only = c.supervised_only](int64_t rows, int64_t length,
                                                        uint64_t seed) {

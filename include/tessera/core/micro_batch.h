@@ -8,6 +8,7 @@
 
 namespace tessera {
 
+class GradientColumns;
 class KeyValueCache;
 
 constexpr int64_t kIgnoredLabel = -100;
@@ -82,6 +83,12 @@ struct MicroBatch {
   // Set by strategies in steps: a forward pass with gradients keeps for backward what this can form
   // anew, where that takes time.
   bool keep_activations = false;
+  // Set by strategies in steps: what the backward pass of one block hands to that of the block
+  // before it, with the gradient. Null: nothing.
+  std::shared_ptr<GradientColumns> gradient_columns;
+  // Layers of language models take their hand-scheduled version wherever it is right, also where it
+  // has no kernels: for tests on CPUs.
+  bool fused_layers = false;
 
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
 };

@@ -56,7 +56,6 @@ struct Result {
 };
 
 Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool training = true) {
-  const FusedBlocksOnly fused;
   const auto block = model.blocks[1].build({.seed = 3});
   std::vector<Parameter> parameters = block->parameters();
   for (Parameter& parameter : parameters) {
@@ -68,6 +67,7 @@ Result run(const ModelSpec& model, const at::Tensor& hidden, bool keep, bool tra
   batch.seed = 7;
   batch.training = training;
   batch.keep_activations = keep;
+  batch.fused_layers = true;
   const at::Tensor input = leaf(hidden);
   const at::NoGradGuard no_grad;
   block->forward(input, batch);  // what a block makes once

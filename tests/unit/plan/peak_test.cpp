@@ -1,7 +1,6 @@
 // The most that a rank holds in a step, by the plan and by LibTorch's allocator.
 #include <ATen/ATen.h>
 
-#include "lib/models/decoder_block.h"
 #include "lib/plan/memory_plan.h"
 #include "lib/testing/player.h"
 #include "tessera/generation/generate.h"
@@ -10,6 +9,7 @@
 #include "tessera/models/llama.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
@@ -46,7 +46,6 @@ struct Case {
   MeshExtents mesh;
   int64_t accumulation = 1, rows = 3, length = 96;
   bool packed = false, masked = false;
-  bool fused = false;  // hand-scheduled blocks, as on GPUs
 
   int ranks() const { return rank_count(mesh); }
 };
@@ -72,13 +71,8 @@ MicroBatch micro_batch(Case c, int64_t rows = 0) {
   return batch;
 }
 
-std::unique_ptr<FusedBlocksOnly> blocks_of(const Case& c) {
-  return c.fused ? std::make_unique<FusedBlocksOnly>() : nullptr;
-}
-
 // Of one rank, in its third step. limit: bytes that it may have.
 int64_t measured_peak(const Case& c, Communicator& world, int64_t limit = 0) {
-  const auto fused = blocks_of(c);
   const int64_t begin = CountingAllocator::live_bytes();
   if (limit > 0) CountingAllocator::limit(begin + limit);
   const Player player(world, {c.model, c.mesh, c.parallel});
@@ -109,7 +103,6 @@ struct Inference {
 };
 
 Inference measured_inference(const Case& c, Communicator& world) {
-  const auto fused = blocks_of(c);
   const int64_t begin = CountingAllocator::live_bytes();
   const Player player(world, {c.model, c.mesh, c.parallel});
   Strategy& strategy = player.strategy();
@@ -128,7 +121,6 @@ Inference measured_inference(const Case& c, Communicator& world) {
 }
 
 std::vector<MemoryPlan> planned(const Case& c) {
-  const auto fused = blocks_of(c);
   const int64_t tokens = c.rows * c.length;
   const LayoutPlan plan{.parallel = c.parallel,
                         .mesh = c.mesh,
@@ -189,9 +181,9 @@ std::vector<Case> cases() {
   for (const bool keep : {false, true}) {
     const ParallelConfig config{.keep_activations = keep};
     const std::string kept = keep ? " kept" : "";
-    add("bloom fused" + kept, bloom(), config).fused = true;
-    add("gpt2 fused" + kept, gpt2(0), config).fused = true;
-    add("llama fused" + kept, llama(), config).fused = true;
+    add("bloom fused" + kept, with_fused_layers(bloom()), config);
+    add("gpt2 fused" + kept, with_fused_layers(gpt2(0)), config);
+    add("llama fused" + kept, with_fused_layers(llama()), config);
   }
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     add("bloom " + name, bloom(), {.strategy = name}, {.data = 2}, 2);

@@ -1,5 +1,5 @@
 // Blocks one after the other: what the later one hands to the earlier one changes no gradient.
-#include "lib/models/handed_columns.h"
+#include "lib/core/gradient_columns.h"
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -25,10 +25,11 @@ Tensors gradients(Version version, const DecoderCase& test, const at::Tensor& hi
     first.back().mutable_grad() = at::zeros_like(first.back());
     second.back().mutable_grad() = at::zeros_like(second.back());
   }
+  DecoderBlockOptions options = test.options;
+  options.gradient_columns = std::make_shared<GradientColumns>();
   const at::Tensor input = leaf(hidden);
-  const at::Tensor middle =
-      between(run_decoder(version, input, test.with(first), test.options, {}));
-  const at::Tensor output = run_decoder(version, middle, test.with(second), test.options, {});
+  const at::Tensor middle = between(run_decoder(version, input, test.with(first), options, {}));
+  const at::Tensor output = run_decoder(version, middle, test.with(second), options, {});
   torch::autograd::backward(
       {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
   Tensors result{input.grad()};
@@ -72,29 +73,30 @@ TEST_CASE("blocks that follow each other have the gradients of the composed ones
 }
 
 TEST_CASE("column sums go with the gradient they are of, and no other") {
-  const auto handed = [](const at::Tensor& gradient) {
-    tessera::detail::hand_columns(gradient, at::full({1, 3}, 7.0));
+  GradientColumns between;
+  const auto handed = [&](const at::Tensor& gradient) {
+    between.hand(gradient, at::full({1, 3}, 7.0));
   };
   const at::Tensor gradient = at::ones({2, 3});
   handed(gradient);
-  CHECK(tessera::detail::take_columns(gradient).defined());
-  CHECK_FALSE(tessera::detail::take_columns(gradient).defined());  // once
+  CHECK(between.take(gradient).defined());
+  CHECK_FALSE(between.take(gradient).defined());  // once
   handed(gradient);
-  CHECK(tessera::detail::take_columns(gradient.detach().view({3, 2}).view({2, 3})).defined());
+  CHECK(between.take(gradient.detach().view({3, 2}).view({2, 3})).defined());
   handed(gradient);
-  CHECK_FALSE(tessera::detail::take_columns(gradient.clone()).defined());
-  CHECK_FALSE(tessera::detail::take_columns(gradient).defined());
+  CHECK_FALSE(between.take(gradient.clone()).defined());
+  CHECK_FALSE(between.take(gradient).defined());
   handed(gradient);
-  CHECK_FALSE(tessera::detail::take_columns(gradient.narrow(0, 0, 1)).defined());
+  CHECK_FALSE(between.take(gradient.narrow(0, 0, 1)).defined());
   handed(gradient);
   at::Tensor(gradient).add_(1);
-  CHECK_FALSE(tessera::detail::take_columns(gradient).defined());
+  CHECK_FALSE(between.take(gradient).defined());
   {
     const at::Tensor freed = at::ones({2, 3});
     handed(freed);
   }
-  CHECK_FALSE(tessera::detail::take_columns(at::ones({2, 3})).defined());
+  CHECK_FALSE(between.take(at::ones({2, 3})).defined());
   handed(gradient);
-  tessera::detail::hand_columns(gradient, {});
-  CHECK_FALSE(tessera::detail::take_columns(gradient).defined());
+  between.hand(gradient, {});
+  CHECK_FALSE(between.take(gradient).defined());
 }

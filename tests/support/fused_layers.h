@@ -1,0 +1,35 @@
+#pragma once
+// A language model whose layers take their hand-scheduled version, as on GPUs.
+#include <memory>
+#include <utility>
+
+#include "tessera/model/model_spec.h"
+
+namespace tessera::testing {
+
+class FusedLayer final : public Block {
+ public:
+  explicit FusedLayer(std::unique_ptr<Block> layer) : layer_(std::move(layer)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    MicroBatch fused = micro_batch;
+    fused.fused_layers = true;
+    return layer_->forward(hidden, fused);
+  }
+  bool takes_packed_rows() const override { return layer_->takes_packed_rows(); }
+  bool continues_rows() const override { return layer_->continues_rows(); }
+  std::vector<Parameter> parameters() override { return layer_->parameters(); }
+
+ private:
+  std::unique_ptr<Block> layer_;
+};
+
+inline ModelSpec with_fused_layers(ModelSpec model) {
+  for (size_t i = 1; i + 1 < model.blocks.size(); ++i) {
+    model.blocks[i].build = [build = model.blocks[i].build](const BuildContext& context) {
+      return std::make_unique<FusedLayer>(build(context));
+    };
+  }
+  return model;
+}
+
+}  // namespace tessera::testing
