@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-// The scopes that a thread is in. LibTorch asks the one allocator of meta tensors, and any operation
-// may ask what a tensor stands for, so that neither can be handed down to them.
+// The scopes that a thread is in. LibTorch asks the one allocator of meta tensors, and any
+// operation may ask what a tensor stands for, so that neither can be handed down to them.
 struct Scopes {
   at::DeviceType stands_for = at::kCPU;
   MetaMemoryCounter* counter = nullptr;

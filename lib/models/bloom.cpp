@@ -94,7 +94,8 @@ class BloomBlock final : public Block {
     }
     const BloomBlockTraining training = training_of(micro_batch, hidden.size(-1));
     // No kernel drops probabilities of ALiBi: there both versions form scores.
-    const bool fused = micro_batch.fused_layers || (runs_on_gpu(hidden) && !training.attention.on());
+    const bool fused =
+        micro_batch.fused_layers || (runs_on_gpu(hidden) && !training.attention.on());
     const auto version = mask.defined() ? &bloom_block_padded
                          : fused        ? &bloom_block_fused
                                         : &bloom_block_composed;

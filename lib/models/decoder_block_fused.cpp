@@ -252,10 +252,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const int64_t spare = s.qkv.size(0) * s.qkv.size(1) - rows;
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
-  const std::shared_ptr<GradientColumns>& between_blocks = options.gradient_columns;
-  const at::Tensor no_residual;
-  const at::Tensor gradient_columns =
-      between_blocks ? between_blocks->take(gradient) : at::Tensor();
+  GradientColumns* const between = options.gradient_columns.get();
+  const at::Tensor no_residual, gradient_columns = between ? between->take(gradient) : at::Tensor();
   at::Tensor dattended, dcontext;
   Pending all_dattention;
   {
@@ -308,12 +306,12 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
   // The block before is one of these, too, mostly.
-  const bool hands_columns = between_blocks && !w.down.biases.empty() && !inner_dropout.on();
+  const bool hands_columns = between != nullptr && !w.down.biases.empty() && !inner_dropout.on();
   at::Tensor columns;
-  const at::Tensor dhidden = norm_backward(
-      dnorm, s.hidden, norm, w.input_norm, g.input_norm, post ? no_residual : dattended,
-      {.columns = hands_columns ? &columns : nullptr}, sums);
-  if (between_blocks) between_blocks->hand(dhidden, columns);
+  const at::Tensor dhidden = norm_backward(dnorm, s.hidden, norm, w.input_norm, g.input_norm,
+                                           post ? no_residual : dattended,
+                                           {.columns = hands_columns ? &columns : nullptr}, sums);
+  if (between != nullptr) between->hand(dhidden, columns);
   Pending all_norm = start_enter(norm.output, rows, axis);
   ops::add_column_sums(sums);
   add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);
