@@ -4,9 +4,7 @@
 
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
-#include "tessera/backends/zero/zero_stage1.h"
-#include "tessera/backends/zero/zero_stage2.h"
-#include "tessera/backends/zero/zero_stage3.h"
+#include "tessera/backends/zero/zero.h"
 #include "tessera/core/error.h"
 
 namespace tessera {

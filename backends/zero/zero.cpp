@@ -1,6 +1,4 @@
-#include "tessera/backends/zero/zero_stage1.h"
-#include "tessera/backends/zero/zero_stage2.h"
-#include "tessera/backends/zero/zero_stage3.h"
+#include "tessera/backends/zero/zero.h"
 
 namespace tessera {
 

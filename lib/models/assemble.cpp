@@ -19,10 +19,9 @@ constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
 
 BlockWeights weights_of(const DecoderParts& parts, const BuildContext& context, size_t index,
                         const std::string& block) {
-  return BlockWeights(context, index,
-                      [name = parts.checkpoint_name, block](const std::string& parameter) {
-                        return name(block, parameter);
-                      });
+  return BlockWeights(context, index, [parts, block](const std::string& parameter) {
+    return parts.checkpoint_name(block, parameter);
+  });
 }
 
 class HeadBlock : public Head {
@@ -144,7 +143,9 @@ ModelSpec assemble_body(const DecoderParts& parts) {
   spec.name = parts.config.name;
   spec.tensor_divisor = parts.tensor_divisor;
   spec.shareable_ends = true;
-  spec.checkpoint_name = parts.checkpoint_name;
+  spec.checkpoint_name = [parts](const std::string& block, const std::string& parameter) {
+    return parts.checkpoint_name(block, parameter);
+  };
   spec.blocks.push_back({kEmbedding, [parts](const BuildContext& context) {
                            return parts.embedding(context,
                                                   weights_of(parts, context, 0, kEmbedding));
@@ -161,6 +162,12 @@ ModelSpec assemble_body(const DecoderParts& parts) {
 }
 
 }  // namespace
+
+std::string DecoderParts::checkpoint_name(const std::string& block,
+                                          const std::string& parameter) const {
+  if (parameter == "lm_head.weight" || parameter == "score.weight") return parameter;
+  return checkpoint_prefix + (block.starts_with(layer_prefix) ? block + "." : "") + parameter;
+}
 
 ModelSpec assemble_causal(const DecoderParts& parts) {
   ModelSpec spec = assemble_body(parts);

@@ -3,6 +3,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lib/models/block_weights.h"
 #include "tessera/models/language_model_config.h"
@@ -13,9 +15,8 @@ struct DecoderParts {
   LanguageModelConfig config;
   std::string layer_prefix;  // layers are the blocks "<prefix>0", "<prefix>1" ...
   std::string table;         // the embedding's parameter that a tied head shares, e.g. "wte.weight"
-  // Of a parameter in a block, as Hugging Face names it.
-  std::function<std::string(const std::string& block, const std::string& parameter)>
-      checkpoint_name;
+  // In a Hugging Face checkpoint everything but the heads' own weights has it before its name.
+  std::string checkpoint_prefix;
   std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights)> embedding;
   // `index` is the block's place in the model: the layer's number + 1.
   std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights, size_t index)> layer;
@@ -25,7 +26,35 @@ struct DecoderParts {
   double epsilon = 1e-5;
   int64_t attention_width = 0;  // columns of all heads together
   int64_t tensor_divisor = 0;   // see ModelSpec
+
+  std::string checkpoint_name(const std::string& block, const std::string& parameter) const;
 };
+
+// An embedding or a layer.
+class DecoderPart : public Block {
+ public:
+  explicit DecoderPart(const BlockWeights& weights) : axis_(weights.axis()) {}
+  bool takes_packed_rows() const override { return true; }
+  bool continues_rows() const override { return true; }
+  std::vector<Parameter> parameters() override { return parameters_; }
+
+ protected:
+  TensorAxis axis_;
+  std::vector<Parameter> parameters_;
+};
+
+template <typename Layer, typename Config>
+auto layers_of(const Config& config) {
+  return [config](const BuildContext& context, BlockWeights weights, size_t index) {
+    return std::make_unique<Layer>(config, context, std::move(weights), index);
+  };
+}
+template <typename Embedding, typename Config>
+auto embedding_of(const Config& config) {
+  return [config](const BuildContext& context, BlockWeights weights) {
+    return std::make_unique<Embedding>(config, context, std::move(weights));
+  };
+}
 
 // Tensor parallelism cuts tables by rows.
 constexpr TensorCut kVocabularyRows{.dim = 0, .padded = true};

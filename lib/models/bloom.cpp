@@ -17,16 +17,10 @@
 namespace tessera {
 namespace {
 
-// The names of transformers: everything but the heads' own weights lives under "transformer.".
-std::string checkpoint_name(const std::string& block, const std::string& parameter) {
-  if (parameter == "lm_head.weight" || parameter == "score.weight") return parameter;
-  return "transformer." + (block.starts_with("h.") ? block + "." : "") + parameter;
-}
-
-class EmbeddingBlock final : public Block {
+class EmbeddingBlock final : public DecoderPart {
  public:
-  EmbeddingBlock(const BloomConfig& config, BlockWeights weights)
-      : axis_(weights.axis()), vocabulary_(config.vocabulary), epsilon_(config.layer_norm_epsilon) {
+  EmbeddingBlock(const BloomConfig& config, const BuildContext&, BlockWeights weights)
+      : DecoderPart(weights), vocabulary_(config.vocabulary), epsilon_(config.layer_norm_epsilon) {
     const int64_t h = config.hidden;
     table_ = weights.normal("word_embeddings.weight", {config.vocabulary, h},
                             config.initializer_range, kVocabularyRows);
@@ -39,23 +33,18 @@ class EmbeddingBlock final : public Block {
         vocab_parallel_embedding(micro_batch.input_ids, table_, vocabulary_, axis_), norm_weight_,
         norm_bias_, epsilon_);
   }
-  bool takes_packed_rows() const override { return true; }
-  std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
 
  private:
-  TensorAxis axis_;
   int64_t vocabulary_;
   double epsilon_;
   at::Tensor table_, norm_weight_, norm_bias_;
-  std::vector<Parameter> parameters_;
 };
 
-class BloomBlock final : public Block {
+class BloomBlock final : public DecoderPart {
  public:
   BloomBlock(const BloomConfig& config, const BuildContext& context, BlockWeights weights,
              size_t index)
-      : axis_(weights.axis()),
+      : DecoderPart(weights),
         epsilon_(config.layer_norm_epsilon),
         residual_post_layernorm_(config.residual_post_layernorm),
         hidden_dropout_(config.hidden_dropout),
@@ -102,9 +91,6 @@ class BloomBlock final : public Block {
     return version(hidden, w_, slopes_, mask, epsilon_, residual_post_layernorm_,
                    micro_batch.input_ids.sizes(), axis_, micro_batch.packed, training);
   }
-  bool takes_packed_rows() const override { return true; }
-  std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
 
  private:
   BloomBlockTraining training_of(const MicroBatch& micro_batch, int64_t width) const {
@@ -121,34 +107,26 @@ class BloomBlock final : public Block {
     });
   }
 
-  TensorAxis axis_;
   double epsilon_;
   bool residual_post_layernorm_;
   double hidden_dropout_, attention_dropout_;
   BlockDropout dropout_;
   at::Tensor slopes_;
   BloomBlockWeights w_;
-  std::vector<Parameter> parameters_;
 };
 
 DecoderParts parts_of(const BloomConfig& config) {
   config.validate();
-  DecoderParts parts;
-  parts.config = config;
-  parts.layer_prefix = "h.";
-  parts.table = "word_embeddings.weight";
-  parts.checkpoint_name = checkpoint_name;
-  parts.embedding = [config](const BuildContext&, BlockWeights weights) {
-    return std::make_unique<EmbeddingBlock>(config, std::move(weights));
-  };
-  parts.layer = [config](const BuildContext& context, BlockWeights weights, size_t index) {
-    return std::make_unique<BloomBlock>(config, context, std::move(weights), index);
-  };
-  parts.final_norm = "ln_f";
-  parts.epsilon = config.layer_norm_epsilon;
-  parts.attention_width = config.hidden;
-  parts.tensor_divisor = config.heads;
-  return parts;
+  return {.config = config,
+          .layer_prefix = "h.",
+          .table = "word_embeddings.weight",
+          .checkpoint_prefix = "transformer.",
+          .embedding = embedding_of<EmbeddingBlock>(config),
+          .layer = layers_of<BloomBlock>(config),
+          .final_norm = "ln_f",
+          .epsilon = config.layer_norm_epsilon,
+          .attention_width = config.hidden,
+          .tensor_divisor = config.heads};
 }
 
 }  // namespace

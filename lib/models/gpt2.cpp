@@ -19,16 +19,10 @@
 namespace tessera {
 namespace {
 
-// Everything but the heads' own weights lives under "transformer.".
-std::string checkpoint_name(const std::string& block, const std::string& parameter) {
-  if (parameter == "lm_head.weight" || parameter == "score.weight") return parameter;
-  return "transformer." + (block.starts_with("h.") ? block + "." : "") + parameter;
-}
-
-class EmbeddingBlock final : public Block {
+class EmbeddingBlock final : public DecoderPart {
  public:
   EmbeddingBlock(const Gpt2Config& config, const BuildContext& context, BlockWeights weights)
-      : axis_(weights.axis()),
+      : DecoderPart(weights),
         vocabulary_(config.vocabulary),
         probability_(config.embedding_dropout),
         dropout_(context, 0) {
@@ -52,9 +46,6 @@ class EmbeddingBlock final : public Block {
         dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1));
     return ops::dropout(hidden, probability, seed, first);
   }
-  bool takes_packed_rows() const override { return true; }
-  std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
 
  private:
   at::Tensor positions_of(const MicroBatch& micro_batch) const {
@@ -71,19 +62,18 @@ class EmbeddingBlock final : public Block {
     return ops::embedding(places, positions_);
   }
 
-  TensorAxis axis_;
   int64_t vocabulary_;
   double probability_;
   BlockDropout dropout_;
   at::Tensor tokens_, positions_;
-  std::vector<Parameter> parameters_;
 };
 
-class Gpt2Block final : public Block {
+class Gpt2Block final : public DecoderPart {
  public:
   Gpt2Block(const Gpt2Config& config, const BuildContext& context, BlockWeights weights,
             size_t index)
-      : attention_dropout_(config.attention_dropout),
+      : DecoderPart(weights),
+        attention_dropout_(config.attention_dropout),
         residual_dropout_(config.residual_dropout),
         dropout_(context, index) {
     const int64_t h = config.hidden;
@@ -107,7 +97,7 @@ class Gpt2Block final : public Block {
     w_.attention_norm = norm("ln_2");
     w_.up = linear("mlp.c_fc", h, config.inner, deviation, kColumns);
     w_.down = linear("mlp.c_proj", config.inner, h, narrow, kRows);
-    options_.axis = weights.axis();
+    options_.axis = axis_;
     parameters_ = weights.take();
     options_.epsilon = config.layer_norm_epsilon;
     ops::SelfAttention& attention = options_.attention;
@@ -129,9 +119,6 @@ class Gpt2Block final : public Block {
     }
     return decoder_block_composed(hidden, w_, options, tokens, attention);
   }
-  bool takes_packed_rows() const override { return true; }
-  std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
 
  private:
   DecoderBlockOptions in_step(const MicroBatch& micro_batch, int64_t width) const {
@@ -161,27 +148,20 @@ class Gpt2Block final : public Block {
   BlockDropout dropout_;
   DecoderBlockWeights w_;
   DecoderBlockOptions options_;
-  std::vector<Parameter> parameters_;
 };
 
 DecoderParts parts_of(const Gpt2Config& config) {
   config.validate();
-  DecoderParts parts;
-  parts.config = config;
-  parts.layer_prefix = "h.";
-  parts.table = "wte.weight";
-  parts.checkpoint_name = checkpoint_name;
-  parts.embedding = [config](const BuildContext& context, BlockWeights weights) {
-    return std::make_unique<EmbeddingBlock>(config, context, std::move(weights));
-  };
-  parts.layer = [config](const BuildContext& context, BlockWeights weights, size_t index) {
-    return std::make_unique<Gpt2Block>(config, context, std::move(weights), index);
-  };
-  parts.final_norm = "ln_f";
-  parts.epsilon = config.layer_norm_epsilon;
-  parts.attention_width = config.hidden;
-  parts.tensor_divisor = std::gcd(config.heads, config.inner);
-  return parts;
+  return {.config = config,
+          .layer_prefix = "h.",
+          .table = "wte.weight",
+          .checkpoint_prefix = "transformer.",
+          .embedding = embedding_of<EmbeddingBlock>(config),
+          .layer = layers_of<Gpt2Block>(config),
+          .final_norm = "ln_f",
+          .epsilon = config.layer_norm_epsilon,
+          .attention_width = config.hidden,
+          .tensor_divisor = std::gcd(config.heads, config.inner)};
 }
 
 }  // namespace

@@ -17,16 +17,10 @@
 namespace tessera {
 namespace {
 
-// Everything but the heads' own weights lives under "model.".
-std::string checkpoint_name(const std::string& block, const std::string& parameter) {
-  if (parameter == "lm_head.weight" || parameter == "score.weight") return parameter;
-  return "model." + (block.starts_with("layers.") ? block + "." : "") + parameter;
-}
-
-class EmbeddingBlock final : public Block {
+class EmbeddingBlock final : public DecoderPart {
  public:
-  EmbeddingBlock(const LlamaConfig& config, BlockWeights weights)
-      : axis_(weights.axis()), vocabulary_(config.vocabulary), pad_token_(config.pad_token) {
+  EmbeddingBlock(const LlamaConfig& config, const BuildContext&, BlockWeights weights)
+      : DecoderPart(weights), vocabulary_(config.vocabulary), pad_token_(config.pad_token) {
     table_ = weights.normal("embed_tokens.weight", {config.vocabulary, config.hidden},
                             config.initializer_range, kVocabularyRows);
     parameters_ = weights.take();
@@ -39,23 +33,20 @@ class EmbeddingBlock final : public Block {
     if (axis_.sequence_parallel()) real = own_tokens(real.to(hidden.scalar_type()), axis_).ne(0);
     return at::where(real, hidden, hidden.detach());
   }
-  bool takes_packed_rows() const override { return true; }
-  std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
 
  private:
-  TensorAxis axis_;
   int64_t vocabulary_;
   std::optional<int64_t> pad_token_;  // looked up like any other, but never trained by it
   at::Tensor table_;
-  std::vector<Parameter> parameters_;
 };
 
-class LlamaBlock final : public Block {
+class LlamaBlock final : public DecoderPart {
  public:
   LlamaBlock(const LlamaConfig& config, const BuildContext& context, BlockWeights weights,
              size_t index)
-      : attention_dropout_(config.attention_dropout), seed_(block_seed(context.seed, index)) {
+      : DecoderPart(weights),
+        attention_dropout_(config.attention_dropout),
+        seed_(block_seed(context.seed, index)) {
     frequencies_ = ops::rotary_frequencies(config.head_dim, config.rope_theta,
                                            config.rope_linear_factor, config.rope_llama3)
                        .to(context.device);
@@ -81,7 +72,7 @@ class LlamaBlock final : public Block {
     linear(w_.up, "mlp.gate_proj", h, config.inner, kRows, config.mlp_bias);
     linear(w_.up, "mlp.up_proj", h, config.inner, kRows, config.mlp_bias);
     linear(w_.down, "mlp.down_proj", config.inner, h, kColumns, config.mlp_bias);
-    options_.axis = weights.axis();
+    options_.axis = axis_;
     parameters_ = weights.take();
     options_.epsilon = config.rms_norm_epsilon;
     options_.gated = true;
@@ -112,9 +103,6 @@ class LlamaBlock final : public Block {
                     micro_batch);
     });
   }
-  bool takes_packed_rows() const override { return true; }
-  std::vector<Parameter> parameters() override { return parameters_; }
-  bool continues_rows() const override { return true; }
 
  private:
   at::Tensor attend(const ops::QueriesKeysValues& given, const MicroBatch& micro_batch) const {
@@ -161,28 +149,21 @@ class LlamaBlock final : public Block {
   ops::RotaryTables tables_;
   DecoderBlockWeights w_;
   DecoderBlockOptions options_;
-  std::vector<Parameter> parameters_;
 };
 
 DecoderParts parts_of(const LlamaConfig& config) {
   config.validate();
-  DecoderParts parts;
-  parts.config = config;
-  parts.layer_prefix = "layers.";
-  parts.table = "embed_tokens.weight";
-  parts.checkpoint_name = checkpoint_name;
-  parts.embedding = [config](const BuildContext&, BlockWeights weights) {
-    return std::make_unique<EmbeddingBlock>(config, std::move(weights));
-  };
-  parts.layer = [config](const BuildContext& context, BlockWeights weights, size_t index) {
-    return std::make_unique<LlamaBlock>(config, context, std::move(weights), index);
-  };
-  parts.final_norm = "norm";
-  parts.rms_norm = true;
-  parts.epsilon = config.rms_norm_epsilon;
-  parts.attention_width = config.heads * config.head_dim;
-  parts.tensor_divisor = std::gcd(config.key_heads, config.inner);
-  return parts;
+  return {.config = config,
+          .layer_prefix = "layers.",
+          .table = "embed_tokens.weight",
+          .checkpoint_prefix = "model.",
+          .embedding = embedding_of<EmbeddingBlock>(config),
+          .layer = layers_of<LlamaBlock>(config),
+          .final_norm = "norm",
+          .rms_norm = true,
+          .epsilon = config.rms_norm_epsilon,
+          .attention_width = config.heads * config.head_dim,
+          .tensor_divisor = std::gcd(config.key_heads, config.inner)};
 }
 
 }  // namespace

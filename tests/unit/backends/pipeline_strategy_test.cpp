@@ -8,7 +8,7 @@
 #include "lib/testing/player.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/pipeline/pipeline.h"
-#include "tessera/backends/zero/zero_stage1.h"
+#include "tessera/backends/zero/zero.h"
 #include "tessera/core/error.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
