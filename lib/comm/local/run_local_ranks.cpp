@@ -61,9 +61,9 @@ void run_local_ranks(int size, const std::function<void(Communicator&)>& fn) {
   const int math_threads = at::get_num_threads();
   FirstError first_error;
   const auto run = [&](int rank, Communicator& comm) {
-    set_log_rank(rank);
-    at::set_num_threads(std::max(1, math_threads / size));  // the ranks share the cores
     try {
+      set_log_rank(rank);
+      at::set_num_threads(std::max(1, math_threads / size));  // the ranks share the cores
       fn(comm);
     } catch (...) {
       first_error.add(std::current_exception());
