@@ -196,106 +196,123 @@ Outcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options, 
   }
 }
 
+// Runs cases one after the other and keeps count.
+class Fuzzing {
+ public:
+  Fuzzing(const FuzzStrategyFactory& make, const FuzzOptions& options)
+      : make_(make), options_(options), watchdog_(options.case_seconds) {
+    for (const FuzzFeature& feature : features_) {
+      for (const std::string& value : feature.values) summary_.values[feature.name][value] = 0;
+    }
+  }
+
+  FuzzSummary run() {
+    if (!options_.line.empty()) {
+      run_one(0, parse_case(options_.line));
+      return summary_;
+    }
+    double report_at = kReportSeconds;
+    for (int64_t i = options_.first;
+         elapsed_s() < options_.seconds && summary_.failures.size() < options_.most_failures; ++i) {
+      if (options_.cases > 0 && i >= options_.first + options_.cases) break;
+      // Each case from numbers of its own, so that any can be run alone.
+      std::seed_seq numbers{options_.seed, static_cast<uint64_t>(i)};
+      std::mt19937_64 random(numbers);
+      run_one(i, draw_case(random, options_));
+      if (elapsed_s() < report_at) continue;
+      print(concat(std::lround(elapsed_s()), " s: held ", summary_.held, ", refused ",
+                   summary_.refused, ", failed ", summary_.failures.size()));
+      report_at += kReportSeconds;
+    }
+    print(concat("largest share of a tolerance: ", worst_));
+    return summary_;
+  }
+
+ private:
+  void run_one(int64_t number, const FuzzCase& c) {
+    const std::string left_out = options_.leave_out ? options_.leave_out(c) : "";
+    if (!left_out.empty()) {
+      ++summary_.left_out;
+      ++summary_.reasons_left_out[left_out];
+      return;
+    }
+    if (options_.verbose) print(concat("case ", number, ": ", to_line(c)));
+    const Outcome outcome = watched_outcome(c);
+    if (outcome.kind == Outcome::Kind::kRefused) {
+      ++summary_.refused;
+      ++summary_.refusals[reason_of(outcome.text)];
+    } else if (outcome.kind == Outcome::Kind::kHeld) {
+      count_held(c, outcome.worst);
+    } else {
+      print(concat("case ", number, " failed after ", std::lround(elapsed_s()), " s, ",
+                   summary_.held, " cases held: ", outcome.text, "\n  ", command(c)));
+      report_failure(c, outcome);
+    }
+  }
+
+  void count_held(const FuzzCase& c, double worst) {
+    ++summary_.held;
+    for (const FuzzFeature& feature : features_) {
+      for (const std::string& value : feature.of(c)) ++summary_.values[feature.name][value];
+    }
+    if (worst <= worst_) return;
+    worst_ = worst;
+    if (options_.verbose) print(concat("  largest share of a tolerance: ", worst_));
+  }
+
+  // Of the smallest case that fails, where that is asked for.
+  void report_failure(FuzzCase c, Outcome outcome) {
+    if (options_.shrink) {
+      const FuzzFamily& family = options_.families.at(c.model);
+      const double until = now_s() + kShrinkSeconds;
+      const auto fails = [&](const FuzzCase& smaller) {
+        if (now_s() > until) return false;
+        const Outcome again = watched_outcome(smaller);
+        if (again.kind != Outcome::Kind::kFailed) return false;
+        if (options_.leave_out && !options_.leave_out(smaller).empty()) return false;
+        outcome = again;
+        return true;
+      };
+      c = shrink_case(c, family, fails, kShrinkAttempts);
+      print(concat("shrunk after ", std::lround(elapsed_s()), " s to ",
+                   family.build(c).model.block_count(), " blocks on ", c.ranks(),
+                   " ranks: ", outcome.text, "\n  ", command(c)));
+    }
+    summary_.failures.push_back(concat(command(c), "\n    ", outcome.text));
+  }
+
+  Outcome watched_outcome(const FuzzCase& c) {
+    watchdog_.start(to_line(c));
+    Outcome outcome = outcome_of(make_, options_, c);
+    watchdog_.start("");
+    return outcome;
+  }
+
+  static std::string command(const FuzzCase& c) {
+    return concat("fuzz_layouts --case '", to_line(c), "'");
+  }
+  double elapsed_s() const { return now_s() - begin_; }
+  void print(const std::string& line) const {
+    if (options_.print) return options_.print(line);
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+
+  const FuzzStrategyFactory& make_;
+  const FuzzOptions& options_;
+  const std::vector<FuzzFeature> features_ = fuzz_features();
+  const double begin_ = now_s();
+  Watchdog watchdog_;
+  FuzzSummary summary_;
+  double worst_ = 0;  // share of a tolerance
+};
+
 }  // namespace
 
 FuzzSummary fuzz_layouts(const FuzzStrategyFactory& make, const FuzzOptions& options) {
   ::setenv("TESSERA_COLLECTIVE_TIMEOUT_S", "10", /*overwrite=*/0);
   at::set_num_threads(1);
-  const auto print = [&](const std::string& line) {
-    if (options.print) {
-      options.print(line);
-    } else {
-      std::printf("%s\n", line.c_str());
-      std::fflush(stdout);
-    }
-  };
-  FuzzSummary summary;
-  const auto features = fuzz_features();
-  for (const FuzzFeature& feature : features) {
-    for (const std::string& value : feature.values) summary.values[feature.name][value] = 0;
-  }
-  double worst = 0;
-  const double begin = now_s();
-  const auto blocks_of = [&](const FuzzCase& c) {
-    return options.families.at(c.model).build(c).model.block_count();
-  };
-  Watchdog watchdog(options.case_seconds);
-  const auto outcome_of_case = [&](const FuzzCase& c) {
-    watchdog.start(to_line(c));
-    Outcome outcome = outcome_of(make, options, c);
-    watchdog.start("");
-    return outcome;
-  };
-  const auto run_one = [&](int64_t number, const FuzzCase& c) {
-    const std::string left_out = options.leave_out ? options.leave_out(c) : "";
-    if (!left_out.empty()) {
-      ++summary.left_out;
-      ++summary.reasons_left_out[left_out];
-      return;
-    }
-    if (options.verbose) print(concat("case ", number, ": ", to_line(c)));
-    const Outcome outcome = outcome_of_case(c);
-    if (outcome.kind == Outcome::Kind::kRefused) {
-      ++summary.refused;
-      ++summary.refusals[reason_of(outcome.text)];
-      return;
-    }
-    if (outcome.kind == Outcome::Kind::kHeld) {
-      ++summary.held;
-      for (const FuzzFeature& feature : features) {
-        for (const std::string& value : feature.of(c)) ++summary.values[feature.name][value];
-      }
-      if (outcome.worst > worst) {
-        worst = outcome.worst;
-        if (options.verbose) print(concat("  largest share of a tolerance: ", worst));
-      }
-      return;
-    }
-    print(concat("case ", number, " failed after ", std::lround(now_s() - begin), " s, ",
-                 summary.held, " cases held: ", outcome.text, "\n  fuzz_layouts --case '",
-                 to_line(c), "'"));
-    FuzzCase smallest = c;
-    Outcome last = outcome;
-    if (options.shrink) {
-      const double shrink_until = now_s() + kShrinkSeconds;
-      smallest = shrink_case(
-          c, options.families.at(c.model),
-          [&](const FuzzCase& smaller) {
-            if (now_s() > shrink_until) return false;
-            const Outcome again = outcome_of_case(smaller);
-            if (again.kind != Outcome::Kind::kFailed) return false;
-            if (options.leave_out && !options.leave_out(smaller).empty()) return false;
-            last = again;
-            return true;
-          },
-          kShrinkAttempts);
-      print(concat("shrunk after ", std::lround(now_s() - begin), " s to ", blocks_of(smallest),
-                   " blocks on ", smallest.ranks(), " ranks: ", last.text,
-                   "\n  fuzz_layouts --case '", to_line(smallest), "'"));
-    }
-    summary.failures.push_back(
-        concat("fuzz_layouts --case '", to_line(smallest), "'\n    ", last.text));
-  };
-  if (!options.line.empty()) {
-    run_one(0, parse_case(options.line));
-    return summary;
-  }
-  const double end = begin + options.seconds;
-  double report_at = begin + kReportSeconds;
-  for (int64_t i = options.first; now_s() < end && summary.failures.size() < options.most_failures;
-       ++i) {
-    if (options.cases > 0 && i >= options.first + options.cases) break;
-    // Each case from numbers of its own, so that any can be run alone.
-    std::seed_seq numbers{options.seed, static_cast<uint64_t>(i)};
-    std::mt19937_64 random(numbers);
-    run_one(i, draw_case(random, options));
-    if (now_s() < report_at) continue;
-    print(concat(std::lround(now_s() - begin), " s: held ", summary.held, ", refused ",
-                 summary.refused, ", failed ", summary.failures.size()));
-    report_at += kReportSeconds;
-  }
-  print(concat("largest share of a tolerance: ", worst));
-  return summary;
+  return Fuzzing(make, options).run();
 }
 
 FuzzSummary fuzz_layouts(const StrategyFactory& make, FuzzOptions options) {
