@@ -8,9 +8,10 @@
 namespace tessera::metrics {
 namespace {
 
+// A NaN has no sign.
 std::string format(const char* pattern, double number) {
   char buffer[64];
-  std::snprintf(buffer, sizeof(buffer), pattern, number);
+  std::snprintf(buffer, sizeof(buffer), pattern, std::isnan(number) ? std::abs(number) : number);
   return buffer;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "tessera/core/error.h"
@@ -206,6 +207,18 @@ TEST_CASE("the console prints one line a step, and a progress bar only on a term
     CHECK(text.back() == '\n');
     if (!terminal) CHECK(std::count(text.begin(), text.end(), '\n') == 1 + 4 + 1 + 1);
   }
+}
+
+TEST_CASE("a NaN has no sign on the console") {
+  const Folder folder;
+  std::FILE* file = std::fopen(folder.file("out").c_str(), "w");
+  {
+    Recorder recorder(list(make_console_sink(file, false)), 1);
+    recorder.start(small_run());
+    recorder.step(step_record(1, -std::numeric_limits<double>::quiet_NaN()));
+  }
+  std::fclose(file);
+  CHECK(lines_of(folder.file("out")).back().starts_with("step 1/4  loss nan"));
 }
 
 TEST_CASE("TensorBoard files are framed records with the scalars of steps and evaluations") {
