@@ -44,6 +44,9 @@ function(tessera_library name)
                                      PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC tessera_torch ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK})
   _tessera_settings(${name})
+  if(TESSERA_UNITY AND folder MATCHES "^(lib|backends)")
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  endif()
 endfunction()
 
 # _tessera_private_settings(name targets...): of what nobody links.

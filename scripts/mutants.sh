@@ -62,7 +62,7 @@ configured=''
 configure() {  # once a call: the presets of another commit may say other things
   [[ -z $configured ]] || return 0
   configured=1
-  (cd "$tree" && cmake --preset release ${TESSERA_TORCH_ROOT:+-DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT"}) \
+  (cd "$tree" && cmake --preset release -DTESSERA_UNITY=OFF ${TESSERA_TORCH_ROOT:+-DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT"}) \
     >"$work/logs/configure.log" 2>&1 ||
     { tail -20 "$work/logs/configure.log"; exit 1; }
 }

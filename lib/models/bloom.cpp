@@ -17,9 +17,9 @@
 namespace tessera {
 namespace {
 
-class EmbeddingBlock final : public DecoderPart {
+class BloomEmbedding final : public DecoderPart {
  public:
-  EmbeddingBlock(const BloomConfig& config, const BuildContext&, BlockWeights weights)
+  BloomEmbedding(const BloomConfig& config, const BuildContext&, BlockWeights weights)
       : DecoderPart(weights), vocabulary_(config.vocabulary), epsilon_(config.layer_norm_epsilon) {
     const int64_t h = config.hidden;
     table_ = weights.normal("word_embeddings.weight", {config.vocabulary, h},
@@ -121,7 +121,7 @@ DecoderParts parts_of(const BloomConfig& config) {
           .layer_prefix = "h.",
           .table = "word_embeddings.weight",
           .checkpoint_prefix = "transformer.",
-          .embedding = embedding_of<EmbeddingBlock>(config),
+          .embedding = embedding_of<BloomEmbedding>(config),
           .layer = layers_of<BloomBlock>(config),
           .final_norm = "ln_f",
           .epsilon = config.layer_norm_epsilon,

@@ -12,15 +12,18 @@
 namespace tessera {
 namespace {
 
-struct Preset {
+struct BloomPreset {
   std::string_view name;
   int64_t hidden, layers, heads, vocabulary;
 };
-constexpr std::array kPresets = {
-    Preset{"bloom-560m", 1024, 24, 16, 250'880}, Preset{"bloom-1b7", 2048, 24, 16, 250'880},
-    Preset{"bloom-3b", 2560, 30, 32, 250'880},   Preset{"bloom-7b1", 4096, 30, 32, 250'880},
-    Preset{"bloom-tiny", 64, 2, 4, 1024},        Preset{"bloom-mini", 96, 4, 6, 1024},
-    Preset{"bloom-small", 256, 4, 8, 4096},
+constexpr std::array kBloomPresets = {
+    BloomPreset{"bloom-560m", 1024, 24, 16, 250'880},
+    BloomPreset{"bloom-1b7", 2048, 24, 16, 250'880},
+    BloomPreset{"bloom-3b", 2560, 30, 32, 250'880},
+    BloomPreset{"bloom-7b1", 4096, 30, 32, 250'880},
+    BloomPreset{"bloom-tiny", 64, 2, 4, 1024},
+    BloomPreset{"bloom-mini", 96, 4, 6, 1024},
+    BloomPreset{"bloom-small", 256, 4, 8, 4096},
 };
 
 // Tied parameters once.
@@ -46,7 +49,7 @@ BloomConfig::BloomConfig() {
 BloomConfig BloomConfig::preset(const std::string& name) {
   const std::string known = name == "bloom-7b" ? "bloom-7b1" : name;
   std::string names;
-  for (const auto& preset : kPresets) {
+  for (const auto& preset : kBloomPresets) {
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
     if (preset.name != known) continue;
     BloomConfig config;
@@ -66,7 +69,7 @@ BloomConfig BloomConfig::preset(const std::string& name) {
 
 std::vector<std::string> BloomConfig::preset_names() {
   std::vector<std::string> names;
-  for (const auto& preset : kPresets) names.emplace_back(preset.name);
+  for (const auto& preset : kBloomPresets) names.emplace_back(preset.name);
   return names;
 }
 

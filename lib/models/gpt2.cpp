@@ -19,9 +19,9 @@
 namespace tessera {
 namespace {
 
-class EmbeddingBlock final : public DecoderPart {
+class Gpt2Embedding final : public DecoderPart {
  public:
-  EmbeddingBlock(const Gpt2Config& config, const BuildContext& context, BlockWeights weights)
+  Gpt2Embedding(const Gpt2Config& config, const BuildContext& context, BlockWeights weights)
       : DecoderPart(weights),
         vocabulary_(config.vocabulary),
         probability_(config.embedding_dropout),
@@ -156,7 +156,7 @@ DecoderParts parts_of(const Gpt2Config& config) {
           .layer_prefix = "h.",
           .table = "wte.weight",
           .checkpoint_prefix = "transformer.",
-          .embedding = embedding_of<EmbeddingBlock>(config),
+          .embedding = embedding_of<Gpt2Embedding>(config),
           .layer = layers_of<Gpt2Block>(config),
           .final_norm = "ln_f",
           .epsilon = config.layer_norm_epsilon,

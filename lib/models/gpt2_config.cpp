@@ -10,15 +10,15 @@
 namespace tessera {
 namespace {
 
-struct Preset {
+struct Gpt2Preset {
   std::string_view name;
   int64_t hidden, layers, heads;
   bool trial = false;
 };
-constexpr std::array kPresets = {
-    Preset{"gpt2", 768, 12, 12},         Preset{"gpt2-medium", 1024, 24, 16},
-    Preset{"gpt2-large", 1280, 36, 20},  Preset{"gpt2-xl", 1600, 48, 25},
-    Preset{"gpt2-tiny", 64, 2, 4, true}, Preset{"gpt2-mini", 96, 4, 6, true},
+constexpr std::array kGpt2Presets = {
+    Gpt2Preset{"gpt2", 768, 12, 12},         Gpt2Preset{"gpt2-medium", 1024, 24, 16},
+    Gpt2Preset{"gpt2-large", 1280, 36, 20},  Gpt2Preset{"gpt2-xl", 1600, 48, 25},
+    Gpt2Preset{"gpt2-tiny", 64, 2, 4, true}, Gpt2Preset{"gpt2-mini", 96, 4, 6, true},
 };
 
 void notice_dropout(Gpt2Config& config) {
@@ -49,7 +49,7 @@ Gpt2Config::Gpt2Config() {
 
 Gpt2Config Gpt2Config::preset(const std::string& name) {
   std::string names;
-  for (const auto& preset : kPresets) {
+  for (const auto& preset : kGpt2Presets) {
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
     if (preset.name != name) continue;
     Gpt2Config config;
@@ -73,7 +73,7 @@ Gpt2Config Gpt2Config::preset(const std::string& name) {
 
 std::vector<std::string> Gpt2Config::preset_names() {
   std::vector<std::string> names;
-  for (const auto& preset : kPresets) names.emplace_back(preset.name);
+  for (const auto& preset : kGpt2Presets) names.emplace_back(preset.name);
   return names;
 }
 

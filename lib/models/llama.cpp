@@ -17,9 +17,9 @@
 namespace tessera {
 namespace {
 
-class EmbeddingBlock final : public DecoderPart {
+class LlamaEmbedding final : public DecoderPart {
  public:
-  EmbeddingBlock(const LlamaConfig& config, const BuildContext&, BlockWeights weights)
+  LlamaEmbedding(const LlamaConfig& config, const BuildContext&, BlockWeights weights)
       : DecoderPart(weights), vocabulary_(config.vocabulary), pad_token_(config.pad_token) {
     table_ = weights.normal("embed_tokens.weight", {config.vocabulary, config.hidden},
                             config.initializer_range, kVocabularyRows);
@@ -157,7 +157,7 @@ DecoderParts parts_of(const LlamaConfig& config) {
           .layer_prefix = "layers.",
           .table = "embed_tokens.weight",
           .checkpoint_prefix = "model.",
-          .embedding = embedding_of<EmbeddingBlock>(config),
+          .embedding = embedding_of<LlamaEmbedding>(config),
           .layer = layers_of<LlamaBlock>(config),
           .final_norm = "norm",
           .rms_norm = true,

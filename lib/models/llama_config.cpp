@@ -9,19 +9,19 @@
 namespace tessera {
 namespace {
 
-struct Preset {
+struct LlamaPreset {
   std::string_view name;
   int64_t hidden, inner, layers, heads, key_heads;
   bool tied;
   double rope_factor;
   bool trial = false;
 };
-constexpr std::array kPresets = {
-    Preset{"llama-3.2-1b", 2048, 8192, 16, 32, 8, true, 32},
-    Preset{"llama-3.2-3b", 3072, 8192, 28, 24, 8, true, 32},
-    Preset{"llama-3.1-8b", 4096, 14'336, 32, 32, 8, false, 8},
-    Preset{"llama-tiny", 64, 160, 2, 4, 2, true, 8, true},
-    Preset{"llama-mini", 96, 256, 4, 6, 2, false, 8, true},
+constexpr std::array kLlamaPresets = {
+    LlamaPreset{"llama-3.2-1b", 2048, 8192, 16, 32, 8, true, 32},
+    LlamaPreset{"llama-3.2-3b", 3072, 8192, 28, 24, 8, true, 32},
+    LlamaPreset{"llama-3.1-8b", 4096, 14'336, 32, 32, 8, false, 8},
+    LlamaPreset{"llama-tiny", 64, 160, 2, 4, 2, true, 8, true},
+    LlamaPreset{"llama-mini", 96, 256, 4, 6, 2, false, 8, true},
 };
 
 // Rotary embedding: "rope_theta" and "rope_scaling" of older files, "rope_parameters" of newer
@@ -98,7 +98,7 @@ LlamaConfig::LlamaConfig() {
 
 LlamaConfig LlamaConfig::preset(const std::string& name) {
   std::string names;
-  for (const auto& preset : kPresets) {
+  for (const auto& preset : kLlamaPresets) {
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
     if (preset.name != name) continue;
     LlamaConfig config;
@@ -127,7 +127,7 @@ LlamaConfig LlamaConfig::preset(const std::string& name) {
 
 std::vector<std::string> LlamaConfig::preset_names() {
   std::vector<std::string> names;
-  for (const auto& preset : kPresets) names.emplace_back(preset.name);
+  for (const auto& preset : kLlamaPresets) names.emplace_back(preset.name);
   return names;
 }
 

@@ -1,11 +1,12 @@
 #include "lib/plan/card.h"
 
+#include "lib/core/units.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
-constexpr double kMiB = 1 << 20, kTera = 1e12, kGiga = 1e9;
+constexpr double kTera = 1e12, kGiga = 1e9;
 
 // Memory: what the driver reports. Peaks: data sheets, dense. Bandwidths of the H200:
 // benchmarks/results/2026-11-21-h200.md; of the others what nccl-tests is commonly reported to

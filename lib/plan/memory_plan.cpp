@@ -3,13 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "backends/check_config.h"
+#include "lib/core/units.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 namespace {
 
-constexpr double kMiB = 1 << 20;
 // Of matrix products, on each of two streams: cuBLASLt's (lib/ops/cuda/gemm.cpp), or cuBLAS's.
 constexpr double kWorkspaceBytes16 = 2 * 64 * kMiB, kWorkspaceBytes32 = 2 * 32 * kMiB;
 // What LibTorch's caching allocator holds beside the tensors: 0.2 to 1.2 GiB when steps are alike

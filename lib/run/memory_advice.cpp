@@ -91,8 +91,9 @@ std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
 }
 
 AvailableMemory available_memory(at::Device device) {
-  return {.host = available_host_memory(),
-          .device = device.is_cpu() ? 0 : static_cast<int64_t>(device_memory(device).first)};
+  return {
+      .host = available_host_memory(),
+      .device = device.is_cpu() ? 0 : static_cast<int64_t>(tessera::device_memory(device).first)};
 }
 
 bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,

@@ -6,6 +6,7 @@
 
 #include "lib/core/pci_address.h"
 #include "lib/core/printed.h"
+#include "lib/core/units.h"
 #include "lib/metrics/resource_sampler.h"
 #include "lib/plan/memory_plan.h"
 #include "lib/run/device_memory.h"
@@ -15,7 +16,6 @@
 namespace tessera::programs {
 namespace {
 
-constexpr double kMiB = 1 << 20;
 constexpr double kUnknown = -1;
 
 Card card_of(at::Device device) {

@@ -25,7 +25,7 @@ constexpr int kShrinkAttempts = 2000;
 constexpr double kShrinkSeconds = 240;
 constexpr double kReportSeconds = 600;
 
-struct Outcome {
+struct CaseOutcome {
   enum class Kind { kHeld, kRefused, kFailed } kind = Kind::kHeld;
   std::string text;
   double worst = 0;  // share of a tolerance
@@ -101,7 +101,7 @@ FuzzCase twin_of(const FuzzCase& c) {
   return twin;
 }
 
-Outcome failed(const std::string& text) { return {Outcome::Kind::kFailed, text}; }
+CaseOutcome failed(const std::string& text) { return {CaseOutcome::Kind::kFailed, text}; }
 
 std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const FuzzModel& model,
                          const RunRecord& run) {
@@ -115,8 +115,8 @@ std::string wrong_memory(const FuzzOptions& options, const FuzzCase& c, const Fu
 }
 
 // The run once more, stopped before step c.resume, and what goes on from its state.
-Outcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c, const FuzzModel& model,
-                        const FuzzWork& work, const RunRecord& run) {
+CaseOutcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c,
+                            const FuzzModel& model, const FuzzWork& work, const RunRecord& run) {
   const auto stop = static_cast<size_t>(c.resume);
   FuzzCase then;
   try {
@@ -124,7 +124,7 @@ Outcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c, cons
           "fuzz: resume after the last step");
     then = resumed_case(c);
   } catch (const Error& error) {
-    return {Outcome::Kind::kRefused, error.what()};
+    return {CaseOutcome::Kind::kRefused, error.what()};
   }
   WholeState state;
   const RunRecord stopped =
@@ -135,27 +135,28 @@ Outcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c, cons
   const RunRecord resumed =
       run_case(make, then, model, then_work, /*quiet=*/false, {.first = stop, .from = &state});
   if (resumed.before_attached && resumed.invalid_argument) {
-    return {Outcome::Kind::kRefused, resumed.error};
+    return {CaseOutcome::Kind::kRefused, resumed.error};
   }
   if (!resumed.error.empty()) return failed("resumed run: exception: " + resumed.error);
-  Outcome outcome;
+  CaseOutcome outcome;
   outcome.text = compare_resumed(c, then, model, work, then_work, run, resumed, &outcome.worst);
-  if (!outcome.text.empty()) outcome.kind = Outcome::Kind::kFailed;
+  if (!outcome.text.empty()) outcome.kind = CaseOutcome::Kind::kFailed;
   return outcome;
 }
 
-Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
-                    const FuzzFamily& family, const FuzzCase& c) {
+CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
+                        const FuzzFamily& family, const FuzzCase& c) {
   FuzzModel model;
   try {
     model = family.build(c);
     model.gives_scores = model.gives_scores && !options.own_strategy;
   } catch (const Error& error) {
-    return {Outcome::Kind::kRefused, error.what()};
+    return {CaseOutcome::Kind::kRefused, error.what()};
   }
   const FuzzWork work = make_work(c, model);
   if (c.refuse != "none" && !disturbs(c, work)) {
-    return {Outcome::Kind::kRefused, concat("fuzz: refuse=", c.refuse, " changes nothing here")};
+    return {CaseOutcome::Kind::kRefused,
+            concat("fuzz: refuse=", c.refuse, " changes nothing here")};
   }
   const RunRecord run = run_case(make, c, model, work, /*quiet=*/false);
   const bool mismatch = run.error.find("all ranks must call the same") != std::string::npos;
@@ -166,11 +167,11 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
   }
   if (!run.error.empty()) {
     if (run.before_attached && run.invalid_argument && !mismatch) {
-      return {Outcome::Kind::kRefused, run.error};
+      return {CaseOutcome::Kind::kRefused, run.error};
     }
     return failed("exception: " + run.error);
   }
-  Outcome outcome;
+  CaseOutcome outcome;
   std::string text = compare_with_oracle(c, model, work, run, &outcome.worst);
   if (text.empty()) text = wrong_memory(options, c, model, run);
   if (!text.empty()) return failed(text);
@@ -179,13 +180,14 @@ Outcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
   text = compare_runs(quiet, run);
   if (!text.empty()) return failed(text);
   if (c.resume == 0) return outcome;
-  Outcome resumed = resumed_outcome(make, c, model, work, run);
+  CaseOutcome resumed = resumed_outcome(make, c, model, work, run);
   resumed.worst = std::max(resumed.worst, outcome.worst);
   return resumed;
 }
 
 // Anything that a case throws outside the ranks is a failure of the case.
-Outcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options, const FuzzCase& c) {
+CaseOutcome outcome_of(const FuzzStrategyFactory& make, const FuzzOptions& options,
+                       const FuzzCase& c) {
   const auto family = options.families.find(c.model);
   check(family != options.families.end(), ErrorCode::kInvalidArgument, "fuzz case: model ", c.model,
         " is of no family");
@@ -237,11 +239,11 @@ class Fuzzing {
       return;
     }
     if (options_.verbose) print(concat("case ", number, ": ", to_line(c)));
-    const Outcome outcome = watched_outcome(c);
-    if (outcome.kind == Outcome::Kind::kRefused) {
+    const CaseOutcome outcome = watched_outcome(c);
+    if (outcome.kind == CaseOutcome::Kind::kRefused) {
       ++summary_.refused;
       ++summary_.refusals[reason_of(outcome.text)];
-    } else if (outcome.kind == Outcome::Kind::kHeld) {
+    } else if (outcome.kind == CaseOutcome::Kind::kHeld) {
       count_held(c, outcome.worst);
     } else {
       print(concat("case ", number, " failed after ", std::lround(elapsed_s()), " s, ",
@@ -261,14 +263,14 @@ class Fuzzing {
   }
 
   // Of the smallest case that fails, where that is asked for.
-  void report_failure(FuzzCase c, Outcome outcome) {
+  void report_failure(FuzzCase c, CaseOutcome outcome) {
     if (options_.shrink) {
       const FuzzFamily& family = options_.families.at(c.model);
       const double until = now_s() + kShrinkSeconds;
       const auto fails = [&](const FuzzCase& smaller) {
         if (now_s() > until) return false;
-        const Outcome again = watched_outcome(smaller);
-        if (again.kind != Outcome::Kind::kFailed) return false;
+        const CaseOutcome again = watched_outcome(smaller);
+        if (again.kind != CaseOutcome::Kind::kFailed) return false;
         if (options_.leave_out && !options_.leave_out(smaller).empty()) return false;
         outcome = again;
         return true;
@@ -281,9 +283,9 @@ class Fuzzing {
     summary_.failures.push_back(concat(command(c), "\n    ", outcome.text));
   }
 
-  Outcome watched_outcome(const FuzzCase& c) {
+  CaseOutcome watched_outcome(const FuzzCase& c) {
     watchdog_.start(to_line(c));
-    Outcome outcome = outcome_of(make_, options_, c);
+    CaseOutcome outcome = outcome_of(make_, options_, c);
     watchdog_.start("");
     return outcome;
   }

@@ -14,7 +14,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kKinds = "LRGNDWA";
+constexpr const char* kModules = "LRGNDWA";
 constexpr int64_t kClasses = 4;
 constexpr double kDropout = 0.25;
 constexpr double kSlope = 0.25;  // applied twice it shows
@@ -47,7 +47,7 @@ std::vector<Layer> layers_of(const FuzzCase& c) {
   std::vector<Layer> layers;
   int64_t width = c.hidden;
   std::optional<size_t> square;  // a layer that the next one may be once more
-  for (const BlockToken& token : parse_blocks(c.blocks, kKinds)) {
+  for (const BlockToken& token : parse_blocks(c.blocks, kModules)) {
     const size_t place = layers.size();
     Layer layer{token.kind, width, place, token.frozen, token.first_frozen};
     if (token.kind == 'A') {
@@ -168,7 +168,7 @@ PlainForward plain_modules(const FuzzCase& c) {
   };
 }
 
-FuzzModel build(const FuzzCase& c) {
+FuzzModel build_modules(const FuzzCase& c) {
   FuzzModel result;
   result.seeds = std::make_shared<SeedLog>();
   const LossFunction loss = [seeds = result.seeds](const at::Tensor& output,
@@ -206,7 +206,7 @@ FuzzModel build(const FuzzCase& c) {
   return result;
 }
 
-void draw(std::mt19937_64& random, FuzzCase& c) {
+void draw_modules(std::mt19937_64& random, FuzzCase& c) {
   c.hidden = draw_from(random, {3, 4, 8, 12});
   c.own_weights = chance(random, 25);
   c.whole_module = chance(random, 20);
@@ -234,8 +234,8 @@ void draw(std::mt19937_64& random, FuzzCase& c) {
 }  // namespace
 
 FuzzFamily modules_family() {
-  FuzzFamily family{.draw = draw, .build = build};
-  family.smaller = [](const FuzzCase& c) { return smaller_blocks(c, kKinds); };
+  FuzzFamily family{.draw = draw_modules, .build = build_modules};
+  family.smaller = [](const FuzzCase& c) { return smaller_blocks(c, kModules); };
   return family;
 }
 

@@ -9,7 +9,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kKinds = "LQPDTUBC";
+constexpr const char* kToyBlocks = "LQPDTUBC";
 constexpr int64_t kTiedWidth = 5;
 
 // Parameters of one block, drawn whole and cut over the tensor axis.
@@ -178,13 +178,13 @@ std::unique_ptr<Block> build_body(const FuzzCase& c, const BlockToken& token, si
   return std::make_unique<Body>(token, index, std::move(weights), buffer);
 }
 
-FuzzModel build(const FuzzCase& c) {
+FuzzModel build_toy(const FuzzCase& c) {
   FuzzModel result;
   result.seeds = std::make_shared<SeedLog>();
   result.gives_scores = true;
   ModelSpec& model = result.model;
   model.name = "toy";
-  const auto tokens = parse_blocks(c.blocks, kKinds);
+  const auto tokens = parse_blocks(c.blocks, kToyBlocks);
   const bool owner_first = c.tie != "last";
   const size_t head = tokens.size() + 1;
   model.blocks.push_back({"embedding", [c](const BuildContext& context) {
@@ -240,7 +240,7 @@ FuzzModel build(const FuzzCase& c) {
       FuzzCase wider = c;
       wider.vocabulary += c.refuse == "layout" ? 1 : 0;
       const auto wider_first =
-          build(data_rank == 0 || c.refuse == "weights" ? c : wider).model.blocks.front().build;
+          build_toy(data_rank == 0 || c.refuse == "weights" ? c : wider).model.blocks.front().build;
       other.blocks.front().build = [=](BuildContext context) {
         if (c.refuse == "weights") context.seed += static_cast<uint64_t>(data_rank);
         return wider_first(context);
@@ -259,7 +259,7 @@ FuzzModel build(const FuzzCase& c) {
   return result;
 }
 
-void draw(std::mt19937_64& random, FuzzCase& c) {
+void draw_toy(std::mt19937_64& random, FuzzCase& c) {
   c.vocabulary = draw_from(random, {5, 7, 11, 16, 29, 37});
   c.hidden = draw_from(random, {3, 4, 8, 12, 16});
   c.tie = draw_from(random, {0, 1}) == 0 ? "none" : chance(random, 60) ? "first" : "last";
@@ -286,8 +286,8 @@ void draw(std::mt19937_64& random, FuzzCase& c) {
 }  // namespace
 
 FuzzFamily toy_family() {
-  FuzzFamily family{.draw = draw, .build = build, .tensor_axis = true};
-  family.smaller = [](const FuzzCase& c) { return smaller_blocks(c, kKinds); };
+  FuzzFamily family{.draw = draw_toy, .build = build_toy, .tensor_axis = true};
+  family.smaller = [](const FuzzCase& c) { return smaller_blocks(c, kToyBlocks); };
   return family;
 }
 

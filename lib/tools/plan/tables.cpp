@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/units.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
 namespace tessera::programs {
 namespace {
 
-constexpr double kMiB = 1 << 20;
 
 template <typename... Arguments>
 std::string format(const char* pattern, Arguments... arguments) {

@@ -1,0 +1,6 @@
+#pragma once
+namespace tessera {
+
+constexpr double kMiB = 1 << 20;
+
+}  // namespace tessera
