@@ -46,6 +46,8 @@ function(tessera_library name)
   _tessera_settings(${name})
   if(TESSERA_UNITY AND folder MATCHES "^(lib|backends)")
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    # A source that another one includes is no header.
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 

@@ -46,17 +46,17 @@ struct Layer {
 std::vector<Layer> layers_of(const FuzzCase& c) {
   std::vector<Layer> layers;
   int64_t width = c.hidden;
-  std::optional<size_t> square;  // a layer that the next one may be once more
+  constexpr size_t kNone = static_cast<size_t>(-1);
+  size_t square = kNone;  // a layer that the next one may be once more
   for (const BlockToken& token : parse_blocks(c.blocks, kModules)) {
     const size_t place = layers.size();
     Layer layer{token.kind, width, place, token.frozen, token.first_frozen};
     if (token.kind == 'A') {
-      layer.kind = square ? layers[*square].kind : 'G';
-      layer.owner = square.value_or(place);
+      layer.kind = square != kNone ? layers[square].kind : 'G';
+      layer.owner = square != kNone ? square : place;
     } else if (token.kind == 'L') {
       layer.width = std::max<int64_t>(token.width, 1);
-      square.reset();
-      if (layer.width == width) square = place;
+      square = layer.width == width ? place : kNone;
     } else if (token.kind == 'N' || token.kind == 'W') {
       square = place;
     }
