@@ -1,23 +1,12 @@
 // The only place that states which configurations are legal.
 #include "backends/check_config.h"
 
+#include "backends/layout_fields.h"
 #include "backends/strategy_rows.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
-namespace {
-
-// "zero2 and fsdp"
-std::string strategies_with(std::string_view setting) {
-  std::string names;
-  for (const StrategyRow& row : strategy_rows()) {
-    if (row.has(setting)) names += concat(names.empty() ? "" : " and ", row.name);
-  }
-  return names;
-}
-
-}  // namespace
 
 ShardingRules sharding_rules(const ParallelConfig& config, const MeshExtents& mesh) {
   return strategy_row(config.strategy).rules(config, mesh.data);
@@ -38,47 +27,13 @@ bool is_legal(const ParallelConfig& config, const MeshExtents& mesh) {
 
 std::vector<IdleSetting> idle_settings(const ParallelConfig& config, const MeshExtents& mesh) {
   std::vector<IdleSetting> idle;
-  const auto add = [&](bool changed, bool read, const char* name, const std::string& why,
-                       bool refused = false) {
-    if (changed && !read) idle.push_back({name, why, refused});
-  };
-  constexpr bool kRefused = true;
   const ParallelConfig usual;
-  const std::string& strategy = config.strategy;
-  const StrategyRow& row = strategy_row(strategy);
-  const bool converts = config.precision.reduce_dtype() != config.precision.gradient_dtype();
-  add(config.bucket_bytes != usual.bucket_bytes,
-      !sharding_rules(config, mesh).shards_gradients || converts, "bucket_bytes",
-      concat("strategy ", strategy, " reduces block by block where gradients travel as they are"));
-  const auto add_own = [&](bool changed, const char* name, bool refused) {
-    add(changed, row.has(name), name,
-        concat("it belongs to ", strategies_with(name), "; strategy ", strategy,
-               " has no such choice"),
-        refused);
-  };
-  add_own(config.reduce_at_boundary, "reduce_at_boundary", false);
-  add_own(config.persistence_threshold != usual.persistence_threshold, "persistence_threshold",
-          false);
-  add_own(config.prefetch_blocks != usual.prefetch_blocks, "prefetch_blocks", false);
-  add_own(config.unit_numel != 0, "unit_numel", kRefused);
-  add_own(!config.reshard_after_forward, "reshard_after_forward", kRefused);
-  add_own(config.shard_ranks != 0, "shard_ranks", kRefused);
-  add(config.keep_activations, !config.gradient_checkpointing, "keep_activations",
-      "gradient_checkpointing runs whole blocks again");
-  const bool offloads = config.offload.what != Offload::kNone;
-  const char* const nothing = "nothing is offloaded";
-  add(config.offload.step != usual.offload.step, offloads, "offload.step", nothing);
-  add(config.offload.pin_memory != usual.offload.pin_memory, offloads, "offload.pin_memory",
-      nothing);
-  add(config.offload.threads != usual.offload.threads, offloads, "offload.threads", nothing);
-  const bool stages = mesh.pipeline > 1;
-  const char* const pipeline = "it needs a pipeline axis of more than one rank";
-  add(config.pipeline.schedule != usual.pipeline.schedule, stages, "pipeline.schedule", pipeline);
-  add(config.pipeline.chunks != 1, stages, "pipeline.chunks", pipeline, kRefused);
-  add(config.pipeline.shared_vocabulary, stages, "pipeline.shared_vocabulary", pipeline, kRefused);
-  add(config.pipeline.balance != usual.pipeline.balance, stages, "pipeline.balance", pipeline);
-  add(config.sequence_parallel, mesh.tensor > 1, "sequence_parallel",
-      "it needs a tensor axis of more than one rank", kRefused);
+  for (const LayoutField& field : layout_fields()) {
+    if (field.text(config) == field.text(usual)) continue;
+    if (std::string why = field.why_idle(config, mesh); !why.empty()) {
+      idle.push_back({field.name, field.member(), std::move(why), field.more.refused});
+    }
+  }
   return idle;
 }
 

@@ -20,12 +20,13 @@ bool has_setting(const std::string& strategy, std::string_view setting);
 
 // A setting of ParallelConfig that is not its default, although nothing of this layout reads it.
 struct IdleSetting {
+  std::string flag;  // "pipeline_chunks"
   std::string name;  // as in ParallelConfig: "pipeline.chunks"
   std::string why;   // what it belongs to
   bool refused;      // it says how the model is spread, so that the run would be another one
 };
 
-// In the order of ParallelConfig. check_config() refuses the first that is `refused`;
+// In the order of layout_fields(). check_config() refuses the first that is `refused`;
 // make_strategy() warns of the others.
 std::vector<IdleSetting> idle_settings(const ParallelConfig& config, const MeshExtents& mesh);
 

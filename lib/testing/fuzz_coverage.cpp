@@ -4,6 +4,7 @@
 #include <set>
 
 #include "backends/check_config.h"
+#include "backends/layout_fields.h"
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
@@ -28,11 +29,6 @@ std::string field_of(const FuzzCase& c, const std::string& name) {
 FuzzFeature field(const std::string& name, const Values& values, const When& when = always) {
   return {name, values,
           [=](const FuzzCase& c) { return when(c) ? Values{field_of(c, name)} : Values{}; }};
-}
-// A setting of some strategies, where theirs is chosen.
-FuzzFeature own_field(const std::string& name, const Values& values) {
-  return field(name, values,
-               [=](const FuzzCase& c) { return has_setting(c.parallel.strategy, name); });
 }
 FuzzFeature feature(const std::string& name, const Values& values,
                     const std::function<std::string(const FuzzCase&)>& of,
@@ -159,58 +155,61 @@ void add_model(std::vector<FuzzFeature>& all) {
 }
 
 void add_layout(std::vector<FuzzFeature>& all) {
-  const auto several_data_ranks = [](const FuzzCase& c) { return c.mesh.data > 1; };
   all.push_back(field("pipeline", range(1, 5)));
   all.push_back(field("data", {"1", "2", "3", "4", "5", "8"}));
   all.push_back(field("tensor", range(1, 4)));
   all.push_back(feature("axes of several ranks", range(0, 3), axes_of));
   all.push_back(field("strategy", strategy_names()));
-  all.push_back(field("parameter", {"fp32", "bf16", "fp16"}));
-  all.push_back(field("gradient", {"same", "fp32"}));
-  all.push_back(field("reduce", {"same", "fp32", "bf16", "fp16"}));
+  all.push_back(field("dtype", {"fp32", "bf16", "fp16"}));
+  all.push_back(field("gradient_dtype", {"same", "fp32"}));
+  all.push_back(field("reduce_dtype", {"same", "fp32", "bf16", "fp16"}));
   all.push_back(feature("wire", {"as gradients", "narrower", "wider"}, wire_of));
-  all.push_back(field("bucket_bytes", {"1", "300", "4000", "26214400"}, [](const FuzzCase& c) {
-    return c.mesh.data > 1 && !sharding_rules(c.parallel, c.mesh).shards_gradients;
-  }));
-  all.push_back(field("overlap", {"0", "1"}, several_data_ranks));
-  all.push_back(field("reduce_at_boundary", {"0", "1"}, [](const FuzzCase& c) {
-    return c.accumulation > 1 && has_setting(c.parallel.strategy, "reduce_at_boundary");
-  }));
-  all.push_back(own_field("persistence_threshold", {"0", "20", "100", "100000"}));
-  all.push_back(own_field("prefetch_blocks", {"0", "1", "2", "5"}));
   const auto groups_units = [](const FuzzCase& c) {
     return has_setting(c.parallel.strategy, "unit_numel");
   };
-  all.push_back(feature("unit_numel", {"block", "some blocks", "all"}, unit_of, groups_units));
-  all.push_back(own_field("reshard_after_forward", {"0", "1"}));
+  all.push_back(feature("fsdp_unit_numel", {"block", "some blocks", "all"}, unit_of, groups_units));
   all.push_back(
       feature("shard_ranks", {"0", "1", "some", "all"}, shard_ranks_of, [=](const FuzzCase& c) {
         return c.mesh.data > 1 && has_setting(c.parallel.strategy, "shard_ranks");
       }));
-  all.push_back(field("gradient_checkpointing", {"0", "1"}));
-  all.push_back(field("keep_activations", {"0", "1"}, [](const FuzzCase& c) {
-    return is_language_model(c) && c.fused && !c.padded && !c.parallel.gradient_checkpointing;
-  }));
   all.push_back(field("sequence_parallel", {"0", "1"},
                       [](const FuzzCase& c) { return c.mesh.tensor > 1 && is_language_model(c); }));
 }
 
-void add_offload_and_stages(std::vector<FuzzFeature>& all) {
-  const auto by_host = [](const FuzzCase& c) {
-    return offloads(c) && c.parallel.offload.step != OffloadStep::kDevice;
-  };
-  all.push_back(field("offload", {"none", "optimizer", "parameters"}));
-  all.push_back(field("offload_step", {"auto", "host", "device"}, offloads));
-  all.push_back(field("pin_memory", {"0", "1"}, offloads));
-  all.push_back(field("offload_threads", {"0", "1", "2"}, by_host));
-  all.push_back(field("chunk_numel", {"7", "64", "1000", "16777216"},
-                      [=](const FuzzCase& c) { return offloads(c) && !by_host(c); }));
-  all.push_back(field("schedule", {"gpipe", "1f1b", "interleaved"}, has_stages));
-  all.push_back(field("chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
+// Where a field of the layout's table has an effect, beside where something reads it.
+bool acts(const std::string& name, const FuzzCase& c) {
+  const bool on_device = c.parallel.offload.step == OffloadStep::kDevice;
+  if (name == "bucket_bytes") {
+    return c.mesh.data > 1 && !sharding_rules(c.parallel, c.mesh).shards_gradients;
+  }
+  if (name == "overlap") return c.mesh.data > 1;
+  if (name == "reduce_at_boundary") return c.accumulation > 1;
+  if (name == "keep_activations") return is_language_model(c) && c.fused && !c.padded;
+  if (name == "offload_threads") return !on_device;
+  if (name == "chunk_numel") return offloads(c) && on_device;
+  return true;
+}
+
+void add_drawn_fields(std::vector<FuzzFeature>& all) {
+  for (const LayoutField& of : layout_fields()) {
+    if (of.more.apart) continue;
+    Values values;
+    for (const std::string& text : of.drawn()) {
+      const std::string value = text == "false" ? "0" : text == "true" ? "1" : text;
+      if (std::ranges::count(values, value) == 0) values.push_back(value);
+    }
+    all.push_back(field(of.name, values, [&of](const FuzzCase& c) {
+      return of.why_idle(c.parallel, c.mesh).empty() && acts(of.name, c);
+    }));
+  }
+}
+
+void add_stages(std::vector<FuzzFeature>& all) {
+  all.push_back(field("pipeline_schedule", {"gpipe", "1f1b", "interleaved"}, has_stages));
+  all.push_back(field("pipeline_chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
     return c.parallel.pipeline.schedule == "interleaved";
   }));
-  all.push_back(field("shared_vocabulary", {"0", "1"}, has_stages));
-  all.push_back(field("balance", {"flops", "parameters"}, has_stages));
+  all.push_back(field("pipeline_vocabulary", {"stage", "shared"}, has_stages));
   all.push_back(feature(
       "block_costs", {"none", "given"},
       [](const FuzzCase& c) { return c.parallel.pipeline.block_costs.empty() ? "none" : "given"; },
@@ -247,7 +246,8 @@ std::vector<FuzzFeature> fuzz_features() {
   std::vector<FuzzFeature> all;
   add_model(all);
   add_layout(all);
-  add_offload_and_stages(all);
+  add_drawn_fields(all);
+  add_stages(all);
   add_work(all);
   // What is refused runs no further: of such a case nothing else counts.
   for (FuzzFeature& feature : all) {

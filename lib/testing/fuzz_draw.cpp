@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/check_config.h"
+#include "backends/layout_fields.h"
 #include "lib/testing/fuzz_blocks.h"
 #include "tessera/core/error.h"
 
@@ -73,7 +74,6 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
       blocks - 2 >= c.mesh.pipeline && c.vocabulary >= 4L * c.mesh.pipeline) {
     pipeline.shared_vocabulary = chance(random, 50);
   }
-  pipeline.balance = word(random, {"flops", "parameters"});
   if (chance(random, 20)) {
     for (int i = 0; i < blocks; ++i) {
       pipeline.block_costs.push_back(static_cast<double>(random() % 5));
@@ -95,22 +95,14 @@ void draw_precision(Random& random, FuzzCase& c) {
   }
 }
 
-void draw_offload(Random& random, FuzzCase& c) {
-  OffloadConfig& offload = c.parallel.offload;
-  offload.pin_memory = chance(random, 50);
-  const auto allows = [&](Offload what) {
-    ParallelConfig with = c.parallel;
-    with.offload.what = what;
-    return is_legal(with, c.mesh);
-  };
-  if (!allows(Offload::kOptimizer) || !chance(random, 35)) return;
-  offload.what = allows(Offload::kOptimizerAndParameters) && chance(random, 60)
-                     ? Offload::kOptimizerAndParameters
-                     : Offload::kOptimizer;
-  offload.step = pick<OffloadStep>(
-      random, {OffloadStep::kAuto, OffloadStep::kHost, OffloadStep::kDevice, OffloadStep::kDevice});
-  offload.threads = pick<int>(random, {0, 1, 2});
-  offload.chunk_numel = pick<int64_t>(random, {7, 64, 1000, 16 << 20});
+// What the table says, where it is legal and something reads it.
+void draw_fields(Random& random, const MeshExtents& mesh, ParallelConfig& parallel) {
+  for (const LayoutField& field : layout_fields()) {
+    if (field.more.apart || !field.why_idle(parallel, mesh).empty()) continue;
+    const ParallelConfig before = parallel;
+    set_text(field.field(parallel), pick(random, field.drawn()));
+    if (!is_legal(parallel, mesh)) parallel = before;
+  }
 }
 
 // Where units end: after a block, or a run of blocks, as large as one of the model's.
@@ -146,27 +138,24 @@ void draw_strategy(Random& random, const FuzzOptions& options, const ModelSpec& 
     names.push_back(names.back());
   }
   p.strategy = pick(random, names);
-  p.bucket_bytes = pick<int64_t>(random, {1, 300, 4000, 25 << 20});
-  p.overlap = chance(random, 50);
-  const auto has = [&](const char* setting) { return has_setting(p.strategy, setting); };
-  const bool at_boundary = chance(random, 30);
-  p.reduce_at_boundary = at_boundary && has("reduce_at_boundary");
-  const auto threshold = pick<int64_t>(random, {0, 20, 100, 100'000});
-  if (has("persistence_threshold")) p.persistence_threshold = threshold;
-  const int ahead = pick<int>(random, {0, 1, 1, 2, 5});
-  if (has("prefetch_blocks")) p.prefetch_blocks = ahead;
-  p.gradient_checkpointing = chance(random, 35);
-  p.keep_activations = chance(random, 30) && !p.gradient_checkpointing;
-  if (has("unit_numel")) {
+  if (has_setting(p.strategy, "unit_numel")) {
     p.unit_numel = draw_unit(random, model, c);
-    p.reshard_after_forward = chance(random, 65);
     std::vector<int> divisors{0};
     for (int d = 1; d <= c.mesh.data; ++d) {
       if (c.mesh.data % d == 0) divisors.push_back(d);
     }
     p.shard_ranks = pick(random, divisors);
   }
-  draw_offload(random, c);
+}
+
+// Of a case whose model, mesh and precision are drawn.
+void draw_layout(Random& random, const FuzzOptions& options, const FuzzFamily& family,
+                 const ModelSpec& model, FuzzCase& c) {
+  draw_strategy(random, options, model, c);
+  draw_pipeline(random, family, model, c);
+  c.parallel.sequence_parallel =
+      family.sequence_parallel && c.mesh.tensor > 1 && chance(random, 50);
+  draw_fields(random, c.mesh, c.parallel);
 }
 
 std::string some_steps(Random& random, int steps) {
@@ -225,10 +214,9 @@ void draw_resume(Random& random, const FuzzOptions& options, const FuzzFamily& f
   do {
     draw_mesh(random, options, family, model, other);
   } while (c.mesh.data * c.accumulation % other.mesh.data != 0);
-  draw_strategy(random, options, model, other);
-  draw_pipeline(random, family, model, other);
-  other.parallel.sequence_parallel =
-      family.sequence_parallel && other.mesh.tensor > 1 && chance(random, 50);
+  other.parallel.precision = c.parallel.precision;
+  draw_layout(random, options, family, model, other);
+  other.parallel.precision = {};
   c.then = {other.mesh, other.parallel};
 }
 
@@ -263,11 +251,8 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   const ModelSpec model = family.build(c).model;
   draw_mesh(random, options, family, model, c);
   if (!options.own_strategy) {
-    draw_strategy(random, options, model, c);
-    draw_pipeline(random, family, model, c);
     draw_precision(random, c);
-    c.parallel.sequence_parallel =
-        family.sequence_parallel && c.mesh.tensor > 1 && chance(random, 50);
+    draw_layout(random, options, family, model, c);
   }
   draw_work(random, c);
   fit_refusal(c);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "backends/check_config.h"
+#include "backends/layout_fields.h"
 #include "lib/testing/fuzz_draw.h"
 
 namespace tessera::testing {
@@ -68,20 +69,24 @@ FuzzCase without(const FuzzCase& c, const std::vector<std::string>& keys) {
 }
 
 // Fields that seldom matter, many at a time: each run that still fails may take a timeout.
-const std::vector<std::vector<std::string>>& groups() {
-  static const std::vector<std::vector<std::string>> kGroups = {
-      {"parameter", "gradient", "reduce", "loss_scale"},
-      {"bucket_bytes", "overlap", "persistence_threshold", "prefetch_blocks", "offload",
-       "offload_step", "pin_memory", "offload_threads", "chunk_numel", "sequence_parallel"},
-      {"reduce_at_boundary", "unit_numel", "reshard_after_forward", "shard_ranks",
-       "gradient_checkpointing", "keep_activations", "shared_vocabulary", "balance", "block_costs"},
+std::vector<std::vector<std::string>> groups() {
+  std::vector<std::string> tuning, others;
+  for (const LayoutField& field : layout_fields()) {
+    if (field.more.numbers || field.name == std::string("strategy")) continue;
+    (field.more.refused || field.more.apart ? others : tuning).emplace_back(field.name);
+  }
+  std::erase(others, "pipeline_schedule");
+  std::erase(others, "pipeline_chunks");
+  return {
+      {"dtype", "gradient_dtype", "reduce_dtype", "loss_scale"},
+      tuning,
+      others,
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",
        "skip", "evaluate"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
       {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden", "hidden_dropout",
        "attention_dropout", "fused"},
   };
-  return kGroups;
 }
 
 int64_t inner_blocks(const FuzzCase& c) {

@@ -263,16 +263,17 @@ TEST_CASE("a step that all ranks leave by an exception counts as not made: shard
   check_layouts(
       {"strategy=zero2 data=2", "strategy=zero2 data=3 reduce_at_boundary=1",
        "strategy=zero3 data=2 persistence_threshold=20",
-       "strategy=zero3 data=3 gradient_checkpointing=1", "strategy=fsdp data=2 unit_numel=300",
+       "strategy=zero3 data=3 gradient_checkpointing=1", "strategy=fsdp data=2 fsdp_unit_numel=300",
        "strategy=fsdp data=3 reshard_after_forward=0", "strategy=fsdp data=4 shard_ranks=2"});
 }
 
 TEST_CASE("a step that all ranks leave by an exception counts as not made: offloaded, in 16 bits") {
-  check_layouts({"strategy=zero1 data=2 bucket_bytes=600 offload=optimizer offload_step=host",
-                 "strategy=zero2 data=3 offload=optimizer offload_step=device chunk_numel=100",
-                 "strategy=zero3 data=2 offload=parameters offload_step=host parameter=bf16",
-                 "strategy=zero1 data=2 parameter=bf16 gradient=fp32 reduce=bf16 bucket_bytes=300",
-                 "strategy=fsdp data=2 parameter=bf16 gradient=fp32 reduce=bf16"});
+  check_layouts(
+      {"strategy=zero1 data=2 bucket_bytes=600 offload=optimizer offload_step=host",
+       "strategy=zero2 data=3 offload=optimizer offload_step=device chunk_numel=100",
+       "strategy=zero3 data=2 offload=optimizer+params offload_step=host dtype=bf16",
+       "strategy=zero1 data=2 dtype=bf16 gradient_dtype=fp32 reduce_dtype=bf16 bucket_bytes=300",
+       "strategy=fsdp data=2 dtype=bf16 gradient_dtype=fp32 reduce_dtype=bf16"});
 }
 
 TEST_CASE("a step that all ranks leave by an exception counts as not made: tensor parallel") {
@@ -294,8 +295,9 @@ TEST_CASE("a rank that leaves a step alone ends the run of all, and every call s
 
 TEST_CASE("a stage that leaves a step ends the run of all at once") {
   test::limit_collectives(10);
-  for (const char* line : {"strategy=ddp pipeline=2", "strategy=zero1 pipeline=2 schedule=1f1b",
-                           "strategy=zero3 pipeline=2 data=2"}) {
+  for (const char* line :
+       {"strategy=ddp pipeline=2", "strategy=zero1 pipeline=2 pipeline_schedule=1f1b",
+        "strategy=zero3 pipeline=2 data=2"}) {
     INFO(line);
     CHECK_THAT(leave_alone(line, 0, {"embedding", false, 1}),
                contains("rank 0: an exception has left a step of the pipeline: planted"));

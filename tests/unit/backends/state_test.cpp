@@ -159,19 +159,19 @@ const std::vector<std::string> kOnTheDataAxis{
     "strategy=zero2 data=2 reduce_at_boundary=1",
     "strategy=zero3 data=4 persistence_threshold=20",
     "strategy=zero1 data=2 offload=optimizer offload_step=host offload_threads=2",
-    "strategy=fsdp data=4 unit_numel=300",
-    "strategy=zero3 data=2 persistence_threshold=20 offload=parameters offload_step=host",
+    "strategy=fsdp data=4 fsdp_unit_numel=300",
+    "strategy=zero3 data=2 persistence_threshold=20 offload=optimizer+params offload_step=host",
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
     "strategy=fsdp data=4 shard_ranks=1",
-    "strategy=zero3 data=4 persistence_threshold=20 offload=parameters offload_step=device "
+    "strategy=zero3 data=4 persistence_threshold=20 offload=optimizer+params offload_step=device "
     "chunk_numel=64",
     "strategy=fsdp data=2 reshard_after_forward=0 overlap=0",
     "strategy=fsdp data=4 shard_ranks=2 offload=optimizer offload_step=host",
 };
 
 std::vector<std::string> in(const std::string& precision, std::vector<std::string> layouts) {
-  for (std::string& line : layouts) line += " parameter=" + precision;
+  for (std::string& line : layouts) line += " dtype=" + precision;
   return layouts;
 }
 
@@ -190,10 +190,10 @@ TEST_CASE("pipelines say a tied parameter once under its owner's name") {
   check_layouts(
       toy("blocks=L6.D.C4f.B.L10.T.P.Q3 tie=first hidden=8"),
       {"strategy=ddp data=2", "strategy=ddp pipeline=2 data=2",
-       "strategy=zero3 pipeline=3 data=2 schedule=1f1b persistence_threshold=20",
+       "strategy=zero3 pipeline=3 data=2 pipeline_schedule=1f1b persistence_threshold=20",
        "strategy=fsdp data=4 shard_ranks=2",
-       "strategy=zero2 pipeline=2 data=2 schedule=interleaved chunks=3",
-       "strategy=zero1 pipeline=4 schedule=1f1b offload=optimizer offload_step=host",
+       "strategy=zero2 pipeline=2 data=2 pipeline_schedule=interleaved pipeline_chunks=3",
+       "strategy=zero1 pipeline=4 pipeline_schedule=1f1b offload=optimizer offload_step=host",
        "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=device", "strategy=single"},
       1e-5, /*frozen=*/4);
 }
@@ -211,8 +211,8 @@ TEST_CASE("stages without anything to update count the steps of the others") {
 TEST_CASE("masters and moments move between precisions") {
   const Training work = toy("blocks=L6.D.Q3.L10.T tie=first");
   const std::vector<std::string> layouts{
-      "strategy=zero3 data=2", "strategy=fsdp data=2 unit_numel=200 parameter=bf16",
-      "strategy=zero1 data=4 parameter=fp16 offload=optimizer", "strategy=ddp data=2"};
+      "strategy=zero3 data=2", "strategy=fsdp data=2 fsdp_unit_numel=200 dtype=bf16",
+      "strategy=zero1 data=4 dtype=fp16 offload=optimizer", "strategy=ddp data=2"};
   Run before;
   train(layouts.back(), work, nullptr, before);
   for (const std::string& line : layouts) {
@@ -228,9 +228,9 @@ TEST_CASE("masters and moments move between precisions") {
 TEST_CASE("another optimizer has another state: momentum, or nothing") {
   const std::vector<std::string> layouts{
       "strategy=zero3 data=2 persistence_threshold=20",
-      "strategy=zero1 data=2 offload=optimizer offload_step=host parameter=bf16",
+      "strategy=zero1 data=2 offload=optimizer offload_step=host dtype=bf16",
       "strategy=zero1 pipeline=2 offload=optimizer offload_step=device chunk_numel=50 "
-      "parameter=bf16"};
+      "dtype=bf16"};
   Training work = toy("blocks=L6.D.L10f.Q3 tie=first");
   work.optimizer = make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
   work.moments = {"momentum"};
@@ -265,11 +265,11 @@ TEST_CASE("pieces of a tensor axis are slices: fused queries, keys and values, p
       "strategy=ddp data=2",
       "strategy=ddp tensor=2",
       "strategy=zero3 data=2 tensor=2 sequence_parallel=1 persistence_threshold=20",
-      "strategy=zero1 pipeline=2 data=2 tensor=2 schedule=1f1b",
+      "strategy=zero1 pipeline=2 data=2 tensor=2 pipeline_schedule=1f1b",
       "strategy=single tensor=4 offload=optimizer offload_step=host",
-      "strategy=zero2 pipeline=2 data=2 shared_vocabulary=1",
+      "strategy=zero2 pipeline=2 data=2 pipeline_vocabulary=shared",
       "strategy=fsdp data=2 tensor=2 shard_ranks=1 sequence_parallel=1",
-      "strategy=single pipeline=3 schedule=1f1b shared_vocabulary=1",
+      "strategy=single pipeline=3 pipeline_schedule=1f1b pipeline_vocabulary=shared",
       "strategy=single"};
   check_layouts(work, layouts, 1e-5);
   check_layouts(work, in("bf16", {layouts.begin(), layouts.begin() + 3}), 2e-2);

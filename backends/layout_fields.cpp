@@ -1,0 +1,187 @@
+#include "backends/layout_fields.h"
+
+#include "backends/check_config.h"
+#include "backends/strategy_rows.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+using P = ParallelConfig;
+using Precision = PrecisionConfig;
+using Pipeline = PipelineConfig;
+
+template <auto... kPath>
+constexpr auto of = field_at<P, kPath...>;
+
+FieldRef vocabulary(P& p) { return choice_of<kVocabularies>(p.pipeline.shared_vocabulary); }
+
+constexpr double kCount = 65536;
+
+std::string gradient_tag(const P& p, const MeshExtents&) {
+  const at::ScalarType own = p.precision.gradient_dtype();
+  return own == p.precision.parameter ? "" : concat("g", name_of(own));
+}
+std::string reduce_tag(const P& p, const MeshExtents&) {
+  const at::ScalarType own = p.precision.reduce_dtype();
+  return own == p.precision.gradient_dtype() ? "" : concat("r", name_of(own));
+}
+std::string schedule_tag(const P& p, const MeshExtents& mesh) {
+  if (mesh.pipeline <= 1) return "";
+  return p.pipeline.schedule == "interleaved" ? concat("int", p.pipeline.chunks)
+                                              : p.pipeline.schedule;
+}
+std::string vocabulary_tag(const P& p, const MeshExtents& mesh) {
+  return mesh.pipeline > 1 && p.pipeline.shared_vocabulary ? "shared" : "";
+}
+std::string offload_tag(const P& p, const MeshExtents&) {
+  return p.offload.what == Offload::kNone        ? ""
+         : p.offload.what == Offload::kOptimizer ? "off"
+                                                 : "offp";
+}
+std::string pin_tag(const P& p, const MeshExtents&) {
+  return p.offload.what != Offload::kNone && p.offload.pin_memory ? "pin" : "";
+}
+
+std::string bucket_idle(const P& p, const MeshExtents& mesh) {
+  const bool converts = p.precision.reduce_dtype() != p.precision.gradient_dtype();
+  if (converts || !sharding_rules(p, mesh).shards_gradients) return "";
+  return concat("strategy ", p.strategy,
+                " reduces block by block where gradients travel as they are");
+}
+std::string checkpointing_idle(const P& p, const MeshExtents&) {
+  return p.gradient_checkpointing ? "gradient_checkpointing runs whole blocks again" : "";
+}
+std::string offload_idle(const P& p, const MeshExtents&) {
+  return p.offload.what == Offload::kNone ? "nothing is offloaded" : "";
+}
+std::string pipeline_idle(const P&, const MeshExtents& mesh) {
+  return mesh.pipeline > 1 ? "" : "it needs a pipeline axis of more than one rank";
+}
+std::string tensor_idle(const P&, const MeshExtents& mesh) {
+  return mesh.tensor > 1 ? "" : "it needs a tensor axis of more than one rank";
+}
+
+std::vector<LayoutField> make_fields() {
+  // clang-format off
+  return {
+      {"strategy", of<&P::strategy>,
+       "how the model is spread over the ranks; left out: single on one, ddp on several",
+       {.choices = strategy_names(), .apart = true}},
+      {"dtype", of<&P::precision, &Precision::parameter>, "of parameters and computation",
+       {.numbers = true, .apart = true}},
+      {"gradient_dtype", of<&P::precision, &Precision::gradient>,
+       "what backward accumulates into; --dtype unless given",
+       {.numbers = true, .tag_of = gradient_tag, .apart = true}},
+      {"reduce_dtype", of<&P::precision, &Precision::reduce>,
+       "what collectives carry; --gradient_dtype unless given",
+       {.numbers = true, .tag_of = reduce_tag, .apart = true}},
+      {"bucket_bytes", of<&P::bucket_bytes>,
+       "gradients are reduced together in buckets of this size",
+       {.least = 1, .most = kMuch, .tag = "bkt", .tuning = true, .idle = bucket_idle,
+        .draws = {"1", "300", "4000", "26214400"}}},
+      {"overlap", of<&P::overlap>, "false: wait for every collective where it is launched",
+       {.tag = "wait", .tuning = true}},
+      {"reduce_at_boundary", of<&P::reduce_at_boundary>,
+       "zero2, fsdp: reduce once a step, not every micro-batch",
+       {.tag = "boundary", .own = true}},
+      {"persistence_threshold", of<&P::persistence_threshold>,
+       "zero3: parameters with fewer elements stay in full",
+       {.least = 0, .tag = "pt", .tuning = true, .own = true,
+        .draws = {"0", "20", "100", "100000"}}},
+      {"prefetch_blocks", of<&P::prefetch_blocks>, "zero3, fsdp: blocks gathered ahead",
+       {.least = 0, .most = kCount, .tag = "pre", .tuning = true, .own = true,
+        .draws = {"0", "1", "1", "2", "5"}}},
+      {"shard_ranks", of<&P::shard_ranks>,
+       "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",
+       {.least = 0, .most = kCount, .tag = "hs", .own = true, .refused = true, .apart = true}},
+      {"reshard_after_forward", of<&P::reshard_after_forward>,
+       "fsdp: false keeps parameters whole until the step",
+       {.tag = "keep", .own = true, .refused = true}},
+      {"fsdp_unit_numel", of<&P::unit_numel>,
+       "fsdp: small blocks are wrapped together up to this many elements",
+       {.member = "unit_numel", .least = 0, .tag = "unit", .own = true, .refused = true,
+        .apart = true}},
+      {"sequence_parallel", of<&P::sequence_parallel>,
+       "tensor parallel: norms and residuals hold a part of the sequence",
+       {.tag = "sp", .idle = tensor_idle, .refused = true, .apart = true}},
+      {"pipeline_schedule", of<&P::pipeline, &Pipeline::schedule>, "order of the micro-batches",
+       {.member = "pipeline.schedule", .choices = {"gpipe", "1f1b", "interleaved"},
+        .tag_of = schedule_tag, .idle = pipeline_idle, .blank = true, .apart = true}},
+      {"pipeline_chunks", of<&P::pipeline, &Pipeline::chunks>,
+       "interleaved: parts of the model on each rank",
+       {.member = "pipeline.chunks", .least = 1, .most = kCount, .idle = pipeline_idle,
+        .refused = true, .apart = true}},
+      {"pipeline_vocabulary", vocabulary,
+       "embedding and head: on the first and the last stage, or cut over all (gpipe, 1f1b)",
+       {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
+        .refused = true, .blank = true, .apart = true}},
+      {"pipeline_balance", of<&P::pipeline, &Pipeline::balance>, nullptr,
+       {.member = "pipeline.balance", .choices = {"flops", "parameters"}, .idle = pipeline_idle}},
+      {"block_costs", of<&P::pipeline, &Pipeline::block_costs>, nullptr, {.apart = true}},
+      {"gradient_checkpointing", of<&P::gradient_checkpointing>,
+       "keep only the inputs of blocks, and run each again in backward",
+       {.tag = "gc", .draws = {"false", "false", "true"}}},
+      {"keep_activations", of<&P::keep_activations>,
+       "keep outputs of norms and activation functions for backward, which else forms them anew; "
+       "no effect with --gradient_checkpointing",
+       {.tag = "act", .idle = checkpointing_idle}},
+      {"offload", of<&P::offload, &OffloadConfig::what>, "state in host memory",
+       {.tag_of = offload_tag,
+        .draws = {"none", "none", "none", "optimizer", "optimizer", "optimizer+params",
+                  "optimizer+params"}}},
+      {"offload_step", of<&P::offload, &OffloadConfig::step>,
+       "offload: where the optimizer's update runs; auto: measured at start",
+       {.member = "offload.step", .tag = "on-", .tuning = true, .idle = offload_idle,
+        .blank = true, .draws = {"auto", "host", "device", "device"}}},
+      {"pin_memory", of<&P::offload, &OffloadConfig::pin_memory>,
+       "offload: page-locked host memory",
+       {.member = "offload.pin_memory", .tag_of = pin_tag, .idle = offload_idle, .blank = true}},
+      {"offload_threads", of<&P::offload, &OffloadConfig::threads>,
+       "offload: of the optimizer step on the host; 0: this rank's share of the cores",
+       {.member = "offload.threads", .least = 0, .most = kCount, .tag = "threads", .tuning = true,
+        .idle = offload_idle, .draws = {"0", "1", "2"}}},
+      {"chunk_numel", of<&P::offload, &OffloadConfig::chunk_numel>, nullptr,
+       {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}},
+  };
+  // clang-format on
+}
+
+// "zero2 and fsdp"
+std::string strategies_with(std::string_view setting) {
+  std::string names;
+  for (const StrategyRow& row : strategy_rows()) {
+    if (row.has(setting)) names += concat(names.empty() ? "" : " and ", row.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+FieldRef LayoutField::read(const ParallelConfig& config) const {
+  return field(const_cast<ParallelConfig&>(config));
+}
+
+std::string LayoutField::why_idle(const ParallelConfig& config, const MeshExtents& mesh) const {
+  if (more.own && !has_setting(config.strategy, member())) {
+    return concat("it belongs to ", strategies_with(member()), "; strategy ", config.strategy,
+                  " has no such choice");
+  }
+  return more.idle == nullptr ? "" : more.idle(config, mesh);
+}
+
+std::vector<std::string> LayoutField::drawn() const {
+  if (!more.draws.empty()) return more.draws;
+  if (!more.choices.empty()) return more.choices;
+  ParallelConfig config;
+  const FieldRef of_config = field(config);
+  return std::holds_alternative<bool*>(of_config) ? std::vector<std::string>{"false", "true"}
+                                                  : names_of(of_config);
+}
+
+std::span<const LayoutField> layout_fields() {
+  static const std::vector<LayoutField> all = make_fields();
+  return all;
+}
+
+}  // namespace tessera
