@@ -40,7 +40,7 @@ struct Options {
 };
 
 void add_flags(programs::FlagSet& flags, Options& o) {
-  flags.add("model_config", &o.layout.model_config, "preset with random weights");
+  flags.add("model_config", &o.layout.model.config, "preset with random weights");
   flags.add("rows", &o.rows, "JSON lines with input_ids; random prompts unless given");
   flags.add("prompts", &o.prompts, "how many");
   flags.add("longest", &o.longest, "longest random prompt");
@@ -49,7 +49,7 @@ void add_flags(programs::FlagSet& flags, Options& o) {
   flags.add("iterations", &o.iterations,
             "measured passes over the prompts, behind one that is not");
   flags.add("use_cache", &o.use_cache, "keep keys and values");
-  flags.add("backend", &o.layout.backend, "transport between ranks");
+  flags.add("backend", &o.layout.run.backend, "transport between ranks");
   programs::add_strategy_flags(flags, o.layout);
 }
 
@@ -87,7 +87,7 @@ class Work {
         options_(options),
         mesh_(world, programs::mesh_extents(options.layout, world.size())),
         strategy_(make_strategy(programs::parallel_config(options.layout), mesh_)),
-        model_(LanguageModel::preset(options.layout.model_config)) {
+        model_(LanguageModel::preset(options.layout.model.config)) {
     const int64_t vocabulary = model_.config().vocabulary;
     prompts_ = options.rows.empty() ? random_prompts(options, vocabulary)
                                     : read_prompts(options, vocabulary);
@@ -123,9 +123,9 @@ class Work {
   }
   std::string strategy_name() const {
     const programs::TrainOptions& layout = options_.layout;
-    if (layout.tensor_parallel == 1) return strategy_->name();
-    return concat(strategy_->name(), " tensor=", layout.tensor_parallel,
-                  layout.sequence_parallel ? " sequence-parallel" : "");
+    if (layout.axes.tensor == 1) return strategy_->name();
+    return concat(strategy_->name(), " tensor=", layout.axes.tensor,
+                  layout.parallel.sequence_parallel ? " sequence-parallel" : "");
   }
   void print(double prefill_s, double all_s) const {
     const auto count = static_cast<double>(prompts_.size());
@@ -139,7 +139,7 @@ class Work {
                      .field("strategy", strategy_name())
                      .field("world", world_.size())
                      .field("device", device_name(world_.device()))
-                     .field("dtype", options_.layout.dtype)
+                     .field("dtype", name_of(options_.layout.parallel.precision.parameter))
                      .field("batch", options_.batch_size)
                      .field("prompts", prompts_.size())
                      .field("prompt_tokens", tokens)
@@ -185,7 +185,7 @@ int main(int argc, char** argv) {
   using namespace tessera;
   benchmark::Initialize(&argc, argv);
   bench::Options options;
-  options.layout.model_config = "bloom-tiny";
+  options.layout.model.config = "bloom-tiny";
   try {
     programs::FlagSet flags("bench_generation", "Prompts a second, prefill and decode apart.");
     bench::add_flags(flags, options);
@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
     std::cerr << error.what() << "\n";
     return exit_code(error.code());
   }
-  return run_job({.transport = options.layout.backend},
+  return run_job({.transport = options.layout.run.backend},
                  [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
                    bench::run_rank(world, options);
                  });

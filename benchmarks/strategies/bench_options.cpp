@@ -26,15 +26,15 @@ bool is_read(const Setting& setting) {
 }  // namespace
 
 Options::Options() {
-  run.model_config = "bloom-tiny";
-  run.max_seq_length = 128;
-  run.max_steps = 10;
-  run.padding_free = "true";
+  run.model.config = "bloom-tiny";
+  run.data.max_seq_length = 128;
+  run.training.max_steps = 10;
+  run.data.padding_free = PaddingFree::kTrue;
 }
 
 TrainOptions Options::of(const std::string& strategy) const {
   TrainOptions options = run;
-  options.strategy = strategy;
+  options.parallel.strategy = strategy;
   return options;
 }
 
@@ -49,8 +49,9 @@ std::string Options::variant() const {
   };
   add(rows != defaults.rows, "rows-" + rows);
   add(supervise != defaults.supervise, supervise);
-  add(run.padding_free != defaults.run.padding_free, "padded");
-  add(run.max_grad_norm != defaults.run.max_grad_norm, concat("clip", run.max_grad_norm));
+  add(run.data.padding_free != defaults.run.data.padding_free, "padded");
+  add(run.training.max_grad_norm != defaults.run.training.max_grad_norm,
+      concat("clip", run.training.max_grad_norm));
   add(!sync, "nosync");
   std::string text;
   for (const std::string& tag : all) {
@@ -88,8 +89,8 @@ Options parse_options(const std::vector<std::string>& arguments) {
     check(number && std::stoll(rows) > 0, ErrorCode::kInvalidArgument,
           "--per_device_train_batch_size: '", rows, "' is no number of rows");
   }
-  check(options.run.max_steps >= 1 && options.warmup >= 0, ErrorCode::kInvalidArgument,
-        "--max_steps is ", options.run.max_steps, " and --warmup ", options.warmup,
+  check(options.run.training.max_steps >= 1 && options.warmup >= 0, ErrorCode::kInvalidArgument,
+        "--max_steps is ", options.run.training.max_steps, " and --warmup ", options.warmup,
         "; at least 1 and 0");
   programs::validate_layout(options.run);
   return options;

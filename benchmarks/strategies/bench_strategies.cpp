@@ -30,9 +30,9 @@ void run_rank(Communicator& world, const Options& options) {
     for (const auto& micro_batch : programs::items_of(options.micro_batches)) {
       const auto step =
           std::make_shared<StepBenchmark>(world, options, strategy, std::stoll(micro_batch));
-      const std::string name = concat(options.run.model_config, "/", strategy, "/mb", micro_batch,
+      const std::string name = concat(options.run.model.config, "/", strategy, "/mb", micro_batch,
                                       "/ranks", world.size());
-      benchmarks.add(name, options.run.max_steps,
+      benchmarks.add(name, options.run.training.max_steps,
                      [step](benchmark::State& state) { step->run(state); });
     }
   }
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
     std::cout << options.help;
     return 0;
   }
-  return run_job({.transport = options.run.backend},
+  return run_job({.transport = options.run.run.backend},
                  [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
                    bench::run_rank(world, options);
                  });

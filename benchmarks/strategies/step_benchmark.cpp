@@ -70,14 +70,14 @@ void StepBenchmark::run(benchmark::State& state) {
   const at::Device device = world_.device();
   DeviceMesh mesh(world_, programs::mesh_extents(options_.run, world_.size()));
   ParallelConfig config = programs::parallel_config(options_.of(strategy_name_));
-  const std::string& balance = options_.run.pipeline_balance;
-  const LanguageModel language_model = LanguageModel::preset(options_.run.model_config);
+  const StageBalance balance = options_.run.axes.balance;
+  const LanguageModel language_model = LanguageModel::preset(options_.run.model.config);
   const int64_t vocabulary = language_model.config().vocabulary;
   const ModelSpec model = language_model.make_causal();
   RowSource rows(options_, mesh, micro_batch_, vocabulary, device);
-  if (balance == "time") {
+  if (balance == StageBalance::kTime) {
     config.pipeline.block_costs = block_times(model, rows.share());
-  } else if (balance == "measured" && mesh.extent(Axis::kPipeline) > 1) {
+  } else if (balance == StageBalance::kMeasured && mesh.extent(Axis::kPipeline) > 1) {
     config.pipeline.block_costs = measure_block_costs(
         model,
         {.device = device,
@@ -93,7 +93,7 @@ void StepBenchmark::run(benchmark::State& state) {
 
   TrainerOptions trainer_options;
   trainer_options.device = device;
-  trainer_options.max_grad_norm = options_.run.max_grad_norm;
+  trainer_options.max_grad_norm = options_.run.training.max_grad_norm;
   trainer_options.schedule = {.kind = LrScheduleKind::kConstant, .peak = 1e-4};
   trainer_options.loss_scaler.enabled = config.precision.parameter == at::kHalf;
   Trainer trainer(*strategy, trainer_options);
@@ -127,7 +127,7 @@ void StepBenchmark::run(benchmark::State& state) {
     if (apart) synchronize();
     return now_s() - begin;
   };
-  const int64_t warmup = options_.warmup, steps = options_.run.max_steps;
+  const int64_t warmup = options_.warmup, steps = options_.run.training.max_steps;
   if (apart) {
     for (int64_t i = 0; i < warmup; ++i) step_apart(make_work(1));
   } else {
@@ -178,16 +178,16 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
   world_.all_reduce(most, ReduceOp::kMax).wait();
   idle.mean = sum.item<double>() / world_.size();
   idle.largest = most.item<double>();
-  const int stages = static_cast<int>(options_.run.pipeline_parallel);
-  const int chunks = static_cast<int>(options_.run.pipeline_chunks);
-  const int micro_batches = static_cast<int>(options_.run.gradient_accumulation_steps);
+  const int stages = static_cast<int>(options_.run.axes.pipeline);
+  const int chunks = static_cast<int>(options_.run.parallel.pipeline.chunks);
+  const int micro_batches = static_cast<int>(options_.run.training.gradient_accumulation_steps);
   SimulationOptions simulation;  // backward costs twice the forward
   for (const ModelPart& part : pipeline->parts()) {
     const double cost = part.cost > 0 ? part.cost : static_cast<double>(part.count);
     simulation.costs.push_back({cost, 2 * cost});
     idle.blocks += concat(idle.blocks.empty() ? "" : ",", part.count);
   }
-  const bool shared = options_.run.pipeline_vocabulary == "shared";
+  const bool shared = options_.run.parallel.pipeline.shared_vocabulary;
   if (shared) {
     const auto costs = block_costs(model, config.pipeline, config.gradient_checkpointing);
     simulation.embed = costs.front() / stages;
@@ -195,7 +195,7 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
     simulation.embed_backward = 2 * costs.front() / stages;
   }
   const auto schedule =
-      make_schedule(options_.run.pipeline_schedule, stages, micro_batches, chunks, shared);
+      make_schedule(options_.run.parallel.pipeline.schedule, stages, micro_batches, chunks, shared);
   idle.bubble = simulate(schedule).bubble();
   idle.bubble_of_parts = simulate(schedule, simulation).bubble();
   return idle;
@@ -266,7 +266,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
   const std::vector<int64_t> most = over_ranks(footprint.values(), /*largest=*/true);
   const std::vector<int64_t> least = over_ranks(footprint.values(), /*largest=*/false);
   if (world_.rank() != 0) return;
-  const int64_t sequence = options_.run.max_seq_length;
+  const int64_t sequence = options_.run.data.max_seq_length;
   const double tokens_per_s = tokens_per_second_and_rank();
   const double all_tokens = std::accumulate(tokens_.begin(), tokens_.end(), 0.0);
   const double all_time = std::accumulate(times_.begin(), times_.end(), 0.0);
@@ -280,8 +280,8 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("variant", options_.variant())
       .add("mb", micro_batch_)
       .add("seq", sequence)
-      .add("accum", options_.run.gradient_accumulation_steps)
-      .add("dtype", options_.run.dtype)
+      .add("accum", options_.run.training.gradient_accumulation_steps)
+      .add("dtype", name_of(options_.run.parallel.precision.parameter))
       .add("world", world_.size())
       .add("params", parameters)
       .add("step_ms", median() * 1e3)
@@ -310,7 +310,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("comm_mib_per_step", mib(most[8]))
       .add("device_allocations", most[9]);
   if (idle.measured) {
-    line.add("schedule", options_.run.pipeline_schedule)
+    line.add("schedule", options_.run.parallel.pipeline.schedule)
         .add("stage_blocks", idle.blocks)
         .add("idle_pct", 100 * idle.mean)
         .add("idle_largest_pct", 100 * idle.largest)

@@ -144,7 +144,7 @@ ChildResult Comparison::run_child(const ComparisonRow& row, const std::string& n
   request.command.push_back(request.program);
   if (row.ranks > 1 && launcher_ == "threads") set_flag(flags, "ranks", ranks);
   if (!defect_.empty() && row.name == defect_) {
-    set_flag(flags, "learning_rate", concat(row.options.learning_rate * 1.01));
+    set_flag(flags, "learning_rate", concat(row.options.training.learning_rate * 1.01));
   }
   request.command.insert(request.command.end(), flags.begin(), flags.end());
   request.output = {"--output_dir", options_.output_dir + "/" + name, "--overwrite_output_dir",
@@ -168,10 +168,10 @@ ChildResult Comparison::run_peer(const ComparisonRow& row, const std::string& na
   if (python.empty()) {
     return {.exit_code = kPeerUnavailable, .message = options_.python + " was not found"};
   }
-  std::string model = row.options.model;
+  std::string model = row.options.model.directory;
   if (model.empty()) {
-    const std::string file = fs::path(row.options.model_config).filename().string();
-    const std::string drawn = concat("weights-", file, "-", row.options.seed);
+    const std::string file = fs::path(row.options.model.config).filename().string();
+    const std::string drawn = concat("weights-", file, "-", row.options.training.seed);
     const ComparisonRow alone{.prepared = row.prepared};
     const ChildResult child = run_child(alone, drawn, drawn_weights_flags(row.options));
     if (child.exit_code != 0) return child;
@@ -233,8 +233,9 @@ void Comparison::judge(ComparisonRow& row) {
   if (first == rows_.end()) return;  // a peer before any row of ours
   const RunResult &reference = first->runs.front(), &run = row.runs.back();
   if (&reference == &run) return;
-  row.tolerance =
-      options_.tolerance > 0 ? options_.tolerance : default_tolerance(row.options.dtype);
+  row.tolerance = options_.tolerance > 0
+                      ? options_.tolerance
+                      : default_tolerance(name_of(row.options.parallel.precision.parameter));
   const Parity parity = compare_runs(run, reference, row.tolerance);
   row.compared_with = first->name;
   if (!row.parity || row.parity->pass) row.parity = parity;

@@ -46,13 +46,10 @@ void add_what(Fields& fields, const ComparisonRow& row) {
   }
   add("model", row.prepared->model.name);
   add("num_parameters", row.prepared->parameter_count());
-  const auto or_else = [](const std::string& text, const std::string& other) {
-    return text.empty() ? other : text;
-  };
-  const std::string gradient_dtype = or_else(o.gradient_dtype, o.dtype);
-  add("parameter_dtype", o.dtype);
-  add("gradient_dtype", gradient_dtype);
-  add("reduce_dtype", or_else(o.reduce_dtype, gradient_dtype));
+  const PrecisionConfig& precision = o.parallel.precision;
+  add("parameter_dtype", name_of(precision.parameter));
+  add("gradient_dtype", name_of(precision.gradient_dtype()));
+  add("reduce_dtype", name_of(precision.reduce_dtype()));
   add("global_batch_size", o.global_batch_size(row.mesh().data));
   add("dataset", row.prepared->train_path);
   add("dataset_sha256", text_or_null(row.prepared->dataset_sha256));

@@ -128,7 +128,9 @@ std::string comparison_text(const ComparisonView& view) {
        {"model", [](const ComparisonRow& row) { return row.prepared->model.name; }, false},
        {"dtype", of_work("dtype"), false},
        {"batch",
-        [](const ComparisonRow& row) { return concat(row.options.per_device_train_batch_size); },
+        [](const ComparisonRow& row) {
+          return concat(row.options.training.per_device_train_batch_size);
+        },
         false},
        {"global batch", of_work("global_batch_size"), false},
        {"length", of_work("max_seq_length"), false},

@@ -22,7 +22,7 @@ std::vector<int64_t> candidates(int64_t most, int64_t global, int64_t data_ranks
 
 // Gives the row this batch of a rank, and the micro-batches that its global batch then needs.
 void take_batch(ComparisonRow& row, int64_t size, int64_t global) {
-  row.options.per_device_train_batch_size = size;
+  row.options.training.per_device_train_batch_size = size;
   set_flag(row.flags, "per_device_train_batch_size", std::to_string(size));
   settle(row, global);
 }
@@ -42,7 +42,7 @@ void Comparison::find_largest_batch(ComparisonRow& row) {
     ComparisonRow tried = row;
     take_batch(tried, sizes[at], global);
     std::vector<std::string>& flags = tried.flags;
-    const int64_t passes = std::min<int64_t>(2, tried.options.gradient_accumulation_steps);
+    const int64_t passes = std::min<int64_t>(2, tried.options.training.gradient_accumulation_steps);
     set_flag(flags, "gradient_accumulation_steps", std::to_string(passes));
     set_flag(flags, "max_steps", "2");
     set_flag(flags, "save_final", "false");

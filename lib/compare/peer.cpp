@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "lib/run/output.h"
+#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/data/data_loader.h"
@@ -18,16 +19,20 @@ namespace fs = std::filesystem;
 
 struct Peer {
   std::string name;
-  std::vector<std::string> strategies, offloads;
+  std::vector<std::string> strategies;
+  std::vector<Offload> offloads;
 };
 
 const std::vector<Peer>& peers() {
+  constexpr Offload kNone = Offload::kNone;
   static const std::vector<Peer> all{
-      {"hf", {"single", "ddp"}, {"none"}},
-      {"hf-compile", {"single", "ddp"}, {"none"}},
-      {"torch", {"single", "ddp", "fsdp"}, {"none"}},
-      {"torch-compile", {"single", "ddp"}, {"none"}},
-      {"deepspeed", {"single", "ddp", "zero1", "zero2", "zero3"}, offload_names()}};
+      {"hf", {"single", "ddp"}, {kNone}},
+      {"hf-compile", {"single", "ddp"}, {kNone}},
+      {"torch", {"single", "ddp", "fsdp"}, {kNone}},
+      {"torch-compile", {"single", "ddp"}, {kNone}},
+      {"deepspeed",
+       {"single", "ddp", "zero1", "zero2", "zero3"},
+       {kNone, Offload::kOptimizer, Offload::kOptimizerAndParameters}}};
   return all;
 }
 
@@ -49,10 +54,10 @@ std::string script_of(const std::string& peer) {
 }
 
 int64_t steps_of(const ComparisonRow& row, int64_t rows, int64_t global) {
-  if (row.options.max_steps > 0) return row.options.max_steps;
+  if (row.options.training.max_steps > 0) return row.options.training.max_steps;
   const int64_t an_epoch = (rows + global - 1) / global;
-  return std::max<int64_t>(
-      1, static_cast<int64_t>(row.options.num_train_epochs * static_cast<double>(an_epoch)));
+  return std::max<int64_t>(1, static_cast<int64_t>(row.options.training.num_train_epochs *
+                                                   static_cast<double>(an_epoch)));
 }
 
 void write_row(std::ofstream& out, const TokenRow& row, bool counts) {
@@ -75,7 +80,8 @@ void write_rows(const std::string& path, const ComparisonRow& row, int64_t steps
   for (int64_t epoch = 0; written < steps * global; ++epoch) {
     std::vector<int64_t> order(table.size());
     std::iota(order.begin(), order.end(), 0);
-    if (row.options.shuffle) order = shuffled_order(table.size(), row.options.seed, epoch);
+    if (row.options.data.shuffle)
+      order = shuffled_order(table.size(), row.options.training.seed, epoch);
     for (const int64_t index : order) {
       if (written < steps * global) write_row(out, table.row(index), true);
       ++written;
@@ -101,13 +107,16 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   const auto peer = std::ranges::find(peers(), name, &Peer::name);
   require(peer != peers().end(), ": peers are ", joined(peer_names()),
           nearest_hint(name, peer_names()));
-  require(std::ranges::count(peer->strategies, o.strategy) > 0, " has no --strategy ", o.strategy,
-          "; it has ", joined(peer->strategies));
-  require(std::ranges::count(peer->offloads, o.offload) > 0, " has no --offload ", o.offload);
+  require(std::ranges::count(peer->strategies, o.parallel.strategy) > 0, " has no --strategy ",
+          o.parallel.strategy, "; it has ", joined(peer->strategies));
+  const Offload offload = o.parallel.offload.what;
+  require(std::ranges::count(peer->offloads, offload) > 0, " has no --offload ", name_of(offload));
   require(program != Program::kClassification, " trains causal models, not classifiers");
-  require(o.pipeline_parallel * o.tensor_parallel == 1, " has neither pipeline nor tensor ranks");
-  require(!o.packing && !o.group_by_length, " has no --packing and no --group_by_length");
-  require(o.lr_scheduler_type == "linear" || o.lr_scheduler_type.starts_with("constant"),
+  require(o.axes.pipeline * o.axes.tensor == 1, " has neither pipeline nor tensor ranks");
+  require(!o.data.packing && !o.data.group_by_length, " has no --packing and no --group_by_length");
+  const LrScheduleKind schedule = o.training.lr_scheduler_type;
+  require(schedule == LrScheduleKind::kLinear || schedule == LrScheduleKind::kConstant ||
+              schedule == LrScheduleKind::kConstantWithWarmup,
           " has the schedules linear and constant");
 }
 
@@ -118,10 +127,10 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   const std::string logs = output_dir + "/logs/" + name;
   const int64_t global = o.global_batch_size(row.mesh().data);
   const int64_t steps = steps_of(row, row.prepared->train.size(), global);
-  const double warmup = o.warmup_steps;
+  const double warmup = o.training.warmup_steps;
   JsonWriter work(/*indent=*/1);
   work.begin_object().field("name", name).field("peer", row.peer);
-  work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.strategy);
+  work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.parallel.strategy);
   work.field("world_size", row.ranks).field("model", row.prepared->model.name);
   work.field("num_parameters", row.prepared->parameter_count());
   work.field("model_directory", fs::absolute(model_directory).string());
@@ -131,16 +140,22 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   work.field("dataset_sha256", row.prepared->dataset_sha256);
   work.field("num_train_samples", row.prepared->train.size());
   work.field("pad_id", row.prepared->config().pad_token.value_or(0));
-  work.field("dtype", o.dtype).field("offload", o.offload);
-  work.field("pin_memory", o.offload != "none" && o.pin_memory);
-  work.field("gradient_checkpointing", o.gradient_checkpointing);
-  work.field("per_device_train_batch_size", o.per_device_train_batch_size);
-  work.field("gradient_accumulation_steps", o.gradient_accumulation_steps);
-  work.field("global_batch_size", global).field("max_seq_length", o.max_seq_length);
-  work.field("max_steps", steps).field("seed", o.seed).field("learning_rate", o.learning_rate);
-  work.field("weight_decay", o.weight_decay).field("max_grad_norm", o.max_grad_norm);
-  work.field("adam_beta1", o.adam_beta1).field("adam_beta2", o.adam_beta2);
-  work.field("adam_epsilon", o.adam_epsilon).field("lr_scheduler_type", o.lr_scheduler_type);
+  work.field("dtype", name_of(o.parallel.precision.parameter));
+  work.field("offload", name_of(o.parallel.offload.what));
+  work.field("pin_memory",
+             o.parallel.offload.what != Offload::kNone && o.parallel.offload.pin_memory);
+  work.field("gradient_checkpointing", o.parallel.gradient_checkpointing);
+  work.field("per_device_train_batch_size", o.training.per_device_train_batch_size);
+  work.field("gradient_accumulation_steps", o.training.gradient_accumulation_steps);
+  work.field("global_batch_size", global).field("max_seq_length", o.data.max_seq_length);
+  work.field("max_steps", steps)
+      .field("seed", o.training.seed)
+      .field("learning_rate", o.training.learning_rate);
+  work.field("weight_decay", o.training.weight_decay)
+      .field("max_grad_norm", o.training.max_grad_norm);
+  work.field("adam_beta1", o.training.adam_beta1).field("adam_beta2", o.training.adam_beta2);
+  work.field("adam_epsilon", o.training.adam_epsilon);
+  work.field("lr_scheduler_type", settings::find("lr_scheduler_type")->text(o));
   const double warmup_steps = warmup < 1 ? std::ceil(warmup * static_cast<double>(steps)) : warmup;
   work.field("warmup_steps", static_cast<int64_t>(warmup_steps)).end_object();
   write_rows(logs + ".rows.jsonl", row, steps, global);
@@ -159,16 +174,16 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
 }
 
 std::vector<std::string> drawn_weights_flags(const TrainOptions& o) {
-  std::vector<std::string> flags{"--model_config", o.model_config, "--seed",
-                                 std::to_string(o.seed)};
+  std::vector<std::string> flags{"--model_config", o.model.config, "--seed",
+                                 std::to_string(o.training.seed)};
   const auto add = [&](const std::string& flag, const std::string& value) {
     if (!value.empty()) flags.insert(flags.end(), {"--" + flag, value});
   };
-  add("tokenizer", o.tokenizer);
-  add("train_file", o.train_file);
-  add("train_ids", o.train_ids);
-  add("random_rows", o.random_rows > 0 ? "1" : "");
-  add("max_seq_length", std::to_string(o.max_seq_length));
+  add("tokenizer", o.model.tokenizer);
+  add("train_file", o.data.train_file);
+  add("train_ids", o.data.train_ids);
+  add("random_rows", o.data.random_rows > 0 ? "1" : "");
+  add("max_seq_length", std::to_string(o.data.max_seq_length));
   for (const auto& [flag, value] : {std::pair{"per_device_train_batch_size", "1"},
                                     {"max_steps", "1"},
                                     {"learning_rate", "0"},

@@ -44,7 +44,7 @@ struct ComparisonRow {
 
   MeshExtents mesh() const { return mesh_extents(options, static_cast<int>(ranks)); }
   int64_t batch_per_pass() const {  // rows of one micro-batch over all ranks
-    return options.per_device_train_batch_size * mesh().data;
+    return options.training.per_device_train_batch_size * mesh().data;
   }
   bool finished() const { return outcome == Outcome::kFinished && !runs.empty(); }
   std::optional<double> median(const std::string& key) const;  // over its runs

@@ -70,7 +70,7 @@ std::string name_of(const ComparisonRow& row, const std::vector<std::string>& ow
     const auto names = [&](const std::string& word) { return flag_name(word) == setting.name; };
     return std::ranges::any_of(own, names);
   };
-  std::string name = concat(row.options.strategy, "-", row.ranks);
+  std::string name = concat(row.options.parallel.strategy, "-", row.ranks);
   for (const std::string& tag : settings::layout_tags(row.options, is_own)) name += "-" + tag;
   for (const std::string& argument : own) {
     const std::string flag = flag_name(argument);
@@ -95,17 +95,17 @@ ComparisonRow make_row(const RowSource& source, int64_t ranks,
     row.flags.insert(row.flags.end(), given.begin(), given.end());
     add_train_flags(flags, row.options, source.program, find_foreign);
     flags.parse(row.flags);
-    row.options.output_dir = "given to every row";
+    row.options.output.output_dir = "given to every row";
     for (const char* name : {"output_dir", "ranks", "dry_run", "rehearse"}) {
       require(!flags.given(name), "--", name, " is chosen by tessera-compare for every row");
     }
-    if (ranks > 1 && !flags.given("strategy")) row.options.strategy = "ddp";
-    if (const std::string& file = row.options.deepspeed; !file.empty()) {
+    if (ranks > 1 && !flags.given("strategy")) row.options.parallel.strategy = "ddp";
+    if (const std::string& file = row.options.run.deepspeed; !file.empty()) {
       refuse_foreign_config(file);
       apply_deepspeed(DeepSpeedFile::read(file), ranks, row.options, flags);
     }
     validate_options(row.options, source.program);
-    const int64_t others = row.options.pipeline_parallel * row.options.tensor_parallel;
+    const int64_t others = row.options.axes.pipeline * row.options.axes.tensor;
     require(ranks % others == 0, ranks, " ranks are no multiple of ", others,
             " pipeline x tensor ranks");
     if (!row.peer.empty()) check_peer(row.peer, row.options, source.program);
@@ -207,21 +207,22 @@ void settle(ComparisonRow& row, int64_t global_batch_size) {
   const int64_t batch = row.batch_per_pass();
   if (!row.own_accumulation) {
     const int64_t global = global_batch_size == 0 ? batch : global_batch_size;
-    o.gradient_accumulation_steps = global / batch;
-    require(o.gradient_accumulation_steps * batch == global, "row ", row.name,
+    o.training.gradient_accumulation_steps = global / batch;
+    require(o.training.gradient_accumulation_steps * batch == global, "row ", row.name,
             ": a global batch of ", global, " rows cannot be cut into micro-batches of ",
-            o.per_device_train_batch_size, " on ", row.mesh().data,
+            o.training.per_device_train_batch_size, " on ", row.mesh().data,
             " data ranks; change --global_batch_size, --per_device_train_batch_size or the ranks");
     set_flag(row.flags, "gradient_accumulation_steps",
-             std::to_string(o.gradient_accumulation_steps));
+             std::to_string(o.training.gradient_accumulation_steps));
   }
-  row.work["global_batch_size"] = std::to_string(batch * o.gradient_accumulation_steps);
+  row.work["global_batch_size"] = std::to_string(batch * o.training.gradient_accumulation_steps);
 }
 
 std::vector<ComparisonRow> make_rows(const RowSource& source) {
   std::vector<ComparisonRow> rows = source.rows_file.empty() ? grid(source) : read_rows(source);
-  const bool has_single = std::ranges::any_of(
-      rows, [](const auto& row) { return row.peer.empty() && row.options.strategy == "single"; });
+  const bool has_single = std::ranges::any_of(rows, [](const auto& row) {
+    return row.peer.empty() && row.options.parallel.strategy == "single";
+  });
   if (source.reference && !has_single) {
     rows.insert(rows.begin(), make_row(source, 1, {"--strategy", "single"}, "the reference"));
   }

@@ -17,9 +17,10 @@ using Value = DeepSpeedFile::Value;
 int64_t hidden_size(const TrainOptions& o) {
   try {
     const LanguageModel model =
-        !o.model.empty() ? LanguageModel::from_directory(find_in_hub_cache(o.model))
-        : o.model_config.ends_with(".json") ? LanguageModel::from_file(o.model_config)
-                                            : LanguageModel::preset(o.model_config);
+        !o.model.directory.empty()
+            ? LanguageModel::from_directory(find_in_hub_cache(o.model.directory))
+        : o.model.config.ends_with(".json") ? LanguageModel::from_file(o.model.config)
+                                            : LanguageModel::preset(o.model.config);
     return model.config().hidden;
   } catch (const Error&) {
     return 0;
@@ -41,7 +42,7 @@ class Applier {
     optimizer();
     scheduler();
     if (is_true("tensorboard.enabled") && !flags_.given("report_to")) {
-      set("report_to", options_.report_to + ",tensorboard",
+      set("report_to", options_.output.report_to + ",tensorboard",
           file_.where(*file_.find("tensorboard.enabled")));
     }
     notices();
@@ -101,7 +102,7 @@ class Applier {
   // Where neither file nor command line says it.
   void fall_back(const std::string& flag, const std::string& text, const std::string& key) {
     if (find(key) != nullptr || flags_.given(flag)) return;
-    set(flag, text, concat("default of DeepSpeed ", options_.deepspeed_defaults));
+    set(flag, text, concat("default of DeepSpeed ", name_of(options_.run.deepspeed_defaults)));
   }
 
   void precision() {
@@ -112,7 +113,7 @@ class Applier {
       if (enabled == nullptr) continue;
       if (is_true(key)) {
         take("dtype", dtype, key);
-      } else if (!decided && options_.dtype == dtype) {
+      } else if (!decided && name_of(options_.parallel.precision.parameter) == dtype) {
         enabled->is_auto() ? leave("dtype", key) : take("dtype", "fp32", key);
       }
     }
@@ -159,10 +160,7 @@ class Applier {
   }
 
   int64_t bytes_of_reduce() const {
-    const std::string& dtype = !options_.reduce_dtype.empty()     ? options_.reduce_dtype
-                               : !options_.gradient_dtype.empty() ? options_.gradient_dtype
-                                                                  : options_.dtype;
-    return dtype == "fp32" ? 4 : 2;
+    return options_.parallel.precision.reduce_dtype() == at::kFloat ? 4 : 2;
   }
 
   // What "auto" makes of the model's hidden size, as transformers does.
@@ -207,8 +205,9 @@ class Applier {
     for (const std::string& pin : pins) {
       if (find(pin)) return take("pin_memory", is_true(pin) ? "true" : "false", pin);
     }
-    if (options_.offload == "none") return;
-    fall_back("pin_memory", options_.deepspeed_defaults == "0.16" ? "false" : "true", pins[0]);
+    if (options_.parallel.offload.what == Offload::kNone) return;
+    fall_back("pin_memory",
+              options_.run.deepspeed_defaults == DeepSpeedVersion::k16 ? "false" : "true", pins[0]);
   }
 
   // Two of three fill the third.
@@ -222,8 +221,8 @@ class Applier {
     const int64_t ranks = data_ranks();
     const bool has_micro = is_said("per_device_train_batch_size", micro),
                has_steps = is_said("gradient_accumulation_steps", steps);
-    const int64_t known = ranks * (has_micro ? options_.per_device_train_batch_size : 1) *
-                          (has_steps ? options_.gradient_accumulation_steps : 1);
+    const int64_t known = ranks * (has_micro ? options_.training.per_device_train_batch_size : 1) *
+                          (has_steps ? options_.training.gradient_accumulation_steps : 1);
     const bool fits =
         has_micro && has_steps ? total->count() == known : total->count() % known == 0;
     check(fits, ErrorCode::kInvalidArgument, file_.where(*total), ": train_batch_size ",
@@ -242,7 +241,7 @@ class Applier {
   }
 
   int64_t data_ranks() const {
-    const int64_t others = options_.pipeline_parallel * options_.tensor_parallel;
+    const int64_t others = options_.axes.pipeline * options_.axes.tensor;
     return std::max<int64_t>(1, world_size_ / std::max<int64_t>(1, others));
   }
   bool is_said(const std::string& flag, const std::string& key) const {
@@ -257,7 +256,7 @@ class Applier {
 
   void clipping() {
     plain("max_grad_norm", "gradient_clipping");
-    fall_back("max_grad_norm", options_.deepspeed_defaults == "0.16" ? "0" : "1",
+    fall_back("max_grad_norm", options_.run.deepspeed_defaults == DeepSpeedVersion::k16 ? "0" : "1",
               "gradient_clipping");
   }
 
@@ -288,7 +287,8 @@ class Applier {
     take("lr_scheduler_type", type->text(), "scheduler.type", kFile);
     if (!cosine && find(params + "warmup_max_lr")) {
       plain("learning_rate", params + "warmup_max_lr", kFile);
-    } else if (!cosine && (!plain_one || options_.deepspeed_defaults == "0.16")) {
+    } else if (!cosine &&
+               (!plain_one || options_.run.deepspeed_defaults == DeepSpeedVersion::k16)) {
       fall_back_to_peak();
     }
     plain("warmup_steps", params + "warmup_num_steps", kFile);
@@ -315,7 +315,8 @@ class Applier {
 
   // The scheduler's own default, whatever rate the optimizer has.
   void fall_back_to_peak() {
-    set("learning_rate", "0.001", concat("default of DeepSpeed ", options_.deepspeed_defaults));
+    set("learning_rate", "0.001",
+        concat("default of DeepSpeed ", name_of(options_.run.deepspeed_defaults)));
   }
 
   void notices() {

@@ -38,11 +38,11 @@ std::vector<int64_t> empty_answer(const Tokenizer& tokenizer) {
 
 GenerationOptions generation_options(const Tokenizer& tokenizer, const LanguageModelConfig& model,
                                      const TrainOptions& o) {
-  GenerationOptions options{.max_new_tokens = o.generation_max_new_tokens,
+  GenerationOptions options{.max_new_tokens = o.output.generation_max_new_tokens,
                             .end_tokens = {*tokenizer.eos_id()},
                             .max_positions = model.max_positions,
                             .vocabulary = model.vocabulary,
-                            .batch_size = o.per_device_eval_batch_size,
+                            .batch_size = o.training.per_device_eval_batch_size,
                             .fill_token = model.pad_token.value_or(0)};
   if (model.eos_token && *model.eos_token != *tokenizer.eos_id()) {
     options.end_tokens.push_back(*model.eos_token);
@@ -144,23 +144,24 @@ void write_candidates(const std::vector<Candidate>& list, JsonWriter& json) {
 }  // namespace
 
 QuestionSet read_questions(const TrainOptions& o, const Tokenizer& tokenizer) {
-  RowIssues issues(o.strict_data);
-  QuestionSet set{.version = o.squad_v2 ? SquadVersion::k2 : SquadVersion::k1,
-                  .questions = read_squad(o.validation_file, &issues)};
-  if (!o.validation_slice.empty()) {
+  RowIssues issues(o.data.strict_data);
+  QuestionSet set{.version = o.data.squad_v2 ? SquadVersion::k2 : SquadVersion::k1,
+                  .questions = read_squad(o.data.validation_file, &issues)};
+  if (!o.data.validation_slice.empty()) {
     const auto [begin, end] =
-        Slice::parse(o.validation_slice).within(static_cast<int64_t>(set.questions.size()));
+        Slice::parse(o.data.validation_slice).within(static_cast<int64_t>(set.questions.size()));
     set.questions = {set.questions.begin() + begin, set.questions.begin() + end};
   }
-  if (!o.squad_v2) {
+  if (!o.data.squad_v2) {
     std::erase_if(set.questions, [](const SquadQuestion& q) { return q.answers.empty(); });
   }
-  check(!set.questions.empty(), ErrorCode::kDataLoss, o.validation_file,
+  check(!set.questions.empty(), ErrorCode::kDataLoss, o.data.validation_file,
         ": no question has an answer, so --generation has nothing to score; with --squad_v2 the "
         "right answer to such questions is none");
-  set.prompts = squad_prompts(set.questions, tokenizer,
-                              {.max_seq_length = o.max_seq_length, .doc_stride = o.doc_stride},
-                              o.generation_max_new_tokens);
+  set.prompts =
+      squad_prompts(set.questions, tokenizer,
+                    {.max_seq_length = o.data.max_seq_length, .doc_stride = o.data.doc_stride},
+                    o.output.generation_max_new_tokens);
   return set;
 }
 
@@ -181,7 +182,7 @@ Answers answer_questions(const QuestionSet& set, const Tokenizer& tokenizer,
   const std::vector<GeneratedRow> rows =
       generate(strategy, mesh, prompts_of(set), generation_options(tokenizer, model, options));
   Candidates candidates(set, rows, tokenizer);
-  candidates.measure(rows, tokenizer, options.per_device_eval_batch_size, strategy, mesh);
+  candidates.measure(rows, tokenizer, options.training.per_device_eval_batch_size, strategy, mesh);
   JsonWriter texts(/*indent=*/2), nbest(/*indent=*/2), odds(/*indent=*/2);
   texts.begin_object();
   nbest.begin_object();

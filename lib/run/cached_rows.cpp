@@ -19,7 +19,7 @@ constexpr int kRowsVersion = 1;
 constexpr uintmax_t kWorthKeeping = 4 << 20;
 
 std::string cache_directory(const TrainOptions& options, const std::string& path) {
-  std::string directory = options.cache_dir;
+  std::string directory = options.data.cache_dir;
   std::error_code error;
   if (directory.empty()) {
     directory = fs::file_size(path, error) >= kWorthKeeping ? user_cache_directory() : "none";
@@ -41,7 +41,7 @@ Hash128 key_of(const Prepared& run, const std::string& path) {
       .field("file", fs::absolute(path).string())
       .field("content", hash_file(path).hex())
       .field("tokenizer", run.tokenizer ? tokenizer_text(*run.tokenizer) : "")
-      .field("ids", path == run.options.train_ids || path == run.options.validation_ids)
+      .field("ids", path == run.options.data.train_ids || path == run.options.data.validation_ids)
       .field("program", static_cast<int>(run.program))
       .field("vocabulary", run.config().vocabulary)
       .field("labels", run.config().labels)

@@ -13,10 +13,10 @@ namespace tessera::programs {
 
 std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
   const InPhase phase("export");
-  const at::ScalarType dtype = scalar_type_of(task.options().dtype);
+  const at::ScalarType dtype = task.options().parallel.precision.parameter;
   std::unique_ptr<HuggingFaceWriter> writer;
-  if (writes && task.options().save_final) {
-    writer = std::make_unique<HuggingFaceWriter>(task.options().output_dir + "/final",
+  if (writes && task.options().output.save_final) {
+    writer = std::make_unique<HuggingFaceWriter>(task.options().output.output_dir + "/final",
                                                  HuggingFaceWriterOptions{.dtype = dtype});
   }
   Xxh3Stream hash;

@@ -65,28 +65,28 @@ class LanguageTask final : public RunTask {
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   const TrainOptions& o = options();
   writer.add_text("config.json",
-                  run_->language_model.to_json(run_->head(), scalar_type_of(o.dtype)));
-  add_tokenizer_files(writer, o.tokenizer.empty() ? o.model : o.tokenizer);
-  add_generation_files(writer, o.model);
+                  run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
+  add_tokenizer_files(writer, o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer);
+  add_generation_files(writer, o.model.directory);
 }
 
 DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {
   const TrainOptions& o = options();
   const std::string grouped =
-      o.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
+      o.data.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
   return {{"the training data (SHA-256)", run_->dataset_sha256},
-          {"--train_slice", o.train_slice},
+          {"--train_slice", o.data.train_slice},
           {"rows", std::to_string(run_->train.size())},
           {"how rows are made", data_recipe(o)},
-          {"--shuffle", (o.shuffle ? "true" : "false") + grouped},
-          {"--seed", std::to_string(o.seed)}};
+          {"--shuffle", (o.data.shuffle ? "true" : "false") + grouped},
+          {"--seed", std::to_string(o.training.seed)}};
 }
 
 void LanguageTask::describe(metrics::RunStartRecord& record, const Communicator& data) const {
   const DataLoaderOptions loader = run_->loader_options(data, /*training=*/true);
   TrainOptions settled = options();
-  settled.packing = loader.packing;
-  settled.padding_free = loader.padding_free ? "true" : "false";
+  settled.data.packing = loader.packing;
+  settled.data.padding_free = loader.padding_free ? PaddingFree::kTrue : PaddingFree::kFalse;
   record.settings = settings::record(settled, program());
   record.exp = settings::run_name(settled, record.world_size, !data.device().is_cpu());
   record.dataset = run_->train_path;
@@ -108,7 +108,7 @@ RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const Eval
     record.eval_accuracy = report.counters[0] / report.target_count;
   }
   if (run_->questions) return answer(record, strategy, mesh, memory);
-  if (classifies && options().predictions) return classify(record, strategy, mesh);
+  if (classifies && options().output.predictions) return classify(record, strategy, mesh);
   return {};
 }
 

@@ -11,7 +11,7 @@ namespace tessera::programs {
 
 ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
   ParallelConfig config = parallel_config(o);
-  if (o.pipeline_balance == "time" || o.pipeline_balance == "measured") {
+  if (o.axes.balance == StageBalance::kTime || o.axes.balance == StageBalance::kMeasured) {
     config.pipeline.block_costs = block_times(run.model, run.supervised_share);
   }
   return config;
@@ -20,13 +20,13 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
 LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
   return {.parallel = parallel_config(run, o),
           .mesh = mesh_extents(o, world_size),
-          .accumulation = o.gradient_accumulation_steps,
+          .accumulation = o.training.gradient_accumulation_steps,
           .model = run.model,
           .moments = moments_of(make_adamw({}))};
 }
 
 BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {
-  const int64_t rows = o.per_device_train_batch_size;
+  const int64_t rows = o.training.per_device_train_batch_size;
   constexpr int64_t kTokens = int64_t{1} << 30;
   check(rows <= kTokens / length, ErrorCode::kInvalidArgument, "a micro-batch of ", rows,
         " rows of ", length, " tokens is too large; 2^30 tokens are the most");
@@ -35,7 +35,7 @@ BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t lengt
     shape.labels = rows;
     shape.masked = !run.config().pad_token;
   }
-  if (o.packing) {
+  if (o.data.packing) {
     shape.packed.assign(static_cast<size_t>(rows), length);
     shape.sequence = length;
   }
@@ -44,16 +44,16 @@ BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t lengt
 
 BetweenSteps between_steps(const Prepared& run, const TrainOptions& o, int64_t evaluated) {
   BetweenSteps between;
-  const bool has_file = !o.validation_file.empty() || !o.validation_ids.empty();
-  if (!has_file || o.eval_steps < 0) return between;
+  const bool has_file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
+  if (!has_file || o.output.eval_steps < 0) return between;
   TrainOptions evaluation = o;
-  evaluation.per_device_train_batch_size = o.per_device_eval_batch_size;
+  evaluation.training.per_device_train_batch_size = o.training.per_device_eval_batch_size;
   between.evaluation = batch_shape(run, evaluation, evaluated);
-  if (!o.generation) return between;
+  if (!o.output.generation) return between;
   // A prompt leaves room for its answer.
-  const int64_t rows = o.per_device_eval_batch_size, tokens = o.max_seq_length;
+  const int64_t rows = o.training.per_device_eval_batch_size, tokens = o.data.max_seq_length;
   between.generation = {.rows = rows,
-                        .length = std::max<int64_t>(1, tokens - o.generation_max_new_tokens),
+                        .length = std::max<int64_t>(1, tokens - o.output.generation_max_new_tokens),
                         .head_rows = rows,
                         .capacity = tokens};
   return between;

@@ -15,12 +15,14 @@ namespace {
 
 // Tokens of the largest micro-batch, at least: rows that lie end to end are as long as they are.
 int64_t length_of(const TokenTable& rows, const TrainOptions& o, bool on_gpu) {
-  if (o.pad_to_max_length || o.packing || rows.size() == 0) return o.max_seq_length;
-  const bool laid_end_to_end = o.padding_free == "true" || (o.padding_free == "auto" && on_gpu);
-  if (!laid_end_to_end) return std::min(o.max_seq_length, rows.longest());
+  if (o.data.pad_to_max_length || o.data.packing || rows.size() == 0) return o.data.max_seq_length;
+  const PaddingFree wanted = o.data.padding_free;
+  const bool laid_end_to_end =
+      wanted == PaddingFree::kTrue || (wanted == PaddingFree::kAuto && on_gpu);
+  if (!laid_end_to_end) return std::min(o.data.max_seq_length, rows.longest());
   int64_t tokens = 0;
   for (int64_t row = 0; row < rows.size(); ++row) {
-    tokens += std::min<int64_t>(o.max_seq_length, std::ssize(rows.row(row).input_ids));
+    tokens += std::min<int64_t>(o.data.max_seq_length, std::ssize(rows.row(row).input_ids));
   }
   return std::max<int64_t>(1, tokens / rows.size());
 }
@@ -65,7 +67,8 @@ std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int
 }
 
 TrainOptions with_rows_of_at_most(int64_t most, TrainOptions o) {
-  for (int64_t* rows : {&o.per_device_train_batch_size, &o.per_device_eval_batch_size}) {
+  for (int64_t* rows :
+       {&o.training.per_device_train_batch_size, &o.training.per_device_eval_batch_size}) {
     *rows = std::min(*rows, most);
   }
   return o;
@@ -119,12 +122,14 @@ bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
   };
   const TrainOptions& o = run.options;
   // A plan takes time in proportion to packed rows, so what cannot fit is found with fewer of them.
-  const int64_t most = std::max(o.per_device_train_batch_size, o.per_device_eval_batch_size);
-  for (int64_t rows = 4096; o.packing && rows < most; rows *= 8) {
+  const int64_t most =
+      std::max(o.training.per_device_train_batch_size, o.training.per_device_eval_batch_size);
+  for (int64_t rows = 4096; o.data.packing && rows < most; rows *= 8) {
     const std::string text = missing(plans_of(run, with_rows_of_at_most(rows, o), ranks, on_gpu));
     check(text.empty(), ErrorCode::kResourceExhausted, "with micro-batches of only ", rows,
-          " rows ", text, ". --per_device_train_batch_size is ", o.per_device_train_batch_size,
-          ", --per_device_eval_batch_size ", o.per_device_eval_batch_size,
+          " rows ", text, ". --per_device_train_batch_size is ",
+          o.training.per_device_train_batch_size, ", --per_device_eval_batch_size ",
+          o.training.per_device_eval_batch_size,
           ": choose less (tessera-plan --fit finds what fits)");
   }
   const std::vector<MemoryPlan> stages = plans_of(run, o, ranks, on_gpu);
@@ -165,46 +170,46 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     }
   };
   TrainOptions sharded = o;
-  sharded.strategy = "zero3";
-  const int64_t more = ranks == 1 ? 4 : o.strategy == "zero3" ? 2 * ranks : ranks;
+  sharded.parallel.strategy = "zero3";
+  const int64_t more = ranks == 1 ? 4 : o.parallel.strategy == "zero3" ? 2 * ranks : ranks;
   add(concat("--strategy zero3", more == ranks ? "" : concat(" on ", more, " ranks")), sharded,
       more);
-  if (o.dtype == "fp32") {
+  if (o.parallel.precision.parameter == at::kFloat) {
     TrainOptions changed = o;
-    changed.dtype = "bf16";
+    changed.parallel.precision.parameter = at::kBFloat16;
     add("--dtype bf16", changed, ranks);
   }
-  if (o.per_device_train_batch_size > 1) {
+  if (o.training.per_device_train_batch_size > 1) {
     TrainOptions changed = o;
-    changed.per_device_train_batch_size = (o.per_device_train_batch_size + 1) / 2;
-    add(concat("--per_device_train_batch_size ", changed.per_device_train_batch_size,
-               " --gradient_accumulation_steps ", o.gradient_accumulation_steps * 2),
+    changed.training.per_device_train_batch_size = (o.training.per_device_train_batch_size + 1) / 2;
+    add(concat("--per_device_train_batch_size ", changed.training.per_device_train_batch_size,
+               " --gradient_accumulation_steps ", o.training.gradient_accumulation_steps * 2),
         changed, ranks);
   }
   TrainOptions shorter = o;
-  shorter.max_seq_length = std::max<int64_t>(1, length_of(run.train, o, /*on_gpu=*/false) / 2);
-  add(concat("--max_seq_length ", shorter.max_seq_length), shorter, ranks);
-  if (!o.gradient_checkpointing) {
+  shorter.data.max_seq_length = std::max<int64_t>(1, length_of(run.train, o, /*on_gpu=*/false) / 2);
+  add(concat("--max_seq_length ", shorter.data.max_seq_length), shorter, ranks);
+  if (!o.parallel.gradient_checkpointing) {
     TrainOptions changed = o;
-    changed.gradient_checkpointing = true;
+    changed.parallel.gradient_checkpointing = true;
     add("--gradient_checkpointing", changed, ranks);
   }
-  if (run.config().heads % (2 * o.tensor_parallel) == 0) {
+  if (run.config().heads % (2 * o.axes.tensor) == 0) {
     TrainOptions changed = o;
-    changed.tensor_parallel *= 2;
-    add(concat("--tensor_parallel ", changed.tensor_parallel, " on ", 2 * ranks, " ranks"), changed,
+    changed.axes.tensor *= 2;
+    add(concat("--tensor_parallel ", changed.axes.tensor, " on ", 2 * ranks, " ranks"), changed,
         2 * ranks);
   }
-  if (o.offload == "none" && o.strategy != "ddp" && on_gpu) {
+  if (o.parallel.offload.what == Offload::kNone && o.parallel.strategy != "ddp" && on_gpu) {
     TrainOptions changed = o;
-    changed.offload = "optimizer";
+    changed.parallel.offload.what = Offload::kOptimizer;
     add("--offload optimizer", changed, ranks);
   }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
-  if (o.keep_activations) {  // what costs least comes first
+  if (o.parallel.keep_activations) {  // what costs least comes first
     TrainOptions changed = o;
-    changed.keep_activations = false;
+    changed.parallel.keep_activations = false;
     const auto need = need_of(run, changed, ranks, on_gpu);
     const double saved = need ? now->tensors() - need->tensors() : 0;
     if (saved > 0) options.insert(options.begin(), {"--keep_activations false", saved});

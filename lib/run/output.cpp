@@ -62,22 +62,22 @@ bool writes_to_terminal() {
 }  // namespace
 
 void check_output_directory(const TrainOptions& options) {
-  const fs::path directory = options.output_dir;
+  const fs::path directory = options.output.output_dir;
   if (!fs::exists(directory)) return;
   check(fs::is_directory(directory), ErrorCode::kInvalidArgument, "--output_dir ",
-        options.output_dir, " is a file; name a directory");
+        options.output.output_dir, " is a file; name a directory");
   std::error_code error;
   const std::vector<fs::path> found = run_files(directory, error);
   if (continues_in_place(options)) {
     const bool goes_on = std::ranges::any_of(
         found, [](const fs::path& path) { return is_of_checkpoints(path.filename()); });
     check(goes_on || !fs::exists(directory / "final"), ErrorCode::kInvalidArgument, "--output_dir ",
-          options.output_dir,
+          options.output.output_dir,
           " holds a run that ended (final) and has no checkpoint to go on from");
     return;
   }
-  if (options.overwrite_output_dir) return;
-  check(found.empty(), ErrorCode::kInvalidArgument, "--output_dir ", options.output_dir,
+  if (options.output.overwrite_output_dir) return;
+  check(found.empty(), ErrorCode::kInvalidArgument, "--output_dir ", options.output.output_dir,
         " already holds a run (", found.empty() ? fs::path() : found.front().filename(),
         "); choose another directory, go on with --resume_from_checkpoint auto, or add "
         "--overwrite_output_dir");
@@ -85,7 +85,7 @@ void check_output_directory(const TrainOptions& options) {
 
 std::unique_ptr<DirectoryLock> lock_output_directory(const TrainOptions& options) {
   check_output_directory(options);
-  auto lock = std::make_unique<DirectoryLock>(options.output_dir);
+  auto lock = std::make_unique<DirectoryLock>(options.output.output_dir);
   check_output_directory(options);  // another job may have ended in it meanwhile
   return lock;
 }
@@ -93,26 +93,27 @@ std::unique_ptr<DirectoryLock> lock_output_directory(const TrainOptions& options
 void prepare_output_directory(const TrainOptions& options, DirectoryLock& lock) {
   lock.keep();
   std::error_code error;
-  const fs::path directory = options.output_dir;
-  if (options.overwrite_output_dir && !continues_in_place(options)) {
+  const fs::path directory = options.output.output_dir;
+  if (options.output.overwrite_output_dir && !continues_in_place(options)) {
     for (const fs::path& path : run_files(directory, error)) {
       if (!error) fs::remove_all(path, error);
     }
   }
-  check(!error, ErrorCode::kDataLoss, "--output_dir ", options.output_dir, ": ", error.message());
+  check(!error, ErrorCode::kDataLoss, "--output_dir ", options.output.output_dir, ": ",
+        error.message());
 }
 
 std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& options) {
   std::vector<std::unique_ptr<metrics::Sink>> sinks;
-  const std::string folder = options.output_dir + "/";
-  if (options.report_to.find("jsonl") != std::string::npos) {
+  const std::string folder = options.output.output_dir + "/";
+  if (options.output.report_to.find("jsonl") != std::string::npos) {
     sinks.push_back(metrics::make_jsonl_sink(folder + "metrics.jsonl"));
   }
-  if (options.report_to.find("csv") != std::string::npos) {
+  if (options.output.report_to.find("csv") != std::string::npos) {
     sinks.push_back(metrics::make_results_sink(folder + "results.csv", settings::recorded_names()));
     sinks.push_back(metrics::make_resources_sink(folder + "resources.csv"));
   }
-  if (options.report_to.find("tensorboard") != std::string::npos) {
+  if (options.output.report_to.find("tensorboard") != std::string::npos) {
     sinks.push_back(metrics::make_tensorboard_sink(folder + "tensorboard"));
   }
   // Last: what it says is in the files.

@@ -130,20 +130,20 @@ class OwnTask final : public RunTask {
     const bool training = pass == Strategy::Pass::kTraining;
     return std::make_unique<RowSteps>(
         training ? task_.train : task_.validation,
-        RowSteps::Options{
-            .micro_batch = training ? o.per_device_train_batch_size : o.per_device_eval_batch_size,
-            .accumulation = training ? o.gradient_accumulation_steps : 1,
-            .data_rank = data.rank(),
-            .data_size = data.size(),
-            .shuffle = training && o.shuffle,
-            .seed = o.seed});
+        RowSteps::Options{.micro_batch = training ? o.training.per_device_train_batch_size
+                                                  : o.training.per_device_eval_batch_size,
+                          .accumulation = training ? o.training.gradient_accumulation_steps : 1,
+                          .data_rank = data.rank(),
+                          .data_size = data.size(),
+                          .shuffle = training && o.data.shuffle,
+                          .seed = o.training.seed});
   }
   std::string data_hash() const override { return sha256_hex(task_.data); }
   DataIdentity data_identity(int64_t) const override {
     return {{"the training data", task_.data},
             {"rows", std::to_string(task_.train.count)},
-            {"--shuffle", options().shuffle ? "true" : "false"},
-            {"--seed", std::to_string(options().seed)}};
+            {"--shuffle", options().data.shuffle ? "true" : "false"},
+            {"--seed", std::to_string(options().training.seed)}};
   }
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override {
     record.settings = settings::record(options(), program());

@@ -15,12 +15,13 @@ namespace fs = std::filesystem;
 
 void prepare_tokenizer(Prepared& run) {
   const TrainOptions& o = run.options;
-  run.tokenizer_directory = o.tokenizer.empty() ? o.model : o.tokenizer;
+  run.tokenizer_directory = o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer;
   if (run.tokenizer_directory.empty()) return;
   check(fs::exists(run.tokenizer_directory), ErrorCode::kDataLoss,
-        o.tokenizer.empty() ? "--model " : "--tokenizer ", run.tokenizer_directory,
+        o.model.tokenizer.empty() ? "--model " : "--tokenizer ", run.tokenizer_directory,
         ": no such directory", how_to_fetch(run.tokenizer_directory));
-  const bool needed = !o.train_file.empty() || !o.validation_file.empty() || !o.tokenizer.empty();
+  const bool needed =
+      !o.data.train_file.empty() || !o.data.validation_file.empty() || !o.model.tokenizer.empty();
   const fs::path directory = run.tokenizer_directory;
   if (!needed && !fs::exists(directory / "tokenizer.json")) {
     run.tokenizer_directory.clear();
@@ -31,8 +32,8 @@ void prepare_tokenizer(Prepared& run) {
 
 void prepare_config(Prepared& run) {
   read_model_config(run);
-  if (!run.options.model.empty()) {
-    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model);
+  if (!run.options.model.directory.empty()) {
+    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
   }
   for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
   if (run.tokenizer) {
@@ -46,8 +47,8 @@ void prepare_config(Prepared& run) {
 }  // namespace
 
 void take_from_hub_cache(Prepared& run) {
-  for (const auto& [flag, name] :
-       {std::pair{"--model ", &run.options.model}, {"--tokenizer ", &run.options.tokenizer}}) {
+  for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model.directory},
+                                   {"--tokenizer ", &run.options.model.tokenizer}}) {
     const std::string path = find_in_hub_cache(*name);
     if (path == *name) continue;
     run.notices.push_back(concat(flag, *name, " is ", path));
@@ -57,15 +58,15 @@ void take_from_hub_cache(Prepared& run) {
 
 void read_model_config(Prepared& run) {
   const TrainOptions& o = run.options;
-  if (!o.model.empty()) {
-    check(fs::is_directory(o.model), ErrorCode::kDataLoss, "--model ", o.model,
+  if (!o.model.directory.empty()) {
+    check(fs::is_directory(o.model.directory), ErrorCode::kDataLoss, "--model ", o.model.directory,
           ": no such directory; expected one with config.json and model.safetensors",
-          how_to_fetch(o.model));
-    run.language_model = LanguageModel::from_directory(o.model);
-  } else if (o.model_config.ends_with(".json")) {
-    run.language_model = LanguageModel::from_file(o.model_config);
+          how_to_fetch(o.model.directory));
+    run.language_model = LanguageModel::from_directory(o.model.directory);
+  } else if (o.model.config.ends_with(".json")) {
+    run.language_model = LanguageModel::from_file(o.model.config);
   } else {
-    run.language_model = LanguageModel::preset(o.model_config);
+    run.language_model = LanguageModel::preset(o.model.config);
     LanguageModelConfig& config = run.language_model.config();
     if (run.tokenizer && config.trial) {
       config.vocabulary = run.tokenizer->size();
@@ -73,7 +74,7 @@ void read_model_config(Prepared& run) {
       config.eos_token = run.tokenizer->eos_id();
       config.pad_token = run.tokenizer->pad_id();
       run.notices.push_back(concat(
-          o.model_config, " takes the tokenizer's vocabulary: ", config.vocabulary, " tokens"));
+          o.model.config, " takes the tokenizer's vocabulary: ", config.vocabulary, " tokens"));
     }
   }
   run.language_model.validate();
@@ -82,26 +83,29 @@ void read_model_config(Prepared& run) {
 DataLoaderOptions Prepared::loader_options(const Communicator& data, bool training) const {
   const TrainOptions& o = options;
   const bool on_gpu = data.device().is_cuda();
-  const bool padded = o.packing || o.pad_to_max_length || o.label_padding == "include";
+  const bool padded =
+      o.data.packing || o.data.pad_to_max_length || o.data.label_padding == LabelPadding::kInclude;
   const std::optional<int64_t> tokenizer_pad = tokenizer ? tokenizer->pad_id() : std::nullopt;
-  return {
-      .micro_batch_size = training ? o.per_device_train_batch_size : o.per_device_eval_batch_size,
-      .accumulation_steps = training ? o.gradient_accumulation_steps : 1,
-      .data_rank = data.rank(),
-      .data_size = data.size(),
-      .shuffle = training && o.shuffle,
-      .seed = o.seed,
-      .padding_side = o.padding_side == "left" ? PaddingSide::kLeft : PaddingSide::kRight,
-      .pad_id = config().pad_token.value_or(tokenizer_pad.value_or(0)),
-      .pad_to = o.pad_to_max_length || o.packing ? o.max_seq_length : 0,
-      .pad_to_multiple_of = o.pad_to_multiple_of,
-      .group_by_length = o.group_by_length,
-      .packing = o.packing,
-      .padding_free = o.padding_free == "auto" ? on_gpu && !padded : o.padding_free == "true",
-      .pad_token = config().pad_token,
-      .supervise_padding = o.label_padding == "include",
-      .always_attention_mask = task == Task::kClassification && !config().pad_token,
-      .pinned = on_gpu};
+  return {.micro_batch_size = training ? o.training.per_device_train_batch_size
+                                       : o.training.per_device_eval_batch_size,
+          .accumulation_steps = training ? o.training.gradient_accumulation_steps : 1,
+          .data_rank = data.rank(),
+          .data_size = data.size(),
+          .shuffle = training && o.data.shuffle,
+          .seed = o.training.seed,
+          .padding_side = o.data.padding_side,
+          .pad_id = config().pad_token.value_or(tokenizer_pad.value_or(0)),
+          .pad_to = o.data.pad_to_max_length || o.data.packing ? o.data.max_seq_length : 0,
+          .pad_to_multiple_of = o.data.pad_to_multiple_of,
+          .group_by_length = o.data.group_by_length,
+          .packing = o.data.packing,
+          .padding_free = o.data.padding_free == PaddingFree::kAuto
+                              ? on_gpu && !padded
+                              : o.data.padding_free == PaddingFree::kTrue,
+          .pad_token = config().pad_token,
+          .supervise_padding = o.data.label_padding == LabelPadding::kInclude,
+          .always_attention_mask = task == Task::kClassification && !config().pad_token,
+          .pinned = on_gpu};
 }
 
 Prepared prepare(const TrainOptions& options, Program program) {
@@ -109,26 +113,28 @@ Prepared prepare(const TrainOptions& options, Program program) {
   run.options = options;
   run.program = program;
   run.task = task_of(program);
-  run.train_path = options.random_rows > 0      ? "random rows"
-                   : !options.train_ids.empty() ? options.train_ids
-                                                : options.train_file;
+  run.train_path = options.data.random_rows > 0      ? "random rows"
+                   : !options.data.train_ids.empty() ? options.data.train_ids
+                                                     : options.data.train_file;
   take_from_hub_cache(run);
   prepare_tokenizer(run);
   prepare_config(run);
   prepare_data(run);
-  if (options.generation) run.questions = read_questions(options, *run.tokenizer);
+  if (options.output.generation) run.questions = read_questions(options, *run.tokenizer);
   const int64_t positions = run.config().max_positions;
-  int64_t wanted =
-      std::min(options.max_seq_length, std::max(run.train.longest(), run.validation.longest()));
-  if (!options.packing) {  // the positions of packed rows are their own
-    if (options.pad_to_max_length) wanted = options.max_seq_length;
-    const int64_t multiple = options.pad_to_multiple_of;
+  int64_t wanted = std::min(options.data.max_seq_length,
+                            std::max(run.train.longest(), run.validation.longest()));
+  if (!options.data.packing) {  // the positions of packed rows are their own
+    if (options.data.pad_to_max_length) wanted = options.data.max_seq_length;
+    const int64_t multiple = options.data.pad_to_multiple_of;
     wanted = (wanted + multiple - 1) / multiple * multiple;
   }
   check(positions == 0 || wanted <= positions, ErrorCode::kInvalidArgument, "--max_seq_length ",
-        options.max_seq_length, ": model ", run.config().name, " has ", positions, " positions");
+        options.data.max_seq_length, ": model ", run.config().name, " has ", positions,
+        " positions");
   run.model = run.language_model.make(run.head(), run.train.num_labels());
-  if (options.label_padding != "include") run.supervised_share = supervised_share(run.train);
+  if (options.data.label_padding != LabelPadding::kInclude)
+    run.supervised_share = supervised_share(run.train);
   return run;
 }
 

@@ -28,7 +28,7 @@ int64_t give(const Dataset& dataset, const RowTaker& take) {
 class DataFile {
  public:
   DataFile(Prepared& run, const std::string& path, const char* role)
-      : run_(run), issues_(run.options.strict_data), bar_("reading " + path) {
+      : run_(run), issues_(run.options.data.strict_data), bar_("reading " + path) {
     facts_.record.file = path;
     facts_.record.role = role;
   }
@@ -89,10 +89,10 @@ Dataset read_squad_file(const Prepared& run, DataFile& file) {
   const TrainOptions& o = run.options;
   const auto questions = read_squad(file.path(), file.issues());
   SquadExamples squad = squad_examples(questions, *run.tokenizer,
-                                       {.max_seq_length = o.max_seq_length,
-                                        .doc_stride = o.doc_stride,
-                                        .supervise_all = o.supervise == "all",
-                                        .keep_unanswerable = o.squad_v2,
+                                       {.max_seq_length = o.data.max_seq_length,
+                                        .doc_stride = o.data.doc_stride,
+                                        .supervise_all = o.data.supervise == Supervise::kAll,
+                                        .keep_unanswerable = o.data.squad_v2,
                                         .progress = file.progress()},
                                        file.issues());
   if (squad.skipped_unanswerable > 0) {
@@ -100,9 +100,9 @@ Dataset read_squad_file(const Prepared& run, DataFile& file) {
                 " questions without an answer skipped (--squad_v2 keeps them)");
   }
   if (squad.cut_contexts > 0) {
-    file.notice(squad.cut_contexts, " contexts do not fit ", o.max_seq_length, " tokens: cut into ",
-                squad.windows, " windows that hold the answer (", squad.windows_left_out,
-                " without it left out)");
+    file.notice(squad.cut_contexts, " contexts do not fit ", o.data.max_seq_length,
+                " tokens: cut into ", squad.windows, " windows that hold the answer (",
+                squad.windows_left_out, " without it left out)");
   }
   file.record().cut_contexts = squad.cut_contexts;
   file.record().windows = squad.windows;
@@ -119,11 +119,11 @@ Dataset read_ids(const Prepared& run, DataFile& file, int64_t num_labels) {
                                    {.task = run.task,
                                     .vocab_size = run.config().vocabulary,
                                     .num_labels = num_labels,
-                                    .max_seq_length = run.options.max_seq_length,
+                                    .max_seq_length = run.options.data.max_seq_length,
                                     .progress = file.progress()},
                                    file.issues());
   if (rows.cut > 0) {
-    file.notice(rows.cut, " rows cut to --max_seq_length ", run.options.max_seq_length);
+    file.notice(rows.cut, " rows cut to --max_seq_length ", run.options.data.max_seq_length);
   }
   if (!rows.ignored_keys.empty()) file.notice("keys without effect: ", join(rows.ignored_keys));
   file.record().cut_rows = rows.cut;
@@ -141,11 +141,11 @@ TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
   const TrainOptions& o = run.options;
   const RandomRowsOptions options{
       .task = run.task,
-      .rows = o.random_rows,
+      .rows = o.data.random_rows,
       .vocab_size = run.config().vocabulary,
-      .longest = o.max_seq_length,
-      .mean_length = o.random_row_length,
-      .answers_only = run.program == Program::kSquad && o.supervise == "answer",
+      .longest = o.data.max_seq_length,
+      .mean_length = o.data.random_row_length,
+      .answers_only = run.program == Program::kSquad && o.data.supervise == Supervise::kAnswer,
       .num_labels = num_labels};
   run.dataset_sha256 =
       sha256_hex(concat("random rows: ", options.rows, " of ", options.longest, ", mean ",
@@ -159,19 +159,21 @@ TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
 
 // Of --train_ids or --random_rows.
 TokenTable tokenised_rows_of(Prepared& run, int64_t num_labels) {
-  if (run.options.random_rows > 0) return make_random_rows(run, num_labels);
-  return read_ids(run, run.options.train_ids, "train", num_labels);
+  if (run.options.data.random_rows > 0) return make_random_rows(run, num_labels);
+  return read_ids(run, run.options.data.train_ids, "train", num_labels);
 }
 
 TokenTable read_text_file(Prepared& run, const std::string& path, const char* role) {
   const TrainOptions& o = run.options;
   DataFile file(run, path, role);
-  const std::string column = o.text_column.empty() ? "text" : o.text_column;
+  const std::string column = o.data.text_column.empty() ? "text" : o.data.text_column;
   return file.rows([&](const RowTaker& take) {
-    const TextCounts counts = for_each_text_block(
-        path, *run.tokenizer, {o.max_seq_length, column, file.progress()}, file.issues(), take);
-    file.notice(counts.documents, " documents in ", counts.blocks, " blocks of ", o.max_seq_length,
-                " tokens; ", counts.dropped_tokens, " tokens after them dropped");
+    const TextCounts counts =
+        for_each_text_block(path, *run.tokenizer, {o.data.max_seq_length, column, file.progress()},
+                            file.issues(), take);
+    file.notice(counts.documents, " documents in ", counts.blocks, " blocks of ",
+                o.data.max_seq_length, " tokens; ", counts.dropped_tokens,
+                " tokens after them dropped");
     file.record().dropped_tokens = counts.dropped_tokens;
     if (path.ends_with(".jsonl")) file.record().text_columns = {column};
     return int64_t{0};
@@ -181,25 +183,28 @@ TokenTable read_text_file(Prepared& run, const std::string& path, const char* ro
 // read: how a file of the program's own kind becomes rows.
 void prepare_files(Prepared& run, TokenTable (*read)(Prepared&, const std::string&, const char*)) {
   const TrainOptions& o = run.options;
-  run.train = o.train_file.empty() ? tokenised_rows_of(run, 0) : read(run, o.train_file, "train");
-  if (!o.validation_file.empty()) run.validation = read(run, o.validation_file, "validation");
+  run.train =
+      o.data.train_file.empty() ? tokenised_rows_of(run, 0) : read(run, o.data.train_file, "train");
+  if (!o.data.validation_file.empty())
+    run.validation = read(run, o.data.validation_file, "validation");
 }
 
 void prepare_squad(Prepared& run) {
   const TrainOptions& o = run.options;
   prepare_files(run, read_squad_file);
-  if (!o.train_file.empty()) {
-    run.notices.push_back(o.supervise == "all"
-                              ? concat("supervised: all tokens, padding ",
-                                       o.label_padding == "include" ? "included" : "ignored")
-                              : "supervised: the answer and the end token");
+  if (!o.data.train_file.empty()) {
+    run.notices.push_back(
+        o.data.supervise == Supervise::kAll
+            ? concat("supervised: all tokens, padding ",
+                     o.data.label_padding == LabelPadding::kInclude ? "included" : "ignored")
+            : "supervised: the answer and the end token");
   }
 }
 
 LabelledTexts read_texts(DataFile& file) {
   const TrainOptions& o = file.options();
   LabelledTexts texts = read_labelled_texts(
-      file.path(), {.text = o.text_column, .label = o.label_column}, file.issues());
+      file.path(), {.text = o.data.text_column, .label = o.data.label_column}, file.issues());
   file.notice("text from ", join(texts.text_columns), "; label from ", texts.label_column);
   file.record().text_columns = texts.text_columns;
   file.record().label_columns = {texts.label_column};
@@ -216,7 +221,7 @@ void name_labels(std::vector<std::string>& names, int64_t count) {
 }
 
 LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
-  const int64_t wanted = run.options.num_labels;
+  const int64_t wanted = run.options.data.num_labels;
   if (model_has_labels(run)) return LabelMap::from_names(run.config().labels);
   LabelMap found = LabelMap::from(texts);
   check(wanted == 0 || found.size() <= wanted, ErrorCode::kDataLoss, texts.path, ": has ",
@@ -230,37 +235,37 @@ LabelMap label_map(const Prepared& run, const LabelledTexts& texts) {
 void prepare_labelled_texts(Prepared& run) {
   const TrainOptions& o = run.options;
   const bool numbers = model_has_labels(run);
-  DataFile file(run, o.train_file, "train");
+  DataFile file(run, o.data.train_file, "train");
   run.train = file.rows([&](const RowTaker& take) {
     const LabelledTexts texts = read_texts(file);
     const LabelMap labels = label_map(run, texts);
     file.labels() = labels.names();
-    return give(classification_examples(texts, labels, *run.tokenizer, o.max_seq_length,
+    return give(classification_examples(texts, labels, *run.tokenizer, o.data.max_seq_length,
                                         file.issues(), file.progress()),
                 take);
   });
   run.language_model.config().labels = file.labels();
-  if (o.validation_file.empty()) return;
-  DataFile validation(run, o.validation_file, "validation");
+  if (o.data.validation_file.empty()) return;
+  DataFile validation(run, o.data.validation_file, "validation");
   run.validation = validation.rows([&](const RowTaker& take) {
     const LabelMap labels = LabelMap::from_names(file.labels(), numbers);
     return give(
-        classification_examples(read_texts(validation), labels, *run.tokenizer, o.max_seq_length,
-                                validation.issues(), validation.progress()),
+        classification_examples(read_texts(validation), labels, *run.tokenizer,
+                                o.data.max_seq_length, validation.issues(), validation.progress()),
         take);
   });
 }
 
 void prepare_classification(Prepared& run) {
   const TrainOptions& o = run.options;
-  if (!o.train_file.empty()) {
+  if (!o.data.train_file.empty()) {
     prepare_labelled_texts(run);
   } else {
-    const int64_t count =
-        o.num_labels > 0 ? o.num_labels : static_cast<int64_t>(run.config().labels.size());
+    const int64_t count = o.data.num_labels > 0 ? o.data.num_labels
+                                                : static_cast<int64_t>(run.config().labels.size());
     check(count > 0, ErrorCode::kInvalidArgument,
           "--train_ids and --random_rows need --num_labels N for classification");
-    check(o.validation_file.empty(), ErrorCode::kInvalidArgument,
+    check(o.data.validation_file.empty(), ErrorCode::kInvalidArgument,
           "--train_ids and --random_rows go with --validation_ids, not with --validation_file");
     run.train = tokenised_rows_of(run, count);
     std::vector<std::string>& names = run.language_model.config().labels;
@@ -295,14 +300,14 @@ void prepare_data(Prepared& run) {
     case Program::kOwn:  // reads its rows itself
       break;
   }
-  if (!o.validation_ids.empty()) {
-    run.validation = read_ids(run, o.validation_ids, "validation", run.train.num_labels());
+  if (!o.data.validation_ids.empty()) {
+    run.validation = read_ids(run, o.data.validation_ids, "validation", run.train.num_labels());
   }
-  if (!o.train_slice.empty()) run.train = sliced(run.train, o.train_slice);
-  if (!o.validation_slice.empty()) {
+  if (!o.data.train_slice.empty()) run.train = sliced(run.train, o.data.train_slice);
+  if (!o.data.validation_slice.empty()) {
     check(run.validation.size() > 0, ErrorCode::kInvalidArgument,
           "--validation_slice needs --validation_file or --validation_ids");
-    run.validation = sliced(run.validation, o.validation_slice);
+    run.validation = sliced(run.validation, o.data.validation_slice);
   }
 }
 

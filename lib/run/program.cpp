@@ -44,23 +44,23 @@ bool speaks_first() {
 
 void set_numerics(const TrainOptions& options) {
   at::Context& context = at::globalContext();
-  context.setAllowTF32CuBLAS(options.tf32);
-  context.setAllowTF32CuDNN(options.tf32);
-  if (options.deterministic) {
+  context.setAllowTF32CuBLAS(options.precision.tf32);
+  context.setAllowTF32CuDNN(options.precision.tf32);
+  if (options.run.deterministic) {
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
     context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   }
 }
 
 void check_ranks(const TrainOptions& options) {
-  if (options.ranks == 1) return;
+  if (options.run.ranks == 1) return;
   const LaunchInfo launch = detect_launch();
-  check(launch.world_size == 1, ErrorCode::kInvalidArgument, "--ranks ", options.ranks,
+  check(launch.world_size == 1, ErrorCode::kInvalidArgument, "--ranks ", options.run.ranks,
         " makes in-process ranks, but ", launch.launcher, " has started ", launch.world_size,
         " processes; use one of the two");
-  check(options.backend == "auto" || options.backend == "local", ErrorCode::kInvalidArgument,
-        "--ranks ", options.ranks, " needs --backend local; for ", options.backend,
-        " start the program with mpirun -n ", options.ranks);
+  check(options.run.backend == "auto" || options.run.backend == "local",
+        ErrorCode::kInvalidArgument, "--ranks ", options.run.ranks, " needs --backend local; for ",
+        options.run.backend, " start the program with mpirun -n ", options.run.ranks);
 }
 
 namespace {
@@ -69,8 +69,8 @@ namespace {
 // need a message a step to agree.
 void note_signals(const TrainOptions& options, const LaunchInfo& launch,
                   std::optional<StopSignals>& signals) {
-  if (!options.save_on_signal) return;
-  if (options.save_strategy != "no") {
+  if (!options.output.save_on_signal) return;
+  if (options.output.save_strategy != SaveStrategy::kNo) {
     signals.emplace();
   } else if (launch.launcher == "threads" || launch.world_size == 1) {
     signals.emplace(std::vector<int>{SIGINT});
@@ -92,16 +92,16 @@ void read_flags(const Kind& kind, const std::vector<std::string>& arguments, Fla
   kind.add_own_flags(flags);
   add_train_flags(flags, options, kind.program, find_foreign);
   flags.parse({arguments.begin() + 1, arguments.end()});
-  const int64_t world = options.ranks > 1 ? options.ranks : detect_launch().world_size;
-  if (world > 1 && !flags.given("strategy")) options.strategy = "ddp";
-  if (!options.deepspeed.empty()) {
-    refuse_foreign_config(options.deepspeed);
-    apply_deepspeed(DeepSpeedFile::read(options.deepspeed), world, options, flags);
+  const int64_t world = options.run.ranks > 1 ? options.run.ranks : detect_launch().world_size;
+  if (world > 1 && !flags.given("strategy")) options.parallel.strategy = "ddp";
+  if (!options.run.deepspeed.empty()) {
+    refuse_foreign_config(options.run.deepspeed);
+    apply_deepspeed(DeepSpeedFile::read(options.run.deepspeed), world, options, flags);
   }
   for (const IdleFlag& idle : reset_idle_flags(flags, options, world)) flags.add_notice(idle.text);
   if (flags.help_requested() || flags.print_config_requested()) return;
   validate_options(options, kind.program);
-  check(!options.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
+  check(!options.data.packing || flags.given("max_seq_length"), ErrorCode::kInvalidArgument,
         "--packing needs --max_seq_length N, the length of its sequences");
   check_ranks(options);
   check_axes(options, world);
@@ -128,9 +128,9 @@ int run_program(const Kind& kind, int argc, char** argv) {
       answer(flags);
       return 0;
     }
-    const bool locks = speaks_first() && !options.dry_run;
-    if (options.rehearse) {
-      if (locks) lock = std::make_unique<DirectoryLock>(options.output_dir);
+    const bool locks = speaks_first() && !options.run.dry_run;
+    if (options.run.rehearse) {
+      if (locks) lock = std::make_unique<DirectoryLock>(options.output.output_dir);
     } else {
       check_resume(options);
       check_output_directory(options);
@@ -140,19 +140,19 @@ int run_program(const Kind& kind, int argc, char** argv) {
     }
   } catch (...) {
     problem = std::current_exception();
-    options.ranks = 1;
-    options.backend = "auto";
+    options.run.ranks = 1;
+    options.run.backend = "auto";
   }
-  if (options.rehearse && !problem) return rehearse(flags, options);
+  if (options.run.rehearse && !problem) return rehearse(flags, options);
   std::optional<StopSignals> signals;  // of the process, whose threads may be several ranks
   std::once_flag connected;            // before, there is nothing to save: signals end the process
   std::atomic<int> ended{0};
   const int status =
-      run_job({.ranks = options.ranks > 1 ? static_cast<int>(options.ranks) : 0,
-               .transport = options.backend},
+      run_job({.ranks = options.run.ranks > 1 ? static_cast<int>(options.run.ranks) : 0,
+               .transport = options.run.backend},
               [&](Communicator& world, const LaunchInfo& launch, ControlChannel& control) {
                 if (problem) std::rethrow_exception(problem);
-                if (!options.dry_run) note_output_folder(options.output_dir);
+                if (!options.run.dry_run) note_output_folder(options.output.output_dir);
                 std::call_once(connected, [&] { note_signals(options, launch, signals); });
                 ended = execute({.task = *task,
                                  .flags = flags,
@@ -193,12 +193,15 @@ int run_training(const TrainingProgram& program, int argc, char** argv) {
                           [&](FlagSet& flags) {
                             flags.section(program.name);
                             for (const ProgramFlag& flag : program.flags) {
-                              flags.add(flag.name, flag.variable, flag.help);
+                              const auto add = [&](auto* variable) {
+                                flags.add(flag.name, variable, flag.help);
+                              };
+                              std::visit(add, flag.variable);
                             }
                           },
                       .make_task =
                           [&](const TrainOptions& options) {
-                            at::manual_seed(options.seed);
+                            at::manual_seed(options.training.seed);
                             return own_task(options, program.make());
                           }},
                      argc, argv);

@@ -72,7 +72,7 @@ class Rehearsal {
         options_(options),
         launch_(launch),
         control_(control),
-        folder_(options.output_dir + "/rehearsal"),
+        folder_(options.output.output_dir + "/rehearsal"),
         prints_(control.rank() == 0) {}
 
   void perform() {
@@ -109,7 +109,7 @@ class Rehearsal {
                     {"logging_steps", "1"},
                     {"report_to", "jsonl"},
                     {"save_final", "false"},
-                    {"backend", options_.backend == "mpi" ? "auto" : options_.backend}};
+                    {"backend", options_.run.backend == "mpi" ? "auto" : options_.run.backend}};
     all.insert(all.end(), changes.begin(), changes.end());
     const std::string path = folder_ + "/" + name + ".json";
     if (prints_) write_text_file(path, config_text(flags_, all));
@@ -200,10 +200,11 @@ class Rehearsal {
     const double difference = largest_difference(progress, undisturbed_, first);
     say("gone on from the checkpoint: step ", first, " was done ", seconds(first_step_s),
         " after the start; ",
-        difference == 0 ? "the losses are those of before, bit for bit"
-                        : concat("losses differ by at most ", difference,
-                                 options_.deterministic ? "" : " (--deterministic: by nothing)"));
-    const bool exact = options_.deterministic || gpu_count() == 0;
+        difference == 0
+            ? "the losses are those of before, bit for bit"
+            : concat("losses differ by at most ", difference,
+                     options_.run.deterministic ? "" : " (--deterministic: by nothing)"));
+    const bool exact = options_.run.deterministic || gpu_count() == 0;
     judge(difference, exact ? 0 : kAllowed, "the same layout");
   }
 
@@ -272,13 +273,16 @@ class Rehearsal {
 }  // namespace
 
 Settings other_layout(const TrainOptions& options, int world_size) {
-  const int64_t ranks = options.ranks > 1 ? options.ranks : world_size;
-  const int64_t data = ranks / (options.pipeline_parallel * options.tensor_parallel);
+  const int64_t ranks = options.run.ranks > 1 ? options.run.ranks : world_size;
+  const int64_t data = ranks / (options.axes.pipeline * options.axes.tensor);
   const int64_t batch = options.global_batch_size(data);
-  const char* offload = options.offload == "optimizer" ? "optimizer+params" : "optimizer";
-  if (ranks == 1) return {{"offload", options.offload == "none" ? "optimizer" : "none"}};
-  if (batch % ranks != 0) return {{"offload", options.offload == "none" ? "optimizer" : "none"}};
-  int64_t rows = std::min(options.per_device_train_batch_size, batch / ranks);
+  const char* offload =
+      options.parallel.offload.what == Offload::kOptimizer ? "optimizer+params" : "optimizer";
+  if (ranks == 1)
+    return {{"offload", options.parallel.offload.what == Offload::kNone ? "optimizer" : "none"}};
+  if (batch % ranks != 0)
+    return {{"offload", options.parallel.offload.what == Offload::kNone ? "optimizer" : "none"}};
+  int64_t rows = std::min(options.training.per_device_train_batch_size, batch / ranks);
   while (batch / ranks % rows != 0) --rows;
   return {{"strategy", "zero3"},
           {"offload", offload},

@@ -46,28 +46,28 @@ Resumed load(const std::string& path, Communicator& world, Strategy& strategy) {
 }  // namespace
 
 void check_resume(const TrainOptions& options) {
-  const std::string& from = options.resume_from_checkpoint;
+  const std::string& from = options.run.resume_from_checkpoint;
   check(from == "auto" || from == "none" || fs::is_directory(from), ErrorCode::kInvalidArgument,
         "--resume_from_checkpoint ", from,
         " is no directory; name a checkpoint or a run's --output_dir, or say auto or none");
 }
 
 bool continues_in_place(const TrainOptions& options) {
-  const std::string& from = options.resume_from_checkpoint;
+  const std::string& from = options.run.resume_from_checkpoint;
   if (from == "none") return false;
   if (from == "auto") return true;
   std::error_code error;
-  const fs::path here = fs::weakly_canonical(options.output_dir, error);
+  const fs::path here = fs::weakly_canonical(options.output.output_dir, error);
   const fs::path there = fs::weakly_canonical(from, error);
   return there == here || there.parent_path() == here;
 }
 
 std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
                               Strategy& strategy) {
-  const std::string& from = options.resume_from_checkpoint;
+  const std::string& from = options.run.resume_from_checkpoint;
   if (from == "none") return std::nullopt;
   if (from != "auto" && is_checkpoint(from, world)) return load(from, world, strategy);
-  const std::string directory = from == "auto" ? options.output_dir : from;
+  const std::string directory = from == "auto" ? options.output.output_dir : from;
   std::vector<std::string> skipped;
   std::optional<int64_t> before;
   for (;;) {

@@ -29,7 +29,7 @@ void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig
   const Communicator& data = mesh.axis(Axis::kData);
   const BuildContext context{
       .device = data.device(),
-      .seed = task.options().seed,
+      .seed = task.options().training.seed,
       .tensor = mesh.extent(Axis::kTensor) > 1 ? &mesh.axis(Axis::kTensor) : nullptr,
       .sequence_parallel = config.sequence_parallel};
   config.pipeline.block_costs = measure_block_costs(
@@ -45,42 +45,44 @@ std::string counts_text(const std::vector<ModelPart>& parts) {
 
 // When all of this data has been seen as often as asked for, or --max_steps.
 int64_t last_step(const TrainOptions& o, const RunParts& parts) {
-  if (o.max_steps > 0) return o.max_steps;
+  if (o.training.max_steps > 0) return o.training.max_steps;
   const auto per_epoch = static_cast<double>(parts.batches->steps_per_epoch());
-  return parts.data_begun + static_cast<int64_t>(std::ceil(o.num_train_epochs * per_epoch));
+  return parts.data_begun +
+         static_cast<int64_t>(std::ceil(o.training.num_train_epochs * per_epoch));
 }
 
 LossScalerConfig loss_scaler(const TrainOptions& o) {
-  const bool dynamic = o.loss_scale == 0;
-  return {.enabled = o.dtype == "fp16",
-          .initial_scale = dynamic ? o.initial_loss_scale : o.loss_scale,
+  const bool dynamic = o.precision.loss_scale == 0;
+  return {.enabled = o.parallel.precision.parameter == at::kHalf,
+          .initial_scale = dynamic ? o.precision.initial_loss_scale : o.precision.loss_scale,
           .growth_factor = dynamic ? 2.0 : 1.0,
           .backoff_factor = dynamic ? 0.5 : 1.0,
-          .growth_interval = o.loss_scale_window,
-          .min_scale = dynamic ? o.min_loss_scale : o.loss_scale,
-          .max_scale = dynamic ? kLargestLossScale : o.loss_scale};
+          .growth_interval = o.precision.loss_scale_window,
+          .min_scale = dynamic ? o.precision.min_loss_scale : o.precision.loss_scale,
+          .max_scale = dynamic ? kLargestLossScale : o.precision.loss_scale};
 }
 
 TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
   const TrainOptions& o = run.options();
   const auto total = static_cast<double>(parts.total_steps);
-  const LrScheduleKind kind = parse_lr_schedule(o.lr_scheduler_type);
+  const LrScheduleKind kind = o.training.lr_scheduler_type;
   return {.device = run.world.device(),
           .max_steps = parts.total_steps,
-          .max_grad_norm = o.max_grad_norm,
+          .max_grad_norm = o.training.max_grad_norm,
           .schedule = {.kind = kind,
-                       .peak = o.learning_rate,
+                       .peak = o.training.learning_rate,
                        .warmup_steps = static_cast<int64_t>(
-                           o.warmup_steps < 1 ? std::ceil(o.warmup_steps * total) : o.warmup_steps),
+                           o.training.warmup_steps < 1 ? std::ceil(o.training.warmup_steps * total)
+                                                       : o.training.warmup_steps),
                        .total_steps = parts.total_steps,
-                       .options = parse_lr_schedule_options(kind, o.lr_scheduler_kwargs)},
+                       .options = parse_lr_schedule_options(kind, o.training.lr_scheduler_kwargs)},
           .loss_scaler = loss_scaler(o),
           .before_update =
               [&parts] {
                 if (parts.writer) parts.writer->before_update();
               },
-          .max_nonfinite_steps = o.max_nonfinite_steps,
-          .max_overflow_steps = o.max_overflow_steps};
+          .max_nonfinite_steps = o.run.max_nonfinite_steps,
+          .max_overflow_steps = o.run.max_overflow_steps};
 }
 
 // The step goes on; the data does where it is the same, else it begins.
@@ -114,10 +116,10 @@ void go_on(const RunContext& run, RunParts& parts) {
 }  // namespace
 
 OptimizerFactory RunTask::optimizer() const {
-  return make_adamw({.beta1 = options_.adam_beta1,
-                     .beta2 = options_.adam_beta2,
-                     .epsilon = options_.adam_epsilon,
-                     .weight_decay = options_.weight_decay});
+  return make_adamw({.beta1 = options_.training.adam_beta1,
+                     .beta2 = options_.training.adam_beta2,
+                     .epsilon = options_.training.adam_epsilon,
+                     .weight_decay = options_.training.weight_decay});
 }
 
 std::vector<int64_t> largest_over_ranks(ControlChannel& control,
@@ -144,7 +146,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   ParallelConfig config = run.task.parallel_config();
   parts->strategy = make_strategy(config, mesh);
   const int stages = mesh.extent(Axis::kPipeline);
-  if (o.pipeline_balance == "measured" && stages > 1 && !o.dry_run) {
+  if (o.axes.balance == StageBalance::kMeasured && stages > 1 && !o.run.dry_run) {
     measure_balance(run.task, mesh, config);
     parts->strategy = make_strategy(config, mesh);
   }
@@ -165,14 +167,15 @@ void describe(const RunContext& run, const RunParts& parts) {
     log(LogLevel::kInfo, "the last batch of an epoch has ", rest, " of ", batch,
         " rows; it is filled with rows that count for nothing");
   }
-  if (!run.options().dry_run) return;
+  if (!run.options().run.dry_run) return;
   std::printf(
       "%s: %lld parameters, %s on %d rank(s) (pipeline %d x data %d x tensor %d), "
       "global batch %lld, %lld steps\n%s\n",
       run.task.model().name.c_str(), static_cast<long long>(run.task.parameter_count()),
-      run.options().strategy.c_str(), run.world.size(), parts.mesh->extent(Axis::kPipeline),
-      parts.mesh->extent(Axis::kData), parts.mesh->extent(Axis::kTensor),
-      static_cast<long long>(batch), static_cast<long long>(parts.total_steps),
+      run.options().parallel.strategy.c_str(), run.world.size(),
+      parts.mesh->extent(Axis::kPipeline), parts.mesh->extent(Axis::kData),
+      parts.mesh->extent(Axis::kTensor), static_cast<long long>(batch),
+      static_cast<long long>(parts.total_steps),
       run.task.memory_need(run.world.size(), run.on_gpu()).c_str());
 }
 
@@ -182,8 +185,9 @@ void build(const RunContext& run, RunParts& parts) {
   const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
   parts.plan = run.task.check_memory(run.world.device(), run.world.size(), run.launch.local_size,
                                      {.host = -least[0], .device = -least[1]});
-  const BuildContext context{
-      .device = run.world.device(), .seed = run.options().seed, .source = run.task.weights()};
+  const BuildContext context{.device = run.world.device(),
+                             .seed = run.options().training.seed,
+                             .source = run.task.weights()};
   parts.strategy->attach(run.task.model(), context, run.task.optimizer());
   parts.resumed = resume(run.options(), run.world, *parts.strategy);
   if (parts.resumed) go_on(run, parts);
@@ -197,16 +201,16 @@ void build(const RunContext& run, RunParts& parts) {
 
 void open_checkpoints(const RunContext& run, RunParts& parts) {
   const TrainOptions& o = run.options();
-  if (o.save_strategy == "no") return;
+  if (o.output.save_strategy == SaveStrategy::kNo) return;
   parts.writer =
-      std::make_unique<CheckpointWriter>(run.world, o.output_dir,
-                                         CheckpointOptions{.total_limit = o.save_total_limit,
-                                                           .asynchronous = o.save_async,
+      std::make_unique<CheckpointWriter>(run.world, o.output.output_dir,
+                                         CheckpointOptions{.total_limit = o.output.save_total_limit,
+                                                           .asynchronous = o.output.save_async,
                                                            .late_copies = true,
                                                            .channel = &run.control,
                                                            .locked = true});
   parts.writer->resume_from(parts.steps);
-  if (o.load_best_model_at_end && parts.best) parts.writer->keep(parts.best->step);
+  if (o.output.load_best_model_at_end && parts.best) parts.writer->keep(parts.best->step);
 }
 
 }  // namespace tessera::programs

@@ -20,7 +20,9 @@ constexpr double kUnknownWork = -1;
 
 double peak_flops(const RunContext& run) {
   const TrainOptions& o = run.options();
-  const std::string dtype = o.dtype == "fp32" && o.tf32 ? "tf32" : o.dtype;
+  const at::ScalarType parameter = o.parallel.precision.parameter;
+  const std::string dtype =
+      parameter == at::kFloat && o.precision.tf32 ? "tf32" : name_of(parameter);
   return metrics::peak_flops_per_second(device_name(run.world.device()).c_str(), dtype.c_str())
       .value_or(0);
 }
@@ -28,9 +30,7 @@ double peak_flops(const RunContext& run) {
 metrics::RunStartRecord start_record(const RunContext& run, const RunParts& parts,
                                      double peak_flops) {
   const TrainOptions& o = run.options();
-  const auto or_else = [](const std::string& text, const std::string& other) {
-    return text.empty() ? other : text;
-  };
+  const PrecisionConfig& precision = o.parallel.precision;
   metrics::RunStartRecord r;
   r.argv = run.argv;
   r.flags = run.flags.changed_text();
@@ -46,15 +46,15 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
     r.mfu_formula = mfu_formula();
     r.peak_flops_per_second = peak_flops;
   }
-  r.parameter_dtype = o.dtype;
-  r.gradient_dtype = or_else(o.gradient_dtype, o.dtype);
-  r.reduce_dtype = or_else(o.reduce_dtype, r.gradient_dtype);
+  r.parameter_dtype = name_of(precision.parameter);
+  r.gradient_dtype = name_of(precision.gradient_dtype());
+  r.reduce_dtype = name_of(precision.reduce_dtype());
   r.master_dtype = r.moment_dtype = "fp32";
   r.model = run.task.model().name;
   r.num_parameters = parts.strategy->parameter_count();
   r.num_train_samples = run.task.training_rows();
   r.num_train_steps = parts.total_steps;
-  r.seed = o.seed;
+  r.seed = o.training.seed;
   r.device = device_name(run.world.device());
   r.transport = run.world.transport();
   r.launcher = run.launch.launcher;
@@ -71,10 +71,10 @@ void RunReport::open() {
   const TrainOptions& o = run_.options();
   if (run_.reports()) {
     check(run_.output_lock != nullptr, ErrorCode::kInternal, "rank 0 has not locked ",
-          o.output_dir);
+          o.output.output_dir);
     prepare_output_directory(o, *run_.output_lock);
-    write_text_file(o.output_dir + "/config.json", run_.flags.config_json() + "\n");
-    recorder_ = std::make_unique<metrics::Recorder>(make_sinks(o), o.logging_steps);
+    write_text_file(o.output.output_dir + "/config.json", run_.flags.config_json() + "\n");
+    recorder_ = std::make_unique<metrics::Recorder>(make_sinks(o), o.output.logging_steps);
     recorder_->start(start_record(run_, parts_, peak_flops_));
     for (const metrics::DataRecord& file : run_.task.data_files()) recorder_->data(file);
     if (parts_.resumed) {
@@ -102,7 +102,7 @@ metrics::StepRecord RunReport::record_of(const StepReport& report, const Issued&
   r.learning_rate = report.learning_rate;
   r.grad_norm = report.grad_norm;
   r.clip_coefficient = report.clip_coefficient;
-  if (run_.options().dtype == "fp16") r.loss_scale = report.loss_scale;
+  if (run_.options().parallel.precision.parameter == at::kHalf) r.loss_scale = report.loss_scale;
   r.skipped = report.skipped;
   r.step_time_s = report.step_time_s;
   r.data_time_s = report.data_time_s;
@@ -222,7 +222,7 @@ void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   recorder_->finish(info);
   recorder_.reset();
   std::fputs(memory_text(lines, memory_.rank()).c_str(), stdout);
-  std::printf("results are in %s\n", run_.options().output_dir.c_str());
+  std::printf("results are in %s\n", run_.options().output.output_dir.c_str());
 }
 
 void RunReport::fail(const std::exception& error) {

@@ -23,9 +23,9 @@ Training::Training(const RunContext& run, RunParts& parts, RunReport& report)
 
 bool Training::run() {
   const int64_t per_epoch = parts_.batches->steps_per_epoch(), total = parts_.total_steps;
-  const bool evaluates = run_.task.validation_rows() > 0 && options_.eval_steps >= 0;
-  const bool saves = options_.save_strategy != "no";
-  const bool saves_by_epoch = options_.save_strategy == "epoch";
+  const bool evaluates = run_.task.validation_rows() > 0 && options_.output.eval_steps >= 0;
+  const bool saves = options_.output.save_strategy != SaveStrategy::kNo;
+  const bool saves_by_epoch = options_.output.save_strategy == SaveStrategy::kEpoch;
   // 0: epochs of the data, else steps.
   const auto end_of = [&](int64_t interval) {
     const int64_t begin = interval == 0 ? parts_.data_begun : 0,
@@ -33,8 +33,8 @@ bool Training::run() {
     return std::min(total, begin + ((parts_.steps - begin) / every + 1) * every);
   };
   while (parts_.steps < total) {
-    const int64_t to_evaluate = evaluates ? end_of(options_.eval_steps) : total;
-    const int64_t to_save = saves ? end_of(saves_by_epoch ? 0 : options_.save_steps) : total;
+    const int64_t to_evaluate = evaluates ? end_of(options_.output.eval_steps) : total;
+    const int64_t to_save = saves ? end_of(saves_by_epoch ? 0 : options_.output.save_steps) : total;
     train_until(std::min(to_evaluate, to_save));
     if (evaluates && parts_.steps == to_evaluate) evaluate();
     if (saves && (parts_.steps == to_save || stopping_)) save();
@@ -42,7 +42,7 @@ bool Training::run() {
   }
   if (parts_.writer) report_.checkpoints(parts_.writer->wait());
   const auto& best = parts_.best;
-  if (options_.load_best_model_at_end && best && best->step != parts_.steps) {
+  if (options_.output.load_best_model_at_end && best && best->step != parts_.steps) {
     load_best(*best, run_.world, *parts_.strategy);
   }
   return false;
@@ -103,24 +103,25 @@ void Training::evaluate() {
   const RunTask::Predictions predictions =
       run_.task.score(record, report, *parts_.strategy, *parts_.mesh, memory);
   record.eval_runtime_s = report.time_s + (now_s() - begun);
-  evaluated_ = {.path = concat(options_.output_dir, "/checkpoint-", parts_.steps),
+  evaluated_ = {.path = concat(options_.output.output_dir, "/checkpoint-", parts_.steps),
                 .step = parts_.steps,
-                .metric = metric_of(record, options_.metric_for_best_model)};
-  if (run_.reports() && predictions && (!options_.load_best_model_at_end || is_best())) {
-    predictions(options_.output_dir);
+                .metric = metric_of(record, options_.output.metric_for_best_model)};
+  if (run_.reports() && predictions && (!options_.output.load_best_model_at_end || is_best())) {
+    predictions(options_.output.output_dir);
   }
   report_.evaluation(record);
 }
 
 bool Training::is_best() const {
-  return is_better(*evaluated_, parts_.best, /*less=*/options_.metric_for_best_model == "loss");
+  return is_better(*evaluated_, parts_.best,
+                   /*less=*/options_.output.metric_for_best_model == "loss");
 }
 
 // Before a checkpoint is written: whether it will be the best one.
 void Training::note_best() {
   if (!evaluated_ || evaluated_->step != parts_.steps) return;
   if (is_best()) parts_.best = evaluated_;
-  if (options_.load_best_model_at_end && parts_.best) parts_.writer->keep(parts_.best->step);
+  if (options_.output.load_best_model_at_end && parts_.best) parts_.writer->keep(parts_.best->step);
 }
 
 void Training::save() {

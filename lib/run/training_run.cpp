@@ -24,9 +24,9 @@ void agree(const RunContext& run) {
 }
 
 std::string export_model(const RunContext& run, Strategy& strategy) {
-  if (run.reports() && run.options().save_final && continues_in_place(run.options())) {
+  if (run.reports() && run.options().output.save_final && continues_in_place(run.options())) {
     std::error_code error;
-    std::filesystem::remove_all(run.options().output_dir + "/final", error);
+    std::filesystem::remove_all(run.options().output.output_dir + "/final", error);
   }
   return write_final(run.task, strategy, run.reports());
 }
@@ -53,7 +53,7 @@ int execute(const RunContext& run) {
     agree(run);
     parts = plan_run(run);
     describe(run, *parts);
-    if (run.options().dry_run) return 0;
+    if (run.options().run.dry_run) return 0;
     build(run, *parts);
     report.emplace(run, *parts);
     report->open();

@@ -8,20 +8,21 @@ namespace {
 
 // The best checkpoint is one of those whose step was evaluated.
 void check_best(const TrainOptions& o, Program program) {
-  const std::string& metric = o.metric_for_best_model;
+  const std::string& metric = o.output.metric_for_best_model;
   const bool of_answers = metric == "f1" || metric == "exact_match";
   require(metric == "loss" || of_answers || program == Program::kClassification,
           "--metric_for_best_model ", metric, " is known of classification only; use loss");
-  require(!of_answers || o.generation, "--metric_for_best_model ", metric,
+  require(!of_answers || o.output.generation, "--metric_for_best_model ", metric,
           " needs --generation (tessera-finetune-squad); of classification use accuracy, f1_macro "
           "or f1_weighted");
-  require(!metric.starts_with("f1_") || o.predictions, "--metric_for_best_model ", metric,
+  require(!metric.starts_with("f1_") || o.output.predictions, "--metric_for_best_model ", metric,
           " needs --predictions true");
-  if (!o.load_best_model_at_end) return;
-  const bool together =
-      o.save_strategy == "epoch"
-          ? o.eval_steps == 0
-          : o.save_strategy == "steps" && o.eval_steps > 0 && o.save_steps % o.eval_steps == 0;
+  if (!o.output.load_best_model_at_end) return;
+  const bool together = o.output.save_strategy == SaveStrategy::kEpoch
+                            ? o.output.eval_steps == 0
+                            : o.output.save_strategy == SaveStrategy::kSteps &&
+                                  o.output.eval_steps > 0 &&
+                                  o.output.save_steps % o.output.eval_steps == 0;
   require(may_evaluate(o, program) && together,
           "--load_best_model_at_end needs --validation_file and an evaluation at every checkpoint: "
           "--save_strategy epoch and --eval_steps 0, or --save_strategy steps with --save_steps a "
@@ -31,7 +32,8 @@ void check_best(const TrainOptions& o, Program program) {
 }  // namespace
 
 void validate_ending(const TrainOptions& o, Program program) {
-  require(!o.resume_from_checkpoint.empty(), "give --resume_from_checkpoint auto, PATH or none");
+  require(!o.run.resume_from_checkpoint.empty(),
+          "give --resume_from_checkpoint auto, PATH or none");
   check_best(o, program);
 }
 

@@ -1,8 +1,6 @@
 #include "lib/settings/flags.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -34,12 +32,6 @@ size_t edit_distance(const std::string& a, const std::string& b) {  // Levenshte
   return row.back();
 }
 
-template <typename Number>
-bool parse_number(const std::string& text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 std::string normalised(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
@@ -51,24 +43,15 @@ std::string joined(const std::vector<std::string>& items, const char* between = 
   return text;
 }
 
-std::string json_value(const FlagSet::Target& target) {
-  return std::visit([](auto* value) { return JsonWriter().value(*value).text(); }, target);
-}
-
 // How a value of this kind is called in messages.
-const char* kind_of(const FlagSet::Target& target) {
-  constexpr const char* kKinds[] = {"true or false", "an integer", "an integer from 0", "a number",
-                                    "text"};
-  return kKinds[target.index()];
+const char* kind_of(const FieldRef& target) {
+  if (std::holds_alternative<bool*>(target)) return "true or false";
+  if (std::holds_alternative<uint64_t*>(target)) return "an integer from 0";
+  if (std::holds_alternative<double*>(target)) return "a number";
+  return is_text(target) ? "text" : "an integer";
 }
 
 }  // namespace
-
-std::optional<bool> parse_bool(const std::string& text) {
-  if (text == "true" || text == "True" || text == "TRUE" || text == "1") return true;
-  if (text == "false" || text == "False" || text == "FALSE" || text == "0") return false;
-  return std::nullopt;
-}
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
   std::string best;
@@ -97,10 +80,14 @@ FlagSet::FlagSet(std::string program, std::string summary)
 
 void FlagSet::section(const std::string& title) { section_ = title; }
 
-void FlagSet::add(const std::string& name, Target target, const std::string& help,
+void FlagSet::add(const std::string& name, FieldRef target, const std::string& help,
                   std::vector<std::string> choices) {
-  const Value value = std::visit([](auto* now) { return Value(*now); }, target);
-  flags_.push_back({name, help, section_, target, std::move(choices), json_value(target), value});
+  if (choices.empty()) choices = names_of(target);
+  flags_.push_back({name, help, section_, target, std::move(choices), text_of(target)});
+}
+
+std::string FlagSet::Flag::json(const std::string& text) const {
+  return is_text(target) ? JsonWriter().value(text).text() : text;
 }
 
 const FlagSet::Flag* FlagSet::lookup(const std::string& name) const {
@@ -161,25 +148,10 @@ void FlagSet::set(Flag& flag, const std::string& text, const std::string& origin
     usage_error("--", flag.name, " (", origin, "): '", text, "' is not one of ",
                 joined(flag.choices), nearest_hint(text, flag.choices));
   }
-  const bool parsed = std::visit(
-      [&](auto* value) {
-        using T = std::remove_pointer_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, bool>) {
-          const std::optional<bool> parsed = parse_bool(text);
-          *value = parsed.value_or(*value);
-          return parsed.has_value();
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          *value = text;
-          return true;
-        } else if constexpr (std::is_same_v<T, double>) {
-          return parse_number(text, *value) && std::isfinite(*value);
-        } else {
-          return parse_number(text, *value);
-        }
-      },
-      flag.target);
-  if (!parsed) {
-    usage_error("--", flag.name, " (", origin, "): expected ", kind_of(flag.target), ", found '",
+  if (!set_text(flag.target, text)) {
+    const auto* choice = std::get_if<Choice>(&flag.target);
+    usage_error("--", flag.name, " (", origin, "): expected ",
+                choice != nullptr ? joined(choice->names()) : kind_of(flag.target), ", found '",
                 text, "'");
   }
   flag.origin = origin;
@@ -303,28 +275,15 @@ const FlagSet::Flag& FlagSet::existing(const std::string& name) const {
 
 const std::string& FlagSet::origin(const std::string& name) const { return existing(name).origin; }
 
-std::string FlagSet::text(const std::string& name) const {
-  const Target& target = existing(name).target;
-  const auto* text = std::get_if<std::string*>(&target);
-  return text != nullptr ? **text : json_value(target);
-}
+std::string FlagSet::text(const std::string& name) const { return text_of(existing(name).target); }
 
 void FlagSet::set(const std::string& name, const std::string& text, const std::string& origin) {
   set(const_cast<Flag&>(existing(name)), text, origin);
 }
 
-bool FlagSet::changed(const std::string& name) const {
-  const Flag& flag = existing(name);
-  return json_value(flag.target) != flag.default_text;
-}
-
 void FlagSet::reset(const std::string& name) {
   Flag& flag = const_cast<Flag&>(existing(name));
-  std::visit(
-      [&](auto* value) {
-        *value = std::get<std::remove_pointer_t<decltype(value)>>(flag.default_value);
-      },
-      flag.target);
+  set_text(flag.target, flag.default_text);
   flag.origin = kDefault;
 }
 
@@ -340,8 +299,8 @@ std::string FlagSet::help() const {
     }
     left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
     text += left + flag.help;
-    if (flag.default_text != "\"\"" && flag.default_text != "false") {
-      text += " [" + flag.default_text + "]";
+    if (!flag.default_text.empty() && flag.default_text != "false") {
+      text += " [" + flag.json(flag.default_text) + "]";
     }
     text += "\n";
   }
@@ -355,7 +314,7 @@ std::string FlagSet::config_json(int indent) const {
   for (const Flag& flag : flags_) {
     if (flag.section == "General") continue;
     writer.key(flag.name).begin_object();
-    writer.key("value").scalar(json_value(flag.target));
+    writer.key("value").scalar(flag.json(text_of(flag.target)));
     writer.field("origin", flag.origin).end_object();
   }
   return writer.end_object().text();
@@ -364,8 +323,8 @@ std::string FlagSet::config_json(int indent) const {
 std::string FlagSet::changed_text() const {
   std::string all;
   for (const Flag& flag : flags_) {
-    if (json_value(flag.target) == flag.default_text) continue;
-    const std::string value = text(flag.name);
+    if (!flag.changed()) continue;
+    const std::string value = text_of(flag.target);
     const bool plain = value.find_first_of(" {}\"") == std::string::npos;
     all += concat(" --", flag.name, " ", plain ? value : "'" + value + "'");
   }
@@ -376,7 +335,7 @@ std::string FlagSet::values_text() const {
   std::string text;
   for (const Flag& flag : flags_) {
     if (flag.section == "General") continue;
-    text += "--" + flag.name + " " + json_value(flag.target) + "\n";
+    text += "--" + flag.name + " " + flag.json(text_of(flag.target)) + "\n";
   }
   return text;
 }

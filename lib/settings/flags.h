@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
+
+#include "lib/core/field.h"
 
 namespace tessera::programs {
 
@@ -29,9 +30,6 @@ struct ForeignFlag {
 using FindForeign = const ForeignFlag* (*)(const std::string& name, const std::string& value,
                                            std::string* known_values);
 
-// true, True, TRUE and 1, and their opposites.
-std::optional<bool> parse_bool(const std::string& text);
-
 // Flags bound to variables. Every error is Error(kInvalidArgument) with the flag's name and what is
 // valid.
 class FlagSet {
@@ -39,9 +37,8 @@ class FlagSet {
   FlagSet(std::string program, std::string summary);
 
   // The variable's present value is the default. A bool may stand alone (--tf32). choices: the only
-  // values allowed.
-  using Target = std::variant<bool*, int64_t*, uint64_t*, double*, std::string*>;
-  void add(const std::string& name, Target target, const std::string& help,
+  // values allowed; unless given, the names of a Choice.
+  void add(const std::string& name, FieldRef target, const std::string& help,
            std::vector<std::string> choices = {});
   // Names and values that `find` knows are taken too, or answered.
   void understand_foreign(FindForeign find) { find_foreign_ = find; }
@@ -64,7 +61,7 @@ class FlagSet {
   bool has(const std::string& name) const { return lookup(name) != nullptr; }
   std::string text(const std::string& name) const;  // the value, as it may be written
   void set(const std::string& name, const std::string& text, const std::string& origin);
-  bool changed(const std::string& name) const;  // from its default value
+  bool changed(const std::string& name) const { return existing(name).changed(); }
   void reset(const std::string& name);          // to its default value and origin
   void add_notice(const std::string& text) { notices_.push_back(text); }
   // {"name": {"value": ..., "origin": "..."}, ...}
@@ -78,14 +75,15 @@ class FlagSet {
 
  private:
   static constexpr const char* kDefault = "default";
-  using Value = std::variant<bool, int64_t, uint64_t, double, std::string>;  // as Target
   struct Flag {
     std::string name, help, section;
-    Target target;
+    FieldRef target;
     std::vector<std::string> choices;
     std::string default_text;
-    Value default_value;
     std::string origin = kDefault;
+
+    bool changed() const { return text_of(target) != default_text; }  // from its default value
+    std::string json(const std::string& text) const;
   };
   struct Setting {
     Flag* flag;

@@ -1,7 +1,5 @@
 #include "lib/settings/idle_flags.h"
 
-#include <map>
-
 #include "backends/check_config.h"
 #include "lib/settings/layout.h"
 #include "tessera/core/error.h"
@@ -18,10 +16,11 @@ struct Row {
 // What the programs read under a condition, beyond the library's settings. own: the rows are the
 // program's own.
 std::vector<Row> rows(const TrainOptions& o, bool own) {
-  const bool fp16 = o.dtype == "fp16", dynamic = o.loss_scale == 0;
-  const bool text = !o.train_file.empty() || !o.validation_file.empty();
-  const bool validates = own || !o.validation_file.empty() || !o.validation_ids.empty();
-  const bool saves = o.save_strategy != "no";
+  const bool fp16 = o.parallel.precision.parameter == at::kHalf,
+             dynamic = o.precision.loss_scale == 0;
+  const bool text = !o.data.train_file.empty() || !o.data.validation_file.empty();
+  const bool validates = own || !o.data.validation_file.empty() || !o.data.validation_ids.empty();
+  const bool saves = o.output.save_strategy != SaveStrategy::kNo;
   const char* const scale =
       !fp16 ? "only --dtype fp16 scales the loss" : "--loss_scale is one scale for ever";
   const char* const no_text = "rows of ids are taken as they are";
@@ -32,41 +31,28 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"initial_loss_scale", fp16 && dynamic, scale},
       {"min_loss_scale", fp16 && dynamic, scale},
       {"loss_scale_window", fp16 && dynamic, scale},
-      {"tf32", o.dtype == "fp32", "only --dtype fp32 has products through TF32"},
+      {"tf32", o.parallel.precision.parameter == at::kFloat,
+       "only --dtype fp32 has products through TF32"},
       {"max_overflow_steps", fp16, "--max_nonfinite_steps counts without a loss scale"},
       {"max_nonfinite_steps", !fp16, "--max_overflow_steps counts with a loss scale"},
-      {"warmup_steps", o.lr_scheduler_type != "constant",
+      {"warmup_steps", o.training.lr_scheduler_type != LrScheduleKind::kConstant,
        "--lr_scheduler_type constant has none; constant_with_warmup has"},
-      {"pipeline_balance", o.pipeline_parallel > 1, "there is no --pipeline_parallel"},
+      {"pipeline_balance", o.axes.pipeline > 1, "there is no --pipeline_parallel"},
       {"squad_v2", text, no_text},
       {"doc_stride", text, no_text},
       {"text_column", text, no_text},
       {"label_column", text, no_text},
-      {"random_row_length", o.random_rows != 0, "there are no --random_rows"},
+      {"random_row_length", o.data.random_rows != 0, "there are no --random_rows"},
       {"per_device_eval_batch_size", validates, no_evaluation},
-      {"eval_steps", validates || o.eval_steps < 0, no_evaluation},
-      {"generation_max_new_tokens", o.generation, "there is no --generation"},
-      {"num_train_epochs", o.max_steps <= 0, "--max_steps wins"},
-      {"save_steps", o.save_strategy == "steps", "it counts with --save_strategy steps"},
+      {"eval_steps", validates || o.output.eval_steps < 0, no_evaluation},
+      {"generation_max_new_tokens", o.output.generation, "there is no --generation"},
+      {"num_train_epochs", o.training.max_steps <= 0, "--max_steps wins"},
+      {"save_steps", o.output.save_strategy == SaveStrategy::kSteps,
+       "it counts with --save_strategy steps"},
       {"save_total_limit", saves, no_checkpoint},
       {"save_async", saves, no_checkpoint},
-      {"deepspeed_defaults", !o.deepspeed.empty(), "there is no --deepspeed"},
+      {"deepspeed_defaults", !o.run.deepspeed.empty(), "there is no --deepspeed"},
   };
-}
-
-// Of a setting of ParallelConfig.
-std::string flag_of(const std::string& setting) {
-  static const std::map<std::string, std::string> kNames{
-      {"unit_numel", "fsdp_unit_numel"},
-      {"offload.step", "offload_step"},
-      {"offload.pin_memory", "pin_memory"},
-      {"offload.threads", "offload_threads"},
-      {"pipeline.schedule", "pipeline_schedule"},
-      {"pipeline.chunks", "pipeline_chunks"},
-      {"pipeline.balance", "pipeline_balance"},
-      {"pipeline.shared_vocabulary", "pipeline_vocabulary"}};
-  const auto found = kNames.find(setting);
-  return found == kNames.end() ? setting : found->second;
 }
 
 }  // namespace
@@ -85,10 +71,10 @@ std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& optio
   };
   const TrainOptions before = options;  // resetting one flag must not make another one idle
   const auto ranks = static_cast<int>(world_size);
-  if (before.pipeline_parallel >= 1 && before.tensor_parallel >= 1) {  // else refused later
+  if (before.axes.pipeline >= 1 && before.axes.tensor >= 1) {  // else refused later
     for (const IdleSetting& setting :
          idle_settings(parallel_config(before), mesh_extents(before, ranks))) {
-      leave(flag_of(setting.name), setting.why, setting.refused);
+      leave(setting.flag, setting.why, setting.refused);
     }
   }
   for (const Row& row : rows(before, /*own=*/!flags.has("validation_file"))) {

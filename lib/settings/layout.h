@@ -1,17 +1,12 @@
 #pragma once
 // What the flags of the strategy section mean to the library.
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "lib/settings/options.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 
 namespace tessera::programs {
-
-at::ScalarType scalar_type_of(const std::string& dtype);  // "fp32", "bf16", "fp16"
-std::vector<std::string> offload_names();  // of --offload, in the order of Offload
 
 // What the flags alone say; stages by flops or parameters.
 ParallelConfig parallel_config(const TrainOptions& options);

@@ -3,7 +3,8 @@
 namespace tessera::settings::rows {
 namespace {
 
-using O = TrainOptions;
+using Out = OutputOptions;
+using R = RunOptions;
 using enum Changes;
 using enum Program;
 
@@ -12,70 +13,68 @@ using enum Program;
 std::vector<Setting> run() {
   // clang-format off
   return {
-      {"output_dir", &O::output_dir, kOutput,
+      {"output_dir", of<&Out::output_dir>, kOutput,
        "metrics, configuration and the trained model go here"},
-      {"logging_steps", &O::logging_steps, kOutput, "report every so many steps",
+      {"logging_steps", of<&Out::logging_steps>, kOutput, "report every so many steps",
        {.least = 1, .most = kMuch}},
-      {"eval_steps", &O::eval_steps, kOutput,
+      {"eval_steps", of<&Out::eval_steps>, kOutput,
        "evaluate every so many steps; 0: after every epoch, -1: never"},
-      {"generation", &O::generation, kNumbers,
+      {"generation", of<&Out::generation>, kNumbers,
        "answer the questions of --validation_file after every evaluation: predictions.json, exact "
        "match, F1",
        {.programs = {kSquad}}},
-      {"generation_max_new_tokens", &O::generation_max_new_tokens, kNumbers,
+      {"generation_max_new_tokens", of<&Out::generation_max_new_tokens>, kNumbers,
        "most tokens of such an answer",
        {.least = 1, .most = kMuch, .programs = {kSquad}}},
-      {"predictions", &O::predictions, kOutput,
+      {"predictions", of<&Out::predictions>, kOutput,
        "evaluations write predictions.csv and have macro and weighted F1",
        {.programs = {kClassification}}},
-      {"overwrite_output_dir", &O::overwrite_output_dir, kOutput,
+      {"overwrite_output_dir", of<&Out::overwrite_output_dir>, kOutput,
        "replace the run that --output_dir holds, unless it goes on"},
-      {"report_to", &O::report_to, kOutput, "any of jsonl, csv, tensorboard, or none"},
-      {"save_strategy", &O::save_strategy, kOutput,
+      {"report_to", of<&Out::report_to>, kOutput, "any of jsonl, csv, tensorboard, or none"},
+      {"save_strategy", of<&Out::save_strategy>, kOutput,
        "checkpoints in --output_dir: every --save_steps, after every epoch, none; with any, one at "
-       "the end",
-       {.choices = {"steps", "epoch", "no"}}},
-      {"save_steps", &O::save_steps, kOutput, "with --save_strategy steps",
+       "the end"},
+      {"save_steps", of<&Out::save_steps>, kOutput, "with --save_strategy steps",
        {.least = 1, .most = kMuch}},
-      {"save_total_limit", &O::save_total_limit, kOutput, "checkpoints that are kept; 0: all",
+      {"save_total_limit", of<&Out::save_total_limit>, kOutput, "checkpoints that are kept; 0: all",
        {.least = 0}},
-      {"save_async", &O::save_async, kOutput,
+      {"save_async", of<&Out::save_async>, kOutput,
        "checkpoints are copied in memory and written beside the next steps"},
-      {"save_on_signal", &O::save_on_signal, kOutput,
+      {"save_on_signal", of<&Out::save_on_signal>, kOutput,
        "with --save_strategy: SIGTERM or SIGUSR1 to any rank writes a checkpoint after the step "
        "under way and ends the run with exit code 75, Ctrl-C with 130; false: signals end it at "
        "once"},
-      {"load_best_model_at_end", &O::load_best_model_at_end, kNumbers,
+      {"load_best_model_at_end", of<&Out::load_best_model_at_end>, kNumbers,
        "keep the checkpoint whose evaluation is the best, and write final/ from it"},
-      {"metric_for_best_model", &O::metric_for_best_model, kNumbers,
+      {"metric_for_best_model", of<&Out::metric_for_best_model>, kNumbers,
        "of the evaluation: loss (less is better); more: accuracy, f1_macro, f1_weighted "
        "(classification), f1, exact_match (--generation)",
        {.choices = {"loss", "accuracy", "f1_macro", "f1_weighted", "f1", "exact_match"}}},
-      {"resume_from_checkpoint", &O::resume_from_checkpoint, kNumbers,
+      {"resume_from_checkpoint", of<&R::resume_from_checkpoint>, kNumbers,
        "auto: the newest in --output_dir that loads, if there is one; the PATH of a checkpoint or "
        "of a run; none"},
-      {"max_nonfinite_steps", &O::max_nonfinite_steps, kNumbers,
+      {"max_nonfinite_steps", of<&R::max_nonfinite_steps>, kNumbers,
        "without a loss scale: the run stops (exit code 6) after so many steps in a row whose "
        "gradient norm is not finite; their updates are skipped",
        {.least = 1, .most = kMuch}},
-      {"max_overflow_steps", &O::max_overflow_steps, kNumbers,
+      {"max_overflow_steps", of<&R::max_overflow_steps>, kNumbers,
        "the same in fp16, with a loss scale",
        {.least = 1, .most = kMuch}},
-      {"save_final", &O::save_final, kOutput, "write the trained model to final/"},
-      {"deepspeed", &O::deepspeed, kOutput,
+      {"save_final", of<&Out::save_final>, kOutput, "write the trained model to final/"},
+      {"deepspeed", of<&R::deepspeed>, kOutput,
        "DeepSpeed configuration file; tessera-lint-ds FILE says what it means here"},
-      {"deepspeed_defaults", &O::deepspeed_defaults, kOutput,
-       "of which version of DeepSpeed what the file leaves out is",
-       {.choices = {"0.16", "0.19"}}},
-      {"ranks", &O::ranks, kOutput, "in-process ranks as threads, CPU only",
+      {"deepspeed_defaults", of<&R::deepspeed_defaults>, kOutput,
+       "of which version of DeepSpeed what the file leaves out is"},
+      {"ranks", of<&R::ranks>, kOutput, "in-process ranks as threads, CPU only",
        {.least = 1, .most = kMuch}},
-      {"backend", &O::backend, kOutput, "transport of the collectives",
+      {"backend", of<&R::backend>, kOutput, "transport of the collectives",
        {.choices = {"auto", "local", "mpi", "nccl", "tcp"}}},
-      {"deterministic", &O::deterministic, kCost,
+      {"deterministic", of<&R::deterministic>, kCost,
        "only algorithms that give the same bits every time",
        {.tag = "det"}},
-      {"dry_run", &O::dry_run, kNumbers, "check everything, say what would run, and stop"},
-      {"rehearse", &O::rehearse, kNumbers,
+      {"dry_run", of<&R::dry_run>, kNumbers, "check everything, say what would run, and stop"},
+      {"rehearse", of<&R::rehearse>, kNumbers,
        "before a long run: a few steps of it, a save, a kill, going on, also under another layout; "
        "say what that takes and how often to save, and stop",
        {.own = false}},

@@ -5,40 +5,65 @@ namespace tessera::settings::rows {
 namespace {
 
 using O = TrainOptions;
+using T = TrainingOptions;
 using enum Changes;
+
+const std::vector<std::string>& schedules() {
+  static const std::vector<std::string> names = lr_schedule_names();
+  return names;
+}
+FieldRef lr_scheduler_type(O& o) {
+  return Choice{
+      .variable = &o.training.lr_scheduler_type,
+      .count = schedules().size(),
+      .name = [](size_t i) { return schedules()[i].c_str(); },
+      .get =
+          [](const void* kind) {
+            size_t i = 0;
+            while (parse_lr_schedule(schedules()[i]) != *static_cast<const LrScheduleKind*>(kind))
+              ++i;
+            return i;
+          },
+      .set =
+          [](void* kind, size_t i) {
+            *static_cast<LrScheduleKind*>(kind) = parse_lr_schedule(schedules()[i]);
+          }};
+}
 
 }  // namespace
 
 std::vector<Setting> training() {
   // clang-format off
   return {
-      {"per_device_train_batch_size", &O::per_device_train_batch_size, kCost,
+      {"per_device_train_batch_size", of<&T::per_device_train_batch_size>, kCost,
        "rows of a micro-batch",
        {.least = 1, .most = kMuch}},
-      {"per_device_eval_batch_size", &O::per_device_eval_batch_size, kCost, "rows in evaluation",
+      {"per_device_eval_batch_size", of<&T::per_device_eval_batch_size>, kCost,
+       "rows in evaluation",
        {.least = 1, .most = kMuch, .tag = "ebs"}},
-      {"gradient_accumulation_steps", &O::gradient_accumulation_steps, kCost,
+      {"gradient_accumulation_steps", of<&T::gradient_accumulation_steps>, kCost,
        "micro-batches a step",
        {.least = 1, .most = kMuch, .tag = "ga"}},
-      {"num_train_epochs", &O::num_train_epochs, kNumbers, "passes over the data"},
-      {"max_steps", &O::max_steps, kNumbers,
+      {"num_train_epochs", of<&T::num_train_epochs>, kNumbers, "passes over the data"},
+      {"max_steps", of<&T::max_steps>, kNumbers,
        "optimizer steps; wins over --num_train_epochs when > 0"},
-      {"learning_rate", &O::learning_rate, kNumbers, "peak learning rate", {.least = 0}},
-      {"lr_scheduler_type", &O::lr_scheduler_type, kNumbers, "learning rate over time",
-       {.choices = lr_schedule_names()}},
-      {"lr_scheduler_kwargs", &O::lr_scheduler_kwargs, kNumbers,
+      {"learning_rate", of<&T::learning_rate>, kNumbers, "peak learning rate", {.least = 0}},
+      {"lr_scheduler_type", lr_scheduler_type, kNumbers, "learning rate over time"},
+      {"lr_scheduler_kwargs", of<&T::lr_scheduler_kwargs>, kNumbers,
        "the schedule's options as JSON: {\"num_cycles\": 2}"},
-      {"warmup_steps", &O::warmup_steps, kNumbers,
+      {"warmup_steps", of<&T::warmup_steps>, kNumbers,
        "steps in which the learning rate rises from 0; below 1: that part of all steps",
        {.least = 0}},
-      {"weight_decay", &O::weight_decay, kNumbers, "AdamW's; skips biases and norm weights",
+      {"weight_decay", of<&T::weight_decay>, kNumbers, "AdamW's; skips biases and norm weights",
        {.least = 0}},
-      {"adam_beta1", &O::adam_beta1, kNumbers, "AdamW's first moment", {.least = 0, .below = 1}},
-      {"adam_beta2", &O::adam_beta2, kNumbers, "AdamW's second moment", {.least = 0, .below = 1}},
-      {"adam_epsilon", &O::adam_epsilon, kNumbers, "AdamW's epsilon", {.least = 0}},
-      {"max_grad_norm", &O::max_grad_norm, kNumbers, "clip to this global norm; 0: no clipping",
+      {"adam_beta1", of<&T::adam_beta1>, kNumbers,
+       "AdamW's first moment", {.least = 0, .below = 1}},
+      {"adam_beta2", of<&T::adam_beta2>, kNumbers,
+       "AdamW's second moment", {.least = 0, .below = 1}},
+      {"adam_epsilon", of<&T::adam_epsilon>, kNumbers, "AdamW's epsilon", {.least = 0}},
+      {"max_grad_norm", of<&T::max_grad_norm>, kNumbers, "clip to this global norm; 0: no clipping",
        {.least = 0}},
-      {"seed", &O::seed, kNumbers, "of the weights and the order of the data"},
+      {"seed", of<&T::seed>, kNumbers, "of the weights and the order of the data"},
   };
   // clang-format on
 }

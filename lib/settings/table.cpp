@@ -18,6 +18,7 @@ std::vector<Setting> all_rows() {
   const auto add = [&](Section section, std::vector<Setting> rows) {
     for (Setting& row : rows) {
       row.section = section;
+      if (row.more.choices.empty()) row.more.choices = names_of(row.read(defaults()));
       all.push_back(std::move(row));
     }
   };
@@ -58,36 +59,35 @@ bool Setting::is_of(Program program) const {
   return more.programs.empty() || std::ranges::count(more.programs, program) > 0;
 }
 
-bool Setting::is_default(const TrainOptions& options) const {
-  return std::visit([&](auto of) { return options.*of == defaults().*of; }, member);
+FieldRef Setting::read(const TrainOptions& options) const {
+  return field(const_cast<TrainOptions&>(options));
 }
 
-std::string Setting::text(const TrainOptions& options) const {
-  if (const auto* of = std::get_if<std::string TrainOptions::*>(&member)) return options.*(*of);
-  return std::visit([&](auto of) { return JsonWriter().value(options.*of).text(); }, member);
+bool Setting::is_default(const TrainOptions& options) const {
+  return text(options) == text(defaults());
 }
+
+std::string Setting::text(const TrainOptions& options) const { return text_of(read(options)); }
 
 std::string Setting::tag(const TrainOptions& options) const {
-  if (more.tag_of != nullptr) return more.tag_of(options);
+  if (more.tag_of) return more.tag_of(options);
   if (more.tag == nullptr || is_default(options)) return "";
-  const bool is_switch = std::holds_alternative<bool TrainOptions::*>(member);
+  const bool is_switch = std::holds_alternative<bool*>(read(options));
   return is_switch ? more.tag : more.tag + text(options);
 }
 
 void Setting::check_range(const TrainOptions& options) const {
-  const double value = std::visit(
-      [&](auto of) {
-        if constexpr (std::is_same_v<decltype(of), std::string TrainOptions::*>) {
-          return 0.0;
-        } else {
-          return static_cast<double>(options.*of);
-        }
-      },
-      member);
+  const FieldRef of = read(options);
+  const auto shown_and_value = [](const auto* number) {
+    return std::pair(concat(*number), static_cast<double>(*number));
+  };
+  std::pair<std::string, double> number;
+  if (const auto* whole = std::get_if<int*>(&of)) number = shown_and_value(*whole);
+  if (const auto* whole = std::get_if<int64_t*>(&of)) number = shown_and_value(*whole);
+  if (const auto* real = std::get_if<double*>(&of)) number = shown_and_value(*real);
+  const double value = number.second;
   const auto require = [&](bool holds, const auto&... parts) {
-    if (holds) return;
-    const auto shown = std::visit([&](auto of) { return concat(options.*of); }, member);
-    fail(ErrorCode::kInvalidArgument, "--", name, " is ", shown, parts...);
+    check(holds, ErrorCode::kInvalidArgument, "--", name, " is ", number.first, parts...);
   };
   if (more.below < kNoLimit) {
     const bool within = value >= more.least && value < more.below;
@@ -129,13 +129,23 @@ std::vector<std::string> layout_tags(const TrainOptions& options,
 
 std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gpus,
                      Program program) {
-  std::string strategy = options.strategy;
+  std::string strategy = options.parallel.strategy;
   if (strategy.starts_with("zero")) strategy = "zs" + strategy.substr(4);
-  std::string name = concat(strategy, "_", options.dtype, on_gpus ? "_gpus" : "_cpus", world_size,
-                            "_bs", options.per_device_train_batch_size);
-  if (program != Program::kOwn) name += concat("_sl", options.max_seq_length);
+  std::string name = concat(strategy, "_", name_of(options.parallel.precision.parameter),
+                            on_gpus ? "_gpus" : "_cpus", world_size, "_bs",
+                            options.training.per_device_train_batch_size);
+  if (program != Program::kOwn) name += concat("_sl", options.data.max_seq_length);
   for (const std::string& tag : tags(options)) name += "_" + tag;
   return name;
+}
+
+metrics::Value value_of(const FieldRef& field) {
+  if (const auto* on = std::get_if<bool*>(&field)) return **on;
+  if (const auto* whole = std::get_if<int*>(&field)) return int64_t{**whole};
+  if (const auto* whole = std::get_if<int64_t*>(&field)) return **whole;
+  if (const auto* whole = std::get_if<uint64_t*>(&field)) return static_cast<int64_t>(**whole);
+  if (const auto* real = std::get_if<double*>(&field)) return **real;
+  return text_of(field);
 }
 
 namespace {
@@ -144,18 +154,8 @@ bool is_recorded(const Setting& setting) {
   return setting.more.recorded.value_or(setting.changes == Changes::kCost);
 }
 
-metrics::Value value_of(const Setting& setting, const TrainOptions& options) {
-  if (setting.more.record != nullptr) return setting.more.record(options);
-  return std::visit(
-      [&](auto of) {
-        const auto& value = options.*of;
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, uint64_t>) {
-          return metrics::Value(static_cast<int64_t>(value));
-        } else {
-          return metrics::Value(value);
-        }
-      },
-      setting.member);
+metrics::Value recorded_value(const Setting& setting, const TrainOptions& options) {
+  return setting.more.record ? setting.more.record(options) : value_of(setting.read(options));
 }
 
 }  // namespace
@@ -164,8 +164,8 @@ metrics::Fields record(const TrainOptions& options, Program program) {
   metrics::Fields fields;
   for (const Setting& setting : table()) {
     if (!is_recorded(setting)) continue;
-    fields.emplace_back(setting.name,
-                        setting.is_of(program) ? value_of(setting, options) : metrics::Value());
+    fields.emplace_back(
+        setting.name, setting.is_of(program) ? recorded_value(setting, options) : metrics::Value());
   }
   return fields;
 }

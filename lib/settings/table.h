@@ -2,11 +2,9 @@
 // THE table of settings. Flags, their help and validation, --print_config, what is the same work,
 // names of runs and rows, and docs/flags.md follow from it.
 #include <functional>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "lib/settings/options.h"
@@ -25,34 +23,34 @@ enum class Changes {
 enum class Section { kModel, kData, kTraining, kStrategy, kRun };
 const char* title_of(Section section);
 
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-constexpr double kMuch = 1099511627776.0;  // 2^40
+// of<&DataOptions::packing>
+template <auto kMember>
+constexpr auto of = field_at<TrainOptions, group_of(kMember), kMember>;
 
 struct Setting {
-  using Member =
-      std::variant<bool TrainOptions::*, int64_t TrainOptions::*, uint64_t TrainOptions::*,
-                   double TrainOptions::*, std::string TrainOptions::*>;
   const char* name;
-  Member member;
+  std::function<FieldRef(TrainOptions&)> field;
   Changes changes;
   std::string help;
   struct More {
-    std::vector<std::string> choices = {};  // the only values allowed; none: any
+    // The only values allowed; none: any. Of an enum they are its names.
+    std::vector<std::string> choices = {};
     double least = -kNoLimit, most = kNoLimit, below = kNoLimit;
     // In names of runs where the value is not the default: the tag, and of what is no switch the
     // value. tag_of: the whole text instead.
     const char* tag = nullptr;
-    std::string (*tag_of)(const TrainOptions&) = nullptr;
+    std::function<std::string(const TrainOptions&)> tag_of = nullptr;
     // Whether it stands in records of runs and rows; unless given, what costs does. record: the
     // value there, where it is not the option's.
     std::optional<bool> recorded = {};
-    metrics::Value (*record)(const TrainOptions&) = nullptr;
+    std::function<metrics::Value(const TrainOptions&)> record = nullptr;
     bool tuning = false;                 // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all but kOwn
     std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
   } more = {};
   Section section = Section::kModel;
 
+  FieldRef read(const TrainOptions& options) const;  // not to be set
   bool is_of(Program program) const;
   bool is_default(const TrainOptions& options) const;
   std::string text(const TrainOptions& options) const;  // as a flag takes it
@@ -60,6 +58,8 @@ struct Setting {
   // Throws Error(kInvalidArgument) for a number out of its range.
   void check_range(const TrainOptions& options) const;
 };
+
+metrics::Value value_of(const FieldRef& field);
 
 // In the order of --help.
 const std::vector<Setting>& table();

@@ -16,8 +16,8 @@ TEST_CASE("bench_strategies takes the flags of the programs, and lists of two") 
       "packed --sync false"));
   CHECK(o.strategies == "fsdp,zero3");
   CHECK(o.micro_batches == "8,16");
-  CHECK(o.run.max_seq_length == 64);
-  CHECK(o.of("zero3").strategy == "zero3");
+  CHECK(o.run.data.max_seq_length == 64);
+  CHECK(o.of("zero3").parallel.strategy == "zero3");
   CHECK(o.variant() == "pre2 pp2 int3 gc rows-packed clip2 nosync");
   CHECK(bench::Options().variant().empty());
 }

@@ -23,10 +23,10 @@ std::string data_path(const std::string& name) {
 
 TrainOptions options_for(const TempDir& folder, const std::string& train_file) {
   TrainOptions options;
-  options.model_config = "bloom-tiny";
-  options.tokenizer = data_path("tokenizer");
-  options.train_file = train_file;
-  options.cache_dir = folder.path("cache");
+  options.model.config = "bloom-tiny";
+  options.model.tokenizer = data_path("tokenizer");
+  options.data.train_file = train_file;
+  options.data.cache_dir = folder.path("cache");
   return options;
 }
 
@@ -70,10 +70,10 @@ TEST_CASE("a file's rows are found again with all that was said when they were m
   for (int i = 0; i < 40; ++i) text += i % 2 ? "good,some words\n" : "bad,other words\n";
   const std::string file = folder.write("labels.csv", "label,text\n" + text + "good,\n");
   TrainOptions options = options_for(folder, file);
-  options.validation_file = file;
+  options.data.validation_file = file;
   const Prepared made = prepare(options, Program::kClassification);
   const Prepared found = prepare(options, Program::kClassification);
-  options.cache_dir = "none";
+  options.data.cache_dir = "none";
   const Prepared plain = prepare(options, Program::kClassification);
   check_same(made, plain);
   check_same(found, plain);
@@ -88,13 +88,13 @@ TEST_CASE("another content, option or tokenizer makes other rows; a torn file is
   TrainOptions options = options_for(folder, data_path("squad_sample.json"));
   const Prepared all = prepare(options, Program::kSquad);
   CHECK(cached_files(folder) == 1);
-  options.max_seq_length = 128;
+  options.data.max_seq_length = 128;
   const Prepared shorter = prepare(options, Program::kSquad);
   CHECK(cached_files(folder) == 2);
   CHECK(shorter.train.longest() <= 128);
   std::filesystem::copy(data_path("tokenizer"), folder.path("tokenizer"));
   std::ofstream(folder.path("tokenizer") + "/tokenizer.json", std::ios::app) << " ";
-  options.tokenizer = folder.path("tokenizer");
+  options.model.tokenizer = folder.path("tokenizer");
   prepare(options, Program::kSquad);
   CHECK(cached_files(folder) == 3);
   for (const auto& file : std::filesystem::directory_iterator(folder.path("cache"))) {

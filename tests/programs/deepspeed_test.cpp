@@ -116,7 +116,7 @@ TEST_CASE("every value that a DeepSpeed file resolves has its origin") {
   CHECK(resolved.flags.origin("learning_rate") == "command line, auto in " + file + ":16");
   CHECK(resolved.flags.origin("max_grad_norm") == "default, auto in " + file + ":41");
   CHECK(resolved.flags.origin("bucket_bytes") == "auto in " + file + ":38, hidden size 1024");
-  CHECK(resolved.options.bucket_bytes == 1024 * 1024 * 4);
+  CHECK(resolved.options.parallel.bucket_bytes == 1024 * 1024 * 4);
   CHECK(resolved.flags.origin("seed") == "default");
   const Resolved old(kFolder + "valid/22-defaults-of-0.16.json", {"--deepspeed_defaults", "0.16"});
   CHECK(old.flags.origin("max_grad_norm") == "default of DeepSpeed 0.16");

@@ -219,18 +219,18 @@ TEST_CASE("stages are balanced for the run's rows, in its plan as well") {
   Prepared run;
   run.model = LanguageModel::preset("bloom-560m").make_causal();
   TrainOptions options;
-  options.pipeline_parallel = 2;
-  const auto first_stage = [&](double supervised_share, const std::string& balance) {
+  options.axes.pipeline = 2;
+  const auto first_stage = [&](double supervised_share, StageBalance balance) {
     run.supervised_share = supervised_share;
-    options.pipeline_balance = balance;
+    options.axes.balance = balance;
     const PipelineConfig pipeline = parallel_config(run, options).pipeline;
     CHECK(layout_plan(run, options, 2).parallel.pipeline.block_costs == pipeline.block_costs);
     return partition(run.model, pipeline, 2).front().count;
   };
-  CHECK(options.pipeline_balance == "time");
-  CHECK(first_stage(1, "time") == 19);
-  CHECK(first_stage(0.02, "time") == 13);
-  CHECK(first_stage(0.02, "measured") == 13);  // until it is
-  CHECK(first_stage(0.02, "flops") == 23);
-  CHECK(first_stage(0.02, "parameters") == 13);
+  CHECK(options.axes.balance == StageBalance::kTime);
+  CHECK(first_stage(1, StageBalance::kTime) == 19);
+  CHECK(first_stage(0.02, StageBalance::kTime) == 13);
+  CHECK(first_stage(0.02, StageBalance::kMeasured) == 13);  // until it is
+  CHECK(first_stage(0.02, StageBalance::kFlops) == 23);
+  CHECK(first_stage(0.02, StageBalance::kParameters) == 13);
 }

@@ -108,23 +108,25 @@ TEST_CASE("every TrainingArgument is a flag, or answered") {
 }
 
 TEST_CASE("values of Hugging Face's flags become ours") {
-  CHECK(Parsed({"--fp16"}).options.dtype == "fp16");
-  CHECK(Parsed({"--zero_stage", "3"}).options.strategy == "zero3");
-  CHECK(Parsed({"--deepspeed_config", "ds.json"}).options.deepspeed == "ds.json");
-  CHECK(Parsed({"--bf16", "True", "--fp16", "False"}).options.dtype == "bf16");
-  CHECK(Parsed({"--eval-strategy", "no"}).options.eval_steps == -1);
-  CHECK(Parsed({"--eval_strategy=steps", "--eval_steps", "50"}).options.eval_steps == 50);
-  CHECK(Parsed({"--tf32", "True"}).options.tf32);
-  CHECK_FALSE(Parsed({"--tf32", "False"}).options.tf32);
-  CHECK(Parsed({"--tf32", "1", "--shuffle", "0"}).options.tf32);
-  CHECK(Parsed({"--report_to", "all"}).options.report_to == "jsonl,csv,tensorboard");
-  CHECK(Parsed({"--warmup_ratio", "0.1"}).options.warmup_steps == 0.1);
+  CHECK(Parsed({"--fp16"}).options.parallel.precision.parameter == at::kHalf);
+  CHECK(Parsed({"--zero_stage", "3"}).options.parallel.strategy == "zero3");
+  CHECK(Parsed({"--deepspeed_config", "ds.json"}).options.run.deepspeed == "ds.json");
+  CHECK(Parsed({"--bf16", "True", "--fp16", "False"}).options.parallel.precision.parameter ==
+        at::kBFloat16);
+  CHECK(Parsed({"--eval-strategy", "no"}).options.output.eval_steps == -1);
+  CHECK(Parsed({"--eval_strategy=steps", "--eval_steps", "50"}).options.output.eval_steps == 50);
+  CHECK(Parsed({"--tf32", "True"}).options.precision.tf32);
+  CHECK_FALSE(Parsed({"--tf32", "False"}).options.precision.tf32);
+  CHECK(Parsed({"--tf32", "1", "--shuffle", "0"}).options.precision.tf32);
+  CHECK(Parsed({"--report_to", "all"}).options.output.report_to == "jsonl,csv,tensorboard");
+  CHECK(Parsed({"--warmup_ratio", "0.1"}).options.training.warmup_steps == 0.1);
   CHECK(Parsed({"--label_smoothing_factor", "0.0"}).flags.notices().size() == 1);
   CHECK(Parsed({"--do_train", "--do_eval"}).flags.notices().size() == 2);
-  CHECK(Parsed({"--dtype", "bfloat16"}).options.dtype == "bf16");
-  CHECK(Parsed({"--do_eval", "False", "--eval_strategy", "no"}).options.eval_steps == -1);
-  CHECK(Parsed({"--resume_from_checkpoint", "True"}).options.resume_from_checkpoint == "auto");
-  CHECK(Parsed({"--resume_from_checkpoint", "out/7"}).options.resume_from_checkpoint == "out/7");
+  CHECK(Parsed({"--dtype", "bfloat16"}).options.parallel.precision.parameter == at::kBFloat16);
+  CHECK(Parsed({"--do_eval", "False", "--eval_strategy", "no"}).options.output.eval_steps == -1);
+  CHECK(Parsed({"--resume_from_checkpoint", "True"}).options.run.resume_from_checkpoint == "auto");
+  CHECK(Parsed({"--resume_from_checkpoint", "out/7"}).options.run.resume_from_checkpoint ==
+        "out/7");
 }
 
 TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {

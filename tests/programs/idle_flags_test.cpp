@@ -25,8 +25,8 @@ struct Given {
     std::vector<std::string> arguments;
     for (std::string word; words >> word;) arguments.push_back(word);
     flags.parse(arguments);
-    if (!options.deepspeed.empty()) {
-      apply_deepspeed(DeepSpeedFile::read(options.deepspeed), ranks, options, flags);
+    if (!options.run.deepspeed.empty()) {
+      apply_deepspeed(DeepSpeedFile::read(options.run.deepspeed), ranks, options, flags);
     }
     for (const IdleFlag& idle : reset_idle_flags(flags, options, ranks))
       notices += idle.text + "\n";

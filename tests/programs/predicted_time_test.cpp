@@ -139,14 +139,15 @@ double cpu_seconds_of_process() {
 double step_cpu_seconds(const TrainOptions& o) {
   const OneThread one_thread;
   const Prepared model = prepare_shapes(o, Program::kText);
-  const int64_t rows = o.per_device_train_batch_size, length = o.max_seq_length;
+  const int64_t rows = o.training.per_device_train_batch_size, length = o.data.max_seq_length;
   double begin = 0, seconds = 0;
-  play({model.model, mesh_extents(o, static_cast<int>(o.ranks)), parallel_config(model, o)},
+  play({model.model, mesh_extents(o, static_cast<int>(o.run.ranks)), parallel_config(model, o)},
        [&](Player& player) {
          Strategy& strategy = player.strategy();
          const at::Tensor ids = at::arange(rows * length).remainder_(997).view({rows, length});
-         const std::vector<MicroBatch> batches(static_cast<size_t>(o.gradient_accumulation_steps),
-                                               make_micro_batch(ids, ids));
+         const std::vector<MicroBatch> batches(
+             static_cast<size_t>(o.training.gradient_accumulation_steps),
+             make_micro_batch(ids, ids));
          for (const bool measured : {false, true}) {
            player.world().barrier();
            if (measured && player.rank() == 0) begin = cpu_seconds_of_process();
@@ -231,9 +232,9 @@ TEST_CASE("predicted steps order what layouts take on this CPU") {
   for (size_t i = 0; i < options.size(); ++i) {
     const TrainOptions& o = options[i];
     const StepTime time =
-        plan_run(prepare_shapes(o, Program::kText), o, on_this_host(o.ranks)).time;
+        plan_run(prepare_shapes(o, Program::kText), o, on_this_host(o.run.ranks)).time;
     // Of all ranks, which take no CPU time in a bubble.
-    const double busy = static_cast<double>(o.ranks) * (time.total() - time.bubble);
+    const double busy = static_cast<double>(o.run.ranks) * (time.total() - time.bubble);
     all.push_back({lines[i], busy, measured[i]});
     table += concat("\n  ", measured[i], " s, predicted ", busy, ": ", lines[i]);
   }

@@ -172,9 +172,9 @@ TEST_CASE("report page: MFU of another formula or peak is not in the baseline's 
   made.start.peak_flops_per_second = 1e12;
   made.write(folder.path("a"));
   made.start.seed = 0;
-  made.options.strategy = "zero2";
+  made.options.parallel.strategy = "zero2";
   made.write(folder.path("b"));
-  made.options.strategy = "zero3";
+  made.options.parallel.strategy = "zero3";
   made.start.mfu_formula = "full";
   made.write(folder.path("c"));
   const Study study(read_runs({folder.path(".")}), "a");
@@ -193,7 +193,7 @@ TEST_CASE("report page: one file that needs nothing else, and holds no text of a
   MadeRun made;
   made.start.model = "<script>alert(1)</script>";
   made.write(folder.path("a<b>"));
-  made.options.strategy = "zero2";
+  made.options.parallel.strategy = "zero2";
   made.exit_code = 3;
   made.write(folder.path("b"));
   const Study study(read_runs({folder.path(".")}), "");
@@ -254,7 +254,7 @@ TEST_CASE("report page: a certificate says what was compared with what") {
   const TempDir folder;
   MadeRun reference, zero;
   reference.write(folder.path("single-1"));
-  zero.options.strategy = "zero2";
+  zero.options.parallel.strategy = "zero2";
   zero.loss = 2.002;
   zero.write(folder.path("zero2-2"));
   folder.write("comparison.csv",

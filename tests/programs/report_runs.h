@@ -31,11 +31,11 @@ struct MadeRun {
   std::string restored_from;        // the checkpoint it goes on from
 
   MadeRun() {
-    options.strategy = "ddp";
+    options.parallel.strategy = "ddp";
     start.world_size = start.dp = 2;
-    options.per_device_train_batch_size = 4;
+    options.training.per_device_train_batch_size = 4;
     start.global_batch_size = 8;
-    options.max_seq_length = 128;
+    options.data.max_seq_length = 128;
     start.parameter_dtype = start.gradient_dtype = start.reduce_dtype = "fp32";
     start.master_dtype = start.moment_dtype = "fp32";
     start.model = "bloom-tiny";
@@ -52,8 +52,8 @@ struct MadeRun {
   // Sets the ranks of the data axis, and the global batch with them.
   MadeRun& ranks(int64_t count) {
     start.world_size = start.dp = count;
-    start.global_batch_size =
-        count * options.per_device_train_batch_size * options.gradient_accumulation_steps;
+    start.global_batch_size = count * options.training.per_device_train_batch_size *
+                              options.training.gradient_accumulation_steps;
     return *this;
   }
 

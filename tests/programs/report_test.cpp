@@ -121,8 +121,8 @@ TEST_CASE("report: savings and changes are those of the formulas") {
   MadeRun a, b;
   a.gpu_bytes = 1000 << 20;
   a.write(folder.path("ddp"));
-  b.options.strategy = "zero2";
-  b.options.offload = "optimizer";
+  b.options.parallel.strategy = "zero2";
+  b.options.parallel.offload.what = Offload::kOptimizer;
   b.gpu_bytes = 250 << 20;
   b.step_time_s = 0.15;
   b.write(folder.path("zero2-off"));
@@ -141,11 +141,11 @@ TEST_CASE("report: savings and changes are those of the formulas") {
 TEST_CASE("report: a run that did other work is marked in every table") {
   const TempDir folder;
   MadeRun run;
-  run.options.offload = "optimizer";
+  run.options.parallel.offload.what = Offload::kOptimizer;
   run.write(folder.path("base"));
   const auto other = [&](const std::string& name, auto change) {
     MadeRun made = run;
-    made.options.strategy = "zero2";
+    made.options.parallel.strategy = "zero2";
     change(made);
     made.write(folder.path(name));
   };
@@ -186,7 +186,7 @@ TEST_CASE("report: repeats are one row with median and deviation") {
     made.start.seed = static_cast<uint64_t>(i);
     made.step_time_s = 0.1 * (i + 1);
     made.write(folder.path(concat("ddp-2/repeat-", i + 1)));
-    made.options.strategy = "zero1";
+    made.options.parallel.strategy = "zero1";
     made.write(folder.path(concat("zero1-2/repeat-", i + 1)));
   }
   const Study study(read_runs({folder.path(".")}), "");
@@ -204,8 +204,8 @@ TEST_CASE("report: scaling compares tokens per second and rank") {
              [](MadeRun& weak, int64_t ranks) { weak.step_time_s = ranks == 4 ? 0.2 : 0.1; });
   for (const int64_t ranks : {1, 2, 4}) {
     MadeRun strong;
-    strong.options.strategy = "zero1";
-    strong.options.gradient_accumulation_steps = 4 / ranks;
+    strong.options.parallel.strategy = "zero1";
+    strong.options.training.gradient_accumulation_steps = 4 / ranks;
     strong.ranks(ranks);
     strong.step_time_s = 0.4 / static_cast<double>(ranks);
     strong.write(folder.path(concat("strong-", ranks)));
@@ -224,16 +224,16 @@ TEST_CASE("report: pairs differ in one setting alone") {
   for (const int64_t batch : {2, 4}) {
     for (const char* strategy : {"zero2", "zero3"}) {
       MadeRun made;
-      made.options.strategy = strategy;
-      made.options.per_device_train_batch_size = batch;
-      made.options.gradient_accumulation_steps = 4 / batch;
+      made.options.parallel.strategy = strategy;
+      made.options.training.per_device_train_batch_size = batch;
+      made.options.training.gradient_accumulation_steps = 4 / batch;
       made.step_time_s = strategy == std::string("zero3") ? 0.2 : 0.1;
       made.gpu_bytes = batch << 20;
       made.write(folder.path(concat(strategy, "-mb", batch)));
     }
   }
   MadeRun lonely;
-  lonely.options.strategy = "zero3";
+  lonely.options.parallel.strategy = "zero3";
   lonely.settings = {{"gradient_checkpointing", "true"}};
   lonely.write(folder.path("lonely"));
   const Study study(read_runs({folder.path(".")}), "");
@@ -249,8 +249,8 @@ TEST_CASE("report: the largest batch is the largest that did not run out of memo
   const TempDir folder;
   for (const int64_t batch : {1, 2, 4, 8}) {
     MadeRun made;
-    made.options.per_device_train_batch_size = batch;
-    made.options.gradient_accumulation_steps = 8 / batch;
+    made.options.training.per_device_train_batch_size = batch;
+    made.options.training.gradient_accumulation_steps = 8 / batch;
     made.start.global_batch_size = 16;
     if (batch > 2) made.exit_code = 3;
     made.write(folder.path(concat("mb", batch)));
@@ -266,7 +266,7 @@ TEST_CASE("report: rows of a comparison that left no run are rows") {
   const TempDir folder;
   MadeRun().write(folder.path("single-1"));
   MadeRun zero;
-  zero.options.strategy = "zero2";
+  zero.options.parallel.strategy = "zero2";
   zero.write(folder.path("zero2-2"));
   folder.write("comparison.csv",
                "row,strategy,world_size,loss_difference_ratio,worst_parameter,exit_code,verdict,"
@@ -292,7 +292,7 @@ TEST_CASE("report: tessera-compare's JSON says which runs are a row's, and what 
   for (const char* name : {"zero2-2", "zero2-2.2"}) {
     MadeRun made;
     made.settings = {{"per_device_train_batch_size", "4"}, {"eval_steps", "0"}};
-    made.options.strategy = "zero2";
+    made.options.parallel.strategy = "zero2";
     made.write(folder.path(name));
   }
   folder.write("compare.json", R"({"schema":"tessera.compare/1","baseline":"hf","rows":[

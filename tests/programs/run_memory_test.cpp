@@ -40,8 +40,8 @@ Prepared unplannable(std::optional<at::Device> device = {}) {
                                 return std::make_unique<LooksBlock>(
                                     device.value_or(context.device));
                               }});
-  run.options.per_device_train_batch_size = 2;
-  run.options.max_seq_length = 4;
+  run.options.training.per_device_train_batch_size = 2;
+  run.options.data.max_seq_length = 4;
   return run;
 }
 
@@ -76,15 +76,15 @@ TEST_CASE("a dozen layouts are refused before they allocate where 1 % of their p
   for (const char* line : lines) {
     const TrainOptions o = options_of(concat("--model_config ", line));
     const Prepared run = prepare_shapes(o, Program::kText);
-    const Place host{.card = card_named("cpu"), .ranks = o.ranks};
+    const Place host{.card = card_named("cpu"), .ranks = o.run.ranks};
     double needed = 0;  // ranks of all stages share the host's memory
     const RunPlan plan = plan_run(run, o, host);
     for (const MemoryPlan& stage : plan.stages) {
-      needed += (stage.tensors() + stage.state.host_bytes) * static_cast<double>(o.ranks) /
+      needed += (stage.tensors() + stage.state.host_bytes) * static_cast<double>(o.run.ranks) /
                 static_cast<double>(plan.stages.size());
     }
     const auto check_with = [&](double share) {
-      return check_memory(run, at::kCPU, o.ranks, o.ranks,
+      return check_memory(run, at::kCPU, o.run.ranks, o.run.ranks,
                           {.host = static_cast<int64_t>(needed * share)});
     };
     INFO(line << ": " << needed);

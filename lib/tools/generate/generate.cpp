@@ -68,7 +68,7 @@ class GenerateRun {
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
   void open_model() {
-    const std::string& model = options_.layout.model;
+    const std::string& model = options_.layout.model.directory;
     if (model.empty()) {
       open_run();
     } else {
@@ -98,8 +98,8 @@ class GenerateRun {
   }
 
   void open_tokenizer() {
-    const std::string& named = options_.layout.tokenizer;
-    const std::string& model = options_.layout.model;
+    const std::string& named = options_.layout.model.tokenizer;
+    const std::string& model = options_.layout.model.directory;
     if (named.empty() && !fs::exists(fs::path(model) / "tokenizer.json")) return;
     tokenizer_ = Tokenizer::load(named.empty() ? model : named);
     check(tokenizer_->size() <= config().vocabulary, ErrorCode::kInvalidArgument,
@@ -128,8 +128,8 @@ class GenerateRun {
       tokens.push_back(std::stoll(item));
     }
     if (!tokens.empty()) return tokens;
-    const fs::path file = fs::path(options_.layout.model) / "generation_config.json";
-    if (!options_.layout.model.empty() && fs::exists(file)) {
+    const fs::path file = fs::path(options_.layout.model.directory) / "generation_config.json";
+    if (!options_.layout.model.directory.empty() && fs::exists(file)) {
       if (const auto ids = Json::parse_file(file.string()).find("eos_token_id")) {
         if (!ids->is_array()) return {ids->as_int64()};
         for (const Json& id : ids->items()) tokens.push_back(id.as_int64());
@@ -155,7 +155,7 @@ class GenerateRun {
       generation.sampling = SamplingOptions{.temperature = options_.temperature,
                                             .top_k = options_.top_k,
                                             .top_p = options_.top_p,
-                                            .seed = options_.layout.seed};
+                                            .seed = options_.layout.training.seed};
     }
     return generation;
   }
@@ -243,8 +243,8 @@ int run_generate(int argc, char** argv) {
   try {
     add_generate_flags(flags, options);
     flags.parse({argv + 1, argv + argc});
-    const bool several = options.layout.ranks > 1 || detect_launch().world_size > 1;
-    if (several && !flags.given("strategy")) options.layout.strategy = "ddp";
+    const bool several = options.layout.run.ranks > 1 || detect_launch().world_size > 1;
+    if (several && !flags.given("strategy")) options.layout.parallel.strategy = "ddp";
     if (flags.help_requested() || flags.print_config_requested()) {
       const std::string text = flags.help_requested() ? flags.help() : flags.config_json() + "\n";
       if (speaks_first()) std::fputs(text.c_str(), stdout);
@@ -255,16 +255,17 @@ int run_generate(int argc, char** argv) {
     set_numerics(options.layout);
   } catch (...) {
     problem = std::current_exception();
-    options.layout.ranks = 1;
-    options.layout.backend = "auto";
+    options.layout.run.ranks = 1;
+    options.layout.run.backend = "auto";
   }
-  return run_job({.ranks = options.layout.ranks > 1 ? static_cast<int>(options.layout.ranks) : 0,
-                  .transport = options.layout.backend},
-                 [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
-                   if (problem) std::rethrow_exception(problem);
-                   require_same_on_all_ranks(control, "the arguments", flags.values_text());
-                   GenerateRun(options, world, control).execute();
-                 });
+  return run_job(
+      {.ranks = options.layout.run.ranks > 1 ? static_cast<int>(options.layout.run.ranks) : 0,
+       .transport = options.layout.run.backend},
+      [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
+        if (problem) std::rethrow_exception(problem);
+        require_same_on_all_ranks(control, "the arguments", flags.values_text());
+        GenerateRun(options, world, control).execute();
+      });
 }
 
 }  // namespace tessera::programs

@@ -8,12 +8,12 @@ namespace tessera::programs {
 
 void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
   flags.section("Model");
-  flags.add("model", &o.layout.model,
+  flags.add("model", &o.layout.model.directory,
             "Hugging Face directory: config.json, safetensors, tokenizer.json");
   flags.add("checkpoint", &o.checkpoint,
             "instead of --model: a run's output directory, whose newest checkpoint is taken, or a "
             "checkpoint");
-  flags.add("tokenizer", &o.layout.tokenizer,
+  flags.add("tokenizer", &o.layout.model.tokenizer,
             "directory with tokenizer.json; --model's unless given");
   flags.section("Prompts and answers");
   flags.add("prompts", &o.prompts, "file to read; - is standard input (of the first rank)");
@@ -33,7 +33,7 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
   flags.add("top_k", &o.top_k, "do_sample: draw from that many best tokens; 0: from all");
   flags.add("top_p", &o.top_p,
             "do_sample: draw from the fewest tokens that have this probability together");
-  flags.add("seed", &o.layout.seed, "do_sample: what is drawn follows from it");
+  flags.add("seed", &o.layout.training.seed, "do_sample: what is drawn follows from it");
   flags.add("use_cache", &o.use_cache, "keep keys and values; false: run whole rows every token");
   flags.section("Perplexity");
   flags.add("perplexity", &o.perplexity, "instead of --prompts: a text file to be predicted");
@@ -41,8 +41,9 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
   flags.add("stride", &o.stride, "from one window to the next; 0: half a window");
   add_strategy_flags(flags, o.layout);
   flags.section("Run");
-  flags.add("ranks", &o.layout.ranks, "in-process ranks (CPU); processes are started by mpirun");
-  flags.add("backend", &o.layout.backend, "transport between ranks",
+  flags.add("ranks", &o.layout.run.ranks,
+            "in-process ranks (CPU); processes are started by mpirun");
+  flags.add("backend", &o.layout.run.backend, "transport between ranks",
             {"auto", "local", "mpi", "tcp", "nccl"});
 }
 
@@ -50,7 +51,7 @@ void validate_options(const GenerateOptions& o) {
   const auto require = [](bool condition, const auto&... parts) {
     check(condition, ErrorCode::kInvalidArgument, parts...);
   };
-  require(o.layout.model.empty() != o.checkpoint.empty(),
+  require(o.layout.model.directory.empty() != o.checkpoint.empty(),
           "give --model DIR, or --checkpoint DIR in its place");
   require(o.perplexity.empty() || o.prompts == "-",
           "--perplexity and --prompts are two kinds of work; give one of them");

@@ -21,7 +21,7 @@ namespace {
 struct LintOptions {
   int64_t ranks = 0;
   bool list_auto = false, as_json = false;
-  std::string defaults = "0.19";
+  DeepSpeedVersion defaults = DeepSpeedVersion::k19;
 };
 
 // The ranks that the file's own batch sizes ask for; 1 where they leave it open.
@@ -80,7 +80,8 @@ void lint(FileReport& report, const LintOptions& o) {
   add("note", file.idle());
   if (!file.findings().empty()) return;
   FlagSet flags("", "");
-  TrainOptions train{.deepspeed_defaults = o.defaults};
+  TrainOptions train;
+  train.run.deepspeed_defaults = o.defaults;
   add_train_flags(flags, train, Program::kSquad, find_foreign);
   report.ranks = o.ranks > 0 ? o.ranks : ranks_of(file);
   apply_deepspeed(file, report.ranks, train, flags);
@@ -146,8 +147,8 @@ int run_lint_ds(const std::vector<std::string>& arguments, std::ostream& out, st
                   "is wrong with them.");
     flags.section("Options");
     flags.add("ranks", &o.ranks, "that will train; 0: as many as the batch sizes say");
-    flags.add("deepspeed_defaults", &o.defaults, "of which version what a file leaves out is",
-              {"0.16", "0.19"});
+    flags.add("deepspeed_defaults", field_of(o.defaults),
+              "of which version what a file leaves out is");
     flags.add("auto", &o.list_auto, "list the keys that may be \"auto\", and stop");
     flags.add("json", &o.as_json, "one JSON object instead of lines");
     std::vector<std::string> files, options;

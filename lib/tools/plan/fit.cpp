@@ -15,16 +15,17 @@ namespace {
 constexpr size_t kShown = 3;
 
 std::string flags_of(const TrainOptions& o) {
-  std::string text = "--strategy " + o.strategy;
+  std::string text = "--strategy " + o.parallel.strategy;
   const auto add = [&](const char* name, int64_t value, int64_t usual) {
     if (value != usual) text += concat(" --", name, " ", value);
   };
-  add("tensor_parallel", o.tensor_parallel, 1);
-  add("pipeline_parallel", o.pipeline_parallel, 1);
-  if (o.offload != "none") text += " --offload " + o.offload;
-  if (o.gradient_checkpointing) text += " --gradient_checkpointing";
-  return text + concat(" --per_device_train_batch_size ", o.per_device_train_batch_size,
-                       " --gradient_accumulation_steps ", o.gradient_accumulation_steps);
+  add("tensor_parallel", o.axes.tensor, 1);
+  add("pipeline_parallel", o.axes.pipeline, 1);
+  if (o.parallel.offload.what != Offload::kNone)
+    text += " --offload " + name_of(o.parallel.offload.what);
+  if (o.parallel.gradient_checkpointing) text += " --gradient_checkpointing";
+  return text + concat(" --per_device_train_batch_size ", o.training.per_device_train_batch_size,
+                       " --gradient_accumulation_steps ", o.training.gradient_accumulation_steps);
 }
 
 std::vector<int64_t> divisors(int64_t number, int64_t most) {
@@ -45,18 +46,19 @@ std::vector<TrainOptions> spreads(const TrainOptions& options, const Place& plac
       std::vector<std::string> strategies{data == 1 ? "single" : "ddp"};
       if (data > 1) strategies = {"ddp", "zero1", "zero2", "zero3"};
       for (const std::string& strategy : strategies) {
-        for (const std::string& offload : offload_names()) {
+        for (const auto& [name, offload] : kNames<Offload>) {
           TrainOptions o = options;
-          o.strategy = strategy;
-          o.offload = offload;
-          o.tensor_parallel = tensor;
-          o.pipeline_parallel = stages;
-          o.sequence_parallel = options.sequence_parallel && tensor > 1;
-          if (offload != "none" && !gpu) continue;
-          if (offload != "none" && data == 1)
-            o.strategy = offload == "optimizer" ? "zero2" : "zero3";
-          const ParallelConfig spread{.strategy = o.strategy,
-                                      .offload = parallel_config(o).offload};
+          o.parallel.strategy = strategy;
+          o.parallel.offload.what = offload;
+          o.axes.tensor = tensor;
+          o.axes.pipeline = stages;
+          o.parallel.sequence_parallel = options.parallel.sequence_parallel && tensor > 1;
+          if (offload != Offload::kNone && !gpu) continue;
+          if (offload != Offload::kNone && data == 1) {
+            o.parallel.strategy = offload == Offload::kOptimizer ? "zero2" : "zero3";
+          }
+          const ParallelConfig spread{.strategy = o.parallel.strategy,
+                                      .offload = o.parallel.offload};
           if (is_legal(spread, {.data = static_cast<int>(data)})) all.push_back(o);
         }
       }
@@ -70,16 +72,16 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& p
                                      int64_t global_batch) {
   std::vector<TrainOptions> all;
   for (const TrainOptions& spread : spreads(options, place)) {
-    const int64_t data = place.ranks / spread.tensor_parallel / spread.pipeline_parallel;
+    const int64_t data = place.ranks / spread.axes.tensor / spread.axes.pipeline;
     if (global_batch % data != 0) continue;
     const int64_t rows = global_batch / data;
     for (const int64_t micro : divisors(rows, rows)) {
       if ((micro & (micro - 1)) != 0 && micro != rows) continue;  // powers of two
       for (const bool recompute : {false, true}) {
         TrainOptions o = spread;
-        o.per_device_train_batch_size = micro;
-        o.gradient_accumulation_steps = rows / micro;
-        o.gradient_checkpointing = recompute;
+        o.training.per_device_train_batch_size = micro;
+        o.training.gradient_accumulation_steps = rows / micro;
+        o.parallel.gradient_checkpointing = recompute;
         all.push_back(o);
       }
     }

@@ -18,20 +18,21 @@ bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_
 }
 
 double peak_of(const Card& card, const TrainOptions& o) {
-  if (o.dtype != "fp32") return card.half_flops;
-  return o.tf32 ? card.tf32_flops : card.fp32_flops;
+  if (o.parallel.precision.parameter != at::kFloat) return card.half_flops;
+  return o.precision.tf32 ? card.tf32_flops : card.fp32_flops;
 }
 
 // What else no run would take.
 void check_positions(const Prepared& model, const TrainOptions& o) {
   const int64_t positions = model.config().max_positions;
-  check(positions == 0 || o.packing || o.max_seq_length <= positions, ErrorCode::kInvalidArgument,
-        "--max_seq_length ", o.max_seq_length, ": model ", model.config().name, " has ", positions,
-        " positions");
+  check(positions == 0 || o.data.packing || o.data.max_seq_length <= positions,
+        ErrorCode::kInvalidArgument, "--max_seq_length ", o.data.max_seq_length, ": model ",
+        model.config().name, " has ", positions, " positions");
 }
 
 double tokens_of_micro_batch(const TrainOptions& o) {
-  return static_cast<double>(o.per_device_train_batch_size) * static_cast<double>(o.max_seq_length);
+  return static_cast<double>(o.training.per_device_train_batch_size) *
+         static_cast<double>(o.data.max_seq_length);
 }
 
 // Of a product's tokens: few of them do not fill a GPU, and weights and their gradients pass
@@ -50,17 +51,17 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
   const TrainOptions& o = run.options;
   const Card& card = place.card;
   const double tokens =
-      tokens_of_micro_batch(o) * static_cast<double>(o.gradient_accumulation_steps);
-  const double flops = model.model.flops_per_token(o.max_seq_length) * tokens *
-                       (o.gradient_checkpointing ? 4.0 / 3 : 1) /
+      tokens_of_micro_batch(o) * static_cast<double>(o.training.gradient_accumulation_steps);
+  const double flops = model.model.flops_per_token(o.data.max_seq_length) * tokens *
+                       (o.parallel.gradient_checkpointing ? 4.0 / 3 : 1) /
                        (run.mesh.pipeline * run.mesh.tensor);
   StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
                                     filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
   const double idle =
-      bubble_share(run.mesh.pipeline, static_cast<int>(o.gradient_accumulation_steps),
-                   static_cast<int>(o.pipeline_chunks));
+      bubble_share(run.mesh.pipeline, static_cast<int>(o.training.gradient_accumulation_steps),
+                   static_cast<int>(o.parallel.pipeline.chunks));
   time.bubble = time.compute * idle / (1 - idle);
-  const bool overlaps = o.overlap && !card.device.empty();
+  const bool overlaps = o.parallel.overlap && !card.device.empty();
   double beside = 0;
   for (const Message& message : run.messages) {
     const bool hidden = overlaps && message.traffic.axis != Axis::kTensor;
@@ -68,7 +69,7 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
   }
   time.exposed += std::max(beside / 20, beside - time.compute * 2 / 3);
   const LayoutCost& state = memory.state;
-  if (o.offload == "none") {
+  if (o.parallel.offload.what == Offload::kNone) {
     time.optimizer = (2 * state.optimizer_bytes + state.gradient_bytes + state.parameter_bytes) /
                      card.memory_bytes_per_s;
   } else {
@@ -90,13 +91,14 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
   run.options = options;
   run.program = program;
   run.task = task_of(program);
-  check(options.model.empty() != options.model_config.empty(), ErrorCode::kInvalidArgument,
-        "give --model DIR or --model_config NAME, one of the two");
+  check(options.model.directory.empty() != options.model.config.empty(),
+        ErrorCode::kInvalidArgument, "give --model DIR or --model_config NAME, one of the two");
   take_from_hub_cache(run);
   // Models for trials take the tokenizer's vocabulary.
-  if (!options.tokenizer.empty()) run.tokenizer = Tokenizer::load(run.options.tokenizer);
+  if (!options.model.tokenizer.empty())
+    run.tokenizer = Tokenizer::load(run.options.model.tokenizer);
   read_model_config(run);
-  const int64_t labels = std::max<int64_t>(2, options.num_labels);
+  const int64_t labels = std::max<int64_t>(2, options.data.num_labels);
   run.model = run.language_model.make(run.head(), labels);
   return run;
 }
@@ -105,25 +107,25 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   validate_layout(o);
   check_positions(model, o);
   RunPlan run{.options = o, .mesh = mesh_extents(o, static_cast<int>(place.ranks))};
-  const int64_t needed = o.pipeline_parallel * o.tensor_parallel * run.mesh.data;
-  check(needed == place.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ",
-        o.pipeline_parallel, " times --tensor_parallel ", o.tensor_parallel, " does not divide ",
-        place.ranks, " ranks");
+  const int64_t needed = o.axes.pipeline * o.axes.tensor * run.mesh.data;
+  check(needed == place.ranks, ErrorCode::kInvalidArgument, "--pipeline_parallel ", o.axes.pipeline,
+        " times --tensor_parallel ", o.axes.tensor, " does not divide ", place.ranks, " ranks");
   run.global_batch = o.global_batch_size(run.mesh.data);
   LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
   plan.on_gpu = !place.card.device.empty();
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
-  const BatchShape batch = batch_shape(model, o, o.max_seq_length);
-  run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.max_seq_length));
-  run.saves = o.save_strategy != "no" && o.save_async;
+  const BatchShape batch = batch_shape(model, o, o.data.max_seq_length);
+  run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length));
+  run.saves = o.output.save_strategy != SaveStrategy::kNo && o.output.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
     const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);
     run.messages.push_back(
         {traffic, between, between ? place.card.network_bytes_per_s : place.card.link_bytes_per_s});
   }
   run.time = time_of(model, run, place, run.largest(place.card));
-  run.tokens_per_s = static_cast<double>(run.global_batch * o.max_seq_length) / run.time.total();
+  run.tokens_per_s =
+      static_cast<double>(run.global_batch * o.data.max_seq_length) / run.time.total();
   return run;
 }
 

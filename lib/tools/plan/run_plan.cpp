@@ -144,26 +144,26 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   check(program_of(o.task) == program, ErrorCode::kInvalidArgument,
         "--task: say it on the command line, not in the file of --config");
   check_values(o);
-  if (train.ranks > 1 && !flags.given("strategy")) train.strategy = "ddp";
-  if (!train.deepspeed.empty()) {
-    refuse_foreign_config(train.deepspeed);
-    apply_deepspeed(DeepSpeedFile::read(train.deepspeed), train.ranks, train, flags);
+  if (train.run.ranks > 1 && !flags.given("strategy")) train.parallel.strategy = "ddp";
+  if (!train.run.deepspeed.empty()) {
+    refuse_foreign_config(train.run.deepspeed);
+    apply_deepspeed(DeepSpeedFile::read(train.run.deepspeed), train.run.ranks, train, flags);
   }
-  for (const IdleFlag& idle : reset_idle_flags(flags, train, train.ranks)) {
+  for (const IdleFlag& idle : reset_idle_flags(flags, train, train.run.ranks)) {
     err << "tessera-plan: " << idle.text << "\n";
   }
   if (flags.print_config_requested()) {
     out << flags.config_json() << "\n";
     return 0;
   }
-  check(train.ranks >= 1 && train.ranks <= 65536, ErrorCode::kInvalidArgument, "--ranks is ",
-        train.ranks, "; it must be at least 1 and at most 65536");
-  Place place{.ranks = train.ranks};
+  check(train.run.ranks >= 1 && train.run.ranks <= 65536, ErrorCode::kInvalidArgument,
+        "--ranks is ", train.run.ranks, "; it must be at least 1 and at most 65536");
+  Place place{.ranks = train.run.ranks};
   const bool on_cpu = o.card == "cpu" || (o.card == "auto" && gpu_count() == 0);
-  place.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.ranks : 8;
+  place.ranks_of_host = o.gpus_per_host > 0 ? o.gpus_per_host : on_cpu ? train.run.ranks : 8;
   place.card = card_of(o, std::min(place.ranks_of_host, place.ranks));
   if (o.efficiency > 0) place.efficiency = o.efficiency;
-  train.ranks = 1;  // of the place now: those that are threads have a limit
+  train.run.ranks = 1;  // of the place now: those that are threads have a limit
   const Prepared model = prepare_shapes(train, program);
   if (o.fit) {
     const Fit fit = find_fit(model, train, place);

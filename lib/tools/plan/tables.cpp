@@ -112,9 +112,10 @@ std::string plan_text(const Prepared& model, const RunPlan& run, const Place& pl
   const TrainOptions& o = run.options;
   std::string text =
       concat(model.model.name, ": ", model.language_model.parameter_count(model.head(), 2),
-             " parameters, ", o.strategy, " on ", place.ranks, " rank(s) (pipeline ",
+             " parameters, ", o.parallel.strategy, " on ", place.ranks, " rank(s) (pipeline ",
              run.mesh.pipeline, " x data ", run.mesh.data, " x tensor ", run.mesh.tensor, "), ",
-             o.dtype, ", micro-batch ", o.per_device_train_batch_size, " x ", o.max_seq_length,
+             name_of(o.parallel.precision.parameter), ", micro-batch ",
+             o.training.per_device_train_batch_size, " x ", o.data.max_seq_length,
              ", global batch ", run.global_batch, ", ", place.card.name, "\n");
   text += memory_text(run, place.card) + messages_text(run);
   text +=
@@ -132,7 +133,7 @@ std::string plan_json(const Prepared& model, const RunPlan& run, const Place& pl
   JsonWriter json(2);
   json.begin_object()
       .field("model", model.model.name)
-      .field("strategy", run.options.strategy)
+      .field("strategy", run.options.parallel.strategy)
       .field("ranks", place.ranks)
       .field("card", place.card.name)
       .field("card_bytes", place.card.memory_bytes)

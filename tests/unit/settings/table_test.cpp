@@ -17,62 +17,52 @@ using namespace tessera::settings;
 
 namespace {
 
-// Sets the option to another value that it may have.
-void change(const Setting& setting, TrainOptions& options) {
-  std::visit(
-      [&](auto of) {
-        auto& value = options.*of;
-        using T = std::remove_reference_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, bool>) {
-          value = !value;
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          for (const std::string& choice : setting.more.choices) {
-            if (choice != value) {
-              value = choice;
-              return;
-            }
-          }
-          value += "other";
-        } else {
-          value = static_cast<T>(setting.more.below < kNoLimit ? 0.5 : value + 1);
-        }
-      },
-      setting.member);
-}
-
 // Of a setting with choices every other one but auto, which a run settles before; else one other
 // value.
 std::vector<TrainOptions> changed(const Setting& setting, const TrainOptions& options) {
-  const auto* text = std::get_if<std::string TrainOptions::*>(&setting.member);
-  std::vector<TrainOptions> all;
-  if (text == nullptr || setting.more.choices.empty()) {
-    change(setting, all.emplace_back(options));
-    return all;
-  }
+  const std::string now = setting.text(options);
+  std::vector<std::string> others;
   for (const std::string& choice : setting.more.choices) {
-    if (choice != options.*(*text) && choice != "auto") all.emplace_back(options).*(*text) = choice;
+    if (choice != now && choice != "auto") others.push_back(choice);
+  }
+  if (others.empty()) {
+    const FieldRef field = setting.read(options);
+    const auto* count = std::get_if<int64_t*>(&field);
+    const auto* small = std::get_if<int*>(&field);
+    others = {std::holds_alternative<bool*>(field)     ? (now == "true" ? "false" : "true")
+              : count != nullptr                       ? std::to_string(**count + 1)
+              : small != nullptr                       ? std::to_string(**small + 1)
+              : std::holds_alternative<double*>(field) ? "0.5"
+                                                       : now + "other"};
+  }
+  std::vector<TrainOptions> all;
+  for (const std::string& text : others) {
+    REQUIRE(set_text(setting.field(all.emplace_back(options)), text));
   }
   return all;
 }
 
 // A run in which every setting of its strategy may act.
 TrainOptions everything() {
-  TrainOptions options{.offload = "optimizer", .pipeline_parallel = 2};
-  options.pipeline_schedule = "interleaved";
-  options.padding_free = "false";
+  TrainOptions options;
+  options.parallel.offload.what = Offload::kOptimizer;
+  options.axes.pipeline = 2;
+  options.parallel.pipeline.schedule = "interleaved";
+  options.data.padding_free = PaddingFree::kFalse;
   return options;
 }
 
 TEST_CASE("names of runs follow the field's habit") {
-  TrainOptions run{.strategy = "zero2", .dtype = "fp16"};
+  TrainOptions run{.parallel = {.strategy = "zero2", .precision = {.parameter = at::kHalf}}};
   CHECK(run_name(run, 4, true) == "zs2_fp16_gpus4_bs8_sl512");
-  run.tensor_parallel = run.pipeline_parallel = 2;
+  run.axes.tensor = run.axes.pipeline = 2;
   CHECK(run_name(run, 4, true) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2_1f1b");
-  run.offload = "optimizer";
+  run.parallel.offload.what = Offload::kOptimizer;
   CHECK(run_name(run, 4, true) == "zs2_fp16_gpus4_bs8_sl512_tp2_pp2_1f1b_off_pin");
-  TrainOptions other{.gradient_dtype = "fp32", .gradient_accumulation_steps = 4};
-  other.dtype = "bf16";
-  other.packing = true;
+  const TrainOptions other{
+      .data = {.packing = true},
+      .training = {.gradient_accumulation_steps = 4},
+      .parallel = {.precision = {.parameter = at::kBFloat16, .gradient = at::kFloat}}};
   CHECK(run_name(other, 1, false) == "single_bf16_cpus1_bs8_sl512_ga4_gfp32_pack");
 }
 
@@ -121,15 +111,17 @@ TEST_CASE("defaults are within their ranges and choices; numbers out of them are
   const auto refusal = [](TrainOptions options) {
     return error_of(ErrorCode::kInvalidArgument, [&] { check_ranges(options); });
   };
-  CHECK(refusal({.bucket_bytes = 0}) == "--bucket_bytes is 0; it must be at least 1");
-  CHECK(refusal({.prefetch_blocks = 70'000}) == "--prefetch_blocks is 70000; that is too large");
-  CHECK(refusal({.weight_decay = -1}) == "--weight_decay is -1; it must not be negative");
-  CHECK(refusal({.adam_beta1 = 1}) == "--adam_beta1 is 1; it must be in [0, 1)");
+  CHECK(refusal({.parallel = {.bucket_bytes = 0}}) == "--bucket_bytes is 0; it must be at least 1");
+  CHECK(refusal({.parallel = {.prefetch_blocks = 70'000}}) ==
+        "--prefetch_blocks is 70000; that is too large");
+  CHECK(refusal({.training = {.weight_decay = -1}}) ==
+        "--weight_decay is -1; it must not be negative");
+  CHECK(refusal({.training = {.adam_beta1 = 1}}) == "--adam_beta1 is 1; it must be in [0, 1)");
 }
 
 TEST_CASE("records say what a run was told that changes its cost; the schema knows their names") {
-  TrainOptions options{.offload = "optimizer"};
-  options.padding_free = "true";
+  const TrainOptions options{.data = {.padding_free = PaddingFree::kTrue},
+                             .parallel = {.offload = {.what = Offload::kOptimizer}}};
   const metrics::Event event{"run_start", record(options, Program::kText)};
   CHECK(event.text("offload") == "optimizer");
   CHECK(*event.find("pin_memory") == metrics::Value(true));
