@@ -200,7 +200,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     add(concat("--tensor_parallel ", changed.axes.tensor, " on ", 2 * ranks, " ranks"), changed,
         2 * ranks);
   }
-  if (o.parallel.offload.what == Offload::kNone && o.parallel.strategy != "ddp" && on_gpu) {
+  if (o.parallel.offload.what == Offload::kNone && on_gpu) {
     TrainOptions changed = o;
     changed.parallel.offload.what = Offload::kOptimizer;
     add("--offload optimizer", changed, ranks);

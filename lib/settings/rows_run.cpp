@@ -64,7 +64,7 @@ std::vector<Setting> run() {
       {"save_final", of<&Out::save_final>, kOutput, "write the trained model to final/"},
       {"deepspeed", of<&R::deepspeed>, kOutput,
        "DeepSpeed configuration file; tessera-lint-ds FILE says what it means here"},
-      {"deepspeed_defaults", of<&R::deepspeed_defaults>, kOutput,
+      {"deepspeed_defaults", of<&R::deepspeed_defaults>, kNumbers,
        "of which version of DeepSpeed what the file leaves out is"},
       {"ranks", of<&R::ranks>, kOutput, "in-process ranks as threads, CPU only",
        {.least = 1, .most = kMuch}},
