@@ -1,6 +1,8 @@
 // The only place that states which configurations are legal.
 #include "backends/check_config.h"
 
+#include <algorithm>
+
 #include "backends/layout_fields.h"
 #include "backends/strategy_rows.h"
 #include "tessera/backends/pipeline/schedule.h"
@@ -13,7 +15,9 @@ ShardingRules sharding_rules(const ParallelConfig& config, const MeshExtents& me
 }
 
 bool has_setting(const std::string& strategy, std::string_view setting) {
-  return strategy_row(strategy).has(setting);
+  const auto named = [&](const LayoutField& field) { return field.member() == setting; };
+  const auto field = std::ranges::find_if(layout_fields(), named);
+  return field != layout_fields().end() && field->is_of(strategy);
 }
 
 bool is_legal(const ParallelConfig& config, const MeshExtents& mesh) {

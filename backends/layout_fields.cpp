@@ -1,7 +1,8 @@
 #include "backends/layout_fields.h"
 
+#include <algorithm>
+
 #include "backends/check_config.h"
-#include "backends/strategy_rows.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -84,24 +85,25 @@ std::vector<LayoutField> make_fields() {
        {.tag = "wait", .tuning = true}},
       {"reduce_at_boundary", of<&P::reduce_at_boundary>,
        "zero2, fsdp: reduce once a step, not every micro-batch",
-       {.tag = "boundary", .own = true}},
+       {.tag = "boundary", .strategies = {"zero2", "fsdp"}}},
       {"persistence_threshold", of<&P::persistence_threshold>,
        "zero3: parameters with fewer elements stay in full",
-       {.least = 0, .tag = "pt", .tuning = true, .own = true,
+       {.least = 0, .tag = "pt", .tuning = true, .strategies = {"zero3"},
         .draws = {"0", "20", "100", "100000"}}},
       {"prefetch_blocks", of<&P::prefetch_blocks>, "zero3, fsdp: blocks gathered ahead",
-       {.least = 0, .most = kCount, .tag = "pre", .tuning = true, .own = true,
-        .draws = {"0", "1", "1", "2", "5"}}},
+       {.least = 0, .most = kCount, .tag = "pre", .tuning = true,
+        .strategies = {"zero3", "fsdp"}, .draws = {"0", "1", "1", "2", "5"}}},
       {"shard_ranks", of<&P::shard_ranks>,
        "fsdp: ranks that share one copy of the model, which the others replicate; 0: all",
-       {.least = 0, .most = kCount, .tag = "hs", .own = true, .refused = true, .apart = true}},
+       {.least = 0, .most = kCount, .tag = "hs", .strategies = {"fsdp"}, .refused = true,
+        .apart = true}},
       {"reshard_after_forward", of<&P::reshard_after_forward>,
        "fsdp: false keeps parameters whole until the step",
-       {.tag = "keep", .own = true, .refused = true}},
+       {.tag = "keep", .strategies = {"fsdp"}, .refused = true}},
       {"fsdp_unit_numel", of<&P::unit_numel>,
        "fsdp: small blocks are wrapped together up to this many elements",
-       {.member = "unit_numel", .least = 0, .tag = "unit", .own = true, .refused = true,
-        .apart = true}},
+       {.member = "unit_numel", .least = 0, .tag = "unit", .strategies = {"fsdp"},
+        .refused = true, .apart = true}},
       {"sequence_parallel", of<&P::sequence_parallel>,
        "tensor parallel: norms and residuals hold a part of the sequence",
        {.tag = "sp", .idle = tensor_idle, .refused = true, .apart = true}},
@@ -147,25 +149,22 @@ std::vector<LayoutField> make_fields() {
   // clang-format on
 }
 
-// "zero2 and fsdp"
-std::string strategies_with(std::string_view setting) {
-  std::string names;
-  for (const StrategyRow& row : strategy_rows()) {
-    if (row.has(setting)) names += concat(names.empty() ? "" : " and ", row.name);
-  }
-  return names;
-}
-
 }  // namespace
+
+bool LayoutField::is_of(const std::string& strategy) const {
+  return more.strategies.empty() || std::ranges::count(more.strategies, strategy) > 0;
+}
 
 FieldRef LayoutField::read(const ParallelConfig& config) const {
   return field(const_cast<ParallelConfig&>(config));
 }
 
 std::string LayoutField::why_idle(const ParallelConfig& config, const MeshExtents& mesh) const {
-  if (more.own && !has_setting(config.strategy, member())) {
-    return concat("it belongs to ", strategies_with(member()), "; strategy ", config.strategy,
-                  " has no such choice");
+  if (!is_of(config.strategy)) {
+    std::string names;  // "zero2 and fsdp"
+    for (const std::string& name : more.strategies)
+      names += concat(names.empty() ? "" : " and ", name);
+    return concat("it belongs to ", names, "; strategy ", config.strategy, " has no such choice");
   }
   return more.idle == nullptr ? "" : more.idle(config, mesh);
 }

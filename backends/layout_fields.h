@@ -41,10 +41,11 @@ struct LayoutField {
     const char* tag = nullptr;
     std::string (*tag_of)(const ParallelConfig&, const MeshExtents&) = nullptr;
     bool tuning = false;  // the names of rows that have it in common leave it out
-    // Why nothing of this layout reads it, "" where something does. own: the strategies whose rows
-    // name it do. refused: it says how the model is spread, so that the run would be another one.
+    std::vector<std::string> strategies = {};  // that alone read it; none: all
+    // Why nothing of this layout reads it, "" where something does. refused: it says how the model
+    // is spread, so that the run would be another one.
     std::string (*idle)(const ParallelConfig&, const MeshExtents&) = nullptr;
-    bool own = false, refused = false;
+    bool refused = false;
     bool blank = false;  // records say nothing (of a switch: false) where it is idle
     // What the fuzzer draws from, where the field is read; more often what is named twice. Unless
     // given, all values of a switch or a choice. apart: it is drawn by rules of its own.
@@ -52,6 +53,7 @@ struct LayoutField {
     bool apart = false;
   } more = {};
 
+  bool is_of(const std::string& strategy) const;
   std::string member() const { return more.member != nullptr ? more.member : name; }
   FieldRef read(const ParallelConfig& config) const;  // not to be set
   std::string text(const ParallelConfig& config) const { return text_of(read(config)); }

@@ -1,6 +1,6 @@
 #include "backends/strategy_rows.h"
 
-#include <algorithm>
+#include <array>
 
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
@@ -36,24 +36,12 @@ constexpr std::array<StrategyRow, 6> kRows = {{
     {.name = "zero2",
      .make = make<ZeroStage2>,
      .rules = ZeroStage2::rules,
-     .settings = {"reduce_at_boundary"},
      .offload_parameters = kKeepsParameters},
-    {.name = "zero3",
-     .make = make<ZeroStage3>,
-     .rules = ZeroStage3::rules,
-     .settings = {"persistence_threshold", "prefetch_blocks"}},
-    {.name = "fsdp",
-     .make = make<Fsdp>,
-     .rules = Fsdp::rules,
-     .settings = {"reduce_at_boundary", "prefetch_blocks", "unit_numel", "reshard_after_forward",
-                  "shard_ranks"}},
+    {.name = "zero3", .make = make<ZeroStage3>, .rules = ZeroStage3::rules},
+    {.name = "fsdp", .make = make<Fsdp>, .rules = Fsdp::rules},
 }};
 
 }  // namespace
-
-bool StrategyRow::has(std::string_view setting) const {
-  return std::ranges::find(settings, setting) != settings.end();
-}
 
 std::span<const StrategyRow> strategy_rows() { return kRows; }
 

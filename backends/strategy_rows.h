@@ -1,10 +1,8 @@
 #pragma once
 // The strategies by name.
-#include <array>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "tessera/backends/sharding_strategy.h"
 
@@ -16,12 +14,9 @@ struct StrategyRow {
   const char* name;
   std::unique_ptr<ShardingStrategy> (*make)(const ParallelConfig&, const ShardingSetup&);
   ShardingRules (*rules)(const ParallelConfig&, int ranks);
-  std::array<std::string_view, 5> settings = {};  // that not all have
   const char* several_data_ranks = "";
   const char* offload_optimizer = "";
   const char* offload_parameters = "";
-
-  bool has(std::string_view setting) const;
 };
 
 std::span<const StrategyRow> strategy_rows();
