@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "lib/run/output.h"
-#include "lib/settings/table.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/data/data_loader.h"
@@ -155,7 +154,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
       .field("max_grad_norm", o.training.max_grad_norm);
   work.field("adam_beta1", o.training.adam_beta1).field("adam_beta2", o.training.adam_beta2);
   work.field("adam_epsilon", o.training.adam_epsilon);
-  work.field("lr_scheduler_type", settings::find("lr_scheduler_type")->text(o));
+  work.field("lr_scheduler_type", name_of(o.training.lr_scheduler_type));
   const double warmup_steps = warmup < 1 ? std::ceil(warmup * static_cast<double>(steps)) : warmup;
   work.field("warmup_steps", static_cast<int64_t>(warmup_steps)).end_object();
   write_rows(logs + ".rows.jsonl", row, steps, global);

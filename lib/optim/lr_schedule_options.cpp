@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "lib/optim/lr_schedule_kinds.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/optim/lr_schedule.h"
@@ -10,23 +11,6 @@ namespace {
 
 using Kind = LrScheduleKind;
 using Options = LrScheduleOptions;
-
-constexpr std::pair<Kind, const char*> kKinds[] = {
-    {Kind::kLinear, "linear"},
-    {Kind::kCosine, "cosine"},
-    {Kind::kCosineWithRestarts, "cosine_with_restarts"},
-    {Kind::kPolynomial, "polynomial"},
-    {Kind::kConstant, "constant"},
-    {Kind::kConstantWithWarmup, "constant_with_warmup"},
-    {Kind::kInverseSqrt, "inverse_sqrt"},
-    {Kind::kReduceOnPlateau, "reduce_lr_on_plateau"},
-    {Kind::kCosineWithMinLr, "cosine_with_min_lr"},
-    {Kind::kCosineWarmupWithMinLr, "cosine_warmup_with_min_lr"},
-    {Kind::kWarmupStableDecay, "warmup_stable_decay"},
-    {Kind::kWarmupLr, "WarmupLR"},
-    {Kind::kWarmupDecayLr, "WarmupDecayLR"},
-    {Kind::kWarmupCosineLr, "WarmupCosineLR"},
-};
 
 using Member = std::variant<double Options::*, int64_t Options::*, std::string Options::*,
                             std::optional<double> Options::*, std::optional<int64_t> Options::*,
@@ -86,12 +70,6 @@ std::string keys_of(Kind kind) {
   return names.empty() ? "it takes none" : "it takes " + names;
 }
 
-const char* name_of(Kind kind) {
-  return std::find_if(std::begin(kKinds), std::end(kKinds),
-                      [&](const auto& item) { return item.first == kind; })
-      ->second;
-}
-
 void require_curve(const std::string& type, const char* name) {
   check(type == "linear" || type == "cosine" || type == "1-sqrt", ErrorCode::kInvalidArgument,
         "warmup_stable_decay: ", name, " is '", type, "'; expected linear, cosine or 1-sqrt");
@@ -101,13 +79,13 @@ void require_curve(const std::string& type, const char* name) {
 
 std::vector<std::string> lr_schedule_names() {
   std::vector<std::string> names;
-  for (const auto& [kind, name] : kKinds) names.emplace_back(name);
+  for (const auto& [name, kind] : kNames<Kind>) names.emplace_back(name);
   return names;
 }
 
 LrScheduleKind parse_lr_schedule(const std::string& wanted) {
   std::string known;
-  for (const auto& [kind, name] : kKinds) {
+  for (const auto& [name, kind] : kNames<Kind>) {
     if (wanted == name) return kind;
     known += concat(known.empty() ? "" : ", ", name);
   }

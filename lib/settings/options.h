@@ -2,12 +2,13 @@
 // What a run is told, with Hugging Face's names and defaults.
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "backends/layout_fields.h"
 #include "lib/core/field.h"
+#include "lib/optim/lr_schedule_kinds.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/data/data_loader.h"
-#include "tessera/optim/lr_schedule.h"
 
 namespace tessera {
 
@@ -136,33 +137,11 @@ struct TrainOptions {
 };
 
 // Where the group with this member is.
-template <typename T>
-constexpr auto group_of(T ModelOptions::*) {
-  return &TrainOptions::model;
-}
-template <typename T>
-constexpr auto group_of(T DataOptions::*) {
-  return &TrainOptions::data;
-}
-template <typename T>
-constexpr auto group_of(T TrainingOptions::*) {
-  return &TrainOptions::training;
-}
-template <typename T>
-constexpr auto group_of(T PrecisionOptions::*) {
-  return &TrainOptions::precision;
-}
-template <typename T>
-constexpr auto group_of(T AxesOptions::*) {
-  return &TrainOptions::axes;
-}
-template <typename T>
-constexpr auto group_of(T OutputOptions::*) {
-  return &TrainOptions::output;
-}
-template <typename T>
-constexpr auto group_of(T RunOptions::*) {
-  return &TrainOptions::run;
+template <typename Group, typename T>
+constexpr Group TrainOptions::*group_of(T Group::*) {
+  using O = TrainOptions;
+  return std::get<Group O::*>(
+      std::tuple(&O::model, &O::data, &O::training, &O::precision, &O::axes, &O::output, &O::run));
 }
 
 }  // namespace tessera

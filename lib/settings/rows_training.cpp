@@ -1,34 +1,10 @@
 #include "lib/settings/table.h"
-#include "tessera/optim/lr_schedule.h"
 
 namespace tessera::settings::rows {
 namespace {
 
-using O = TrainOptions;
 using T = TrainingOptions;
 using enum Changes;
-
-const std::vector<std::string>& schedules() {
-  static const std::vector<std::string> names = lr_schedule_names();
-  return names;
-}
-FieldRef lr_scheduler_type(O& o) {
-  return Choice{
-      .variable = &o.training.lr_scheduler_type,
-      .count = schedules().size(),
-      .name = [](size_t i) { return schedules()[i].c_str(); },
-      .get =
-          [](const void* kind) {
-            size_t i = 0;
-            while (parse_lr_schedule(schedules()[i]) != *static_cast<const LrScheduleKind*>(kind))
-              ++i;
-            return i;
-          },
-      .set =
-          [](void* kind, size_t i) {
-            *static_cast<LrScheduleKind*>(kind) = parse_lr_schedule(schedules()[i]);
-          }};
-}
 
 }  // namespace
 
@@ -48,7 +24,7 @@ std::vector<Setting> training() {
       {"max_steps", of<&T::max_steps>, kNumbers,
        "optimizer steps; wins over --num_train_epochs when > 0"},
       {"learning_rate", of<&T::learning_rate>, kNumbers, "peak learning rate", {.least = 0}},
-      {"lr_scheduler_type", lr_scheduler_type, kNumbers, "learning rate over time"},
+      {"lr_scheduler_type", of<&T::lr_scheduler_type>, kNumbers, "learning rate over time"},
       {"lr_scheduler_kwargs", of<&T::lr_scheduler_kwargs>, kNumbers,
        "the schedule's options as JSON: {\"num_cycles\": 2}"},
       {"warmup_steps", of<&T::warmup_steps>, kNumbers,
