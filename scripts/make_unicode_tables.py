@@ -2,6 +2,7 @@
 
 Usage: make_unicode_tables.py tokenizers > lib/data/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)
        make_unicode_tables.py python > lib/data/python_tables.cpp        (Python's str: lower(), split(), \\w)
+       make_unicode_tables.py case > lib/data/python_case_tables.cpp     (Python's str: upper(), title(), repr())
 """
 import sys
 import unicodedata
@@ -34,14 +35,14 @@ def ranges(points):
     return result
 
 
-def lower_runs():
-    """[first, last, step, difference]: code points that lower() moves by the same difference."""
+def case_runs(change):
+    """[first, last, step, difference]: code points that `change`, lower or upper, moves by the same difference."""
     runs = []
     for p in POINTS:
-        lower = chr(p).lower()
-        if lower == chr(p) or len(lower) > 1:  # U+0130 alone becomes two
+        changed = change(chr(p))
+        if changed == chr(p) or len(changed) > 1:
             continue
-        difference = ord(lower) - p
+        difference = ord(changed) - p
         if runs and runs[-1][3] == difference and p - runs[-1][1] in (1, 2):
             first, last, step, _ = runs[-1]
             if first == last or p - last == step:
@@ -71,6 +72,14 @@ def table(name, points):
     return cells_table("CodePointRange", name, [f"{{0x{a:X}, 0x{b:X}}}," for a, b in ranges(points)])
 
 
+def run_cells(change):
+    return [f"{{0x{a:X}, 0x{b:X}, {s}, {d}}}," for a, b, s, d in case_runs(change)]
+
+
+def literal(text):
+    return '"' + "".join(f"\\x{byte:02X}" for byte in text.encode()) + '"'
+
+
 def header(made_from):
     return (f"// Made by scripts/make_unicode_tables.py from {made_from}; do not edit.\n"
             '// clang-format off\n#include "lib/data/unicode.h"\n\nnamespace tessera {\n')
@@ -82,9 +91,17 @@ def main(kind):
         print(header(f"tokenizers {tokenizers.__version__}"))
         for name, pattern in (("kLetters", r"\p{L}"), ("kNumbers", r"\p{N}"), ("kWhiteSpace", r"\s")):
             print(table(name, matched(pattern)))
+    elif kind == "case":
+        print(header(f"Python {sys.version.split()[0]}, Unicode {unicodedata.unidata_version}"))
+        print(cells_table("CaseRun", "kUpperRuns", run_cells(str.upper)))
+        special = [p for p in POINTS if len(chr(p).upper()) > 1 or chr(p).title() != chr(p).upper()]
+        print(cells_table("SpecialCase", "kSpecialCases",
+                          [f"{{0x{p:X}, {literal(chr(p).upper())}, {literal(chr(p).title())}}}," for p in special]))
+        print(table("kPythonUnprintable", [p for p in POINTS if not chr(p).isprintable()]))
     else:
         print(header(f"Python {sys.version.split()[0]}, Unicode {unicodedata.unidata_version}"))
-        print(cells_table("LowerRun", "kLowerRuns", [f"{{0x{a:X}, 0x{b:X}, {s}, {d}}}," for a, b, s, d in lower_runs()]))
+        # U+0130 alone becomes two.
+        print(cells_table("CaseRun", "kLowerRuns", run_cells(str.lower)))
         ignored = [p for p in POINTS if not sigma_ends_after(chr(p)) and sigma_ends_after("A" + chr(p))]
         print(table("kCaseIgnorable", ignored))
         print(table("kCased", [p for p in POINTS if sigma_ends_after(chr(p))]))

@@ -19,14 +19,37 @@ bool contains(const CodePointRange* table, size_t size, uint32_t code) {
 
 constexpr uint32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kDottedI = 0x130, kDotAbove = 0x307;
 
-uint32_t lower_of(uint32_t code) {
-  if (code < 0x80) return code >= 'A' && code <= 'Z' ? code | 0x20 : code;
+uint32_t moved(const CaseRun* runs, size_t size, uint32_t code) {
   const auto* after =
-      std::upper_bound(kLowerRuns, kLowerRuns + kLowerRunsSize, code,
-                       [](uint32_t wanted, const LowerRun& run) { return wanted < run.first; });
-  const LowerRun& run = *(after - 1);  // the first one is that of 'A'
+      std::upper_bound(runs, runs + size, code,
+                       [](uint32_t wanted, const CaseRun& run) { return wanted < run.first; });
+  if (after == runs) return code;
+  const CaseRun& run = *(after - 1);
   const bool moves = code <= run.last && (code - run.first) % run.step == 0;
   return moves ? code + static_cast<uint32_t>(run.difference) : code;
+}
+
+uint32_t lower_of(uint32_t code) {
+  if (code < 0x80) return code >= 'A' && code <= 'Z' ? code | 0x20 : code;
+  return moved(kLowerRuns, kLowerRunsSize, code);
+}
+
+const SpecialCase* special_case(uint32_t code) {
+  const auto* end = kSpecialCases + kSpecialCasesSize;
+  const auto* found =
+      std::lower_bound(kSpecialCases, end, code,
+                       [](const SpecialCase& one, uint32_t wanted) { return one.code < wanted; });
+  return found != end && found->code == code ? found : nullptr;
+}
+
+void append_upper(std::string& text, uint32_t code) {
+  if (code < 0x80) {
+    text += static_cast<char>(code >= 'a' && code <= 'z' ? code & 0x5F : code);
+  } else if (const SpecialCase* special = special_case(code)) {
+    text += special->upper;
+  } else {
+    append_utf8(text, moved(kUpperRuns, kUpperRunsSize, code));
+  }
 }
 
 // Whether the nearest of these that case does not ignore is a letter with case.
@@ -59,6 +82,31 @@ bool is_white_space(uint32_t code) {
 bool is_python_alnum(uint32_t code) { return contains(kPythonAlnum, kPythonAlnumSize, code); }
 
 bool is_python_space(uint32_t code) { return contains(kPythonSpace, kPythonSpaceSize, code); }
+
+bool is_python_printable(uint32_t code) {
+  return !contains(kPythonUnprintable, kPythonUnprintableSize, code);
+}
+
+bool is_cased(uint32_t code) { return contains(kCased, kCasedSize, code); }
+
+std::string python_upper(std::string_view text) {
+  std::string upper;
+  upper.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point_at(text, at);
+    append_upper(upper, point.code);
+    at += point.length;
+  }
+  return upper;
+}
+
+std::string python_title(uint32_t code) {
+  std::string title;
+  const SpecialCase* special = special_case(code);
+  if (special) return special->title;
+  append_upper(title, code);
+  return title;
+}
 
 std::string python_lower(std::string_view text) {
   std::vector<uint32_t> codes;

@@ -18,13 +18,24 @@ extern const size_t kNumbersSize;
 extern const CodePointRange kWhiteSpace[];
 extern const size_t kWhiteSpaceSize;
 
-// Code points first, first + step, ..., last, which lower case moves by `difference`.
-struct LowerRun {
+// Code points first, first + step, ..., last, which lower or upper case moves by `difference`.
+struct CaseRun {
   uint32_t first, last, step;
   int32_t difference;
 };
-extern const LowerRun kLowerRuns[];
+extern const CaseRun kLowerRuns[];
 extern const size_t kLowerRunsSize;
+extern const CaseRun kUpperRuns[];
+extern const size_t kUpperRunsSize;
+// Code points whose upper case is several, or is not their title case.
+struct SpecialCase {
+  uint32_t code;
+  const char *upper, *title;
+};
+extern const SpecialCase kSpecialCases[];
+extern const size_t kSpecialCasesSize;
+extern const CodePointRange kPythonUnprintable[];
+extern const size_t kPythonUnprintableSize;
 extern const CodePointRange kCaseIgnorable[], kCased[], kPythonAlnum[], kPythonSpace[];
 extern const size_t kCaseIgnorableSize, kCasedSize, kPythonAlnumSize, kPythonSpaceSize;
 
@@ -32,11 +43,15 @@ bool is_letter(uint32_t code);       // \p{L}
 bool is_number(uint32_t code);       // \p{N}
 bool is_white_space(uint32_t code);  // \s
 
-// As Python's str: isalnum(), what split() splits at, and lower() of a whole text, in which the
-// form of a sigma depends on its neighbours.
+// As Python's str: isalnum(), what split() splits at, isprintable(), whether a letter has case, and
+// lower() of a whole text, in which the form of a sigma depends on its neighbours.
 bool is_python_alnum(uint32_t code);
 bool is_python_space(uint32_t code);
+bool is_python_printable(uint32_t code);
+bool is_cased(uint32_t code);
 std::string python_lower(std::string_view text);
+std::string python_upper(std::string_view text);
+std::string python_title(uint32_t code);  // of one code point
 
 struct CodePoint {
   uint32_t code;
