@@ -1,0 +1,180 @@
+#include "tessera/data/chat_record.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+using Pair = std::pair<const char*, const char*>;
+
+// What data sets call the roles, beside their own names.
+constexpr Pair kRoles[] = {{"human", "user"},      {"gpt", "assistant"}, {"chatgpt", "assistant"},
+                           {"model", "assistant"}, {"bot", "assistant"}, {"observation", "tool"},
+                           {"function", "tool"},   {"ipython", "tool"}};
+constexpr const char* kKnown[] = {"system", "user", "assistant", "tool", "developer"};
+
+template <typename... Parts>
+[[noreturn]] void refuse(const char* reason, const Parts&... sentence) {
+  throw ChatRecordError(reason, concat(sentence...));
+}
+
+std::string role_of(const Json& message, const std::string& where, bool translates) {
+  const char* keys[] = {"role", "from"};
+  for (const char* key : keys) {
+    const auto role = message.find(key);
+    if (!role) continue;
+    if (!role->is_string()) refuse("role of no text", where, " has a role that is no text");
+    std::string name = role->as_string();
+    if (std::ranges::find(kKnown, name) != std::end(kKnown)) return name;
+    for (const auto& [other, meant] : kRoles) {
+      if (name == other && (translates || name == "function" || name == "ipython")) {
+        return translates ? meant : name;
+      }
+    }
+    refuse("unknown role", where, " has the role \"", name,
+           "\"; write system, user, assistant or tool");
+  }
+  refuse("no role", where, " has no role; give it \"role\": system, user, assistant or tool");
+}
+
+// Refuses what a message says unless it is a text; nothing is allowed beside calls of tools.
+void check_content(const Json& message, const char* key, const std::string& where,
+                   const std::string& role) {
+  const auto content = message.find(key);
+  const auto calls = message.find("tool_calls");
+  const bool may_be_empty = role == "system" || role == "tool" || (calls && calls->is_array());
+  if (content && (content->is_array() || content->is_object())) {
+    refuse("content in parts", where, " has its content in parts; join their texts to one text");
+  }
+  if (content && !content->is_string()) {
+    refuse("content of no text", where,
+           " has content that is no text; write it in quotation marks");
+  }
+  if (!content && !may_be_empty) {
+    refuse("no content", where, " has no \"", key, "\"; give it a text or leave the row out");
+  }
+  if (content && content->as_string().empty() && !may_be_empty) {
+    refuse("empty content", where, " says nothing; give it a text or leave the row out");
+  }
+}
+
+class Messages {
+ public:
+  explicit Messages(const Json& row) : row_(row) {
+    writer_.begin_array();
+    if (const auto system = row.find("system")) add("system", *system, "\"system\"");
+  }
+
+  void add(const char* role, const Json& text, const std::string& where) {
+    if (!text.is_string()) {
+      refuse("content of no text", where, " is no text; write it in quotation marks");
+    }
+    const std::string content = text.as_string();
+    if (content.empty() && role != std::string_view("system")) {
+      refuse("empty content", where, " says nothing; give it a text or leave the row out");
+    }
+    if (!content.empty()) add(role, content);
+  }
+
+  void add(const char* role, const std::string& content) {
+    writer_.begin_object().field("role", role).field("content", content).end_object();
+    ++count_;
+  }
+
+  // Messages as they are, or with the names of ShareGPT in the place of others.
+  void add_all(const Json& list, const char* key, bool share_gpt) {
+    if (!list.is_array()) refuse("no list of messages", "\"", key, "\" is no list of messages");
+    for (const Json& message : list.items()) {
+      const std::string where = concat("message ", ++count_);
+      if (!message.is_object()) refuse("no message", where, " is no object with role and content");
+      const std::string role = role_of(message, where, share_gpt);
+      const char* said = share_gpt && message.contains("value") ? "value" : "content";
+      check_content(message, said, where, role);
+      writer_.begin_object().field("role", role);
+      for (const auto& [name, value] : message.members()) {
+        if (name == "role" || name == "from") continue;
+        writer_.field(name == said ? "content" : name, value);
+      }
+      writer_.end_object();
+    }
+  }
+
+  ChatRecord record(ChatForm form) {
+    if (count_ == 0) refuse("no messages", "the chat has no messages; leave the row out");
+    const std::string text = writer_.end_array().text();
+    return {form, Json::parse(text, {.max_bytes = text.size()}, row_.origin()), tools()};
+  }
+
+ private:
+  std::optional<Json> tools() const {
+    const auto tools = row_.find("tools");
+    if (!tools) return std::nullopt;
+    if (tools->is_array()) return tools->size() > 0 ? tools : std::nullopt;
+    if (tools->is_string()) {  // as tables without nested columns hold them
+      const std::string text = tools->as_string();
+      if (text.empty()) return std::nullopt;
+      try {
+        const Json list = Json::parse(text, {.max_bytes = text.size()}, "\"tools\"");
+        if (list.is_array()) return list.size() > 0 ? std::optional(list) : std::nullopt;
+      } catch (const Error&) {  // said below
+      }
+    }
+    refuse("tools of no list", "\"tools\" is no list; write the tools as a JSON array");
+  }
+
+  const Json& row_;
+  JsonWriter writer_;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+const char* chat_form_name(ChatForm form) {
+  constexpr const char* kNames[] = {"messages", "prompt and completion",
+                                    "instruction, input and output", "conversations"};
+  return kNames[static_cast<size_t>(form)];
+}
+
+ChatRecord read_chat_record(const Json& row) {
+  if (!row.is_object()) refuse("no object", "the row is no JSON object; write one object a line");
+  Messages messages(row);
+  if (const auto list = row.find("messages")) {
+    messages.add_all(*list, "messages", false);
+    return messages.record(ChatForm::kMessages);
+  }
+  if (const auto list = row.find("conversations")) {
+    messages.add_all(*list, "conversations", true);
+    return messages.record(ChatForm::kShareGpt);
+  }
+  if (const auto prompt = row.find("prompt")) {
+    const auto completion = row.find("completion");
+    if (!completion) refuse("no completion", "the row has a \"prompt\" but no \"completion\"");
+    for (const auto& [part, role, key] : {std::tuple(*prompt, "user", "prompt"),
+                                          std::tuple(*completion, "assistant", "completion")}) {
+      if (part.is_array()) {
+        messages.add_all(part, key, false);
+      } else {
+        messages.add(role, part, concat("\"", key, "\""));
+      }
+    }
+    return messages.record(ChatForm::kPromptCompletion);
+  }
+  if (const auto instruction = row.find("instruction")) {
+    const auto output = row.find("output");
+    if (!output) refuse("no output", "the row has an \"instruction\" but no \"output\"");
+    const auto input = row.find("input");
+    if (input && !input->is_string()) refuse("content of no text", "\"input\" is no text");
+    if (input && instruction->is_string() && !input->as_string().empty()) {
+      messages.add("user", instruction->as_string() + "\n\n" + input->as_string());
+    } else {
+      messages.add("user", *instruction, "\"instruction\"");
+    }
+    messages.add("assistant", *output, "\"output\"");
+    return messages.record(ChatForm::kAlpaca);
+  }
+  refuse("no chat",
+         "the row has none of the keys messages, conversations, prompt and completion, instruction "
+         "and output; rename its columns");
+}
+
+}  // namespace tessera

@@ -1,0 +1,259 @@
+// Filters of single values.
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "lib/data/jinja/filters.h"
+#include "lib/data/jinja/text.h"
+#include "lib/data/unicode.h"
+
+namespace tessera::jinja {
+namespace {
+
+// The value as a text, marked as it is.
+Text soft(Evaluator& run, const Value& value) {
+  if (const Text* text = value.as_text()) return *text;
+  run.charge(value.extent().weight);
+  return {std::make_shared<const std::string>(str(value))};
+}
+
+int64_t whole(Evaluator& run, const char* filter, const std::optional<Value>& value,
+              int64_t fallback) {
+  int64_t number = fallback;
+  if (value && !value->is_whole(number)) {
+    run.fail("the filter '", filter, "' needs an integer, found ", value->type_name());
+  }
+  return number;
+}
+
+Value changed(Evaluator& run, const Value& input, std::string (*change)(std::string_view)) {
+  const Text text = soft(run, input);
+  run.charge(text.bytes->size() / 4);
+  return run.text(change(*text.bytes), text.markup);
+}
+
+Value trim(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("trim", given, {"chars"});
+  const Text text = soft(run, input);
+  std::optional<std::string> characters;
+  if (bound[0] && !bound[0]->is_none()) {
+    if (!bound[0]->as_string()) run.fail("the filter 'trim' needs a str of characters");
+    characters = *bound[0]->as_string();
+    run.charge(text.bytes->size() * characters->size() / 256);
+  }
+  return run.text(std::string(stripped(*text.bytes, true, true, characters)), text.markup);
+}
+
+Value replace(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("replace", given, {"old", "new", "count"});
+  if (!bound[0] || !bound[1]) run.fail("the filter 'replace' needs what to replace and by what");
+  const std::string from = *soft(run, input).bytes, old = *soft(run, *bound[0]).bytes,
+                    by = *soft(run, *bound[1]).bytes;
+  const bool limited = bound[2] && !bound[2]->is_none();
+  const size_t most = from.size() / std::max<size_t>(old.size(), 1) + 1;
+  run.charge(most * by.size() / 256 + from.size() * std::min(old.size(), from.size()) / 4096);
+  return run.text(replaced(from, old, by, limited ? whole(run, "replace", bound[2], -1) : -1));
+}
+
+Value default_value(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("default", given, {"default_value", "boolean"});
+  const bool replaces = input.is_undefined() || (bound[1] && bound[1]->truth() && !input.truth());
+  return replaces ? bound[0].value_or(Value("")) : input;
+}
+
+Value indent(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("indent", given, {"width", "first", "blank"});
+  if (input.is_undefined()) run.fail_undefined(input);
+  if (!input.as_string()) run.fail("the filter 'indent' needs a str, found ", input.type_name());
+  const std::string* shown = bound[0] ? bound[0]->as_string() : nullptr;
+  const int64_t width = shown ? 0 : std::max<int64_t>(0, whole(run, "indent", bound[0], 4));
+  run.charge(static_cast<size_t>(width) / 16);
+  const std::string space = shown ? *shown : std::string(static_cast<size_t>(width), ' ');
+  const bool first = bound[1] && bound[1]->truth(), blank = bound[2] && bound[2]->truth();
+  const std::vector<std::string> lines = split_lines(*input.as_string() + "\n");
+  run.charge(lines.size() * (1 + space.size() / 16));
+  std::string result = first ? space : "";
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) result += '\n';
+    if (i > 0 && (blank || !lines[i].empty())) result += space;
+    result += lines[i];
+  }
+  return run.text(std::move(result), input.as_text()->markup);
+}
+
+// Both kinds of refusals that int() and float() of Python turn into the default.
+Value to_int(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("int", given, {"default", "base"});
+  const Value fallback = bound[0].value_or(Value(int64_t{0}));
+  if (input.is_undefined()) run.fail_undefined(input);
+  int64_t number = 0;
+  double real = 0;
+  if (input.is_whole(number)) return number;
+  if (const std::string* text = input.as_string()) {
+    if (const auto read = parse_int(*text, whole(run, "int", bound[1], 10))) return *read;
+    const auto read = parse_float(*text);
+    if (!read) return fallback;
+    real = *read;
+  } else if (!input.is_number(real)) {
+    return fallback;
+  }
+  if (!std::isfinite(real)) return fallback;
+  real = std::trunc(real);
+  if (std::abs(real) >= 9.2e18) run.fail(float_repr(real), " is beyond 64 bits");
+  return static_cast<int64_t>(real);
+}
+
+Value to_float(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("float", given, {"default"});
+  if (input.is_undefined()) run.fail_undefined(input);
+  double real = 0;
+  if (input.is_number(real)) return real;
+  const auto read = input.as_string() ? parse_float(*input.as_string()) : std::nullopt;
+  return read ? Value(*read) : bound[0].value_or(Value(0.0));
+}
+
+Value absolute(Evaluator& run, const Value& input, const Arguments& given) {
+  run.bind("abs", given, {});
+  double real = 0;
+  int64_t number = 0;
+  if (input.is_undefined()) run.fail_undefined(input);
+  if (input.is_whole(number)) {
+    return number < 0 ? run.binary("-", int64_t{0}, number) : Value(number);
+  }
+  if (!input.is_number(real))
+    run.fail("the filter 'abs' needs a number, found ", input.type_name());
+  return std::abs(real);
+}
+
+Value rounded(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("round", given, {"precision", "method"});
+  const int64_t places = whole(run, "round", bound[0], 0);
+  const std::string method = bound[1] ? str(*bound[1]) : "common";
+  if (input.is_undefined()) run.fail_undefined(input);
+  double real = 0;
+  if (!input.is_number(real))
+    run.fail("the filter 'round' needs a number, found ", input.type_name());
+  if (places < 0 || places > 300) run.fail("the filter 'round' takes 0 to 300 places");
+  if (method == "common") {
+    int64_t number = 0;
+    if (input.is_whole(number)) return number;
+    char text[700];
+    std::snprintf(text, sizeof(text), "%.*f", static_cast<int>(places), real);
+    return *parse_float(text);
+  }
+  if (method != "ceil" && method != "floor") {
+    run.fail("the filter 'round' knows the methods common, ceil and floor, not '", method, "'");
+  }
+  const double scale = std::pow(10.0, static_cast<double>(places));
+  return (method == "ceil" ? std::ceil(real * scale) : std::floor(real * scale)) / scale;
+}
+
+Value tojson(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound =
+      run.bind("tojson", given, {"ensure_ascii", "indent", "separators", "sort_keys"});
+  JsonStyle style;
+  style.ensure_ascii = bound[0] && bound[0]->truth();
+  if (bound[1] && !bound[1]->is_none()) {
+    style.lines = true;
+    style.between.pop_back();  // no blank before a line's end
+    const std::string* text = bound[1]->as_string();
+    const int64_t width = text ? 0 : whole(run, "tojson", bound[1], 0);
+    if (width > 100 || (text && text->size() > 100)) run.fail("an indent of tojson is at most 100");
+    style.indent =
+        text ? *text : std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+  }
+  if (bound[2] && !bound[2]->is_none()) {
+    const Values both = run.items_of(*bound[2]);
+    if (both.size() != 2 || !both[0].as_string() || !both[1].as_string()) {
+      run.fail("separators of tojson are two texts, like (\",\", \":\")");
+    }
+    style.between = *both[0].as_string();
+    style.after_key = *both[1].as_string();
+    run.charge(input.extent().weight * (style.between.size() + style.after_key.size()) / 16);
+  }
+  style.sort_keys = bound[3] && bound[3]->truth();
+  run.charge(input.extent().weight * (style.lines ? 1 + style.indent.size() : 1));
+  return run.text(to_json(input, style));
+}
+
+Value truncate(Evaluator& run, const Value& input, const Arguments& given) {
+  const Bound bound = run.bind("truncate", given, {"length", "killwords", "end", "leeway"});
+  const Text text = soft(run, input);
+  const int64_t most = whole(run, "truncate", bound[0], 255);
+  const int64_t leeway = bound[3] && !bound[3]->is_none() ? whole(run, "truncate", bound[3], 5) : 5;
+  const std::string end = bound[2] ? str(*bound[2]) : "...";
+  const auto ending = static_cast<int64_t>(length_of(end));
+  if (most < ending || leeway < 0) run.fail("the filter 'truncate' needs room for '", end, "'");
+  if (run.length(input) - leeway <= most) return run.text(*text.bytes, text.markup);
+  std::string kept =
+      text.bytes->substr(0, byte_of(*text.bytes, static_cast<size_t>(most - ending)));
+  if (!(bound[1] && bound[1]->truth())) kept = kept.substr(0, kept.rfind(' '));
+  return run.text(kept + end, text.markup);
+}
+
+}  // namespace
+
+const Filters& text_filters() {
+  static const Filters kFilters = {
+      {"abs", absolute},
+      {"attr",
+       [](Evaluator& run, const Value& input, const Arguments& given) {
+         const Bound bound = run.bind("attr", given, {"name"});
+         if (!bound[0] || !bound[0]->as_string()) run.fail("the filter 'attr' needs a name");
+         return input.as_dict() ? Value::undefined("a dict has no attributes")
+                                : run.attribute(input, *bound[0]->as_string());
+       }},
+      {"capitalize", [](Evaluator& run, const Value& input,
+                        const Arguments&) { return changed(run, input, capitalized); }},
+      {"d", default_value},
+      {"default", default_value},
+      {"e",
+       [](Evaluator& run, const Value& input, const Arguments&) {
+         const Text text = soft(run, input);
+         return run.text(text.markup ? *text.bytes : escaped(*text.bytes), true);
+       }},
+      {"escape",
+       [](Evaluator& run, const Value& input, const Arguments&) {
+         const Text text = soft(run, input);
+         return run.text(text.markup ? *text.bytes : escaped(*text.bytes), true);
+       }},
+      {"float", to_float},
+      {"format", [](Evaluator& run, const Value& input,
+                    const Arguments& given) { return run.text(run.formatted(str(input), given)); }},
+      {"indent", indent},
+      {"int", to_int},
+      {"lower", [](Evaluator& run, const Value& input,
+                   const Arguments&) { return changed(run, input, python_lower); }},
+      {"replace", replace},
+      {"round", rounded},
+      {"safe", [](Evaluator& run, const Value& input,
+                  const Arguments&) { return run.text(*soft(run, input).bytes, true); }},
+      {"string",
+       [](Evaluator& run, const Value& input, const Arguments&) {
+         const Text text = soft(run, input);
+         return run.text(*text.bytes, text.markup);
+       }},
+      {"title", [](Evaluator& run, const Value& input,
+                   const Arguments&) { return changed(run, input, titled_by_jinja); }},
+      {"tojson", tojson},
+      {"trim", trim},
+      {"truncate", truncate},
+      {"upper", [](Evaluator& run, const Value& input,
+                   const Arguments&) { return changed(run, input, python_upper); }},
+  };
+  return kFilters;
+}
+
+Value Evaluator::filter(const std::string& name, const Value& input, const Arguments& given) {
+  for (const Filters* table : {&text_filters(), &sequence_filters()}) {
+    const auto found = table->find(name);
+    if (found != table->end()) return found->second(*this, input, given);
+  }
+  Filters all = text_filters();
+  all.insert(sequence_filters().begin(), sequence_filters().end());
+  std::string known;
+  for (const auto& [word, filter] : all) known += (known.empty() ? "" : ", ") + word;
+  fail("there is no filter '", name, "'; there are ", known);
+}
+
+}  // namespace tessera::jinja

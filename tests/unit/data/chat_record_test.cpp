@@ -1,0 +1,110 @@
+#include "tessera/data/chat_record.h"
+
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+
+namespace {
+
+ChatRecord read(const std::string& text) { return read_chat_record(Json::parse(text, {}, "row")); }
+
+std::string messages(const std::string& text) { return read(text).messages.dump(); }
+
+// "reason: sentence"
+std::string refused(const std::string& text) {
+  try {
+    read(text);
+  } catch (const ChatRecordError& error) {
+    CHECK(error.code() == ErrorCode::kDataLoss);
+    return error.reason() + ": " + error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("records of every form become messages") {
+  const std::string two = R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])";
+  CHECK(messages(R"({"messages":)" + two + "}") == two);
+  CHECK(messages(R"({"prompt":"q","completion":"a"})") == two);
+  CHECK(
+      messages(
+          R"({"prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"}]})") ==
+      two);
+  CHECK(messages(R"({"instruction":"q","input":"","output":"a"})") == two);
+  CHECK(messages(R"({"instruction":"q","output":"a"})") == two);
+  CHECK(messages(R"({"instruction":"q","input":"i","output":"a"})") ==
+        R"([{"role":"user","content":"q\n\ni"},{"role":"assistant","content":"a"}])");
+  CHECK(
+      messages(R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]})") ==
+      two);
+  CHECK(
+      messages(
+          R"({"conversations":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})") ==
+      two);
+  CHECK(
+      messages(
+          R"({"system":"s","conversations":[{"from":"human","value":"q"},{"from":"observation","value":"o"}]})") ==
+      R"([{"role":"system","content":"s"},{"role":"user","content":"q"},{"role":"tool","content":"o"}])");
+  CHECK(messages(R"({"system":"","instruction":"q","output":"a"})") == two);
+  const auto form = [](const std::string& text) {
+    return std::string(chat_form_name(read(text).form));
+  };
+  CHECK(form(R"({"messages":)" + two + "}") == "messages");
+  CHECK(form(R"({"prompt":"q","completion":"a"})") == "prompt and completion");
+  CHECK(form(R"({"instruction":"q","output":"a"})") == "instruction, input and output");
+  CHECK(form(R"({"conversations":[{"from":"human","value":"q"}]})") == "conversations");
+}
+
+TEST_CASE("tools and calls of them stay as they are") {
+  const std::string calls =
+      R"([{"role":"assistant","content":null,"tool_calls":[{"name":"f","arguments":{"x":1.5}}]},{"role":"tool","content":""}])";
+  const ChatRecord record = read(R"({"messages":)" + calls + R"(,"tools":[{"name":"f"}]})");
+  CHECK(record.messages.dump() == calls);
+  CHECK(record.tools->dump() == R"([{"name":"f"}])");
+  CHECK(read(R"({"messages":)" + calls + R"(,"tools":"[{\"name\":\"f\"}]"})").tools->dump() ==
+        R"([{"name":"f"}])");
+  CHECK(!read(R"({"messages":)" + calls + R"(,"tools":[]})").tools);
+  CHECK(refused(R"({"messages":)" + calls + R"(,"tools":"f"})") ==
+        "tools of no list: \"tools\" is no list; write the tools as a JSON array");
+}
+
+TEST_CASE("a record that cannot be used says why and what to do") {
+  CHECK(refused("5") == "no object: the row is no JSON object; write one object a line");
+  CHECK(refused(R"({"text":"x"})") ==
+        "no chat: the row has none of the keys messages, conversations, prompt and completion, "
+        "instruction and output; rename its columns");
+  CHECK(refused(R"({"messages":5})") == "no list of messages: \"messages\" is no list of messages");
+  CHECK(refused(R"({"messages":[]})") ==
+        "no messages: the chat has no messages; leave the row out");
+  CHECK(refused(R"({"messages":[5]})") ==
+        "no message: message 1 is no object with role and content");
+  CHECK(refused(R"({"messages":[{"content":"x"}]})") ==
+        "no role: message 1 has no role; give it \"role\": system, user, assistant or tool");
+  CHECK(refused(R"({"messages":[{"role":"user","content":"x"},{"role":"human","content":"x"}]})") ==
+        "unknown role: message 2 has the role \"human\"; write system, user, assistant or tool");
+  CHECK(refused(R"({"messages":[{"role":5,"content":"x"}]})") ==
+        "role of no text: message 1 has a role that is no text");
+  CHECK(refused(R"({"messages":[{"role":"user"}]})") ==
+        "no content: message 1 has no \"content\"; give it a text or leave the row out");
+  CHECK(refused(R"({"messages":[{"role":"assistant","content":""}]})") ==
+        "empty content: message 1 says nothing; give it a text or leave the row out");
+  CHECK(refused(R"({"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]})") ==
+        "content in parts: message 1 has its content in parts; join their texts to one text");
+  CHECK(refused(R"({"messages":[{"role":"user","content":5}]})") ==
+        "content of no text: message 1 has content that is no text; write it in quotation marks");
+  CHECK(
+      refused(R"({"conversations":[{"from":"alien","value":"x"}]})").starts_with("unknown role: "));
+  CHECK(
+      refused(R"({"conversations":[{"from":"human","value":""}]})").starts_with("empty content: "));
+  CHECK(refused(R"({"prompt":"x"})") ==
+        "no completion: the row has a \"prompt\" but no \"completion\"");
+  CHECK(refused(R"({"prompt":"x","completion":""})") ==
+        "empty content: \"completion\" says nothing; give it a text or leave the row out");
+  CHECK(refused(R"({"prompt":5,"completion":"x"})") ==
+        "content of no text: \"prompt\" is no text; write it in quotation marks");
+  CHECK(refused(R"({"instruction":"x"})") ==
+        "no output: the row has an \"instruction\" but no \"output\"");
+  CHECK(refused(R"({"instruction":"x","input":5,"output":"y"})") ==
+        "content of no text: \"input\" is no text");
+}
