@@ -25,26 +25,31 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-std::optional<Json> config_of(const std::string& directory) {
-  const std::string path = directory + "/tokenizer_config.json";
+std::optional<Json> file_of(const std::string& directory, const char* name) {
+  const std::string path = directory + "/" + name;
   if (!std::filesystem::exists(path)) return std::nullopt;
   return Json::parse_file(path);
 }
 
 // Special tokens by name, as templates call them.
-Variables special_tokens(const std::optional<Json>& config) {
+Variables special_tokens(const std::string& directory) {
   Variables tokens;
+  const std::optional<Json> files[] = {file_of(directory, "tokenizer_config.json"),
+                                       file_of(directory, "special_tokens_map.json")};
   for (const char* kind : {"bos", "eos", "unk", "sep", "pad", "cls", "mask"}) {
     const std::string name = std::string(kind) + "_token";
-    const auto token = config ? config->find(name) : std::nullopt;
-    if (!token) continue;
-    tokens.emplace_back(name,
-                        token->is_object() ? token->at("content").as_string() : token->as_string());
+    for (const auto& file : files) {
+      const auto token = file ? file->find(name) : std::nullopt;
+      if (!token) continue;
+      tokens.emplace_back(
+          name, token->is_object() ? token->at("content").as_string() : token->as_string());
+      break;
+    }
   }
   return tokens;
 }
 
-NamedTemplates templates_of(const std::string& directory, const std::optional<Json>& config) {
+NamedTemplates templates_of(const std::string& directory) {
   NamedTemplates templates;
   const auto add = [&](const std::string& name, const std::string& text,
                        const std::string& origin) {
@@ -60,6 +65,7 @@ NamedTemplates templates_of(const std::string& directory, const std::optional<Js
       add(entry.path().stem().string(), read_file(path, kMaxFileBytes), path);
     }
   }
+  const auto config = file_of(directory, "tokenizer_config.json");
   const auto written = config ? config->find("chat_template") : std::nullopt;
   if (!templates.empty() || !written) return templates;
   const std::string origin = config->origin() + ": chat_template";
@@ -199,8 +205,7 @@ class ChatTemplate::Chat {
 };
 
 ChatTemplate ChatTemplate::load(const std::string& directory) {
-  const auto config = config_of(directory);
-  Parts parts{templates_of(directory, config), special_tokens(config)};
+  Parts parts{templates_of(directory), special_tokens(directory)};
   check(!parts.templates.empty(), ErrorCode::kInvalidArgument, directory,
         ": the tokenizer has no chat template; name one (", joined(names()), ") or a file");
   parts.chosen(false);
@@ -216,7 +221,7 @@ std::vector<std::string> ChatTemplate::names() {
 ChatTemplate ChatTemplate::choose(const std::string& name_or_file, const std::string& directory) {
   std::string lower = name_or_file;
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
-  Parts parts{{}, special_tokens(config_of(directory))};
+  Parts parts{{}, special_tokens(directory)};
   for (const BuiltinChatTemplate& one : builtin_chat_templates()) {
     if (lower == one.name) {
       parts.templates.emplace_back(

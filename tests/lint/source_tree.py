@@ -62,6 +62,7 @@ TESTS = {
     "conformance": COMM,
     "failures": COMM,
     "mpi": COMM,
+    "readers": {"data", "core"},
     "fuzz": RUN | TESTING,
     "parity": RUN | TESTING,
     "gpu": RUN | TESTING | {"tests/unit/models", "tests/unit/ops", "tests/unit/plan"},

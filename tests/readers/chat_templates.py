@@ -1,4 +1,4 @@
-"""Chat templates as transformers renders them: texts, and which parts of them the assistant wrote.
+"""Chat templates as transformers renders them: texts, their ids, and which parts of them the assistant wrote.
 
 Usage: chat_templates.py SOURCE_ROOT BIN_FOLDER TEMPLATES... (folders with *.jinja), in the environment that run.sh makes.
 Every template is rendered with every chat, with and without a generation prompt; what one side refuses the other has to refuse.
@@ -142,6 +142,8 @@ def compare(ours, tokenizer, directory, counts):
                 continue
             if found["text"] != expected:
                 yield f"{name}, prompt {prompt}: expected {expected!r}, found {found['text']!r}"
+            if found["ids"] != tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=prompt, return_dict=False):
+                yield f"{name}, prompt {prompt}: other ids of {expected!r}"
             if prompt:
                 continue
             for which, spans in zip(("assistant", "last"), masks(tokenizer, template, messages, tools, expected)):

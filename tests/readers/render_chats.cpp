@@ -1,18 +1,32 @@
 // Renders chats for chat_templates.py: a line of JSON in, a line of JSON out.
 #include <iostream>
+#include <optional>
 
 #include "lib/core/file.h"
 #include "tessera/data/chat_template.h"
+#include "tessera/data/tokenizer.h"
 
 using namespace tessera;
 
 namespace {
 
-void write_row(const Json& row, JsonWriter& out) {
-  const auto chat_template = ChatTemplate::load(row.at("directory").as_string());
+// Of the directory that the last row named.
+struct Loaded {
+  std::string directory;
+  ChatTemplate chat_template;
+  Tokenizer tokenizer;
+};
+
+void write_row(const Json& row, std::optional<Loaded>& loaded, JsonWriter& out) {
+  const std::string directory = row.at("directory").as_string();
+  if (!loaded || loaded->directory != directory) {
+    loaded = Loaded{directory, ChatTemplate::load(directory), Tokenizer::load(directory)};
+  }
+  const ChatTemplate& chat_template = loaded->chat_template;
   const Json messages = row.at("messages");
   const std::optional<Json> tools = row.find("tools");
-  out.field("text", chat_template.render(messages, tools, row.at("prompt").as_bool()));
+  const std::string text = chat_template.render(messages, tools, row.at("prompt").as_bool());
+  out.field("text", text).field("ids", loaded->tokenizer.encode(text, false));
   out.field("marks", chat_template.marks_generation());
   for (const auto& [name, train_on] :
        {std::pair("assistant", TrainOn::kAssistant), std::pair("last", TrainOn::kLast)}) {
@@ -33,12 +47,13 @@ void write_row(const Json& row, JsonWriter& out) {
 }  // namespace
 
 int main() {
+  std::optional<Loaded> loaded;
   std::string line;
   while (std::getline(std::cin, line)) {
     JsonWriter out;
     try {
       out.begin_object();
-      write_row(Json::parse(line, {}, "row"), out);
+      write_row(Json::parse(line, {}, "row"), loaded, out);
       out.end_object();
     } catch (const Error& error) {
       out = JsonWriter();

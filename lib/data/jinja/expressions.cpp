@@ -208,7 +208,7 @@ Values Evaluator::items_of(const Value& value) {
     for (size_t at = 0; at < text->bytes->size();) {
       size_t end = at + 1;
       while (end < text->bytes->size() && ((*text->bytes)[end] & 0xC0) == 0x80) ++end;
-      items.push_back({text->bytes->substr(at, end - at), text->markup});
+      items.push_back(text->bytes->substr(at, end - at));
       at = end;
     }
     return items;

@@ -254,6 +254,11 @@ Value batch(Evaluator& run, const Value& input, const Arguments& given) {
   return once(run, std::move(batches));
 }
 
+Value list(Evaluator& run, const Value& input, const Arguments& given) {
+  run.bind("list", given, {});
+  return run.list(run.items_of(input));
+}
+
 Value length(Evaluator& run, const Value& input, const Arguments& given) {
   run.bind("length", given, {});
   return run.length(input);
@@ -271,8 +276,7 @@ const Filters& sequence_filters() {
       {"join", join},
       {"last", end_of<true>},
       {"length", length},
-      {"list", [](Evaluator& run, const Value& input,
-                  const Arguments&) { return run.list(run.items_of(input)); }},
+      {"list", list},
       {"map", map},
       {"max", extreme<true>},
       {"min", extreme<false>},

@@ -26,10 +26,30 @@ int64_t whole(Evaluator& run, const char* filter, const std::optional<Value>& va
   return number;
 }
 
-Value changed(Evaluator& run, const Value& input, std::string (*change)(std::string_view)) {
+// A filter without arguments: the change of a text, which stays marked as it is.
+template <std::string (*kChange)(std::string_view)>
+Value changed(Evaluator& run, const Value& input, const Arguments& given) {
+  run.bind("this filter", given, {});
   const Text text = soft(run, input);
   run.charge(text.bytes->size() / 4);
-  return run.text(change(*text.bytes), text.markup);
+  return run.text(kChange(*text.bytes), text.markup);
+}
+
+Value string(Evaluator& run, const Value& input, const Arguments& given) {
+  run.bind("string", given, {});
+  const Text text = soft(run, input);
+  return run.text(*text.bytes, text.markup);
+}
+
+Value safe(Evaluator& run, const Value& input, const Arguments& given) {
+  run.bind("safe", given, {});
+  return run.text(*soft(run, input).bytes, true);
+}
+
+Value escape(Evaluator& run, const Value& input, const Arguments& given) {
+  run.bind("escape", given, {});
+  const Text text = soft(run, input);
+  return run.text(text.markup ? *text.bytes : escaped(*text.bytes), true);
 }
 
 Value trim(Evaluator& run, const Value& input, const Arguments& given) {
@@ -176,70 +196,30 @@ Value tojson(Evaluator& run, const Value& input, const Arguments& given) {
   return run.text(to_json(input, style));
 }
 
-Value truncate(Evaluator& run, const Value& input, const Arguments& given) {
-  const Bound bound = run.bind("truncate", given, {"length", "killwords", "end", "leeway"});
-  const Text text = soft(run, input);
-  const int64_t most = whole(run, "truncate", bound[0], 255);
-  const int64_t leeway = bound[3] && !bound[3]->is_none() ? whole(run, "truncate", bound[3], 5) : 5;
-  const std::string end = bound[2] ? str(*bound[2]) : "...";
-  const auto ending = static_cast<int64_t>(length_of(end));
-  if (most < ending || leeway < 0) run.fail("the filter 'truncate' needs room for '", end, "'");
-  if (run.length(input) - leeway <= most) return run.text(*text.bytes, text.markup);
-  std::string kept =
-      text.bytes->substr(0, byte_of(*text.bytes, static_cast<size_t>(most - ending)));
-  if (!(bound[1] && bound[1]->truth())) kept = kept.substr(0, kept.rfind(' '));
-  return run.text(kept + end, text.markup);
-}
-
 }  // namespace
 
 const Filters& text_filters() {
   static const Filters kFilters = {
       {"abs", absolute},
-      {"attr",
-       [](Evaluator& run, const Value& input, const Arguments& given) {
-         const Bound bound = run.bind("attr", given, {"name"});
-         if (!bound[0] || !bound[0]->as_string()) run.fail("the filter 'attr' needs a name");
-         return input.as_dict() ? Value::undefined("a dict has no attributes")
-                                : run.attribute(input, *bound[0]->as_string());
-       }},
-      {"capitalize", [](Evaluator& run, const Value& input,
-                        const Arguments&) { return changed(run, input, capitalized); }},
+      {"capitalize", changed<capitalized>},
       {"d", default_value},
       {"default", default_value},
-      {"e",
-       [](Evaluator& run, const Value& input, const Arguments&) {
-         const Text text = soft(run, input);
-         return run.text(text.markup ? *text.bytes : escaped(*text.bytes), true);
-       }},
-      {"escape",
-       [](Evaluator& run, const Value& input, const Arguments&) {
-         const Text text = soft(run, input);
-         return run.text(text.markup ? *text.bytes : escaped(*text.bytes), true);
-       }},
+      {"e", escape},
+      {"escape", escape},
       {"float", to_float},
       {"format", [](Evaluator& run, const Value& input,
                     const Arguments& given) { return run.text(run.formatted(str(input), given)); }},
       {"indent", indent},
       {"int", to_int},
-      {"lower", [](Evaluator& run, const Value& input,
-                   const Arguments&) { return changed(run, input, python_lower); }},
+      {"lower", changed<python_lower>},
       {"replace", replace},
       {"round", rounded},
-      {"safe", [](Evaluator& run, const Value& input,
-                  const Arguments&) { return run.text(*soft(run, input).bytes, true); }},
-      {"string",
-       [](Evaluator& run, const Value& input, const Arguments&) {
-         const Text text = soft(run, input);
-         return run.text(*text.bytes, text.markup);
-       }},
-      {"title", [](Evaluator& run, const Value& input,
-                   const Arguments&) { return changed(run, input, titled_by_jinja); }},
+      {"safe", safe},
+      {"string", string},
+      {"title", changed<titled_by_jinja>},
       {"tojson", tojson},
       {"trim", trim},
-      {"truncate", truncate},
-      {"upper", [](Evaluator& run, const Value& input,
-                   const Arguments&) { return changed(run, input, python_upper); }},
+      {"upper", changed<python_upper>},
   };
   return kFilters;
 }

@@ -1,4 +1,5 @@
 #include <map>
+#include <set>
 
 #include "lib/data/jinja/evaluator.h"
 #include "lib/data/unicode.h"
@@ -7,6 +8,7 @@ namespace tessera::jinja {
 namespace {
 
 using Test = bool (*)(Evaluator&, const Value&, const Arguments&);
+using PlainTest = bool (*)(Evaluator&, const Value&);
 
 bool rest_is(Evaluator& run, const Value& value, int64_t rest) {
   return run.binary("%", value, int64_t{2}) == Value(rest);
@@ -48,54 +50,50 @@ bool has_case(Evaluator& run, const Value& value, std::string (*change)(std::str
   return any && change(text) == text;
 }
 
-const std::map<std::string, Test>& tests() {
-  static const std::map<std::string, Test> kTests = {
-      {"defined", [](Evaluator&, const Value& v, const Arguments&) { return !v.is_undefined(); }},
-      {"undefined", [](Evaluator&, const Value& v, const Arguments&) { return v.is_undefined(); }},
-      {"none", [](Evaluator&, const Value& v, const Arguments&) { return v.is_none(); }},
-      {"boolean",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_bool() != nullptr; }},
-      {"true",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_bool() && *v.as_bool(); }},
-      {"false",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_bool() && !*v.as_bool(); }},
-      {"integer",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_integer() != nullptr; }},
-      {"float",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_float() != nullptr; }},
+const std::map<std::string, PlainTest>& plain_tests() {
+  static const std::map<std::string, PlainTest> kTests = {
+      {"defined", [](Evaluator&, const Value& v) { return !v.is_undefined(); }},
+      {"undefined", [](Evaluator&, const Value& v) { return v.is_undefined(); }},
+      {"none", [](Evaluator&, const Value& v) { return v.is_none(); }},
+      {"boolean", [](Evaluator&, const Value& v) { return v.as_bool() != nullptr; }},
+      {"true", [](Evaluator&, const Value& v) { return v.as_bool() && *v.as_bool(); }},
+      {"false", [](Evaluator&, const Value& v) { return v.as_bool() && !*v.as_bool(); }},
+      {"integer", [](Evaluator&, const Value& v) { return v.as_integer() != nullptr; }},
+      {"float", [](Evaluator&, const Value& v) { return v.as_float() != nullptr; }},
       {"number",
-       [](Evaluator&, const Value& v, const Arguments&) {
-         double number = 0;
-         return v.is_number(number);
-       }},
-      {"string",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_text() != nullptr; }},
-      {"mapping",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_dict() != nullptr; }},
+       [](Evaluator&, const Value& v) { return v.as_bool() || v.as_integer() || v.as_float(); }},
+      {"string", [](Evaluator&, const Value& v) { return v.as_text() != nullptr; }},
+      {"mapping", [](Evaluator&, const Value& v) { return v.as_dict() != nullptr; }},
       {"sequence",
-       [](Evaluator&, const Value& v, const Arguments&) {
+       [](Evaluator&, const Value& v) {
          const Array* array = v.as_array();
          return v.is_undefined() || v.as_text() || v.as_dict() || v.is_list() ||
                 (array && array->kind == Array::Kind::kRange);
        }},
       {"iterable",
-       [](Evaluator&, const Value& v, const Arguments&) {
+       [](Evaluator&, const Value& v) {
          return v.is_undefined() || v.as_text() || v.as_dict() || v.as_array() || v.as_loop();
        }},
       {"callable",
-       [](Evaluator&, const Value& v, const Arguments&) { return v.as_function() || v.as_loop(); }},
-      {"escaped", [](Evaluator&, const Value& v,
-                     const Arguments&) { return v.as_text() && v.as_text()->markup; }},
-      {"odd", [](Evaluator& run, const Value& v, const Arguments&) { return rest_is(run, v, 1); }},
-      {"even", [](Evaluator& run, const Value& v, const Arguments&) { return rest_is(run, v, 0); }},
+       [](Evaluator&, const Value& v) {
+         return v.is_undefined() || v.as_function() || v.as_loop();
+       }},
+      {"escaped", [](Evaluator&, const Value& v) { return v.as_text() && v.as_text()->markup; }},
+      {"odd", [](Evaluator& run, const Value& v) { return rest_is(run, v, 1); }},
+      {"even", [](Evaluator& run, const Value& v) { return rest_is(run, v, 0); }},
+      {"lower", [](Evaluator& run, const Value& v) { return has_case(run, v, python_lower); }},
+      {"upper", [](Evaluator& run, const Value& v) { return has_case(run, v, python_upper); }},
+  };
+  return kTests;
+}
+
+// Those that compare with another value.
+const std::map<std::string, Test>& tests() {
+  static const std::map<std::string, Test> kTests = {
       {"divisibleby",
        [](Evaluator& run, const Value& v, const Arguments& given) {
          return !run.binary("%", v, other(run, given)).truth();
        }},
-      {"lower", [](Evaluator& run, const Value& v,
-                   const Arguments&) { return has_case(run, v, python_lower); }},
-      {"upper", [](Evaluator& run, const Value& v,
-                   const Arguments&) { return has_case(run, v, python_upper); }},
       {"in", [](Evaluator& run, const Value& v,
                 const Arguments& given) { return run.contains(other(run, given), v); }},
       {"sameas", is_same},
@@ -121,10 +119,18 @@ const std::map<std::string, Test>& tests() {
 }  // namespace
 
 bool Evaluator::test(const std::string& name, const Value& input, const Arguments& given) {
-  const auto found = tests().find(name);
-  if (found != tests().end()) return found->second(*this, input, given);
+  if (const auto plain = plain_tests().find(name); plain != plain_tests().end()) {
+    bind(name.c_str(), given, {});
+    return plain->second(*this, input);
+  }
+  if (const auto found = tests().find(name); found != tests().end()) {
+    return found->second(*this, input, given);
+  }
+  std::set<std::string> names;
+  for (const auto& one : plain_tests()) names.insert(one.first);
+  for (const auto& one : tests()) names.insert(one.first);
   std::string known;
-  for (const auto& [word, test] : tests()) known += (known.empty() ? "" : ", ") + word;
+  for (const std::string& one : names) known += (known.empty() ? "" : ", ") + one;
   fail("there is no test '", name, "'; there are ", known);
 }
 

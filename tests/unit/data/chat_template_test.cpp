@@ -59,6 +59,8 @@ TEST_CASE("a tokenizer's chat template is found where transformers keeps it") {
             R"({"bos_token":null,"eos_token":{"content":"</s>","lstrip":false},"pad_token":"<pad>",
                 "chat_template":"{{ bos_token is defined }}{{ eos_token }}{{ pad_token }}{{ tools }}"})");
   CHECK(render(dir) == "False</s><pad>None");
+  dir.write("special_tokens_map.json", R"({"bos_token":"<s>","eos_token":"<other>"})");
+  CHECK(render(dir) == "True</s><pad>None");
   dir.write("tokenizer_config.json",
             R"({"chat_template":[{"name":"tool_use","template":"with {{ tools[0].name }}"},
                                  {"name":"default","template":"plain"}]})");
