@@ -84,8 +84,9 @@ class Messages {
   // Messages as they are, or with the names of ShareGPT in the place of others.
   void add_all(const Json& list, const char* key, bool share_gpt) {
     if (!list.is_array()) refuse("no list of messages", "\"", key, "\" is no list of messages");
+    size_t number = 0;
     for (const Json& message : list.items()) {
-      const std::string where = concat("message ", ++count_);
+      const std::string where = concat("message ", ++number, " of \"", key, "\"");
       if (!message.is_object()) refuse("no message", where, " is no object with role and content");
       const std::string role = role_of(message, where, share_gpt);
       const char* said = share_gpt && message.contains("value") ? "value" : "content";
@@ -97,6 +98,7 @@ class Messages {
       }
       writer_.end_object();
     }
+    count_ += number;
   }
 
   ChatRecord record(ChatForm form) {

@@ -150,9 +150,13 @@ class ChatTemplate::Chat {
   TextSpan added(size_t turn, const std::string& whole) const {
     const std::string before = beginning(turn, true), after = beginning(turn + 1, false);
     const std::string_view answer = without_space(turn, after);
-    check_begins(turn, before, whole);
-    check_begins(turn, answer, whole);
-    if (answer.size() < before.size()) refuse(turn, before.size(), before, after);
+    const std::string number = std::to_string(turn + 1);
+    const std::string prompted =
+        "the chat before message " + number + ", with its generation prompt,";
+    check_begins(before, whole, prompted + " does not begin the whole chat");
+    check_begins(answer, whole,
+                 "message " + number + " is written otherwise when it is the last one");
+    check_begins(before, answer, prompted + " does not begin the chat with it");
     return {before.size(), answer.size()};
   }
 
@@ -178,22 +182,17 @@ class ChatTemplate::Chat {
     return !answer.empty() && kept.ends_with(answer) ? after : kept;
   }
 
-  void check_begins(size_t turn, std::string_view part, const std::string& whole) const {
+  void check_begins(std::string_view part, std::string_view whole,
+                    const std::string& otherwise) const {
     if (whole.starts_with(part)) return;
-    const auto differs = std::ranges::mismatch(part, whole).in1 - part.begin();
-    refuse(turn, static_cast<size_t>(differs), part, whole);
-  }
-
-  [[noreturn]] void refuse(size_t turn, size_t byte, std::string_view part,
-                           std::string_view whole) const {
+    auto byte = static_cast<size_t>(std::ranges::mismatch(part, whole).in1 - part.begin());
     while (byte > 0 && byte < part.size() && (part[byte] & 0xC0) == 0x80) --byte;
     const auto shown = [&](std::string_view text) {
       const std::string_view rest = text.substr(std::min(byte, text.size()));
       return jinja::string_repr(rest.substr(0, jinja::byte_of(rest, 30)));
     };
-    fail(ErrorCode::kInvalidArgument, template_.origin(), ": message ", turn + 1,
-         " is written otherwise when it is the last one: ", shown(part), " at byte ", byte,
-         ", in the whole chat ", shown(whole),
+    fail(ErrorCode::kInvalidArgument, template_.origin(), ": ", otherwise, ": ", shown(part),
+         " at byte ", byte, ", there ", shown(whole),
          "; train on the last answer alone, or mark answers in the template by {% generation %}");
   }
 

@@ -71,13 +71,16 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 void Dict::set(Value key, Value value) {
+  if (!key.is_hashable()) refuse(concat("'", key.type_name(), "' cannot be a key"));
   extent.add(key.extent());
   extent.add(value.extent());
-  if (const Value* known = find(key)) {
-    *const_cast<Value*>(known) = std::move(value);
-  } else {
-    members.emplace_back(std::move(key), std::move(value));
+  for (auto& [known, held] : members) {
+    if (known == key) {
+      held = std::move(value);
+      return;
+    }
   }
+  members.emplace_back(std::move(key), std::move(value));
 }
 
 Value Value::undefined(std::string why) {

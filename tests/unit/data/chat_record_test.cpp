@@ -78,21 +78,27 @@ TEST_CASE("a record that cannot be used says why and what to do") {
   CHECK(refused(R"({"messages":[]})") ==
         "no messages: the chat has no messages; leave the row out");
   CHECK(refused(R"({"messages":[5]})") ==
-        "no message: message 1 is no object with role and content");
+        "no message: message 1 of \"messages\" is no object with role and content");
   CHECK(refused(R"({"messages":[{"content":"x"}]})") ==
-        "no role: message 1 has no role; give it \"role\": system, user, assistant or tool");
+        "no role: message 1 of \"messages\" has no role; give it \"role\": system, user, assistant "
+        "or tool");
   CHECK(refused(R"({"messages":[{"role":"user","content":"x"},{"role":"human","content":"x"}]})") ==
-        "unknown role: message 2 has the role \"human\"; write system, user, assistant or tool");
+        "unknown role: message 2 of \"messages\" has the role \"human\"; write system, user, "
+        "assistant or tool");
   CHECK(refused(R"({"messages":[{"role":5,"content":"x"}]})") ==
-        "role of no text: message 1 has a role that is no text");
+        "role of no text: message 1 of \"messages\" has a role that is no text");
   CHECK(refused(R"({"messages":[{"role":"user"}]})") ==
-        "no content: message 1 has no \"content\"; give it a text or leave the row out");
-  CHECK(refused(R"({"messages":[{"role":"assistant","content":""}]})") ==
-        "empty content: message 1 says nothing; give it a text or leave the row out");
+        "no content: message 1 of \"messages\" has no \"content\"; give it a text or leave the row "
+        "out");
+  CHECK(
+      refused(R"({"messages":[{"role":"assistant","content":""}]})") ==
+      "empty content: message 1 of \"messages\" says nothing; give it a text or leave the row out");
   CHECK(refused(R"({"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]})") ==
-        "content in parts: message 1 has its content in parts; join their texts to one text");
+        "content in parts: message 1 of \"messages\" has its content in parts; join their texts to "
+        "one text");
   CHECK(refused(R"({"messages":[{"role":"user","content":5}]})") ==
-        "content of no text: message 1 has content that is no text; write it in quotation marks");
+        "content of no text: message 1 of \"messages\" has content that is no text; write it in "
+        "quotation marks");
   CHECK(
       refused(R"({"conversations":[{"from":"alien","value":"x"}]})").starts_with("unknown role: "));
   CHECK(

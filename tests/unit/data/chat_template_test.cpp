@@ -217,8 +217,7 @@ TEST_CASE("a template whose beginnings do not agree is refused with the message 
   CHECK(error_of(ErrorCode::kInvalidArgument, [&] { trained(chat_template, kChat); }) ==
         dir.path("own.jinja") +
             ": message 3 is written otherwise when it is the last one: '<think>Grüße!</s>' at byte "
-            "50, in "
-            "the whole chat 'Grüße!</s><|user|>2+2?</s><|as'; train on the last answer alone, or "
+            "50, there 'Grüße!</s><|user|>2+2?</s><|as'; train on the last answer alone, or "
             "mark "
             "answers in the template by {% generation %}");
   CHECK(trained(chat_template, kChat, TrainOn::kLast).ends_with("<|assistant|>[<think>4</s>]"));
@@ -236,7 +235,10 @@ TEST_CASE("a template whose beginnings do not agree is refused with the message 
       "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}long "
       "prompt{% endif %}",
       dir);
-  CHECK(error_of([&] { trained(prompts, kChat); }).find(": message 3 is written otherwise") !=
+  CHECK(error_of([&] { trained(prompts, kChat); })
+            .find("own.jinja: the chat before message 3, with its generation prompt, does not "
+                  "begin the "
+                  "whole chat: 'long prompt' at byte 11, there 'Grüße!2+2?4'; train") !=
         std::string::npos);
 }
 
