@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/data/jinja/text.h"
+
 namespace tessera::jinja {
 
 class Evaluator::Deeper {
@@ -69,6 +71,17 @@ Value Evaluator::text(std::string text, bool markup) {
 Value Evaluator::list(Values items, Array::Kind kind) {
   charge(1 + items.size());
   return Value::array(kind, std::move(items));
+}
+
+void Evaluator::charge_search(const std::string& text, const std::string& part) {
+  charge(text.size() / 16 + text.size() * std::min(part.size(), text.size()) / 4096);
+}
+
+Value Evaluator::replaced(const Text& text, const std::string& old, const std::string& by,
+                          int64_t most) {
+  charge_search(*text.bytes, old);
+  charge((text.bytes->size() / std::max<size_t>(old.size(), 1) + 1) * by.size() / 256);
+  return this->text(jinja::replaced(*text.bytes, old, by, most), text.markup);
 }
 
 Value Evaluator::keep(std::shared_ptr<Namespace> names) {

@@ -85,7 +85,9 @@ class Evaluator {
   }
   // Work that was done: one step an operation, and what it makes or walks over.
   void charge(size_t steps);
+  void charge_search(const std::string& text, const std::string& part);
   Value text(std::string text, bool markup = false);  // charges its bytes
+  Value replaced(const Text& text, const std::string& old, const std::string& by, int64_t most);
   Value list(Values items, Array::Kind kind = Array::Kind::kList);
   Value keep(std::shared_ptr<Namespace> names);
   int64_t now() const { return now_; }
@@ -93,6 +95,7 @@ class Evaluator {
   // Arguments by position or name; those not given stay empty.
   Bound bind(const char* function, const Arguments& arguments,
              std::initializer_list<const char*> parameters) const;
+  int64_t whole(const char* user, const std::optional<Value>& value, int64_t fallback) const;
   [[noreturn]] void fail_undefined(const Value& value) const;  // the error of using it
   Values items_of(const Value& value);  // what Python iterates over; takes all of an iterator
   Value call(const Value& function, const Arguments& arguments);

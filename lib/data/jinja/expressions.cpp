@@ -187,6 +187,15 @@ Bound Evaluator::bind(const char* function, const Arguments& given,
   return bound;
 }
 
+int64_t Evaluator::whole(const char* user, const std::optional<Value>& value,
+                         int64_t fallback) const {
+  int64_t number = fallback;
+  if (value && !value->is_whole(number)) {
+    fail("'", user, "' needs an integer, found ", value->type_name());
+  }
+  return number;
+}
+
 void Evaluator::fail_undefined(const Value& value) const { fail(*value.as_undefined()->why); }
 
 Values Evaluator::items_of(const Value& value) {

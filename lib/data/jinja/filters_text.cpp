@@ -17,15 +17,6 @@ Text soft(Evaluator& run, const Value& value) {
   return {std::make_shared<const std::string>(str(value))};
 }
 
-int64_t whole(Evaluator& run, const char* filter, const std::optional<Value>& value,
-              int64_t fallback) {
-  int64_t number = fallback;
-  if (value && !value->is_whole(number)) {
-    run.fail("the filter '", filter, "' needs an integer, found ", value->type_name());
-  }
-  return number;
-}
-
 // A filter without arguments: the change of a text, which stays marked as it is.
 template <std::string (*kChange)(std::string_view)>
 Value changed(Evaluator& run, const Value& input, const Arguments& given) {
@@ -67,12 +58,10 @@ Value trim(Evaluator& run, const Value& input, const Arguments& given) {
 Value replace(Evaluator& run, const Value& input, const Arguments& given) {
   const Bound bound = run.bind("replace", given, {"old", "new", "count"});
   if (!bound[0] || !bound[1]) run.fail("the filter 'replace' needs what to replace and by what");
-  const std::string from = *soft(run, input).bytes, old = *soft(run, *bound[0]).bytes,
-                    by = *soft(run, *bound[1]).bytes;
   const bool limited = bound[2] && !bound[2]->is_none();
-  const size_t most = from.size() / std::max<size_t>(old.size(), 1) + 1;
-  run.charge(most * by.size() / 256 + from.size() * std::min(old.size(), from.size()) / 4096);
-  return run.text(replaced(from, old, by, limited ? whole(run, "replace", bound[2], -1) : -1));
+  const Text plain{soft(run, input).bytes};
+  return run.replaced(plain, *soft(run, *bound[0]).bytes, *soft(run, *bound[1]).bytes,
+                      limited ? run.whole("replace", bound[2], -1) : -1);
 }
 
 Value default_value(Evaluator& run, const Value& input, const Arguments& given) {
@@ -86,7 +75,7 @@ Value indent(Evaluator& run, const Value& input, const Arguments& given) {
   if (input.is_undefined()) run.fail_undefined(input);
   if (!input.as_string()) run.fail("the filter 'indent' needs a str, found ", input.type_name());
   const std::string* shown = bound[0] ? bound[0]->as_string() : nullptr;
-  const int64_t width = shown ? 0 : std::max<int64_t>(0, whole(run, "indent", bound[0], 4));
+  const int64_t width = shown ? 0 : std::max<int64_t>(0, run.whole("indent", bound[0], 4));
   run.charge(static_cast<size_t>(width) / 16);
   const std::string space = shown ? *shown : std::string(static_cast<size_t>(width), ' ');
   const bool first = bound[1] && bound[1]->truth(), blank = bound[2] && bound[2]->truth();
@@ -110,7 +99,7 @@ Value to_int(Evaluator& run, const Value& input, const Arguments& given) {
   double real = 0;
   if (input.is_whole(number)) return number;
   if (const std::string* text = input.as_string()) {
-    if (const auto read = parse_int(*text, whole(run, "int", bound[1], 10))) return *read;
+    if (const auto read = parse_int(*text, run.whole("int", bound[1], 10))) return *read;
     const auto read = parse_float(*text);
     if (!read) return fallback;
     real = *read;
@@ -147,7 +136,7 @@ Value absolute(Evaluator& run, const Value& input, const Arguments& given) {
 
 Value rounded(Evaluator& run, const Value& input, const Arguments& given) {
   const Bound bound = run.bind("round", given, {"precision", "method"});
-  const int64_t places = whole(run, "round", bound[0], 0);
+  const int64_t places = run.whole("round", bound[0], 0);
   const std::string method = bound[1] ? str(*bound[1]) : "common";
   if (input.is_undefined()) run.fail_undefined(input);
   double real = 0;
@@ -177,7 +166,7 @@ Value tojson(Evaluator& run, const Value& input, const Arguments& given) {
     style.lines = true;
     style.between.pop_back();  // no blank before a line's end
     const std::string* text = bound[1]->as_string();
-    const int64_t width = text ? 0 : whole(run, "tojson", bound[1], 0);
+    const int64_t width = text ? 0 : run.whole("tojson", bound[1], 0);
     if (width > 100 || (text && text->size() > 100)) run.fail("an indent of tojson is at most 100");
     style.indent =
         text ? *text : std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');

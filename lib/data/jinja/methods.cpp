@@ -24,23 +24,10 @@ std::optional<std::string> optional_text(Evaluator& run, const char* method,
   return text_of(run, method, *value);
 }
 
-int64_t whole_of(Evaluator& run, const char* method, const std::optional<Value>& value,
-                 int64_t fallback) {
-  int64_t number = fallback;
-  if (value && !value->is_whole(number)) {
-    run.fail("'", method, "' needs an integer, found ", value->type_name());
-  }
-  return number;
-}
-
 Value strings(Evaluator& run, const std::vector<std::string>& parts, bool markup) {
   Values items;
   for (const std::string& part : parts) items.push_back(run.text(part, markup));
   return run.list(std::move(items));
-}
-
-void charge_search(Evaluator& run, const std::string& text, const std::string& part) {
-  run.charge(text.size() / 16 + text.size() * std::min(part.size(), text.size()) / 4096);
 }
 
 using Method = Value (*)(Evaluator&, const Text&, const Arguments&);
@@ -49,7 +36,7 @@ template <bool kLeft, bool kRight>
 Value strip(Evaluator& run, const Text& text, const Arguments& given) {
   const Bound bound = run.bind("strip", given, {"chars"});
   const auto characters = optional_text(run, "strip", bound[0]);
-  if (characters) charge_search(run, *text.bytes, *characters);
+  if (characters) run.charge_search(*text.bytes, *characters);
   return run.text(std::string(stripped(*text.bytes, kLeft, kRight, characters)), text.markup);
 }
 
@@ -58,9 +45,8 @@ Value cut(Evaluator& run, const Text& text, const Arguments& given) {
   const Bound bound = run.bind("split", given, {"sep", "maxsplit"});
   const auto separator = optional_text(run, "split", bound[0]);
   if (separator && separator->empty()) run.fail("str.split needs a separator that is not empty");
-  if (separator) charge_search(run, *text.bytes, *separator);
-  return strings(run,
-                 split(*text.bytes, separator, whole_of(run, "split", bound[1], -1), kFromRight),
+  if (separator) run.charge_search(*text.bytes, *separator);
+  return strings(run, split(*text.bytes, separator, run.whole("split", bound[1], -1), kFromRight),
                  text.markup);
 }
 
@@ -83,7 +69,7 @@ template <bool kLast, bool kMust>
 Value find(Evaluator& run, const Text& text, const Arguments& given) {
   const Bound bound = run.bind("find", given, {"sub"});
   const std::string& part = text_of(run, "find", bound[0].value_or(Value()));
-  charge_search(run, *text.bytes, part);
+  run.charge_search(*text.bytes, part);
   const size_t at = kLast ? text.bytes->rfind(part) : text.bytes->find(part);
   if (at == std::string::npos && kMust) run.fail("str.index finds no ", string_repr(part));
   if (at == std::string::npos) return int64_t{-1};
@@ -93,7 +79,7 @@ Value find(Evaluator& run, const Text& text, const Arguments& given) {
 Value count(Evaluator& run, const Text& text, const Arguments& given) {
   const Bound bound = run.bind("count", given, {"sub"});
   const std::string& part = text_of(run, "count", bound[0].value_or(Value()));
-  charge_search(run, *text.bytes, part);
+  run.charge_search(*text.bytes, part);
   if (part.empty()) return static_cast<int64_t>(length_of(*text.bytes)) + 1;
   int64_t found = 0;
   for (size_t at = 0; (at = text.bytes->find(part, at)) != std::string::npos; at += part.size()) {
@@ -108,12 +94,7 @@ Value replace(Evaluator& run, const Text& text, const Arguments& given) {
     const std::string& bytes = text_of(run, "replace", bound[i].value_or(Value()));
     return text.markup && !bound[i]->as_text()->markup ? escaped(bytes) : bytes;
   };
-  const std::string old = part(0), by = part(1);
-  charge_search(run, *text.bytes, old);
-  const size_t most = text.bytes->size() / std::max<size_t>(old.size(), 1) + 1;
-  run.charge(most > size_t{1} << 40 ? most : most * by.size() / 256);
-  return run.text(replaced(*text.bytes, old, by, whole_of(run, "replace", bound[2], -1)),
-                  text.markup);
+  return run.replaced(text, part(0), part(1), run.whole("replace", bound[2], -1));
 }
 
 Value join(Evaluator& run, const Text& text, const Arguments& given) {

@@ -150,7 +150,7 @@ bool Evaluator::contains(const Value& container, const Value& value) {
     if (value.is_undefined()) fail_undefined(value);
     const std::string* part = value.as_string();
     if (part == nullptr) fail("'", value.type_name(), "' cannot stand in a str");
-    charge(text->size() / 16 + text->size() * std::min(part->size(), text->size()) / 4096);
+    charge_search(*text, *part);
     return text->find(*part) != std::string::npos;
   }
   if (const Dict* dict = container.as_dict()) {

@@ -17,7 +17,7 @@ struct RenderLimits {
   size_t template_bytes = size_t{1} << 20;
   size_t output_bytes = size_t{64} << 20;
   size_t steps = 5'000'000;  // of operations, and of every 16 bytes that they make
-  size_t depth = 600;         // of blocks, expressions and calls in one another
+  size_t depth = 600;        // of blocks, expressions and calls in one another
 };
 
 struct MarkedText {
