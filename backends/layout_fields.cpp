@@ -10,7 +10,7 @@ namespace {
 
 using P = ParallelConfig;
 using Precision = PrecisionConfig;
-using Pipeline = PipelineConfig;
+using Stages = PipelineConfig;
 
 template <auto... kPath>
 constexpr auto of = field_at<P, kPath...>;
@@ -107,10 +107,10 @@ std::vector<LayoutField> make_fields() {
       {"sequence_parallel", of<&P::sequence_parallel>,
        "tensor parallel: norms and residuals hold a part of the sequence",
        {.tag = "sp", .idle = tensor_idle, .refused = true, .apart = true}},
-      {"pipeline_schedule", of<&P::pipeline, &Pipeline::schedule>, "order of the micro-batches",
+      {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>, "order of the micro-batches",
        {.member = "pipeline.schedule", .choices = {"gpipe", "1f1b", "interleaved"},
         .tag_of = schedule_tag, .idle = pipeline_idle, .blank = true, .apart = true}},
-      {"pipeline_chunks", of<&P::pipeline, &Pipeline::chunks>,
+      {"pipeline_chunks", of<&P::pipeline, &Stages::chunks>,
        "interleaved: parts of the model on each rank",
        {.member = "pipeline.chunks", .least = 1, .most = kCount, .idle = pipeline_idle,
         .refused = true, .apart = true}},
@@ -118,9 +118,9 @@ std::vector<LayoutField> make_fields() {
        "embedding and head: on the first and the last stage, or cut over all (gpipe, 1f1b)",
        {.member = "pipeline.shared_vocabulary", .tag_of = vocabulary_tag, .idle = pipeline_idle,
         .refused = true, .blank = true, .apart = true}},
-      {"pipeline_balance", of<&P::pipeline, &Pipeline::balance>, nullptr,
+      {"pipeline_balance", of<&P::pipeline, &Stages::balance>, nullptr,
        {.member = "pipeline.balance", .choices = {"flops", "parameters"}, .idle = pipeline_idle}},
-      {"block_costs", of<&P::pipeline, &Pipeline::block_costs>, nullptr, {.apart = true}},
+      {"block_costs", of<&P::pipeline, &Stages::block_costs>, nullptr, {.apart = true}},
       {"gradient_checkpointing", of<&P::gradient_checkpointing>,
        "keep only the inputs of blocks, and run each again in backward",
        {.tag = "gc", .draws = {"false", "false", "true"}}},

@@ -251,7 +251,8 @@ Marks::Marks(const std::vector<Group>& groups, const Run& baseline) {
         texts.push_back(text);
         notes_.push_back(letter(index) + ": " + text);
       }
-      mark += (mark.empty() ? "" : ",") + letter(index);
+      if (!mark.empty()) mark += ',';
+      mark += letter(index);
     }
     for (const Run* run : group.runs) marks_[run] = mark;
   }
@@ -268,7 +269,8 @@ std::vector<std::string> Marks::notes(const std::vector<std::string>& marks) con
   all += ",";
   std::vector<std::string> notes;
   for (const std::string& note : notes_) {
-    if (all.find("," + note.substr(0, note.find(':')) + ",") != all.npos) notes.push_back(note);
+    const std::string mark = concat(",", note.substr(0, note.find(':')), ",");
+    if (all.find(mark) != all.npos) notes.push_back(note);
   }
   return notes;
 }
