@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "lib/core/joined.h"
 #include "lib/run/output.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
@@ -23,12 +24,6 @@ Value value_of(const std::optional<double>& number) {
 }
 
 Value text_or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
 
 void add_what(Fields& fields, const ComparisonRow& row) {
   const TrainOptions& o = row.options;
@@ -54,7 +49,7 @@ void add_what(Fields& fields, const ComparisonRow& row) {
   add("dataset", row.prepared->train_path);
   add("dataset_sha256", text_or_null(row.prepared->dataset_sha256));
   add("num_train_samples", row.prepared->train.size());
-  add("flags", joined(row.flags));
+  add("flags", joined(row.flags, " "));
 }
 
 void add_measured(Fields& fields, const ComparisonRow& row) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "lib/core/joined.h"
 #include "lib/run/output.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -33,12 +34,6 @@ const std::vector<Peer>& peers() {
        {"single", "ddp", "zero1", "zero2", "zero3"},
        {kNone, Offload::kOptimizer, Offload::kOptimizerAndParameters}}};
   return all;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += concat(text.empty() ? "" : ", ", word);
-  return text;
 }
 
 // Beside the program, where a build or an installation has them, or in the source tree.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "lib/core/file.h"
+#include "lib/core/joined.h"
 #include "lib/data/builtin_chat_templates.h"
 #include "lib/data/jinja/template.h"
 #include "lib/data/jinja/text.h"
@@ -18,12 +19,6 @@ namespace {
 using Variables = std::vector<std::pair<std::string, Value>>;
 using NamedTemplates = std::vector<std::pair<std::string, jinja::Template>>;
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
 
 std::optional<Json> file_of(const std::string& directory, const char* name) {
   const std::string path = directory + "/" + name;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "lib/core/file.h"
+#include "lib/core/joined.h"
 #include "lib/data/delimited.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
@@ -24,12 +25,6 @@ std::vector<std::string> split_commas(const std::string& text) {
     begin = end + 1;
   }
   return parts;
-}
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string joined;
-  for (const std::string& part : parts) joined += (joined.empty() ? "" : ", ") + part;
-  return joined;
 }
 
 bool is_number(const std::string& text) {
@@ -67,7 +62,7 @@ size_t resolve(const std::string& wanted, const std::vector<std::string>& first,
   }
   const auto found = std::find(first.begin(), first.end(), wanted);
   check(found != first.end(), ErrorCode::kInvalidArgument, path, ": no column \"", wanted,
-        "\"; the first line has ", join(first));
+        "\"; the first line has ", joined(first));
   return static_cast<size_t>(found - first.begin());
 }
 
@@ -98,14 +93,14 @@ Columns find_columns(const std::vector<Record>& records, const ColumnOptions& op
     columns.label = *usual_label;
   } else {
     check(!columns.header && holds_integer(records, 0), ErrorCode::kInvalidArgument, path,
-          ": no column named like a label (", join(kLabelNames), "); the first line has ",
-          join(first), "; use --label_column NAME or NUMBER");
+          ": no column named like a label (", joined(kLabelNames), "); the first line has ",
+          joined(first), "; use --label_column NAME or NUMBER");
   }
   for (const std::string& text : texts) columns.text.push_back(resolve(text, first, path));
   if (texts.empty() && columns.header) {
     check(usual_text.has_value(), ErrorCode::kInvalidArgument, path,
-          ": no column named like a text (", join(kTextNames), "); the first line has ",
-          join(first), "; use --text_column NAME or NUMBER");
+          ": no column named like a text (", joined(kTextNames), "); the first line has ",
+          joined(first), "; use --text_column NAME or NUMBER");
     columns.text.push_back(*usual_text);
   } else if (texts.empty()) {
     for (size_t i = 0; i < first.size(); ++i) {
@@ -177,7 +172,7 @@ class KeyFinder {
   // After the last row.
   void check_found(const std::string& path, const char* flag) const {
     check(found_, ErrorCode::kInvalidArgument, path, ": no row has ",
-          join(names_.empty() ? usual_ : names_), "; use ", flag, " NAME");
+          joined(names_.empty() ? usual_ : names_), "; use ", flag, " NAME");
   }
 
  private:

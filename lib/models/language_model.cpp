@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lib/core/joined.h"
 #include "lib/models/costs.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -43,12 +44,6 @@ ModelSpec classifier(const Gpt2Config& config, int64_t num_labels) {
 ModelSpec causal(const LlamaConfig& config) { return make_llama_causal(config); }
 ModelSpec classifier(const LlamaConfig& config, int64_t num_labels) {
   return make_llama_classifier(config, num_labels);
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "lib/run/prepare_data.h"
 
 #include "lib/core/hash.h"
+#include "lib/core/joined.h"
 #include "lib/data/random_rows.h"
 #include "lib/run/cached_rows.h"
 #include "lib/run/progress_bar.h"
@@ -12,12 +13,6 @@
 
 namespace tessera::programs {
 namespace {
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string joined;
-  for (const std::string& part : parts) joined += (joined.empty() ? "" : ", ") + part;
-  return joined;
-}
 
 int64_t give(const Dataset& dataset, const RowTaker& take) {
   for (const Example& row : dataset.examples) take(row);
@@ -125,7 +120,7 @@ Dataset read_ids(const Prepared& run, DataFile& file, int64_t num_labels) {
   if (rows.cut > 0) {
     file.notice(rows.cut, " rows cut to --max_seq_length ", run.options.data.max_seq_length);
   }
-  if (!rows.ignored_keys.empty()) file.notice("keys without effect: ", join(rows.ignored_keys));
+  if (!rows.ignored_keys.empty()) file.notice("keys without effect: ", joined(rows.ignored_keys));
   file.record().cut_rows = rows.cut;
   rows.dataset.num_labels = num_labels;
   return std::move(rows.dataset);
@@ -205,7 +200,7 @@ LabelledTexts read_texts(DataFile& file) {
   const TrainOptions& o = file.options();
   LabelledTexts texts = read_labelled_texts(
       file.path(), {.text = o.data.text_column, .label = o.data.label_column}, file.issues());
-  file.notice("text from ", join(texts.text_columns), "; label from ", texts.label_column);
+  file.notice("text from ", joined(texts.text_columns), "; label from ", texts.label_column);
   file.record().text_columns = texts.text_columns;
   file.record().label_columns = {texts.label_column};
   return texts;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/core/file.h"
+#include "lib/core/joined.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -35,12 +36,6 @@ size_t edit_distance(const std::string& a, const std::string& b) {  // Levenshte
 std::string normalised(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-}
-
-std::string joined(const std::vector<std::string>& items, const char* between = ", ") {
-  std::string text;
-  for (const std::string& item : items) text += concat(text.empty() ? "" : between, item);
-  return text;
 }
 
 // How a value of this kind is called in messages.
@@ -112,7 +107,8 @@ std::optional<FlagSet::Setting> FlagSet::resolve(const std::string& name, const 
                                                  const std::string& origin) {
   Flag* flag = lookup(name);
   std::string known;
-  const ForeignFlag* foreign = find_foreign_ != nullptr ? find_foreign_(name, value, &known) : nullptr;
+  const ForeignFlag* foreign =
+      find_foreign_ != nullptr ? find_foreign_(name, value, &known) : nullptr;
   if (foreign == nullptr && flag != nullptr) return Setting{flag, value};
   if (foreign == nullptr && known.empty()) unknown(name);
   const std::string written = concat("--", name, " ", value);
@@ -304,7 +300,8 @@ std::string FlagSet::help() const {
     }
     text += "\n";
   }
-  if (find_foreign_ != nullptr) text += "\nOther TrainingArguments of Hugging Face are understood or answered.\n";
+  if (find_foreign_ != nullptr)
+    text += "\nOther TrainingArguments of Hugging Face are understood or answered.\n";
   return text;
 }
 

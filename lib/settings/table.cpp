@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/core/joined.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -180,11 +181,6 @@ std::vector<std::string> recorded_names() {
 
 std::string to_markdown() {
   constexpr const char* kChanges[] = {"numbers", "cost", "output"};
-  const auto joined = [](const std::vector<std::string>& items) {
-    std::string text;
-    for (const std::string& item : items) text += concat(text.empty() ? "" : ", ", item);
-    return text;
-  };
   const auto programs = [](const Setting& setting) {
     constexpr const char* kNames[] = {"squad", "causal", "classification"};
     std::string text;

@@ -41,24 +41,25 @@ void Inquiry::add(const std::string& cause) {
 
 void Inquiry::hear(int rank, const std::string& status) {
   forget(rank);
-  if (!status.empty()) failure_.ranks[static_cast<size_t>(rank)].status = RankStatus::unpack(status);
+  if (!status.empty())
+    failure_.ranks[static_cast<size_t>(rank)].status = RankStatus::unpack(status);
   heard_ = Clock::now();
   undecided_ = failure_.undecided();
 }
 
 std::vector<int> Inquiry::to_ask_again() const {
-  const bool due = !is_over() && std::ranges::count(awaited_, true) == 0 &&
-                   Clock::now() >= heard_ + kAskAgainAfter;
+  const bool due = !is_over() && all_answered() && Clock::now() >= heard_ + kAskAgainAfter;
   return due ? undecided_ : std::vector<int>();
 }
 
 bool Inquiry::is_over() const {
-  return Clock::now() >= deadline_ ||
-         (std::ranges::count(awaited_, true) == 0 && undecided_.empty());
+  return Clock::now() >= deadline_ || (all_answered() && undecided_.empty());
 }
 
+bool Inquiry::all_answered() const { return std::ranges::count(awaited_, true) == 0; }
+
 std::chrono::milliseconds Inquiry::patience() const {
-  const bool asks_again = std::ranges::count(awaited_, true) == 0 && !undecided_.empty();
+  const bool asks_again = all_answered() && !undecided_.empty();
   const auto next = asks_again ? std::min(deadline_, heard_ + kAskAgainAfter) : deadline_;
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
   return std::max(left, std::chrono::milliseconds(0)) + std::chrono::milliseconds(1);

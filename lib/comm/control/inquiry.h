@@ -38,6 +38,8 @@ class Inquiry {
   Error result() const { return failure_.explain(); }
 
  private:
+  bool all_answered() const;
+
   CallFailure failure_;
   bool seen_ = false;  // the cause is the hub's own
   std::vector<bool> awaited_;

@@ -15,6 +15,7 @@
 #include "lib/comm/launch/rendezvous.h"
 #include "lib/comm/launch/transports.h"
 #include "lib/core/host_name.h"
+#include "lib/core/joined.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -41,12 +42,6 @@ std::string host_identity() {
   std::error_code none;
   const auto network = std::filesystem::read_symlink("/proc/self/ns/net", none);
   return concat(host_name(), " ", boot, " ", network.string());
-}
-
-std::string available_list() {
-  std::string text;
-  for (const std::string& name : available_transports()) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 class ProcessBootstrap final : public Bootstrap {
@@ -86,8 +81,8 @@ class ProcessBootstrap final : public Bootstrap {
 
   std::vector<std::string> exchange(const std::string& bytes) override {
     if (client_ == nullptr) return {bytes};
-    const LoggedCall call(log_, log_->add(control_, {.operation = "exchange",
-                                                     .sequence = exchanges_++}));
+    const LoggedCall call(log_,
+                          log_->add(control_, {.operation = "exchange", .sequence = exchanges_++}));
     std::vector<std::string> all = client_->exchange(bytes);
     call.ended();
     return all;
@@ -148,7 +143,7 @@ class ProcessBootstrap final : public Bootstrap {
       reasons += concat("; ", transport.name, ": on rank ", rank_list(ranks), " ", reason);
     }
     check(!reasons.empty(), ErrorCode::kInvalidArgument, "transport '", wanted,
-          "' is not in this build; it has ", available_list(), " and auto");
+          "' is not in this build; it has ", joined(available_transports()), " and auto");
     fail(ErrorCode::kInvalidArgument, "transport '", wanted, "' cannot serve this launch (",
          launch_.launcher, ", ", size(), " ranks)", reasons);
   }
