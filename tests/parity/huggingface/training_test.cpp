@@ -151,3 +151,20 @@ TEST_CASE("Llama trains as in transformers under every strategy, 1-12 ranks, rag
   check_fixture("llama_tied", /*all_rows=*/false);
   check_fixture("llama_classification", /*all_rows=*/false);
 }
+
+TEST_CASE("Mistral trains as in transformers under every kind of layout, in windows and without") {
+  check_fixture("mistral", /*all_rows=*/false);
+  check_fixture("mistral_classification", /*all_rows=*/false);
+}
+
+TEST_CASE("Qwen trains as in transformers under every kind of layout") {
+  check_fixture("qwen2", /*all_rows=*/false);
+  check_fixture("qwen2_tied", /*all_rows=*/false);
+  check_fixture("qwen3", /*all_rows=*/false);
+  check_fixture("qwen3_classification", /*all_rows=*/false);
+}
+
+// The nightly run names it.
+TEST_CASE("every family trains as in transformers under every layout", "[.matrix]") {
+  for (const char* name : kFixtures) check_fixture(name, /*all_rows=*/true);
+}
