@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "lib/core/joined.h"
+#include "lib/core/nearest.h"
 #include "lib/run/output.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/nearest.h"
 #include "lib/settings/lists.h"
 #include "lib/settings/require.h"
 #include "tessera/core/error.h"
