@@ -14,6 +14,7 @@
 namespace tessera {
 
 class Communicator;
+struct LoraRule;
 
 // Where a block builder finds pretrained weights. Implemented by checkpoint readers.
 class TensorSource {
@@ -34,6 +35,8 @@ struct BuildContext {
   Communicator* tensor = nullptr;
   // Norms and residuals hold only the rank's part of the sequence (Korthikanti et al. 2022).
   bool sequence_parallel = false;
+  // Set by add_lora(): blocks make adapters for the modules that it targets. Null: they make none.
+  std::shared_ptr<const LoraRule> lora = nullptr;
 };
 
 // Weights are drawn per block, so they are the same on every layout of ranks.
@@ -86,6 +89,9 @@ struct ModelSpec {
   // "block.parameter" -> the name in a Hugging Face checkpoint. Null: the same name.
   std::function<std::string(const std::string& block, const std::string& parameter)>
       checkpoint_name;
+
+  // What LoraRule::target_modules means when it is empty: PEFT's choice for models of this kind.
+  std::vector<std::string> default_lora_targets;
 
   // checkpoint_name's, or "block.parameter".
   std::string stored_name(const std::string& block, const std::string& parameter) const {
