@@ -31,6 +31,8 @@ BlockBuilder with_adapters(BlockBuilder builder, const std::shared_ptr<const Lor
                            std::function<bool(const std::string& parameter)> trained) {
   builder.build = [build = std::move(builder.build), rule,
                    trained = std::move(trained)](const BuildContext& context) {
+    check(context.lora == nullptr, ErrorCode::kInvalidArgument,
+          "LoRA: the model has adapters already; add them once");
     BuildContext with_rule = context;
     with_rule.lora = rule;
     auto block = build(with_rule);

@@ -30,7 +30,8 @@ LoraSurvey::LoraSurvey(const ModelSpec& model, const ModelSpec& without, const L
     tied.emplace(tie.alias_block, tie.alias_parameter);
   }
   for (const BlockBuilder& builder : model.blocks) {
-    const auto block = builder.build({.device = at::kMeta});
+    const bool module = builder.from_first_rank;  // torch modules cannot go to the meta device
+    const auto block = builder.build({.device = module ? at::kCPU : at::kMeta});
     for (const Parameter& parameter : block->parameters()) {
       Item item{.block = blocks_.size(),
                 .numel = parameter.tensor.numel(),
@@ -42,11 +43,6 @@ LoraSurvey::LoraSurvey(const ModelSpec& model, const ModelSpec& without, const L
                         ? model.stored_name(builder.name, parameter.name).substr(kLoraPrefix.size())
                         : without.stored_name(builder.name, parameter.name);
       item.module = module_of(item.adapter ? module_of(item.stored) : item.stored);
-      if (item.adapter && parameter.name.ends_with(kLoraA)) {
-        check(parameter.tensor.size(0) == rule.r, ErrorCode::kInvalidArgument, "LoRA: module ",
-              item.module, " has adapters of rank ", parameter.tensor.size(0),
-              " already; add them once");
-      }
       items_.push_back(std::move(item));
     }
     blocks_.push_back(builder.name);
