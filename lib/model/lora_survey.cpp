@@ -1,9 +1,9 @@
 #include "lib/model/lora_survey.h"
 
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "lib/core/joined.h"
 #include "lib/core/nearest.h"
@@ -29,23 +29,23 @@ LoraSurvey::LoraSurvey(const ModelSpec& model, const ModelSpec& without, const L
     tied.emplace(tie.owner_block, tie.owner_parameter);
     tied.emplace(tie.alias_block, tie.alias_parameter);
   }
+  std::map<std::string, size_t> number_of;
   for (const BlockBuilder& builder : model.blocks) {
-    const bool module = builder.from_first_rank;  // torch modules cannot go to the meta device
-    const auto block = builder.build({.device = module ? at::kCPU : at::kMeta});
-    for (const Parameter& parameter : block->parameters()) {
-      Item item{.block = blocks_.size(),
-                .numel = parameter.tensor.numel(),
-                .matrix = parameter.tensor.dim() >= 2,
-                .adapter = is_adapter(parameter.name),
-                .trained = parameter.tensor.requires_grad(),
-                .tied = tied.contains({builder.name, parameter.name})};
-      item.stored = item.adapter
-                        ? model.stored_name(builder.name, parameter.name).substr(kLoraPrefix.size())
-                        : without.stored_name(builder.name, parameter.name);
-      item.module = module_of(item.adapter ? module_of(item.stored) : item.stored);
-      items_.push_back(std::move(item));
-    }
+    number_of.emplace(builder.name, blocks_.size());
     blocks_.push_back(builder.name);
+  }
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    const auto& [block, name] = std::pair(parameter.block, parameter.name);
+    Item item{.block = number_of.at(block),
+              .numel = parameter.numel(),
+              .matrix = parameter.shape.size() >= 2,
+              .adapter = is_adapter(name),
+              .trained = parameter.trained,
+              .tied = tied.contains({block, name})};
+    item.stored = item.adapter ? model.stored_name(block, name).substr(kLoraPrefix.size())
+                               : without.stored_name(block, name);
+    item.module = module_of(item.adapter ? module_of(item.stored) : item.stored);
+    items_.push_back(std::move(item));
   }
 }
 

@@ -69,8 +69,7 @@ LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
 // matrix is.
 //
 // Stored names are PEFT's: "base_model.model.<module>.lora_A.weight", and with the same prefix what
-// is trained in full. Every block is built once to learn what it has: torch modules on the CPU,
-// others on the meta device.
+// is trained in full. Every block is built once to learn what it has (parameters_of()).
 // Throws Error(kInvalidArgument) for r < 1, for a target that matches nothing (with the nearest
 // name) or no linear layer, and for a tied weight among targets or modules_to_save.
 ModelSpec add_lora(ModelSpec model, LoraRule rule);

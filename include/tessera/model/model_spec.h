@@ -108,6 +108,22 @@ ModelSpec freeze(
     ModelSpec model,
     std::function<bool(const std::string& block, const std::string& parameter)> frozen);
 
+struct ParameterInfo {
+  std::string block, name;
+  std::vector<int64_t> shape;
+  bool trained = true;
+  bool alias = false;  // of a tied parameter
+  int64_t numel() const;
+};
+// Of all blocks in order. Every block is built once: torch modules on the CPU, others on the meta
+// device, without memory.
+std::vector<ParameterInfo> parameters_of(const ModelSpec& model);
+
+struct ParameterCount {
+  int64_t all = 0, trained = 0;  // elements; tied ones once
+};
+ParameterCount parameter_count(const ModelSpec& model);
+
 // A leaf of the given shape that occupies one element: stands for a tied parameter until a strategy
 // gives it storage.
 at::Tensor tied_placeholder(at::IntArrayRef shape);
