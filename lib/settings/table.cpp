@@ -49,7 +49,7 @@ std::vector<std::string> tags_of(const TrainOptions& options, const Keep& keep) 
 
 const char* title_of(Section section) {
   constexpr const char* kTitles[] = {
-      "Model", "Data", "Training", "Adapters (LoRA)", "Strategy and precision", "Run and output"};
+      "Model", "Data", "Training", "Adapters", "Strategy and precision", "Run and output"};
   return kTitles[static_cast<size_t>(section)];
 }
 
