@@ -39,6 +39,15 @@ std::vector<std::string> names_of(const Json& list) {
   return names;
 }
 
+void text_or_null(JsonWriter& json, const char* key, const std::string& text) {
+  json.key(key);
+  if (text.empty()) {
+    json.null();
+  } else {
+    json.value(text);
+  }
+}
+
 }  // namespace
 
 AdapterConfig AdapterConfig::from_json(const Json& json) {
@@ -56,8 +65,8 @@ AdapterConfig AdapterConfig::from_json(const Json& json) {
     bias->fail("trained biases are not supported; only \"none\" is");
   }
   if (const auto task = json.find("task_type")) {
-    config.classifies = task->as_string() == "SEQ_CLS";
-    if (!config.classifies && task->as_string() != "CAUSAL_LM") {
+    config.task_type = task->as_string();
+    if (config.task_type != "SEQ_CLS" && config.task_type != "CAUSAL_LM") {
       task->fail("is not supported; only CAUSAL_LM and SEQ_CLS are");
     }
   }
@@ -87,11 +96,7 @@ AdapterConfig AdapterConfig::from_json(const Json& json) {
 std::string AdapterConfig::to_json() const {
   JsonWriter json(2);
   json.begin_object();
-  if (base_model.empty()) {
-    json.key("base_model_name_or_path").null();
-  } else {
-    json.field("base_model_name_or_path", base_model);
-  }
+  text_or_null(json, "base_model_name_or_path", base_model);
   json.field("bias", "none");
   json.field("fan_in_fan_out", fan_in_fan_out);
   json.field("inference_mode", true);
@@ -110,7 +115,7 @@ std::string AdapterConfig::to_json() const {
   json.field("peft_type", "LORA");
   json.field("r", rule.r);
   json.field("target_modules", rule.target_modules);
-  json.field("task_type", classifies ? "SEQ_CLS" : "CAUSAL_LM");
+  text_or_null(json, "task_type", task_type);
   json.field("use_dora", false);
   json.field("use_rslora", rule.use_rslora);
   return json.end_object().text() + "\n";

@@ -25,11 +25,12 @@ std::vector<std::string> adapted_modules(const ModelSpec& model) {
 }  // namespace
 
 std::unique_ptr<AdapterDirectory> add_saved_adapters(ModelSpec& model, const std::string& directory,
-                                                     const TensorSource* base, bool classifies) {
+                                                     const TensorSource* base,
+                                                     const std::string& task_type) {
   auto adapter = std::make_unique<AdapterDirectory>(directory, base);
-  check(adapter->config().classifies == classifies, ErrorCode::kDataLoss, directory,
-        ": the adapter is of a ", classifies ? "causal model" : "classifier",
-        " (task_type), the run's model is none");
+  const std::string& theirs = adapter->config().task_type;
+  check(theirs.empty() || theirs == task_type, ErrorCode::kDataLoss, directory,
+        "/adapter_config.json: task_type is ", theirs, ", the run's model is for ", task_type);
   model = add_lora(std::move(model), adapter->config().rule);
   adapter->check_fits(model);
   return adapter;
@@ -39,12 +40,12 @@ std::unique_ptr<RunAdapters> add_adapters(ModelSpec& model, const LoraOptions& o
                                           const TensorSource* base, AdapterConfig config) {
   auto adapters = std::make_unique<RunAdapters>();
   if (!options.adapter.empty()) {
-    adapters->directory = add_saved_adapters(model, options.adapter, base, config.classifies);
+    adapters->directory = add_saved_adapters(model, options.adapter, base, config.task_type);
     config.rule = adapters->directory->config().rule;
   } else if (options.r > 0) {
     config.rule = lora_rule(options);
     auto& saved = config.rule.modules_to_save;
-    if (config.classifies && std::ranges::count(saved, kClassificationHead) == 0) {
+    if (config.task_type == "SEQ_CLS" && std::ranges::count(saved, kClassificationHead) == 0) {
       saved.emplace_back(kClassificationHead);
     }
     if (config.rule.target_modules.empty()) {

@@ -16,7 +16,8 @@ struct RunAdapters {
 
 // The same for tessera-generate: the adapters of the directory, and nothing without one.
 std::unique_ptr<AdapterDirectory> add_saved_adapters(ModelSpec& model, const std::string& directory,
-                                                     const TensorSource* base, bool classifies);
+                                                     const TensorSource* base,
+                                                     const std::string& task_type);
 
 // Adds adapters to the model where the options ask for them; null: they do not. config: what is
 // known of the base. base: its weights; they outlive what is returned.

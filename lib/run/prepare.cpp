@@ -64,7 +64,7 @@ void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
   const bool gpt2 = Json::parse(config, {}, base).at("model_type").as_string() == "gpt2";
   run.adapters = add_adapters(run.model, run.options.lora, run.weights.get(),
                               {.base_model = base,
-                               .classifies = run.task == Task::kClassification,
+                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
                                .fan_in_fan_out = gpt2});
 }
 

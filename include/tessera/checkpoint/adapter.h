@@ -17,7 +17,7 @@ namespace tessera {
 struct AdapterConfig {
   LoraRule rule;
   std::string base_model;       // base_model_name_or_path
-  bool classifies = false;      // task_type SEQ_CLS, else CAUSAL_LM
+  std::string task_type;        // CAUSAL_LM or SEQ_CLS; "" is neither
   bool fan_in_fan_out = false;  // the base stores its matrices [in, out], as GPT-2 does
 
   // Of adapter_config.json, but for targets that are no list of names (see AdapterDirectory).

@@ -27,6 +27,8 @@ class HuggingFaceDirectory final : public TensorSource {
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
 
   std::vector<std::string> names() const;  // as stored, sorted
+  // As stored, with or without the prefix; "" when absent.
+  std::string stored_name(const std::string& name) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
 
  private:
