@@ -41,8 +41,9 @@ at::Tensor ModuleAdapters::call(const std::function<at::Tensor()>& forward) cons
     }
   } const restored{layers_};
   for (const auto& [layer, weight, a, b] : layers_) {
-    const at::Tensor product = b.to(at::kFloat).matmul(a.to(at::kFloat));
-    layer->weight = weight.to(at::kFloat).add(product, scale_).to(weight.scalar_type());
+    const auto wide = at::promote_types(weight.scalar_type(), at::kFloat);
+    const at::Tensor product = b.to(wide).matmul(a.to(wide));
+    layer->weight = weight.to(wide).add(product, scale_).to(weight.scalar_type());
   }
   return forward();
 }
