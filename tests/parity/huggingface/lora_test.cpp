@@ -2,6 +2,7 @@
 #include "tessera/model/lora.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
