@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <set>
 
 #include "tessera/checkpoint/adapter.h"
@@ -131,11 +132,17 @@ void AdapterDirectory::check_fits(const ModelSpec& model) const {
   }
 }
 
-HuggingFaceWriterOptions adapter_writer_options() {
+HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model) {
+  int64_t header = 1024;
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    constexpr int64_t kEntry = 192;  // dtype, shape and bytes of a tensor, at most
+    const std::string name = model.stored_name(parameter.block, parameter.name);
+    if (parameter.trained) header += kEntry + static_cast<int64_t>(name.size());
+  }
   return {.dtype = at::kFloat,
           .max_shard_bytes = std::numeric_limits<int64_t>::max(),
           .weights = kWeights,
-          .header_bytes = int64_t{512} << 10};
+          .header_bytes = header};
 }
 
 }  // namespace tessera

@@ -31,7 +31,11 @@ std::unique_ptr<AdapterDirectory> add_saved_adapters(ModelSpec& model, const std
   const std::string& theirs = adapter->config().task_type;
   check(theirs.empty() || theirs == task_type, ErrorCode::kDataLoss, directory,
         "/adapter_config.json: task_type is ", theirs, ", the run's model is for ", task_type);
-  model = add_lora(std::move(model), adapter->config().rule);
+  try {
+    model = add_lora(std::move(model), adapter->config().rule);
+  } catch (const Error& error) {
+    fail(ErrorCode::kDataLoss, directory, ": the adapter is of another model; ", error.what());
+  }
   adapter->check_fits(model);
   return adapter;
 }

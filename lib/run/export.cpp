@@ -17,9 +17,10 @@ std::string write_final(const RunTask& task, Strategy& strategy, bool writes) {
   const AdapterConfig* const adapter = task.adapter();
   std::unique_ptr<HuggingFaceWriter> writer;
   if (writes && task.options().output.save_final) {
-    writer = std::make_unique<HuggingFaceWriter>(
-        task.options().output.output_dir + "/final",
-        adapter != nullptr ? adapter_writer_options() : HuggingFaceWriterOptions{.dtype = dtype});
+    writer = std::make_unique<HuggingFaceWriter>(task.options().output.output_dir + "/final",
+                                                 adapter != nullptr
+                                                     ? adapter_writer_options(task.model())
+                                                     : HuggingFaceWriterOptions{.dtype = dtype});
   }
   Xxh3Stream hash;
   const auto name_of = [&](const VisitedParameter& p) {

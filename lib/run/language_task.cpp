@@ -71,7 +71,7 @@ void LanguageTask::add_files(HuggingFaceWriter& writer) const {
                     run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
   }
   add_tokenizer_files(writer, o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer);
-  add_generation_files(writer, o.model.directory);
+  if (adapter() == nullptr) add_generation_files(writer, o.model.directory);
 }
 
 DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {

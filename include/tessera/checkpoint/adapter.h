@@ -55,7 +55,7 @@ class AdapterDirectory final : public TensorSource {
   const TensorSource* base_;
 };
 
-// Of a HuggingFaceWriter that writes an adapter: one file, adapter_model.safetensors.
-HuggingFaceWriterOptions adapter_writer_options();
+// Of a HuggingFaceWriter that writes what the model trains: one file, adapter_model.safetensors.
+HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model);
 
 }  // namespace tessera

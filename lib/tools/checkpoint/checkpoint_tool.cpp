@@ -29,7 +29,7 @@ constexpr const char* kUsage =
     "                                          (PEFT's, or final/ of a run with --lora_r) in it\n"
     "tessera-checkpoint diff A B               which tensors differ, and by how much\n"
     "PATH: a checkpoint, the output directory of a run (its newest checkpoint), or, except for\n"
-    "export, a Hugging Face directory or one safetensors file.\n"
+    "export, a Hugging Face directory, adapters or one safetensors file.\n"
     "Exit codes: 0 ok, 1 the two differ (diff), 2 usage, 4 damaged or not readable.\n";
 
 struct Call {

@@ -52,6 +52,7 @@ class ExportNames {
     if (adapter) spec_ = add_lora(std::move(spec_), adapter->rule);
   }
 
+  const ModelSpec& model() const { return spec_; }
   std::string of(const std::string& name) const {
     if (spec_.blocks.empty()) {
       const auto found = listed_.find(name);
@@ -90,7 +91,7 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
   const ExportNames names(*model, adapter, origin);
   HuggingFaceWriterOptions how{.dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes};
   if (adapter) {
-    how = adapter_writer_options();
+    how = adapter_writer_options(names.model());
     how.dtype = options.dtype;
   }
   HuggingFaceWriter writer(options.directory, how);
