@@ -81,7 +81,8 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
                         .kind = "parameter",
                         .slice = slice_of_whole(entry, part),
                         .value = slice_of(master, part, owned.offset),
-                        .replicas = of_several({kept.ranks.equal_shards})};
+                        .replicas = of_several({kept.ranks.equal_shards}),
+                        .frozen = unit.frozen};
       for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
       state.push_back(piece);
       if (unit.frozen) continue;

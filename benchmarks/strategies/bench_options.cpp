@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
+#include "lib/core/nearest.h"
 #include "lib/settings/lists.h"
-#include "lib/settings/train_flags.h"
 #include "lib/settings/table.h"
+#include "lib/settings/train_flags.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/core/error.h"
 
@@ -81,7 +82,7 @@ Options parse_options(const std::vector<std::string>& arguments) {
   const std::vector<std::string> known = strategy_names();
   for (const std::string& strategy : programs::items_of(options.strategies)) {
     check(std::ranges::count(known, strategy) > 0, ErrorCode::kInvalidArgument, "--strategy: '",
-          strategy, "' is no strategy", programs::nearest_hint(strategy, known));
+          strategy, "' is no strategy", nearest_hint(strategy, known));
   }
   for (const std::string& rows : programs::items_of(options.micro_batches)) {
     const bool number = !rows.empty() && rows.size() < 10 &&

@@ -109,6 +109,11 @@ const std::pair<const std::string, size_t>* HuggingFaceDirectory::locate(
   return nullptr;
 }
 
+std::string HuggingFaceDirectory::stored_name(const std::string& name) const {
+  const auto* found = locate(name);
+  return found == nullptr ? "" : found->first;
+}
+
 bool HuggingFaceDirectory::has(const std::string& name) const { return locate(name) != nullptr; }
 
 at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef shape) const {

@@ -18,9 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kHeaderBytes = 64
-                                 << 10;  // of a shard: some 500 tensors; more open the next shard
-
 void sync_path(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
@@ -34,7 +31,6 @@ void require(const std::error_code& error, const std::string& path, const char* 
 }
 
 std::string shard_name(size_t number, size_t count) {
-  if (count == 1) return "model.safetensors";
   char name[64];
   std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", number + 1, count);
   return name;
@@ -90,7 +86,9 @@ void HuggingFaceWriter::store(const std::string& name, const at::Tensor& stored)
        !shard_->has_room(name, stored))) {
     close_shard();
   }
-  if (!shard_) shard_ = std::make_unique<SafetensorsWriter>(shard_path(shard_count_), kHeaderBytes);
+  if (!shard_) {
+    shard_ = std::make_unique<SafetensorsWriter>(shard_path(shard_count_), options_.header_bytes);
+  }
   shard_->add(name, stored);
   shard_of_.emplace_back(name, shard_count_);
   total_bytes_ += bytes;
@@ -125,7 +123,8 @@ void HuggingFaceWriter::commit() {
   if (shard_) close_shard();
   std::error_code error;
   for (size_t i = 0; i < shard_count_; ++i) {
-    fs::rename(shard_path(i), temporary_ + "/" + shard_name(i, shard_count_), error);
+    const std::string name = shard_count_ == 1 ? options_.weights : shard_name(i, shard_count_);
+    fs::rename(shard_path(i), temporary_ + "/" + name, error);
     require(error, shard_path(i), "renamed");
   }
   if (shard_count_ > 1) {

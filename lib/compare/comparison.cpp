@@ -12,6 +12,7 @@
 #include "lib/compare/comparison_files.h"
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
+#include "lib/core/nearest.h"
 #include "lib/run/output.h"
 #include "lib/settings/require.h"
 #include "tessera/comm/bootstrap.h"

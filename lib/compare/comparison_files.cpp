@@ -40,7 +40,7 @@ void add_what(Fields& fields, const ComparisonRow& row) {
     fields.emplace_back(name, std::move(value));
   }
   add("model", row.prepared->model.name);
-  add("num_parameters", row.prepared->parameter_count());
+  add("num_parameters", parameter_count(row.prepared->model).all);
   const PrecisionConfig& precision = o.parallel.precision;
   add("parameter_dtype", name_of(precision.parameter));
   add("gradient_dtype", name_of(precision.gradient_dtype()));

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "lib/core/joined.h"
+#include "lib/core/nearest.h"
 #include "lib/run/output.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -126,7 +127,7 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   work.begin_object().field("name", name).field("peer", row.peer);
   work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.parallel.strategy);
   work.field("world_size", row.ranks).field("model", row.prepared->model.name);
-  work.field("num_parameters", row.prepared->parameter_count());
+  work.field("num_parameters", parameter_count(row.prepared->model).all);
   work.field("model_directory", fs::absolute(model_directory).string());
   work.field("rows", fs::absolute(logs + ".rows.jsonl").string());
   work.field("output_dir", fs::absolute(output_dir + "/" + name).string());

@@ -8,11 +8,12 @@
 #include <set>
 #include <sstream>
 
+#include "lib/compare/peer.h"
+#include "lib/core/nearest.h"
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
 #include "lib/settings/lists.h"
-#include "lib/compare/peer.h"
 #include "lib/settings/require.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"

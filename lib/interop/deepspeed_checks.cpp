@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cctype>
 
+#include "lib/core/nearest.h"
 #include "lib/interop/deepspeed_file.h"
 #include "lib/interop/deepspeed_keys.h"
-#include "lib/settings/flags.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

@@ -4,8 +4,8 @@
 #include <cctype>
 #include <cmath>
 
+#include "lib/core/nearest.h"
 #include "lib/interop/deepspeed_keys.h"
-#include "lib/settings/flags.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {

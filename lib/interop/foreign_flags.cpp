@@ -41,9 +41,8 @@ constexpr const char* kMetricsFiles =
 constexpr const char* kStrategyFlags = "choose with --strategy, --dtype and --offload";
 constexpr const char* kDdp = "gradients of every parameter are reduced in buckets as they come";
 constexpr const char* kHalfEval = "evaluation runs in --dtype, as training does";
-constexpr const char* kAdapters =
-    "the programs train every parameter; a module of your own can hold adapters and freeze the "
-    "rest (docs/extending.md)";
+constexpr const char* kQuantised =
+    "weights are fp32, bf16 or fp16; --dtype bf16 with --lora_r keeps the frozen ones in 2 bytes";
 constexpr const char* kProcesses =
     "every GPU has a process of its own: start N with mpirun -n N or torchrun, and choose the GPUs "
     "with CUDA_VISIBLE_DEVICES";
@@ -275,16 +274,16 @@ constexpr F kFlags[] = {
     no_effect("use_peft", "false", kOff),
     no_effect("use_lora", "false", kOff),
     no_effect("lora", "false", kOff),
-    refused("use_peft", "*", kAdapters),
-    refused("use_lora", "*", kAdapters),
-    refused("lora", "*", kAdapters),
-    refused("lora_r", "*", kAdapters),
-    refused("lora_rank", "*", kAdapters),
-    refused("lora_alpha", "*", kAdapters),
-    refused("lora_dropout", "*", kAdapters),
-    refused("lora_target_modules", "*", kAdapters),
-    refused("load_in_8bit", "*", kAdapters),
-    refused("load_in_4bit", "*", kAdapters),
+    needs("use_peft", "*", "lora_r"),
+    needs("use_lora", "*", "lora_r"),
+    needs("lora", "*", "lora_r"),
+    same("lora_rank", "lora_r"),
+    same("lora_target", "lora_target_modules"),
+    same("init_lora_weights", "lora_init"),
+    same("adapter_name_or_path", "adapter"),
+    same("peft_model_path", "adapter"),
+    refused("load_in_8bit", "*", kQuantised),
+    refused("load_in_4bit", "*", kQuantised),
 
     // The hub.
     no_effect("push_to_hub", "false", kOff),
@@ -307,7 +306,6 @@ bool matches(std::string_view pattern, const std::string& value) {
 }
 
 }  // namespace
-
 
 std::span<const ForeignFlag> foreign_flags() { return kFlags; }
 

@@ -74,13 +74,22 @@ class ConsoleSink final : public Sink {
                  clock_text(left).c_str());
   }
 
+  // Where not all parameters are trained.
+  static std::string trained_text(const Event& e) {
+    const double all = e.number("num_parameters").value_or(0);
+    const double trained = e.number("num_trainable_parameters").value_or(all);
+    if (trained >= all) return "";
+    return concat("trainable ", count_text(trained), " of them (",
+                  format("%.3g %%), ", trained / all * 100));
+  }
+
   std::string run_start_line(const Event& e) const {
     return concat(e.text("exp"), ": ", e.text("model"), ", ",
                   count_text(e.number("num_parameters").value_or(0)), " parameters, ",
-                  e.text("strategy"), " on ", e.number("world_size").value_or(1), " rank(s) (",
-                  e.text("device"), ", ", e.text("transport"), ", launched by ", e.text("launcher"),
-                  "), global batch ", e.number("global_batch_size").value_or(0), ", ", total_steps_,
-                  " steps");
+                  trained_text(e), e.text("strategy"), " on ", e.number("world_size").value_or(1),
+                  " rank(s) (", e.text("device"), ", ", e.text("transport"), ", launched by ",
+                  e.text("launcher"), "), global batch ", e.number("global_batch_size").value_or(0),
+                  ", ", total_steps_, " steps");
   }
 
   std::string step_line(const Event& e) const {

@@ -79,6 +79,7 @@ Event to_event(const RunStartRecord& r) {
                      {"moment_dtype", r.moment_dtype},
                      {"model", r.model},
                      {"num_parameters", r.num_parameters},
+                     {"num_trainable_parameters", r.num_trainable_parameters},
                      {"dataset", r.dataset},
                      {"dataset_sha256", text_or_null(r.dataset_sha256)},
                      {"num_train_samples", r.num_train_samples},

@@ -1,7 +1,9 @@
 #include "tessera/model/model_spec.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -57,6 +59,34 @@ ModelSpec freeze(ModelSpec model,
     };
   }
   return model;
+}
+
+int64_t ParameterInfo::numel() const { return c10::multiply_integers(shape); }
+
+std::vector<ParameterInfo> parameters_of(const ModelSpec& model) {
+  std::vector<ParameterInfo> shapes;
+  for (const BlockBuilder& builder : model.blocks) {
+    const bool module = builder.from_first_rank;  // torch modules cannot go to the meta device
+    const auto block = builder.build({.device = module ? at::kCPU : at::kMeta});
+    for (const Parameter& parameter : block->parameters()) {
+      const bool alias = std::ranges::any_of(model.tied, [&](const TiedParameter& tie) {
+        return tie.alias_block == builder.name && tie.alias_parameter == parameter.name;
+      });
+      shapes.push_back({builder.name, parameter.name, parameter.tensor.sizes().vec(),
+                        parameter.tensor.requires_grad(), alias});
+    }
+  }
+  return shapes;
+}
+
+ParameterCount parameter_count(const ModelSpec& model) {
+  ParameterCount count;
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    if (parameter.alias) continue;
+    count.all += parameter.numel();
+    if (parameter.trained) count.trained += parameter.numel();
+  }
+  return count;
 }
 
 at::Tensor tied_placeholder(at::IntArrayRef shape) {

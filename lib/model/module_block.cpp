@@ -53,6 +53,10 @@ ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, boo
   }
   const at::NoGradGuard no_grad;
   add_parameters(context);
+  adapters_ =
+      ModuleAdapters(module, place_.checkpoint_prefix, place_.aliases, place_.index, context);
+  parameters_.insert(parameters_.end(), adapters_.parameters().begin(),
+                     adapters_.parameters().end());
   add_buffers(context);
 }
 
@@ -198,7 +202,8 @@ at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& m
   check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": the micro-batch has no input_ids, which the first block takes");
   const at::Tensor input = input_of(given, users || runs_again);
-  at::Tensor output = call("forward()", [&] { return callable_.forward(input); });
+  at::Tensor output =
+      call("forward()", [&] { return adapters_.call([&] { return callable_.forward(input); }); });
   if (users && output.is_alias_of(given)) output = output.clone();
   check_constants(versions);
   for (size_t i = 0, next = 0; i < buffers_.size() && !statistics.empty(); ++i) {

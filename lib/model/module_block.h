@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/model/loss_check.h"
+#include "lib/model/module_lora.h"
 #include "lib/model/module_traits.h"
 #include "tessera/model/adapters.h"
 
@@ -67,6 +68,7 @@ class ModuleBlock final : public Head {
   std::vector<std::shared_ptr<torch::nn::Module>> kept_in_eval_;
   std::optional<bool> mode_;  // undefined until the first forward pass
   std::vector<Parameter> parameters_;
+  ModuleAdapters adapters_;  // their parameters are the last ones
   std::vector<KeptBuffer> buffers_;
 };
 

@@ -61,7 +61,9 @@ int64_t take_place(Block& block, const LayoutPlan& plan, const std::set<std::str
   const auto give = [&](const std::vector<Parameter>& parameters) {
     const FlatLayout layout(parameters, /*shards=*/1, ShardGranularity::kFlat, 0);
     const at::Tensor values = empty({layout.numel()}, precision.parameter);
-    const at::Tensor gradients = empty({layout.numel()}, precision.gradient_dtype());
+    const bool frozen = std::ranges::none_of(
+        parameters, [](const Parameter& p) { return p.tensor.requires_grad(); });
+    const at::Tensor gradients = empty({frozen ? 0 : layout.numel()}, precision.gradient_dtype());
     for (const FlatEntry& entry : layout.entries()) {
       at::Tensor handle = parameters[entry.source].tensor;
       const bool trained = handle.requires_grad();

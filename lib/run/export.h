@@ -1,5 +1,5 @@
 #pragma once
-// The trained model as a Hugging Face directory.
+// The trained model as a Hugging Face directory, or its adapters as one of PEFT.
 #include <string>
 
 #include "lib/run/run_task.h"

@@ -21,8 +21,10 @@ class LanguageTask final : public RunTask {
   std::vector<std::string> notices() const override { return run_->notices; }
 
   const ModelSpec& model() const override { return run_->model; }
-  const TensorSource* weights() const override { return run_->weights.get(); }
-  int64_t parameter_count() const override { return run_->parameter_count(); }
+  const TensorSource* weights() const override { return run_->source(); }
+  const AdapterConfig* adapter() const override {
+    return run_->adapters ? &run_->adapters->config : nullptr;
+  }
   ParallelConfig parallel_config() const override {
     return programs::parallel_config(*run_, options());
   }
@@ -64,10 +66,12 @@ class LanguageTask final : public RunTask {
 
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   const TrainOptions& o = options();
-  writer.add_text("config.json",
-                  run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
+  if (adapter() == nullptr) {
+    writer.add_text("config.json",
+                    run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
+  }
   add_tokenizer_files(writer, o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer);
-  add_generation_files(writer, o.model.directory);
+  if (adapter() == nullptr) add_generation_files(writer, o.model.directory);
 }
 
 DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {

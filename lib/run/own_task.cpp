@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/core/hash.h"
+#include "lib/run/adapters.h"
 #include "lib/settings/layout.h"
 #include "tessera/core/error.h"
 
@@ -91,31 +92,21 @@ class RowSteps final : public StepSource {
   int64_t order_epoch_ = -1;
 };
 
-// Tied parameters once. Builds the blocks one at a time.
-int64_t count_parameters(const ModelSpec& model) {
-  int64_t count = 0;
-  for (const BlockBuilder& builder : model.blocks) {
-    const std::unique_ptr<Block> block = builder.build({});
-    for (const Parameter& parameter : block->parameters()) {
-      const bool alias = std::ranges::any_of(model.tied, [&](const TiedParameter& tied) {
-        return tied.alias_block == builder.name && tied.alias_parameter == parameter.name;
-      });
-      if (!alias) count += parameter.tensor.numel();
-    }
-  }
-  return count;
-}
-
 class OwnTask final : public RunTask {
  public:
   OwnTask(const TrainOptions& options, TrainingTask task)
-      : RunTask(options), task_(std::move(task)) {}
+      : RunTask(options),
+        task_(std::move(task)),
+        adapters_(add_adapters(task_.model, options.lora, task_.weights,
+                               {.base_model = task_.model.name})) {}
 
   Program program() const override { return Program::kOwn; }
 
   const ModelSpec& model() const override { return task_.model; }
-  const TensorSource* weights() const override { return task_.weights; }
-  int64_t parameter_count() const override { return count_parameters(task_.model); }
+  const TensorSource* weights() const override {
+    return adapters_ && adapters_->directory ? adapters_->directory.get() : task_.weights;
+  }
+  const AdapterConfig* adapter() const override { return adapters_ ? &adapters_->config : nullptr; }
   OptimizerFactory optimizer() const override {
     return task_.optimizer ? task_.optimizer : RunTask::optimizer();
   }
@@ -169,7 +160,8 @@ class OwnTask final : public RunTask {
   }
 
  private:
-  const TrainingTask task_;
+  TrainingTask task_;
+  const std::unique_ptr<RunAdapters> adapters_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "lib/interop/hub_cache.h"
 #include "lib/run/prepare_data.h"
 #include "tessera/core/error.h"
+#include "tessera/core/json.h"
 
 namespace tessera::programs {
 namespace {
@@ -48,12 +49,23 @@ void prepare_config(Prepared& run) {
 
 void take_from_hub_cache(Prepared& run) {
   for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model.directory},
-                                   {"--tokenizer ", &run.options.model.tokenizer}}) {
+                                   {"--tokenizer ", &run.options.model.tokenizer},
+                                   {"--adapter ", &run.options.lora.adapter}}) {
     const std::string path = find_in_hub_cache(*name);
     if (path == *name) continue;
     run.notices.push_back(concat(flag, *name, " is ", path));
     *name = path;
   }
+}
+
+void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
+  run.model = run.language_model.make(run.head(), num_labels);
+  const std::string config = run.language_model.to_json(run.head());
+  const bool gpt2 = Json::parse(config, {}, base).at("model_type").as_string() == "gpt2";
+  run.adapters = add_adapters(run.model, run.options.lora, run.weights.get(),
+                              {.base_model = base,
+                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
+                               .fan_in_fan_out = gpt2});
 }
 
 void read_model_config(Prepared& run) {
@@ -116,6 +128,8 @@ Prepared prepare(const TrainOptions& options, Program program) {
   run.train_path = options.data.random_rows > 0      ? "random rows"
                    : !options.data.train_ids.empty() ? options.data.train_ids
                                                      : options.data.train_file;
+  const std::string& base =
+      options.model.directory.empty() ? options.model.config : options.model.directory;
   take_from_hub_cache(run);
   prepare_tokenizer(run);
   prepare_config(run);
@@ -132,7 +146,7 @@ Prepared prepare(const TrainOptions& options, Program program) {
   check(positions == 0 || wanted <= positions, ErrorCode::kInvalidArgument, "--max_seq_length ",
         options.data.max_seq_length, ": model ", run.config().name, " has ", positions,
         " positions");
-  run.model = run.language_model.make(run.head(), run.train.num_labels());
+  make_model(run, run.train.num_labels(), base);
   if (options.data.label_padding != LabelPadding::kInclude)
     run.supervised_share = supervised_share(run.train);
   return run;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/checkpoint/directory_lock.h"
+#include "lib/run/adapters.h"
 #include "lib/run/answers.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/checkpoint/huggingface.h"
@@ -25,6 +26,7 @@ struct Prepared {
   LanguageModel language_model;
   ModelSpec model;
   std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
+  std::unique_ptr<RunAdapters> adapters;          // null: every parameter is trained
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
   TokenTable train, validation;          // validation may be empty
@@ -38,12 +40,10 @@ struct Prepared {
   ModelHead head() const {
     return task == Task::kCausal ? ModelHead::kCausal : ModelHead::kClassification;
   }
-  int64_t parameter_count() const {
-    return language_model.parameter_count(head(), train.num_labels());
-  }
-  // Elements of every parameter, block by block; tied ones once.
-  std::vector<std::vector<int64_t>> parameter_sizes() const {
-    return language_model.parameter_sizes(head(), train.num_labels());
+  // The base's, and of saved adapters those; null: all are drawn.
+  const TensorSource* source() const {
+    if (adapters && adapters->directory) return adapters->directory.get();
+    return weights.get();
   }
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
@@ -51,6 +51,10 @@ struct Prepared {
 // Model and tokenizer by their names on the Hub become the directories of its local cache, with a
 // notice.
 void take_from_hub_cache(Prepared& run);
+
+// The model of the configuration for so many labels, with the adapters that the options ask for.
+// base: how the user named it.
+void make_model(Prepared& run, int64_t num_labels, const std::string& base);
 
 // The model's configuration alone, which --model or --model_config names. Errors as of prepare().
 void read_model_config(Prepared& run);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "lib/run/adapters.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
@@ -24,16 +25,23 @@ bool is_checkpoint(const std::string& path, Communicator& world) {
 
 bool was_damaged(const std::string& skipped) { return !skipped.ends_with("was not finished"); }
 
-LoadReport fill(const Checkpoint& checkpoint, Communicator& world, Strategy& strategy) {
-  LoadReport report = load_checkpoint(world, checkpoint, strategy.state());
+LoadReport fill(const TrainOptions& options, const Checkpoint& checkpoint, Communicator& world,
+                Strategy& strategy) {
+  LoadReport report = load_checkpoint(world, checkpoint, state_of_run(strategy, options));
   strategy.state_restored();
   return report;
 }
 
-Resumed load(const std::string& path, Communicator& world, Strategy& strategy) {
+Resumed load(const TrainOptions& options, const std::string& path, Communicator& world,
+             Strategy& strategy) {
   const Checkpoint checkpoint = open_checkpoint(world, path);
   Resumed resumed{path, RunState::from_json(checkpoint.run(), path)};
-  const LoadReport report = fill(checkpoint, world, strategy);
+  const bool adapters = !resumed.run.adapter.empty();
+  check(adapters == options.trains_adapters(), ErrorCode::kInvalidArgument, path,
+        adapters ? ": is of a run with adapters (--lora_r), which this one is not"
+                 : ": is of a run without adapters; this one has some (--lora_r)",
+        "; give the same flags, or --resume_from_checkpoint none");
+  const LoadReport report = fill(options, checkpoint, world, strategy);
   if (world.rank() != 0) return resumed;
   log(LogLevel::kInfo, "going on from ", path, ", step ", resumed.run.trainer.steps, ": ",
       report.bytes_read >> 20, " MiB read by this rank in ", report.load_s, " s");
@@ -66,7 +74,7 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
                               Strategy& strategy) {
   const std::string& from = options.run.resume_from_checkpoint;
   if (from == "none") return std::nullopt;
-  if (from != "auto" && is_checkpoint(from, world)) return load(from, world, strategy);
+  if (from != "auto" && is_checkpoint(from, world)) return load(options, from, world, strategy);
   const std::string directory = from == "auto" ? options.output.output_dir : from;
   std::vector<std::string> skipped;
   std::optional<int64_t> before;
@@ -75,7 +83,7 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
     skipped.insert(skipped.end(), found.skipped.begin(), found.skipped.end());
     if (found.path.empty()) break;
     try {
-      Resumed resumed = load(found.path, world, strategy);
+      Resumed resumed = load(options, found.path, world, strategy);
       for (const std::string& reason : skipped) {
         if (world.rank() == 0) log(LogLevel::kWarning, "skipped: ", reason);
       }
@@ -95,7 +103,8 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world,
   return std::nullopt;
 }
 
-void load_best(const RunState::Best& best, Communicator& world, Strategy& strategy) {
+void load_best(const TrainOptions& options, const RunState::Best& best, Communicator& world,
+               Strategy& strategy) {
   const auto say = [&](LogLevel level, const auto&... text) {
     if (world.rank() == 0) log(level, text...);
   };
@@ -107,7 +116,7 @@ void load_best(const RunState::Best& best, Communicator& world, Strategy& strate
     say(LogLevel::kWarning, "the model stays that of the last step: ", error.what());
     return;
   }
-  fill(*checkpoint, world, strategy);
+  fill(options, *checkpoint, world, strategy);
   say(LogLevel::kInfo, "the model is that of step ", best.step, ", whose metric ", best.metric,
       " is the best: ", best.path);
 }

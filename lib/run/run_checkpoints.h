@@ -29,6 +29,7 @@ std::optional<Resumed> resume(const TrainOptions& options, Communicator& world, 
 
 // Fills the strategy from the best checkpoint. Where it is gone, nothing changes but that this is
 // logged. Collective.
-void load_best(const RunState::Best& best, Communicator& world, Strategy& strategy);
+void load_best(const TrainOptions& options, const RunState::Best& best, Communicator& world,
+               Strategy& strategy);
 
 }  // namespace tessera::programs

@@ -168,10 +168,13 @@ void describe(const RunContext& run, const RunParts& parts) {
         " rows; it is filled with rows that count for nothing");
   }
   if (!run.options().run.dry_run) return;
+  const ParameterCount count = parameter_count(run.task.model());
+  const std::string trained =
+      count.trained == count.all ? "" : concat(", ", count.trained, " of them trainable");
   std::printf(
-      "%s: %lld parameters, %s on %d rank(s) (pipeline %d x data %d x tensor %d), "
+      "%s: %lld parameters%s, %s on %d rank(s) (pipeline %d x data %d x tensor %d), "
       "global batch %lld, %lld steps\n%s\n",
-      run.task.model().name.c_str(), static_cast<long long>(run.task.parameter_count()),
+      run.task.model().name.c_str(), static_cast<long long>(count.all), trained.c_str(),
       run.options().parallel.strategy.c_str(), run.world.size(),
       parts.mesh->extent(Axis::kPipeline), parts.mesh->extent(Axis::kData),
       parts.mesh->extent(Axis::kTensor), static_cast<long long>(batch),

@@ -52,6 +52,7 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   r.master_dtype = r.moment_dtype = "fp32";
   r.model = run.task.model().name;
   r.num_parameters = parts.strategy->parameter_count();
+  r.num_trainable_parameters = parameter_count(run.task.model()).trained;
   r.num_train_samples = run.task.training_rows();
   r.num_train_steps = parts.total_steps;
   r.seed = o.training.seed;

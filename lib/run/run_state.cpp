@@ -45,6 +45,7 @@ std::string RunState::to_json() const {
   }
   json.key("settings").scalar(settings);
   json.key("model").begin_object().key("config").scalar(model).end_object();
+  if (!adapter.empty()) json.key("adapter").scalar(adapter);
   return json.end_object().text();
 }
 
@@ -60,6 +61,7 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
   for (const auto& [name, value] : data.at("of").members()) {
     state.of.emplace_back(name, value.as_string());
   }
+  if (const auto adapter = json.find("adapter")) state.adapter = adapter->dump();
   // null: an evaluation that is no number, which is never the best.
   if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
     state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),

@@ -25,6 +25,7 @@ struct RunState {
   std::optional<Best> best;
   std::string settings;  // FlagSet::config_json()
   std::string model;     // its config.json for transformers
+  std::string adapter;   // adapter_config.json; "": the checkpoint has every parameter
 
   std::string to_json() const;
   // Throws Error(kDataLoss) for what to_json() does not write.

@@ -13,6 +13,7 @@
 #include "lib/run/step_source.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/backends/strategy.h"
+#include "tessera/checkpoint/adapter.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/metrics/event.h"
@@ -35,9 +36,9 @@ class RunTask {
   virtual std::vector<std::string> notices() const { return {}; }
 
   virtual const ModelSpec& model() const = 0;
-  virtual const TensorSource* weights() const = 0;  // null: they are drawn
-  virtual int64_t parameter_count() const = 0;  // before there is a strategy, which says it, too
-  virtual OptimizerFactory optimizer() const;   // AdamW, as the options say
+  virtual const TensorSource* weights() const = 0;   // null: they are drawn
+  virtual const AdapterConfig* adapter() const = 0;  // null: every parameter is trained
+  virtual OptimizerFactory optimizer() const;        // AdamW, as the options say
   virtual ParallelConfig parallel_config() const = 0;
   virtual std::string model_config() const = 0;  // its config.json; "null": there is none
   // What belongs into the folder of the exported model, beside the weights.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/core/clock.h"
+#include "lib/run/adapters.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -43,7 +44,7 @@ bool Training::run() {
   if (parts_.writer) report_.checkpoints(parts_.writer->wait());
   const auto& best = parts_.best;
   if (options_.output.load_best_model_at_end && best && best->step != parts_.steps) {
-    load_best(*best, run_.world, *parts_.strategy);
+    load_best(options_, *best, run_.world, *parts_.strategy);
   }
   return false;
 }
@@ -71,7 +72,9 @@ void Training::train_until(int64_t step) {
 bool Training::between_steps() {
   report_.between_steps(parts_.trainer->latest());
   if (parts_.writer) {
-    if (++steps_here_ == kStepsUntilFull) parts_.writer->reserve(parts_.strategy->state());
+    if (++steps_here_ == kStepsUntilFull) {
+      parts_.writer->reserve(state_of_run(*parts_.strategy, options_));
+    }
     report_.checkpoints(parts_.writer->poll());
   }
   const StopSignals* signals = run_.signals;
@@ -131,8 +134,9 @@ void Training::save() {
                        .of = run_.task.data_identity(parts_.batches->global_batch_size()),
                        .best = parts_.best,
                        .settings = run_.flags.config_json(/*indent=*/0),
-                       .model = run_.task.model_config()};
-  parts_.writer->save(parts_.steps, parts_.strategy->state(), state.to_json());
+                       .model = run_.task.model_config(),
+                       .adapter = run_.task.adapter() ? run_.task.adapter()->to_json() : ""};
+  parts_.writer->save(parts_.steps, state_of_run(*parts_.strategy, options_), state.to_json());
   report_.checkpoints(parts_.writer->poll());
 }
 

@@ -62,7 +62,7 @@ class FlagSet {
   std::string text(const std::string& name) const;  // the value, as it may be written
   void set(const std::string& name, const std::string& text, const std::string& origin);
   bool changed(const std::string& name) const { return existing(name).changed(); }
-  void reset(const std::string& name);          // to its default value and origin
+  void reset(const std::string& name);  // to its default value and origin
   void add_notice(const std::string& text) { notices_.push_back(text); }
   // {"name": {"value": ..., "origin": "..."}, ...}
   std::string config_json(int indent = 2) const;
@@ -112,10 +112,5 @@ class FlagSet {
   std::vector<std::string> notices_;
   std::vector<std::pair<std::string, std::string>> needs_;  // what was written, the flag it needs
 };
-
-// The candidate that is a slip of the hand away from name; "" when none is.
-std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
-// "; the nearest is X", or nothing.
-std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace tessera::programs

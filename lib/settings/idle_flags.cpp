@@ -11,6 +11,7 @@ struct Row {
   const char* flag;
   bool read;
   const char* why;
+  bool refused = false;  // the run would be another one
 };
 
 // What the programs read under a condition, beyond the library's settings. own: the rows are the
@@ -25,6 +26,10 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       !fp16 ? "only --dtype fp16 scales the loss" : "--loss_scale is one scale for ever";
   const char* const no_text = "rows of ids are taken as they are";
   const char* const no_evaluation = "there is no --validation_file";
+  const bool adapters = o.lora.r > 0 && o.lora.adapter.empty();
+  const char* const no_adapters = o.lora.adapter.empty()
+                                      ? "there are no adapters; give --lora_r N, at least 1"
+                                      : "--adapter says it";
   const char* const no_checkpoint = "--save_strategy no writes no checkpoints";
   return {
       {"loss_scale", fp16, scale},
@@ -37,6 +42,13 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"max_nonfinite_steps", !fp16, "--max_overflow_steps counts with a loss scale"},
       {"warmup_steps", o.training.lr_scheduler_type != LrScheduleKind::kConstant,
        "--lr_scheduler_type constant has none; constant_with_warmup has"},
+      {"lora_r", o.lora.adapter.empty(), no_adapters, true},
+      {"lora_alpha", adapters, no_adapters, true},
+      {"lora_dropout", adapters, no_adapters, true},
+      {"lora_target_modules", adapters, no_adapters, true},
+      {"lora_modules_to_save", adapters, no_adapters, true},
+      {"lora_init", adapters, no_adapters, true},
+      {"use_rslora", adapters, no_adapters, true},
       {"pipeline_balance", o.axes.pipeline > 1, "there is no --pipeline_parallel"},
       {"squad_v2", text, no_text},
       {"doc_stride", text, no_text},
@@ -78,7 +90,7 @@ std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& optio
     }
   }
   for (const Row& row : rows(before, /*own=*/!flags.has("validation_file"))) {
-    if (!row.read) leave(row.flag, row.why, /*refused=*/false);
+    if (!row.read) leave(row.flag, row.why, row.refused);
   }
   return idle;
 }

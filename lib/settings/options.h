@@ -9,6 +9,7 @@
 #include "lib/optim/lr_schedule_kinds.h"
 #include "tessera/backends/parallel_config.h"
 #include "tessera/data/data_loader.h"
+#include "tessera/model/lora.h"
 
 namespace tessera {
 
@@ -46,6 +47,9 @@ inline constexpr auto kNames<StageBalance> =
 template <>
 inline constexpr auto kNames<DeepSpeedVersion> = std::to_array<Named<DeepSpeedVersion>>(
     {{"0.16", DeepSpeedVersion::k16}, {"0.19", DeepSpeedVersion::k19}});
+template <>
+inline constexpr auto kNames<LoraInit> = std::to_array<Named<LoraInit>>(
+    {{"default", LoraInit::kDefault}, {"gaussian", LoraInit::kGaussian}});
 
 struct ModelOptions {
   std::string directory, config, tokenizer;
@@ -80,6 +84,16 @@ struct TrainingOptions {
   LrScheduleKind lr_scheduler_type = LrScheduleKind::kLinear;
   std::string lr_scheduler_kwargs;
   uint64_t seed = 42;
+};
+
+// Defaults are LoraRule's.
+struct LoraOptions {
+  int64_t r = 0;  // 0: every parameter is trained
+  double alpha = LoraRule{}.alpha, dropout = LoraRule{}.dropout;
+  std::string target_modules, modules_to_save;  // lists
+  LoraInit init = LoraInit::kDefault;
+  bool use_rslora = false;
+  std::string adapter;  // directory to begin with
 };
 
 // Beside the dtypes, which are the layout's.
@@ -125,12 +139,14 @@ struct TrainOptions {
   ModelOptions model;
   DataOptions data;
   TrainingOptions training;
+  LoraOptions lora;
   PrecisionOptions precision;
   ParallelConfig parallel;
   AxesOptions axes;
   OutputOptions output;
   RunOptions run;
 
+  bool trains_adapters() const { return lora.r > 0 || !lora.adapter.empty(); }
   int64_t global_batch_size(int64_t data_ranks) const {
     return training.per_device_train_batch_size * training.gradient_accumulation_steps * data_ranks;
   }
@@ -140,8 +156,8 @@ struct TrainOptions {
 template <typename Group, typename T>
 constexpr Group TrainOptions::*group_of(T Group::*) {
   using O = TrainOptions;
-  return std::get<Group O::*>(
-      std::tuple(&O::model, &O::data, &O::training, &O::precision, &O::axes, &O::output, &O::run));
+  return std::get<Group O::*>(std::tuple(&O::model, &O::data, &O::training, &O::lora, &O::precision,
+                                         &O::axes, &O::output, &O::run));
 }
 
 }  // namespace tessera

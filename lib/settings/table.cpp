@@ -26,6 +26,7 @@ std::vector<Setting> all_rows() {
   add(Section::kModel, rows::model());
   add(Section::kData, rows::data());
   add(Section::kTraining, rows::training());
+  add(Section::kAdapters, rows::adapters());
   add(Section::kStrategy, rows::strategy());
   add(Section::kRun, rows::run());
   return all;
@@ -34,8 +35,8 @@ std::vector<Setting> all_rows() {
 template <typename Keep>
 std::vector<std::string> tags_of(const TrainOptions& options, const Keep& keep) {
   std::vector<std::string> tags;
-  for (const Section section :
-       {Section::kTraining, Section::kStrategy, Section::kData, Section::kRun}) {
+  for (const Section section : {Section::kTraining, Section::kAdapters, Section::kStrategy,
+                                Section::kData, Section::kRun}) {
     for (const Setting& setting : table()) {
       if (setting.section != section || !keep(setting)) continue;
       if (std::string tag = setting.tag(options); !tag.empty()) tags.push_back(std::move(tag));
@@ -47,8 +48,8 @@ std::vector<std::string> tags_of(const TrainOptions& options, const Keep& keep) 
 }  // namespace
 
 const char* title_of(Section section) {
-  constexpr const char* kTitles[] = {"Model", "Data", "Training", "Strategy and precision",
-                                     "Run and output"};
+  constexpr const char* kTitles[] = {
+      "Model", "Data", "Training", "Adapters", "Strategy and precision", "Run and output"};
   return kTitles[static_cast<size_t>(section)];
 }
 

@@ -20,7 +20,7 @@ enum class Changes {
 };
 
 // What --help groups.
-enum class Section { kModel, kData, kTraining, kStrategy, kRun };
+enum class Section { kModel, kData, kTraining, kAdapters, kStrategy, kRun };
 const char* title_of(Section section);
 
 // of<&DataOptions::packing>
@@ -67,7 +67,8 @@ const std::vector<Setting>& table();
 const Setting* find(const std::string& name);
 void check_ranges(const TrainOptions& options);
 
-// E.g. {"ga2", "tp2", "gc"}: all tags, in the order of the sections Training, Strategy, Data, Run.
+// E.g. {"ga2", "tp2", "gc"}: all tags, in the order of the sections Training,
+// Adapters, Strategy, Data, Run.
 std::vector<std::string> tags(const TrainOptions& options);
 // The same of how the model is spread alone; of what is for tuning, that which `named` chooses.
 std::vector<std::string> layout_tags(
@@ -91,6 +92,7 @@ namespace rows {  // of the sections
 std::vector<Setting> model();
 std::vector<Setting> data();
 std::vector<Setting> training();
+std::vector<Setting> adapters();
 std::vector<Setting> strategy();
 std::vector<Setting> run();
 }  // namespace rows

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/nearest.h"
 #include "lib/settings/lists.h"
 #include "lib/settings/require.h"
 #include "tessera/core/error.h"
@@ -125,6 +126,8 @@ void validate_options(const TrainOptions& o, Program program) {
       o.training.warmup_steps < 1 || o.training.warmup_steps == std::floor(o.training.warmup_steps),
       "--warmup_steps is ", o.training.warmup_steps,
       "; it must be a whole number, or a part of all steps below 1");
+  require(o.lora.alpha > 0 && std::isfinite(o.lora.alpha), "--lora_alpha is ", o.lora.alpha,
+          "; it must be above 0");
   check_schedule(o, program);
   validate_ending(o, program);
   require(o.training.max_steps > 0 || o.training.num_train_epochs > 0, "--num_train_epochs is ",

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "tessera/model/lora.h"
+
 namespace tessera::testing {
 namespace {
 
@@ -10,9 +12,49 @@ at::Tensor draw(at::IntArrayRef shape, at::Generator& generator, double scale, a
   return (at::randn(shape, generator) * scale).to(device).set_requires_grad(true);
 }
 
+// What a block's constructor gets.
+struct Toy {
+  const ToyConfig& config;
+  const BuildContext& context;
+  const std::string& block;
+  size_t index;
+};
+
+// A matrix that may have an adapter.
+class Matrix {
+ public:
+  Matrix(const Toy& toy, const std::string& name, const at::Tensor& weight)
+      : name_(name + ".weight"), weight_(weight) {
+    const BuildContext& context = toy.context;
+    const std::string module = toy.block + "." + name;
+    if (context.lora == nullptr || !context.lora->targets(module)) return;
+    const auto [a, b] = lora_matrices(context, toy.index, module, weight.size(0), weight.size(1));
+    a_ = a.to(context.device).set_requires_grad(true);
+    b_ = b.to(context.device).set_requires_grad(true);
+    scale_ = context.lora->scale();
+  }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& bias = {}) const {
+    const at::Tensor y = at::linear(x, weight_, bias);
+    return a_.defined() ? y.add(at::linear(at::linear(x, a_), b_), scale_) : y;
+  }
+  void add_to(std::vector<Parameter>& parameters) const {
+    parameters.push_back({name_, weight_});
+    if (!a_.defined()) return;
+    parameters.push_back({adapter_name(name_, kLoraA), a_});
+    parameters.push_back({adapter_name(name_, kLoraB), b_});
+  }
+
+ private:
+  std::string name_;
+  at::Tensor weight_, a_, b_;
+  double scale_ = 1;
+};
+
 class Embedding : public Block {
  public:
-  Embedding(const ToyConfig& config, at::Generator generator, at::Device device)
+  Embedding(const Toy& toy, at::Generator generator)
+      : Embedding(toy.config, generator, toy.context.device) {}
+  Embedding(const ToyConfig& config, at::Generator& generator, at::Device device)
       : weight_(draw({config.vocabulary, config.hidden}, generator, 0.5, device)) {}
   at::Tensor forward(const at::Tensor&, const MicroBatch& batch) override {
     return at::embedding(weight_, batch.input_ids);
@@ -25,31 +67,38 @@ class Embedding : public Block {
 
 class Layer : public Block {
  public:
-  Layer(const ToyConfig& config, at::Generator generator, at::Device device)
-      : norm_(at::ones({config.hidden}, device).set_requires_grad(true)),
-        norm_bias_(at::zeros({config.hidden}, device).set_requires_grad(true)),
-        up_(draw({2 * config.hidden, config.hidden}, generator, 0.3, device)),
-        up_bias_(draw({2 * config.hidden}, generator, 0.1, device)),
-        down_(draw({config.hidden, 2 * config.hidden}, generator, 0.3, device)) {}
+  Layer(const Toy& toy, at::Generator generator) : Layer(toy, generator, toy.context.device) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
     const at::Tensor normed = at::layer_norm(hidden, {hidden.size(-1)}, norm_, norm_bias_);
-    return hidden + at::linear(at::gelu(at::linear(normed, up_, up_bias_)), down_);
+    return hidden + down_.forward(at::gelu(up_.forward(normed, up_bias_)));
   }
   std::vector<Parameter> parameters() override {
-    return {{"norm.weight", norm_, false},
-            {"norm.bias", norm_bias_, false},
-            {"up.weight", up_, true},
-            {"up.bias", up_bias_, false},
-            {"down.weight", down_, true}};
+    std::vector<Parameter> all{{"norm.weight", norm_, false}, {"norm.bias", norm_bias_, false}};
+    up_.add_to(all);
+    all.push_back({"up.bias", up_bias_, false});
+    down_.add_to(all);
+    return all;
   }
 
  private:
-  at::Tensor norm_, norm_bias_, up_, up_bias_, down_;
+  Layer(const Toy& toy, at::Generator& generator, at::Device device)
+      : norm_(at::ones({toy.config.hidden}, device).set_requires_grad(true)),
+        norm_bias_(at::zeros({toy.config.hidden}, device).set_requires_grad(true)),
+        up_(toy, "up", draw({2 * toy.config.hidden, toy.config.hidden}, generator, 0.3, device)),
+        up_bias_(draw({2 * toy.config.hidden}, generator, 0.1, device)),
+        down_(toy, "down",
+              draw({toy.config.hidden, 2 * toy.config.hidden}, generator, 0.3, device)) {}
+
+  at::Tensor norm_, norm_bias_;
+  Matrix up_;
+  at::Tensor up_bias_;
+  Matrix down_;
 };
 
 class Head : public Block {
  public:
-  Head(const ToyConfig& config, at::Generator generator, at::Device device)
+  Head(const Toy& toy, at::Generator generator) : Head(toy.config, generator, toy.context.device) {}
+  Head(const ToyConfig& config, at::Generator& generator, at::Device device)
       : weight_(config.tied ? tied_placeholder({config.vocabulary, config.hidden})
                             : draw({config.vocabulary, config.hidden}, generator, 0.5, device)),
         bias_(at::zeros({config.vocabulary}, device).set_requires_grad(true)) {}
@@ -70,11 +119,11 @@ class Head : public Block {
 };
 
 template <typename B>
-BlockBuilder builder(const ToyConfig& config, std::string name, size_t index) {
-  return {std::move(name), [config, index](const BuildContext& context) -> std::unique_ptr<Block> {
-            auto generator =
-                at::make_generator<at::CPUGeneratorImpl>(block_seed(context.seed, index));
-            return std::make_unique<B>(config, generator, context.device);
+BlockBuilder builder(const ToyConfig& config, const std::string& name, size_t index) {
+  return {name, [=](const BuildContext& context) -> std::unique_ptr<Block> {
+            return std::make_unique<B>(
+                Toy{config, context, name, index},
+                at::make_generator<at::CPUGeneratorImpl>(block_seed(context.seed, index)));
           }};
 }
 

@@ -13,7 +13,8 @@ struct ToyConfig {
 };
 
 // Blocks: embedding, "layer.i" (hidden -> hidden MLP with residual and a norm), head (linear on the
-// embedding's weight when tied, cross-entropy).
+// embedding's weight when tied, cross-entropy). Modules "layer.i.up" and "layer.i.down" can have
+// adapters.
 ModelSpec toy_language_model(const ToyConfig& config = {});
 
 // A micro-batch of random tokens with about a fifth of the labels ignored; equal on every rank for

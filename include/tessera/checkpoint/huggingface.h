@@ -27,6 +27,8 @@ class HuggingFaceDirectory final : public TensorSource {
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
 
   std::vector<std::string> names() const;  // as stored, sorted
+  // As stored, with or without the prefix; "" when absent.
+  std::string stored_name(const std::string& name) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
 
  private:
@@ -43,7 +45,9 @@ class HuggingFaceDirectory final : public TensorSource {
 struct HuggingFaceWriterOptions {
   at::ScalarType dtype = at::kFloat;  // kFloat, kBFloat16 or kHalf
   int64_t max_shard_bytes =
-      int64_t{5} * 1000 * 1000 * 1000;  // a larger model gets several files and an index
+      int64_t{5} * 1000 * 1000 * 1000;        // a larger model gets several files and an index
+  std::string weights = "model.safetensors";  // the file, where there is one
+  int64_t header_bytes = 64 << 10;            // of a file: some 500 tensors; more open the next one
 };
 
 // Writes a directory that appears under its name only when it is complete. Tensors stream through:

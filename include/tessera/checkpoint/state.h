@@ -47,6 +47,7 @@ struct StateTensor {
   // Ranks that hold the same bytes for the same slice, along independent axes; each may write a
   // part of it.
   std::vector<Communicator*> replicas;
+  bool frozen = false;  // a parameter that nothing changes
 };
 
 }  // namespace tessera

@@ -39,7 +39,7 @@ struct RunStartRecord {
   Fields settings;
   std::string parameter_dtype, gradient_dtype, reduce_dtype, master_dtype, moment_dtype;
   std::string model;
-  int64_t num_parameters = 0;
+  int64_t num_parameters = 0, num_trainable_parameters = 0;
   std::string dataset, dataset_sha256;
   int64_t num_train_samples = 0, num_train_steps = 0;
   uint64_t seed = 0;

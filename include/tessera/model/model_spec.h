@@ -14,6 +14,7 @@
 namespace tessera {
 
 class Communicator;
+struct LoraRule;
 
 // Where a block builder finds pretrained weights. Implemented by checkpoint readers.
 class TensorSource {
@@ -34,6 +35,8 @@ struct BuildContext {
   Communicator* tensor = nullptr;
   // Norms and residuals hold only the rank's part of the sequence (Korthikanti et al. 2022).
   bool sequence_parallel = false;
+  // Set by add_lora(): blocks make adapters for the modules that it targets. Null: they make none.
+  std::shared_ptr<const LoraRule> lora = nullptr;
 };
 
 // Weights are drawn per block, so they are the same on every layout of ranks.
@@ -87,6 +90,9 @@ struct ModelSpec {
   std::function<std::string(const std::string& block, const std::string& parameter)>
       checkpoint_name;
 
+  // What LoraRule::target_modules means when it is empty: PEFT's choice for models of this kind.
+  std::vector<std::string> default_lora_targets;
+
   // checkpoint_name's, or "block.parameter".
   std::string stored_name(const std::string& block, const std::string& parameter) const {
     return checkpoint_name ? checkpoint_name(block, parameter) : block + "." + parameter;
@@ -101,6 +107,22 @@ struct ModelSpec {
 ModelSpec freeze(
     ModelSpec model,
     std::function<bool(const std::string& block, const std::string& parameter)> frozen);
+
+struct ParameterInfo {
+  std::string block, name;
+  std::vector<int64_t> shape;
+  bool trained = true;
+  bool alias = false;  // of a tied parameter
+  int64_t numel() const;
+};
+// Of all blocks in order. Every block is built once: torch modules on the CPU, others on the meta
+// device, without memory.
+std::vector<ParameterInfo> parameters_of(const ModelSpec& model);
+
+struct ParameterCount {
+  int64_t all = 0, trained = 0;  // elements; tied ones once
+};
+ParameterCount parameter_count(const ModelSpec& model);
 
 // A leaf of the given shape that occupies one element: stands for a tied parameter until a strategy
 // gives it storage.

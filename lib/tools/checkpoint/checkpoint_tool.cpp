@@ -9,10 +9,11 @@
 #include <ostream>
 #include <utility>
 
-#include "lib/tools/checkpoint/export_model.h"
-#include "lib/tools/checkpoint/tensor_set.h"
 #include "lib/settings/flags.h"
 #include "lib/settings/tool.h"
+#include "lib/tools/checkpoint/export_model.h"
+#include "lib/tools/checkpoint/merge_adapter.h"
+#include "lib/tools/checkpoint/tensor_set.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -24,9 +25,11 @@ constexpr const char* kUsage =
     "tessera-checkpoint inspect PATH           what is in it\n"
     "tessera-checkpoint verify PATH            reads every byte\n"
     "tessera-checkpoint export PATH DIRECTORY  writes a Hugging Face directory\n"
+    "tessera-checkpoint merge BASE ADAPTER DIRECTORY  a Hugging Face directory with the adapters\n"
+    "                                          (PEFT's, or final/ of a run with --lora_r) in it\n"
     "tessera-checkpoint diff A B               which tensors differ, and by how much\n"
     "PATH: a checkpoint, the output directory of a run (its newest checkpoint), or, except for\n"
-    "export, a Hugging Face directory or one safetensors file.\n"
+    "export, a Hugging Face directory, adapters or one safetensors file.\n"
     "Exit codes: 0 ok, 1 the two differ (diff), 2 usage, 4 damaged or not readable.\n";
 
 struct Call {
@@ -116,6 +119,19 @@ int export_directory(const Call& call) {
   return 0;
 }
 
+int merge(const Call& call) {
+  MergeOptions options{.base = call.paths[0], .adapter = call.paths[1], .directory = call.paths[2]};
+  FlagSet flags("tessera-checkpoint merge", "Puts adapters into the weights of their base.");
+  flags.add("max_shard_bytes", &options.max_shard_bytes, "of one file; larger models get several");
+  flags.parse(call.flags);
+  check(options.max_shard_bytes > 0, ErrorCode::kInvalidArgument, "--max_shard_bytes is ",
+        options.max_shard_bytes, ", expected at least 1");
+  const MergedAdapter result = merge_adapter(options);
+  call.out << options.directory << ": " << result.tensors << " tensors, " << result.adapted
+           << " of them with adapters, " << result.replaced << " trained in full\n";
+  return 0;
+}
+
 // "" when all values are equal (NaNs are equal).
 std::string difference(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kPiece = int64_t{1} << 22;
@@ -180,6 +196,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   static const std::map<std::string, Command> kCommands = {{"inspect", {1, inspect}},
                                                            {"verify", {1, verify}},
                                                            {"export", {2, export_directory}},
+                                                           {"merge", {3, merge}},
                                                            {"diff", {2, diff}}};
   const std::string name = arguments.empty() ? "" : arguments.front();
   if (name == "--help" || name == "-h") {
@@ -189,7 +206,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   const auto command = kCommands.find(name);
   check(command != kCommands.end(), ErrorCode::kInvalidArgument,
         name.empty() ? "no command is given" : "unknown command " + name,
-        "; expected inspect, verify, export or diff (--help)");
+        "; expected inspect, verify, export, merge or diff (--help)");
   const auto first_flag = std::find_if(arguments.begin() + 1, arguments.end(),
                                        [](const auto& text) { return text.starts_with("--"); });
   const Call call{{arguments.begin() + 1, first_flag}, {first_flag, arguments.end()}, out, err};

@@ -1,10 +1,11 @@
 #include "lib/tools/checkpoint/export_model.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "lib/run/model_files.h"
-#include "tessera/checkpoint/huggingface.h"
+#include "tessera/checkpoint/adapter.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/models/language_model.h"
@@ -36,7 +37,10 @@ std::string config_text(const Json& config, at::ScalarType dtype) {
 // by the architecture of the configuration.
 class ExportNames {
  public:
-  ExportNames(const Json& model, const std::string& origin) : origin_(origin) {
+  // adapter: of a run that has trained some.
+  ExportNames(const Json& model, const std::optional<AdapterConfig>& adapter,
+              const std::string& origin)
+      : origin_(origin) {
     if (const auto names = model.find("names")) {
       for (const auto& [name, exported] : names->members()) listed_[name] = exported.as_string();
       return;
@@ -45,8 +49,10 @@ class ExportNames {
     const bool classifies = !language_model.config().labels.empty();
     spec_ = language_model.make(classifies ? ModelHead::kClassification : ModelHead::kCausal,
                                 static_cast<int64_t>(language_model.config().labels.size()));
+    if (adapter) spec_ = add_lora(std::move(spec_), adapter->rule);
   }
 
+  const ModelSpec& model() const { return spec_; }
   std::string of(const std::string& name) const {
     if (spec_.blocks.empty()) {
       const auto found = listed_.find(name);
@@ -75,13 +81,20 @@ class ExportNames {
 
 int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options) {
   const std::string origin = checkpoint.path() + "/manifest.json";
-  const auto model = Json::parse(checkpoint.run(), {}, origin + ": run").find("model");
+  const Json run = Json::parse(checkpoint.run(), {}, origin + ": run");
+  const auto model = run.find("model");
   check(model && model->contains("config"), ErrorCode::kDataLoss, origin,
         ": the run has kept no configuration of its model (\"model\": {\"config\": ...}), so there "
         "is nothing that transformers could open");
-  const ExportNames names(*model, origin);
-  HuggingFaceWriter writer(options.directory,
-                           {.dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes});
+  std::optional<AdapterConfig> adapter;
+  if (const auto config = run.find("adapter")) adapter = AdapterConfig::from_json(*config);
+  const ExportNames names(*model, adapter, origin);
+  HuggingFaceWriterOptions how{.dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes};
+  if (adapter) {
+    how = adapter_writer_options(names.model());
+    how.dtype = options.dtype;
+  }
+  HuggingFaceWriter writer(options.directory, how);
   int64_t count = 0;
   for (const auto& [key, tensor] : checkpoint.manifest().tensors) {
     if (key.kind == "parameter") {
@@ -93,7 +106,11 @@ int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options)
     }
     ++count;
   }
-  writer.add_text("config.json", config_text(model->at("config"), options.dtype));
+  if (adapter) {
+    writer.add_text("adapter_config.json", adapter->to_json());
+  } else {
+    writer.add_text("config.json", config_text(model->at("config"), options.dtype));
+  }
   add_tokenizer_files(writer, options.tokenizer);
   writer.commit();
   return count;

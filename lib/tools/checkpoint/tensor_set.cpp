@@ -87,11 +87,13 @@ std::unique_ptr<TensorSet> open_tensors(const std::string& path,
       fs::exists(path + "/model.safetensors.index.json")) {
     return std::make_unique<SafetensorsSet>(path);
   }
+  const std::string adapter = path + "/adapter_model.safetensors";
+  if (fs::exists(adapter)) return std::make_unique<SafetensorsSet>(adapter);
   const FoundCheckpoint found = find_checkpoint(path);
   for (const std::string& text : found.skipped) notices.push_back("skipped " + text);
   check(!found.path.empty(), ErrorCode::kDataLoss, path,
         ": neither a checkpoint (manifest.json), nor a run's directory with a complete one, nor a "
-        "Hugging Face directory (model.safetensors)");
+        "Hugging Face directory (model.safetensors) or adapters (adapter_model.safetensors)");
   return std::make_unique<CheckpointTensors>(found.path);
 }
 

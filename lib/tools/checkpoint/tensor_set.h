@@ -1,5 +1,5 @@
 #pragma once
-// The tensors of a checkpoint, of a Hugging Face directory or of one safetensors file.
+// The tensors of a checkpoint, of a Hugging Face directory, of adapters or of one safetensors file.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -9,6 +9,7 @@
 
 #include "lib/core/failure.h"
 #include "lib/core/file.h"
+#include "lib/run/adapters.h"
 #include "lib/run/layout.h"
 #include "lib/run/output.h"
 #include "lib/run/program.h"
@@ -92,6 +93,9 @@ class GenerateRun {
     checkpoint_ = open_checkpoint(world_, path);
     const std::string origin = path + "/manifest.json";
     const auto model = Json::parse(checkpoint_->run(), {}, origin + ": run").find("model");
+    check(!Json::parse(checkpoint_->run(), {}, origin + ": run").contains("adapter"),
+          ErrorCode::kInvalidArgument, path,
+          " holds adapters alone; give --model DIR, the base, and --adapter OUTPUT_DIR/final");
     check(model && model->contains("config"), ErrorCode::kDataLoss, origin,
           ": the run has kept no configuration of its model (\"model\": {\"config\": ...})");
     language_model_ = LanguageModel::from_json(model->at("config"));
@@ -109,9 +113,14 @@ class GenerateRun {
 
   // Nothing is trained: there are no gradients to speak of and no optimizer state.
   void attach() {
-    const ModelSpec model = freeze(language_model_.make_causal(),
-                                   [](const std::string&, const std::string&) { return true; });
-    strategy_->attach(model, {.device = world_.device(), .source = weights_.get()}, make_sgd({}));
+    ModelSpec model = language_model_.make_causal();
+    const TensorSource* source = weights_.get();
+    if (!options_.adapter.empty()) {
+      adapter_ = add_saved_adapters(model, options_.adapter, source, "CAUSAL_LM");
+      source = adapter_.get();
+    }
+    model = freeze(std::move(model), [](const std::string&, const std::string&) { return true; });
+    strategy_->attach(model, {.device = world_.device(), .source = source}, make_sgd({}));
     if (!checkpoint_) return;
     load_checkpoint(world_, *checkpoint_, strategy_->state());
     strategy_->state_restored();
@@ -229,6 +238,7 @@ class GenerateRun {
   std::unique_ptr<Strategy> strategy_;
   LanguageModel language_model_;
   std::unique_ptr<HuggingFaceDirectory> weights_;  // null with a checkpoint
+  std::unique_ptr<AdapterDirectory> adapter_;
   std::optional<Checkpoint> checkpoint_;
   std::optional<Tokenizer> tokenizer_;
 };

@@ -13,6 +13,8 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
   flags.add("checkpoint", &o.checkpoint,
             "instead of --model: a run's output directory, whose newest checkpoint is taken, or a "
             "checkpoint");
+  flags.add("adapter", &o.adapter,
+            "directory of adapters for --model, as PEFT or a run with --lora_r writes it");
   flags.add("tokenizer", &o.layout.model.tokenizer,
             "directory with tokenizer.json; --model's unless given");
   flags.section("Prompts and answers");
@@ -53,6 +55,8 @@ void validate_options(const GenerateOptions& o) {
   };
   require(o.layout.model.directory.empty() != o.checkpoint.empty(),
           "give --model DIR, or --checkpoint DIR in its place");
+  require(o.adapter.empty() || !o.layout.model.directory.empty(),
+          "--adapter needs --model DIR, its base");
   require(o.perplexity.empty() || o.prompts == "-",
           "--perplexity and --prompts are two kinds of work; give one of them");
   require(!o.ignore_eos || o.eos_token_id.empty(), "--ignore_eos and --eos_token_id: give one");

@@ -9,6 +9,7 @@ namespace tessera::programs {
 
 struct GenerateOptions {
   std::string checkpoint;  // instead of layout.model
+  std::string adapter;     // beside it
   std::string prompts = "-", output = "-", format = "auto";
   std::string perplexity;  // a text file; "": prompts are answered
   int64_t max_new_tokens = 20, batch_size = 8;

@@ -53,7 +53,9 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
   const double tokens =
       tokens_of_micro_batch(o) * static_cast<double>(o.training.gradient_accumulation_steps);
   const double flops = model.model.flops_per_token(o.data.max_seq_length) * tokens *
-                       (o.parallel.gradient_checkpointing ? 4.0 / 3 : 1) /
+                       (!o.parallel.gradient_checkpointing ? 1
+                        : o.trains_adapters()              ? 6.0 / 4
+                                                           : 8.0 / 6) /
                        (run.mesh.pipeline * run.mesh.tensor);
   StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
                                     filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
@@ -93,13 +95,15 @@ Prepared prepare_shapes(const TrainOptions& options, Program program) {
   run.task = task_of(program);
   check(options.model.directory.empty() != options.model.config.empty(),
         ErrorCode::kInvalidArgument, "give --model DIR or --model_config NAME, one of the two");
+  const std::string& base =
+      options.model.directory.empty() ? options.model.config : options.model.directory;
   take_from_hub_cache(run);
   // Models for trials take the tokenizer's vocabulary.
   if (!options.model.tokenizer.empty())
     run.tokenizer = Tokenizer::load(run.options.model.tokenizer);
   read_model_config(run);
   const int64_t labels = std::max<int64_t>(2, options.data.num_labels);
-  run.model = run.language_model.make(run.head(), labels);
+  make_model(run, labels, base);
   return run;
 }
 

@@ -11,7 +11,6 @@
 namespace tessera::programs {
 namespace {
 
-
 template <typename... Arguments>
 std::string format(const char* pattern, Arguments... arguments) {
   char buffer[256];
@@ -110,13 +109,15 @@ std::vector<Category> times_of(const StepTime& time) {
 
 std::string plan_text(const Prepared& model, const RunPlan& run, const Place& place) {
   const TrainOptions& o = run.options;
-  std::string text =
-      concat(model.model.name, ": ", model.language_model.parameter_count(model.head(), 2),
-             " parameters, ", o.parallel.strategy, " on ", place.ranks, " rank(s) (pipeline ",
-             run.mesh.pipeline, " x data ", run.mesh.data, " x tensor ", run.mesh.tensor, "), ",
-             name_of(o.parallel.precision.parameter), ", micro-batch ",
-             o.training.per_device_train_batch_size, " x ", o.data.max_seq_length,
-             ", global batch ", run.global_batch, ", ", place.card.name, "\n");
+  const ParameterCount count = parameter_count(model.model);
+  const std::string trained =
+      count.trained == count.all ? "" : concat(count.trained, " of them trainable, ");
+  std::string text = concat(
+      model.model.name, ": ", count.all, " parameters, ", trained, o.parallel.strategy, " on ",
+      place.ranks, " rank(s) (pipeline ", run.mesh.pipeline, " x data ", run.mesh.data,
+      " x tensor ", run.mesh.tensor, "), ", name_of(o.parallel.precision.parameter),
+      ", micro-batch ", o.training.per_device_train_batch_size, " x ", o.data.max_seq_length,
+      ", global batch ", run.global_batch, ", ", place.card.name, "\n");
   text += memory_text(run, place.card) + messages_text(run);
   text +=
       format("predicted step: %.1f ms, %.0f tokens/s (", run.time.total() * 1e3, run.tokens_per_s);

@@ -1,0 +1,61 @@
+#pragma once
+// Adapter directories in the layout of Hugging Face's PEFT: adapter_config.json and
+// adapter_model.safetensors.
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/core/json.h"
+#include "tessera/model/lora.h"
+#include "tessera/model/model_spec.h"
+
+namespace tessera {
+
+struct AdapterConfig {
+  LoraRule rule;
+  std::string base_model;       // base_model_name_or_path
+  std::string task_type;        // CAUSAL_LM or SEQ_CLS; "" is neither
+  bool fan_in_fan_out = false;  // the base stores its matrices [in, out], as GPT-2 does
+
+  // Of adapter_config.json, but for targets that are no list of names (see AdapterDirectory).
+  // Throws Error(kDataLoss) with key and line for what is not plain LoRA: other kinds of adapters,
+  // ranks of single modules, biases, DoRA.
+  static AdapterConfig from_json(const Json& json);
+  std::string to_json() const;
+};
+
+// The tensors of an adapter directory, and beneath them those of its base.
+class AdapterDirectory final : public TensorSource {
+ public:
+  // base: where weights are read that the adapter does not have; it outlives the directory. Throws
+  // Error(kDataLoss) for files that do not belong together.
+  explicit AdapterDirectory(const std::string& directory, const TensorSource* base = nullptr);
+
+  const AdapterConfig& config() const { return config_; }
+  const SafetensorsFile& file() const { return file_; }
+
+  // By the name of the model without adapters, or by PEFT's.
+  bool has(const std::string& name) const override;
+  at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
+
+  // Throws Error(kDataLoss) unless model, which add_lora() has made by config(), trains exactly
+  // what is here.
+  void check_fits(const ModelSpec& model) const;
+
+ private:
+  const SafetensorsEntry* find(const std::string& name) const;
+  void settle_targets(const Json& json);
+
+  std::string directory_;
+  AdapterConfig config_;
+  SafetensorsFile file_;
+  const TensorSource* base_;
+};
+
+// Of a HuggingFaceWriter that writes what the model trains: one file, adapter_model.safetensors.
+HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model);
+
+}  // namespace tessera

@@ -1,0 +1,148 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "tessera/checkpoint/adapter.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "adapter_config.json";
+constexpr const char* kWeights = "adapter_model.safetensors";
+
+std::string weights_path(const std::string& directory) {
+  const fs::path root(directory);
+  check(fs::is_directory(root), ErrorCode::kDataLoss, directory, ": not a directory");
+  check(fs::exists(root / kConfig), ErrorCode::kDataLoss, directory, ": has no ", kConfig,
+        "; expected a directory that PEFT or a run with --lora_r has written");
+  check(fs::exists(root / kWeights), ErrorCode::kDataLoss, directory, ": has no ", kWeights,
+        fs::exists(root / "adapter_model.bin")
+            ? "; pickled weights (adapter_model.bin) are never loaded because they can run code: "
+              "save the adapter with safe_serialization=True"
+            : "");
+  return root / kWeights;
+}
+
+// The module of an adapter's matrix, by its name in the base; "" for other tensors.
+std::string adapted_module(const std::string& name) {
+  if (!is_adapter(name)) return "";
+  const std::string path = name.substr(0, name.size() - kLoraA.size());
+  return path.ends_with('.') ? path.substr(0, path.size() - 1) : path;
+}
+
+}  // namespace
+
+AdapterDirectory::AdapterDirectory(const std::string& directory, const TensorSource* base)
+    : directory_(directory), file_(weights_path(directory)), base_(base) {
+  const Json json = Json::parse_file(directory + "/" + kConfig);
+  config_ = AdapterConfig::from_json(json);
+  for (const SafetensorsEntry& entry : file_.header().entries) {
+    check(entry.name.starts_with(kLoraPrefix), ErrorCode::kDataLoss, file_.path(), ": byte ",
+          entry.begin, ": tensor \"", entry.name, "\" does not begin with ", kLoraPrefix);
+    check(at::isFloatingType(entry.dtype), ErrorCode::kDataLoss, file_.path(), ": byte ",
+          entry.begin, ": tensor \"", entry.name, "\" is ", entry.dtype,
+          "; quantised adapters are not supported");
+    if (!is_adapter(entry.name)) continue;
+    const int rank_dim = entry.name.ends_with(kLoraA) ? 0 : 1;
+    check(entry.shape.size() == 2, ErrorCode::kDataLoss, file_.path(), ": byte ", entry.begin,
+          ": tensor \"", entry.name, "\" is no matrix");
+    check(entry.shape[rank_dim] == config_.rule.r, ErrorCode::kDataLoss, file_.path(), ": byte ",
+          entry.begin, ": tensor \"", entry.name, "\" has rank ", entry.shape[rank_dim], ", ",
+          kConfig, " says r = ", config_.rule.r);
+  }
+  settle_targets(json);
+}
+
+// Targets that are a pattern, or hold for some layers only, become the modules that are here; names
+// in a list that match nothing here are left out, as PEFT does.
+void AdapterDirectory::settle_targets(const Json& json) {
+  std::set<std::string> modules;
+  for (const SafetensorsEntry& entry : file_.header().entries) {
+    if (!is_adapter(entry.name)) continue;
+    modules.insert(adapted_module(entry.name.substr(kLoraPrefix.size())));
+  }
+  check(!modules.empty(), ErrorCode::kDataLoss, file_.path(), ": holds no adapter");
+  LoraRule& rule = config_.rule;
+  const bool some = json.find("exclude_modules") || json.find("layers_to_transform");
+  std::erase_if(rule.target_modules, [&](const std::string& target) {
+    return std::ranges::none_of(
+        modules, [&](const std::string& module) { return LoraRule::matches(module, target); });
+  });
+  const bool covers = std::ranges::all_of(modules, [&](const std::string& module) {
+    return std::ranges::any_of(rule.target_modules, [&](const std::string& target) {
+      return LoraRule::matches(module, target);
+    });
+  });
+  if (some || !covers) rule.target_modules.assign(modules.begin(), modules.end());
+  std::erase_if(rule.modules_to_save, [&](const std::string& saved) {
+    LoraRule alone;
+    alone.modules_to_save = {saved};
+    return std::ranges::none_of(file_.header().entries, [&](const SafetensorsEntry& entry) {
+      return !is_adapter(entry.name) && alone.saves(entry.name.substr(kLoraPrefix.size()));
+    });
+  });
+}
+
+const SafetensorsEntry* AdapterDirectory::find(const std::string& name) const {
+  if (const SafetensorsEntry* entry = file_.find(name)) return entry;
+  return file_.find(concat(kLoraPrefix, name));
+}
+
+bool AdapterDirectory::has(const std::string& name) const {
+  return find(name) != nullptr || (base_ != nullptr && base_->has(name));
+}
+
+at::Tensor AdapterDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr) {
+    check(base_ != nullptr, ErrorCode::kDataLoss, file_.path(), ": tensor \"", name,
+          "\" is missing");
+    return base_->read(name, shape);
+  }
+  check(at::IntArrayRef(entry->shape) == shape, ErrorCode::kDataLoss, file_.path(), ": byte ",
+        entry->begin, ": tensor \"", entry->name, "\" has shape ", at::IntArrayRef(entry->shape),
+        ", the model has ", shape, "; the adapter is of another model");
+  return file_.read(entry->name);
+}
+
+void AdapterDirectory::check_fits(const ModelSpec& model) const {
+  std::set<std::string> trained;
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    if (!parameter.trained) continue;
+    const std::string name = model.stored_name(parameter.block, parameter.name);
+    trained.insert(name);
+    const SafetensorsEntry* entry = file_.find(name);
+    check(entry != nullptr, ErrorCode::kDataLoss, file_.path(), ": tensor \"", name,
+          "\" is missing; the adapter is of another model");
+    check(entry->shape == parameter.shape, ErrorCode::kDataLoss, file_.path(), ": byte ",
+          entry->begin, ": tensor \"", name, "\" has shape ", at::IntArrayRef(entry->shape),
+          ", the model has ", at::IntArrayRef(parameter.shape),
+          "; the adapter is of another model");
+  }
+  for (const SafetensorsEntry& entry : file_.header().entries) {
+    check(trained.contains(entry.name), ErrorCode::kDataLoss, file_.path(), ": byte ", entry.begin,
+          ": tensor \"", entry.name, "\" belongs to nothing in model ", model.name,
+          "; the adapter is of another model");
+  }
+}
+
+HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model) {
+  int64_t header = 1024;
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    constexpr int64_t kEntry = 192;  // dtype, shape and bytes of a tensor, at most
+    const std::string name = model.stored_name(parameter.block, parameter.name);
+    if (parameter.trained) header += kEntry + static_cast<int64_t>(name.size());
+  }
+  return {.dtype = at::kFloat,
+          .max_shard_bytes = std::numeric_limits<int64_t>::max(),
+          .weights = kWeights,
+          .header_bytes = header};
+}
+
+}  // namespace tessera

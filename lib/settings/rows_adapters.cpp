@@ -1,0 +1,34 @@
+#include "lib/settings/table.h"
+
+namespace tessera::settings::rows {
+namespace {
+
+using L = LoraOptions;
+using enum Changes;
+
+}  // namespace
+
+std::vector<Setting> adapters() {
+  // clang-format off
+  return {
+      {"lora_r", of<&L::r>, kNumbers,
+       "rank of the adapters, which are trained beside frozen weights; 0: every weight is trained",
+       {.least = 0, .most = 65536, .tag = "lora", .recorded = true}},
+      {"lora_alpha", of<&L::alpha>, kNumbers, "adapters count lora_alpha / lora_r times"},
+      {"lora_dropout", of<&L::dropout>, kNumbers, "of what goes into adapters",
+       {.least = 0, .below = 1}},
+      {"lora_target_modules", of<&L::target_modules>, kNumbers,
+       "names of layers that get adapters, or ends of names, with commas between them; all-linear: "
+       "every linear layer but the output head; unless given, PEFT's choice for the model"},
+      {"lora_modules_to_save", of<&L::modules_to_save>, kNumbers,
+       "layers that are trained in full; of classifiers always the head"},
+      {"lora_init", of<&L::init>, kNumbers, "how adapters are drawn; they begin as zero either way"},
+      {"use_rslora", of<&L::use_rslora>, kNumbers,
+       "adapters count lora_alpha / sqrt(lora_r) times"},
+      {"adapter", of<&L::adapter>, kNumbers,
+       "directory of a saved adapter to train further, instead of --lora_r"},
+  };
+  // clang-format on
+}
+
+}  // namespace tessera::settings::rows

@@ -1,0 +1,135 @@
+#include "lib/tools/checkpoint/merge_adapter.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "tessera/checkpoint/adapter.h"
+#include "tessera/checkpoint/huggingface.h"
+#include "tessera/core/error.h"
+#include "tessera/core/json.h"
+#include "tessera/models/language_model.h"
+
+namespace tessera::programs {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What an adapter changes, by the base's stored names.
+struct Change {
+  std::string a, b, whole;  // names in the adapter
+};
+
+std::map<std::string, Change> changes_of(const AdapterDirectory& adapter,
+                                         const HuggingFaceDirectory& base,
+                                         std::vector<std::string>& added) {
+  std::map<std::string, Change> changes;
+  for (const SafetensorsEntry& entry : adapter.file().header().entries) {
+    const std::string name = entry.name.substr(kLoraPrefix.size());
+    const bool part = is_adapter(name);
+    const std::string weight = part ? name.substr(0, name.size() - kLoraA.size()) + "weight" : name;
+    const std::string stored = base.stored_name(weight);
+    if (stored.empty() && !part) {  // a head that the base has not
+      added.push_back(entry.name);
+      continue;
+    }
+    check(!stored.empty(), ErrorCode::kDataLoss, adapter.file().path(), ": byte ", entry.begin,
+          ": tensor \"", entry.name, "\": the base has no weight \"", weight,
+          "\"; the adapter is of another model");
+    Change& change = changes[stored];
+    (!part ? change.whole : name.ends_with(kLoraA) ? change.a : change.b) = entry.name;
+  }
+  return changes;
+}
+
+at::Tensor read(const AdapterDirectory& adapter, const std::string& name) {
+  return adapter.file().read(name).to(at::kFloat);
+}
+
+at::Tensor merged(const at::Tensor& weight, const std::string& stored, const Change& change,
+                  const AdapterDirectory& adapter) {
+  const std::string& path = adapter.file().path();
+  if (!change.whole.empty()) {
+    const at::Tensor whole = adapter.file().read(change.whole);
+    check(whole.sizes() == weight.sizes(), ErrorCode::kDataLoss, path, ": tensor \"", change.whole,
+          "\" has shape ", whole.sizes(), ", the base's has ", weight.sizes(),
+          "; the adapter is of another model");
+    return whole.to(weight.scalar_type());
+  }
+  check(!change.a.empty() && !change.b.empty(), ErrorCode::kDataLoss, path, ": of ", stored,
+        " only one of lora_A and lora_B is there");
+  const at::Tensor a = read(adapter, change.a), b = read(adapter, change.b);
+  at::Tensor product = b.matmul(a);  // [out, in]
+  if (adapter.config().fan_in_fan_out) product = product.t();
+  check(product.sizes() == weight.sizes(), ErrorCode::kDataLoss, path, ": the adapter of ", stored,
+        " makes ", product.sizes(), ", the base's weight is ", weight.sizes(),
+        "; the adapter is of another model");
+  return weight.to(at::kFloat).add(product, adapter.config().rule.scale()).to(weight.scalar_type());
+}
+
+// Of a classifier on a causal base: with its labels.
+std::string config_text(const MergeOptions& options, int64_t num_labels, at::ScalarType dtype) {
+  LanguageModel model = LanguageModel::from_directory(options.base);
+  std::vector<std::string>& labels = model.config().labels;
+  if (static_cast<int64_t>(labels.size()) != num_labels) {
+    labels.clear();
+    for (int64_t i = 0; i < num_labels; ++i) labels.push_back(concat("LABEL_", i));
+  }
+  return model.to_json(ModelHead::kClassification, dtype);
+}
+
+void add_other_files(HuggingFaceWriter& writer, const std::string& base, bool config) {
+  std::set<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(base)) {
+    const std::string name = entry.path().filename();
+    const bool weights = name.find(".safetensors") != name.npos || name.ends_with(".bin");
+    if (entry.is_regular_file() && !weights && (config || name != "config.json")) {
+      paths.insert(entry.path());
+    }
+  }
+  for (const std::string& path : paths) writer.add_file(path);
+}
+
+}  // namespace
+
+MergedAdapter merge_adapter(const MergeOptions& options) {
+  const HuggingFaceDirectory base(options.base);
+  const AdapterDirectory adapter(options.adapter);
+  std::vector<std::string> added;
+  const std::map<std::string, Change> changes = changes_of(adapter, base, added);
+  HuggingFaceWriter writer(options.directory, {.max_shard_bytes = options.max_shard_bytes});
+  MergedAdapter result;
+  at::ScalarType dtype = at::kFloat;
+  for (const SafetensorsFile& file : base.files()) {
+    for (const SafetensorsEntry& entry : file.header().entries) {
+      at::Tensor value = file.read(entry.name);
+      if (const auto change = changes.find(entry.name); change != changes.end()) {
+        value = merged(value, entry.name, change->second, adapter);
+        ++(change->second.whole.empty() ? result.adapted : result.replaced);
+      }
+      if (value.is_floating_point()) dtype = value.scalar_type();
+      writer.add_buffer(entry.name, value);
+      ++result.tensors;
+    }
+  }
+  int64_t num_labels = 0;
+  for (const std::string& name : added) {
+    const at::Tensor value = adapter.file().read(name).to(dtype);
+    const std::string stored = name.substr(kLoraPrefix.size());
+    if (stored == "score.weight") num_labels = value.size(0);
+    writer.add_buffer(stored, value);
+    ++result.tensors;
+    ++result.replaced;
+  }
+  const bool head = num_labels > 0;
+  if (head) writer.add_text("config.json", config_text(options, num_labels, dtype));
+  add_other_files(writer, options.base, /*config=*/!head);
+  writer.commit();
+  return result;
+}
+
+}  // namespace tessera::programs

@@ -1,0 +1,178 @@
+// Adapters that peft has made train as in peft, under every strategy; merged, they give its logits.
+#include "tessera/model/lora.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+#include "lib/tools/checkpoint/merge_adapter.h"
+#include "tessera/checkpoint/adapter.h"
+#include "tessera/model/whole_model.h"
+#include "tests/parity/huggingface/fixtures.h"
+#include "tests/parity/parity.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/temp_dir.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+struct Adapted {
+  Fixture base;
+  std::string directory;
+  std::unique_ptr<HuggingFaceDirectory> weights;
+  std::unique_ptr<AdapterDirectory> adapter;
+  ModelSpec model;
+};
+
+Adapted load_adapted(const std::string& name) {
+  Adapted adapted;
+  adapted.directory = fixture_path("lora/" + name);
+  const Json config = Json::parse_file(adapted.directory + "/adapter_config.json");
+  adapted.base = load_fixture(config.at("base_model_name_or_path").as_string());
+  adapted.weights = std::make_unique<HuggingFaceDirectory>(adapted.base.directory);
+  adapted.adapter = std::make_unique<AdapterDirectory>(adapted.directory, adapted.weights.get());
+  adapted.model = add_lora(adapted.base.model, adapted.adapter->config().rule);
+  adapted.adapter->check_fits(adapted.model);
+  return adapted;
+}
+
+std::vector<ParityRow> layouts(int tensor, bool all) {
+  std::vector<ParityRow> rows;
+  auto add = [&](const std::string& strategy, const ParityRow& shape) -> ParallelConfig& {
+    rows.push_back(shape);
+    rows.back().parallel = {.strategy = strategy, .persistence_threshold = 100};
+    rows.back().parallel.gradient_checkpointing = shape.accumulation == 3;
+    return rows.back().parallel;
+  };
+  add("single", {});
+  add("zero3", {.ranks = 2, .accumulation = 3});
+  add("single", {.ranks = tensor, .tensor = tensor}).sequence_parallel = true;
+  if (!all) return rows;
+  for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
+    add(strategy, {.ranks = 3, .accumulation = 2});
+  }
+  add("zero3", {.ranks = 2}).offload = {.what = Offload::kOptimizerAndParameters};
+  add("zero1", {.ranks = 2}).offload = {.what = Offload::kOptimizer};
+  add("single", {.ranks = 2, .accumulation = 4, .pipeline = 2});
+  add("fsdp", {.ranks = 2 * tensor, .accumulation = 3, .tensor = tensor});
+  add("zero3", {.ranks = 4 * tensor, .accumulation = 3, .pipeline = 2, .tensor = tensor});
+  return rows;
+}
+
+void require_close(double actual, double expected, double tolerance, const std::string& what) {
+  const double relative = std::abs(actual - expected) / std::max(std::abs(expected), 1e-12);
+  test::require(relative <= tolerance, what, " is ", actual, ", peft has ", expected);
+}
+
+void require_same_training(const RankRecord& result, const Adapted& adapted) {
+  const Json expected = Json::parse_file(adapted.directory + "/expected.json");
+  const auto loss = numbers(expected.at("loss")), norm = numbers(expected.at("grad_norm"));
+  test::require(result.steps.size() == loss.size(), result.steps.size(), " steps were made");
+  for (size_t i = 0; i < loss.size(); ++i) {
+    require_close(result.steps[i].loss, loss[i], 1e-5, concat("loss of step ", i + 1));
+    require_close(result.steps[i].norm, norm[i], 2e-4, concat("gradient norm of step ", i + 1));
+  }
+  require_close(result.evaluations.back().loss, expected.at("eval_loss").as_double(), 1e-5,
+                "evaluation loss");
+  const Json final = expected.at("final");
+  size_t trained = 0;
+  for (const auto& [key, value] : result.final) {
+    const std::string name = checkpoint_name(adapted.model, key);
+    const at::Tensor before = adapted.adapter->read(name, value.sizes()).to(at::kFloat);
+    const auto numbers = final.find(name);
+    if (!numbers) {
+      test::require(value.equal(before), name, " is frozen");
+      continue;
+    }
+    ++trained;
+    const at::Tensor after = value.to(at::kDouble).flatten();
+    const at::Tensor change = after - before.to(at::kDouble).flatten();
+    const at::Tensor probe = at::arange(change.numel(), at::kDouble).cos();
+    const double size = numbers->at("change").as_double();
+    require_close(after.norm().item<double>(), numbers->at("norm").as_double(), 1e-5,
+                  "norm of " + name);
+    require_close(change.norm().item<double>(), size, 2e-4, "change of " + name);
+    const double probed = (change * probe).sum().item<double>();
+    test::require(std::abs(probed - numbers->at("probe").as_double()) <= 1e-3 * size, "probe of ",
+                  name, " is ", probed);
+  }
+  test::require(trained == final.size(), trained, " parameters are trained");
+}
+
+void check_adapters(const std::string& name, bool all) {
+  const Adapted adapted = load_adapted(name);
+  const Json training = Json::parse_file(adapted.directory + "/expected.json").at("training");
+  ParityWork work{.model = adapted.model, .global_batches = fixture_batches(adapted.base)};
+  const std::vector<MicroBatch> once = work.global_batches;  // the steps are twice as many
+  work.global_batches.insert(work.global_batches.end(), once.begin(), once.end());
+  work.source = adapted.adapter.get();
+  work.weight_decay = training.at("weight_decay").as_double();
+  work.trainer.max_grad_norm = training.at("max_grad_norm").as_double();
+  work.trainer.schedule = {.kind = LrScheduleKind::kConstant,
+                           .peak = training.at("learning_rate").as_double()};
+  const int tensor = adapted.base.model.tensor_divisor % 2 == 0 ? 2 : 3;
+  for (const ParityRow& row : layouts(tensor, all)) {
+    INFO(name << " " << row.name());
+    test::run_ranks(row.ranks, [&](Communicator& comm) {
+      const RankRecord result = run_parity(comm, row, work);
+      if (comm.rank() == 0) require_same_training(result, adapted);
+    });
+  }
+}
+
+at::Tensor logits_of(const ModelSpec& model, const TensorSource& source, MicroBatch batch) {
+  batch.training = false;
+  const at::NoGradGuard no_grad;
+  return WholeModel(model, {.source = &source}).logits(batch);
+}
+
+}  // namespace
+
+TEST_CASE("BLOOM's adapters train as in peft under every strategy") {
+  check_adapters("bloom", /*all=*/false);
+  check_adapters("bloom_all", /*all=*/true);
+  check_adapters("bloom_classification_all", /*all=*/false);
+}
+
+TEST_CASE("GPT-2's adapters train as in peft under every strategy") {
+  check_adapters("gpt2", /*all=*/false);
+  check_adapters("gpt2_all", /*all=*/true);
+}
+
+TEST_CASE("Llama's adapters train as in peft under every strategy") {
+  check_adapters("llama", /*all=*/false);
+  check_adapters("llama_all", /*all=*/true);
+  check_adapters("llama_tied_all", /*all=*/false);
+  check_adapters("llama_classification", /*all=*/false);
+}
+
+TEST_CASE("adapters and what they are merged into give peft's logits") {
+  for (const char* name : {"bloom", "bloom_all", "bloom_classification_all", "gpt2", "gpt2_all",
+                           "llama", "llama_all", "llama_tied_all", "llama_classification"}) {
+    INFO(name);
+    const Adapted adapted = load_adapted(name);
+    const at::Tensor expected =
+        SafetensorsFile(adapted.directory + "/expected.safetensors").read("logits");
+    MicroBatch batch = fixture_batches(adapted.base).front();
+    batch.input_ids = batch.input_ids.narrow(0, 0, 4);
+    batch.labels = batch.labels.narrow(0, 0, 4);
+    batch.attention_mask = batch.attention_mask.narrow(0, 0, 4);
+    const at::Tensor visible = expected.dim() == 3
+                                   ? batch.attention_mask.unsqueeze(-1).to(at::kFloat)
+                                   : at::ones({}, at::kFloat);
+    const auto close = [&](const at::Tensor& logits) {
+      return at::allclose(logits * visible, expected * visible, 1e-5, 1e-5);
+    };
+    CHECK(close(logits_of(adapted.model, *adapted.adapter, batch)));
+    const TempDir merged;
+    programs::merge_adapter({.base = adapted.base.directory,
+                             .adapter = adapted.directory,
+                             .directory = merged.path("merged")});
+    const HuggingFaceDirectory source(merged.path("merged"));
+    CHECK(close(logits_of(adapted.base.model, source, batch)));
+  }
+}
