@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lib/ops/update.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 
 namespace tessera {
 namespace {
@@ -152,7 +152,7 @@ void trace(Trainer& trainer, const MicroBatch& batch, const char* path) {
 
 int run(const std::string& preset, int64_t size, int64_t sequence, int steps,
         const char* trace_path) {
-  const ModelSpec spec = make_bloom_causal(BloomConfig::preset(preset));
+  const ModelSpec spec = LanguageModel::preset(preset).make_causal();
   Trainer trainer(spec);
   MicroBatch batch;
   batch.input_ids = at::randint(250'880, {size, sequence}, kGpu.dtype(at::kLong));

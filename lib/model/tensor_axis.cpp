@@ -46,7 +46,8 @@ Placement place(at::IntArrayRef whole, const TensorCut& cut, const TensorAxis& a
   Placement placement;
   if (axis.size() == 1) return placement;
   if (cut.dim < 0) {
-    placement.holders = {{&axis.comm(), axis.sequence_parallel() && !cut.on_all_tokens}};
+    const bool own_tokens = axis.sequence_parallel() && !cut.on_all_tokens;
+    placement.holders = {{&axis.comm(), own_tokens || cut.gradient_in_parts}};
   } else {
     placement.cut = &axis.comm();
     placement.shard = {cut.dim, cut.parts, whole[cut.dim]};

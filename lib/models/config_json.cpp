@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/core/joined.h"
+#include "lib/models/decoder_family.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace config_json {
 namespace {
 
+constexpr int64_t kMaxSize = int64_t{1} << 24;
 constexpr int64_t kMaxClasses = int64_t{1} << 16;
 
 std::vector<std::string> read_labels(const Json& json) {
@@ -40,6 +43,16 @@ std::vector<std::string> read_labels(const Json& json) {
     count->fail(concat("contradicts id2label, which has ", labels.size(), " classes"));
   }
   return labels;
+}
+
+const DecoderFamily& family_named(const Json& type) {
+  std::vector<std::string> known;
+  for (const DecoderFamily* family : decoder_families()) {
+    if (type.as_string() == family->model_type) return *family;
+    known.push_back(family->model_type);
+  }
+  type.fail(concat("model type \"", type.as_string(), "\" is not supported; supported are ",
+                   joined(known)));
 }
 
 }  // namespace
@@ -81,18 +94,23 @@ double probability(const Json& json, std::string_view name, double fallback) {
   return value;
 }
 
-void notice_dropout(LanguageModelConfig& config, double most) {
+void notice_dropout(DecoderConfig& config) {
+  const double most =
+      std::max({config.embedding_dropout, config.attention_dropout, config.residual_dropout});
   if (most == 0) return;
   config.notices.push_back(concat("model ", config.name, " drops out up to ", most,
                                   " in training: losses of layouts with ",
                                   "other data ranks or micro-batches differ by what is drawn"));
 }
 
-void read_common(const Json& json, std::string_view model_type, LanguageModelConfig& config) {
-  const Json type = json.at("model_type");
-  if (type.as_string() != model_type) {
-    type.fail(concat("expected \"", model_type, "\", found \"", type.as_string(), "\""));
-  }
+void require(const Json& json, std::string_view name, bool value) {
+  if (json.get(name, value) == value) return;
+  json.at(name).fail(concat("only ", value ? "true" : "false", " is supported"));
+}
+
+DecoderConfig read(const Json& json) {
+  const DecoderFamily& family = family_named(json.at("model_type"));
+  DecoderConfig config = family.defaults;
   if (const auto quantized = json.find("quantization_config")) {
     quantized->fail("quantized weights cannot be trained; use the fp32, bf16 or fp16 model");
   }
@@ -104,32 +122,32 @@ void read_common(const Json& json, std::string_view model_type, LanguageModelCon
   if (!name.empty()) config.name = name;
   config.initializer_range = json.get("initializer_range", 0.02);
   config.labels = read_labels(json);
+  config.vocabulary = size(json, {"vocab_size"});
+  config.bos_token = token(json, "bos_token_id");
+  config.eos_token = token(json, "eos_token_id");
+  config.pad_token = token(json, "pad_token_id");
+  family.read(json, config);
+  try {
+    config.validate();
+  } catch (const Error& error) {
+    json.fail(error.what());
+  }
+  notice_dropout(config);
+  return config;
 }
 
-void require(const Json& json, std::string_view name, bool value) {
-  if (json.get(name, value) == value) return;
-  json.at(name).fail(concat("only ", value ? "true" : "false", " is supported"));
-}
-
-void check_parameter_count(const LanguageModelConfig& config, double parameters) {
-  constexpr double kMost = 0x1p58;  // the bytes of values and moments stay inside 63 bits
-  check(parameters < kMost, ErrorCode::kInvalidArgument, "model ", config.name, ": its sizes make ",
-        parameters, " parameters; at most ", kMost, " can be counted");
-}
-
-void begin(JsonWriter& out, std::string_view model_type, std::string_view causal_class,
-           std::string_view classifier_class, ModelHead head) {
-  out.begin_object();
-  out.key("architectures").begin_array();
-  out.value(head == ModelHead::kCausal ? causal_class : classifier_class).end_array();
-  out.field("model_type", model_type);
-}
-
-std::string end(JsonWriter& out, const LanguageModelConfig& config, ModelHead head,
-                at::ScalarType dtype) {
+std::string write(const DecoderConfig& config, ModelHead head, at::ScalarType dtype) {
+  const DecoderFamily& family = family_of(config);
   const bool causal = head == ModelHead::kCausal;
   check(causal || !config.labels.empty(), ErrorCode::kInvalidArgument, "model ", config.name,
         ": config.json of a classifier needs the names of its labels");
+  JsonWriter out(2);
+  out.begin_object();
+  out.key("architectures").begin_array();
+  out.value(causal ? family.causal_class : family.classifier_class).end_array();
+  out.field("model_type", family.model_type);
+  out.field("vocab_size", config.vocabulary);
+  family.write(out, config);
   out.field("initializer_range", config.initializer_range);
   out.field("tie_word_embeddings", config.tied_head);
   auto token_field = [&](const char* key, const std::optional<int64_t>& id) {
@@ -158,18 +176,5 @@ std::string end(JsonWriter& out, const LanguageModelConfig& config, ModelHead he
 }
 
 }  // namespace config_json
-
-void LanguageModelConfig::validate_common() const {
-  auto in_range = [&](const char* what, int64_t value, int64_t most = config_json::kMaxSize) {
-    check(value >= 1 && value <= most, ErrorCode::kInvalidArgument, "model ", name, ": ", what,
-          " must be between 1 and ", most, ", not ", value);
-  };
-  in_range("vocabulary", vocabulary);
-  in_range("hidden size", hidden);
-  in_range("number of layers", layers, config_json::kMaxLayers);
-  in_range("number of heads", heads);
-  check(initializer_range >= 0 && initializer_range < 100, ErrorCode::kInvalidArgument, "model ",
-        name, ": initializer_range must not be negative, found ", initializer_range);
-}
 
 }  // namespace tessera

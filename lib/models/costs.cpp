@@ -1,6 +1,7 @@
 #include "lib/models/costs.h"
 
 #include <algorithm>
+#include <map>
 
 namespace tessera {
 namespace {
@@ -10,9 +11,15 @@ std::vector<Parameter> parameters_of(const BlockBuilder& builder) {
   return builder.build({.device = at::kMeta})->parameters();
 }
 
+// By a query on average; 0: no window.
+double keys_seen(int64_t window, double sequence) {
+  const auto w = static_cast<double>(window);
+  return window == 0 || w >= sequence ? sequence / 2 : w - w * w / (2 * sequence);
+}
+
 }  // namespace
 
-void fill_costs(ModelSpec& spec, int64_t attention_width) {
+void fill_costs(ModelSpec& spec, const DecoderConfig& config) {
   double met = 0;  // elements that a token meets
   for (size_t i = 0; i < spec.blocks.size(); ++i) {
     BlockCost& cost = spec.blocks[i].cost;
@@ -24,10 +31,15 @@ void fill_costs(ModelSpec& spec, int64_t attention_width) {
       if (!matrix || i > 0) met += static_cast<double>(numel);
     }
   }
-  const auto width = static_cast<double>(attention_width) *
-                     static_cast<double>(spec.blocks.size() - 2);  // over all layers
+  const auto width = static_cast<double>(config.heads * config.head_size());
+  std::map<int64_t, double> layers_of_window;
+  for (size_t i = 0; i + 2 < spec.blocks.size(); ++i) ++layers_of_window[config.window_of(i)];
   spec.flops_per_token = [=](int64_t sequence_length) {
-    return 6.0 * met + 6.0 * width * static_cast<double>(sequence_length);
+    double seen = 0;  // keys, over all layers
+    for (const auto& [window, layers] : layers_of_window) {
+      seen += layers * keys_seen(window, static_cast<double>(sequence_length));
+    }
+    return 6.0 * met + 12.0 * width * seen;
   };
 }
 

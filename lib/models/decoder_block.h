@@ -1,6 +1,6 @@
 #pragma once
-// The transformer block that BLOOM, GPT-2 and Llama share, as one function of its weights: norm,
-// attention, projection, norm, feed-forward, with two residual branches.
+// The transformer block that all decoders share, as one function of its weights: norm, attention,
+// projection, norm, feed-forward, with two residual branches.
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
@@ -31,7 +31,8 @@ struct DecoderBlockWeights {
   NormWeights input_norm;
   ProductWeights qkv, dense;
   NormWeights attention_norm;
-  ProductWeights up, down;  // up of a gated block: gate and up
+  ProductWeights up, down;          // up of a gated block: gate and up
+  at::Tensor query_norm, key_norm;  // [d], of each head; undefined: none
 };
 
 // In their order above, weights of a product before its biases.
@@ -51,6 +52,8 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   norm(w.attention_norm);
   product(w.up);
   product(w.down);
+  if (w.query_norm.defined()) function(w.query_norm);
+  if (w.key_norm.defined()) function(w.key_norm);
 }
 
 struct DecoderBlockOptions {
@@ -72,8 +75,8 @@ using DecoderAttention = std::function<at::Tensor(const at::Tensor& qkv)>;
 
 // hidden [batch, sequence, h] -> the same shape; under sequence parallelism the rank's own tokens
 // (tessera/model/tensor_parallel.h). tokens: {batch, sequence}. Composed from tessera::ops; works
-// on every device and dtype and is the reference for the other version. attention turns queries and
-// keys and drops probabilities by itself.
+// on every device and dtype and is the reference for the other version. attention norms and turns
+// queries and keys and drops probabilities by itself.
 at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                   const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                   const DecoderAttention& attention);
@@ -88,7 +91,7 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const DecoderBlockWeigh
                                const PackedRows& packed = {});
 
 // Its forward pass alone, without gradients and with any attention, whose queries and keys are
-// turned already.
+// normed and turned already.
 at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockWeights& weights,
                                    const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                    const DecoderAttention& attention);

@@ -114,6 +114,7 @@ struct Saved {
   at::Tensor hidden, qkv, attended, inner, active;
   Norm norm1, norm2;
   ops::AttentionOutput attention;
+  ops::HeadNormInput heads;  // empty without norms of heads
 };
 
 // All tokens of what lies between the layers, for a layer cut by columns.
@@ -147,6 +148,10 @@ void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) 
   const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
   ops::rotary_(heads.narrow(2, 0, a.heads + a.key_heads), options.rotary.cos, options.rotary.sin,
                options.positions, back);
+}
+
+ops::HeadNorms head_norms(const Weights& w, const DecoderBlockOptions& options) {
+  return {w.query_norm, w.key_norm, options.epsilon};
 }
 
 // Rows behind packed tokens with which attention has whole sequences without a copy.
@@ -190,7 +195,12 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
                                                weight_of(w.qkv), bias_of(w.qkv), {}, memory.all);
   const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
                                    : joint.view({tokens[0], tokens[1], joint.size(-1)});
-  turn(ops::given_tokens(qkv, tokens), options, /*back=*/false);
+  const at::Tensor given = ops::given_tokens(qkv, tokens);
+  ops::HeadNormInput heads;
+  if (w.query_norm.defined()) {
+    heads = ops::head_norm_(given, options.attention, head_norms(w, options));
+  }
+  turn(given, options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
   const at::Tensor attended = row_parallel(ops::given_tokens(attention.output, tokens), w.dense,
                                            post ? norm1.output : hidden, options.dropout[0], axis);
@@ -205,7 +215,7 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
         ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
   }
   if (saved) {
-    *saved = {hidden, qkv, attended, inner, active, norm1, norm2, attention};
+    *saved = {hidden, qkv, attended, inner, active, norm1, norm2, attention, heads};
     if (!options.keep_activations) {
       for (at::Tensor* output : {&saved->active, &saved->norm1.output, &saved->norm2.output}) {
         output->reset();
@@ -298,6 +308,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                               settings.attention_mask, s.attention, settings.packed),
       tokens);
   turn(dqkv, options, /*back=*/true);
+  if (w.query_norm.defined()) {
+    ops::head_norm_backward_(dqkv, options.attention, head_norms(w, options), s.heads, g.query_norm,
+                             g.key_norm, sums);
+  }
   Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
   add_weight(all_dattention.tensor, ops::given_tokens(s.attention.output, tokens), w.dense,
              g.dense);
@@ -330,7 +344,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     context->save_for_backward({s.hidden, s.qkv, s.attended, s.inner, s.active, s.norm1.output,
                                 s.norm1.mean, s.norm1.rstd, s.norm2.output, s.norm2.mean,
                                 s.norm2.rstd, s.attention.output, s.attention.log_sum_exp,
-                                s.attention.random_state});
+                                s.attention.random_state, s.heads.x, s.heads.rstd});
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
     save_value(context, "seen", seen);
@@ -342,7 +356,8 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
     const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
-    const Saved saved{v[0], v[1], v[2], v[3], v[4], norm1, norm2, {v[11], v[12], v[13]}};
+    const Saved saved{v[0],          v[1], v[2], v[3], v[4], norm1, norm2, {v[11], v[12], v[13]},
+                      {v[14], v[15]}};
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();

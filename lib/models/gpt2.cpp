@@ -1,175 +1,111 @@
-#include "tessera/models/gpt2.h"
-
-#include <ATen/ATen.h>
-
-#include <cmath>
-#include <numeric>
-#include <utility>
-
-#include "lib/model/tensor_collectives.h"
-#include "lib/models/assemble.h"
-#include "lib/models/block_dropout.h"
-#include "lib/models/decoder_block.h"
-#include "lib/models/so_far.h"
-#include "tessera/core/error.h"
-#include "tessera/model/tensor_parallel.h"
-#include "tessera/ops/attention.h"
-#include "tessera/ops/functional.h"
+// GPT-2 (Radford et al. 2019): learned positions, weights stored [in, out], dropout by default.
+#include "lib/models/config_json.h"
+#include "lib/models/decoder_family.h"
 
 namespace tessera {
 namespace {
 
-class Gpt2Embedding final : public DecoderPart {
- public:
-  Gpt2Embedding(const Gpt2Config& config, const BuildContext& context, BlockWeights weights)
-      : DecoderPart(weights),
-        vocabulary_(config.vocabulary),
-        probability_(config.embedding_dropout),
-        dropout_(context, 0) {
-    const double deviation = config.initializer_range;
-    tokens_ = weights.normal("wte.weight", {config.vocabulary, config.hidden}, deviation,
-                             kVocabularyRows);
-    positions_ = weights.normal("wpe.weight", {config.max_positions, config.hidden}, deviation);
-    parameters_ = weights.take();
-  }
-  at::Tensor forward(const at::Tensor&, const MicroBatch& micro_batch) override {
-    const PackedRows& packed = micro_batch.packed;
-    const int64_t length = micro_batch.so_far.defined() ? micro_batch.so_far.cache->capacity()
-                           : packed.defined()           ? packed.position_count
-                                                        : micro_batch.input_ids.size(1);
-    check(length <= positions_.size(0), ErrorCode::kInvalidArgument, "a sequence of ", length,
-          " tokens, but the model has ", positions_.size(0), " positions");
-    const at::Tensor hidden =
-        vocab_parallel_embedding(micro_batch.input_ids, tokens_, vocabulary_, axis_) +
-        positions_of(micro_batch);
-    const auto [probability, seed, first] =
-        dropout_.of(probability_, micro_batch, kEmbeddingDropout, hidden.size(-1));
-    return ops::dropout(hidden, probability, seed, first);
-  }
+DecoderConfig gpt2_defaults() {
+  DecoderConfig config;
+  config.model_type = config.name = "gpt2";
+  config.vocabulary = 50'257;
+  config.positions = DecoderConfig::Positions::kLearned;
+  config.max_positions = 1024;
+  config.query_key_value_bias = config.dense_bias = config.mlp_bias = true;
+  config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0.1;
+  config.bos_token = config.eos_token = 50'256;
+  return config;
+}
 
- private:
-  at::Tensor positions_of(const MicroBatch& micro_batch) const {
-    const at::Tensor& ids = micro_batch.input_ids;
-    at::Tensor places = micro_batch.packed.positions;
-    const bool begun = micro_batch.so_far.begun();
-    if (begun) places = micro_batch.so_far.lengths.unsqueeze(1);
-    if (!places.defined()) places = at::arange(ids.size(1), ids.options()).expand_as(ids);
-    if (axis_.sequence_parallel()) {
-      places = detail::own_rows(places.reshape({-1, 1}), axis_).squeeze(1);
-    } else if (!micro_batch.packed.defined() && !begun) {
-      return positions_.narrow(0, 0, ids.size(1));
+std::vector<DecoderConfig> gpt2_presets() {
+  struct Size {
+    const char* name;
+    int64_t hidden, layers, heads;
+    bool trial = false;
+  };
+  std::vector<DecoderConfig> presets;
+  for (const auto& [name, hidden, layers, heads, trial] :
+       {Size{"gpt2", 768, 12, 12}, Size{"gpt2-medium", 1024, 24, 16},
+        Size{"gpt2-large", 1280, 36, 20}, Size{"gpt2-xl", 1600, 48, 25},
+        Size{"gpt2-tiny", 64, 2, 4, true}, Size{"gpt2-mini", 96, 4, 6, true}}) {
+    DecoderConfig config = gpt2_defaults();
+    config.name = name;
+    config.hidden = hidden, config.layers = layers, config.heads = heads;
+    config.trial = trial;
+    if (trial) {
+      config.vocabulary = 1024;
+      config.bos_token = 1, config.eos_token = 2, config.pad_token = 3;
+      config.embedding_dropout = config.attention_dropout = config.residual_dropout = 0;
     }
-    return ops::embedding(places, positions_);
+    presets.push_back(config);
   }
+  return presets;
+}
 
-  int64_t vocabulary_;
-  double probability_;
-  BlockDropout dropout_;
-  at::Tensor tokens_, positions_;
-};
-
-class Gpt2Block final : public DecoderPart {
- public:
-  Gpt2Block(const Gpt2Config& config, const BuildContext& context, BlockWeights weights,
-            size_t index)
-      : DecoderPart(weights),
-        attention_dropout_(config.attention_dropout),
-        residual_dropout_(config.residual_dropout),
-        dropout_(context, index) {
-    const int64_t h = config.hidden;
-    const double deviation = config.initializer_range;
-    const double narrow = deviation / std::sqrt(2.0 * static_cast<double>(config.layers));
-    auto norm = [&](const std::string& name) {
-      const at::Tensor weight = weights.constant(name + ".weight", {h}, 1.0);
-      return NormWeights{weight, weights.constant(name + ".bias", {h}, 0.0)};
-    };
-    auto linear = [&](const std::string& name, int64_t in, int64_t out, double spread,
-                      const TensorCut& cut) {
-      const at::Tensor weight = weights.normal(name + ".weight", {in, out}, spread, cut);
-      const TensorCut with_columns{.dim = cut.dim == 1 ? 0 : -1, .parts = cut.parts};
-      const at::Tensor bias = weights.constant(name + ".bias", {out}, 0.0, with_columns);
-      return ProductWeights{{weight}, {bias}, /*in_out=*/true};
-    };
-    constexpr TensorCut kRows{.dim = 0}, kColumns{.dim = 1}, kQkv{.dim = 1, .parts = 3};
-    w_.input_norm = norm("ln_1");
-    w_.qkv = linear("attn.c_attn", h, 3 * h, deviation, kQkv);
-    w_.dense = linear("attn.c_proj", h, h, narrow, kRows);
-    w_.attention_norm = norm("ln_2");
-    w_.up = linear("mlp.c_fc", h, config.inner, deviation, kColumns);
-    w_.down = linear("mlp.c_proj", config.inner, h, narrow, kRows);
-    options_.axis = axis_;
-    parameters_ = weights.take();
-    options_.epsilon = config.layer_norm_epsilon;
-    ops::SelfAttention& attention = options_.attention;
-    attention.heads = attention.key_heads = config.heads / options_.axis.size();
-    if (config.scale_attention) {
-      attention.scale = 1.0 / std::sqrt(static_cast<double>(h / config.heads));
+void read_gpt2(const Json& json, DecoderConfig& config) {
+  config.hidden = config_json::size(json, {"n_embd", "hidden_size"});
+  config.layers = config_json::size(json, {"n_layer", "num_hidden_layers"});
+  config.heads = config_json::size(json, {"n_head", "num_attention_heads"});
+  config.max_positions = config_json::size(json, {"n_positions", "max_position_embeddings"});
+  config.inner = config_json::find_size(json, {"n_inner"}).value_or(0);
+  if (const auto activation = json.find("activation_function")) {
+    const std::string name = activation->as_string();
+    if (name != "gelu_new" && name != "gelu_pytorch_tanh" && name != "gelu_fast") {
+      activation->fail("only \"gelu_new\" is supported, found \"" + name + "\"");
     }
-    if (config.scale_attention_by_layer) attention.scale /= static_cast<double>(index);
   }
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
-    const auto attention = [&](const at::Tensor& qkv) { return attend(qkv, micro_batch); };
-    if (micro_batch.so_far.defined()) {
-      return decoder_block_inference(hidden, w_, options_, tokens, attention);
-    }
-    const DecoderBlockOptions options = in_step(micro_batch, hidden.size(-1));
-    if (prefers_fused_block(hidden, micro_batch)) {
-      return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
-    }
-    return decoder_block_composed(hidden, w_, options, tokens, attention);
-  }
+  config.epsilon = json.get("layer_norm_epsilon", 1e-5);
+  config.embedding_dropout = config_json::probability(json, "embd_pdrop", 0.1);
+  config.attention_dropout = config_json::probability(json, "attn_pdrop", 0.1);
+  config.residual_dropout = config_json::probability(json, "resid_pdrop", 0.1);
+  config.scale_attention = json.get("scale_attn_weights", true);
+  config.scale_attention_by_layer = json.get("scale_attn_by_inverse_layer_idx", false);
+  config_json::require(json, "add_cross_attention", false);
+  config.tied_head = json.get("tie_word_embeddings", true);
+  const DecoderConfig usual = gpt2_defaults();  // transformers leaves out what is as usual
+  if (!json.contains("bos_token_id")) config.bos_token = usual.bos_token;
+  if (!json.contains("eos_token_id")) config.eos_token = usual.eos_token;
+}
 
- private:
-  DecoderBlockOptions in_step(const MicroBatch& micro_batch, int64_t width) const {
-    DecoderBlockOptions options = options_;
-    options.dropout = {dropout_.of(residual_dropout_, micro_batch, kContextDropout, width),
-                       dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
-    options.attention.dropout = attention_dropout(micro_batch);
-    options.keep_activations = micro_batch.keep_activations;
-    options.gradient_columns = micro_batch.gradient_columns;
-    return options;
-  }
-  ops::AttentionDropout attention_dropout(const MicroBatch& micro_batch) const {
-    return dropout_.of_attention(attention_dropout_, micro_batch, options_.attention.heads);
-  }
-  at::Tensor attend(const at::Tensor& qkv, const MicroBatch& micro_batch) const {
-    const ops::SelfAttention& attention = options_.attention;
-    const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
-    const auto [dropout, seed, first_head] = attention_dropout(micro_batch);
-    const ops::CausalAttentionOptions options{attention.scale, dropout, seed, first_head};
-    return attend_so_far(micro_batch, this, given, attention, [&] {
-      return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask, options,
-                                   micro_batch.packed);
-    });
-  }
-
-  double attention_dropout_, residual_dropout_;
-  BlockDropout dropout_;
-  DecoderBlockWeights w_;
-  DecoderBlockOptions options_;
-};
-
-DecoderParts parts_of(const Gpt2Config& config) {
-  config.validate();
-  return {.config = config,
-          .layer_prefix = "h.",
-          .table = "wte.weight",
-          .checkpoint_prefix = "transformer.",
-          .embedding = embedding_of<Gpt2Embedding>(config),
-          .layer = layers_of<Gpt2Block>(config),
-          .final_norm = "ln_f",
-          .epsilon = config.layer_norm_epsilon,
-          .attention_width = config.hidden,
-          .tensor_divisor = std::gcd(config.heads, config.inner)};
+void write_gpt2(JsonWriter& out, const DecoderConfig& config) {
+  out.field("n_positions", config.max_positions);
+  out.field("n_embd", config.hidden);
+  out.field("n_layer", config.layers);
+  out.field("n_head", config.heads);
+  out.field("n_inner", config.inner_size());
+  out.field("activation_function", "gelu_new");
+  out.field("embd_pdrop", config.embedding_dropout);
+  out.field("attn_pdrop", config.attention_dropout);
+  out.field("resid_pdrop", config.residual_dropout);
+  out.field("layer_norm_epsilon", config.epsilon);
+  out.field("scale_attn_weights", config.scale_attention);
+  out.field("scale_attn_by_inverse_layer_idx", config.scale_attention_by_layer);
 }
 
 }  // namespace
 
-ModelSpec make_gpt2_causal(const Gpt2Config& config) { return assemble_causal(parts_of(config)); }
-
-ModelSpec make_gpt2_classifier(const Gpt2Config& config, int64_t num_labels) {
-  return assemble_classifier(parts_of(config), num_labels);
+const DecoderFamily& gpt2_family() {
+  static const DecoderFamily family{.model_type = "gpt2",
+                                    .causal_class = "GPT2LMHeadModel",
+                                    .classifier_class = "GPT2ForSequenceClassification",
+                                    .layers = "h.",
+                                    .checkpoint_prefix = "transformer.",
+                                    .table = "wte",
+                                    .position_table = "wpe",
+                                    .input_norm = "ln_1",
+                                    .query_key_value = {"attn.c_attn"},
+                                    .dense = "attn.c_proj",
+                                    .attention_norm = "ln_2",
+                                    .up = {"mlp.c_fc"},
+                                    .down = "mlp.c_proj",
+                                    .final_norm = "ln_f",
+                                    .in_out = true,
+                                    .narrow_ends = true,
+                                    .defaults = gpt2_defaults(),
+                                    .read = read_gpt2,
+                                    .write = write_gpt2,
+                                    .presets = gpt2_presets()};
+  return family;
 }
 
 }  // namespace tessera

@@ -5,59 +5,63 @@
 #include <utility>
 
 #include "lib/core/joined.h"
+#include "lib/models/config_json.h"
 #include "lib/models/costs.h"
+#include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tessera/model/whole_model.h"
 
 namespace tessera {
 namespace {
 
-// What is not in the configurations themselves. Order and number are those of
-// LanguageModel::Config.
-struct Architecture {
-  const char* model_type;  // in config.json
-  LanguageModel::Config (*from_json)(const Json&);
-  LanguageModel::Config (*preset)(const std::string&);
-  std::vector<std::string> (*preset_names)();
+constexpr const char* kEmbedding = "embedding";
+constexpr const char* kHead = "head";
+
+using MakeBlock = std::function<std::unique_ptr<Block>(const BuildContext&, BlockWeights)>;
+
+// Blocks one after the other; their weights draw by their place.
+class Assembly {
+ public:
+  explicit Assembly(const DecoderConfig& config) : family_(family_of(config)) {
+    config.validate();
+    spec_.name = config.name;
+    spec_.tensor_divisor = std::gcd(config.key_head_count(), config.inner_size());
+    spec_.shareable_ends = true;
+    spec_.checkpoint_name = [&family = family_](const std::string& block,
+                                                const std::string& parameter) {
+      return checkpoint_name(family, block, parameter);
+    };
+    add(kEmbedding, [config](const BuildContext& context, BlockWeights weights) {
+      return make_embedding(config, context, std::move(weights));
+    });
+    for (int64_t i = 0; i < config.layers; ++i) {
+      add(family_.layers + std::to_string(i),
+          [config, index = spec_.blocks.size()](const BuildContext& context, BlockWeights weights) {
+            return make_layer(config, context, std::move(weights), index);
+          });
+    }
+  }
+
+  void add(const std::string& name, MakeBlock make) {
+    spec_.blocks.push_back({name, [make = std::move(make), &family = family_, name,
+                                   index = spec_.blocks.size()](const BuildContext& context) {
+                              return make(context,
+                                          BlockWeights(context, index, [&](auto& parameter) {
+                                            return checkpoint_name(family, name, parameter);
+                                          }));
+                            }});
+  }
+  ModelSpec& spec() { return spec_; }
+
+ private:
+  const DecoderFamily& family_;
+  ModelSpec spec_;
 };
-
-template <typename Config>
-constexpr Architecture describe(const char* model_type) {
-  return {model_type,
-          [](const Json& json) { return LanguageModel::Config(Config::from_json(json)); },
-          [](const std::string& name) { return LanguageModel::Config(Config::preset(name)); },
-          &Config::preset_names};
-}
-
-constexpr Architecture kArchitectures[] = {
-    describe<BloomConfig>("bloom"), describe<Gpt2Config>("gpt2"), describe<LlamaConfig>("llama")};
-static_assert(std::size(kArchitectures) == std::variant_size_v<LanguageModel::Config>);
-
-ModelSpec causal(const BloomConfig& config) { return make_bloom_causal(config); }
-ModelSpec classifier(const BloomConfig& config, int64_t num_labels) {
-  return make_bloom_classifier(config, num_labels);
-}
-ModelSpec causal(const Gpt2Config& config) { return make_gpt2_causal(config); }
-ModelSpec classifier(const Gpt2Config& config, int64_t num_labels) {
-  return make_gpt2_classifier(config, num_labels);
-}
-ModelSpec causal(const LlamaConfig& config) { return make_llama_causal(config); }
-ModelSpec classifier(const LlamaConfig& config, int64_t num_labels) {
-  return make_llama_classifier(config, num_labels);
-}
 
 }  // namespace
 
-LanguageModel LanguageModel::from_json(const Json& json) {
-  const Json type = json.at("model_type");
-  std::vector<std::string> known;
-  for (const Architecture& architecture : kArchitectures) {
-    if (type.as_string() == architecture.model_type) return architecture.from_json(json);
-    known.emplace_back(architecture.model_type);
-  }
-  type.fail(concat("model type \"", type.as_string(), "\" is not supported; supported are ",
-                   joined(known)));
-}
+LanguageModel LanguageModel::from_json(const Json& json) { return config_json::read(json); }
 
 LanguageModel LanguageModel::from_file(const std::string& path) {
   return from_json(Json::parse_file(path));
@@ -68,11 +72,17 @@ LanguageModel LanguageModel::from_directory(const std::string& path) {
 }
 
 LanguageModel LanguageModel::preset(const std::string& name) {
-  for (const Architecture& architecture : kArchitectures) {
-    const auto names = architecture.preset_names();
-    const bool here = std::ranges::find(names, name) != names.end();
-    if (here || (name == "bloom-7b" && architecture.model_type == std::string("bloom"))) {
-      return architecture.preset(name);
+  const std::string known = name == "bloom-7b" ? "bloom-7b1" : name;
+  for (const DecoderFamily* family : decoder_families()) {
+    for (const DecoderConfig& preset : family->presets) {
+      if (preset.name != known) continue;
+      LanguageModel model(preset);
+      if (known != name) {
+        model.config_.notices.push_back(
+            concat("\"", name, "\" is no published name: using ", known));
+      }
+      config_json::notice_dropout(model.config_);
+      return model;
     }
   }
   fail(ErrorCode::kInvalidArgument, "unknown model configuration \"", name, "\"; known are ",
@@ -81,30 +91,37 @@ LanguageModel LanguageModel::preset(const std::string& name) {
 
 std::vector<std::string> LanguageModel::preset_names() {
   std::vector<std::string> names;
-  for (const Architecture& architecture : kArchitectures) {
-    for (std::string& name : architecture.preset_names()) names.push_back(std::move(name));
+  for (const DecoderFamily* family : decoder_families()) {
+    for (const DecoderConfig& preset : family->presets) names.push_back(preset.name);
   }
   return names;
 }
 
-const LanguageModelConfig& LanguageModel::config() const {
-  return std::visit([](const auto& c) -> const LanguageModelConfig& { return c; }, config_);
-}
-
-LanguageModelConfig& LanguageModel::config() {
-  return std::visit([](auto& c) -> LanguageModelConfig& { return c; }, config_);
-}
-
-void LanguageModel::validate() const {
-  std::visit([](const auto& c) { c.validate(); }, config_);
+DecoderConfig LanguageModel::defaults(const std::string& model_type) {
+  return family_of(model_type).defaults;
 }
 
 ModelSpec LanguageModel::make_causal() const {
-  return std::visit([](const auto& c) { return causal(c); }, config_);
+  Assembly assembly(config_);
+  assembly.add(kHead, [config = config_](const BuildContext& context, BlockWeights weights) {
+    return make_causal_head(config, context, std::move(weights));
+  });
+  ModelSpec& spec = assembly.spec();
+  const std::string table = table_name(config_);
+  if (config_.tied_head) spec.tied.push_back({kEmbedding, table, kHead, table});
+  fill_costs(spec, config_);
+  return spec;
 }
 
 ModelSpec LanguageModel::make_classifier(int64_t num_labels) const {
-  return std::visit([&](const auto& c) { return classifier(c, num_labels); }, config_);
+  check(num_labels >= 2, ErrorCode::kInvalidArgument, "model ", config_.name,
+        ": a classifier needs at least 2 labels, not ", num_labels);
+  Assembly assembly(config_);
+  assembly.add(kHead, [config = config_, num_labels](const BuildContext&, BlockWeights weights) {
+    return make_classification_head(config, num_labels, std::move(weights));
+  });
+  fill_costs(assembly.spec(), config_);
+  return assembly.spec();
 }
 
 ModelSpec LanguageModel::make(ModelHead head, int64_t num_labels) const {
@@ -125,7 +142,7 @@ int64_t LanguageModel::parameter_count(ModelHead head, int64_t num_labels) const
 }
 
 std::string LanguageModel::to_json(ModelHead head, at::ScalarType dtype) const {
-  return std::visit([&](const auto& c) { return c.to_json(head, dtype); }, config_);
+  return config_json::write(config_, head, dtype);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -39,28 +40,46 @@ class Rotary : public Function<Rotary> {
   }
 };
 
-// [batch, 1, sequence, sequence]: the keys a query may see. A query that would see none (blind)
-// sees itself, so that no kernel divides by zero; the caller clears it.
-at::Tensor visible_keys(const at::Tensor& mask, at::Tensor& blind) {
-  const int64_t n = mask.size(1);
-  const at::Tensor causal = at::ones({n, n}, mask.options()).tril_();
-  blind = mask.cumsum(1).eq(0);
-  const at::Tensor self = at::eye(n, mask.options()).logical_and(blind.unsqueeze(2));
-  return mask.unsqueeze(1).logical_and(causal).logical_or_(self).unsqueeze(1);
+// Consecutive queries and the keys in their reach.
+struct Piece {
+  int64_t first_query, queries, first_key, keys;
+};
+
+// [queries, keys] bool, of places alone.
+at::Tensor in_reach(const Piece& piece, int64_t window, at::Device device) {
+  const at::Tensor all = at::ones({piece.queries, piece.keys}, at::device(device).dtype(at::kBool));
+  const int64_t own = piece.first_query - piece.first_key;
+  const at::Tensor causal = all.tril(own);
+  return window > 0 ? causal.triu(own - window + 1) : causal;
 }
 
-// q, k, v [batch, heads, sequence, d]; visible as above or undefined.
-at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const at::Tensor& visible, const CausalAttentionOptions& options) {
-  const int64_t batch = q.size(0), heads = q.size(1), n = q.size(2);
+// [batch, 1, queries, keys]: the keys a query may see. A query that would see none (blind: [batch,
+// queries]) sees itself, so that no kernel divides by zero; the caller clears it.
+at::Tensor visible_keys(const at::Tensor& mask, const Piece& piece, int64_t window,
+                        at::Tensor& blind) {
+  const at::Tensor reach = in_reach(piece, window, mask.device());
   const at::Tensor seen =
-      visible.defined() ? visible : at::ones({n, n}, q.options().dtype(at::kBool)).tril_();
+      mask.narrow(1, piece.first_key, piece.keys).unsqueeze(1).logical_and(reach);
+  blind = seen.any(2).logical_not();
+  const at::Tensor self = at::zeros_like(reach);
+  self.diagonal(piece.first_query - piece.first_key).fill_(true);
+  return seen.logical_or(self.logical_and(blind.unsqueeze(2))).unsqueeze(1);
+}
+
+// q [batch, heads, queries, d], k, v [batch, heads, keys, d] of a sequence of n; seen broadcasts to
+// the scores.
+at::Tensor attend_with_dropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const at::Tensor& seen, const Piece& piece, int64_t n,
+                               const CausalAttentionOptions& options) {
   const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor scores = (at::matmul(q, k.transpose(2, 3)) * options.scale).to(wide);
   const at::Tensor probability =
       scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()).softmax(3);
-  const at::Tensor factors = attention_factors(
-      {batch, heads, n, n}, wide, {options.dropout, options.seed, options.first_head}, q.device());
+  const at::Tensor factors =
+      attention_factors({q.size(0), q.size(1), n, n}, wide,
+                        {options.dropout, options.seed, options.first_head}, q.device())
+          .narrow(2, piece.first_query, piece.queries)
+          .narrow(3, piece.first_key, piece.keys);
   return at::matmul((probability * factors).to(q.scalar_type()), v);
 }
 
@@ -81,7 +100,8 @@ at::Tensor attend_to_rows(const at::Tensor& q, const at::Tensor& k, const at::Te
     const int64_t longest = packed.longest();
     const at::Tensor context = std::get<0>(at::_flash_attention_forward(
         q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), offsets, offsets, longest, longest,
-        options.dropout, /*is_causal=*/true, /*return_debug_mask=*/false, options.scale));
+        options.dropout, /*is_causal=*/true, /*return_debug_mask=*/false, options.scale,
+        options.window > 0 ? std::optional(options.window - 1) : std::nullopt));
     return context.view({q.size(0), q.size(1), -1});
   }
   const auto queries = each_row(q, packed), keys = each_row(k, packed),
@@ -95,26 +115,63 @@ at::Tensor attend_to_rows(const at::Tensor& q, const at::Tensor& k, const at::Te
   return at::cat(contexts, 1).view({q.size(0), q.size(1), -1});
 }
 
-}  // namespace
-
-at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_factor,
-                              const std::optional<Llama3Scaling>& scaling) {
-  check(head_dim > 0 && head_dim % 2 == 0 && theta > 0 && linear_factor > 0,
-        ErrorCode::kInvalidArgument, "rotary_frequencies: head dimension ", head_dim, ", theta ",
-        theta, ", factor ", linear_factor, "; expected an even dimension and positive numbers.");
-  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat) / head_dim;
-  at::Tensor frequencies = 1.0 / at::pow(at::Scalar(theta), exponent) / linear_factor;
-  if (!scaling) return frequencies;
-  const at::Tensor turns = frequencies * (static_cast<double>(scaling->original_positions) /
-                                          (2 * std::numbers::pi));  // over the original context
-  const double low = scaling->low_frequency_factor, high = scaling->high_frequency_factor;
-  const at::Tensor share = ((turns - low) / (high - low)).clamp(0, 1);
-  return frequencies * share + frequencies / scaling->factor * (1 - share);
+// Of every frequency the share that stays as it is: [d/2].
+at::Tensor kept_by_turns(const at::Tensor& frequencies, const RotaryOptions& options) {
+  const at::Tensor turns =
+      frequencies * (static_cast<double>(options.original_positions) / (2 * std::numbers::pi));
+  const double low = options.low_frequency_factor, high = options.high_frequency_factor;
+  return ((turns - low) / (high - low)).clamp(0, 1);
 }
 
-RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions) {
+at::Tensor kept_by_place(int64_t head_dim, const RotaryOptions& options) {
+  const auto d = static_cast<double>(head_dim);
+  const auto place_of = [&](double turns) {  // of the frequency that turns so often
+    const auto original = static_cast<double>(options.original_positions);
+    return d * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(options.theta));
+  };
+  double first = place_of(options.beta_fast), last = place_of(options.beta_slow);
+  if (options.whole_bounds) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0), last = std::min(last, d - 1);
+  if (first == last) last += 0.001;
+  const at::Tensor place = at::arange(head_dim / 2, at::kFloat);
+  return 1 - ((place - first) / (last - first)).clamp(0, 1);
+}
+
+// Pieces of a sequence of n that look at little outside their windows.
+std::vector<Piece> pieces_of(int64_t n, int64_t window) {
+  if (window == 0 || window >= n) return {{0, n, 0, n}};
+  const int64_t queries = std::clamp<int64_t>(window, 32, 512);
+  std::vector<Piece> pieces;
+  for (int64_t first = 0; first < n; first += queries) {
+    const int64_t end = std::min(first + queries, n);
+    const int64_t first_key = std::max<int64_t>(first - window + 1, 0);
+    pieces.push_back({first, end - first, first_key, end - first_key});
+  }
+  return pieces;
+}
+
+}  // namespace
+
+at::Tensor rotary_frequencies(int64_t head_dim, const RotaryOptions& options) {
+  using Kind = RotaryOptions::Kind;
+  check(head_dim > 0 && head_dim % 2 == 0 && options.theta > 0 && options.factor > 0,
+        ErrorCode::kInvalidArgument, "rotary_frequencies: head dimension ", head_dim, ", theta ",
+        options.theta, ", factor ", options.factor,
+        "; expected an even dimension and positive numbers.");
+  const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat) / head_dim;
+  const at::Tensor plain = 1.0 / at::pow(at::Scalar(options.theta), exponent);
+  if (options.kind == Kind::kDefault) return plain;
+  const at::Tensor divided = plain / options.factor;
+  if (options.kind == Kind::kLinear) return divided;
+  const at::Tensor kept = options.kind == Kind::kLlama3 ? kept_by_turns(plain, options)
+                                                        : kept_by_place(head_dim, options);
+  return plain * kept + divided * (1 - kept);
+}
+
+RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, double magnitude) {
   const at::Tensor angles = at::outer(at::arange(positions, frequencies.options()), frequencies);
-  return {angles.cos(), angles.sin()};
+  if (magnitude == 1) return {angles.cos(), angles.sin()};
+  return {angles.cos() * magnitude, angles.sin() * magnitude};
 }
 
 at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables, const at::Tensor& positions) {
@@ -135,31 +192,46 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
   if (packed.defined()) return attend_to_rows(q, k, v, options, packed);
   const int64_t groups = q.size(2) / k.size(2);
   // Only the 16-bit kernels read a key head for several query heads.
-  const bool expand = groups > 1 && (!runs_on_gpu(q) || q.scalar_type() == at::kFloat ||
-                                     attention_mask.defined() || options.dropout > 0);
+  const bool expand =
+      groups > 1 && (!runs_on_gpu(q) || q.scalar_type() == at::kFloat || options.window > 0 ||
+                     attention_mask.defined() || options.dropout > 0);
   const auto key_heads = [&](const at::Tensor& x) {
     return (expand ? x.repeat_interleave(groups, 2) : x).transpose(1, 2);
   };
   const at::Tensor query = q.transpose(1, 2), key = key_heads(k), value = key_heads(v);
-  at::Tensor blind, visible;
-  if (attention_mask.defined()) visible = visible_keys(attention_mask, blind);
-  at::Tensor context;
-  if (options.dropout > 0 && !runs_on_gpu(q)) {
-    context = attend_with_dropout(query, key, value, visible, options);
-  } else if (q.is_meta()) {
-    context = counted_attention(query, key, value, visible);
-  } else {
-    std::optional<SeededDevice> seeded;
-    if (options.dropout > 0) {
-      seeded.emplace(q.device(), mixed_seed(options.seed, options.first_head));
+  const int64_t n = q.size(1);
+  std::optional<SeededDevice> seeded;
+  if (options.dropout > 0 && runs_on_gpu(q) && !q.is_meta()) {
+    seeded.emplace(q.device(), mixed_seed(options.seed, options.first_head));
+  }
+  const auto attend = [&](const Piece& piece, const at::Tensor& visible) {
+    const at::Tensor queries = query.narrow(2, piece.first_query, piece.queries);
+    const at::Tensor keys = key.narrow(2, piece.first_key, piece.keys),
+                     values = value.narrow(2, piece.first_key, piece.keys);
+    if (options.dropout > 0 && !runs_on_gpu(q)) {
+      const at::Tensor seen =
+          visible.defined() ? visible : in_reach(piece, options.window, q.device());
+      return attend_with_dropout(queries, keys, values, seen, piece, n, options);
     }
-    context = at::scaled_dot_product_attention(
-        query, key, value, visible.defined() ? std::optional(visible) : std::nullopt,
+    if (q.is_meta()) return counted_attention(queries, keys, values, visible);
+    return at::scaled_dot_product_attention(
+        queries, keys, values, visible.defined() ? std::optional(visible) : std::nullopt,
         options.dropout, /*is_causal=*/!visible.defined(), options.scale,
         /*enable_gqa=*/groups > 1 && !expand);
+  };
+  std::vector<at::Tensor> contexts;
+  const std::vector<Piece> pieces = pieces_of(n, options.window);
+  for (const Piece& piece : pieces) {
+    at::Tensor blind, visible;
+    if (attention_mask.defined()) {
+      visible = visible_keys(attention_mask, piece, options.window, blind);
+    } else if (options.window > 0 && options.window < n) {
+      visible = in_reach(piece, options.window, q.device());
+    }
+    const at::Tensor context = attend(piece, visible).transpose(1, 2).flatten(2);
+    contexts.push_back(blind.defined() ? context.masked_fill(blind.unsqueeze(2), 0.0) : context);
   }
-  context = context.transpose(1, 2).flatten(2);
-  return blind.defined() ? context.masked_fill(blind.unsqueeze(2), 0.0) : context;
+  return contexts.size() == 1 ? contexts.front() : at::cat(contexts, 1);
 }
 
 }  // namespace tessera::ops

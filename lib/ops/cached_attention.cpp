@@ -10,7 +10,8 @@ namespace tessera::ops::reference {
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes) {
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
+                              int64_t window) {
   const at::NoGradGuard no_grad;
   const at::Tensor rows = at::arange(q.size(0), lengths.options());
   keys.index_put_({rows, lengths}, k.squeeze(1));
@@ -23,7 +24,9 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
   const at::Tensor distance = at::arange(keys.size(1), lengths.options()) - lengths.unsqueeze(1);
   const at::Tensor by_key = distance.view({q.size(0), 1, 1, -1});
   if (slopes.defined()) scores.add_(slopes.to(wide).view({1, key_heads, groups, 1}) * by_key);
-  scores.masked_fill_(by_key.gt(0), -std::numeric_limits<double>::infinity());
+  at::Tensor hidden = by_key.gt(0);
+  if (window > 0) hidden = hidden.logical_or(by_key.le(-window));
+  scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   const at::Tensor context = at::matmul(scores.softmax(3), values.transpose(1, 2).to(wide));
   return context.to(q.scalar_type()).view({q.size(0), 1, -1});
 }

@@ -97,10 +97,12 @@ at::Tensor counted_attention(const at::Tensor& q, const at::Tensor& k, const at:
 namespace counted {
 namespace {
 
-bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
+bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
+                    const PackedRows& packed) {
   const int64_t d = head_size(qkv, attention);
   if (!is_16_bit(qkv) || mask.defined() || d % 8 != 0) return false;
-  if (attention.dropout.on()) return !attention.slopes.defined() && d <= 256;
+  if (attends_by_flash(attention, qkv.size(1), packed))
+    return !attention.slopes.defined() && d <= 256;
   return d <= 128 && qkv.size(1) > 1;
 }
 
@@ -108,22 +110,24 @@ bool attention_fits(const at::Tensor& qkv, const SelfAttention& attention, const
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
-  if (!attention_fits(qkv, attention, attention_mask)) {
+  if (!attention_fits(qkv, attention, attention_mask, packed)) {
     return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
   const int64_t batch = qkv.size(0), sequence = qkv.size(1);
   return {at::empty({batch, sequence, attention.heads * head_size(qkv, attention)}, qkv.options()),
           empty_fp32({batch, attention.heads, sequence}, qkv),
-          attention.dropout.on() ? at::empty({2}, qkv.options().dtype(at::kLong)) : at::Tensor()};
+          attends_by_flash(attention, sequence, packed)
+              ? at::empty({2}, qkv.options().dtype(at::kLong))
+              : at::Tensor()};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
                               const AttentionOutput& forward, const PackedRows& packed) {
-  if (!attention_fits(qkv, attention, attention_mask)) {
+  if (!attention_fits(qkv, attention, attention_mask, packed)) {
     return reference::attention_backward(gradient, qkv, attention, attention_mask, forward, packed);
   }
-  if (attention.dropout.on()) {
+  if (attends_by_flash(attention, qkv.size(1), packed)) {
     const at::Tensor parts = at::empty_like(qkv);  // of queries, keys and values alone
     {
       const at::Tensor sums = flash_sums(qkv.size(0), qkv.size(1), packed.lengths.size(),
@@ -145,18 +149,20 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes) {
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
+                              int64_t window) {
   constexpr int64_t kMostHead = 256;
   if (!is_16_bit(keys) || q.size(3) % 8 != 0 || q.size(3) > kMostHead) {
-    return reference::attention_to_cache(q, k, v, keys, values, lengths, scale, slopes);
+    return reference::attention_to_cache(q, k, v, keys, values, lengths, scale, slopes, window);
   }
   return at::empty({q.size(0), 1, q.size(2) * q.size(3)}, q.options());
 }
 
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed) {
-  return is_16_bit(x) && !attention_mask.defined() && !attention.dropout.on() && d % 8 == 0 &&
-         d <= 128 && packed.sequence > 1 && !attends_by_row(x.scalar_type(), attention, d, packed);
+  return is_16_bit(x) && !attention_mask.defined() && d % 8 == 0 && d <= 128 &&
+         packed.sequence > 1 && !attends_by_flash(attention, packed.sequence, packed) &&
+         !attends_by_row(x.scalar_type(), attention, d, packed);
 }
 
 }  // namespace counted

@@ -23,6 +23,7 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
                           const at::Tensor& attention_mask, const PackedRows& packed);
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes);
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
+                              int64_t window);
 
 }  // namespace tessera::ops::counted

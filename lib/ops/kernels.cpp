@@ -138,6 +138,23 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
   TESSERA_DISPATCH(rotary_, x, x, cos, sin, positions, back);
 }
 
+HeadNormInput head_norm_(const at::Tensor& qkv, const SelfAttention& attention,
+                         const HeadNorms& norms) {
+  check(!attention.by_head && norms.query.sizes() == norms.key.sizes() &&
+            norms.query.numel() * (attention.heads + 2 * attention.key_heads) == qkv.size(-1),
+        ErrorCode::kInvalidArgument, "head_norm: qkv has shape ", qkv.sizes(),
+        ", the norms' weights ", norms.query.sizes(), " and ", norms.key.sizes(), " for ",
+        attention.heads, " heads and ", attention.key_heads, " key heads.");
+  return TESSERA_DISPATCH(head_norm_, qkv, qkv, attention, norms);
+}
+
+void head_norm_backward_(const at::Tensor& gradient, const SelfAttention& attention,
+                         const HeadNorms& norms, const HeadNormInput& input,
+                         const at::Tensor& query, const at::Tensor& key, ColumnSums& sums) {
+  TESSERA_DISPATCH(head_norm_backward_, gradient, gradient, attention, norms, input, query, key,
+                   sums);
+}
+
 SelfAttention alibi(const at::Tensor& slopes, int64_t head_dim) {
   return {.heads = slopes.numel(),
           .key_heads = slopes.numel(),
@@ -156,7 +173,9 @@ QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& a) {
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
-  const auto& [heads, key_heads, by_head, scale, slopes, dropout] = attention;
+  const auto& [heads, key_heads, by_head, scale, slopes, dropout, window] = attention;
+  check(window >= 0, ErrorCode::kInvalidArgument, "attention: a window of ", window,
+        " keys; 0 is none.");
   check(heads > 0 && key_heads > 0 && heads % key_heads == 0 && (!by_head || heads == key_heads),
         ErrorCode::kInvalidArgument, "attention: ", heads, " heads and ", key_heads,
         " key heads; the former must be a multiple of the latter.");
@@ -191,7 +210,8 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
 
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes) {
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
+                              int64_t window) {
   check(q.dim() == 4 && q.size(1) == 1 && k.sizes() == v.sizes() && keys.dim() == 4 &&
             keys.sizes() == values.sizes() && k.size(0) == q.size(0) && k.size(1) == 1 &&
             keys.size(0) == q.size(0) && keys.size(2) == k.size(2) && keys.size(3) == q.size(3) &&
@@ -200,7 +220,8 @@ at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at
         ErrorCode::kInvalidArgument, "attention_to_cache: q has shape ", q.sizes(), ", k ",
         k.sizes(), ", v ", v.sizes(), ", the keys kept ", keys.sizes(), ", their values ",
         values.sizes(), ", lengths ", lengths.scalar_type(), lengths.sizes());
-  return TESSERA_DISPATCH(attention_to_cache, q, q, k, v, keys, values, lengths, scale, slopes);
+  return TESSERA_DISPATCH(attention_to_cache, q, q, k, v, keys, values, lengths, scale, slopes,
+                          window);
 }
 
 void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,

@@ -23,6 +23,8 @@
   X(dropout_add)                      \
   X(dropout_backward)                 \
   X(rotary_)                          \
+  X(head_norm_)                       \
+  X(head_norm_backward_)              \
   X(attention_forward)                \
   X(attention_backward)               \
   X(attends_to_sequences)             \

@@ -38,6 +38,21 @@ inline int64_t head_size(const at::Tensor& qkv, const SelfAttention& attention) 
   return qkv.size(2) / (attention.heads + 2 * attention.key_heads);
 }
 
+// 0 where every query sees all keys before it all the same.
+inline int64_t window_inside(const SelfAttention& attention, int64_t sequence,
+                             const PackedRows& packed) {
+  const int64_t longest = packed.defined() ? packed.longest() : sequence;
+  return attention.window < longest ? attention.window : 0;
+}
+
+// Whether GPUs attend by LibTorch's kernel, where it fits: nothing else drops probabilities or has
+// windows in packed rows.
+inline bool attends_by_flash(const SelfAttention& attention, int64_t sequence,
+                             const PackedRows& packed) {
+  return attention.dropout.on() ||
+         (packed.defined() && window_inside(attention, sequence, packed) > 0);
+}
+
 constexpr int64_t kHeadByRow = 64;
 
 // Whether GPUs attend to packed rows one by one: heads of kHeadByRow in 16 bits, and rows that are
@@ -46,7 +61,8 @@ inline bool attends_by_row(at::ScalarType type, const SelfAttention& attention, 
                            const PackedRows& packed) {
   constexpr int64_t kLongestRow = 1024;
   return packed.defined() && !attention.dropout.on() && d == kHeadByRow &&
-         (type == at::kBFloat16 || type == at::kHalf) && packed.longest() <= kLongestRow;
+         (type == at::kBFloat16 || type == at::kHalf) && packed.longest() <= kLongestRow &&
+         window_inside(attention, packed.sequence, packed) == 0;
 }
 
 // Every row as [1, tokens, ...], views of x [batch, sequence, ...].

@@ -181,6 +181,14 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
 
 namespace {
 
+// Queries and keys [batch, sequence, heads + key_heads, d], and a weight for each of these heads.
+at::Tensor normed_heads(const at::Tensor& qkv, const SelfAttention& a) {
+  return qkv.unflatten(-1, {a.heads + 2 * a.key_heads, -1}).narrow(-2, 0, a.heads + a.key_heads);
+}
+at::Tensor by_head(const HeadNorms& norms, const SelfAttention& a) {
+  return at::cat({norms.query.expand({a.heads, -1}), norms.key.expand({a.key_heads, -1})});
+}
+
 struct Scores {
   at::Tensor q, k, v;  // [batch, heads, sequence, d], wide; keys for each query head
   at::Tensor scores;   // [batch, heads, sequence, sequence], -inf where not visible
@@ -200,6 +208,7 @@ struct Scores {
       scores.add_(attention.slopes.to(wide(qkv)).view({-1, 1, 1}) * distance);
     }
     at::Tensor hidden = (distance > 0).view({1, 1, sequence, sequence});
+    if (attention.window > 0) hidden = hidden.logical_or(distance <= -attention.window);
     if (mask.defined()) {
       hidden = hidden.logical_or(mask.logical_not().view({batch, 1, 1, sequence}));
     }
@@ -220,6 +229,31 @@ SelfAttention of_row(const SelfAttention& attention, size_t row) {
 }
 
 }  // namespace
+
+HeadNormInput head_norm_(const at::Tensor& qkv, const SelfAttention& attention,
+                         const HeadNorms& norms) {
+  const at::Tensor heads = normed_heads(qkv, attention);
+  const HeadNormInput input{
+      heads.clone(at::MemoryFormat::Contiguous),
+      heads.to(wide(qkv)).square().mean(-1, true).add_(norms.epsilon).rsqrt_()};
+  heads.copy_(input.x.to(wide(qkv)).mul(input.rstd).mul_(by_head(norms, attention)));
+  return input;
+}
+
+void head_norm_backward_(const at::Tensor& gradient, const SelfAttention& attention,
+                         const HeadNorms& norms, const HeadNormInput& input,
+                         const at::Tensor& query, const at::Tensor& key, ColumnSums& sums) {
+  const at::Tensor heads = normed_heads(gradient, attention);
+  const at::Tensor dy = heads.to(wide(gradient)), normed = input.x.to(wide(gradient)) * input.rstd;
+  const at::Tensor columns = (dy * normed).flatten(0, -3).sum(0);  // [heads, d]
+  const auto add = [&](const at::Tensor& to, int64_t first, int64_t count) {
+    if (to.defined()) sums.items.push_back({columns.narrow(0, first, count), to});
+  };
+  add(query, 0, attention.heads);
+  add(key, attention.heads, attention.key_heads);
+  const at::Tensor weighted = dy * by_head(norms, attention).to(wide(gradient));
+  heads.copy_(weighted.sub(normed * (weighted * normed).mean(-1, true)).mul_(input.rstd));
+}
 
 bool attends_to_sequences(const at::Tensor&, const SelfAttention&, int64_t, const at::Tensor&,
                           const PackedRows&) {

@@ -36,7 +36,7 @@ std::vector<int64_t> empty_answer(const Tokenizer& tokenizer) {
   return ids;
 }
 
-GenerationOptions generation_options(const Tokenizer& tokenizer, const LanguageModelConfig& model,
+GenerationOptions generation_options(const Tokenizer& tokenizer, const DecoderConfig& model,
                                      const TrainOptions& o) {
   GenerationOptions options{.max_new_tokens = o.output.generation_max_new_tokens,
                             .end_tokens = {*tokenizer.eos_id()},
@@ -166,7 +166,7 @@ QuestionSet read_questions(const TrainOptions& o, const Tokenizer& tokenizer) {
 }
 
 BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
-                            const LanguageModelConfig& model, const TrainOptions& options,
+                            const DecoderConfig& model, const TrainOptions& options,
                             const DeviceMesh& mesh) {
   const GenerationShape shape = tessera::generation_shape(
       mesh, prompts_of(set), generation_options(tokenizer, model, options));
@@ -177,7 +177,7 @@ BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
 }
 
 Answers answer_questions(const QuestionSet& set, const Tokenizer& tokenizer,
-                         const LanguageModelConfig& model, const TrainOptions& options,
+                         const DecoderConfig& model, const TrainOptions& options,
                          Strategy& strategy, const DeviceMesh& mesh) {
   const std::vector<GeneratedRow> rows =
       generate(strategy, mesh, prompts_of(set), generation_options(tokenizer, model, options));

@@ -10,7 +10,7 @@
 #include "tessera/data/squad.h"
 #include "tessera/data/squad_scores.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/models/language_model_config.h"
+#include "tessera/models/decoder_config.h"
 
 namespace tessera::programs {
 
@@ -39,12 +39,12 @@ struct Answers {
 // token included); that there is none has the least probability of an empty answer over the
 // windows. The same on every rank; collective.
 Answers answer_questions(const QuestionSet& set, const Tokenizer& tokenizer,
-                         const LanguageModelConfig& model, const TrainOptions& options,
+                         const DecoderConfig& model, const TrainOptions& options,
                          Strategy& strategy, const DeviceMesh& mesh);
 
 // The rows' beginnings that it gives the model at once.
 BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
-                            const LanguageModelConfig& model, const TrainOptions& options,
+                            const DecoderConfig& model, const TrainOptions& options,
                             const DeviceMesh& mesh);
 
 }  // namespace tessera::programs

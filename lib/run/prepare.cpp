@@ -79,7 +79,7 @@ void read_model_config(Prepared& run) {
     run.language_model = LanguageModel::from_file(o.model.config);
   } else {
     run.language_model = LanguageModel::preset(o.model.config);
-    LanguageModelConfig& config = run.language_model.config();
+    DecoderConfig& config = run.language_model.config();
     if (run.tokenizer && config.trial) {
       config.vocabulary = run.tokenizer->size();
       config.bos_token = run.tokenizer->bos_id();

@@ -36,7 +36,7 @@ struct Prepared {
   std::vector<metrics::DataRecord> data_files;
   std::vector<std::string> notices;  // what the user should know, one line each
 
-  const LanguageModelConfig& config() const { return language_model.config(); }
+  const DecoderConfig& config() const { return language_model.config(); }
   ModelHead head() const {
     return task == Task::kCausal ? ModelHead::kCausal : ModelHead::kClassification;
   }

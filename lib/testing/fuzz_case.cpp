@@ -32,6 +32,8 @@ Fields all_fields(FuzzCase& c) {
       {"layers", &c.layers},
       {"heads", &c.heads},
       {"key_heads", &c.key_heads},
+      {"head_dim", &c.head_dim},
+      {"window", &c.window},
       {"hidden_dropout", &c.hidden_dropout},
       {"attention_dropout", &c.attention_dropout},
       {"fused", &c.fused},

@@ -24,9 +24,10 @@ struct FuzzCase {
   std::string model = "toy", blocks = "L6";
   int64_t vocabulary = 11, hidden = 8;
   int64_t layers = 1, heads = 2, key_heads = 1;  // of language models
+  int64_t head_dim = 0, window = 0;              // of some of them: see DecoderConfig
   // Of language models: of what residual branches add and of embeddings, and of probabilities.
   double hidden_dropout = 0, attention_dropout = 0;
-  bool fused = false;  // language models: layers with a hand-scheduled backward
+  bool fused = false;           // language models: layers with a hand-scheduled backward
   std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
   std::string frozen = "none";  // of the ends: none, first, last
   bool own_weights = false;     // modules: every data rank hands in weights of its own

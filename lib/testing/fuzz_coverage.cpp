@@ -114,8 +114,13 @@ Values beside_dropout(const FuzzCase& c) {
   return found;
 }
 
+bool is_rotary(const FuzzCase& c) {
+  return is_language_model(c) && c.model != "bloom" && c.model != "gpt2";
+}
+
 void add_model(std::vector<FuzzFeature>& all) {
-  all.push_back(field("model", {"toy", "modules", "bloom", "gpt2", "llama"}));
+  all.push_back(
+      field("model", {"toy", "modules", "bloom", "gpt2", "llama", "mistral", "qwen2", "qwen3"}));
   all.push_back(kinds("toy", "LQPDTUBC"));
   all.push_back(kinds("modules", "LRGNDWA"));
   all.push_back(feature("inner blocks", {"0", "1", "2", "3-6", "7+"}, count_of_blocks));
@@ -134,7 +139,12 @@ void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(feature(
       "keys", {"one a query", "shared"},
       [](const FuzzCase& c) { return c.key_heads == c.heads ? "one a query" : "shared"; },
-      [](const FuzzCase& c) { return c.model == "llama"; }));
+      is_rotary));
+  all.push_back(feature(
+      "head size", {"hidden / heads", "its own"},
+      [](const FuzzCase& c) { return c.head_dim == 0 ? "hidden / heads" : "its own"; }, is_rotary));
+  all.push_back(field("window", {"0", "1", "2", "3", "5"},
+                      [](const FuzzCase& c) { return is_rotary(c) && c.model != "llama"; }));
   all.push_back(field("hidden_dropout", {"0", "0.1", "0.5"},
                       [](const FuzzCase& c) { return c.model == "bloom" || c.model == "gpt2"; }));
   all.push_back(field("attention_dropout", {"0", "0.1", "0.5"}, is_language_model));

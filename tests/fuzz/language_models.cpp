@@ -5,6 +5,7 @@
 
 #include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
+#include "tests/support/sized.h"
 
 namespace tessera::testing {
 namespace {
@@ -19,14 +20,14 @@ T draw_from(Random& random, const std::vector<T>& values) {
 // Wide enough that logits and scores matter.
 constexpr double kInitializerRange = 0.3;
 
-template <typename Config>
-Config config_of(const FuzzCase& c) {
-  Config config;
+DecoderConfig config_of(const FuzzCase& c) {
+  DecoderConfig config = LanguageModel::defaults(c.model);
   config.name = c.model;
   config.vocabulary = c.vocabulary;
   config.hidden = c.hidden;
   config.layers = c.layers;
   config.heads = c.heads;
+  config.attention_dropout = c.attention_dropout;
   config.initializer_range = kInitializerRange;
   config.tied_head = c.tie == "first";
   return config;
@@ -105,29 +106,32 @@ FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) 
 }
 
 FuzzModel build_bloom(const FuzzCase& c) {
-  auto config = config_of<BloomConfig>(c);
-  config.hidden_dropout = c.hidden_dropout;
-  config.attention_dropout = c.attention_dropout;
-  return with_tokens(c, make_bloom_causal(config), plain_bloom(config, c.seed));
+  DecoderConfig config = config_of(c);
+  config.residual_dropout = c.hidden_dropout;
+  return with_tokens(c, causal(config), plain_bloom(config, c.seed));
 }
 
 FuzzModel build_gpt2(const FuzzCase& c) {
-  auto config = config_of<Gpt2Config>(c);
+  DecoderConfig config = config_of(c);
   config.inner = 2 * c.hidden;
   config.max_positions = 8;
   config.embedding_dropout = config.residual_dropout = c.hidden_dropout;
-  config.attention_dropout = c.attention_dropout;
-  return with_tokens(c, make_gpt2_causal(config), plain_gpt2(config, c.seed));
+  return with_tokens(c, causal(config), plain_gpt2(config, c.seed));
 }
 
-FuzzModel build_llama(const FuzzCase& c) {
-  auto config = config_of<LlamaConfig>(c);
+// Llama, Mistral and Qwen.
+FuzzModel build_rotary(const FuzzCase& c) {
+  DecoderConfig config = config_of(c);
   config.key_heads = c.key_heads;
-  config.head_dim = c.hidden / c.heads;
+  config.head_dim = c.head_dim;
   config.inner = 2 * c.hidden;
-  config.attention_dropout = c.attention_dropout;
-  return with_tokens(c, make_llama_causal(config), plain_llama(config, c.seed));
+  for (int64_t layer = 0; c.window > 0 && layer < c.layers; ++layer) {
+    config.windows.push_back(c.model == "mistral" || layer % 2 == 0 ? c.window : 0);
+  }
+  return with_tokens(c, causal(config), plain_llama(config, c.seed));
 }
+
+bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt2"; }
 
 void draw(Random& random, FuzzCase& c) {
   c.vocabulary = draw_from(random, {11, 16, 29, 37});
@@ -137,7 +141,9 @@ void draw(Random& random, FuzzCase& c) {
   c.layers =
       random() % 8 == 0 ? 6 + static_cast<int64_t>(random() % 8) : draw_from(random, {1, 2, 3, 4});
   c.tie = random() % 2 == 0 ? "first" : "none";
-  if (c.model != "llama") c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
+  if (!is_rotary(c)) c.hidden_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
+  if (is_rotary(c)) c.head_dim = c.model == "qwen3" ? draw_from(random, {2, 4, 6}) : 0;
+  if (is_rotary(c) && c.model != "llama") c.window = draw_from(random, {0, 1, 2, 3, 5});
   c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
   c.fused = random() % 2 == 0;
   c.packed = random() % 3 == 0;
@@ -152,6 +158,10 @@ std::vector<FuzzCase> smaller(const FuzzCase& c) {
     if (layers < 1 || layers == c.layers) continue;
     cases.push_back(c);
     cases.back().layers = layers;
+  }
+  if (c.window > 0) {
+    cases.push_back(c);
+    cases.back().window = 0;
   }
   if (c.hidden > 4) {
     cases.push_back(c);
@@ -173,9 +183,9 @@ FuzzFamily family_of(FuzzModel (*build)(const FuzzCase&)) {
 }  // namespace
 
 FuzzFamilies language_model_families() {
-  return {{"bloom", family_of(build_bloom)},
-          {"gpt2", family_of(build_gpt2)},
-          {"llama", family_of(build_llama)}};
+  return {{"bloom", family_of(build_bloom)},  {"gpt2", family_of(build_gpt2)},
+          {"llama", family_of(build_rotary)}, {"mistral", family_of(build_rotary)},
+          {"qwen2", family_of(build_rotary)}, {"qwen3", family_of(build_rotary)}};
 }
 
 }  // namespace tessera::testing

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "lib/testing/player.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/sized.h"
 
 namespace tessera::testing {
@@ -14,10 +14,10 @@ inline Setup bloom_setup(const std::string& strategy, const MeshExtents& mesh, i
                          int64_t hidden = 1024) {
   ParallelConfig config{.strategy = strategy};
   config.precision.parameter = at::kBFloat16;
-  return {make_bloom_causal(sized<BloomConfig>({.vocabulary = kBloomVocabulary,
-                                                .hidden = hidden,
-                                                .heads = hidden / 64,
-                                                .layers = layers})),
+  return {causal(sized("bloom", {.vocabulary = kBloomVocabulary,
+                                 .hidden = hidden,
+                                 .heads = hidden / 64,
+                                 .layers = layers})),
           mesh, config};
 }
 

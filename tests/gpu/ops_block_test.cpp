@@ -1,10 +1,10 @@
 
 #include <array>
 
-#include "lib/models/bloom_block.h"
 #include "tessera/ops/functional.h"
 #include "tests/gpu/allocator.h"
 #include "tests/gpu/gpu.h"
+#include "tests/support/bloom_block.h"
 #include "tests/unit/models/decoder_cases.h"
 #include "tests/unit/ops/gradients.h"
 
@@ -32,16 +32,12 @@ Tensors make_weights(int64_t h, at::ScalarType type) {
   return list;
 }
 
-BloomBlockWeights named(const Tensors& w) {
-  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11]};
-}
-
 template <typename Version>
 at::Tensor run(Version version, const at::Tensor& input, const Tensors& weights, int64_t heads,
                const at::Tensor& mask, bool post, const BloomBlockTraining& dropout = {}) {
   const at::Tensor slopes = ops::alibi_slopes(heads).to(at::kCUDA);
   const at::Tensor output =
-      version(input, named(weights), slopes, mask, 1e-5, post, {}, {}, {}, dropout);
+      version(input, bloom_weights(weights), slopes, mask, 1e-5, post, {}, {}, {}, dropout);
   // bf16 and fp64 get the very same incoming gradient.
   const at::Tensor gradient = at::linspace(-1, 1, output.numel(), kOnGpu).to(at::kBFloat16);
   torch::autograd::backward({output}, {gradient.to(output.scalar_type()).view_as(output)});

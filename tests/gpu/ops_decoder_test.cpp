@@ -67,7 +67,8 @@ TEST_CASE("RMS norm, SwiGLU, rotary positions and [in, out] weights on the GPU")
   check_on_gpu({at::randn({3, 70, 96}), at::randn({3, 70, 96})},
                [](const Tensors& t) { return ops::swiglu(t[0], t[1]); });
   check_on_gpu({at::randn({2, 70, 4, 64})}, [](const Tensors& t) {
-    const at::Tensor frequencies = ops::rotary_frequencies(64, 500'000.0, 1, ops::Llama3Scaling{});
+    const at::Tensor frequencies = ops::rotary_frequencies(
+        64, {.theta = 5e5, .kind = ops::RotaryOptions::Kind::kLlama3, .factor = 8});
     return ops::rotary(t[0], ops::rotary_tables(frequencies.to(t[0].device()), 70));
   });
   check_on_gpu({at::randn({3, 70, 64}) / 8, at::randn({64, 96}), at::randn({96})},

@@ -2,8 +2,7 @@
 // the same micro-batches trains the same model, recomputation and tensor parallelism included.
 #include <ATen/ATen.h>
 
-#include "tessera/models/bloom.h"
-#include "tessera/models/gpt2.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/sized.h"
 
@@ -19,14 +18,15 @@ ParityWork gpt2_work(double dropout) {
                              .max_positions = 9,
                              .initializer_range = 0.1,
                              .dropout = dropout},
-                            Gpt2Config::preset("gpt2-tiny"));
-  return token_work(make_gpt2_causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
+                            LanguageModel::preset("gpt2-tiny").config());
+  return token_work(causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
 }
 
 ParityWork bloom_work(double dropout) {
-  const auto config = sized<BloomConfig>(
+  const auto config = sized(
+      "bloom",
       {.vocabulary = 67, .hidden = 24, .heads = 4, .initializer_range = 0.1, .dropout = dropout});
-  return token_work(make_bloom_causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
+  return token_work(causal(config), {.vocabulary = 67, .rows = 8, .sequence = 7});
 }
 
 using WorkOf = ParityWork (*)(double dropout);

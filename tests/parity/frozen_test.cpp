@@ -2,7 +2,7 @@
 // as on one rank.
 #include <ATen/ATen.h>
 
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -98,13 +98,13 @@ TEST_CASE("frozen parameters keep their bits and the others train as on one rank
 }
 
 TEST_CASE("hand-written blocks freeze too, on a tensor axis and with shared ends") {
-  const auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
+  const auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
   const Predicate frozen = [](const std::string& block, const std::string& parameter) {
     return block == "h.1" || block == "embedding" || parameter.ends_with("dense.weight") ||
            parameter.ends_with("layernorm.bias");
   };
-  ParityWork work = token_work(freeze(make_bloom_causal(bloom), frozen),
-                               {.vocabulary = 67, .steps = 3}, plain_bloom(bloom));
+  ParityWork work =
+      token_work(freeze(causal(bloom), frozen), {.vocabulary = 67, .steps = 3}, plain_bloom(bloom));
   work.trainer.max_grad_norm = 0.01;
   const RankRecord expected = reference(work);
   for (const auto& [pipeline, data, tensor] :

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/sgd.h"
 #include "tests/parity/parity.h"
 #include "tests/support/sized.h"
@@ -153,9 +153,9 @@ TEST_CASE("inside pipeline stages and on a tensor axis, clipped over all axes") 
       check_offloaded(row, toy);
     }
   }
-  const auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 2});
+  const auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 2});
   ParityWork work = toy_work({.vocabulary = 67}, 8);
-  work.model = make_bloom_causal(bloom);
+  work.model = causal(bloom);
   for (const auto& [pipeline, data] : {std::pair(1, 2), {2, 1}}) {
     ParityRow row{.ranks = 4, .accumulation = 2, .pipeline = pipeline, .tensor = 2};
     row.parallel.strategy = data == 2 ? "fsdp" : "zero2";

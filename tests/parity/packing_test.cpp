@@ -14,32 +14,28 @@ namespace {
 
 constexpr int64_t kVocabulary = 37;
 
-template <typename Config>
-Config small(const Sizes& more = {}) {
-  Config config;
+DecoderConfig small(const std::string& family, const Sizes& more = {}) {
+  DecoderConfig config = LanguageModel::defaults(family);
   config.pad_token = 0;
   config = sized({.vocabulary = kVocabulary, .hidden = 24, .heads = 4, .layers = 3}, config);
   return sized(more, config);
 }
 
-Gpt2Config small_gpt2() {
-  return small<Gpt2Config>({.inner = 48, .max_positions = 9, .dropout = 0});
+DecoderConfig small_gpt2() {
+  return small("gpt2", {.inner = 48, .max_positions = 9, .dropout = 0});
 }
 
-LlamaConfig small_llama() {
-  return small<LlamaConfig>({.inner = 32, .key_heads = 2, .head_dim = 6});
-}
+DecoderConfig small_llama() { return small("llama", {.inner = 32, .key_heads = 2, .head_dim = 6}); }
 
 ParityWork causal_work(const std::string& model, RowsAre rows) {
-  const auto bloom = small<BloomConfig>();
+  const auto bloom = small("bloom");
   if (model == "bloom") {
-    return ragged_work(make_bloom_causal(bloom), plain_bloom(bloom), kVocabulary, rows);
+    return ragged_work(causal(bloom), plain_bloom(bloom), kVocabulary, rows);
   }
   if (model == "gpt2") {
-    return ragged_work(make_gpt2_causal(small_gpt2()), plain_gpt2(small_gpt2()), kVocabulary, rows);
+    return ragged_work(causal(small_gpt2()), plain_gpt2(small_gpt2()), kVocabulary, rows);
   }
-  return ragged_work(make_llama_causal(small_llama()), plain_llama(small_llama()), kVocabulary,
-                     rows);
+  return ragged_work(causal(small_llama()), plain_llama(small_llama()), kVocabulary, rows);
 }
 
 ParityRow layout(const std::string& strategy, int pipeline, int data, int tensor,
@@ -94,9 +90,9 @@ TEST_CASE("packed and padded causal rows reproduce each row alone") {
 
 TEST_CASE("packed classification rows reproduce padded ones") {
   constexpr int64_t kClasses = 3;
-  for (const ModelSpec& model : {make_bloom_classifier(small<BloomConfig>(), kClasses),
-                                 make_gpt2_classifier(small_gpt2(), kClasses),
-                                 make_llama_classifier(small_llama(), kClasses)}) {
+  for (const ModelSpec& model :
+       {classifier(small("bloom"), kClasses), classifier(small_gpt2(), kClasses),
+        classifier(small_llama(), kClasses)}) {
     const auto work_of = [&](RowsAre rows) {
       return ragged_work(model, {}, kVocabulary, rows, kClasses);
     };
@@ -123,11 +119,11 @@ TEST_CASE("rows without padding reproduce padded ones, on both sides") {
       const RankRecord expected = single_run(causal_work(model, padded));
       for (const ParityRow& row : rows) check_row(row, causal_work(model, free), expected);
     }
-    const auto classifier = [](RowsAre are) {
-      return ragged_work(make_bloom_classifier(small<BloomConfig>(), 3), {}, kVocabulary, are, 3);
+    const auto classified = [](RowsAre are) {
+      return ragged_work(classifier(small("bloom"), 3), {}, kVocabulary, are, 3);
     };
-    const RankRecord expected = single_run(classifier(padded));
-    for (const ParityRow& row : rows) check_row(row, classifier(free), expected);
+    const RankRecord expected = single_run(classified(padded));
+    for (const ParityRow& row : rows) check_row(row, classified(free), expected);
   }
 }
 
@@ -143,9 +139,9 @@ TEST_CASE("packed rows in 16 bits stay within the roundings of each step") {
 }
 
 TEST_CASE("micro-batches without rows add nothing, under every strategy") {
-  const auto bloom = small<BloomConfig>();
-  ParityWork work = token_work(make_bloom_causal(bloom), {.vocabulary = kVocabulary, .steps = 3},
-                               plain_bloom(bloom));
+  const auto bloom = small("bloom");
+  ParityWork work =
+      token_work(causal(bloom), {.vocabulary = kVocabulary, .steps = 3}, plain_bloom(bloom));
   const RankRecord expected = reference(work);
   // All rows go to the last micro-batch of the last data rank.
   work.batches = [global = work.global_batches](size_t step, const ParityRow& row, int data_rank) {

@@ -7,7 +7,7 @@
 
 #include "tessera/comm/launch.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/oracle_run.h"
 #include "tests/parity/ragged_work.h"
 #include "tests/support/plain_models.h"
@@ -18,16 +18,15 @@ namespace tessera::testing {
 namespace {
 
 ParityWork make_work(const std::string& model) {
-  const auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 96, .heads = 12, .layers = 4});
+  const auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 96, .heads = 12, .layers = 4});
   const ToyConfig toy;
   if (model == "packed") {
-    return ragged_work(make_bloom_causal(bloom), plain_bloom(bloom), bloom.vocabulary,
-                       RowsAre::kPacked);
+    return ragged_work(causal(bloom), plain_bloom(bloom), bloom.vocabulary, RowsAre::kPacked);
   }
   ParityWork work =
       model == "toy"
           ? token_work(toy_language_model(toy), {.vocabulary = toy.vocabulary, .sequence = 8})
-          : token_work(make_bloom_causal(bloom), {.vocabulary = bloom.vocabulary, .sequence = 8},
+          : token_work(causal(bloom), {.vocabulary = bloom.vocabulary, .sequence = 8},
                        plain_bloom(bloom));
   work.trainer.schedule.peak = 1e-3;
   return work;

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -19,8 +19,8 @@ ParityWork toy_work(bool tied, int64_t layers = 3, int64_t rows = 24) {
                     {.rows = rows, .steps = 3});
 }
 
-BloomConfig bloom_config(bool tied) {
-  auto bloom = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
+DecoderConfig bloom_config(bool tied) {
+  auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
   bloom.tied_head = tied;
   return bloom;
 }
@@ -120,9 +120,8 @@ TEST_CASE("parameters tied over any stages, several on one") {
 
 TEST_CASE("bloom through a pipeline, tied over the first and last stage or not") {
   for (bool tied : {true, false}) {
-    const ParityWork work =
-        token_work(make_bloom_causal(bloom_config(tied)), {.vocabulary = 67, .steps = 3},
-                   plain_bloom(bloom_config(tied)));
+    const ParityWork work = token_work(causal(bloom_config(tied)), {.vocabulary = 67, .steps = 3},
+                                       plain_bloom(bloom_config(tied)));
     const RankRecord expected = reference(work);
     for (const auto& strategy : kShardingStrategies) {
       check_row(make_row(strategy, 4, 1, 8), work, expected);
@@ -134,8 +133,8 @@ TEST_CASE("bloom through a pipeline, tied over the first and last stage or not")
 
 TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices between stages") {
   const ParityWork work =
-      token_work(make_bloom_causal(bloom_config(true)),
-                 {.vocabulary = 67, .sequence = 6, .steps = 3}, plain_bloom(bloom_config(true)));
+      token_work(causal(bloom_config(true)), {.vocabulary = 67, .sequence = 6, .steps = 3},
+                 plain_bloom(bloom_config(true)));
   const RankRecord expected = reference(work);
   for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
     for (bool sequence_parallel : {false, true}) {
@@ -152,7 +151,7 @@ TEST_CASE("pipeline schedules over tensor parallelism, whole sequences or slices
 
 TEST_CASE("a classifier's counters reach every stage") {
   const ParityWork work = with_classes(
-      token_work(make_bloom_classifier(bloom_config(true), 3), {.vocabulary = 67, .steps = 3}), 3);
+      token_work(classifier(bloom_config(true), 3), {.vocabulary = 67, .steps = 3}), 3);
   const RankRecord expected = single_run(work);
   REQUIRE(expected.evaluations.back().counters.size() == 1);
   CHECK(expected.evaluations.back().counters[0] > 0);
@@ -221,9 +220,9 @@ TEST_CASE("the loss block shares no unit with blocks whose backward comes later"
 }
 
 TEST_CASE("nothing is gathered ahead where equal sizes share buffers") {
-  const auto small = sized<BloomConfig>({.vocabulary = 16, .hidden = 16, .heads = 2, .layers = 10});
-  const ParityWork work = token_work(
-      make_bloom_causal(small), {.vocabulary = 16, .rows = 12, .steps = 2}, plain_bloom(small));
+  const auto small = sized("bloom", {.vocabulary = 16, .hidden = 16, .heads = 2, .layers = 10});
+  const ParityWork work =
+      token_work(causal(small), {.vocabulary = 16, .rows = 12, .steps = 2}, plain_bloom(small));
   const RankRecord expected = reference(work);
   for (const std::string strategy : {"zero3", "fsdp"}) {
     for (ParityRow row : {make_row(strategy, 3, 2, 3, "interleaved", 3),

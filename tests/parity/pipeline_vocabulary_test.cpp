@@ -1,7 +1,5 @@
 // Pipelines whose stages share embedding and head.
-#include "tessera/models/bloom.h"
-#include "tessera/models/gpt2.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -23,18 +21,18 @@ Sizes sizes(int64_t layers) {
           .initializer_range = 0.1};
 }
 
-Gpt2Config gpt2(double dropout) {
+DecoderConfig gpt2(double dropout) {
   Sizes all = sizes(3);
   all.max_positions = 16;
   all.dropout = dropout;
-  return sized<Gpt2Config>(all);
+  return sized("gpt2", all);
 }
 
-LlamaConfig llama() {
+DecoderConfig llama() {
   Sizes all = sizes(3);
   all.key_heads = 2;
   all.head_dim = 8;
-  return sized<LlamaConfig>(all);
+  return sized("llama", all);
 }
 
 ParityWork work_of(ModelSpec model, PlainForward forward = {}, int64_t rows = 24,
@@ -49,9 +47,9 @@ ParityWork work_of(ModelSpec model, PlainForward forward = {}, int64_t rows = 24
 }
 
 ParityWork bloom_work(bool tied, int64_t layers = 4, int64_t rows = 24, int64_t sequence = 4) {
-  auto config = sized<BloomConfig>(sizes(layers));
+  auto config = sized("bloom", sizes(layers));
   config.tied_head = tied;
-  return work_of(make_bloom_causal(config), plain_bloom(config), rows, sequence);
+  return work_of(causal(config), plain_bloom(config), rows, sequence);
 }
 
 ParityRow make_row(const std::string& strategy, int stages, int data, int micro_batches,
@@ -101,14 +99,14 @@ TEST_CASE("a shared vocabulary with any number of micro-batches") {
 }
 
 TEST_CASE("a shared vocabulary of GPT-2, with dropout, and of Llama") {
-  for (const ParityWork& work : {work_of(make_gpt2_causal(gpt2(0.0)), plain_gpt2(gpt2(0.0))),
-                                 work_of(make_llama_causal(llama()), plain_llama(llama()))}) {
+  for (const ParityWork& work : {work_of(causal(gpt2(0.0)), plain_gpt2(gpt2(0.0))),
+                                 work_of(causal(llama()), plain_llama(llama()))}) {
     const RankRecord expected = reference(work);
     check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);
     check_row(make_row("zero3", 2, 2, 3, "gpipe"), work, expected, kTolerance);
   }
   // What is dropped depends on the micro-batch: as many of them in the reference.
-  const ParityWork work = work_of(make_gpt2_causal(gpt2(0.2)));
+  const ParityWork work = work_of(causal(gpt2(0.2)));
   ParityRow alone{.accumulation = 4};
   const RankRecord expected = run_row(alone, work).front();
   for (const auto& schedule : kSchedules) {
@@ -120,8 +118,8 @@ TEST_CASE("a shared vocabulary of GPT-2, with dropout, and of Llama") {
 }
 
 TEST_CASE("a classifier's embedding is shared, its small head is run by every stage") {
-  const auto config = sized<BloomConfig>(sizes(4));
-  const ParityWork work = with_classes(work_of(make_bloom_classifier(config, 3)), 3);
+  const auto config = sized("bloom", sizes(4));
+  const ParityWork work = with_classes(work_of(classifier(config, 3)), 3);
   const RankRecord expected = single_run(work);
   REQUIRE(expected.evaluations.back().counters.size() == 1);
   check_row(make_row("zero1", 3, 1, 4), work, expected, kTolerance);

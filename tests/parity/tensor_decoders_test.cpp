@@ -1,6 +1,5 @@
 // GPT-2 and Llama on tensor axes.
-#include "tessera/models/gpt2.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -16,12 +15,12 @@ const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 10, .sequence = 7
 
 const Sizes kSizes{.vocabulary = kVocabulary, .hidden = 32, .inner = 64, .initializer_range = 0.1};
 
-Gpt2Config gpt2(double dropout) {
-  return sized({.heads = 4, .max_positions = 16, .dropout = dropout}, sized<Gpt2Config>(kSizes));
+DecoderConfig gpt2(double dropout) {
+  return sized({.heads = 4, .max_positions = 16, .dropout = dropout}, sized("gpt2", kSizes));
 }
 
-LlamaConfig llama() {
-  return sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized<LlamaConfig>(kSizes));
+DecoderConfig llama() {
+  return sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized("llama", kSizes));
 }
 
 void check_rows(const ParityWork& work, const RankRecord& expected,
@@ -41,18 +40,18 @@ void check_rows(const ParityWork& work, const RankRecord& expected,
 }  // namespace
 
 TEST_CASE("GPT-2: queries, keys and values one after the other, cut alike") {
-  const ParityWork work = token_work(make_gpt2_causal(gpt2(0.0)), kBatches, plain_gpt2(gpt2(0.0)));
+  const ParityWork work = token_work(causal(gpt2(0.0)), kBatches, plain_gpt2(gpt2(0.0)));
   check_rows(work, reference(work), {{2, 2}, {1, 4}});
-  CHECK(make_gpt2_causal(gpt2(0.0)).tensor_divisor == 4);
+  CHECK(causal(gpt2(0.0)).tensor_divisor == 4);
 }
 
 TEST_CASE("GPT-2: the same elements are dropped on every tensor axis") {
-  const ParityWork work = token_work(make_gpt2_causal(gpt2(0.2)), kBatches);
+  const ParityWork work = token_work(causal(gpt2(0.2)), kBatches);
   check_rows(work, single_run(work), {{1, 2}, {1, 4}});
 }
 
 TEST_CASE("Llama: grouped queries stay with their keys") {
-  const ParityWork work = token_work(make_llama_causal(llama()), kBatches, plain_llama(llama()));
+  const ParityWork work = token_work(causal(llama()), kBatches, plain_llama(llama()));
   check_rows(work, reference(work), {{2, 2}, {1, 4}});
-  CHECK(make_llama_causal(llama()).tensor_divisor == 4);  // key heads
+  CHECK(causal(llama()).tensor_divisor == 4);  // key heads
 }

@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/model/whole_model.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/ranks.hpp"
@@ -19,22 +19,22 @@ constexpr int64_t kVocabulary = 67;  // does not divide by 2, 3 or 4
 constexpr int64_t kSequence = 7;
 const TokenBatches kBatches{.vocabulary = kVocabulary, .rows = 8, .sequence = kSequence};
 
-BloomConfig bloom(bool tied = true) {
-  auto config = sized<BloomConfig>({.vocabulary = kVocabulary,
-                                    .hidden = 48,
-                                    .heads = 12,  // no power of two: slopes come from two series
-                                    .layers = 2,
-                                    .initializer_range = 0.1});
+DecoderConfig bloom(bool tied = true) {
+  auto config = sized("bloom", {.vocabulary = kVocabulary,
+                                .hidden = 48,
+                                .heads = 12,  // no power of two: slopes come from two series
+                                .layers = 2,
+                                .initializer_range = 0.1});
   config.tied_head = tied;
   return config;
 }
 
 ParityWork causal_work(bool tied = true) {
-  return token_work(make_bloom_causal(bloom(tied)), kBatches, plain_bloom(bloom(tied)));
+  return token_work(causal(bloom(tied)), kBatches, plain_bloom(bloom(tied)));
 }
 
 ParityWork classification_work() {
-  ParityWork work = token_work(make_bloom_classifier(bloom(), 3), kBatches);
+  ParityWork work = token_work(classifier(bloom(), 3), kBatches);
   for (auto& batch : work.global_batches) {
     batch.labels = batch.input_ids.select(1, 0).remainder(3);
     batch.input_ids.narrow(0, 0, 3).narrow(1, 4, 3).fill_(3);  // padding
@@ -108,11 +108,11 @@ TEST_CASE("bf16, and fp16 with a loss scale: within the noise of every step") {
 }
 
 TEST_CASE("padding on the left, and a residual after the norms") {
-  BloomConfig config = bloom();
+  DecoderConfig config = bloom();
   config.residual_post_layernorm = true;
   for (bool post : {false, true}) {
     config.residual_post_layernorm = post;
-    ParityWork work = token_work(make_bloom_causal(config), kBatches);
+    ParityWork work = token_work(causal(config), kBatches);
     for (auto& batch : work.global_batches) {
       batch.attention_mask = at::ones({8, kSequence}, at::kBool);
       batch.attention_mask.narrow(0, 2, 3).narrow(1, 0, 3).fill_(false);
@@ -144,7 +144,7 @@ TEST_CASE("classification: loss, correct predictions and gradients") {
 
 TEST_CASE("logits of a model shared by ranks are those of the whole one") {
   const MicroBatch batch = toy_micro_batch({.vocabulary = kVocabulary}, 2, kSequence, 5);
-  for (const ModelSpec& model : {make_bloom_causal(bloom()), make_bloom_classifier(bloom(), 3)}) {
+  for (const ModelSpec& model : {causal(bloom()), classifier(bloom(), 3)}) {
     const at::Tensor expected = WholeModel(model, {.seed = 3}).logits(batch).detach();
     for (int ranks : {2, 3, 4}) {
       for (bool sequence_parallel : {false, true}) {

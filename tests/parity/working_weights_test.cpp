@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tessera/comm/device_mesh.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tests/parity/parity.h"
 #include "tests/support/ranks.hpp"
@@ -183,13 +183,13 @@ TEST_CASE("forward reads the rounded masters on every stage of a pipeline") {
 }
 
 TEST_CASE("forward reads its slices of the rounded masters on a tensor axis") {
-  const auto config = sized<BloomConfig>(
-      {.vocabulary = 31, .hidden = 24, .heads = 4, .layers = 1, .initializer_range = 0.1});
+  const auto config = sized(
+      "bloom", {.vocabulary = 31, .hidden = 24, .heads = 4, .layers = 1, .initializer_range = 0.1});
   for (const auto& strategy : kStrategies) {
     ParityRow row = row_of(strategy, at::kBFloat16);
     row.tensor = 2;
     row.ranks *= 2;
     INFO(row.name());
-    check_row(row, make_bloom_causal(config));
+    check_row(row, causal(config));
   }
 }

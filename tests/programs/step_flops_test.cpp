@@ -2,11 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 using tessera::testing::sized;
 using namespace tessera::programs;
 
@@ -22,8 +23,8 @@ TEST_CASE("operations of a step: packed rows attend to themselves") {
 }
 
 TEST_CASE("operations of a step: the head meets what is supervised") {
-  const ModelSpec model = make_bloom_causal(
-      sized<BloomConfig>({.vocabulary = 1000, .hidden = 64, .heads = 4, .layers = 3}));
+  const ModelSpec model =
+      causal(sized("bloom", {.vocabulary = 1000, .hidden = 64, .heads = 4, .layers = 3}));
   constexpr double kLayer = 12.0 * 64 * 64, kHead = 1000.0 * 64;
   // What has no matrix is little.
   CHECK(step_flops(model, 100, 100, 32) ==

@@ -76,7 +76,6 @@ class Drops {
         training_(batch.training),
         seed_(block_seed(batch.seed, block_seed(model_seed, block))) {}
   uint64_t seed(size_t number) const { return block_seed(seed_, number); }
-  uint64_t seed() const { return seed_; }
   // x [..., n] of all tokens
   at::Tensor tokens(const at::Tensor& x, double probability, size_t number) const {
     if (!training_ || probability == 0) return x;
@@ -106,6 +105,7 @@ struct Attention {
   double scale = 1;
   at::Tensor bias = {};    // broadcasts to the scores
   at::Tensor hidden = {};  // keys of padding that queries do not see unless they see none
+  int64_t window = 0;      // a query sees so many keys at most; 0: all
   std::function<at::Tensor(const at::Tensor&)> drop = {};  // of the probabilities
 };
 
@@ -116,6 +116,9 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   at::Tensor scores = widened(at::matmul(q, k.transpose(2, 3))) * how.scale;
   if (how.bias.defined()) scores = scores + how.bias.to(scores.scalar_type());
   at::Tensor unseen = at::ones({n, n}, at::kBool).triu(1);
+  if (how.window > 0) {
+    unseen = unseen.logical_or(at::ones({n, n}, at::kBool).tril(-how.window));
+  }
   if (how.hidden.defined()) unseen = unseen.logical_or(how.hidden);
   // A number beside which a score is nothing, as transformers adds it.
   scores = scores + unseen.to(scores.scalar_type()) * -1e38;
@@ -198,9 +201,9 @@ PlainForward each_row_alone(RowForward forward) {
 
 }  // namespace
 
-PlainForward plain_bloom(const BloomConfig& config, uint64_t seed) {
+PlainForward plain_bloom(const DecoderConfig& config, uint64_t seed) {
   return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
-    const double epsilon = config.layer_norm_epsilon;
+    const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x =
         embedding.norm(at::embedding(embedding["word_embeddings.weight"], batch.input_ids),
@@ -230,20 +233,20 @@ PlainForward plain_bloom(const BloomConfig& config, uint64_t seed) {
       const at::Tensor dense =
           w.linear(attend(qkv[0], qkv[1], qkv[2], attention), "self_attention.dense");
       const bool post = config.residual_post_layernorm;
-      x = (post ? normed : x) + drops.tokens(dense, config.hidden_dropout, 2);
+      x = (post ? normed : x) + drops.tokens(dense, config.residual_dropout, 2);
       const at::Tensor again = w.norm(x, "post_attention_layernorm", epsilon);
       const at::Tensor inner = at::gelu(w.linear(again, "mlp.dense_h_to_4h"), "tanh");
       x = (post ? again : x) +
-          drops.tokens(w.linear(inner, "mlp.dense_4h_to_h"), config.hidden_dropout, 3);
+          drops.tokens(w.linear(inner, "mlp.dense_4h_to_h"), config.residual_dropout, 3);
     }
     return loss_of(Weights(all, "head").norm(x, "ln_f", epsilon),
                    table_of(all, "word_embeddings.weight", config.tied_head), batch);
   });
 }
 
-PlainForward plain_gpt2(const Gpt2Config& config, uint64_t seed) {
+PlainForward plain_gpt2(const DecoderConfig& config, uint64_t seed) {
   return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
-    const double epsilon = config.layer_norm_epsilon;
+    const double epsilon = config.epsilon;
     const Weights embedding(all, "embedding");
     at::Tensor x = at::embedding(embedding["wte.weight"], batch.input_ids) +
                    embedding["wpe.weight"].narrow(0, 0, batch.input_ids.size(1));
@@ -271,28 +274,33 @@ PlainForward plain_gpt2(const Gpt2Config& config, uint64_t seed) {
   });
 }
 
-PlainForward plain_llama(const LlamaConfig& config, uint64_t seed) {
+PlainForward plain_llama(const DecoderConfig& config, uint64_t seed) {
   return each_row_alone([=](const Parameters& all, const MicroBatch& batch, const Place& place) {
-    const double epsilon = config.rms_norm_epsilon;
+    const double epsilon = config.epsilon;
     at::Tensor x = at::embedding(all.at("embedding.embed_tokens.weight"), batch.input_ids);
     for (int64_t i = 0; i < config.layers; ++i) {
       const Weights w(all, "layers." + std::to_string(i));
       const Drops drops(batch, place, seed, static_cast<size_t>(i) + 1);
       const at::Tensor normed = rms_norm(x, w["input_layernorm.weight"], epsilon);
       const auto keys = [&](const std::string& name) {
-        return by_head(w.linear(normed, name), config.key_heads);
+        return by_head(w.linear(normed, name), config.key_head_count());
       };
       const auto for_queries = [&](const at::Tensor& of_keys) {
-        return of_keys.repeat_interleave(config.heads / config.key_heads, 1);
+        return of_keys.repeat_interleave(config.heads / config.key_head_count(), 1);
+      };
+      const auto turned = [&](const at::Tensor& x, const std::string& norm) {
+        const at::Tensor weight = w.optional("self_attn." + norm + ".weight");
+        return rotated(weight.defined() ? rms_norm(x, weight, epsilon) : x, config.rotary.theta);
       };
       const at::Tensor q =
-          rotated(by_head(w.linear(normed, "self_attn.q_proj"), config.heads), config.rope_theta);
-      const at::Tensor k = for_queries(rotated(keys("self_attn.k_proj"), config.rope_theta));
+          turned(by_head(w.linear(normed, "self_attn.q_proj"), config.heads), "q_norm");
+      const at::Tensor k = for_queries(turned(keys("self_attn.k_proj"), "k_norm"));
       const at::Tensor v = for_queries(keys("self_attn.v_proj"));
-      const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(config.head_dim)),
+      const Attention attention{.scale = 1 / std::sqrt(static_cast<double>(q.size(3))),
+                                .window = config.window_of(static_cast<size_t>(i)),
                                 .drop = [&](const at::Tensor& p) {
                                   return drops.probabilities(p, config.attention_dropout,
-                                                             drops.seed());
+                                                             drops.seed(1));
                                 }};
       x = x + w.linear(attend(q, k, v, attention), "self_attn.o_proj");
       const at::Tensor again = rms_norm(x, w["post_attention_layernorm.weight"], epsilon);

@@ -1,8 +1,11 @@
 #pragma once
-// Configurations of language models in the sizes that a test names.
+// Language models in the sizes that a test names.
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
+
+#include "tessera/models/language_model.h"
 
 namespace tessera::testing {
 
@@ -11,11 +14,10 @@ struct Sizes {
   std::optional<int64_t> vocabulary = {}, hidden = {}, heads = {}, layers = {}, inner = {},
                          key_heads = {}, head_dim = {}, max_positions = {};
   std::optional<double> initializer_range = {};
-  std::optional<double> dropout = {};  // of every kind
+  std::optional<double> dropout = {};  // of every kind that the family has
 };
 
-template <typename Config>
-Config sized(const Sizes& sizes, Config config = {}) {
+inline DecoderConfig sized(const Sizes& sizes, DecoderConfig config) {
   const auto set = [](auto& member, const auto& size) {
     if (size) member = *size;
   };
@@ -26,15 +28,23 @@ Config sized(const Sizes& sizes, Config config = {}) {
   set(config.max_positions, sizes.max_positions);
   set(config.initializer_range, sizes.initializer_range);
   set(config.attention_dropout, sizes.dropout);
-  if constexpr (requires { config.inner; }) set(config.inner, sizes.inner);
-  if constexpr (requires { config.key_heads; }) set(config.key_heads, sizes.key_heads);
-  if constexpr (requires { config.head_dim; }) set(config.head_dim, sizes.head_dim);
-  if constexpr (requires { config.hidden_dropout; }) set(config.hidden_dropout, sizes.dropout);
-  if constexpr (requires { config.embedding_dropout; }) {
-    set(config.embedding_dropout, sizes.dropout);
-    set(config.residual_dropout, sizes.dropout);
+  using Positions = DecoderConfig::Positions;
+  if (config.positions != Positions::kAlibi) set(config.inner, sizes.inner);
+  if (config.positions == Positions::kRotary) {
+    set(config.key_heads, sizes.key_heads);
+    set(config.head_dim, sizes.head_dim);
   }
+  if (config.positions != Positions::kRotary) set(config.residual_dropout, sizes.dropout);
+  if (config.positions == Positions::kLearned) set(config.embedding_dropout, sizes.dropout);
   return config;
+}
+inline DecoderConfig sized(const std::string& model_type, const Sizes& sizes) {
+  return sized(sizes, LanguageModel::defaults(model_type));
+}
+
+inline ModelSpec causal(const DecoderConfig& config) { return LanguageModel(config).make_causal(); }
+inline ModelSpec classifier(const DecoderConfig& config, int64_t num_labels) {
+  return LanguageModel(config).make_classifier(num_labels);
 }
 
 }  // namespace tessera::testing

@@ -47,6 +47,9 @@ struct TensorCut {
   // layers, so that under sequence parallelism each rank's gradient is of its own tokens, and the
   // strategy sums them.
   bool on_all_tokens = false;
+  // Not cut, and used on the rank's own heads or columns: each rank's gradient is a part of the
+  // sum.
+  bool gradient_in_parts = false;
 };
 
 // The rank's part of whole, a new leaf that requires a gradient. Throws Error(kInvalidArgument)

@@ -3,29 +3,39 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 
 #include "tessera/core/micro_batch.h"
 
 namespace tessera::ops {
 
-// Llama 3's way to longer contexts (Grattafiori et al. 2024): low frequencies are divided by
-// `factor`, high ones stay, those between are blended.
-struct Llama3Scaling {
-  double factor = 8, low_frequency_factor = 1, high_frequency_factor = 4;
-  int64_t original_positions = 8192;
+// Rotary positions (Su et al. 2021) and the ways to longer contexts.
+struct RotaryOptions {
+  enum class Kind {
+    kDefault,
+    kLinear,  // every frequency is divided by factor (Chen et al. 2023)
+    // Low frequencies are divided by factor, high ones stay, those between are blended.
+    kLlama3,  // by turns over the original context (Grattafiori et al. 2024)
+    kYarn,    // by the place among the frequencies (Peng et al. 2023)
+  };
+  double theta = 10'000;
+  Kind kind = Kind::kDefault;
+  double factor = 1;
+  int64_t original_positions = 8192;                           // llama3, yarn
+  double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3, in turns
+  double beta_fast = 32, beta_slow = 1;                        // yarn, in turns
+  bool whole_bounds = true;                                    // yarn: rounded outwards
+  double magnitude = 1;  // yarn: cosines and sines are multiplied by it
+  bool operator==(const RotaryOptions&) const = default;
 };
 
-// theta^(-2i/d) for i < d/2 (Su et al. 2021), divided by linear_factor, or as scaling says: fp32
-// [d/2] on the CPU.
-at::Tensor rotary_frequencies(int64_t head_dim, double theta, double linear_factor = 1,
-                              const std::optional<Llama3Scaling>& scaling = {});
+// theta^(-2i/d) for i < d/2, changed as the kind says: fp32 [d/2] on the CPU.
+at::Tensor rotary_frequencies(int64_t head_dim, const RotaryOptions& options);
 
-// Cosines and sines of position * frequency.
+// Cosines and sines of position * frequency, times magnitude.
 struct RotaryTables {
   at::Tensor cos, sin;  // fp32 [positions, d/2]
 };
-RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions);
+RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, double magnitude = 1);
 
 // Turns the pairs (x[i], x[i + d/2]) of every head by their position's angles, in fp32 and rounded
 // once. x [batch, sequence, heads, d]; positions int64 [batch, sequence], all of which the tables
@@ -38,6 +48,7 @@ struct CausalAttentionOptions {
   double dropout = 0.0;  // of the probabilities; 0 outside of training
   uint64_t seed = 0;     // what dropout draws from; on the CPU with the head's number in the model
   int64_t first_head = 0;  // that number for the first head given here
+  int64_t window = 0;      // a query sees so many keys at most, up to its own; 0: all
 };
 
 // softmax(scale q k^T) v over the keys up to each query, softmax in fp32.
@@ -47,7 +58,7 @@ struct CausalAttentionOptions {
 //                   query without any visible key gives 0.
 //   packed          rows inside the sequences, each attended to alone; not with a mask
 // On CUDA without a mask nothing of size sequence^2 is formed, nor is the mask's on the CPU without
-// dropout.
+// dropout. With a window pieces of the sequence attend to the keys in reach alone.
 // -> [batch, sequence, heads * d]
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const at::Tensor& attention_mask, const CausalAttentionOptions& options,

@@ -130,6 +130,7 @@ struct SelfAttention {
   double scale = 1.0;
   at::Tensor slopes;  // ALiBi: fp32 [heads] on qkv's device; undefined: none
   AttentionDropout dropout = {};
+  int64_t window = 0;  // a query sees so many keys at most, up to its own; 0: all
 };
 struct QueriesKeysValues {
   at::Tensor q, k, v;  // [batch, sequence, heads or key_heads, d]
@@ -151,6 +152,24 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
                               const AttentionOutput& forward, const PackedRows& packed = {});
 
+// Root-mean-square norms of every query and every key head (Qwen3), each over its d numbers.
+struct HeadNorms {
+  at::Tensor query, key;  // [d]: one weight for all heads
+  double epsilon = 1e-6;
+};
+struct HeadNormInput {
+  at::Tensor x, rstd;  // [batch, sequence, heads + key_heads, d] as it was; rstd fp32 (fp64 for
+                       // fp64) [batch, sequence, heads + key_heads, 1]
+};
+// In place on qkv, all queries and then all keys first. -> what backward needs.
+HeadNormInput head_norm_(const at::Tensor& qkv, const SelfAttention& attention,
+                         const HeadNorms& norms);
+// In place: gradient, of qkv, becomes that of what the norms were given. query, key: accumulated
+// through sums; undefined: not wanted.
+void head_norm_backward_(const at::Tensor& gradient, const SelfAttention& attention,
+                         const HeadNorms& norms, const HeadNormInput& input,
+                         const at::Tensor& query, const at::Tensor& key, ColumnSums& sums);
+
 // Whether attention in heads of d computes packed tokens, of which x [..., n] are some, by whole
 // sequences: where the last one is shorter it copies what has no spare rows behind it.
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
@@ -164,10 +183,12 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
 //   lengths       int64 [batch], each less than capacity
 //   slopes        ALiBi: fp32 [heads], added as slope * (key's place - query's place); undefined:
 //                 none
+//   window        as in SelfAttention
 // -> [batch, 1, heads * d]
 at::Tensor attention_to_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& lengths, double scale, const at::Tensor& slopes);
+                              const at::Tensor& lengths, double scale, const at::Tensor& slopes,
+                              int64_t window = 0);
 
 // Rows of weight_gradient [vocabulary, n] += rows of gradient [..., n] with the same id; every id's
 // sum is formed in fp32 and added once.

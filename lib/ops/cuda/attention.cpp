@@ -1,7 +1,7 @@
-// Chooses between the kernel for packed rows, the attention graph, LibTorch's kernel (with dropout)
-// and the reference. Key masks take the reference: per-key tensors have wrong gradients in
-// cuDNN 9.19's backward graph. Padding on the right needs no mask under causal attention, so
-// training rarely comes here with one.
+// Chooses between the kernel for packed rows, the attention graph, LibTorch's kernel (with dropout,
+// or windows in packed rows) and the reference. Key masks take the reference: per-key tensors have
+// wrong gradients in cuDNN 9.19's backward graph. Padding on the right needs no mask under causal
+// attention, so training rarely comes here with one.
 #include "lib/ops/cuda/attention_graph.h"
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"
@@ -25,6 +25,7 @@ AttentionShape shape_of(const at::Tensor& qkv, const SelfAttention& attention,
           .scale = float(attention.scale),
           .by_head = attention.by_head,
           .alibi = attention.slopes.defined(),
+          .window = window_inside(attention, qkv.size(1), packed),
           .packed = by_sequence};
 }
 
@@ -40,8 +41,9 @@ bool has_fit_slopes(const SelfAttention& attention) {
 
 bool has_graph(const SelfAttention& attention, const at::Tensor& mask,
                const AttentionShape& shape) {
+  const bool modified = shape.alibi || shape.packed;
   return !attention.dropout.on() && !mask.defined() && has_fit_slopes(attention) &&
-         has_attention_graph(shape);
+         !(modified && shape.window > 0) && has_attention_graph(shape);
 }
 
 bool fits_graph(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
@@ -116,10 +118,12 @@ at::Tensor row_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   return dqkv;
 }
 
-bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask) {
+bool fits_flash(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
+                const PackedRows& packed) {
   const int64_t d = head_size(qkv, attention);
-  return attention.dropout.on() && !mask.defined() && !attention.slopes.defined() &&
-         fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 && d % 8 == 0 && d <= 256;
+  return attends_by_flash(attention, qkv.size(1), packed) && !mask.defined() &&
+         !attention.slopes.defined() && fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 &&
+         d % 8 == 0 && d <= 256;
 }
 
 // As LibTorch's kernel takes them: packed rows in one sequence, each from its offset on.
@@ -127,35 +131,40 @@ struct FlashInputs {
   at::Tensor q, k, v;
   std::optional<at::Tensor> offsets;
   int64_t longest;
+  std::optional<int64_t> before;  // keys that a query sees before its own
 };
 
 FlashInputs flash_inputs(const at::Tensor& qkv, const SelfAttention& attention,
                          const PackedRows& packed) {
   const auto [q, k, v] = split_heads(qkv, attention);
-  if (!packed.defined()) return {q, k, v, std::nullopt, qkv.size(1)};
-  return {q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), packed.offsets, packed.longest()};
+  std::optional<int64_t> before;
+  if (attention.window > 0) before = attention.window - 1;
+  if (!packed.defined()) return {q, k, v, std::nullopt, qkv.size(1), before};
+  return {q.flatten(0, 1), k.flatten(0, 1),  v.flatten(0, 1),
+          packed.offsets,  packed.longest(), before};
 }
 
 AttentionOutput flash_forward(const at::Tensor& qkv, const SelfAttention& attention,
                               const PackedRows& packed) {
   const AttentionDropout& dropout = attention.dropout;
-  const SeededDevice seeded(qkv.device(), mixed_seed(dropout.seed, dropout.first_head));
-  const auto [q, k, v, offsets, longest] = flash_inputs(qkv, attention, packed);
+  std::optional<SeededDevice> seeded;
+  if (dropout.on()) seeded.emplace(qkv.device(), mixed_seed(dropout.seed, dropout.first_head));
+  const auto [q, k, v, offsets, longest, before] = flash_inputs(qkv, attention, packed);
   auto [output, log_sum_exp, random_state, unused, mask] = at::_flash_attention_forward(
       q, k, v, offsets, offsets, longest, longest, dropout.probability, /*is_causal=*/true,
-      /*return_debug_mask=*/false, attention.scale);
+      /*return_debug_mask=*/false, attention.scale, before);
   return {output.reshape({qkv.size(0), qkv.size(1), -1}), log_sum_exp, random_state};
 }
 
 at::Tensor flash_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                           const SelfAttention& attention, const AttentionOutput& forward,
                           const PackedRows& packed) {
-  const auto [q, k, v, offsets, longest] = flash_inputs(qkv, attention, packed);
+  const auto [q, k, v, offsets, longest, before] = flash_inputs(qkv, attention, packed);
   const at::Tensor lengths = offsets.value_or(at::Tensor());
   const auto [dq, dk, dv] = at::_flash_attention_backward(
       gradient.reshape(q.sizes()), q, k, v, forward.output.view(q.sizes()), forward.log_sum_exp,
       lengths, lengths, longest, longest, attention.dropout.probability, /*is_causal=*/true,
-      forward.random_state, forward.random_state, attention.scale);
+      forward.random_state, forward.random_state, attention.scale, before);
   const auto heads = dq.dim() - 2;
   return (attention.by_head ? at::stack({dq, dk, dv}, heads + 1) : at::cat({dq, dk, dv}, heads))
       .view(qkv.sizes());
@@ -166,7 +175,8 @@ at::Tensor flash_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
   if (fits_rows(qkv, attention, packed)) return row_forward(qkv, attention, packed);
-  if (fits_flash(qkv, attention, attention_mask)) return flash_forward(qkv, attention, packed);
+  if (fits_flash(qkv, attention, attention_mask, packed))
+    return flash_forward(qkv, attention, packed);
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
     return reference::attention_forward(qkv, attention, attention_mask, packed);
   }
@@ -189,7 +199,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   if (fits_rows(qkv, attention, packed)) {
     return row_backward(gradient, qkv, attention, forward, packed);
   }
-  if (fits_flash(qkv, attention, attention_mask)) {
+  if (fits_flash(qkv, attention, attention_mask, packed)) {
     return flash_backward(gradient, qkv, attention, forward, packed);
   }
   if (!fits_graph(qkv, attention, attention_mask, packed)) {

@@ -104,6 +104,7 @@ class Plan {
       } else {
         attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
             .set_diagonal_band_right_bound(0);
+        if (shape.window > 0) attributes.set_diagonal_band_left_bound(int(shape.window));
       }
       return attributes;
     };

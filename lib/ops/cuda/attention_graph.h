@@ -14,6 +14,7 @@ struct AttentionShape {
   float scale;
   bool by_head = false;  // as SelfAttention's
   bool alibi = false;    // with slopes
+  int64_t window = 0;    // as SelfAttention's, shorter than the sequence; not with the others
   bool packed = false;   // rows inside the sequences: a query sees no key before its row's first
   auto operator<=>(const AttentionShape&) const = default;
 };

@@ -55,7 +55,9 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(CachedAttention 
   }
   const float slope = a.slopes ? a.slopes[head] : 0.0F;
   Part part;
-  for (int64_t begin = 0; begin <= length; begin += kAhead * kGroups) {  // the same for all lanes
+  const int64_t first_key = a.window > 0 && length >= a.window ? length - a.window + 1 : 0;
+  for (int64_t begin = first_key; begin <= length;
+       begin += kAhead * kGroups) {  // the same for all lanes
     uint4 raw_key[kAhead], raw_value[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {

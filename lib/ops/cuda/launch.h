@@ -81,6 +81,22 @@ struct Rotation {
 };
 void rotary(Type type, const Rotation& arguments, cudaStream_t stream);
 
+// In place on the first `heads` heads of every token, which are token_stride elements apart; x and
+// rstd keep what backward needs, and are read there. d is a multiple of 8.
+constexpr int kMaxNormedHead = 256, kHeadNormParts = 264;
+struct HeadNorm {
+  void* qkv;
+  int64_t token_stride, tokens;
+  int heads, query_heads, d;
+  float epsilon;
+  const void *query_weight, *key_weight;  // [d]
+  void* x;                                // [tokens, heads, d]
+  float* rstd;                            // [tokens, heads]
+  float* partial;  // backward: [kHeadNormParts, 2, d], columns of the queries' and the keys' weight
+};
+void head_norm(Type type, const HeadNorm& arguments, cudaStream_t stream);
+void head_norm_backward(Type type, const HeadNorm& arguments, cudaStream_t stream);
+
 struct ColumnItem {
   const float* partial;
   int64_t stride;
@@ -108,6 +124,7 @@ struct CachedAttention {
   int batch, heads, key_heads, d;
   int64_t capacity;
   float scale;
+  int64_t window;  // as ops::SelfAttention's
 };
 void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_t stream);
 

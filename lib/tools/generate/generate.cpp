@@ -65,7 +65,7 @@ class GenerateRun {
   }
 
  private:
-  const LanguageModelConfig& config() const { return language_model_.config(); }
+  const DecoderConfig& config() const { return language_model_.config(); }
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
   void open_model() {

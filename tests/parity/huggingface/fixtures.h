@@ -10,9 +10,19 @@
 namespace tessera::testing {
 
 // Those with training numbers.
-constexpr const char* kFixtures[] = {
-    "causal", "classification",       "gpt2",      "gpt2_classification",
-    "llama",  "llama_classification", "llama_tied"};
+constexpr const char* kFixtures[] = {"causal",
+                                     "classification",
+                                     "gpt2",
+                                     "gpt2_classification",
+                                     "llama",
+                                     "llama_classification",
+                                     "llama_tied",
+                                     "mistral",
+                                     "mistral_classification",
+                                     "qwen2",
+                                     "qwen2_tied",
+                                     "qwen3",
+                                     "qwen3_classification"};
 
 std::string fixture_path(const std::string& name);
 
@@ -21,7 +31,7 @@ struct Fixture {
   LanguageModel language_model;
   ModelHead head;   // of "architectures"
   ModelSpec model;  // with that head
-  const LanguageModelConfig& config() const { return language_model.config(); }
+  const DecoderConfig& config() const { return language_model.config(); }
 };
 Fixture load_fixture(const std::string& name);
 Fixture load_fixture_at(const std::string& directory);

@@ -133,18 +133,20 @@ TEST_CASE("a text behind a prompt is as likely as the perplexity of the whole sa
        {writing_layout("single", 1, 1, 1), writing_layout("zero3", 1, 3, 1),
         writing_layout("ddp", 2, 1, 1), writing_layout("single", 1, 1, 2)}) {
     INFO(row.name());
-    on_ranks(row, load_fixture("generation/bloom"), [&](Strategy& strategy, const DeviceMesh& mesh) {
-      const double expected =
-          -11 * std::log(perplexity(strategy, mesh, text, {.window = 12, .stride = 12}).per_token);
-      for (const int64_t batch : {1, 2, 5}) {
-        const std::vector<double> logs = log_probabilities(strategy, mesh, asked, batch);
-        const auto close = [](double a, double b) { return std::abs(a - b) < 1e-4; };
-        require(close(logs[0], expected), "the whole: ", logs[0], " instead of ", expected);
-        require(logs[1] == 0, "nothing: ", logs[1]);
-        require(close(logs[2] + logs[3], expected), "two parts: ", logs[2] + logs[3]);
-        require(logs[4] < 0 && logs[4] > logs[0], "one token: ", logs[4]);
-      }
-    });
+    on_ranks(
+        row, load_fixture("generation/bloom"), [&](Strategy& strategy, const DeviceMesh& mesh) {
+          const double expected =
+              -11 *
+              std::log(perplexity(strategy, mesh, text, {.window = 12, .stride = 12}).per_token);
+          for (const int64_t batch : {1, 2, 5}) {
+            const std::vector<double> logs = log_probabilities(strategy, mesh, asked, batch);
+            const auto close = [](double a, double b) { return std::abs(a - b) < 1e-4; };
+            require(close(logs[0], expected), "the whole: ", logs[0], " instead of ", expected);
+            require(logs[1] == 0, "nothing: ", logs[1]);
+            require(close(logs[2] + logs[3], expected), "two parts: ", logs[2] + logs[3]);
+            require(logs[4] < 0 && logs[4] > logs[0], "one token: ", logs[4]);
+          }
+        });
   }
 }
 

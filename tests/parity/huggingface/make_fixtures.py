@@ -1,6 +1,6 @@
-"""Makes the fixtures of this folder with transformers and torch: tiny BLOOM, GPT-2 and Llama directories and the numbers they must give.
+"""Makes the fixtures of this folder with transformers and torch: tiny directories of every family and the numbers they must give.
 
-Usage: make_fixtures.py OUTPUT_DIRECTORY. Made with transformers 5.23, torch 2.11, safetensors 0.8; the suite reads only the results.
+Usage: make_fixtures.py OUTPUT_DIRECTORY [NAME...], all or those of these names. Made with transformers 5.23, torch 2.11, safetensors 0.8; the suite reads only the results.
 """
 import json
 import math
@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoModelForSequenceClassification, BloomConfig, BloomForCausalLM,
                           BloomForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM, LlamaForSequenceClassification, get_linear_schedule_with_warmup)
+                          LlamaForCausalLM, LlamaForSequenceClassification, MistralConfig, MistralForCausalLM,
+                          MistralForSequenceClassification, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          Qwen3ForSequenceClassification, get_linear_schedule_with_warmup)
 from transformers.trainer_pt_utils import get_parameter_names
 
 PAD = 3
@@ -174,9 +176,15 @@ ROPE_LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_f
                "original_max_position_embeddings": 32}
 
 
-def make_others(root):
-    """GPT-2 and Llama; dropout off, for nobody else draws torch's random numbers."""
+ROPE_YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+ROPE_YARN_BY_KEYS = ROPE_YARN | {"factor": 2.0, "beta_fast": 4.0, "beta_slow": 0.5, "truncate": False, "attention_factor": 1.2}
+
+
+def make_others(root, wanted):
+    """All but BLOOM; dropout off, for nobody else draws torch's random numbers. Windows are shorter than rows, or longer."""
     rope_linear = {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}
+    rope_default = {"rope_type": "default", "rope_theta": 100.0}
+    sliding = {"use_sliding_window": True, "layer_types": ["sliding_attention", "sliding_attention"]}
     models = {
         "gpt2": (GPT2LMHeadModel, GPT2Config(**GPT2, n_layer=2, scale_attn_by_inverse_layer_idx=True), 1.65),
         "gpt2_classification": (GPT2ForSequenceClassification, GPT2Config(**GPT2, n_layer=1, n_inner=40, id2label=LABELS), 3.0),
@@ -184,8 +192,23 @@ def make_others(root):
         "llama_tied": (LlamaForCausalLM, LlamaConfig(**LLAMA, num_hidden_layers=1, tie_word_embeddings=True, attention_bias=True,
                                                      mlp_bias=True, rms_norm_eps=1e-5), 1.6),
         "llama_classification": (LlamaForSequenceClassification,
-                                 LlamaConfig(**LLAMA, num_hidden_layers=1, rope_parameters=rope_linear, id2label=LABELS), 4.6)}
+                                 LlamaConfig(**LLAMA, num_hidden_layers=1, rope_parameters=rope_linear, id2label=LABELS), 4.6),
+        "mistral": (MistralForCausalLM, MistralConfig(**LLAMA, num_hidden_layers=2, sliding_window=4, head_dim=8,
+                                                      rope_parameters=rope_default), 1.7),
+        "mistral_classification": (MistralForSequenceClassification,
+                                   MistralConfig(**LLAMA, num_hidden_layers=1, sliding_window=None, id2label=LABELS), 4.0),
+        "qwen2": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_hidden_layers=2, use_sliding_window=True, sliding_window=5, max_window_layers=1,
+                                                rope_parameters=rope_default), 1.8),
+        "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config(**LLAMA, num_hidden_layers=1, tie_word_embeddings=True,
+                                                     rope_parameters=ROPE_YARN_BY_KEYS), 1.8),
+        "qwen3": (Qwen3ForCausalLM, Qwen3Config(**LLAMA, num_hidden_layers=2, head_dim=10, tie_word_embeddings=True, sliding_window=60,
+                                                rope_parameters=ROPE_YARN, **sliding), 1.7),
+        "qwen3_classification": (Qwen3ForSequenceClassification,
+                                 Qwen3Config(**LLAMA, num_hidden_layers=1, head_dim=6, attention_bias=True, id2label=LABELS,
+                                             rope_parameters=rope_default), 4.0)}
     for seed, (name, (make, config, max_grad_norm)) in enumerate(models.items(), start=10):
+        if name not in wanted:
+            continue
         generator = torch.Generator().manual_seed(seed)
         model = make(config)
         randomise(model, generator)
@@ -232,17 +255,22 @@ def make_variants(root):
         save_file({"input_ids": ids, "attention_mask": mask, "logits": logits.contiguous()}, directory / "expected.safetensors")
 
 
+BLOOM = {"causal": make_causal, "classification": make_classification, "variants": make_variants}
+OTHERS = ("gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification", "mistral", "mistral_classification", "qwen2",
+          "qwen2_tied", "qwen3", "qwen3_classification")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    for name in ("causal", "classification", "variants", "gpt2", "gpt2_classification", "llama", "llama_tied", "llama_classification"):
+    wanted = sys.argv[2:] or [*BLOOM, *OTHERS]
+    for name in wanted:
         shutil.rmtree(root / name, ignore_errors=True)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    make_causal(root)
-    make_classification(root)
-    make_variants(root)
-    make_others(root)
-    AutoModelForSequenceClassification.from_pretrained(root / "classification")
+    for name, make in BLOOM.items():
+        if name in wanted:
+            make(root)
+    make_others(root, wanted)
     for extra in root.rglob("generation_config.json"):
         extra.unlink()
 

@@ -8,7 +8,7 @@
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/ranks.hpp"
@@ -95,7 +95,7 @@ TEST_CASE("different models on data ranks are refused, naming the first block an
 }
 
 TEST_CASE("different values of what a tensor group holds in full are refused by name") {
-  const auto config = sized<BloomConfig>({.vocabulary = 32, .hidden = 8, .heads = 2, .layers = 2});
+  const auto config = sized("bloom", {.vocabulary = 32, .hidden = 8, .heads = 2, .layers = 2});
   for (const auto& [extents, shared] : {std::pair(MeshExtents{.tensor = 2}, false),
                                         {MeshExtents{.data = 2, .tensor = 2}, false},
                                         {MeshExtents{.pipeline = 2, .tensor = 2}, false},
@@ -104,7 +104,7 @@ TEST_CASE("different values of what a tensor group holds in full are refused by 
     parallel.pipeline.shared_vocabulary = shared;
     const std::string changed = shared ? "head" : "h.1";
     const std::string said = refusal(parallel, extents, [&](const DeviceMesh& mesh, Given& given) {
-      given.model = make_bloom_causal(config);
+      given.model = causal(config);
       const int rank = mesh.coordinate(shared ? Axis::kPipeline : Axis::kTensor);
       for (BlockBuilder& block : given.model.blocks) {
         if (block.name != changed || rank == 0) continue;

@@ -9,7 +9,7 @@
 #include "lib/testing/player.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
@@ -26,9 +26,9 @@ constexpr int64_t kVocabulary = 67, kHidden = 32;
 
 ModelSpec bloom(bool tied = true, int64_t vocabulary = kVocabulary) {
   auto config =
-      sized<BloomConfig>({.vocabulary = vocabulary, .hidden = kHidden, .heads = 4, .layers = 4});
+      sized("bloom", {.vocabulary = vocabulary, .hidden = kHidden, .heads = 4, .layers = 4});
   config.tied_head = tied;
-  return make_bloom_causal(config);
+  return causal(config);
 }
 
 ParallelConfig shared_config(const std::string& strategy = "ddp",

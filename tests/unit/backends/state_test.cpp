@@ -11,7 +11,7 @@
 #include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/model/adapters.h"
-#include "tessera/models/gpt2.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
@@ -257,8 +257,8 @@ TEST_CASE("running statistics are those of the named rank, constant buffers ever
 TEST_CASE("pieces of a tensor axis are slices: fused queries, keys and values, padded tables") {
   const auto config =
       sized({.vocabulary = 31, .hidden = 24, .heads = 4, .layers = 3, .inner = 48, .dropout = 0.1},
-            Gpt2Config::preset("gpt2-tiny"));
-  const Training work{make_gpt2_causal(config), [](uint64_t seed) {
+            LanguageModel::preset("gpt2-tiny").config());
+  const Training work{causal(config), [](uint64_t seed) {
                         return toy_micro_batch({.vocabulary = 31}, 2, 5, seed);
                       }};
   const std::vector<std::string> layouts{

@@ -9,7 +9,7 @@
 
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/messages.hpp"
@@ -24,8 +24,8 @@ using tessera::test::contains;
 
 namespace {
 
-BloomConfig bloom() {
-  auto config = sized<BloomConfig>({.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 2});
+DecoderConfig bloom() {
+  auto config = sized("bloom", {.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 2});
   config.name = "bloom-test";
   return config;
 }
@@ -46,7 +46,7 @@ std::string refusal(int tensor, const ModelSpec& model) {
 }  // namespace
 
 TEST_CASE("degrees and models that do not fit are refused by name") {
-  const ModelSpec model = make_bloom_causal(bloom());
+  const ModelSpec model = causal(bloom());
   CHECK_THAT(refusal(4, model),
              contains("model bloom-test cannot be shared by 4") && contains("divide over 2, 3, 6"));
   CHECK(refusal(3, model) == "no error");
@@ -54,16 +54,16 @@ TEST_CASE("degrees and models that do not fit are refused by name") {
   ModelSpec claims = toy_language_model();  // that its blocks know the axis
   claims.tensor_divisor = 2;
   CHECK_THAT(refusal(2, claims), contains("parameter embedding.weight is neither cut nor marked"));
-  BloomConfig few = bloom();
+  DecoderConfig few = bloom();
   few.vocabulary = 9;  // 2 rows each for five ranks, none for the last
-  CHECK_THAT(refusal(6, make_bloom_causal(few)),
+  CHECK_THAT(refusal(6, causal(few)),
              contains("word_embeddings.weight") && contains("leave nothing for the last of 6"));
 }
 
 TEST_CASE("the whole model is counted and visited, whatever the layout") {
-  const BloomConfig config = bloom();
-  const ModelSpec model = make_bloom_causal(config);
-  const int64_t count = config.parameter_count(ModelHead::kCausal);
+  const DecoderConfig config = bloom();
+  const ModelSpec model = causal(config);
+  const int64_t count = LanguageModel(config).parameter_count(ModelHead::kCausal);
   std::map<std::string, at::Tensor> expected;
   attach({}, model, [&](Communicator&, Strategy& strategy) {
     CHECK(strategy.parameter_count() == count);
@@ -96,7 +96,7 @@ TEST_CASE("weights of a checkpoint are cut like drawn ones") {
       return at::linspace(first, first + 1, numel).view(shape).to(at::kHalf);
     }
   } files;
-  const ModelSpec model = make_bloom_causal(bloom());
+  const ModelSpec model = causal(bloom());
   for (const MeshExtents extents : {MeshExtents{.tensor = 3}, {.data = 2, .tensor = 2}}) {
     attach(
         extents, model,
@@ -112,11 +112,11 @@ TEST_CASE("weights of a checkpoint are cut like drawn ones") {
 }
 
 TEST_CASE("a rank holds its part: parameters, gradients and optimizer state shrink") {
-  const BloomConfig config = bloom();
-  const ModelSpec model = make_bloom_causal(config);
+  const DecoderConfig config = bloom();
+  const ModelSpec model = causal(config);
   // What every rank keeps in full: norms and the biases after row-parallel layers.
   const int64_t replicated = 4 * config.hidden + config.layers * 6 * config.hidden;
-  const int64_t count = config.parameter_count(ModelHead::kCausal);
+  const int64_t count = LanguageModel(config).parameter_count(ModelHead::kCausal);
   for (int tensor : {2, 3}) {
     const int64_t padded_rows = (67 + tensor - 1) / tensor * tensor - 67;
     const int64_t own = replicated + (count - replicated + padded_rows * config.hidden) / tensor;
@@ -135,9 +135,9 @@ TEST_CASE("a rank holds its part: parameters, gradients and optimizer state shri
 }
 
 TEST_CASE("sequence parallelism keeps fewer activations") {
-  BloomConfig config = bloom();
+  DecoderConfig config = bloom();
   config.layers = 4;
-  const ModelSpec model = make_bloom_causal(config);
+  const ModelSpec model = causal(config);
   const MicroBatch batch = toy_micro_batch({.vocabulary = 67}, 32, 12, 1);
   const CountingAllocator counting;
   int64_t peak[2] = {};

@@ -6,9 +6,11 @@
 #include <numeric>
 
 #include "tests/support/messages.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 
 namespace {
 

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "lib/models/bloom_block.h"
 #include "tessera/ops/functional.h"
+#include "tests/support/bloom_block.h"
 #include "tests/unit/ops/gradients.h"
 
 using namespace tessera;
@@ -28,10 +28,6 @@ Tensors make_weights(at::ScalarType type) {
   return list;
 }
 
-BloomBlockWeights named(const Tensors& w) {
-  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11]};
-}
-
 using Version = decltype(&bloom_block_fused);
 
 struct Result {
@@ -49,8 +45,8 @@ Result run(Version version, const at::Tensor& hidden, const Tensors& weights,
     if (defined) mine.back().mutable_grad() = at::full_like(w, 0.5);
   }
   const at::Tensor input = leaf(hidden);
-  const at::Tensor output = version(input, named(mine), ops::alibi_slopes(kHeads), mask, 1e-5, post,
-                                    {}, {}, packed, dropout);
+  const at::Tensor output = version(input, bloom_weights(mine), ops::alibi_slopes(kHeads), mask,
+                                    1e-5, post, {}, {}, packed, dropout);
   torch::autograd::backward(
       {output}, {at::linspace(-1, 1, output.numel(), output.options()).view_as(output)});
   Result result{output, input.grad(), {}};
@@ -126,7 +122,7 @@ TEST_CASE(
   }
   const at::Tensor input = leaf(hidden);
   const at::Tensor output =
-      bloom_block_fused(input, named(mine), ops::alibi_slopes(kHeads), {}, 1e-5, false);
+      bloom_block_fused(input, bloom_weights(mine), ops::alibi_slopes(kHeads), {}, 1e-5, false);
   for (size_t i = 0; i < mine.size(); ++i) {
     const at::Tensor old = mine[i].detach();
     mine[i].set_data(weights[i].detach().clone());
@@ -142,7 +138,8 @@ TEST_CASE("the fused block without gradients, and with frozen weights") {
   Tensors weights = make_weights(at::kFloat);
   const at::Tensor hidden = at::randn({1, 5, kHidden});
   const auto forward = [&] {
-    return bloom_block_fused(hidden, named(weights), ops::alibi_slopes(kHeads), {}, 1e-5, false);
+    return bloom_block_fused(hidden, bloom_weights(weights), ops::alibi_slopes(kHeads), {}, 1e-5,
+                             false);
   };
   const at::Tensor with = forward();
   {

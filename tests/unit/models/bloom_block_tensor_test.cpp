@@ -5,13 +5,14 @@
 
 #include <cmath>
 
-#include "lib/models/bloom_block.h"
 #include "tessera/model/tensor_parallel.h"
 #include "tessera/ops/functional.h"
+#include "tests/support/bloom_block.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 using tessera::test::require;
 using Tensors = std::vector<at::Tensor>;
 
@@ -20,7 +21,7 @@ namespace {
 constexpr int64_t kHidden = 24, kHeads = 6, kBatch = 2, kSequence = 5;
 using Version = decltype(&bloom_block_fused);
 
-// In the order of BloomBlockWeights, and how each is cut.
+// In the order of bloom_weights(), and how each is cut.
 Tensors draw_weights() {
   const auto matrix = [](int64_t out, int64_t in) {
     return at::randn({out, in}) / std::sqrt(double(in));
@@ -32,10 +33,6 @@ Tensors draw_weights() {
           matrix(4 * h, h), vector(4 * h, 0), matrix(h, 4 * h), vector(h, 0)};
 }
 constexpr int kDims[] = {-1, -1, 0, 0, 1, -1, -1, -1, 0, 0, 1, -1};
-
-BloomBlockWeights named(const Tensors& w) {
-  return {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11]};
-}
 
 at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(true); }
 
@@ -71,8 +68,8 @@ Whole run_whole(const Case& test) {
   for (const auto& w : whole.weights) weights.push_back(leaf(w));
   const at::Tensor hidden = leaf(whole.hidden);
   const at::Tensor output =
-      bloom_block_composed(hidden, named(weights), ops::alibi_slopes(kHeads), test.mask, 1e-5,
-                           test.post, {}, {}, {}, test.dropout({}));
+      bloom_block_composed(hidden, bloom_weights(weights), ops::alibi_slopes(kHeads), test.mask,
+                           1e-5, test.post, {}, {}, {}, test.dropout({}));
   torch::autograd::backward({output}, {whole.gradient});
   whole.output = output.detach();
   whole.hidden_gradient = hidden.grad();
@@ -99,8 +96,8 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
     return test.sequence_parallel ? own_tokens(x, axis) : x;
   };
   const at::Tensor hidden = leaf(own(whole.hidden));
-  const at::Tensor output = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
-                                    {kBatch, kSequence}, axis, {}, test.dropout(axis));
+  const at::Tensor output = version(hidden, bloom_weights(weights), slopes, test.mask, 1e-5,
+                                    test.post, {kBatch, kSequence}, axis, {}, test.dropout(axis));
   const at::Tensor real = own(at::ones({kBatch, kSequence, 1}));  // filling holds biases
   require_close(output.detach() * real, own(whole.output), 1e-5, "output");
   torch::autograd::backward({output}, {own(whole.gradient)});
@@ -113,8 +110,9 @@ void run_part(Communicator& comm, Version version, const Case& test, const Whole
     require_close(gradient, whole.gradients[i], 2e-5, "gradient of weight " + std::to_string(i));
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor evaluated = version(hidden, named(weights), slopes, test.mask, 1e-5, test.post,
-                                       {kBatch, kSequence}, axis, {}, test.dropout(axis));
+  const at::Tensor evaluated =
+      version(hidden, bloom_weights(weights), slopes, test.mask, 1e-5, test.post,
+              {kBatch, kSequence}, axis, {}, test.dropout(axis));
   require_close(evaluated, output.detach(), 1e-6, "output without gradients");
 }
 

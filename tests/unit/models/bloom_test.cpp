@@ -1,5 +1,3 @@
-#include "tessera/models/bloom.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -8,17 +6,20 @@
 
 #include "tessera/core/error.h"
 #include "tessera/model/whole_model.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 using tessera::testing::sized;
 
 namespace {
 
-BloomConfig tiny() {
-  return sized({.vocabulary = 50, .hidden = 24, .heads = 3}, BloomConfig::preset("bloom-tiny"));
+DecoderConfig tiny() {
+  return sized({.vocabulary = 50, .hidden = 24, .heads = 3},
+               LanguageModel::preset("bloom-tiny").config());
 }
 
 MicroBatch causal_batch() {
@@ -46,7 +47,7 @@ MapSource source_of(const WholeModel& model) {
 }  // namespace
 
 TEST_CASE("BLOOM's blocks have the names of transformers, and norms and biases do not decay") {
-  WholeModel model(make_bloom_causal(tiny()), {.seed = 3});
+  WholeModel model(causal(tiny()), {.seed = 3});
   std::map<std::string, bool> decay;
   int64_t count = 0;
   for (const auto& p : model.parameters()) {
@@ -54,7 +55,7 @@ TEST_CASE("BLOOM's blocks have the names of transformers, and norms and biases d
     count += p.tensor.numel();
   }
   CHECK(decay.size() == 5 + 2 * 12);
-  CHECK(count == tiny().parameter_count(ModelHead::kCausal));
+  CHECK(count == LanguageModel(tiny()).parameter_count(ModelHead::kCausal));
   CHECK(decay.at("transformer.word_embeddings.weight"));
   CHECK_FALSE(decay.at("transformer.word_embeddings_layernorm.weight"));
   CHECK(decay.at("transformer.h.1.self_attention.query_key_value.weight"));
@@ -65,7 +66,7 @@ TEST_CASE("BLOOM's blocks have the names of transformers, and norms and biases d
 }
 
 TEST_CASE("drawn weights follow the seed and do not depend on which blocks are built") {
-  const auto spec = make_bloom_causal(tiny());
+  const auto spec = causal(tiny());
   const auto weight = [&](size_t block, uint64_t seed) {
     return spec.blocks[block].build({.seed = seed})->parameters()[2].tensor;
   };
@@ -79,9 +80,9 @@ TEST_CASE("drawn weights follow the seed and do not depend on which blocks are b
 }
 
 TEST_CASE("drawn weights do not depend on the number of threads") {
-  BloomConfig config = tiny();
+  DecoderConfig config = tiny();
   config.vocabulary = 100'000;  // several pieces
-  const auto spec = make_bloom_causal(config);
+  const auto spec = causal(config);
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const at::Tensor alone = spec.blocks[0].build({.seed = 3})->parameters()[0].tensor.detach();
@@ -93,14 +94,14 @@ TEST_CASE("drawn weights do not depend on the number of threads") {
 }
 
 TEST_CASE("an untrained model's loss is that of guessing") {
-  WholeModel model(make_bloom_causal(tiny()), {.seed = 3});
+  WholeModel model(causal(tiny()), {.seed = 3});
   const at::Tensor loss = model.forward(causal_batch());
   REQUIRE(loss.sizes() == at::IntArrayRef({1}));
   CHECK(loss.item<double>() / 14 == Approx(std::log(50.0)).epsilon(0.02));
 }
 
 TEST_CASE("the loss is the cross-entropy of the logits, also without gradients") {
-  WholeModel model(make_bloom_causal(tiny()), {.seed = 3});
+  WholeModel model(causal(tiny()), {.seed = 3});
   MicroBatch batch = causal_batch();
   batch.labels.select(1, 2).fill_(kIgnoredLabel);
   const at::Tensor logits = model.logits(batch);
@@ -116,9 +117,9 @@ TEST_CASE("the loss is the cross-entropy of the logits, also without gradients")
 TEST_CASE("a tied embedding collects the gradients of both ends") {
   const auto batch = causal_batch();
   auto grad_of = [&](bool tied, const std::string& name, const TensorSource* source) {
-    BloomConfig config = tiny();
+    DecoderConfig config = tiny();
     config.tied_head = tied;
-    WholeModel model(make_bloom_causal(config), {.seed = 3, .source = source});
+    WholeModel model(causal(config), {.seed = 3, .source = source});
     model.forward(batch)[0].backward();
     for (const auto& p : model.parameters()) {
       if (p.name == name) return p.tensor.grad().clone();
@@ -126,9 +127,9 @@ TEST_CASE("a tied embedding collects the gradients of both ends") {
     FAIL("no parameter " << name);
     return at::Tensor();
   };
-  BloomConfig untied = tiny();
+  DecoderConfig untied = tiny();
   untied.tied_head = false;
-  WholeModel model(make_bloom_causal(untied), {.seed = 3});
+  WholeModel model(causal(untied), {.seed = 3});
   MapSource source = source_of(model);
   source.tensors["lm_head.weight"] = source.tensors.at("transformer.word_embeddings.weight");
   const std::string table = "transformer.word_embeddings.weight";
@@ -138,16 +139,16 @@ TEST_CASE("a tied embedding collects the gradients of both ends") {
 }
 
 TEST_CASE("a stored head that differs from the embedding it should be tied to is refused") {
-  BloomConfig untied = tiny();
+  DecoderConfig untied = tiny();
   untied.tied_head = false;
-  WholeModel model(make_bloom_causal(untied), {.seed = 3});
+  WholeModel model(causal(untied), {.seed = 3});
   MapSource source = source_of(model);
-  CHECK_THAT(error_of([&] { WholeModel(make_bloom_causal(tiny()), {.source = &source}); }),
+  CHECK_THAT(error_of([&] { WholeModel(causal(tiny()), {.source = &source}); }),
              test::contains("tie_word_embeddings"));
 }
 
 TEST_CASE("a micro-batch without any target contributes nothing") {
-  WholeModel model(make_bloom_causal(tiny()), {.seed = 3});
+  WholeModel model(causal(tiny()), {.seed = 3});
   MicroBatch batch = causal_batch();
   batch.labels.fill_(kIgnoredLabel);
   const at::Tensor loss = model.forward(batch);
@@ -157,7 +158,7 @@ TEST_CASE("a micro-batch without any target contributes nothing") {
 }
 
 TEST_CASE("padding changes nothing: left, right, or none") {
-  WholeModel model(make_bloom_causal(tiny()), {.seed = 3});
+  WholeModel model(causal(tiny()), {.seed = 3});
   const at::Tensor ids = at::arange(5, 10).reshape({1, 5});
   MicroBatch plain, left, right;
   plain.input_ids = ids;
@@ -171,8 +172,8 @@ TEST_CASE("padding changes nothing: left, right, or none") {
 }
 
 TEST_CASE("the classifier pools at the rightmost token that is not padding") {
-  BloomConfig config = tiny();
-  WholeModel model(make_bloom_classifier(config, 4), {.seed = 3});
+  DecoderConfig config = tiny();
+  WholeModel model(classifier(config, 4), {.seed = 3});
   MicroBatch batch;
   //                            left pads            pad inside      no pad        only pads
   batch.input_ids =
@@ -182,7 +183,7 @@ TEST_CASE("the classifier pools at the rightmost token that is not padding") {
   CHECK(pooled.sizes() == at::IntArrayRef({4, 4}));
   const std::vector<int64_t> lengths = {5, 4, 5, 1};  // causal: what follows has no influence
   config.pad_token.reset();                           // then the rightmost position is pooled
-  WholeModel at_the_end(make_bloom_classifier(config, 4), {.seed = 3});
+  WholeModel at_the_end(classifier(config, 4), {.seed = 3});
   for (int64_t row = 0; row < 4; ++row) {
     MicroBatch one;
     one.input_ids = batch.input_ids.slice(0, row, row + 1).slice(1, 0, lengths[row]);
@@ -192,7 +193,7 @@ TEST_CASE("the classifier pools at the rightmost token that is not padding") {
 }
 
 TEST_CASE("the classifier gives loss sum and correct predictions, and skips rows without a label") {
-  WholeModel model(make_bloom_classifier(tiny(), 4), {.seed = 3});
+  WholeModel model(classifier(tiny(), 4), {.seed = 3});
   MicroBatch batch = causal_batch();
   const at::Tensor best = model.logits(batch).argmax(-1);
   batch.labels = best.clone();
@@ -212,21 +213,21 @@ TEST_CASE("the classifier gives loss sum and correct predictions, and skips rows
 }
 
 TEST_CASE("a classifier starts from a causal model's weights and draws its score") {
-  WholeModel causal(make_bloom_causal(tiny()), {.seed = 3});
-  const MapSource source = source_of(causal);
-  WholeModel a(make_bloom_classifier(tiny(), 4), {.seed = 5, .source = &source});
-  WholeModel b(make_bloom_classifier(tiny(), 4), {.seed = 5});
+  WholeModel causal_model(causal(tiny()), {.seed = 3});
+  const MapSource source = source_of(causal_model);
+  WholeModel a(classifier(tiny(), 4), {.seed = 5, .source = &source});
+  WholeModel b(classifier(tiny(), 4), {.seed = 5});
   CHECK(a.parameters().back().name == "score.weight");
   CHECK(at::equal(a.parameters().back().tensor, b.parameters().back().tensor));
-  CHECK(at::equal(a.parameters()[0].tensor, causal.parameters()[0].tensor));
+  CHECK(at::equal(a.parameters()[0].tensor, causal_model.parameters()[0].tensor));
   CHECK_FALSE(at::equal(a.parameters()[0].tensor, b.parameters()[0].tensor));
-  CHECK_THROWS_AS(make_bloom_classifier(tiny(), 1), Error);
+  CHECK_THROWS_AS(classifier(tiny(), 1), Error);
 }
 
 TEST_CASE("operations per token follow the published formula") {
-  const auto spec = make_bloom_causal(BloomConfig::preset("bloom-560m"));
+  const auto spec = causal(LanguageModel::preset("bloom-560m").config());
   CHECK(spec.flops_per_token(512) == 6.0 * 559'214'592 + 6.0 * 24 * 1024 * 512);
-  BloomConfig untied = BloomConfig::preset("bloom-560m");
+  DecoderConfig untied = LanguageModel::preset("bloom-560m").config();
   untied.tied_head = false;
-  CHECK(make_bloom_causal(untied).flops_per_token(512) == spec.flops_per_token(512));
+  CHECK(causal(untied).flops_per_token(512) == spec.flops_per_token(512));
 }

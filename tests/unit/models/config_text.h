@@ -5,7 +5,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
-#include "tessera/models/language_model_config.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 
@@ -17,28 +17,31 @@ inline std::string replaced(std::string text, const std::string& from, const std
   return text.replace(at, from.size(), to);
 }
 
-template <typename Config>
-Config parse_config(const std::string& text) {
-  return Config::from_json(Json::parse(text, {}, "config.json"));
+inline DecoderConfig parse_config(const std::string& text) {
+  return LanguageModel::from_json(Json::parse(text, {}, "config.json")).config();
 }
 
 // The error names the file and says what was expected.
-template <typename Config>
-void check_config_refused(const std::string& text, const std::string& expected) {
-  const std::string message = error_of(ErrorCode::kDataLoss, [&] { parse_config<Config>(text); });
+inline void check_config_refused(const std::string& text, const std::string& expected) {
+  const std::string message = error_of(ErrorCode::kDataLoss, [&] { parse_config(text); });
   CHECK_THAT(message, test::contains(expected));
   CHECK_THAT(message, test::contains("config.json"));
 }
 
-// Of the presets that are published, by name.
+inline std::string written(const DecoderConfig& config, ModelHead head,
+                           at::ScalarType dtype = at::kFloat) {
+  return LanguageModel(config).to_json(head, dtype);
+}
+
+// Of a family's presets that are published, by name.
 using Counts = std::map<std::string, int64_t>;
-template <typename Config>
-Counts published_parameters() {
+inline Counts published_parameters(const std::string& family) {
   Counts counts;
-  for (const std::string& name : Config::preset_names()) {
-    const Config config = Config::preset(name);
-    config.validate();
-    if (!config.trial) counts[name] = config.parameter_count(ModelHead::kCausal);
+  for (const std::string& name : LanguageModel::preset_names()) {
+    const LanguageModel model = LanguageModel::preset(name);
+    model.validate();
+    if (model.config().model_type != family || model.config().trial) continue;
+    counts[name] = model.parameter_count(ModelHead::kCausal);
   }
   return counts;
 }

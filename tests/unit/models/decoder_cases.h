@@ -1,5 +1,5 @@
 #pragma once
-// Blocks of GPT-2 and of Llama with drawn weights, and how a tensor axis cuts them.
+// Blocks of GPT-2, Llama and Qwen with drawn weights, and how a tensor axis cuts them.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/models/decoder_block.h"
+#include "tessera/ops/functional.h"
 #include "tests/unit/ops/gradients.h"
 
 namespace tessera::testing {
@@ -101,13 +102,30 @@ inline DecoderCase llama_case(const DecoderSizes& s, bool biases) {
   w.down = product(s.inner, {h}, 1);
   result.cuts = cuts;
   result.options.gated = true;
-  result.options.rotary = ops::rotary_tables(ops::rotary_frequencies(s.d, 100.0), 64);
+  result.options.rotary = ops::rotary_tables(ops::rotary_frequencies(s.d, {.theta = 100}), 64);
   result.options.attention = {.heads = s.heads, .key_heads = s.key_heads, .scale = 0.3};
   return result;
 }
 
+// Norms of heads, biases of queries, keys and values alone, and a window.
+inline DecoderCase qwen_case(const DecoderSizes& s) {
+  DecoderCase result = llama_case(s, false);
+  result.name = "Qwen";
+  DecoderBlockWeights& w = result.weights;
+  std::vector<TensorCut> biases;
+  for (const at::Tensor& weight : w.qkv.weights) {
+    w.qkv.biases.push_back(detail::vector(weight.size(0), 0));
+    biases.push_back({.dim = 0});
+  }
+  result.cuts.insert(result.cuts.begin() + 4, biases.begin(), biases.end());
+  w.query_norm = detail::vector(s.d, 1), w.key_norm = detail::vector(s.d, 1);
+  result.cuts.insert(result.cuts.end(), 2, {.gradient_in_parts = true});
+  result.options.attention.window = 3;
+  return result;
+}
+
 inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
-  return {gpt2_case(s), llama_case(s, false), llama_case(s, true)};
+  return {gpt2_case(s), llama_case(s, false), llama_case(s, true), qwen_case(s)};
 }
 
 // Attention's draws differ between devices, and between versions on the GPU.
@@ -131,13 +149,18 @@ inline at::Tensor run_decoder(Version version, const at::Tensor& hidden,
   }
   return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
     auto [q, k, v] = ops::split_heads(qkv, options.attention);
+    if (weights.query_norm.defined()) {
+      q = ops::rms_norm(q, weights.query_norm, options.epsilon);
+      k = ops::rms_norm(k, weights.key_norm, options.epsilon);
+    }
     if (options.rotary.cos.defined()) {
       q = ops::rotary(q, options.rotary, options.positions);
       k = ops::rotary(k, options.rotary, options.positions);
     }
     const auto& [probability, seed, first_head] = options.attention.dropout;
-    return ops::causal_attention(q, k, v, mask,
-                                 {options.attention.scale, probability, seed, first_head}, packed);
+    return ops::causal_attention(
+        q, k, v, mask,
+        {options.attention.scale, probability, seed, first_head, options.attention.window}, packed);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 using tessera::testing::sized;
 
 namespace {
@@ -51,8 +52,8 @@ at::Tensor run(WholeModel& model, MicroBatch batch, bool training, uint64_t seed
   return at::cat(all);
 }
 
-Gpt2Config gpt2_with_dropout() {
-  return sized({.vocabulary = 50, .dropout = 0.2}, Gpt2Config::preset("gpt2-tiny"));
+DecoderConfig gpt2_with_dropout() {
+  return sized({.vocabulary = 50, .dropout = 0.2}, LanguageModel::preset("gpt2-tiny").config());
 }
 
 }  // namespace
@@ -119,8 +120,8 @@ TEST_CASE("GPT-2 and Llama classifiers pool at the rightmost token that is not p
 }
 
 TEST_CASE("dropout is on in training alone and drawn from the micro-batch's seed") {
-  const Gpt2Config config = gpt2_with_dropout();
-  WholeModel model(make_gpt2_causal(config), {.seed = 3});
+  const DecoderConfig config = gpt2_with_dropout();
+  WholeModel model(causal(config), {.seed = 3});
   const MicroBatch batch = some_batch();
   const at::Tensor off = run(model, batch, false, 1);
   CHECK(at::equal(off, run(model, batch, false, 2)));
@@ -128,25 +129,26 @@ TEST_CASE("dropout is on in training alone and drawn from the micro-batch's seed
   CHECK(at::equal(on, run(model, batch, true, 1)));
   CHECK_FALSE(at::allclose(on, run(model, batch, true, 2)));
   CHECK_FALSE(at::allclose(on, off));
-  for (double Gpt2Config::*place : {&Gpt2Config::embedding_dropout, &Gpt2Config::attention_dropout,
-                                    &Gpt2Config::residual_dropout}) {
-    Gpt2Config less = config;
+  for (double DecoderConfig::*place :
+       {&DecoderConfig::embedding_dropout, &DecoderConfig::attention_dropout,
+        &DecoderConfig::residual_dropout}) {
+    DecoderConfig less = config;
     less.*place = 0;
-    WholeModel other(make_gpt2_causal(less), {.seed = 3});
+    WholeModel other(causal(less), {.seed = 3});
     CHECK_FALSE(at::allclose(on, run(other, batch, true, 1)));
   }
   LanguageModel llama = LanguageModel::preset("llama-tiny");
-  LlamaConfig with = std::get<LlamaConfig>(llama.architecture());
+  DecoderConfig with = llama.config();
   with.attention_dropout = 0.3;
-  WholeModel dropping(make_llama_causal(with), {.seed = 3});
+  WholeModel dropping(causal(with), {.seed = 3});
   CHECK_FALSE(at::allclose(run(dropping, batch, true, 1), run(dropping, batch, false, 1)));
   CHECK(at::equal(run(dropping, batch, true, 1), run(dropping, batch, true, 1)));
 }
 
 TEST_CASE("GPT-2 refuses a sequence longer than its positions") {
-  Gpt2Config config = gpt2_with_dropout();
+  DecoderConfig config = gpt2_with_dropout();
   config.max_positions = 6;
-  WholeModel model(make_gpt2_causal(config), {.seed = 3});
+  WholeModel model(causal(config), {.seed = 3});
   CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { model.forward(some_batch()); }),
              test::contains("7 tokens") && test::contains("6 positions"));
 }

@@ -16,26 +16,25 @@ constexpr uint64_t kSeed = 3;
 constexpr int64_t kVocabulary = 19;
 
 // Attention drops 0.3.
-template <typename Config>
-Config tiny(const Sizes& more = {}) {
+DecoderConfig tiny(const std::string& family, const Sizes& more = {}) {
   const Sizes ours{.vocabulary = kVocabulary, .hidden = 24, .heads = 3, .layers = 2};
-  return sized({.initializer_range = 0.3, .dropout = 0.3}, sized(more, sized<Config>(ours)));
+  return sized({.initializer_range = 0.3, .dropout = 0.3}, sized(more, sized(family, ours)));
 }
 
-BloomConfig tiny_bloom() {
-  auto config = tiny<BloomConfig>();
-  config.hidden_dropout = 0.2;
+DecoderConfig tiny_bloom() {
+  auto config = tiny("bloom");
+  config.residual_dropout = 0.2;
   return config;
 }
 
-Gpt2Config tiny_gpt2() {
-  auto config = tiny<Gpt2Config>({.inner = 40, .max_positions = 9});
+DecoderConfig tiny_gpt2() {
+  auto config = tiny("gpt2", {.inner = 40, .max_positions = 9});
   config.embedding_dropout = 0.1;
   config.residual_dropout = 0.2;
   return config;
 }
 
-LlamaConfig tiny_llama() { return tiny<LlamaConfig>({.inner = 40, .key_heads = 1, .head_dim = 8}); }
+DecoderConfig tiny_llama() { return tiny("llama", {.inner = 40, .key_heads = 1, .head_dim = 8}); }
 
 MicroBatch some_batch(uint64_t seed) {
   at::manual_seed(5);
@@ -87,10 +86,10 @@ void compare_evaluation(const ModelSpec& with, const ModelSpec& without) {
 
 TEST_CASE("BLOOM drops probabilities, and what attention and feed-forward add") {
   for (const bool post : {false, true}) {
-    BloomConfig config = tiny_bloom();
+    DecoderConfig config = tiny_bloom();
     config.residual_post_layernorm = post;
     INFO("residual branches from the norms' outputs: " << post);
-    const ModelSpec model = make_bloom_causal(config);
+    const ModelSpec model = causal(config);
     for (const MicroBatch& batch : {some_batch(7), packed_batch(), left_padded_batch()}) {
       INFO((batch.packed.defined()           ? "packed"
             : batch.attention_mask.defined() ? "padded on the left"
@@ -103,31 +102,31 @@ TEST_CASE("BLOOM drops probabilities, and what attention and feed-forward add") 
 TEST_CASE("GPT-2 and Llama drop what their configurations say") {
   for (const MicroBatch& batch : {some_batch(7), packed_batch()}) {
     INFO((batch.packed.defined() ? "packed" : "whole"));
-    compare(make_gpt2_causal(tiny_gpt2()), plain_gpt2(tiny_gpt2(), kSeed), batch);
-    compare(make_llama_causal(tiny_llama()), plain_llama(tiny_llama(), kSeed), batch);
+    compare(causal(tiny_gpt2()), plain_gpt2(tiny_gpt2(), kSeed), batch);
+    compare(causal(tiny_llama()), plain_llama(tiny_llama(), kSeed), batch);
   }
 }
 
 TEST_CASE("each of BLOOM's probabilities has its own place, and another seed drops others") {
-  const BloomConfig config = tiny_bloom();
-  const double loss = gradient(make_bloom_causal(config), {}, some_batch(7)).loss;
-  CHECK(gradient(make_bloom_causal(config), {}, some_batch(7)).loss == loss);
-  CHECK(gradient(make_bloom_causal(config), {}, some_batch(8)).loss != Approx(loss));
-  for (double BloomConfig::*place :
-       {&BloomConfig::hidden_dropout, &BloomConfig::attention_dropout}) {
-    BloomConfig less = config;
+  const DecoderConfig config = tiny_bloom();
+  const double loss = gradient(causal(config), {}, some_batch(7)).loss;
+  CHECK(gradient(causal(config), {}, some_batch(7)).loss == loss);
+  CHECK(gradient(causal(config), {}, some_batch(8)).loss != Approx(loss));
+  for (double DecoderConfig::*place :
+       {&DecoderConfig::residual_dropout, &DecoderConfig::attention_dropout}) {
+    DecoderConfig less = config;
     less.*place = 0;
-    CHECK(gradient(make_bloom_causal(less), {}, some_batch(7)).loss != Approx(loss));
-    compare(make_bloom_causal(less), plain_bloom(less, kSeed), some_batch(7));
+    CHECK(gradient(causal(less), {}, some_batch(7)).loss != Approx(loss));
+    compare(causal(less), plain_bloom(less, kSeed), some_batch(7));
   }
 }
 
 TEST_CASE("evaluations drop nothing") {
-  compare_evaluation(make_bloom_causal(tiny_bloom()), make_bloom_causal(tiny<BloomConfig>()));
-  Gpt2Config gpt2 = tiny_gpt2();
+  compare_evaluation(causal(tiny_bloom()), causal(tiny("bloom")));
+  DecoderConfig gpt2 = tiny_gpt2();
   gpt2.embedding_dropout = gpt2.attention_dropout = gpt2.residual_dropout = 0;
-  compare_evaluation(make_gpt2_causal(tiny_gpt2()), make_gpt2_causal(gpt2));
-  LlamaConfig llama = tiny_llama();
+  compare_evaluation(causal(tiny_gpt2()), causal(gpt2));
+  DecoderConfig llama = tiny_llama();
   llama.attention_dropout = 0;
-  compare_evaluation(make_llama_causal(tiny_llama()), make_llama_causal(llama));
+  compare_evaluation(causal(tiny_llama()), causal(llama));
 }

@@ -15,9 +15,8 @@ namespace {
 
 constexpr int64_t kRows = 2, kLength = 9, kHidden = 24, kInner = 40;
 
-template <typename Config>
-Config tiny() {
-  return sized<Config>({.vocabulary = 19,
+DecoderConfig tiny(const std::string& family) {
+  return sized(family, {.vocabulary = 19,
                         .hidden = kHidden,
                         .heads = 3,
                         .layers = 1,
@@ -35,18 +34,18 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  auto bloom = tiny<BloomConfig>();
-  bloom.hidden_dropout = 0.2;
-  auto post = tiny<BloomConfig>();
+  auto bloom = tiny("bloom");
+  bloom.residual_dropout = 0.2;
+  auto post = tiny("bloom");
   post.residual_post_layernorm = true;
-  auto gpt2 = tiny<Gpt2Config>();
+  auto gpt2 = tiny("gpt2");
   gpt2.max_positions = kLength;
-  const auto llama = tiny<LlamaConfig>();
+  const auto llama = tiny("llama");
   // Of layer norms the last bits differ.
-  return {{"BLOOM", make_bloom_causal(bloom), 4 * kHidden, false},
-          {"BLOOM, post", make_bloom_causal(post), 4 * kHidden, false},
-          {"GPT-2", make_gpt2_causal(gpt2), kInner, false},
-          {"Llama", make_llama_causal(llama), kInner, true}};
+  return {{"BLOOM", causal(bloom), 4 * kHidden, false},
+          {"BLOOM, post", causal(post), 4 * kHidden, false},
+          {"GPT-2", causal(gpt2), kInner, false},
+          {"Llama", causal(llama), kInner, true}};
 }
 
 struct Result {

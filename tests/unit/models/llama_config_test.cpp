@@ -1,6 +1,6 @@
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/language_model.h"
 #include "tests/unit/models/config_text.h"
 
 using namespace tessera;
@@ -18,8 +18,9 @@ constexpr const char* kHub = R"({"architectures": ["LlamaForCausalLM"], "attenti
   "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
   "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 99})";
 
-constexpr auto parse = parse_config<LlamaConfig>;
-constexpr auto check_refused = check_config_refused<LlamaConfig>;
+using Kind = ops::RotaryOptions::Kind;
+constexpr auto parse = parse_config;
+constexpr auto check_refused = check_config_refused;
 
 std::string with(const std::string& addition) {
   return replaced(kHub, "\"head_dim\"", addition + ", \"head_dim\"");
@@ -28,46 +29,49 @@ std::string with(const std::string& addition) {
 }  // namespace
 
 TEST_CASE("the Llama presets have the published parameter counts") {
-  CHECK(published_parameters<LlamaConfig>() == Counts{{"llama-3.2-1b", 1'235'814'400},
-                                                      {"llama-3.2-3b", 3'212'749'824},
-                                                      {"llama-3.1-8b", 8'030'261'248}});
+  CHECK(published_parameters("llama") == Counts{{"llama-3.2-1b", 1'235'814'400},
+                                                {"llama-3.2-3b", 3'212'749'824},
+                                                {"llama-3.1-8b", 8'030'261'248}});
 }
 
 TEST_CASE("Llama's config.json is read as older and newer transformers write it") {
-  const LlamaConfig hub = parse(kHub);
+  const DecoderConfig hub = parse(kHub);
   CHECK(hub.key_heads == 2);
   CHECK(hub.head_dim == 16);
   CHECK(hub.inner == 100);
   CHECK(hub.tied_head);
   CHECK(hub.eos_token == 81);
-  CHECK(hub.rope_theta == 500'000);
-  CHECK(hub.rms_norm_epsilon == 1e-5);
-  REQUIRE(hub.rope_llama3.has_value());
-  CHECK(hub.rope_llama3->factor == 32);
-  CHECK(hub.rope_llama3->original_positions == 8192);
+  CHECK(hub.rotary.theta == 500'000);
+  CHECK(hub.epsilon == 1e-5);
+  CHECK(hub.rotary.kind == Kind::kLlama3);
+  CHECK(hub.rotary.factor == 32);
+  CHECK(hub.rotary.original_positions == 8192);
   CHECK(hub.max_positions == 0);  // rotary positions have no end
 
-  const LlamaConfig saved = parse(R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 48,
+  const DecoderConfig saved = parse(R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 48,
     "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 6,
     "attention_bias": true, "mlp_bias": true, "pad_token_id": -1,
     "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 77.0}})");
   CHECK(saved.key_heads == 6);
-  CHECK(saved.head_dim == 8);
-  CHECK(saved.attention_bias);
+  CHECK(saved.head_size() == 8);
+  CHECK(saved.query_key_value_bias);
+  CHECK(saved.dense_bias);
   CHECK(saved.mlp_bias);
   CHECK_FALSE(saved.tied_head);
   CHECK_FALSE(saved.pad_token.has_value());
-  CHECK(saved.rope_theta == 77);
-  CHECK(saved.rope_linear_factor == 2);
-  CHECK(saved.rms_norm_epsilon == 1e-6);
-  const LlamaConfig plain = parse(replaced(replaced(kHub, "llama3", "default"), "500000.0", "7.5"));
-  CHECK_FALSE(plain.rope_llama3.has_value());
-  CHECK(plain.rope_theta == 7.5);
+  CHECK(saved.rotary.theta == 77);
+  CHECK(saved.rotary.kind == Kind::kLinear);
+  CHECK(saved.rotary.factor == 2);
+  CHECK(saved.epsilon == 1e-6);
+  const DecoderConfig plain =
+      parse(replaced(replaced(kHub, "llama3", "default"), "500000.0", "7.5"));
+  CHECK(plain.rotary.kind == Kind::kDefault);
+  CHECK(plain.rotary.theta == 7.5);
 }
 
 TEST_CASE("Llama: what would change the model and is not built is refused with its place") {
   check_refused(replaced(kHub, "silu", "gelu"), "hidden_act: only \"silu\"");
-  check_refused(replaced(kHub, "llama3", "yarn"), "rotary scaling \"yarn\" is not supported");
+  check_refused(replaced(kHub, "llama3", "longrope"), "scaling \"longrope\" is not supported");
   check_refused(replaced(kHub, "\"low_freq_factor\": 1.0,", ""), "low_freq_factor");
   check_refused(replaced(kHub, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 9.0"),
                 "low_freq_factor below");
@@ -86,21 +90,25 @@ TEST_CASE("Llama: what would change the model and is not built is refused with i
 }
 
 TEST_CASE("Llama's config.json is read back as it was written") {
-  LlamaConfig config = parse(with(R"("pad_token_id": 7)"));
+  DecoderConfig config = parse(with(R"("pad_token_id": 7)"));
   config.labels = {"no", "yes"};
-  config.attention_bias = true;
-  for (const double linear : {1.0, 2.0}) {
-    config.rope_linear_factor = linear;
-    if (linear != 1) config.rope_llama3.reset();
-    const LlamaConfig back = parse(config.to_json(ModelHead::kClassification, at::kBFloat16));
+  config.query_key_value_bias = config.dense_bias = true;
+  for (const Kind kind : {Kind::kLlama3, Kind::kLinear, Kind::kDefault, Kind::kYarn}) {
+    config.rotary = {.theta = 5e5};
+    if (kind != Kind::kDefault) config.rotary.kind = kind, config.rotary.factor = 3;
+    if (kind == Kind::kLlama3 || kind == Kind::kYarn) config.rotary.original_positions = 4096;
+    if (kind == Kind::kLlama3) config.rotary.high_frequency_factor = 5;
+    if (kind == Kind::kYarn) {
+      config.rotary.beta_fast = 31, config.rotary.beta_slow = 2;
+      config.rotary.whole_bounds = false, config.rotary.magnitude = 1.25;
+    }
+    const DecoderConfig back = parse(written(config, ModelHead::kClassification, at::kBFloat16));
     CHECK(back.labels == config.labels);
     CHECK(back.head_dim == 16);
     CHECK(back.key_heads == 2);
-    CHECK(back.positions == 131'072);
-    CHECK(back.attention_bias);
-    CHECK(back.rope_theta == config.rope_theta);
-    CHECK(back.rope_linear_factor == linear);
-    CHECK(back.rope_llama3.has_value() == config.rope_llama3.has_value());
-    CHECK(back.parameter_count(ModelHead::kCausal) == config.parameter_count(ModelHead::kCausal));
+    CHECK(back.trained_positions == 131'072);
+    CHECK(back.query_key_value_bias);
+    CHECK(back.dense_bias);
+    CHECK(back.rotary == config.rotary);
   }
 }

@@ -5,9 +5,11 @@
 #include "tessera/model/whole_model.h"
 #include "tessera/models/language_model.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
+using namespace tessera::testing;
 
 namespace {
 
@@ -97,11 +99,11 @@ TEST_CASE("packed rows are classified where each would be alone") {
 }
 
 TEST_CASE("sequences may be longer than the model's positions, packed rows not") {
-  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
+  DecoderConfig config = LanguageModel::preset("gpt2-tiny").config();
   config.vocabulary = kVocabulary;
   config.max_positions = 5;
-  CHECK_NOTHROW(run(make_gpt2_causal(config), {packed_batch()}));
+  CHECK_NOTHROW(run(causal(config), {packed_batch()}));
   config.max_positions = 4;
-  CHECK_THAT(error_of([&] { run(make_gpt2_causal(config), {packed_batch()}); }),
+  CHECK_THAT(error_of([&] { run(causal(config), {packed_batch()}); }),
              test::contains("a sequence of 5 tokens, but the model has 4 positions"));
 }

@@ -13,7 +13,8 @@ namespace {
 
 struct Sizes {
   int64_t heads, key_heads, d, capacity;
-  bool alibi;
+  bool alibi = false;
+  int64_t window = 0;
 };
 
 // Rows of these lengths, token by token, beside attention over whole rows; in fp64.
@@ -28,7 +29,7 @@ void check_rows(const std::vector<int64_t>& begun, int64_t more, const Sizes& s)
   const at::Tensor slopes = s.alibi ? ops::alibi_slopes(s.heads) : at::Tensor();
   const at::Tensor whole =
       s.alibi ? ops::alibi_attention(at::stack({q, k, v}, 3).flatten(2), slopes, {})
-              : ops::causal_attention(q, k, v, {}, {.scale = scale});
+              : ops::causal_attention(q, k, v, {}, {.scale = scale, .window = s.window});
   // What lies behind a row is anything.
   const at::Tensor keys = at::randn_like(k), values = at::randn_like(v);
   const at::Tensor lengths = at::tensor(begun);
@@ -41,8 +42,8 @@ void check_rows(const std::vector<int64_t>& begun, int64_t more, const Sizes& s)
       const at::Tensor place = lengths.view({batch, 1, 1, 1}).expand({batch, 1, x.size(2), s.d});
       return x.gather(1, place);
     };
-    const at::Tensor context =
-        ops::attention_to_cache(next(q), next(k), next(v), keys, values, lengths, scale, slopes);
+    const at::Tensor context = ops::attention_to_cache(next(q), next(k), next(v), keys, values,
+                                                       lengths, scale, slopes, s.window);
     const at::Tensor expected =
         whole.gather(1, lengths.view({batch, 1, 1}).expand({batch, 1, whole.size(2)}));
     CHECK(context.sizes() == expected.sizes());
@@ -59,6 +60,7 @@ TEST_CASE("attention to kept keys is attention over the whole row") {
   check_rows({3, 2}, 4, {.heads = 4, .key_heads = 2, .d = 8, .capacity = 7, .alibi = false});
   check_rows({5, 1, 2}, 2, {.heads = 3, .key_heads = 3, .d = 4, .capacity = 9, .alibi = true});
   check_rows({0, 1}, 2, {.heads = 2, .key_heads = 1, .d = 4, .capacity = 4, .alibi = false});
+  check_rows({1, 7, 4}, 3, {.heads = 4, .key_heads = 2, .d = 4, .capacity = 10, .window = 3});
 }
 
 TEST_CASE("keys that do not fit those kept are refused") {

@@ -112,7 +112,8 @@ TEST_CASE("dropout zeroes its share, keeps the mean and repeats with its seed") 
 
 TEST_CASE("rotary turns pairs by position times frequency") {
   at::manual_seed(24);
-  const ops::RotaryTables tables = ops::rotary_tables(ops::rotary_frequencies(6, 100.0), 5);
+  const ops::RotaryTables tables =
+      ops::rotary_tables(ops::rotary_frequencies(6, {.theta = 100}), 5);
   const auto formula = [](const Tensors& t) {
     at::Tensor y = at::zeros_like(t[0]);
     for (int64_t s = 0; s < 5; ++s) {
@@ -130,13 +131,14 @@ TEST_CASE("rotary turns pairs by position times frequency") {
   check_gradients({at::randn({2, 5, 3, 6}).to(at::kBFloat16)}, operation, formula, 1e-2);
   CHECK_THROWS_AS(ops::rotary(at::ones({2, 6, 3, 6}), tables), Error);
   CHECK_THROWS_AS(ops::rotary(at::ones({2, 4, 3, 8}), tables), Error);
-  CHECK_THROWS_AS(ops::rotary_frequencies(5, 100.0), Error);
+  CHECK_THROWS_AS(ops::rotary_frequencies(5, {.theta = 100}), Error);
 }
 
 TEST_CASE("Llama 3's scaling keeps high frequencies, divides low ones and blends between") {
-  const ops::Llama3Scaling scaling{.factor = 8, .original_positions = 8192};
-  const at::Tensor plain = ops::rotary_frequencies(128, 500'000.0);
-  const at::Tensor scaled = ops::rotary_frequencies(128, 500'000.0, 1, scaling);
+  using Kind = ops::RotaryOptions::Kind;
+  const at::Tensor plain = ops::rotary_frequencies(128, {.theta = 5e5});
+  const at::Tensor scaled =
+      ops::rotary_frequencies(128, {.theta = 5e5, .kind = Kind::kLlama3, .factor = 8});
   const at::Tensor turns = plain * (8192 / (2 * std::numbers::pi));
   for (int64_t i = 0; i < 64; ++i) {
     const double f = plain[i].item<double>(), n = turns[i].item<double>();
@@ -145,7 +147,8 @@ TEST_CASE("Llama 3's scaling keeps high frequencies, divides low ones and blends
   }
   CHECK(scaled[0].item<double>() == 1.0);
   CHECK(scaled[63].item<double>() == Approx(plain[63].item<double>() / 8));
-  CHECK(at::equal(ops::rotary_frequencies(8, 10.0, 2), ops::rotary_frequencies(8, 10.0) / 2));
+  CHECK(at::equal(ops::rotary_frequencies(8, {.theta = 10, .kind = Kind::kLinear, .factor = 2}),
+                  ops::rotary_frequencies(8, {.theta = 10}) / 2));
 }
 
 TEST_CASE("causal attention refuses shapes that do not fit") {
@@ -159,7 +162,7 @@ TEST_CASE("packed rows attend, turn and drop out as each alone") {
   const std::vector<int64_t> lengths{3, 1, 4, 6, 2};
   const PackedRows packed = make_packed_rows(lengths, 8);
   const at::Tensor q = at::randn({2, 8, 4, 6}), k = at::randn({2, 8, 2, 6}), v = at::randn_like(k);
-  const at::Tensor frequencies = ops::rotary_frequencies(6, 100.0);
+  const at::Tensor frequencies = ops::rotary_frequencies(6, {.theta = 100});
   const auto operation = [&](const Tensors& t) {
     const ops::RotaryTables tables = ops::rotary_tables(frequencies, 6);
     return ops::causal_attention(ops::rotary(t[0], tables, packed.positions),

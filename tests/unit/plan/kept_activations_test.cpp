@@ -1,8 +1,6 @@
 // What a layer keeps for backward with ParallelConfig::keep_activations and without, by the plan.
 #include "lib/plan/block_memory.h"
-#include "tessera/models/bloom.h"
-#include "tessera/models/gpt2.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/language_model.h"
 #include "tests/support/sized.h"
 #include "tests/support/test.hpp"
 
@@ -21,15 +19,15 @@ struct Case {
 
 std::vector<Case> cases() {
   Sizes sizes{.vocabulary = 1024, .hidden = kHidden, .heads = 4, .layers = 2};
-  const auto bloom = sized<BloomConfig>(sizes);
+  const auto bloom = sized("bloom", sizes);
   sizes.max_positions = 512;
   sizes.inner = 4 * kHidden;
-  const auto gpt2 = sized<Gpt2Config>(sizes);
+  const auto gpt2 = sized("gpt2", sizes);
   const auto llama =
-      sized({.inner = kInner, .key_heads = 2, .head_dim = 32}, sized<LlamaConfig>(sizes));
-  return {{"BLOOM", make_bloom_causal(bloom), 4 * kHidden},
-          {"GPT-2", make_gpt2_causal(gpt2), 4 * kHidden},
-          {"Llama", make_llama_causal(llama), kInner}};
+      sized({.inner = kInner, .key_heads = 2, .head_dim = 32}, sized("llama", sizes));
+  return {{"BLOOM", causal(bloom), 4 * kHidden},
+          {"GPT-2", causal(gpt2), 4 * kHidden},
+          {"Llama", causal(llama), kInner}};
 }
 
 BlockBytes layer(const Case& test, bool keep, bool recompute, int tensor) {

@@ -5,7 +5,7 @@
 #include "lib/checkpoint/shard_writer.h"
 #include "lib/testing/player.h"
 #include "tessera/core/error.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/sized.h"
@@ -24,8 +24,7 @@ MicroBatch batch() {
 }  // namespace
 
 ModelSpec small_bloom() {
-  return make_bloom_causal(
-      sized<BloomConfig>({.vocabulary = 512, .hidden = kHidden, .heads = 4, .layers = 5}));
+  return causal(sized("bloom", {.vocabulary = 512, .hidden = kHidden, .heads = 4, .layers = 5}));
 }
 
 int Layout::ranks() const { return rank_count(mesh); }

@@ -4,9 +4,7 @@
 #include "lib/plan/memory_plan.h"
 #include "lib/testing/player.h"
 #include "tessera/generation/generate.h"
-#include "tessera/models/bloom.h"
-#include "tessera/models/gpt2.h"
-#include "tessera/models/llama.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/fused_layers.h"
@@ -26,17 +24,16 @@ Sizes sizes(int64_t vocabulary = 1024) {
 }
 
 ModelSpec bloom(int64_t vocabulary = 1024, double dropout = 0) {
-  return make_bloom_causal(sized({.dropout = dropout}, sized<BloomConfig>(sizes(vocabulary))));
+  return causal(sized({.dropout = dropout}, sized("bloom", sizes(vocabulary))));
 }
 
 ModelSpec gpt2(double dropout) {
-  return make_gpt2_causal(
-      sized({.inner = 512, .max_positions = 512, .dropout = dropout}, sized<Gpt2Config>(sizes())));
+  return causal(
+      sized({.inner = 512, .max_positions = 512, .dropout = dropout}, sized("gpt2", sizes())));
 }
 
 ModelSpec llama() {
-  return make_llama_causal(
-      sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized<LlamaConfig>(sizes())));
+  return causal(sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized("llama", sizes())));
 }
 
 struct Case {

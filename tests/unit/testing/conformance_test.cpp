@@ -1,7 +1,7 @@
 // The shipped conformance suite over every strategy of the project, and over one from outside.
 #include "examples/custom_strategy/local_sgd.h"
 #include "tessera/backends/parallel_config.h"
-#include "tessera/models/bloom.h"
+#include "tessera/models/language_model.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/testing/strategy_conformance.h"
 #include "tests/support/sized.h"
@@ -61,9 +61,9 @@ TEST_CASE("pipelines keep the promise of what they wrap") {
 }
 
 TEST_CASE("tensor parallelism keeps the promise of what it wraps") {
-  const auto bloom = sized<BloomConfig>(
-      {.vocabulary = 31, .hidden = 24, .heads = 6, .layers = 1, .initializer_range = 0.1});
-  const ConformanceWork work{make_bloom_causal(bloom), [](int64_t rows, uint64_t seed) {
+  const auto bloom = sized(
+      "bloom", {.vocabulary = 31, .hidden = 24, .heads = 6, .layers = 1, .initializer_range = 0.1});
+  const ConformanceWork work{causal(bloom), [](int64_t rows, uint64_t seed) {
                                return toy_micro_batch({.vocabulary = 31}, rows, 5, seed);
                              }};
   for (const ParallelConfig& config : std::vector<ParallelConfig>{

@@ -1,28 +1,16 @@
-#include "lib/models/assemble.h"
-
 #include <ATen/ATen.h>
 
 #include <utility>
 
-#include "lib/models/costs.h"
+#include "lib/models/decoder_blocks.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
-#include "tessera/model/whole_model.h"
 #include "tessera/ops/functional.h"
 
 namespace tessera {
 namespace {
 
-constexpr const char* kEmbedding = "embedding";
-constexpr const char* kHead = "head";
 constexpr TensorCut kOnAllTokens{.on_all_tokens = true};
-
-BlockWeights weights_of(const DecoderParts& parts, const BuildContext& context, size_t index,
-                        const std::string& block) {
-  return BlockWeights(context, index, [parts, block](const std::string& parameter) {
-    return parts.checkpoint_name(block, parameter);
-  });
-}
 
 class HeadBlock : public Head {
  public:
@@ -31,11 +19,14 @@ class HeadBlock : public Head {
   bool continues_rows() const override { return true; }
 
  protected:
-  HeadBlock(const DecoderParts& parts, BlockWeights& weights, const TensorCut& norm)
-      : axis_(weights.axis()), rms_norm_(parts.rms_norm), epsilon_(parts.epsilon) {
-    norm_weight_ = weights.constant(parts.final_norm + ".weight", {parts.config.hidden}, 1.0, norm);
+  HeadBlock(const DecoderConfig& config, BlockWeights& weights, const TensorCut& norm)
+      : axis_(weights.axis()),
+        rms_norm_(config.norm == DecoderConfig::Norm::kRms),
+        epsilon_(config.epsilon) {
+    const std::string& name = family_of(config).final_norm;
+    norm_weight_ = weights.constant(name + ".weight", {config.hidden}, 1.0, norm);
     if (rms_norm_) return;
-    norm_bias_ = weights.constant(parts.final_norm + ".bias", {parts.config.hidden}, 0.0, norm);
+    norm_bias_ = weights.constant(name + ".bias", {config.hidden}, 0.0, norm);
   }
   at::Tensor norm(const at::Tensor& hidden) const {
     return rms_norm_ ? ops::rms_norm(hidden, norm_weight_, epsilon_)
@@ -54,14 +45,14 @@ class HeadBlock : public Head {
 
 class CausalHead final : public HeadBlock {
  public:
-  CausalHead(const DecoderParts& parts, const TensorSource* source, BlockWeights weights)
-      : HeadBlock(parts, weights, {}), vocabulary_(parts.config.vocabulary) {
-    const LanguageModelConfig& config = parts.config;
+  CausalHead(const DecoderConfig& config, const TensorSource* source, BlockWeights weights)
+      : HeadBlock(config, weights, {}), vocabulary_(config.vocabulary) {
     const std::vector<int64_t> shape = {config.vocabulary, config.hidden};
     if (config.tied_head && source != nullptr) {
-      check_tied(*source, parts.checkpoint_name(kEmbedding, parts.table), shape);
+      check_tied(*source, checkpoint_name(family_of(config), "embedding", table_name(config)),
+                 shape);
     }
-    weight_ = config.tied_head ? weights.alias(parts.table, shape, kVocabularyRows)
+    weight_ = config.tied_head ? weights.alias(table_name(config), shape, kVocabularyRows)
                                : weights.normal("lm_head.weight", shape, config.initializer_range,
                                                 kVocabularyRows);
     parameters_ = weights.take();
@@ -94,10 +85,10 @@ class CausalHead final : public HeadBlock {
 
 class ClassificationHead final : public HeadBlock {
  public:
-  ClassificationHead(const DecoderParts& parts, int64_t num_labels, BlockWeights weights)
-      : HeadBlock(parts, weights, kOnAllTokens), pad_token_(parts.config.pad_token) {
-    weight_ = weights.optional_normal("score.weight", {num_labels, parts.config.hidden},
-                                      parts.config.initializer_range, kOnAllTokens);
+  ClassificationHead(const DecoderConfig& config, int64_t num_labels, BlockWeights weights)
+      : HeadBlock(config, weights, kOnAllTokens), pad_token_(config.pad_token) {
+    weight_ = weights.optional_normal("score.weight", {num_labels, config.hidden},
+                                      config.initializer_range, kOnAllTokens);
     parameters_ = weights.take();
   }
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
@@ -137,61 +128,16 @@ class ClassificationHead final : public HeadBlock {
   std::optional<int64_t> pad_token_;
 };
 
-// Everything below the head.
-ModelSpec assemble_body(const DecoderParts& parts) {
-  ModelSpec spec;
-  spec.name = parts.config.name;
-  spec.tensor_divisor = parts.tensor_divisor;
-  spec.shareable_ends = true;
-  spec.checkpoint_name = [parts](const std::string& block, const std::string& parameter) {
-    return parts.checkpoint_name(block, parameter);
-  };
-  spec.blocks.push_back({kEmbedding, [parts](const BuildContext& context) {
-                           return parts.embedding(context,
-                                                  weights_of(parts, context, 0, kEmbedding));
-                         }});
-  for (int64_t i = 0; i < parts.config.layers; ++i) {
-    const std::string name = parts.layer_prefix + std::to_string(i);
-    const size_t index = spec.blocks.size();
-    spec.blocks.push_back({name, [parts, name, index](const BuildContext& context) {
-                             return parts.layer(context, weights_of(parts, context, index, name),
-                                                index);
-                           }});
-  }
-  return spec;
-}
-
 }  // namespace
 
-std::string DecoderParts::checkpoint_name(const std::string& block,
-                                          const std::string& parameter) const {
-  if (parameter == "lm_head.weight" || parameter == "score.weight") return parameter;
-  return checkpoint_prefix + (block.starts_with(layer_prefix) ? block + "." : "") + parameter;
+std::unique_ptr<Block> make_causal_head(const DecoderConfig& config, const BuildContext& context,
+                                        BlockWeights weights) {
+  return std::make_unique<CausalHead>(config, context.source, std::move(weights));
 }
 
-ModelSpec assemble_causal(const DecoderParts& parts) {
-  ModelSpec spec = assemble_body(parts);
-  const size_t index = spec.blocks.size();
-  spec.blocks.push_back({kHead, [parts, index](const BuildContext& context) {
-                           return std::make_unique<CausalHead>(
-                               parts, context.source, weights_of(parts, context, index, kHead));
-                         }});
-  if (parts.config.tied_head) spec.tied.push_back({kEmbedding, parts.table, kHead, parts.table});
-  fill_costs(spec, parts.attention_width);
-  return spec;
-}
-
-ModelSpec assemble_classifier(const DecoderParts& parts, int64_t num_labels) {
-  check(num_labels >= 2, ErrorCode::kInvalidArgument, "model ", parts.config.name,
-        ": a classifier needs at least 2 labels, not ", num_labels);
-  ModelSpec spec = assemble_body(parts);
-  const size_t index = spec.blocks.size();
-  spec.blocks.push_back({kHead, [parts, index, num_labels](const BuildContext& context) {
-                           return std::make_unique<ClassificationHead>(
-                               parts, num_labels, weights_of(parts, context, index, kHead));
-                         }});
-  fill_costs(spec, parts.attention_width);
-  return spec;
+std::unique_ptr<Block> make_classification_head(const DecoderConfig& config, int64_t num_labels,
+                                                BlockWeights weights) {
+  return std::make_unique<ClassificationHead>(config, num_labels, std::move(weights));
 }
 
 }  // namespace tessera

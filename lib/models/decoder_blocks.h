@@ -1,0 +1,46 @@
+#pragma once
+// The blocks that every decoder-only model is made of.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/models/block_weights.h"
+#include "lib/models/decoder_family.h"
+
+namespace tessera {
+
+// An embedding or a layer.
+class DecoderPart : public Block {
+ public:
+  bool takes_packed_rows() const override { return true; }
+  bool continues_rows() const override { return true; }
+  std::vector<Parameter> parameters() override { return parameters_; }
+
+ protected:
+  explicit DecoderPart(const BlockWeights& weights) : axis_(weights.axis()) {}
+
+  TensorAxis axis_;
+  std::vector<Parameter> parameters_;
+};
+
+// Tensor parallelism cuts tables by rows.
+constexpr TensorCut kVocabularyRows{.dim = 0, .padded = true};
+
+std::unique_ptr<Block> make_embedding(const DecoderConfig& config, const BuildContext& context,
+                                      BlockWeights weights);
+// index: the block's place in the model, the layer's number + 1.
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const BuildContext& context,
+                                  BlockWeights weights, size_t index);
+// The final norm, and the table (tied) or lm_head.weight.
+std::unique_ptr<Block> make_causal_head(const DecoderConfig& config, const BuildContext& context,
+                                        BlockWeights weights);
+// The final norm and score.weight.
+std::unique_ptr<Block> make_classification_head(const DecoderConfig& config, int64_t num_labels,
+                                                BlockWeights weights);
+
+// "<table>.weight"
+std::string table_name(const DecoderConfig& config);
+std::string checkpoint_name(const DecoderFamily& family, const std::string& block,
+                            const std::string& parameter);
+
+}  // namespace tessera

@@ -1,0 +1,243 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "lib/core/meta.h"
+#include "lib/models/alibi_padding.h"
+#include "lib/models/block_dropout.h"
+#include "lib/models/decoder_block.h"
+#include "lib/models/decoder_blocks.h"
+#include "tessera/core/key_value_cache.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/functional.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kOutputs = 0, kInputs = 1;  // of a product, which the ranks share
+
+// Makes a layer's weights in the order in which they are drawn.
+class LayerWeights {
+ public:
+  LayerWeights(const DecoderConfig& config, BlockWeights& weights)
+      : config_(config), family_(family_of(config)), weights_(weights) {}
+
+  DecoderBlockWeights make() {
+    const double deviation = config_.initializer_range;
+    const double narrow = family_.narrow_ends
+                              ? deviation / std::sqrt(2.0 * static_cast<double>(config_.layers))
+                              : deviation;
+    const int64_t h = config_.hidden, d = config_.head_size(), width = config_.heads * d,
+                  key_width = config_.key_head_count() * d, inner = config_.inner_size();
+    DecoderBlockWeights w;
+    w.input_norm = norm(family_.input_norm);
+    const bool bias = config_.query_key_value_bias;
+    w.qkv.in_out = w.dense.in_out = w.up.in_out = w.down.in_out = family_.in_out;
+    if (const auto& names = family_.query_key_value; names.size() == 1) {
+      const int parts = family_.by_head ? 1 : 3;
+      linear(w.qkv, names[0], h, width + 2 * key_width, deviation, kOutputs, bias, parts);
+    } else {
+      for (size_t i = 0; i < names.size(); ++i) {
+        linear(w.qkv, names[i], h, i == 0 ? width : key_width, deviation, kOutputs, bias);
+      }
+    }
+    linear(w.dense, family_.dense, width, h, narrow, kInputs, config_.dense_bias);
+    if (config_.query_key_norm) {
+      w.query_norm = head_norm(family_.query_norm);
+      w.key_norm = head_norm(family_.key_norm);
+    }
+    w.attention_norm = norm(family_.attention_norm);
+    for (const std::string& name : family_.up) {
+      linear(w.up, name, h, inner, deviation, kOutputs, config_.mlp_bias);
+    }
+    linear(w.down, family_.down, inner, h, narrow, kInputs, config_.mlp_bias);
+    return w;
+  }
+
+ private:
+  NormWeights norm(const std::string& name) {
+    NormWeights norm{weights_.constant(name + ".weight", {config_.hidden}, 1.0), {}};
+    if (config_.norm == DecoderConfig::Norm::kLayer) {
+      norm.bias = weights_.constant(name + ".bias", {config_.hidden}, 0.0);
+    }
+    return norm;
+  }
+  at::Tensor head_norm(const std::string& name) {
+    return weights_.constant(name + ".weight", {config_.head_size()}, 1.0,
+                             {.gradient_in_parts = true});
+  }
+  void linear(ProductWeights& to, const std::string& name, int64_t in, int64_t out,
+              double deviation, int shared, bool bias, int parts = 1) {
+    std::vector<int64_t> shape{out, in};
+    if (to.in_out) std::swap(shape[0], shape[1]);
+    const int dim = to.in_out ? 1 - shared : shared;
+    to.weights.push_back(
+        weights_.normal(name + ".weight", shape, deviation, {.dim = dim, .parts = parts}));
+    if (!bias) return;
+    const TensorCut with_outputs{.dim = shared == kOutputs ? 0 : -1, .parts = parts};
+    to.biases.push_back(weights_.constant(name + ".bias", {out}, 0.0, with_outputs));
+  }
+
+  const DecoderConfig& config_;
+  const DecoderFamily& family_;
+  BlockWeights& weights_;
+};
+
+class DecoderLayer final : public DecoderPart {
+ public:
+  DecoderLayer(const DecoderConfig& config, const BuildContext& context, BlockWeights weights,
+               size_t index)
+      : DecoderPart(weights),
+        attention_dropout_(config.attention_dropout),
+        residual_dropout_(config.residual_dropout),
+        dropout_(context, index),
+        w_(LayerWeights(config, weights).make()) {
+    parameters_ = weights.take();
+    options_.axis = axis_;
+    options_.epsilon = config.epsilon;
+    options_.residual_post_layernorm = config.residual_post_layernorm;
+    options_.gated = config.gated;
+    ops::SelfAttention& attention = options_.attention;
+    attention.heads = config.heads / axis_.size();
+    attention.key_heads = config.key_head_count() / axis_.size();
+    attention.by_head = family_of(config).by_head;
+    attention.window = config.window_of(index - 1);
+    if (config.scale_attention) {
+      attention.scale = 1.0 / std::sqrt(static_cast<double>(config.head_size()));
+    }
+    if (config.scale_attention_by_layer) attention.scale /= static_cast<double>(index);
+    if (config.positions == DecoderConfig::Positions::kAlibi) {
+      attention.slopes = ops::alibi_slopes(config.heads)
+                             .narrow(0, axis_.rank() * attention.heads, attention.heads)
+                             .to(context.device);
+    } else if (config.positions == DecoderConfig::Positions::kRotary) {
+      magnitude_ = config.rotary.magnitude;
+      frequencies_ = ops::rotary_frequencies(config.head_size(), config.rotary).to(context.device);
+    }
+  }
+
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
+    const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
+    const DecoderBlockOptions options = in_step(micro_batch, hidden.size(-1));
+    if (micro_batch.so_far.defined()) {
+      return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
+        return attend_so_far(qkv, options, micro_batch);
+      });
+    }
+    if (runs_fused(hidden, options, micro_batch)) {
+      return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
+    }
+    return decoder_block_composed(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
+      return attend(qkv, options, micro_batch);
+    });
+  }
+
+ private:
+  DecoderBlockOptions in_step(const MicroBatch& micro_batch, int64_t width) {
+    DecoderBlockOptions options = options_;
+    options.dropout = {dropout_.of(residual_dropout_, micro_batch, kContextDropout, width),
+                       dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
+    options.attention.dropout =
+        dropout_.of_attention(attention_dropout_, micro_batch, options_.attention.heads);
+    options.keep_activations = micro_batch.keep_activations;
+    options.gradient_columns = micro_batch.gradient_columns;
+    if (!frequencies_.defined()) return options;
+    const RowsSoFar& rows = micro_batch.so_far;
+    const PackedRows& packed = micro_batch.packed;
+    if (packed.defined()) {
+      options.positions = packed.positions;
+    } else if (rows.begun()) {
+      options.positions = rows.lengths.unsqueeze(1);
+    }
+    options.rotary = tables_for(packed.defined() ? packed.position_count
+                                : rows.begun()   ? rows.cache->capacity()
+                                                 : micro_batch.input_ids.size(1));
+    return options;
+  }
+
+  static bool runs_fused(const at::Tensor& hidden, const DecoderBlockOptions& options,
+                         const MicroBatch& micro_batch) {
+    if (!options.attention.slopes.defined()) return prefers_fused_block(hidden, micro_batch);
+    // No kernel drops probabilities of ALiBi: there both versions form scores.
+    return !micro_batch.attention_mask.defined() &&
+           (micro_batch.fused_layers || (runs_on_gpu(hidden) && !options.attention.dropout.on()));
+  }
+
+  at::Tensor attend(const at::Tensor& qkv, const DecoderBlockOptions& options,
+                    const MicroBatch& micro_batch) const {
+    const ops::SelfAttention& attention = options.attention;
+    if (attention.slopes.defined()) {
+      const at::Tensor& mask = micro_batch.attention_mask;
+      return mask.defined() ? padded_alibi_attention(qkv, attention, mask)
+                            : ops::alibi_attention(qkv, attention.slopes, {}, micro_batch.packed,
+                                                   attention.dropout);
+    }
+    auto [q, k, v] = ops::split_heads(qkv, attention);
+    if (w_.query_norm.defined()) {
+      q = ops::rms_norm(q, w_.query_norm, options.epsilon);
+      k = ops::rms_norm(k, w_.key_norm, options.epsilon);
+    }
+    if (options.rotary.cos.defined()) {
+      q = ops::rotary(q, options.rotary, options.positions);
+      k = ops::rotary(k, options.rotary, options.positions);
+    }
+    return causal_attention({q, k, v}, attention, micro_batch);
+  }
+
+  static at::Tensor causal_attention(const ops::QueriesKeysValues& given,
+                                     const ops::SelfAttention& attention,
+                                     const MicroBatch& micro_batch) {
+    const auto& [probability, seed, first_head] = attention.dropout;
+    return ops::causal_attention(given.q, given.k, given.v, micro_batch.attention_mask,
+                                 {attention.scale, probability, seed, first_head, attention.window},
+                                 micro_batch.packed);
+  }
+
+  // Rows' beginnings, whose keys and values the cache keeps, or, of rows that go on, attention of
+  // their one new token to all they have. Queries and keys are turned already.
+  at::Tensor attend_so_far(const at::Tensor& qkv, const DecoderBlockOptions& options,
+                           const MicroBatch& micro_batch) const {
+    const ops::SelfAttention& attention = options.attention;
+    const ops::QueriesKeysValues given = ops::split_heads(qkv, attention);
+    const RowsSoFar& rows = micro_batch.so_far;
+    if (rows.begun()) {
+      const KeyValueCache::Part& part = rows.cache->part_of(this, given.k);
+      return ops::attention_to_cache(given.q, given.k, given.v, part.keys, part.values,
+                                     rows.lengths, attention.scale, attention.slopes,
+                                     attention.window);
+    }
+    rows.cache->begin(this, given.k, given.v);
+    if (attention.slopes.defined()) return ops::attention_forward(qkv, attention, {}).output;
+    return causal_attention(given, attention, micro_batch);
+  }
+
+  // For this many positions at least.
+  const ops::RotaryTables& tables_for(int64_t positions) {
+    if (!tables_.cos.defined() || tables_.cos.size(0) < positions) {
+      const at::NoGradGuard no_grad;
+      tables_ = ops::rotary_tables(
+          frequencies_, static_cast<int64_t>(std::bit_ceil(uint64_t(positions))), magnitude_);
+    }
+    return tables_;
+  }
+
+  double attention_dropout_, residual_dropout_;
+  BlockDropout dropout_;
+  DecoderBlockWeights w_;
+  DecoderBlockOptions options_;
+  at::Tensor frequencies_;  // undefined without rotary positions
+  double magnitude_ = 1;
+  ops::RotaryTables tables_;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const BuildContext& context,
+                                  BlockWeights weights, size_t index) {
+  return std::make_unique<DecoderLayer>(config, context, std::move(weights), index);
+}
+
+}  // namespace tessera

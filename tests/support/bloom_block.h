@@ -1,0 +1,68 @@
+#pragma once
+// The decoder block as BLOOM has it, with its weights in the order of a list.
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "lib/models/decoder_block.h"
+#include "tessera/ops/functional.h"
+
+namespace tessera::testing {
+
+// input norm, qkv, dense, attention norm, up, down: weight and bias of each. Rows of qkv are
+// [heads, 3, head_dim].
+inline DecoderBlockWeights bloom_weights(const std::vector<at::Tensor>& w) {
+  return {.input_norm = {w[0], w[1]},
+          .qkv = {{w[2]}, {w[3]}},
+          .dense = {{w[4]}, {w[5]}},
+          .attention_norm = {w[6], w[7]},
+          .up = {{w[8]}, {w[9]}},
+          .down = {{w[10]}, {w[11]}}};
+}
+
+struct BloomBlockTraining {
+  ops::AttentionDropout attention;
+  std::array<ops::Dropout, 2> hidden;
+  bool keep_activations = false;
+  std::shared_ptr<GradientColumns> gradient_columns;
+};
+
+inline DecoderBlockOptions bloom_options(const DecoderBlockWeights& w, const at::Tensor& slopes,
+                                         double epsilon, bool post, const TensorAxis& axis,
+                                         const BloomBlockTraining& training) {
+  DecoderBlockOptions options;
+  options.epsilon = epsilon;
+  options.residual_post_layernorm = post;
+  options.attention = ops::alibi(slopes, w.dense.weights[0].size(1) / slopes.numel());
+  options.attention.dropout = training.attention;
+  options.dropout = training.hidden;
+  options.keep_activations = training.keep_activations;
+  options.gradient_columns = training.gradient_columns;
+  options.axis = axis;
+  return options;
+}
+
+inline at::Tensor bloom_block_composed(const at::Tensor& hidden, const DecoderBlockWeights& weights,
+                                       const at::Tensor& slopes, const at::Tensor& mask,
+                                       double epsilon, bool post, at::IntArrayRef tokens = {},
+                                       const TensorAxis& axis = {}, const PackedRows& packed = {},
+                                       const BloomBlockTraining& training = {}) {
+  const auto options = bloom_options(weights, slopes, epsilon, post, axis, training);
+  return decoder_block_composed(hidden, weights, options, tokens, [&](const at::Tensor& qkv) {
+    return ops::alibi_attention(qkv, slopes, mask, packed, training.attention);
+  });
+}
+
+inline at::Tensor bloom_block_fused(const at::Tensor& hidden, const DecoderBlockWeights& weights,
+                                    const at::Tensor& slopes, const at::Tensor& mask,
+                                    double epsilon, bool post, at::IntArrayRef tokens = {},
+                                    const TensorAxis& axis = {}, const PackedRows& packed = {},
+                                    const BloomBlockTraining& training = {}) {
+  const auto options = bloom_options(weights, slopes, epsilon, post, axis, training);
+  return decoder_block_fused(hidden, weights, options, tokens, mask, packed);
+}
+
+}  // namespace tessera::testing
