@@ -38,8 +38,8 @@ std::string adapted_module(const std::string& name) {
 
 }  // namespace
 
-AdapterDirectory::AdapterDirectory(const std::string& directory, const TensorSource* base)
-    : directory_(directory), file_(weights_path(directory)), base_(base) {
+AdapterDirectory::AdapterDirectory(const std::string& directory)
+    : directory_(directory), file_(weights_path(directory)) {
   const Json json = Json::parse_file(directory + "/" + kConfig);
   config_ = AdapterConfig::from_json(json);
   for (const SafetensorsEntry& entry : file_.header().entries) {
@@ -89,22 +89,12 @@ void AdapterDirectory::settle_targets(const Json& json) {
   });
 }
 
-const SafetensorsEntry* AdapterDirectory::find(const std::string& name) const {
-  if (const SafetensorsEntry* entry = file_.find(name)) return entry;
-  return file_.find(concat(kLoraPrefix, name));
-}
-
-bool AdapterDirectory::has(const std::string& name) const {
-  return find(name) != nullptr || (base_ != nullptr && base_->has(name));
-}
+bool AdapterDirectory::has(const std::string& name) const { return file_.find(name) != nullptr; }
 
 at::Tensor AdapterDirectory::read(const std::string& name, at::IntArrayRef shape) const {
-  const SafetensorsEntry* entry = find(name);
-  if (entry == nullptr) {
-    check(base_ != nullptr, ErrorCode::kDataLoss, file_.path(), ": tensor \"", name,
-          "\" is missing");
-    return base_->read(name, shape);
-  }
+  const SafetensorsEntry* entry = file_.find(name);
+  check(entry != nullptr, ErrorCode::kDataLoss, file_.path(), ": tensor \"", name,
+        "\" is missing; the adapter is of another model");
   check(at::IntArrayRef(entry->shape) == shape, ErrorCode::kDataLoss, file_.path(), ": byte ",
         entry->begin, ": tensor \"", entry->name, "\" has shape ", at::IntArrayRef(entry->shape),
         ", the model has ", shape, "; the adapter is of another model");

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "lib/core/hash.h"
 #include "lib/model/lora_survey.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
@@ -27,21 +29,60 @@ void check_rule(const LoraRule& rule) {
         ErrorCode::kInvalidArgument, "LoRA: all-linear stands alone, without other targets");
 }
 
-BlockBuilder with_adapters(BlockBuilder builder, const std::shared_ptr<const LoraRule>& rule,
-                           std::function<bool(const std::string& parameter)> trained) {
-  builder.build = [build = std::move(builder.build), rule,
-                   trained = std::move(trained)](const BuildContext& context) {
-    check(context.lora == nullptr, ErrorCode::kInvalidArgument,
-          "LoRA: the model has adapters already; add them once");
-    BuildContext with_rule = context;
-    with_rule.lora = rule;
-    auto block = build(with_rule);
-    for (const Parameter& parameter : block->parameters()) {
-      if (!trained(parameter.name)) parameter.tensor.set_requires_grad(false);
+// The rank's part of the stored value.
+void fill(const Parameter& parameter, const std::string& stored, const TensorSource& saved) {
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> shape = parameter.tensor.sizes().vec();
+  const Placement& placement = parameter.placement;
+  const TensorShard& shard = placement.shard;
+  if (placement.cut == nullptr) {
+    parameter.tensor.copy_(saved.read(stored, shape));
+    return;
+  }
+  shape[shard.dim] = shard.full_size;
+  const at::Tensor whole = saved.read(stored, shape).unflatten(shard.dim, {shard.parts, -1});
+  const at::Tensor mine = parameter.tensor.unflatten(shard.dim, {shard.parts, -1});
+  const int64_t size = mine.size(shard.dim + 1), first = placement.cut->rank() * size;
+  const int64_t count = std::min(size, whole.size(shard.dim + 1) - first);
+  mine.narrow(shard.dim + 1, 0, count).copy_(whole.narrow(shard.dim + 1, first, count));
+}
+
+struct Adapters {
+  std::shared_ptr<const LoraRule> rule;
+  std::shared_ptr<const TensorSource> saved;
+  std::function<std::string(const std::string& block, const std::string& parameter)> base_name;
+
+  std::string stored_in_base(const std::string& block, const std::string& parameter) const {
+    return base_name ? base_name(block, parameter) : block + "." + parameter;
+  }
+  bool trains(const std::string& block, const std::string& parameter) const {
+    return is_adapter(parameter) || rule->saves(stored_in_base(block, parameter));
+  }
+  std::string stored_name(const std::string& block, const std::string& parameter) const {
+    if (!trains(block, parameter)) return stored_in_base(block, parameter);
+    if (!is_adapter(parameter)) return concat(kLoraPrefix, stored_in_base(block, parameter));
+    const std::string_view matrix = parameter.ends_with(kLoraA) ? kLoraA : kLoraB;
+    const std::string weight =
+        parameter.substr(0, parameter.size() - matrix.size()).append(kWeight);
+    return concat(kLoraPrefix, adapter_name(stored_in_base(block, weight), matrix));
+  }
+};
+
+std::unique_ptr<Block> build_adapted(const BlockBuilder& builder, const Adapters& adapters,
+                                     const BuildContext& context) {
+  check(context.lora == nullptr, ErrorCode::kInvalidArgument,
+        "LoRA: the model has adapters already; add them once");
+  BuildContext with_rule = context;
+  with_rule.lora = adapters.rule;
+  auto block = builder.build(with_rule);
+  for (const Parameter& parameter : block->parameters()) {
+    if (!adapters.trains(builder.name, parameter.name)) {
+      parameter.tensor.set_requires_grad(false);
+    } else if (adapters.saved != nullptr && !parameter.tensor.is_meta()) {
+      fill(parameter, adapters.stored_name(builder.name, parameter.name), *adapters.saved);
     }
-    return block;
-  };
-  return builder;
+  }
+  return block;
 }
 
 }  // namespace
@@ -97,12 +138,6 @@ LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
     const auto shape = at::dtype(at::kFloat).device(at::kMeta);
     return {at::empty(a, shape), at::empty(b, shape)};
   }
-  const std::string stored = concat(kLoraPrefix, module, ".");
-  const std::string name_a = concat(stored, kLoraA), name_b = concat(stored, kLoraB);
-  if (context.source != nullptr && context.source->has(name_a)) {
-    return {context.source->read(name_a, a).to(at::kFloat),
-            context.source->read(name_b, b).to(at::kFloat)};
-  }
   const uint64_t seed =
       block_seed(context.seed, block_index) ^ xxh3_64(module.data(), module.size());
   const auto generator = at::detail::createCPUGenerator(seed);
@@ -116,35 +151,21 @@ LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
   return drawn;
 }
 
-ModelSpec add_lora(ModelSpec model, LoraRule given) {
+ModelSpec add_lora(ModelSpec model, LoraRule given, std::shared_ptr<const TensorSource> saved) {
   if (given.target_modules.empty()) given.target_modules = model.default_lora_targets;
   check_rule(given);
-  const auto rule = std::make_shared<const LoraRule>(std::move(given));
-  const auto trained = [rule, name = model.checkpoint_name](const std::string& block,
-                                                            const std::string& parameter) {
-    return is_adapter(parameter) ||
-           rule->saves(name ? name(block, parameter) : block + "." + parameter);
-  };
   const ModelSpec without = model;
+  const auto adapters = std::make_shared<const Adapters>(Adapters{
+      std::make_shared<const LoraRule>(std::move(given)), std::move(saved), model.checkpoint_name});
   for (BlockBuilder& builder : model.blocks) {
-    builder = with_adapters(std::move(builder), rule,
-                            [trained, block = builder.name](const std::string& parameter) {
-                              return trained(block, parameter);
-                            });
-  }
-  model.checkpoint_name = [trained, without = without.checkpoint_name](
-                              const std::string& block, const std::string& parameter) {
-    const auto stored = [&](const std::string& name) {
-      return without ? without(block, name) : block + "." + name;
+    builder.build = [original = builder, adapters](const BuildContext& context) {
+      return build_adapted(original, *adapters, context);
     };
-    if (!trained(block, parameter)) return stored(parameter);
-    if (!is_adapter(parameter)) return concat(kLoraPrefix, stored(parameter));
-    const std::string_view matrix = parameter.ends_with(kLoraA) ? kLoraA : kLoraB;
-    const std::string weight =
-        parameter.substr(0, parameter.size() - matrix.size()).append(kWeight);
-    return concat(kLoraPrefix, adapter_name(stored(weight), matrix));
+  }
+  model.checkpoint_name = [adapters](const std::string& block, const std::string& parameter) {
+    return adapters->stored_name(block, parameter);
   };
-  const LoraSurvey survey(model, without, *rule);
+  const LoraSurvey survey(model, without, *adapters->rule);
   survey.check_targets();
   survey.adjust_costs(model);
   return model;

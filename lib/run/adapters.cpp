@@ -1,6 +1,7 @@
 #include "lib/run/adapters.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "lib/settings/lora.h"
 #include "tessera/core/error.h"
@@ -24,44 +25,39 @@ std::vector<std::string> adapted_modules(const ModelSpec& model) {
 
 }  // namespace
 
-std::unique_ptr<AdapterDirectory> add_saved_adapters(ModelSpec& model, const std::string& directory,
-                                                     const TensorSource* base,
-                                                     const std::string& task_type) {
-  auto adapter = std::make_unique<AdapterDirectory>(directory, base);
+AdapterConfig add_saved_adapters(ModelSpec& model, const std::string& directory,
+                                 const std::string& task_type) {
+  const auto adapter = std::make_shared<const AdapterDirectory>(directory);
   const std::string& theirs = adapter->config().task_type;
   check(theirs.empty() || theirs == task_type, ErrorCode::kDataLoss, directory,
         "/adapter_config.json: task_type is ", theirs, ", the run's model is for ", task_type);
   try {
-    model = add_lora(std::move(model), adapter->config().rule);
+    adapter->check_fits(add_lora(model, adapter->config().rule));
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDataLoss) throw;
     fail(ErrorCode::kDataLoss, directory, ": the adapter is of another model; ", error.what());
   }
-  adapter->check_fits(model);
-  return adapter;
+  model = add_lora(std::move(model), adapter->config().rule, adapter);
+  return adapter->config();
 }
 
-std::unique_ptr<RunAdapters> add_adapters(ModelSpec& model, const LoraOptions& options,
-                                          const TensorSource* base, AdapterConfig config) {
-  auto adapters = std::make_unique<RunAdapters>();
+std::optional<AdapterConfig> add_adapters(ModelSpec& model, const LoraOptions& options,
+                                          AdapterConfig base) {
   if (!options.adapter.empty()) {
-    adapters->directory = add_saved_adapters(model, options.adapter, base, config.task_type);
-    config.rule = adapters->directory->config().rule;
-  } else if (options.r > 0) {
-    config.rule = lora_rule(options);
-    auto& saved = config.rule.modules_to_save;
-    if (config.task_type == "SEQ_CLS" && std::ranges::count(saved, kClassificationHead) == 0) {
-      saved.emplace_back(kClassificationHead);
-    }
-    if (config.rule.target_modules.empty()) {
-      config.rule.target_modules = model.default_lora_targets;
-    }
-    model = add_lora(std::move(model), config.rule);
-  } else {
-    return nullptr;
+    base.rule = add_saved_adapters(model, options.adapter, base.task_type).rule;
+    return base;
   }
-  if (config.rule.all_linear()) config.rule.target_modules = adapted_modules(model);
-  adapters->config = std::move(config);
-  return adapters;
+  if (options.r == 0) return std::nullopt;
+  base.rule = lora_rule(options);
+  std::vector<std::string>& saved = base.rule.modules_to_save;
+  if (base.task_type == "SEQ_CLS" && std::ranges::count(saved, kClassificationHead) == 0) {
+    saved.emplace_back(kClassificationHead);
+  }
+  std::vector<std::string>& targets = base.rule.target_modules;
+  if (targets.empty()) targets = model.default_lora_targets;
+  model = add_lora(std::move(model), base.rule);
+  if (base.rule.all_linear()) targets = adapted_modules(model);
+  return base;
 }
 
 std::vector<StateTensor> state_of_run(Strategy& strategy, const TrainOptions& options) {

@@ -21,9 +21,9 @@ class LanguageTask final : public RunTask {
   std::vector<std::string> notices() const override { return run_->notices; }
 
   const ModelSpec& model() const override { return run_->model; }
-  const TensorSource* weights() const override { return run_->source(); }
+  const TensorSource* weights() const override { return run_->weights.get(); }
   const AdapterConfig* adapter() const override {
-    return run_->adapters ? &run_->adapters->config : nullptr;
+    return run_->adapter ? &*run_->adapter : nullptr;
   }
   ParallelConfig parallel_config() const override {
     return programs::parallel_config(*run_, options());

@@ -97,19 +97,13 @@ class OwnTask final : public RunTask {
   OwnTask(const TrainOptions& options, TrainingTask task)
       : RunTask(options),
         task_(std::move(task)),
-        adapters_(add_adapters(task_.model, options.lora, task_.weights,
-                               {.base_model = task_.model.name})) {}
+        adapter_(add_adapters(task_.model, options.lora, {.base_model = task_.model.name})) {}
 
   Program program() const override { return Program::kOwn; }
 
   const ModelSpec& model() const override { return task_.model; }
-  const TensorSource* weights() const override {
-    return adapters_ && adapters_->directory ? adapters_->directory.get() : task_.weights;
-  }
-  const AdapterConfig* adapter() const override { return adapters_ ? &adapters_->config : nullptr; }
-  OptimizerFactory optimizer() const override {
-    return task_.optimizer ? task_.optimizer : RunTask::optimizer();
-  }
+  const TensorSource* weights() const override { return task_.weights; }
+  const AdapterConfig* adapter() const override { return adapter_ ? &*adapter_ : nullptr; }
   ParallelConfig parallel_config() const override { return programs::parallel_config(options()); }
   std::string model_config() const override { return "null"; }
   void add_files(HuggingFaceWriter&) const override {}
@@ -161,7 +155,7 @@ class OwnTask final : public RunTask {
 
  private:
   TrainingTask task_;
-  const std::unique_ptr<RunAdapters> adapters_;
+  const std::optional<AdapterConfig> adapter_;
 };
 
 }  // namespace

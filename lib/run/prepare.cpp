@@ -62,10 +62,10 @@ void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
   run.model = run.language_model.make(run.head(), num_labels);
   const std::string config = run.language_model.to_json(run.head());
   const bool gpt2 = Json::parse(config, {}, base).at("model_type").as_string() == "gpt2";
-  run.adapters = add_adapters(run.model, run.options.lora, run.weights.get(),
-                              {.base_model = base,
-                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
-                               .fan_in_fan_out = gpt2});
+  run.adapter = add_adapters(run.model, run.options.lora,
+                             {.base_model = base,
+                              .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
+                              .fan_in_fan_out = gpt2});
 }
 
 void read_model_config(Prepared& run) {

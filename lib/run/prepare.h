@@ -26,7 +26,7 @@ struct Prepared {
   LanguageModel language_model;
   ModelSpec model;
   std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
-  std::unique_ptr<RunAdapters> adapters;          // null: every parameter is trained
+  std::optional<AdapterConfig> adapter;           // nothing: every parameter is trained
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
   TokenTable train, validation;          // validation may be empty
@@ -39,11 +39,6 @@ struct Prepared {
   const DecoderConfig& config() const { return language_model.config(); }
   ModelHead head() const {
     return task == Task::kCausal ? ModelHead::kCausal : ModelHead::kClassification;
-  }
-  // The base's, and of saved adapters those; null: all are drawn.
-  const TensorSource* source() const {
-    if (adapters && adapters->directory) return adapters->directory.get();
-    return weights.get();
   }
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };

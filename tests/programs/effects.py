@@ -17,7 +17,7 @@ import typing
 from support import BIN, DATA, MPIRUN, ROOT, TIME_LIMIT_S, Checker
 
 PROGRAMS = ["squad", "causal", "classification"]
-SECTIONS = {"General", "Model", "Data", "Training", "Strategy and precision", "Run and output"}
+SECTIONS = {"General", "Model", "Data", "Training", "Adapters", "Strategy and precision", "Run and output"}
 FOLDER = tempfile.TemporaryDirectory(prefix="tessera_effects_")  # goes with the process
 _numbers = itertools.count()
 

@@ -1,18 +1,22 @@
-"""Effects of the flags of the section Training.
+"""Effects of the flags of the sections Training and Adapters.
 
 Usage: effects_training.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
 """
 import json
 
-from effects import ROWS, Effect, fresh, walk
+from effects import ROWS, Effect, fresh, run, walk
 
 IDS = fresh() / "ids.jsonl"
 IDS.write_text("".join(json.dumps({"input_ids": [5 + i, 6, 7] * (i + 1)}) + "\n" for i in range(8)))
 EVALUATED = {**ROWS, "validation_ids": IDS, "per_device_eval_batch_size": 8}
+ADAPTED = {**ROWS, "lora_r": 4, "max_steps": 4}
+SAVED = fresh() / "saved"  # by a run
+run("causal", {**ADAPTED, "lora_target_modules": "dense", "save_final": True, "output_dir": SAVED})
 SCHEDULED = {**ROWS, "max_steps": 10, "warmup_steps": 3}
 
 rates = lambda run: run.column("learning_rate")
 updates = lambda run: (run.losses[1:], run.weights)
+trained = lambda run: (run.start["num_trainable_parameters"], run.losses, run.weights)
 size = lambda run: (run.column("tokens"), run.held("activation"))
 less = lambda base, other: other.held("activation") < base.held("activation")
 first_loss_stays = lambda base, other: other.losses[0] == base.losses[0]
@@ -26,7 +30,12 @@ def updated(flag, what, *values, **more):
     return Effect(flag, what + ": the first loss stays, later losses and the weights do not", list(values), updates, expect=first_loss_stays, **more)
 
 
-walk("effects_training.py", {"Training"}, [
+def adapted(flag, what, *values):
+    return Effect(flag, what + "; they begin as zero, so that the first loss stays", list(values), lambda run: (run.losses, run.weights), ADAPTED,
+                  expect=first_loss_stays)
+
+
+walk("effects_training.py", {"Training", "Adapters"}, [
     Effect("per_device_train_batch_size", "half the rows in twice the micro-batches: less padding and fewer activations, the same step",
            [{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}], size, expect=less),
     Effect("gradient_accumulation_steps", "four micro-batches of a row: no padding, the fewest activations, the same step",
@@ -54,5 +63,15 @@ walk("effects_training.py", {"Training"}, [
     updated("adam_epsilon", "small gradients make small updates", 1e-2),
     Effect("max_grad_norm", "gradients are clipped to another norm, or not at all; losses follow once the rate is felt", [0.1, 0],
            lambda run: run.column("clip_coefficient"), expect=first_loss_stays),
+    Effect("lora_r", "how much is trained, beside a base that stays; adapters begin as zero, so that the first loss stays", [2, 8], trained,
+           expect=first_loss_stays),
+    adapted("lora_alpha", "size of what adapters add", 32),
+    adapted("lora_dropout", "what adapters see", 0.5),
+    adapted("lora_init", "the matrices that adapters begin with", "gaussian"),
+    adapted("use_rslora", "size of what adapters add", True),
+    Effect("lora_target_modules", "which layers have adapters", ["dense", "all-linear"], trained, ADAPTED, expect=first_loss_stays),
+    Effect("lora_modules_to_save", "layers that are trained in full", ["ln_f"], trained, ADAPTED, expect=first_loss_stays),
+    Effect("adapter", "where adapters begin: what is saved has learned", [SAVED / "final"], trained, ROWS,
+           expect=lambda base, other: other.losses[0] != base.losses[0]),
     Effect("seed", "weights from the start, and the order of the rows", [7], lambda run: (run.losses[0], run.column("tokens"))),
 ])

@@ -36,6 +36,7 @@ events = read_events(check, alone)
 start = next(event for event in events if event["event"] == "run_start")
 check.that(start["dataset"] == "spiral of 1000 points" and start["num_train_samples"] == 1000, f"run_start tells of the data: {start}")
 check.that(start["num_parameters"] == 2 * 64 + 64 + 64 * 64 + 64 + 3 * 64 + 3, f"run_start counts parameters: {start['num_parameters']}")
+number_of_base = start["num_parameters"]
 check.that("_sl" not in start["exp"] and start["exp"].startswith("single_fp32_cpus1_bs5"), f"the run's name: {start['exp']}")
 steps = losses(alone)
 check.that(len(steps) == 50 and steps[-1] < 0.7 * steps[0], f"50 steps learn: {steps[0]} to {steps[-1]}")
@@ -61,6 +62,33 @@ again, output = run("resumed", *HALF, "--ranks", "2", "--strategy", "fsdp", "--g
                     "--max_steps", "50")
 check.that("going on from" in again.text and "the data begins anew" not in again.text, "the run goes on with its data", again)
 check.that(close(losses(output)[-20:], steps[30:]), "a run that goes on has the losses of one that was never stopped")
+
+# Adapters: the same numbers under every layout, also of a run that goes on under another one; only they are kept.
+LORA = ["--learning_rate", "2e-2", "--lr_scheduler_type", "constant", "--lora_r", "4", "--lora_alpha", "8", "--lora_target_modules", "all-linear",
+        "--max_steps", "24"]
+result, adapted = run("lora", *LORA, "--gradient_accumulation_steps", "8")
+start, steps = next(event for event in read_events(check, adapted) if event["event"] == "run_start"), losses(adapted)
+trained = 4 * (2 + 64) + 4 * (64 + 64) + 4 * (64 + 3)
+check.that(start["num_trainable_parameters"] == trained and start["num_parameters"] == number_of_base + trained and start["lora_r"] == 4,
+           f"run_start counts what is trained: {start}")
+check.that(f"trainable {trained / 1000:.1f}k" in result.text or f"trainable {trained}" in result.text, "the first line says so, too", result)
+check.that(sorted(path.name for path in (adapted / "final").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"], "final/ holds adapters")
+config = json.loads((adapted / "final/adapter_config.json").read_text())
+check.that((config["peft_type"], config["r"], config["lora_alpha"], config["target_modules"]) == ("LORA", 4, 8, ["0", "2", "4"]), f"PEFT's keys: {config}")
+_, output = run("lora_zero3", *LORA, "--ranks", "4", "--strategy", "zero3", "--persistence_threshold", "0")
+check.that(close(losses(output), steps), "zero3: adapters train as on one rank")
+run("lora_resumed", *LORA, "--ranks", "4", "--strategy", "zero2", "--save_strategy", "steps", "--save_steps", "6", "--max_steps", "12")
+saved = sum(path.stat().st_size for path in (folder / "lora_resumed/checkpoint-12").glob("*.safetensors"))
+check.that(12 * trained <= saved <= 12 * trained + 40000, f"a checkpoint holds adapters and their moments: {saved} bytes")
+again, output = run("lora_resumed", *LORA, "--ranks", "2", "--strategy", "fsdp", "--gradient_accumulation_steps", "4", "--resume_from_checkpoint", "auto")
+check.that("going on from" in again.text and close(losses(output)[-12:], steps[12:]), "adapters go on under another layout", again)
+result, _ = run("lora_resumed", *HALF, "--resume_from_checkpoint", "auto", code=2)
+check.that("with adapters" in result.text, "a run that trains every weight does not go on from adapters", result)
+_, output = run("lora_further", *LORA[:4], "--adapter", str(adapted / "final"), "--max_steps", "1", "--gradient_accumulation_steps", "8")
+check.that(losses(output)[0] < steps[0], f"a saved adapter is where training begins: {losses(output)}, not {steps[0]}")
+(adapted / "final/adapter_config.json").write_text(json.dumps(config | {"r": 5}))
+result, _ = run("lora_other", "--adapter", str(adapted / "final"), code=4)
+check.that("rank 4" in result.text and "r = 5" in result.text, "an adapter of another rank is refused", result)
 
 # Its own flag, other rows in the last step of an epoch, and what a program of one's own has no use for.
 _, small = run("small", "--hidden", "8", "--max_steps", "2", "--dtype", "bf16", "--save_final", "false")

@@ -157,7 +157,7 @@ TEST_CASE("tessera-plan refuses what no run would take, in one line") {
       {"bloom-560m --ranks 2 --strategy single", "use ddp"},
       {"bloom-560m --ranks 2 --pipeline_parallel 2 --pipeline_chunks 2", "chunks"},
       {"bloom-560m --sequence_parallel", "tensor axis"},
-      {"bloom-560m --lora", "train every parameter"},
+      {"bloom-560m --lora true", "needs --lora_r"},
       {"bloom-560m --deepspeed " + yaml, "a configuration of accelerate"}};
   for (const auto& [flags, piece] : bad) {
     const Answer answer = ask("--card h200 --model_config " + flags);

@@ -27,17 +27,15 @@ struct AdapterConfig {
   std::string to_json() const;
 };
 
-// The tensors of an adapter directory, and beneath them those of its base.
+// The tensors of an adapter directory, by PEFT's names.
 class AdapterDirectory final : public TensorSource {
  public:
-  // base: where weights are read that the adapter does not have; it outlives the directory. Throws
-  // Error(kDataLoss) for files that do not belong together.
-  explicit AdapterDirectory(const std::string& directory, const TensorSource* base = nullptr);
+  // Throws Error(kDataLoss) for files that do not belong together.
+  explicit AdapterDirectory(const std::string& directory);
 
   const AdapterConfig& config() const { return config_; }
   const SafetensorsFile& file() const { return file_; }
 
-  // By the name of the model without adapters, or by PEFT's.
   bool has(const std::string& name) const override;
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
 
@@ -46,13 +44,11 @@ class AdapterDirectory final : public TensorSource {
   void check_fits(const ModelSpec& model) const;
 
  private:
-  const SafetensorsEntry* find(const std::string& name) const;
   void settle_targets(const Json& json);
 
   std::string directory_;
   AdapterConfig config_;
   SafetensorsFile file_;
-  const TensorSource* base_;
 };
 
 // Of a HuggingFaceWriter that writes what the model trains: one file, adapter_model.safetensors.

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,9 +53,9 @@ bool is_adapter(std::string_view parameter);
 // "<module>.weight" -> "<module>.<matrix>", where matrix is kLoraA or kLoraB.
 std::string adapter_name(const std::string& weight, std::string_view matrix);
 
-// The whole matrices of a module's adapter, fp32 on the CPU; shapes alone on the meta device. They
-// are read from context.source where that has them under PEFT's names, else drawn from a stream of
-// their own: other weights of the block are the same with and without adapters.
+// The whole matrices of a module's adapter as they are drawn, fp32 on the CPU; shapes alone on the
+// meta device. They have a stream of their own: other weights of the block are the same with and
+// without adapters.
 struct LoraMatrices {
   at::Tensor a, b;  // [r, in], [out, r]
 };
@@ -72,6 +73,9 @@ LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
 // is trained in full. Every block is built once to learn what it has (parameters_of()).
 // Throws Error(kInvalidArgument) for r < 1, for a target that matches nothing (with the nearest
 // name) or no linear layer, and for a tied weight among targets or modules_to_save.
-ModelSpec add_lora(ModelSpec model, LoraRule rule);
+// saved: what is trained is read from there by its stored names, instead of being drawn; null: it
+// is drawn, or where it is part of the base read with that.
+ModelSpec add_lora(ModelSpec model, LoraRule rule,
+                   std::shared_ptr<const TensorSource> saved = nullptr);
 
 }  // namespace tessera

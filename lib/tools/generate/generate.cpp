@@ -114,13 +114,9 @@ class GenerateRun {
   // Nothing is trained: there are no gradients to speak of and no optimizer state.
   void attach() {
     ModelSpec model = language_model_.make_causal();
-    const TensorSource* source = weights_.get();
-    if (!options_.adapter.empty()) {
-      adapter_ = add_saved_adapters(model, options_.adapter, source, "CAUSAL_LM");
-      source = adapter_.get();
-    }
+    if (!options_.adapter.empty()) add_saved_adapters(model, options_.adapter, "CAUSAL_LM");
     model = freeze(std::move(model), [](const std::string&, const std::string&) { return true; });
-    strategy_->attach(model, {.device = world_.device(), .source = source}, make_sgd({}));
+    strategy_->attach(model, {.device = world_.device(), .source = weights_.get()}, make_sgd({}));
     if (!checkpoint_) return;
     load_checkpoint(world_, *checkpoint_, strategy_->state());
     strategy_->state_restored();
@@ -238,7 +234,6 @@ class GenerateRun {
   std::unique_ptr<Strategy> strategy_;
   LanguageModel language_model_;
   std::unique_ptr<HuggingFaceDirectory> weights_;  // null with a checkpoint
-  std::unique_ptr<AdapterDirectory> adapter_;
   std::optional<Checkpoint> checkpoint_;
   std::optional<Tokenizer> tokenizer_;
 };
