@@ -13,23 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void prepare_tokenizer(Prepared& run) {
-  const TrainOptions& o = run.options;
-  run.tokenizer_directory = o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer;
-  if (run.tokenizer_directory.empty()) return;
-  check(fs::exists(run.tokenizer_directory), ErrorCode::kDataLoss,
-        o.model.tokenizer.empty() ? "--model " : "--tokenizer ", run.tokenizer_directory,
-        ": no such directory", how_to_fetch(run.tokenizer_directory));
-  const bool needed =
-      !o.data.train_file.empty() || !o.data.validation_file.empty() || !o.model.tokenizer.empty();
-  const fs::path directory = run.tokenizer_directory;
-  if (!needed && !fs::exists(directory / "tokenizer.json")) {
-    run.tokenizer_directory.clear();
-    return;
-  }
-  run.tokenizer = Tokenizer::load(run.tokenizer_directory);
-}
-
 void prepare_config(Prepared& run) {
   read_model_config(run);
   if (!run.options.model.directory.empty()) {
@@ -54,6 +37,23 @@ void take_from_hub_cache(Prepared& run) {
     run.notices.push_back(concat(flag, *name, " is ", path));
     *name = path;
   }
+}
+
+void prepare_tokenizer(Prepared& run) {
+  const TrainOptions& o = run.options;
+  run.tokenizer_directory = o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer;
+  if (run.tokenizer_directory.empty()) return;
+  check(fs::exists(run.tokenizer_directory), ErrorCode::kDataLoss,
+        o.model.tokenizer.empty() ? "--model " : "--tokenizer ", run.tokenizer_directory,
+        ": no such directory", how_to_fetch(run.tokenizer_directory));
+  const bool needed =
+      !o.data.train_file.empty() || !o.data.validation_file.empty() || !o.model.tokenizer.empty();
+  const fs::path directory = run.tokenizer_directory;
+  if (!needed && !fs::exists(directory / "tokenizer.json")) {
+    run.tokenizer_directory.clear();
+    return;
+  }
+  run.tokenizer = Tokenizer::load(run.tokenizer_directory);
 }
 
 void read_model_config(Prepared& run) {

@@ -11,6 +11,7 @@
 #include "lib/settings/train_flags.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/data/chat_template.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/metrics/event.h"
@@ -27,6 +28,7 @@ struct Prepared {
   std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
+  std::optional<ChatTemplate> chat_template;  // of Program::kChat with text files
   TokenTable train, validation;          // validation may be empty
   std::optional<QuestionSet> questions;  // with --generation
   std::string train_path, dataset_sha256;
@@ -51,6 +53,9 @@ struct Prepared {
 // Model and tokenizer by their names on the Hub become the directories of its local cache, with a
 // notice.
 void take_from_hub_cache(Prepared& run);
+
+// The tokenizer that --tokenizer or --model names, where one is needed or there is one.
+void prepare_tokenizer(Prepared& run);
 
 // The model's configuration alone, which --model or --model_config names. Errors as of prepare().
 void read_model_config(Prepared& run);
