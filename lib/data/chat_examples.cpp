@@ -255,6 +255,14 @@ class ChatReader {
 
 }  // namespace
 
+std::vector<std::string> ChatCounts::form_names() const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    if (forms[i] > 0) names.emplace_back(chat_form_name(static_cast<ChatForm>(i)));
+  }
+  return names;
+}
+
 std::string ChatCounts::forms_text() const {
   std::string text;
   for (size_t i = 0; i < forms.size(); ++i) {

@@ -76,4 +76,48 @@ void show_chats(const TrainOptions& options) {
   if (issues.skipped() > 0) log(LogLevel::kInfo, data.train_file, ": ", issues.text());
 }
 
+EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  EndOfTurn end{chat_template.end_of_turn(), std::nullopt};
+  const std::vector<int32_t> ids = tokenizer.encode(end.text, /*add_special_tokens=*/false);
+  if (ids.size() == 1) end.token = ids.front();
+  return end;
+}
+
+std::optional<std::string> take_last_answer(Json& messages) {
+  const std::vector<Json> all = messages.items();
+  if (all.empty() || all.back().get("role", "") != "assistant") return std::nullopt;
+  const auto content = all.back().find("content");
+  if (!content || !content->is_string()) return std::nullopt;
+  JsonWriter out;
+  out.begin_array();
+  for (size_t i = 0; i + 1 < all.size(); ++i) out.value(all[i]);
+  const std::string& text = out.end_array().text();
+  const std::string answer = content->as_string();
+  messages = Json::parse(text, {.max_bytes = text.size()}, messages.origin());
+  return answer;
+}
+
+std::optional<std::vector<int64_t>> chat_prompt(const ChatRecord& chat,
+                                                const ChatTemplate& chat_template,
+                                                const Tokenizer& tokenizer, size_t most) {
+  std::optional<Json> messages = chat.messages;
+  while (messages) {
+    const std::string text = chat_template.render(*messages, chat.tools, true);
+    const std::vector<int32_t> ids = tokenizer.encode(text, /*add_special_tokens=*/false);
+    if (ids.size() <= most) return std::vector<int64_t>(ids.begin(), ids.end());
+    messages = without_oldest_exchange(*messages);
+  }
+  return std::nullopt;
+}
+
+std::string chat_answer(const GeneratedRow& row, const Tokenizer& tokenizer, const EndOfTurn& end) {
+  std::vector<int32_t> ids;
+  for (const int64_t id : row.ids) {  // rows of the embedding may have no token
+    if (id < tokenizer.size()) ids.push_back(static_cast<int32_t>(id));
+  }
+  if (row.finish == FinishReason::kEndToken && !ids.empty()) ids.pop_back();
+  const std::string text = tokenizer.decode(ids, /*skip_special_tokens=*/true);
+  return end.text.empty() ? text : text.substr(0, text.find(end.text));
+}
+
 }  // namespace tessera::programs

@@ -57,6 +57,8 @@ class LanguageTask final : public RunTask {
  private:
   Predictions answer(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
                      RunMemory& memory) const;
+  Predictions talk(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
+                   RunMemory& memory) const;
   Predictions classify(metrics::EvalRecord& record, Strategy& strategy,
                        const DeviceMesh& mesh) const;
 
@@ -119,6 +121,7 @@ RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const Eval
     record.eval_accuracy = report.counters[0] / report.target_count;
   }
   if (run_->questions) return answer(record, strategy, mesh, memory);
+  if (run_->chats) return talk(record, strategy, mesh, memory);
   if (classifies && options().output.predictions) return classify(record, strategy, mesh);
   return {};
 }
@@ -133,6 +136,17 @@ RunTask::Predictions LanguageTask::answer(metrics::EvalRecord& record, Strategy&
   memory.end();
   record.eval_exact_match = answers.scores.all.exact_match;
   record.eval_f1 = answers.scores.all.f1;
+  return [answers = std::move(answers)](const std::string& to) { answers.write(to); };
+}
+
+RunTask::Predictions LanguageTask::talk(metrics::EvalRecord& record, Strategy& strategy,
+                                        const DeviceMesh& mesh, RunMemory& memory) const {
+  memory.begin(Activity::kGeneration);
+  memory.next(generation_shape(*run_->chats, *run_->tokenizer, run_->config(), options(), mesh));
+  ChatAnswers answers =
+      answer_chats(*run_->chats, *run_->tokenizer, run_->config(), options(), strategy, mesh);
+  memory.end();
+  record.eval_exact_match = answers.exact_match;
   return [answers = std::move(answers)](const std::string& to) { answers.write(to); };
 }
 

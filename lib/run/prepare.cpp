@@ -120,7 +120,15 @@ Prepared prepare(const TrainOptions& options, Program program) {
   prepare_tokenizer(run);
   prepare_config(run);
   prepare_data(run);
-  if (options.output.generation) run.questions = read_questions(options, *run.tokenizer);
+  if (options.output.generation && run.chat_template) {
+    run.chats = read_held_out_chats(options, *run.tokenizer, *run.chat_template);
+    if (run.chats->too_long > 0) {
+      run.notices.push_back(
+          concat(run.chats->too_long, " held-out chats leave no room for an answer: not scored"));
+    }
+  } else if (options.output.generation) {
+    run.questions = read_questions(options, *run.tokenizer);
+  }
   const int64_t positions = run.config().max_positions;
   int64_t wanted = std::min(options.data.max_seq_length,
                             std::max(run.train.longest(), run.validation.longest()));

@@ -8,6 +8,7 @@
 
 #include "lib/checkpoint/directory_lock.h"
 #include "lib/run/answers.h"
+#include "lib/run/chat_answers.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/communicator.h"
@@ -29,8 +30,9 @@ struct Prepared {
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
   std::optional<ChatTemplate> chat_template;  // of Program::kChat with text files
-  TokenTable train, validation;          // validation may be empty
-  std::optional<QuestionSet> questions;  // with --generation
+  TokenTable train, validation;               // validation may be empty
+  std::optional<QuestionSet> questions;       // with --generation
+  std::optional<HeldOutChats> chats;          // the same of Program::kChat
   std::string train_path, dataset_sha256;
   double supervised_share = 1;  // of the training rows' tokens
   std::vector<metrics::DataRecord> data_files;

@@ -210,6 +210,7 @@ TokenTable read_chat_file(Prepared& run, const std::string& path, const char* ro
                                                      .progress = file.progress()},
                                                     file.issues(), take);
     file.notice(counts.forms_text());
+    file.record().text_columns = counts.form_names();
     const std::string longer =
         concat(" chats longer than --max_seq_length ", o.data.max_seq_length);
     if (counts.shortened > 0) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/data/chat_record.h"
 #include "tessera/data/chat_template.h"
@@ -33,6 +34,7 @@ struct ChatCounts {
   int64_t skipped_long = 0;                     // kSkip
   int64_t cut = 0, cut_answers = 0;             // kCut: chats; of them those within an answer
 
+  std::vector<std::string> form_names() const;
   std::string forms_text() const;  // "800 chats by messages; 2 by prompt and completion"
 };
 
