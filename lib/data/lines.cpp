@@ -53,8 +53,7 @@ class Lines {
 // The items of an array that comes in pieces. What is no JSON within an item is left to its parser.
 class Items {
  public:
-  using Take = std::function<void(std::string_view item, const std::string& place)>;
-  Items(const std::string& path, const Take& take) : path_(path), take_(take) {}
+  Items(const std::string& path, const TakeJsonText& take) : path_(path), take_(take) {}
 
   void add(std::string_view piece) {
     for (const char c : piece) {
@@ -106,11 +105,38 @@ class Items {
   }
 
   const std::string& path_;
-  const Take& take_;
+  const TakeJsonText& take_;
   State state_ = State::kBefore;
   std::string item_;
   int64_t depth_ = 0, number_ = 1;
   bool in_string_ = false, escaped_ = false;
+};
+
+// Lines or items, as the first character that is not blank says.
+class Texts {
+ public:
+  Texts(const std::string& path, const TakeJsonText& take)
+      : of_line_([&path, &take](std::string_view text, int64_t line) {
+          take(text, concat(path, ":", line));
+        }),
+        lines_(path, of_line_),
+        items_(path, take) {}
+
+  void add(std::string_view piece) {
+    if (!known_) {
+      const size_t first = piece.find_first_not_of(kBlank);
+      known_ = first != piece.npos;
+      array_ = known_ && piece[first] == '[';
+    }
+    array_ ? items_.add(piece) : lines_.add(piece);
+  }
+  void finish() { array_ ? items_.finish() : lines_.finish(); }
+
+ private:
+  const Lines::Take of_line_;
+  Lines lines_;
+  Items items_;
+  bool known_ = false, array_ = false;
 };
 
 }  // namespace
@@ -127,26 +153,19 @@ void for_each_json_line(const std::string& path,
   lines.finish();
 }
 
-void for_each_json_text(
-    const std::string& path,
-    const std::function<void(std::string_view text, const std::string& place)>& row,
-    const Progress& progress) {
-  const Lines::Take with_place = [&](std::string_view text, int64_t line) {
-    row(text, concat(path, ":", line));
-  };
-  Lines lines(path, with_place);
-  Items items(path, row);
-  bool known = false, array = false;
-  const auto take = [&](std::string_view piece) {
-    if (!known) {
-      const size_t first = piece.find_first_not_of(kBlank);
-      known = first != piece.npos;
-      array = known && piece[first] == '[';
-    }
-    array ? items.add(piece) : lines.add(piece);
-  };
-  for_each_piece(path, take, progress);
-  array ? items.finish() : lines.finish();
+void for_each_json_text(const std::string& path, const TakeJsonText& row,
+                        const Progress& progress) {
+  Texts texts(path, row);
+  for_each_piece(
+      path, [&](std::string_view piece) { texts.add(piece); }, progress);
+  texts.finish();
+}
+
+void for_each_json_text_of(std::string_view content, const std::string& origin,
+                           const TakeJsonText& row) {
+  Texts texts(origin, row);
+  texts.add(content);
+  texts.finish();
 }
 
 }  // namespace tessera
