@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "lib/data/unicode.h"
+#include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
@@ -11,9 +12,11 @@ namespace {
 constexpr std::string_view kBloomPattern = " ?[^(\\s|[.,!?…。，、।۔،])]+";
 constexpr std::string_view kGpt2Pattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kLlama3Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
-    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kWordsPattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}";
+constexpr std::string_view kLlama3Digits = "{1,3}";  // of Qwen one by one: nothing
+constexpr std::string_view kOthersPattern =
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 // What the class in BLOOM's pattern excludes: white space and these.
 bool is_bloom_word(uint32_t code) {
@@ -54,10 +57,11 @@ class Scanner {
     return spaces(at);
   }
 
-  size_t llama3(size_t at) const {
+  // Of Llama 3 and Qwen, which take up to three digits or one.
+  size_t word(size_t at, size_t most_digits) const {
     if (const size_t end = contraction(at, true); end > at) return end;
     if (matches(at, is_letter)) return run(at, is_letter);
-    if (matches(at, is_number)) return run(at, is_number, 3);
+    if (matches(at, is_number)) return run(at, is_number, most_digits);
     if (!matches(at, is_line_break) && matches(after(at), is_letter)) {
       return run(after(at), is_letter);
     }
@@ -104,7 +108,11 @@ class Scanner {
 std::optional<PreTokenizer> pre_tokenizer_for(std::string_view regular_expression) {
   if (regular_expression == kBloomPattern) return PreTokenizer::kBloom;
   if (regular_expression == kGpt2Pattern) return PreTokenizer::kGpt2;
-  if (regular_expression == kLlama3Pattern) return PreTokenizer::kLlama3;
+  const auto words_with = [&](std::string_view digits) {
+    return regular_expression == concat(kWordsPattern, digits, kOthersPattern);
+  };
+  if (words_with(kLlama3Digits)) return PreTokenizer::kLlama3;
+  if (words_with("")) return PreTokenizer::kQwen;
   return std::nullopt;
 }
 
@@ -124,7 +132,8 @@ void split_pieces(PreTokenizer kind, std::string_view text,
       }
       if (done < begin) piece(text.substr(done, begin - done));
     } else {
-      at = kind == PreTokenizer::kGpt2 ? scan.gpt2(at) : scan.llama3(at);
+      at = kind == PreTokenizer::kGpt2 ? scan.gpt2(at)
+                                       : scan.word(at, kind == PreTokenizer::kQwen ? 1 : 3);
     }
     piece(text.substr(begin, at - begin));
     done = at;

@@ -79,6 +79,12 @@ bool is_white_space(uint32_t code) {
   return contains(kWhiteSpace, kWhiteSpaceSize, code);
 }
 
+bool is_word_point(uint32_t code) { return contains(kWordPoints, kWordPointsSize, code); }
+
+bool may_change_by_nfc(uint32_t code) {
+  return code >= 0x300 && contains(kChangedByNfc, kChangedByNfcSize, code);
+}
+
 bool is_python_alnum(uint32_t code) { return contains(kPythonAlnum, kPythonAlnumSize, code); }
 
 bool is_python_space(uint32_t code) { return contains(kPythonSpace, kPythonSpaceSize, code); }
