@@ -181,8 +181,10 @@ class ChatReader {
     if (!has_target(*chat.example)) {
       chat.example.reset();
       refuse(chat, "no token is trained",
-             chat.cut ? "the answers stand behind --max_seq_length; raise it or leave the chat out"
-                      : "the assistant says nothing; give the chat an answer or leave it out");
+             chat.cut ? "no token is trained: the answers stand behind --max_seq_length; raise it "
+                        "or leave the chat out"
+                      : "no token is trained: the assistant says nothing; give the chat an answer "
+                        "or leave it out");
     }
   }
 

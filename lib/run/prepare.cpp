@@ -19,15 +19,19 @@ void prepare_config(Prepared& run) {
     run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
   }
   for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
-  if (run.tokenizer) {
-    check(run.tokenizer->size() <= run.config().vocabulary, ErrorCode::kInvalidArgument,
-          "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
-          " tokens, the model's vocabulary only ", run.config().vocabulary,
-          "; they do not belong together");
-  }
+  if (run.tokenizer) check_embedding_rows(*run.tokenizer, run.config());
 }
 
 }  // namespace
+
+void check_embedding_rows(const Tokenizer& tokenizer, const LanguageModelConfig& config) {
+  check(tokenizer.size() <= config.vocabulary, ErrorCode::kInvalidArgument, tokenizer.origin(),
+        " has ", tokenizer.size(), " tokens, the model's embedding only ", config.vocabulary,
+        " rows, so ids from ", config.vocabulary,
+        " on have none; take the tokenizer that came with the model, or give the model rows for "
+        "them first (transformers: resize_token_embeddings(",
+        tokenizer.size(), "))");
+}
 
 void take_from_hub_cache(Prepared& run) {
   for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model.directory},

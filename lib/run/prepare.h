@@ -52,6 +52,9 @@ struct Prepared {
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
 
+// Throws Error(kInvalidArgument) where the tokenizer has ids beyond the model's embedding.
+void check_embedding_rows(const Tokenizer& tokenizer, const LanguageModelConfig& config);
+
 // Model and tokenizer by their names on the Hub become the directories of its local cache, with a
 // notice.
 void take_from_hub_cache(Prepared& run);

@@ -11,6 +11,7 @@
 #include "lib/core/file.h"
 #include "lib/run/layout.h"
 #include "lib/run/output.h"
+#include "lib/run/prepare.h"
 #include "lib/run/program.h"
 #include "lib/settings/lists.h"
 #include "lib/tools/generate/chat.h"
@@ -107,9 +108,7 @@ class GenerateRun {
     const std::string& model = options_.layout.model.directory;
     if (named.empty() && !fs::exists(fs::path(model) / "tokenizer.json")) return;
     tokenizer_ = Tokenizer::load(named.empty() ? model : named);
-    check(tokenizer_->size() <= config().vocabulary, ErrorCode::kInvalidArgument,
-          "the tokenizer has ", tokenizer_->size(), " tokens, the model's vocabulary only ",
-          config().vocabulary, "; they do not belong together");
+    check_embedding_rows(*tokenizer_, config());
   }
 
   // Nothing is trained: there are no gradients to speak of and no optimizer state.
