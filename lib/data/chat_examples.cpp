@@ -116,6 +116,9 @@ class ChatReader {
     if (issues_) issues_->add_rows(rows_);
     if (options_.most_rows > 0) return counts_;
     if (issues_) issues_->check_share(path_);
+    check(counts_.chats > 0 || counts_.skipped_long == 0, ErrorCode::kDataLoss, path_, ": all ",
+          counts_.skipped_long, " chats are longer than --max_seq_length ", most_,
+          "; raise it, or use --long_chats drop_turns");
     const double most = RowIssues::kMostSkipped * static_cast<double>(rows_);
     check(static_cast<double>(counts_.cut_answers) <= most, ErrorCode::kDataLoss, path_,
           ": more than ", 100 * RowIssues::kMostSkipped,
