@@ -85,6 +85,9 @@ COLUMNS = table("columns.csv")
 TALK = {**TEXTS, "train_file": lines("talk.jsonl", [{"messages": [{"role": role, "content": text} for role, text in (
     ("user", f"What is {i}?"), ("assistant", f"It is {i}."), ("user", "Thanks!"), ("assistant", "You are welcome."))]} for i in range(24)]),
     "chat_template": "chatml", "max_seq_length": 256}
+LONGER = lines("longer.jsonl", [{"messages": [{"role": role, "content": text} for role, text in (
+    ("user", "Hi"), ("assistant", f"Hello {i}."))] * (3 if i % 3 == 0 else 1) + ([] if i % 3 else [
+        {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "It is so. " * 8}])} for i in range(24)])
 ASKED = lines("asked.jsonl", [{"prompt": f"How far is {i}?", "completion": f"It is {i} miles."} for i in range(24)])
 
 walk("effects_data.py", {"Model", "Data"}, [
@@ -112,10 +115,7 @@ walk("effects_data.py", {"Model", "Data"}, [
     Effect("chat_template", "what stands around every turn: other tokens", ["phi", "zephyr"], tokens, TALK, "chat"),
     Effect("train_on", "positions that the loss counts: all are most, the last answer's are fewest", ["all", "last"], targets, TALK, "chat"),
     Effect("long_chats", "chats that are too long are left out; cut, more than 5 % lose an answer's end and the run stops", ["skip", "cut"],
-           lambda seen: (seen.code, seen.all("data")), {**TALK, "train_file": lines("longer.jsonl", [
-               {"messages": [{"role": role, "content": text * (1 + (i % 3 == 0)) * 2} for role, text in (
-                   ("user", "What?"), ("assistant", "It is so. It is so."), ("user", "Thanks!"), ("assistant", "You are welcome."))]}
-               for i in range(24)]), "max_seq_length": 110}, "chat", codes=(0, 4)),
+           lambda seen: (seen.code, data(seen)), {**TALK, "train_file": LONGER, "max_seq_length": 200}, "chat", codes=(0, 4)),
     Effect("show_rows", "rows are printed, and the run stops before it begins", [1, 2], lambda seen: (len(seen.says("--- row ")), len(seen.steps)),
            TALK, "chat"),
     Effect("text_column", "the text of every line", ["body"], data, {**TEXTS, "train_file": BODIES}),
