@@ -1,5 +1,5 @@
 """Writes tests/unit/data/fixtures/{tokenizer_variants.json,tokenizer_ids.jsonl}: what Hugging Face tokenizers makes of some
-thousands of strings, with examples/data/tokenizer and with variants of it (the patterns of GPT-2, Llama 3 and Qwen, NFC, added
+thousands of strings, with examples/data/tokenizer and with variants of it (the patterns of GPT-2, Llama 3, Qwen and Mistral, NFC, added
 tokens that strip white space or stand alone, a template, ignore_merges).
 
 Needs the `tokenizers` package. Usage: make_tokenizer_fixture.py [repository root]
@@ -19,6 +19,9 @@ FOLDER = ROOT / "tests/unit/data/fixtures"
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN = LLAMA3.replace("{1,3}", "")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
@@ -51,6 +54,7 @@ VARIANTS = {
                "post_processor": {"type": "Sequence", "processors": [BASE["post_processor"], TEMPLATE]},
                "ignore_merges": True},
     "qwen": {"normalizer": {"type": "NFC"}, "pre_tokenizer": split(QWEN), "added_tokens": BASE["added_tokens"] + WORDS},
+    "tekken": {"pre_tokenizer": split(TEKKEN)},
     "steps": {"normalizer": {"type": "Sequence", "normalizers": [
                   {"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "NFC"},
                   {"type": "Replace", "pattern": {"String": "``"}, "content": '"'},
@@ -83,7 +87,7 @@ COMPOSED = [(0x20, 0x7E)] * 4 + [
 COMPOSED_PARTS = PARTS + [
     "e\u0301", "E\u0301", "a\u0323\u0302", "a\u0302\u0323", "\u0301", "\u0344", "\u1100\u1161\u11a8", "\uac00\u11a8", "\u2126", "\u212b",
     "\u0915\u093c", "\u0958", "\u05e9\u05c1\u05bc", "\ufb2c", "<|im_start|>", "word", " word", "words", "_word", "word.", "éa", "e\u0301a",
-    "<tool>", " <tool> ", "x<tool>", "e\u0301x", "``", "ab", " ab"]
+    "camelCase", "HTTPServer", "ABชAB", "ǅaǅ", "a/", "//\n", "'S", "ªʰX", "<tool>", " <tool> ", "x<tool>", "e\u0301x", "``", "ab", " ab"]
 
 
 rng = random.Random(3)
@@ -110,5 +114,5 @@ with open(FOLDER / "tokenizer_ids.jsonl", "w", encoding="utf-8") as file:
             line(variant="bloom", decoded=models["bloom"].decode(ids, skip_special_tokens=skip), skip=skip, ids=ids)
     for _ in range(1200):
         text = random_text(rng, COMPOSED_PARTS, COMPOSED, 7, 0.6)
-        for name in ("qwen", "steps"):
+        for name in ("qwen", "tekken", "steps"):
             line(variant=name, text=text, ids=models[name].encode(text).ids)

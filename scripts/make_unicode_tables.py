@@ -3,6 +3,7 @@
 Usage: make_unicode_tables.py tokenizers > lib/data/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)
        make_unicode_tables.py python > lib/data/python_tables.cpp        (Python's str: lower(), split(), \\w)
        make_unicode_tables.py case > lib/data/python_case_tables.cpp     (Python's str: upper(), title(), repr())
+       make_unicode_tables.py letters > lib/data/letter_tables.cpp       (\\p{Lu} and \\p{Lt}, \\p{Ll}, \\p{M} of the same)
        make_unicode_tables.py nfc > lib/data/nfc_tables.cpp              (the normalizer NFC of Hugging Face tokenizers)
        make_unicode_tables.py word > lib/data/word_table.cpp             (what may not stand beside its tokens of single_word)
 """
@@ -133,10 +134,12 @@ def header(made_from):
 
 
 def main(kind):
-    if kind == "tokenizers":
+    patterns = {"tokenizers": {"kLetters": r"\p{L}", "kNumbers": r"\p{N}", "kWhiteSpace": r"\s"},
+                "letters": {"kUpperLetters": r"[\p{Lu}\p{Lt}]", "kLowerLetters": r"\p{Ll}", "kMarks": r"\p{M}"}}
+    if kind in patterns:
         import tokenizers
         print(header(f"tokenizers {tokenizers.__version__}"))
-        for name, pattern in (("kLetters", r"\p{L}"), ("kNumbers", r"\p{N}"), ("kWhiteSpace", r"\s")):
+        for name, pattern in patterns[kind].items():
             print(table(name, matched(pattern)))
     elif kind in ("nfc", "word"):
         import tokenizers

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-enum class PreTokenizer { kBloom, kGpt2, kLlama3, kQwen };
+enum class PreTokenizer { kBloom, kGpt2, kLlama3, kQwen, kTekken };
 
 // The pattern's name for its regular expression as written in tokenizer.json; nullopt for any
 // other.

@@ -94,7 +94,8 @@ class TokenizerReader {
     const Json pattern = split.at("pattern").at("Regex");
     const auto known = pre_tokenizer_for(pattern.as_string());
     if (!known) {
-      pattern.fail("not one of the patterns of BLOOM, GPT-2, Llama 3 and Qwen; others are not run");
+      pattern.fail(
+          "not one of the patterns of BLOOM, GPT-2, Llama 3, Qwen and Mistral; others are not run");
     }
     tables_->pre_tokenizer = *known;
   }

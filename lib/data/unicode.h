@@ -53,11 +53,16 @@ extern const CodePointRange kChangedByNfc[];
 extern const size_t kChangedByNfcSize;
 extern const CodePointRange kWordPoints[];
 extern const size_t kWordPointsSize;
+extern const CodePointRange kUpperLetters[], kLowerLetters[], kMarks[];
+extern const size_t kUpperLettersSize, kLowerLettersSize, kMarksSize;
 
-bool is_letter(uint32_t code);       // \p{L}
-bool is_number(uint32_t code);       // \p{N}
-bool is_white_space(uint32_t code);  // \s
-bool is_word_point(uint32_t code);   // \w
+bool is_letter(uint32_t code);        // \p{L}
+bool is_number(uint32_t code);        // \p{N}
+bool is_white_space(uint32_t code);   // \s
+bool is_upper_letter(uint32_t code);  // \p{Lu} and \p{Lt}
+bool is_lower_letter(uint32_t code);  // \p{Ll}
+bool is_mark(uint32_t code);          // \p{M}
+bool is_word_point(uint32_t code);    // \w
 bool may_change_by_nfc(uint32_t code);
 
 // As Python's str: isalnum(), what split() splits at, isprintable(), whether a letter has case, and

@@ -190,8 +190,7 @@ TEST_CASE("chats that are too long lose whole turns, are left out, or are cut") 
   RowIssues none;
   CHECK(error_of([&] {
           read_chats(path, {.max_seq_length = within, .long_chats = LongChats::kCut}, &none);
-        }).find("more than 5 % of the rows lose the end of an answer: ") !=
-        std::string::npos);
+        }).find("more than 5 % of the rows lose the end of an answer: ") != std::string::npos);
   CHECK(error_of([&] {
           read_chats(path, {.max_seq_length = within, .long_chats = LongChats::kCut});
         }).find(":1: the end of an answer is cut off; raise --max_seq_length") !=

@@ -44,7 +44,7 @@ TEST_CASE("a tokenizer.json that is not understood exactly is refused by name") 
         "normalizer.pattern: only Replace of a String is supported");
   CHECK(refusal("[^(\\\\s|", "[^(\\\\d|") ==
         "pre_tokenizer.pretokenizers[0].pattern.Regex: not one of the patterns of BLOOM, GPT-2, "
-        "Llama 3 and Qwen; others are not run");
+        "Llama 3, Qwen and Mistral; others are not run");
   CHECK(refusal("\"behavior\": \"Isolated\"", "\"behavior\": \"Removed\"") ==
         "pre_tokenizer.pretokenizers[0]: only Split with behavior Isolated, not inverted, is "
         "supported");

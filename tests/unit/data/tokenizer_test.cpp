@@ -92,6 +92,7 @@ TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of 
   CHECK(compared["gpt2"] >= 1000);
   CHECK(compared["llama3"] >= 1000);
   CHECK(compared["qwen"] >= 1000);
+  CHECK(compared["tekken"] >= 1000);
   CHECK(compared["steps"] >= 1000);
   CHECK(decoded == 600);
 }
