@@ -11,7 +11,13 @@
 namespace tessera {
 
 // Where dropout stands in a block; its part of the seed.
-enum DropoutPlace : size_t { kEmbeddingDropout, kAttentionDropout, kContextDropout, kInnerDropout };
+enum DropoutPlace : size_t {
+  kEmbeddingDropout,
+  kAttentionDropout,
+  kContextDropout,
+  kInnerDropout,
+  kAdapterDropout
+};
 
 class BlockDropout {
  public:

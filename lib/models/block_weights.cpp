@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/model/lora.h"
+
 namespace tessera {
 
 BlockWeights::BlockWeights(const BuildContext& context, size_t block_index,
                            NameFunction checkpoint_name)
     : context_(context),
       axis_(context),
+      block_index_(block_index),
       seed_(block_seed(context.seed, block_index)),
       checkpoint_name_(std::move(checkpoint_name)) {}
 
@@ -30,6 +33,32 @@ at::Tensor BlockWeights::optional_normal(const std::string& name, at::IntArrayRe
 at::Tensor BlockWeights::constant(const std::string& name, at::IntArrayRef shape, double value,
                                   const TensorCut& cut) {
   return add(name, pretrained() ? read(name, shape) : at::full(shape, value), cut);
+}
+
+c10::SmallVector<LoraWeights, 3> BlockWeights::adapters(const std::vector<std::string>& names,
+                                                        at::IntArrayRef outs, int64_t in,
+                                                        bool inputs_cut, int parts) {
+  c10::SmallVector<LoraWeights, 3> result(names.size());
+  std::vector<LoraMatrices> drawn(names.size());
+  const TensorCut whole{.gradient_in_parts = true};
+  const TensorCut cut_a = inputs_cut ? TensorCut{.dim = 1} : whole,
+                  cut_b = inputs_cut ? whole : TensorCut{.dim = 0, .parts = parts};
+  bool any = false;
+  // Every A before every B: then one product can serve all that have one input.
+  for (size_t i = 0; i < names.size() && context_.lora != nullptr; ++i) {
+    const std::string weight = checkpoint_name_(names[i] + ".weight");
+    const std::string module = weight.substr(0, weight.rfind('.'));
+    if (!context_.lora->targets(module)) continue;
+    any = true;
+    drawn[i] = lora_matrices(context_, block_index_, module, outs[i], in);
+    result[i].a = add(adapter_name(names[i] + ".weight", kLoraA), drawn[i].a, cut_a);
+  }
+  if (!any) return {};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!result[i].defined()) continue;
+    result[i].b = add(adapter_name(names[i] + ".weight", kLoraB), drawn[i].b, cut_b);
+  }
+  return result;
 }
 
 at::Tensor BlockWeights::alias(const std::string& name, at::IntArrayRef shape,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/models/decoder_block.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -25,6 +26,12 @@ class BlockWeights {
                              const TensorCut& cut);
   at::Tensor constant(const std::string& name, at::IntArrayRef shape, double value,
                       const TensorCut& cut = {});
+  // The adapters of a product's weights, of which `names` are the modules' and [outs, in] the whole
+  // shapes: none where BuildContext::lora targets none. inputs_cut: as the weights are. Several
+  // equal parts of the outputs are cut alike.
+  c10::SmallVector<LoraWeights, 3> adapters(const std::vector<std::string>& names,
+                                            at::IntArrayRef outs, int64_t in, bool inputs_cut,
+                                            int parts);
   // A tied placeholder.
   at::Tensor alias(const std::string& name, at::IntArrayRef shape, const TensorCut& cut = {});
   const TensorAxis& axis() const { return axis_; }
@@ -39,6 +46,7 @@ class BlockWeights {
 
   BuildContext context_;
   TensorAxis axis_;
+  size_t block_index_;
   uint64_t seed_;
   size_t draws_ = 0;
   NameFunction checkpoint_name_;

@@ -83,6 +83,7 @@ const DecoderFamily& bloom_family() {
                                     .up = {"mlp.dense_h_to_4h"},
                                     .down = "mlp.dense_4h_to_h",
                                     .final_norm = "ln_f",
+                                    .lora_targets = {"query_key_value"},
                                     .by_head = true,
                                     .defaults = bloom_defaults(),
                                     .read = read_bloom,

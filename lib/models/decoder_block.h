@@ -18,15 +18,25 @@ struct NormWeights {
   at::Tensor weight, bias;  // [h]; without a bias it is a root-mean-square norm
 };
 
+// A low-rank adapter beside a weight; undefined: it has none.
+struct LoraWeights {
+  at::Tensor a, b;  // [r, in], [out, r]
+  bool defined() const { return a.defined(); }
+};
+
 // x W^T + b, one product or several of the same x, whose results lie side by side.
 struct ProductWeights {
-  c10::SmallVector<at::Tensor, 3> weights;  // [out, in] each
-  c10::SmallVector<at::Tensor, 3> biases;   // [out] each, or none at all
-  bool in_out = false;                      // the weight, only one, is stored [in, out]
+  c10::SmallVector<at::Tensor, 3> weights;    // [out, in] each
+  c10::SmallVector<at::Tensor, 3> biases;     // [out] each, or none at all
+  bool in_out = false;                        // the weight, only one, is stored [in, out]
+  c10::SmallVector<LoraWeights, 3> adapters;  // one for each weight, or none at all
+
+  int64_t outputs(size_t i) const { return weights[i].size(in_out ? 1 : 0); }
 };
 
 // In the order of the forward pass. On a tensor axis the products into attention and feed-forward
 // are cut by outputs, those out of them by inputs; biases of the latter are whole on every rank.
+// Adapters are cut as their weight is, B by outputs or A by inputs; the other one is whole.
 struct DecoderBlockWeights {
   NormWeights input_norm;
   ProductWeights qkv, dense;
@@ -35,7 +45,7 @@ struct DecoderBlockWeights {
   at::Tensor query_norm, key_norm;  // [d], of each head; undefined: none
 };
 
-// In their order above, weights of a product before its biases.
+// In their order above, weights of a product before its biases and adapters.
 template <typename Function>
 void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   const auto norm = [&](NormWeights& n) {
@@ -45,6 +55,12 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   const auto product = [&](ProductWeights& p) {
     for (at::Tensor& weight : p.weights) function(weight);
     for (at::Tensor& bias : p.biases) function(bias);
+    for (LoraWeights& adapter : p.adapters) {
+      if (adapter.a.defined()) function(adapter.a);
+    }
+    for (LoraWeights& adapter : p.adapters) {
+      if (adapter.b.defined()) function(adapter.b);
+    }
   };
   norm(w.input_norm);
   product(w.qkv);
@@ -56,6 +72,12 @@ void for_each_tensor(DecoderBlockWeights& w, const Function& function) {
   if (w.key_norm.defined()) function(w.key_norm);
 }
 
+struct AdapterOptions {
+  double scale = 1;
+  double dropout = 0;  // of their inputs
+  uint64_t seed = 0;   // what it draws from
+};
+
 struct DecoderBlockOptions {
   double epsilon = 1e-5;
   bool residual_post_layernorm = false;  // the residual branches start at the norms' outputs
@@ -64,6 +86,7 @@ struct DecoderBlockOptions {
   std::array<ops::Dropout, 2> dropout;   // of what the residual branches add, attention's first
   ops::RotaryTables rotary;              // undefined: queries and keys are not turned
   at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
+  AdapterOptions adapters;
   TensorAxis axis;
   // decoder_block_fused: see MicroBatch
   bool keep_activations = false;

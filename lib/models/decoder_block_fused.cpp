@@ -3,10 +3,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 #include <vector>
 
 #include "lib/core/gradient_columns.h"
 #include "lib/model/tensor_collectives.h"
+#include "lib/models/block_adapters.h"
 #include "lib/models/block_norm.h"
 #include "lib/models/decoder_block.h"
 #include "lib/ops/packed.h"
@@ -15,10 +18,13 @@
 namespace tessera {
 namespace {
 
+using detail::AdapterInputs;
+using detail::BlockProduct;
 using detail::Norm;
 using detail::norm_backward;
 using detail::norm_forward;
 using detail::Pending;
+using detail::ProductAdapters;
 using detail::unless_kept;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -72,7 +78,7 @@ void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights&
   const at::Tensor rows = dy.flatten(0, -2);
   int64_t column = 0;
   for (size_t i = 0; i < w.weights.size(); ++i) {
-    const int64_t n = w.weights[i].size(w.in_out ? 1 : 0);
+    const int64_t n = w.outputs(i);
     if (g.weights[i].defined()) {
       ops::linear_backward_weight(rows.narrow(1, column, n), x, g.weights[i]);
     }
@@ -115,6 +121,12 @@ struct Saved {
   Norm norm1, norm2;
   ops::AttentionOutput attention;
   ops::HeadNormInput heads;  // empty without norms of heads
+  // What adapters' A gave; empty without adapters.
+  AdapterInputs qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
+
+  std::array<AdapterInputs*, 4> lowered() {
+    return {&qkv_lowered, &dense_lowered, &up_lowered, &down_lowered};
+  }
 };
 
 // All tokens of what lies between the layers, for a layer cut by columns.
@@ -131,12 +143,18 @@ Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
 }
 
 at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
-                        const ops::Dropout& dropout, const TensorAxis& axis) {
+                        const ops::Dropout& dropout, const TensorAxis& axis,
+                        const ProductAdapters& adapters, AdapterInputs& lowered) {
   const at::Tensor weight = weight_of(w), bias = only_bias(w);
-  if (axis.size() == 1 && !dropout.on()) return ops::linear_forward(x, weight, bias, residual);
+  if (axis.size() == 1 && !dropout.on()) {
+    const at::Tensor sum = ops::linear_forward(x, weight, bias, residual);
+    lowered = adapters.add(sum, x);
+    return sum;
+  }
   // One rank's part carries the bias, for all.
   const at::Tensor part =
       ops::linear_forward(x, weight, axis.rank() == 0 ? bias : at::Tensor(), {});
+  lowered = adapters.add(part, x);
   at::Tensor sum = start_leave(part, axis).wait();
   return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
 }
@@ -191,38 +209,53 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const int64_t rows = c10::multiply_integers(tokens);
   const WithSpareRows memory = with_spare_rows(hidden, rows, spare, weight_of(w.qkv).size(0));
   const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon, memory.spare);
-  const at::Tensor joint = ops::linear_forward(start_enter(norm1.output, rows, axis).wait(),
-                                               weight_of(w.qkv), bias_of(w.qkv), {}, memory.all);
+  const at::Tensor first = start_enter(norm1.output, rows, axis).wait();
+  const at::Tensor joint =
+      ops::linear_forward(first, weight_of(w.qkv), bias_of(w.qkv), {}, memory.all);
+  Saved kept;
+  const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
+    return ProductAdapters(p, options, product);
+  };
   const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
                                    : joint.view({tokens[0], tokens[1], joint.size(-1)});
   const at::Tensor given = ops::given_tokens(qkv, tokens);
+  kept.qkv_lowered = adapters(w.qkv, BlockProduct::kQkv).add(given, first);
   ops::HeadNormInput heads;
   if (w.query_norm.defined()) {
     heads = ops::head_norm_(given, options.attention, head_norms(w, options));
   }
   turn(given, options, /*back=*/false);
   const ops::AttentionOutput attention = attend(qkv);
-  const at::Tensor attended = row_parallel(ops::given_tokens(attention.output, tokens), w.dense,
-                                           post ? norm1.output : hidden, options.dropout[0], axis);
+  const at::Tensor attended = row_parallel(
+      ops::given_tokens(attention.output, tokens), w.dense, post ? norm1.output : hidden,
+      options.dropout[0], axis, adapters(w.dense, BlockProduct::kDense), kept.dense_lowered);
   const Norm norm2 = norm_forward(attended, w.attention_norm, options.epsilon);
   const at::Tensor entered = start_enter(norm2.output, rows, axis).wait();
   at::Tensor inner, active;
-  if (options.gated) {
+  const ProductAdapters of_up = adapters(w.up, BlockProduct::kUp);
+  if (options.gated || of_up.any()) {
     inner = ops::linear_forward(entered, weight_of(w.up), bias_of(w.up));
-    active = ops::swiglu_forward(inner);
+    kept.up_lowered = of_up.add(inner, entered);
+    active = options.gated ? ops::swiglu_forward(inner) : ops::gelu_tanh_forward(inner);
   } else {
     active =
         ops::linear_gelu_forward(entered, weight_of(w.up), bias_of(w.up), saved ? &inner : nullptr);
   }
+  const at::Tensor output =
+      row_parallel(active, w.down, post ? norm2.output : attended, options.dropout[1], axis,
+                   adapters(w.down, BlockProduct::kDown), kept.down_lowered);
   if (saved) {
-    *saved = {hidden, qkv, attended, inner, active, norm1, norm2, attention, heads};
+    kept.hidden = hidden, kept.qkv = qkv, kept.attended = attended, kept.inner = inner;
+    kept.active = active, kept.norm1 = norm1, kept.norm2 = norm2, kept.attention = attention;
+    kept.heads = heads;
+    *saved = std::move(kept);
     if (!options.keep_activations) {
-      for (at::Tensor* output : {&saved->active, &saved->norm1.output, &saved->norm2.output}) {
-        output->reset();
+      for (at::Tensor* formed : {&saved->active, &saved->norm1.output, &saved->norm2.output}) {
+        formed->reset();
       }
     }
   }
-  return row_parallel(active, w.down, post ? norm2.output : attended, options.dropout[1], axis);
+  return output;
 }
 
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
@@ -263,20 +296,32 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
   GradientColumns* const between = options.gradient_columns.get();
+  const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
+    return ProductAdapters(p, options, product);
+  };
+  const ProductAdapters of_qkv = adapters(w.qkv, BlockProduct::kQkv),
+                        of_dense = adapters(w.dense, BlockProduct::kDense),
+                        of_up = adapters(w.up, BlockProduct::kUp),
+                        of_down = adapters(w.down, BlockProduct::kDown);
   const at::Tensor no_residual, gradient_columns = between ? between->take(gradient) : at::Tensor();
   at::Tensor dattended, dcontext;
   Pending all_dattention;
+  AdapterInputs ddense;
   {
     const at::Tensor dbranch =
         inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout, only_bias(g.down), sums)
                            : gradient;
     Pending all_gradient = start_enter(dbranch, rows, axis);
     at::Tensor active = s.active;
+    const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
+    const AdapterInputs ddown = of_down.back(all_gradient.tensor, dactive, s.down_lowered, g.down);
     const at::Tensor dinner =
-        activation_backward(ops::linear_backward_input(all_gradient.wait(), weight_of(w.down)),
-                            s.inner, active, options.gated, w.up, g.up, sums);
-    Pending sum = start_leave(ops::linear_backward_input(dinner, weight_of(w.up)), axis);
+        activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
+    const at::Tensor dentered = ops::linear_backward_input(dinner, weight_of(w.up));
+    const AdapterInputs dup = of_up.back(dinner, dentered, s.up_lowered, g.up);
+    Pending sum = start_leave(dentered, axis);
     add_weight(all_gradient.tensor, active, w.down, g.down);
+    of_down.finish(ddown, active, g.down);
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
     at::Tensor dnorm = sum.wait();
@@ -301,7 +346,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     } else {
       dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     }
+    ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext,
+                           s.dense_lowered, g.dense);
     add_weight(dinner, all_norm.wait(), w.up, g.up);
+    of_up.finish(dup, all_norm.tensor, g.up);
   }
   const at::Tensor dqkv = ops::given_tokens(
       ops::attention_backward(dcontext.view(s.attention.output.sizes()), s.qkv, options.attention,
@@ -312,9 +360,12 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     ops::head_norm_backward_(dqkv, options.attention, head_norms(w, options), s.heads, g.query_norm,
                              g.key_norm, sums);
   }
-  Pending sum = start_leave(ops::linear_backward_input(dqkv, weight_of(w.qkv)), axis);
-  add_weight(all_dattention.tensor, ops::given_tokens(s.attention.output, tokens), w.dense,
-             g.dense);
+  const at::Tensor dentered = ops::linear_backward_input(dqkv, weight_of(w.qkv));
+  const AdapterInputs of_dqkv = of_qkv.back(dqkv, dentered, s.qkv_lowered, g.qkv);
+  Pending sum = start_leave(dentered, axis);
+  const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
+  add_weight(all_dattention.tensor, context, w.dense, g.dense);
+  of_dense.finish(ddense, context, g.dense);
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
@@ -329,6 +380,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   Pending all_norm = start_enter(norm.output, rows, axis);
   ops::add_column_sums(sums);
   add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);
+  of_qkv.finish(of_dqkv, all_norm.tensor, g.qkv);
   return dhidden;
 }
 
@@ -341,10 +393,26 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                             const Weights& weights, at::TensorList, const std::vector<bool>& seen) {
     Saved s;
     const at::Tensor output = run_forward(hidden, tokens, weights, settings, &s);
-    context->save_for_backward({s.hidden, s.qkv, s.attended, s.inner, s.active, s.norm1.output,
-                                s.norm1.mean, s.norm1.rstd, s.norm2.output, s.norm2.mean,
-                                s.norm2.rstd, s.attention.output, s.attention.log_sum_exp,
-                                s.attention.random_state, s.heads.x, s.heads.rstd});
+    variable_list kept{s.hidden,
+                       s.qkv,
+                       s.attended,
+                       s.inner,
+                       s.active,
+                       s.norm1.output,
+                       s.norm1.mean,
+                       s.norm1.rstd,
+                       s.norm2.output,
+                       s.norm2.mean,
+                       s.norm2.rstd,
+                       s.attention.output,
+                       s.attention.log_sum_exp,
+                       s.attention.random_state,
+                       s.heads.x,
+                       s.heads.rstd};
+    for (const AdapterInputs* lowered : s.lowered()) {
+      kept.insert(kept.end(), lowered->begin(), lowered->end());
+    }
+    context->save_for_backward(std::move(kept));
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
     save_value(context, "seen", seen);
@@ -356,8 +424,14 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
     const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
-    const Saved saved{v[0],          v[1], v[2], v[3], v[4], norm1, norm2, {v[11], v[12], v[13]},
-                      {v[14], v[15]}};
+    Saved saved{v[0], v[1], v[2], v[3], v[4], norm1, norm2, {v[11], v[12], v[13]}, {v[14], v[15]}};
+    const ProductWeights* products[] = {&weights.qkv, &weights.dense, &weights.up, &weights.down};
+    auto next = v.begin() + 16;
+    for (size_t i = 0; i < std::size(products); ++i) {
+      const auto count = static_cast<int64_t>(products[i]->adapters.size());
+      *saved.lowered()[i] = AdapterInputs(next, next + count);
+      next += count;
+    }
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();

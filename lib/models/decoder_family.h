@@ -27,6 +27,8 @@ struct DecoderFamily {
   std::string down;
   std::string final_norm;
 
+  std::vector<std::string> lora_targets;  // as PEFT chooses them for the family
+
   bool by_head = false;       // the one matrix has a head's query, key and value side by side
   bool in_out = false;        // weights of layers are stored [in, out]
   bool narrow_ends = false;   // weights into the residual are drawn by sqrt(2 * layers) narrower

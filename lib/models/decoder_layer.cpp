@@ -11,6 +11,7 @@
 #include "lib/models/decoder_block.h"
 #include "lib/models/decoder_blocks.h"
 #include "tessera/core/key_value_cache.h"
+#include "tessera/model/lora.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/functional.h"
 
@@ -38,22 +39,19 @@ class LayerWeights {
     w.qkv.in_out = w.dense.in_out = w.up.in_out = w.down.in_out = family_.in_out;
     if (const auto& names = family_.query_key_value; names.size() == 1) {
       const int parts = family_.by_head ? 1 : 3;
-      linear(w.qkv, names[0], h, width + 2 * key_width, deviation, kOutputs, bias, parts);
+      linear(w.qkv, names, h, {width + 2 * key_width}, deviation, kOutputs, bias, parts);
     } else {
-      for (size_t i = 0; i < names.size(); ++i) {
-        linear(w.qkv, names[i], h, i == 0 ? width : key_width, deviation, kOutputs, bias);
-      }
+      linear(w.qkv, names, h, {width, key_width, key_width}, deviation, kOutputs, bias);
     }
-    linear(w.dense, family_.dense, width, h, narrow, kInputs, config_.dense_bias);
+    linear(w.dense, {family_.dense}, width, {h}, narrow, kInputs, config_.dense_bias);
     if (config_.query_key_norm) {
       w.query_norm = head_norm(family_.query_norm);
       w.key_norm = head_norm(family_.key_norm);
     }
     w.attention_norm = norm(family_.attention_norm);
-    for (const std::string& name : family_.up) {
-      linear(w.up, name, h, inner, deviation, kOutputs, config_.mlp_bias);
-    }
-    linear(w.down, family_.down, inner, h, narrow, kInputs, config_.mlp_bias);
+    linear(w.up, family_.up, h, std::vector<int64_t>(family_.up.size(), inner), deviation, kOutputs,
+           config_.mlp_bias);
+    linear(w.down, {family_.down}, inner, {h}, narrow, kInputs, config_.mlp_bias);
     return w;
   }
 
@@ -69,16 +67,20 @@ class LayerWeights {
     return weights_.constant(name + ".weight", {config_.head_size()}, 1.0,
                              {.gradient_in_parts = true});
   }
-  void linear(ProductWeights& to, const std::string& name, int64_t in, int64_t out,
-              double deviation, int shared, bool bias, int parts = 1) {
-    std::vector<int64_t> shape{out, in};
-    if (to.in_out) std::swap(shape[0], shape[1]);
-    const int dim = to.in_out ? 1 - shared : shared;
-    to.weights.push_back(
-        weights_.normal(name + ".weight", shape, deviation, {.dim = dim, .parts = parts}));
-    if (!bias) return;
-    const TensorCut with_outputs{.dim = shared == kOutputs ? 0 : -1, .parts = parts};
-    to.biases.push_back(weights_.constant(name + ".bias", {out}, 0.0, with_outputs));
+  void linear(ProductWeights& to, const std::vector<std::string>& names, int64_t in,
+              const std::vector<int64_t>& outs, double deviation, int shared, bool bias,
+              int parts = 1) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      std::vector<int64_t> shape{outs[i], in};
+      if (to.in_out) std::swap(shape[0], shape[1]);
+      const int dim = to.in_out ? 1 - shared : shared;
+      to.weights.push_back(
+          weights_.normal(names[i] + ".weight", shape, deviation, {.dim = dim, .parts = parts}));
+      if (!bias) continue;
+      const TensorCut with_outputs{.dim = shared == kOutputs ? 0 : -1, .parts = parts};
+      to.biases.push_back(weights_.constant(names[i] + ".bias", {outs[i]}, 0.0, with_outputs));
+    }
+    to.adapters = weights_.adapters(names, outs, in, shared == kInputs, parts);
   }
 
   const DecoderConfig& config_;
@@ -97,6 +99,10 @@ class DecoderLayer final : public DecoderPart {
         w_(LayerWeights(config, weights).make()) {
     parameters_ = weights.take();
     options_.axis = axis_;
+    if (context.lora != nullptr) {
+      options_.adapters.scale = context.lora->scale();
+      adapter_dropout_ = context.lora->dropout;
+    }
     options_.epsilon = config.epsilon;
     options_.residual_post_layernorm = config.residual_post_layernorm;
     options_.gated = config.gated;
@@ -142,6 +148,10 @@ class DecoderLayer final : public DecoderPart {
                        dropout_.of(residual_dropout_, micro_batch, kInnerDropout, width)};
     options.attention.dropout =
         dropout_.of_attention(attention_dropout_, micro_batch, options_.attention.heads);
+    const ops::Dropout of_adapters =
+        dropout_.of(adapter_dropout_, micro_batch, kAdapterDropout, width);
+    options.adapters.dropout = of_adapters.probability;
+    options.adapters.seed = of_adapters.seed;
     options.keep_activations = micro_batch.keep_activations;
     options.gradient_columns = micro_batch.gradient_columns;
     if (!frequencies_.defined()) return options;
@@ -224,7 +234,7 @@ class DecoderLayer final : public DecoderPart {
     return tables_;
   }
 
-  double attention_dropout_, residual_dropout_;
+  double attention_dropout_, residual_dropout_, adapter_dropout_ = 0;
   BlockDropout dropout_;
   DecoderBlockWeights w_;
   DecoderBlockOptions options_;

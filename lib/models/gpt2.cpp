@@ -99,6 +99,7 @@ const DecoderFamily& gpt2_family() {
                                     .up = {"mlp.c_fc"},
                                     .down = "mlp.c_proj",
                                     .final_norm = "ln_f",
+                                    .lora_targets = {"c_attn"},
                                     .in_out = true,
                                     .narrow_ends = true,
                                     .defaults = gpt2_defaults(),

@@ -28,6 +28,7 @@ class Assembly {
     spec_.name = config.name;
     spec_.tensor_divisor = std::gcd(config.key_head_count(), config.inner_size());
     spec_.shareable_ends = true;
+    spec_.default_lora_targets = family_.lora_targets;
     spec_.checkpoint_name = [&family = family_](const std::string& block,
                                                 const std::string& parameter) {
       return checkpoint_name(family, block, parameter);

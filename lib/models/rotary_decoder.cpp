@@ -117,6 +117,7 @@ DecoderFamily rotary_family(const std::string& model_type, const std::string& cl
       .up = {"mlp.gate_proj", "mlp.up_proj"},
       .down = "mlp.down_proj",
       .final_norm = "norm",
+      .lora_targets = {"q_proj", "v_proj"},
       .constant_pad = true};
   DecoderConfig& config = family.defaults;
   config.model_type = config.name = model_type;

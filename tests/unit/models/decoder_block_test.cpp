@@ -78,7 +78,8 @@ void compare_everywhere(const DecoderCase& test) {
   compare(test, at::kFloat, {}, {}, 1e-5);
   compare(test, at::kDouble, mask, {}, 1e-11);
   compare(test, at::kDouble, {}, make_packed_rows({3, 4, 5, 1, 1}, kSequence), 1e-11);
-  compare(test, at::kBFloat16, {}, {}, 3e-2);
+  const bool adapted = !test.weights.qkv.adapters.empty();  // more is rounded on the way
+  compare(test, at::kBFloat16, {}, {}, adapted ? 5e-2 : 3e-2);
 }
 
 // Kept in fp64, cut, run on the axis and put together again.

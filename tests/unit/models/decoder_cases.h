@@ -124,8 +124,52 @@ inline DecoderCase qwen_case(const DecoderSizes& s) {
   return result;
 }
 
+// Every weight but one has an adapter.
+inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
+  test.name += " with adapters";
+  constexpr int64_t kRank = 3;
+  std::vector<TensorCut> cuts;
+  auto old = test.cuts.begin();
+  DecoderBlockWeights& w = test.weights;
+  const auto keep = [&](size_t count) {
+    cuts.insert(cuts.end(), old, old + static_cast<int64_t>(count));
+    old += static_cast<int64_t>(count);
+  };
+  const auto adapt = [&](ProductWeights& p, bool inputs_cut) {
+    const int parts = old->parts;
+    keep(p.weights.size() + p.biases.size());
+    p.adapters.resize(p.weights.size());
+    const bool partly = p.weights.size() > 2;  // keys have none
+    const TensorCut whole{.gradient_in_parts = true};
+    for (const bool of_b : {false, true}) {
+      for (size_t i = 0; i < p.weights.size(); ++i) {
+        if (partly && i == 1) continue;
+        const int64_t in = p.weights[i].numel() / p.outputs(i);
+        if (of_b) {
+          p.adapters[i].b = detail::matrix(p.outputs(i), kRank, kRank);
+          cuts.push_back(inputs_cut ? whole : TensorCut{.dim = 0, .parts = parts});
+        } else {
+          p.adapters[i].a = detail::matrix(kRank, in, in);
+          cuts.push_back(inputs_cut ? TensorCut{.dim = 1} : whole);
+        }
+      }
+    }
+  };
+  keep(w.input_norm.bias.defined() ? 2 : 1);
+  adapt(w.qkv, false);
+  adapt(w.dense, true);
+  keep(w.attention_norm.bias.defined() ? 2 : 1);
+  adapt(w.up, false);
+  adapt(w.down, true);
+  cuts.insert(cuts.end(), old, test.cuts.end());
+  test.cuts = cuts;
+  test.options.adapters = {.scale = 0.4, .dropout = dropout, .seed = 77};
+  return test;
+}
+
 inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
-  return {gpt2_case(s), llama_case(s, false), llama_case(s, true), qwen_case(s)};
+  return {gpt2_case(s), llama_case(s, false),        llama_case(s, true),
+          qwen_case(s), with_adapters(gpt2_case(s)), with_adapters(llama_case(s, false), 0.3)};
 }
 
 // Attention's draws differ between devices, and between versions on the GPU.
