@@ -25,8 +25,8 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   cost.gradient_bytes = d.gradient * trained;
   cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * trained / shards;
   // Every data rank writes its part; of frozen parameters what forward reads.
-  cost.saved_bytes =
-      (4.0 * (plan.moments + 1) * trained + d.parameter * (numel - trained)) / plan.mesh.data;
+  const double frozen = plan.saves_frozen ? d.parameter * (numel - trained) : 0;
+  cost.saved_bytes = (4.0 * (plan.moments + 1) * trained + frozen) / plan.mesh.data;
   double gathered = 0;
   if (rules.gathers_parameters) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);

@@ -22,7 +22,8 @@ LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_siz
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.training.gradient_accumulation_steps,
           .model = run.model,
-          .moments = moments_of(make_adamw({}))};
+          .moments = moments_of(make_adamw({})),
+          .saves_frozen = !run.adapter};
 }
 
 BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {

@@ -127,6 +127,55 @@ TEST_CASE("an export without the model's configuration is refused") {
   CHECK_THAT(answer.err, contains("the run has kept no configuration of its model"));
 }
 
+TEST_CASE("merge puts adapters into the weights of their base, in its dtype") {
+  const at::Tensor base = weight().to(at::kBFloat16), a = at::arange(12, at::kFloat).view({2, 6}),
+                   b = at::ones({4, 2}) / 8;
+  for (const bool transposed : {false, true}) {
+    INFO(transposed);
+    const TempDir folder;
+    fs::create_directory(folder.path("base"));
+    fs::create_directory(folder.path("adapter"));
+    save_safetensors(folder.path("base/model.safetensors"),
+                     {{"h.0.up.weight", transposed ? base.t().contiguous() : base},
+                      {"norm.weight", at::ones({4}, at::kBFloat16)},
+                      {"other", at::arange(3)}});
+    folder.write("base/config.json", "{}");
+    folder.write("base/tokenizer.json", "{\"t\": 1}");
+    const std::string prefix = "base_model.model.transformer.";
+    save_safetensors(folder.path("adapter/adapter_model.safetensors"),
+                     {{prefix + "h.0.up.lora_A.weight", a},
+                      {prefix + "h.0.up.lora_B.weight", b},
+                      {prefix + "norm.weight", at::full({4}, 3.0)}});
+    const std::string config =
+        R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_modules": ["up"],
+           "modules_to_save": ["norm"], "fan_in_fan_out": )";
+    folder.write("adapter/adapter_config.json", concat(config, transposed ? "true}" : "false}"));
+    const Answer answer = tool({"merge", folder.path("base"), folder.path("adapter"),
+                                folder.path("merged"), "--max_shard_bytes", "50"});
+    INFO(answer.err);
+    REQUIRE(answer.status == 0);
+    CHECK_THAT(answer.out, contains("3 tensors, 1 of them with adapters, 1 trained in full"));
+    const HuggingFaceDirectory merged(folder.path("merged"));
+    const at::Tensor expected = (base.to(at::kFloat) + 1.5 * b.matmul(a)).to(at::kBFloat16);
+    const at::Tensor up =
+        merged.read("h.0.up.weight", transposed ? at::IntArrayRef{6, 4} : at::IntArrayRef{4, 6});
+    CHECK(at::equal(transposed ? up.t() : up, expected));
+    CHECK(at::equal(merged.read("norm.weight", {4}), at::full({4}, 3, at::kBFloat16)));
+    CHECK(at::equal(merged.read("other", {3}), at::arange(3)));
+    CHECK(fs::exists(folder.path("merged/config.json")));
+    CHECK(fs::exists(folder.path("merged/tokenizer.json")));
+
+    CHECK_THAT(tool({"inspect", folder.path("adapter")}).out,
+               contains("lora_A.weight Float [2, 6]"));
+    save_safetensors(folder.path("base/model.safetensors"), {{"h.0.up.weight", at::ones({4, 4})}});
+    const Answer other =
+        tool({"merge", folder.path("base"), folder.path("adapter"), folder.path("x")});
+    CHECK(other.status == 4);
+    CHECK_THAT(other.err, contains("the adapter is of another model"));
+    CHECK_FALSE(fs::exists(folder.path("x")));
+  }
+}
+
 TEST_CASE("verify reads every byte, and names the tensor of a damaged one") {
   const TempDir folder;
   save(folder.path("run"), 3, weight());

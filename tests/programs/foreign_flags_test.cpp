@@ -119,6 +119,9 @@ TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK_FALSE(Parsed({"--tf32", "False"}).options.precision.tf32);
   CHECK(Parsed({"--tf32", "1", "--shuffle", "0"}).options.precision.tf32);
   CHECK(Parsed({"--report_to", "all"}).options.output.report_to == "jsonl,csv,tensorboard");
+  CHECK(Parsed({"--lora_rank", "16"}).options.lora.r == 16);
+  CHECK(Parsed({"--adapter_name_or_path", "out"}).options.lora.adapter == "out");
+  CHECK(Parsed({"--use_lora", "False"}).options.lora.r == 0);
   CHECK(Parsed({"--warmup_ratio", "0.1"}).options.training.warmup_steps == 0.1);
   CHECK(Parsed({"--label_smoothing_factor", "0.0"}).flags.notices().size() == 1);
   CHECK(Parsed({"--do_train", "--do_eval"}).flags.notices().size() == 2);
@@ -132,6 +135,8 @@ TEST_CASE("values of Hugging Face's flags become ours") {
 TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour") {
   CHECK(contains(refusal({"--eval_strategy", "often"}), "'often' is not one of no, epoch, steps"));
   CHECK(contains(refusal({"--eval_strategy", "steps"}), "needs --eval_steps N"));
+  CHECK(contains(refusal({"--use_peft", "true"}), "needs --lora_r N"));
+  CHECK(contains(refusal({"--load_in_4bit", "true"}), "--dtype bf16 with --lora_r"));
   CHECK(contains(refusal({"--save_strategy", "best"}), "--load_best_model_at_end"));
   CHECK(contains(refusal({"--report_to", "wandb"}), "jsonl,csv,tensorboard"));
   CHECK(contains(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));

@@ -81,6 +81,24 @@ TEST_CASE("a flag that nothing reads is noticed, and config.json has its default
   }
 }
 
+TEST_CASE("flags of adapters are refused where there are none, or a saved one says them") {
+  for (const char* flag : {"--lora_alpha 16", "--lora_dropout 0.1", "--lora_init gaussian",
+                           "--use_rslora", "--lora_target_modules q_proj",
+                           "--lora_modules_to_save lm_head", "--lora_r 0 --use_rslora"}) {
+    INFO(flag);
+    CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { Given given(flag); }),
+               test::contains("there are no adapters; give --lora_r N, at least 1. Leave it out"));
+    const std::string with_adapter = concat("--adapter out/final ", flag);
+    if (std::string(flag).starts_with("--lora_r")) continue;
+    CHECK(Given(concat("--lora_r 4 ", flag)).notices.empty());
+    CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { Given given(with_adapter); }),
+               test::contains("--adapter says it"));
+  }
+  CHECK_THAT(error_of([] { Given given("--adapter out/final --lora_r 3"); }),
+             test::contains("--adapter says it"));
+  CHECK(Given("--lora_r 0").notices.empty());
+}
+
 TEST_CASE("a flag that says how the model is spread is refused where nothing reads it") {
   using tessera::test::contains;
   for (const auto& [line, why] :

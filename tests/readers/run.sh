@@ -6,7 +6,7 @@
 #   TESSERA_CHAT_TEMPLATES  more folders of *.jinja, with blanks between them, beside the chat templates of trl
 set -euo pipefail
 root=$1 bin=$2 torch_root=$3
-packages=(transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 tensorboard==2.21.0 accelerate==1.15.0)
+packages=(transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 tensorboard==2.21.0 accelerate==1.15.0 peft==0.21.2)
 torch=torch==2.11.0 trl=trl==1.16.0
 venv=$root/.deps/readers/venv
 stamp=$root/.deps/readers/made-of
@@ -34,4 +34,5 @@ export HF_HUB_OFFLINE=1
 # shellcheck disable=SC2086
 "$venv/bin/python" -B "$root/tests/readers/chat_templates.py" "$root" "$bin" "$root/.deps/readers/trl/trl/chat_templates" ${TESSERA_CHAT_TEMPLATES:-}
 "$venv/bin/python" -B "$root/tests/readers/open_outputs.py" "$root" "$bin"
+"$venv/bin/python" -B "$root/tests/readers/adapters.py" "$root" "$bin"
 "$venv/bin/python" -B "$root/tests/readers/peers.py" "$root" "$bin"

@@ -22,6 +22,7 @@ struct LayoutPlan {
   int moments = 2;  // fp32 numbers that the optimizer keeps for every parameter
   // Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;
+  bool saves_frozen = true;  // checkpoints have what is frozen, too
 };
 
 // What one rank sends in a step for one purpose, in the ring model.

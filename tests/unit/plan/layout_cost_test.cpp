@@ -132,6 +132,9 @@ TEST_CASE("frozen parameters are held and gathered, and nothing else") {
   CHECK(resident.gradient_bytes == 4 * 2048);
   CHECK(resident.optimizer_bytes == 8 * 1024);
   CHECK(resident.comm_bytes_per_step == (4 + 4) * 2048 / 2);
+  CHECK(resident.saved_bytes == (12 * 2048 + 4 * 6144) / 2);
+  plan.saves_frozen = false;
+  CHECK(layout_cost(plan).saved_bytes == 12 * 2048 / 2);
   plan.parallel.strategy = "fsdp";
   const LayoutCost sharded = layout_cost(plan);
   CHECK(sharded.parameter_bytes == resident.parameter_bytes / 2);

@@ -4,6 +4,7 @@
 #include "lib/plan/memory_plan.h"
 #include "lib/testing/player.h"
 #include "tessera/generation/generate.h"
+#include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/counting_allocator.h"
@@ -34,6 +35,13 @@ ModelSpec gpt2(double dropout) {
 
 ModelSpec llama() {
   return causal(sized({.inner = 384, .key_heads = 2, .head_dim = 32}, sized("llama", sizes())));
+}
+
+// On every linear layer.
+ModelSpec adapted(const ModelSpec& model) {
+  LoraRule rule;
+  rule.target_modules = {"all-linear"};
+  return add_lora(model, rule);
 }
 
 struct Case {
@@ -182,6 +190,9 @@ std::vector<Case> cases() {
     add("gpt2 fused" + kept, with_fused_layers(gpt2(0)), config);
     add("llama fused" + kept, with_fused_layers(llama()), config);
   }
+  add("bloom adapted", adapted(bloom()), {});
+  add("llama fused, adapted, bf16", with_fused_layers(adapted(llama())), half);
+  add("llama adapted, zero3", adapted(llama()), {.strategy = "zero3"}, {.data = 2}, 2);
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
     add("bloom " + name, bloom(), {.strategy = name}, {.data = 2}, 2);
   }
@@ -237,6 +248,29 @@ TEST_CASE("the peak of a step is what the plan says, within 1.5 %") {
           CHECK(std::abs(needed / peak - 1) <= kTolerance);
         });
   }
+}
+
+TEST_CASE(
+    "a token costs 4 operations a frozen weight and 6 an adapter's, and 2 below all of them") {
+  const ModelSpec plain = llama();
+  const auto cost = [](const ModelSpec& model) { return model.flops_per_token(96); };
+  const auto count = [](const ModelSpec& model, const std::string& block, bool tables) {
+    double numel = 0;
+    for (const ParameterInfo& p : parameters_of(model)) {
+      const bool counts = p.block != "embedding" || tables;
+      if (counts && (block.empty() || p.block == block)) numel += static_cast<double>(p.numel());
+    }
+    return numel;
+  };
+  const double base = count(plain, "", false);
+  const auto trained = static_cast<double>(parameter_count(adapted(plain)).trained);
+  CHECK(cost(adapted(plain)) == Approx(cost(plain) - 2 * base + 6 * trained));
+  LoraRule rule;
+  rule.target_modules = {"layers.1.self_attn.q_proj"};
+  const ModelSpec upper = add_lora(plain, rule);
+  CHECK(cost(upper) ==
+        Approx(cost(plain) - 2 * base - 2 * count(plain, "layers.0", false) + 6 * 8 * (128 + 128)));
+  CHECK(upper.blocks[1].cost.flops_per_token == Approx(plain.blocks[1].cost.flops_per_token / 3));
 }
 
 TEST_CASE("the peaks of evaluation and generation are what the plan says, within 1.5 %") {
