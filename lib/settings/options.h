@@ -56,6 +56,7 @@ inline constexpr auto kNames<DeepSpeedVersion> = std::to_array<Named<DeepSpeedVe
 
 struct ModelOptions {
   std::string directory, config, tokenizer;
+  bool resize_embeddings = false;
 };
 
 struct DataOptions {
