@@ -36,6 +36,8 @@ Fields all_fields(FuzzCase& c) {
       {"window", &c.window},
       {"hidden_dropout", &c.hidden_dropout},
       {"attention_dropout", &c.attention_dropout},
+      {"lora", &c.lora},
+      {"lora_on", &c.lora_on},
       {"fused", &c.fused},
       {"tie", &c.tie},
       {"frozen", &c.frozen},

@@ -27,7 +27,11 @@ struct FuzzCase {
   int64_t head_dim = 0, window = 0;              // of some of them: see DecoderConfig
   // Of language models: of what residual branches add and of embeddings, and of probabilities.
   double hidden_dropout = 0, attention_dropout = 0;
-  bool fused = false;           // language models: layers with a hand-scheduled backward
+  // Language models: rank of adapters, 0 for none, and on which layers: the family's own choice,
+  // all linear ones, or these with the final norm trained in full.
+  int64_t lora = 0;
+  std::string lora_on = "default";  // default, all, all+norm
+  bool fused = false;               // language models: layers with a hand-scheduled backward
   std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
   std::string frozen = "none";  // of the ends: none, first, last
   bool own_weights = false;     // modules: every data rank hands in weights of its own

@@ -5,7 +5,6 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules.h>
 
-
 #include "lib/testing/fuzz_blocks.h"
 #include "tessera/core/error.h"
 #include "tessera/model/adapters.h"

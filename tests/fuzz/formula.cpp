@@ -19,10 +19,10 @@ std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int 
   compare("parameter_bytes", memory.parameter_bytes, formula.parameter_bytes);
   compare("gradient_bytes", memory.gradient_bytes, formula.gradient_bytes);
   compare("optimizer_bytes", memory.optimizer_bytes, formula.optimizer_bytes);
-  // Norms lie at a unit's end, so that the formula is of the data rank that owns most of those whose
-  // gradients tensor ranks add up.
-  const bool norms_of_heads = c.model == "qwen3" && c.mesh.tensor > 1;
-  const bool by_rank = (c.parallel.sequence_parallel || norms_of_heads) && c.mesh.data > 1;
+  // Norms and adapters lie at a unit's end: the formula is of the data rank that owns most of those
+  // whose gradients tensor ranks add up.
+  const bool parts_of_sums = (c.model == "qwen3" || c.lora > 0) && c.mesh.tensor > 1;
+  const bool by_rank = (c.parallel.sequence_parallel || parts_of_sums) && c.mesh.data > 1;
   // A wire's piece of fewer elements than ranks grows in the first step.
   const bool grows = c.parallel.bucket_bytes < c.mesh.data * int64_t{sizeof(float)};
   if (!grows && (!by_rank || static_cast<double>(memory.buffer_bytes) > formula.buffer_bytes)) {

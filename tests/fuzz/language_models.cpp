@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "tessera/model/lora.h"
 #include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -67,9 +68,38 @@ class NotingHead final : public Head {
   std::shared_ptr<SeedLog> seeds_;
 };
 
+bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt2"; }
+
+// Of a model whose weights are W + scale B A.
+PlainForward with_merged(PlainForward forward, double scale, bool in_out) {
+  return [forward = std::move(forward), scale, in_out](const auto& all, const MicroBatch& batch) {
+    auto merged = all;
+    for (const auto& [name, a] : all) {
+      if (!name.ends_with(kLoraA)) continue;
+      const std::string module = name.substr(0, name.size() - kLoraA.size());
+      const at::Tensor delta = at::matmul(all.at(module + std::string(kLoraB)), a) * scale;
+      at::Tensor& weight = merged.at(module + "weight");
+      weight = weight + (in_out ? delta.t() : delta);
+    }
+    return forward(merged, batch);
+  };
+}
+
+ModelSpec with_adapters(const FuzzCase& c, ModelSpec model) {
+  LoraRule rule{.r = c.lora, .alpha = 2};
+  if (c.lora_on != "default") rule.target_modules = {"all-linear"};
+  if (c.lora_on == "all+norm") rule.modules_to_save = {is_rotary(c) ? "model.norm" : "ln_f"};
+  return add_lora(std::move(model), rule);
+}
+
 FuzzModel with_tokens(const FuzzCase& c, ModelSpec model, PlainForward forward) {
   FuzzModel result{.model = std::move(model), .gives_scores = true};
   result.forward = std::move(forward);
+  if (c.lora > 0) {
+    result.model = with_adapters(c, std::move(result.model));
+    const double scale = 2.0 / static_cast<double>(c.lora);
+    result.forward = with_merged(std::move(result.forward), scale, c.model == "gpt2");
+  }
   result.seeds = std::make_shared<SeedLog>();
   std::vector<BlockBuilder>& blocks = result.model.blocks;
   blocks.back().build = [build = blocks.back().build,
@@ -131,8 +161,6 @@ FuzzModel build_rotary(const FuzzCase& c) {
   return with_tokens(c, causal(config), plain_llama(config, c.seed));
 }
 
-bool is_rotary(const FuzzCase& c) { return c.model != "bloom" && c.model != "gpt2"; }
-
 void draw(Random& random, FuzzCase& c) {
   c.vocabulary = draw_from(random, {11, 16, 29, 37});
   c.heads = draw_from(random, {2, 4, 6});
@@ -145,6 +173,10 @@ void draw(Random& random, FuzzCase& c) {
   if (is_rotary(c)) c.head_dim = c.model == "qwen3" ? draw_from(random, {2, 4, 6}) : 0;
   if (is_rotary(c) && c.model != "llama") c.window = draw_from(random, {0, 1, 2, 3, 5});
   c.attention_dropout = draw_from<double>(random, {0, 0, 0.1, 0.5});
+  if (random() % 3 == 0) {
+    c.lora = draw_from(random, {1, 3});
+    c.lora_on = draw_from<std::string>(random, {"default", "all", "all+norm"});
+  }
   c.fused = random() % 2 == 0;
   c.packed = random() % 3 == 0;
   c.padded = !c.packed && random() % 2 == 0;
@@ -158,6 +190,10 @@ std::vector<FuzzCase> smaller(const FuzzCase& c) {
     if (layers < 1 || layers == c.layers) continue;
     cases.push_back(c);
     cases.back().layers = layers;
+  }
+  if (c.lora > 0) {
+    cases.push_back(c);
+    cases.back().lora = 0, cases.back().lora_on = "default";
   }
   if (c.window > 0) {
     cases.push_back(c);
