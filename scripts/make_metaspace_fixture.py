@@ -79,12 +79,15 @@ VARIANTS = {
     "never": {"normalizer": None, "pre_tokenizer": metaspace("never", True), "decoder": {"type": "Sequence", "decoders": DECODE},
               "post_processor": None},
     "replace": {"normalizer": REPLACE, "added_tokens": specials() + EXTRA},
+    "composed": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Strip", "strip_left": False, "strip_right": True}, {"type": "NFC"}]},
+                 "pre_tokenizer": metaspace("first", False),
+                 "added_tokens": specials() + [added(SIZE, "river", single_word=True, normalized=True)]},
 }
 PARTS = list(" \n\t\r\u00a0.,!?()|'s0123456789ßé") + [
     " ", "  ", "   ", "\r\n", "\n\n", "    ", SPACE, SPACE + " ", " " + SPACE, "<s>", "</s>", " </s>", "<unk>", "<x>", " <x>", "[INST]",
     " [INST] ", "[/INST]", "  [/INST]", "<right>", "<right>  ", "a b", "<PRE>", " <PRE>", SPACE + "<PRE>", SPACE + "<MID>", "<0x41>",
     "Question: ", " the", " of the", "The river", "Москва", "नदी", "河流", "\U0001f600", "\u200b", "\0", "montaña", "    return x", "if (x", "#",
-    "e", "th", "in", "an", "river", "mountain", "\u3000"]
+    "e\u0301", "rivers", "e", "th", "in", "an", "river", "mountain", "\u3000"]
 BLOCKS = [(0x20, 0x7E)] * 6 + [(0xA0, 0x24F), (0x370, 0x4FF), (0x900, 0x97F), (0x2000, 0x206F), (0x2570, 0x2590), (0x4E00, 0x9FFF),
                                (0x1F300, 0x1FAFF), (0x10000, 0x10FFFF)]
 

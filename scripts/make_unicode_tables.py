@@ -3,8 +3,12 @@
 Usage: make_unicode_tables.py tokenizers > lib/data/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)
        make_unicode_tables.py python > lib/data/python_tables.cpp        (Python's str: lower(), split(), \\w)
        make_unicode_tables.py case > lib/data/python_case_tables.cpp     (Python's str: upper(), title(), repr())
+       make_unicode_tables.py letters > lib/data/letter_tables.cpp       (\\p{Lu} and \\p{Lt}, \\p{Ll}, \\p{M} of the same)
+       make_unicode_tables.py nfc > lib/data/nfc_tables.cpp              (the normalizer NFC of Hugging Face tokenizers)
+       make_unicode_tables.py word > lib/data/word_table.cpp             (what may not stand beside its tokens of single_word)
 """
 import sys
+import textwrap
 import unicodedata
 
 POINTS = [p for p in range(0x110000) if not 0xD800 <= p < 0xE000]
@@ -52,6 +56,50 @@ def case_runs(change):
     return runs
 
 
+def combining_class(point, nfd):
+    """Python's, where `tokenizers` knows that the code point has one: it then moves over a neighbour."""
+    wanted = unicodedata.combining(chr(point))
+    other = 220 if wanted == 1 else 1
+    pair = chr(point) + chr(0x0334) if other == 1 else chr(0x0316) + chr(point)
+    return wanted if wanted and nfd(pair) == pair[::-1] else 0
+
+
+def nfc_tables():
+    """Decompositions in one step and classes of Python's Unicode, as far as `tokenizers` knows them."""
+    from tokenizers.normalizers import NFC, NFD
+    nfc, nfd = NFC().normalize_str, NFD().normalize_str
+    steps, last, classes, unsafe = [], 0, [], set()
+    for p in POINTS:
+        if 0xAC00 <= p <= 0xD7A3:
+            continue  # Hangul is computed
+        c = chr(p)
+        if kind := combining_class(p, nfd):
+            unsafe.add(p)
+            if classes and classes[-1][1:] == [p - 1, kind]:
+                classes[-1][1] = p
+            else:
+                classes.append([p, p, kind])
+        if nfd(c) != c:
+            parts = [int(part, 16) for part in unicodedata.decomposition(c).split()]
+            composes = len(parts) == 2 and nfc(nfd(c)) == c
+            steps.append((f"{p:X}=" if p != last + 1 else "") + "+".join(f"{part:X}" for part in parts) + ("" if composes or len(parts) == 1 else "!"))
+            last = p
+            unsafe.update([parts[1]] if composes else [p])
+    unsafe.update(range(0x1161, 0x1176), range(0x11A8, 0x11C3))
+    lines = textwrap.wrap(" ".join(steps), 93)
+    print("const char kDecompositions[] =\n" + "\n".join(f'    "{line} "' for line in lines) + ";\n")
+    print(cells_table("CombiningClass", "kCombiningClasses", [f"{{0x{a:X}, 0x{b:X}, {kind}}}," for a, b, kind in classes]))
+    print(table("kChangedByNfc", unsafe))
+
+
+def word_points():
+    """The code points beside which a token of single_word is not found."""
+    from tokenizers import AddedToken, Tokenizer, models
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.add_tokens([AddedToken("<w>", single_word=True, normalized=False)])
+    return [p for p in POINTS if not tokenizer.encode(chr(p) + "<w>").ids]
+
+
 def sigma_ends_after(text):
     """Whether lower() makes the final form of a sigma that follows this text and ends the word."""
     return (text + "\u03a3").lower().endswith("\u03c2")
@@ -86,11 +134,17 @@ def header(made_from):
 
 
 def main(kind):
-    if kind == "tokenizers":
+    patterns = {"tokenizers": {"kLetters": r"\p{L}", "kNumbers": r"\p{N}", "kWhiteSpace": r"\s"},
+                "letters": {"kUpperLetters": r"[\p{Lu}\p{Lt}]", "kLowerLetters": r"\p{Ll}", "kMarks": r"\p{M}"}}
+    if kind in patterns:
         import tokenizers
         print(header(f"tokenizers {tokenizers.__version__}"))
-        for name, pattern in (("kLetters", r"\p{L}"), ("kNumbers", r"\p{N}"), ("kWhiteSpace", r"\s")):
+        for name, pattern in patterns[kind].items():
             print(table(name, matched(pattern)))
+    elif kind in ("nfc", "word"):
+        import tokenizers
+        print(header(f"tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version}"))
+        nfc_tables() if kind == "nfc" else print(table("kWordPoints", word_points()))
     elif kind == "case":
         print(header(f"Python {sys.version.split()[0]}, Unicode {unicodedata.unidata_version}"))
         print(cells_table("CaseRun", "kUpperRuns", run_cells(str.upper)))

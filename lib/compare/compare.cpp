@@ -16,7 +16,7 @@ namespace {
 
 void add_flags(FlagSet& flags, CompareOptions& o) {
   flags.section("Comparison (all other flags go to the fine-tuning program)");
-  flags.add("task", &o.task, "which program runs", {"squad", "causal", "classification"});
+  flags.add("task", &o.task, "which program runs", {"squad", "causal", "classification", "chat"});
   flags.add("strategies", &o.strategies, "the rows, each on each of --rank_counts");
   flags.add("rank_counts", &o.rank_counts, "numbers of ranks");
   flags.add("deepspeed", &o.deepspeed,
@@ -53,6 +53,7 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
 
 Program program_of(const std::string& task) {
   if (task == "squad") return Program::kSquad;
+  if (task == "chat") return Program::kChat;
   return task == "causal" ? Program::kText : Program::kClassification;
 }
 

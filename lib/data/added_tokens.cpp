@@ -5,6 +5,17 @@
 #include "lib/data/unicode.h"
 
 namespace tessera {
+namespace {
+
+// Where the character before `at` begins, not before `least`.
+size_t before(std::string_view text, size_t at, size_t least) {
+  do {
+    --at;
+  } while (at > least && (text[at] & 0xC0) == 0x80);
+  return at;
+}
+
+}  // namespace
 
 void AddedTokenSet::add(const AddedToken& token) {
   uint32_t node = 0;
@@ -36,10 +47,14 @@ void AddedTokenSet::split(std::string_view text, size_t begin, size_t end,
     }
     size_t first = at, last = at + longest->content.size();
     at = last;
+    if (longest->single_word &&
+        ((first > begin && is_word_point(code_point_at(text, before(text, first, begin)).code)) ||
+         (last < end && is_word_point(code_point_at(text, last).code)))) {
+      continue;
+    }
     if (longest->left_strip) {
       while (first > done) {
-        size_t previous = first - 1;
-        while (previous > done && (text[previous] & 0xC0) == 0x80) --previous;
+        const size_t previous = before(text, first, done);
         if (!is_white_space(code_point_at(text, previous).code)) break;
         first = previous;
       }
@@ -50,9 +65,9 @@ void AddedTokenSet::split(std::string_view text, size_t begin, size_t end,
       }
     }
     if (done < first) part({done, first, -1});
-    part({first, last, longest->id});
+    // A token may begin in the white space that the one before it took along.
+    part({std::max(first, done), std::max(last, done), longest->id});
     done = last;
-    at = std::max(at, done);
   }
   if (done < end) part({done, end, -1});
 }

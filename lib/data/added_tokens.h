@@ -15,6 +15,7 @@ struct AddedToken {
   std::string content;
   bool left_strip = false;   // takes the white space before it along
   bool right_strip = false;  // and after it
+  bool single_word = false;  // not where a letter, digit or _ is beside it
   bool normalized = false;   // looked for only between those that are not
   bool special = false;
 };

@@ -17,7 +17,11 @@ using jinja::Value;
 namespace {
 
 using Variables = std::vector<std::pair<std::string, Value>>;
-using NamedTemplates = std::vector<std::pair<std::string, jinja::Template>>;
+struct NamedTemplate {
+  std::string name, text;
+  jinja::Template parsed;
+};
+using NamedTemplates = std::vector<NamedTemplate>;
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 std::optional<Json> file_of(const std::string& directory, const char* name) {
@@ -48,7 +52,7 @@ NamedTemplates templates_of(const std::string& directory) {
   NamedTemplates templates;
   const auto add = [&](const std::string& name, const std::string& text,
                        const std::string& origin) {
-    templates.emplace_back(name, jinja::Template::parse(text, origin));
+    templates.push_back({name, text, jinja::Template::parse(text, origin)});
   };
   const std::string file = directory + "/chat_template.jinja";
   if (std::filesystem::exists(file)) add("default", read_file(file, kMaxFileBytes), file);
@@ -107,13 +111,13 @@ struct ChatTemplate::Parts {
 
   const jinja::Template& chosen(bool with_tools) const {
     const auto named = [this](const char* name) {
-      return std::ranges::find(templates, name, &NamedTemplates::value_type::first);
+      return std::ranges::find(templates, name, &NamedTemplate::name);
     };
-    if (with_tools && named("tool_use") != templates.end()) return named("tool_use")->second;
-    if (named("default") != templates.end()) return named("default")->second;
+    if (with_tools && named("tool_use") != templates.end()) return named("tool_use")->parsed;
+    if (named("default") != templates.end()) return named("default")->parsed;
     std::vector<std::string> names;
-    for (const auto& one : templates) names.push_back(one.first);
-    fail(ErrorCode::kInvalidArgument, templates[0].second.origin(),
+    for (const auto& one : templates) names.push_back(one.name);
+    fail(ErrorCode::kInvalidArgument, templates[0].parsed.origin(),
          ": none of the chat templates (", joined(names), ") is called default");
   }
 };
@@ -201,7 +205,8 @@ class ChatTemplate::Chat {
 ChatTemplate ChatTemplate::load(const std::string& directory) {
   Parts parts{templates_of(directory), special_tokens(directory)};
   check(!parts.templates.empty(), ErrorCode::kInvalidArgument, directory,
-        ": the tokenizer has no chat template; name one (", joined(names()), ") or a file");
+        ": the tokenizer has no chat template; give --chat_template NAME (", joined(names()),
+        ") or FILE");
   parts.chosen(false);
   return ChatTemplate(std::make_shared<const Parts>(std::move(parts)));
 }
@@ -218,15 +223,16 @@ ChatTemplate ChatTemplate::choose(const std::string& name_or_file, const std::st
   Parts parts{{}, special_tokens(directory)};
   for (const BuiltinChatTemplate& one : builtin_chat_templates()) {
     if (lower == one.name) {
-      parts.templates.emplace_back(
-          "default", jinja::Template::parse(one.text, concat("chat template ", one.name)));
+      parts.templates.push_back(
+          {"default", one.text,
+           jinja::Template::parse(one.text, concat("chat template ", one.name))});
     }
   }
   if (parts.templates.empty()) {
     check(std::filesystem::is_regular_file(name_or_file), ErrorCode::kInvalidArgument,
           "no chat template \"", name_or_file, "\": neither a file nor one of ", joined(names()));
-    parts.templates.emplace_back(
-        "default", jinja::Template::parse(read_file(name_or_file, kMaxFileBytes), name_or_file));
+    const std::string text = read_file(name_or_file, kMaxFileBytes);
+    parts.templates.push_back({"default", text, jinja::Template::parse(text, name_or_file)});
   }
   return ChatTemplate(std::make_shared<const Parts>(std::move(parts)));
 }
@@ -270,6 +276,12 @@ RenderedChat ChatTemplate::render_for_training(const Json& messages,
     }
   }
   return result;
+}
+
+std::vector<std::pair<std::string, std::string>> ChatTemplate::sources() const {
+  std::vector<std::pair<std::string, std::string>> sources;
+  for (const NamedTemplate& one : parts_->templates) sources.emplace_back(one.name, one.text);
+  return sources;
 }
 
 bool ChatTemplate::marks_generation() const { return parts_->chosen(false).marks_generation(); }

@@ -27,7 +27,7 @@ std::vector<std::string> split_commas(const std::string& text) {
   return parts;
 }
 
-bool is_number(const std::string& text) {
+bool is_whole_number(const std::string& text) {
   return !text.empty() && text.size() < 10 &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -54,7 +54,7 @@ struct Columns {
 
 size_t resolve(const std::string& wanted, const std::vector<std::string>& first,
                const std::string& path) {
-  if (is_number(wanted)) {
+  if (is_whole_number(wanted)) {
     const size_t number = std::stoul(wanted);
     check(number >= 1 && number <= first.size(), ErrorCode::kInvalidArgument, path, ": column ",
           number, " was asked for; the file has columns 1 to ", first.size());
@@ -70,7 +70,7 @@ size_t resolve(const std::string& wanted, const std::vector<std::string>& first,
 bool holds_integer(const std::vector<Record>& records, size_t column) {
   for (const Record& record : records) {
     const std::string& field = record.fields[column];
-    if (!field.empty()) return is_number(field[0] == '-' ? field.substr(1) : field);
+    if (!field.empty()) return is_whole_number(field[0] == '-' ? field.substr(1) : field);
   }
   return false;
 }
@@ -84,8 +84,8 @@ Columns find_columns(const std::vector<Record>& records, const ColumnOptions& op
   const std::vector<std::string> texts =
       options.text.empty() ? std::vector<std::string>() : split_commas(options.text);
   const bool named =
-      std::any_of(texts.begin(), texts.end(), [](auto& t) { return !is_number(t); }) ||
-      (!options.label.empty() && !is_number(options.label));
+      std::any_of(texts.begin(), texts.end(), [](auto& t) { return !is_whole_number(t); }) ||
+      (!options.label.empty() && !is_whole_number(options.label));
   columns.header = named || usual_text || usual_label;
   if (!options.label.empty()) {
     columns.label = resolve(options.label, first, path);

@@ -4,8 +4,9 @@
 
 namespace tessera {
 
-SpacedText with_metaspaces(std::string_view text, size_t begin, size_t end, const Metaspace& how) {
-  SpacedText spaced;
+NormalizedText with_metaspaces(std::string_view text, size_t begin, size_t end, bool first,
+                               const Metaspace& how) {
+  NormalizedText spaced;
   const auto add_space = [&](size_t at) {
     spaced.text += kMetaspace;
     spaced.origin.insert(spaced.origin.end(), kMetaspace.size(), at);
@@ -13,8 +14,8 @@ SpacedText with_metaspaces(std::string_view text, size_t begin, size_t end, cons
   const std::string_view part = text.substr(begin, end - begin);
   const bool has_space = part.starts_with(' ') || part.starts_with(kMetaspace);
   const bool wanted = how.prepend == Metaspace::Prepend::kAlways ||
-                      (how.prepend == Metaspace::Prepend::kFirst && begin == 0);
-  if (!part.empty() && wanted && (how.normalizes || !has_space)) add_space(begin);
+                      (how.prepend == Metaspace::Prepend::kFirst && first);
+  if (!part.empty() && wanted && !has_space) add_space(begin);
   for (size_t at = begin; at < end; ++at) {
     if (text[at] == ' ') {
       add_space(at);

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "lib/data/unicode.h"
+#include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
@@ -11,9 +12,17 @@ namespace {
 constexpr std::string_view kBloomPattern = " ?[^(\\s|[.,!?…。，、।۔،])]+";
 constexpr std::string_view kGpt2Pattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kLlama3Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
-    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kWordsPattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}";
+constexpr std::string_view kLlama3Digits = "{1,3}";  // of Qwen one by one: nothing
+constexpr std::string_view kOthersPattern =
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+constexpr std::string_view kTekkenPattern =
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{"
+    "N}|"
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 // What the class in BLOOM's pattern excludes: white space and these.
 bool is_bloom_word(uint32_t code) {
@@ -24,6 +33,16 @@ bool is_bloom_word(uint32_t code) {
 }
 
 bool is_line_break(uint32_t code) { return code == '\r' || code == '\n'; }
+
+bool is_break_or_slash(uint32_t code) { return is_line_break(code) || code == '/'; }
+
+// Beginnings of Mistral's words (no small letter), and their ends (no capital).
+bool begins_word(uint32_t code) {
+  return is_mark(code) || (is_letter(code) && !is_lower_letter(code));
+}
+bool ends_word(uint32_t code) {
+  return is_mark(code) || (is_letter(code) && !is_upper_letter(code));
+}
 
 bool is_other(uint32_t code) {
   return !is_white_space(code) && !is_letter(code) && !is_number(code);
@@ -54,21 +73,56 @@ class Scanner {
     return spaces(at);
   }
 
-  size_t llama3(size_t at) const {
+  // Of Llama 3 and Qwen, which take up to three digits or one.
+  size_t word(size_t at, size_t most_digits) const {
     if (const size_t end = contraction(at, true); end > at) return end;
     if (matches(at, is_letter)) return run(at, is_letter);
-    if (matches(at, is_number)) return run(at, is_number, 3);
+    if (matches(at, is_number)) return run(at, is_number, most_digits);
     if (!matches(at, is_line_break) && matches(after(at), is_letter)) {
       return run(after(at), is_letter);
     }
+    return others(at, is_line_break);
+  }
+
+  // Of Mistral: words end where a capital follows a small letter.
+  size_t tekken(size_t at) const {
+    const bool prefixed = !matches(at, is_line_break) && !matches(at, is_letter) &&
+                          !matches(at, is_number) && after(at) < text_.size();
+    for (const auto end_of : {&Scanner::with_end, &Scanner::with_beginning}) {
+      if (prefixed) {
+        if (const size_t end = (this->*end_of)(after(at)); end > 0) return end;
+      }
+      if (const size_t end = (this->*end_of)(at); end > 0) return end;
+    }
+    if (matches(at, is_number)) return after(at);
+    return others(at, is_break_or_slash);
+  }
+
+ private:
+  // begins_word* ends_word+ as a regular expression takes them; 0: it does not match.
+  size_t with_end(size_t at) const {
+    size_t last = std::string_view::npos;  // where the last character that may end it begins
+    for (; matches(at, begins_word); at = after(at)) {
+      if (matches(at, ends_word)) last = at;
+    }
+    if (matches(at, ends_word)) return run(at, ends_word);
+    return last == std::string_view::npos ? 0 : run(last, ends_word);
+  }
+
+  // begins_word+ ends_word*
+  size_t with_beginning(size_t at) const {
+    return matches(at, begins_word) ? run(run(at, begins_word), ends_word) : 0;
+  }
+
+  // Neither letters nor numbers, and what may follow them; else white space.
+  size_t others(size_t at, bool (*follows)(uint32_t)) const {
     const size_t word = has(at, ' ') ? at + 1 : at;
-    if (matches(word, is_other)) return run(run(word, is_other), is_line_break);
+    if (matches(word, is_other)) return run(run(word, is_other), follows);
     const std::string_view blank = text_.substr(at, run(at, is_white_space) - at);
     const size_t last_break = blank.find_last_of("\r\n");
     return last_break != blank.npos ? at + last_break + 1 : spaces(at);
   }
 
- private:
   // \s+(?!\S)|\s+ : before a word the last space stays with the word, unless it is the only one.
   size_t spaces(size_t at) const {
     size_t last = at, end = at;
@@ -104,7 +158,12 @@ class Scanner {
 std::optional<PreTokenizer> pre_tokenizer_for(std::string_view regular_expression) {
   if (regular_expression == kBloomPattern) return PreTokenizer::kBloom;
   if (regular_expression == kGpt2Pattern) return PreTokenizer::kGpt2;
-  if (regular_expression == kLlama3Pattern) return PreTokenizer::kLlama3;
+  const auto words_with = [&](std::string_view digits) {
+    return regular_expression == concat(kWordsPattern, digits, kOthersPattern);
+  };
+  if (words_with(kLlama3Digits)) return PreTokenizer::kLlama3;
+  if (words_with("")) return PreTokenizer::kQwen;
+  if (regular_expression == kTekkenPattern) return PreTokenizer::kTekken;
   return std::nullopt;
 }
 
@@ -124,7 +183,9 @@ void split_pieces(PreTokenizer kind, std::string_view text,
       }
       if (done < begin) piece(text.substr(done, begin - done));
     } else {
-      at = kind == PreTokenizer::kGpt2 ? scan.gpt2(at) : scan.llama3(at);
+      at = kind == PreTokenizer::kGpt2     ? scan.gpt2(at)
+           : kind == PreTokenizer::kTekken ? scan.tekken(at)
+                                           : scan.word(at, kind == PreTokenizer::kQwen ? 1 : 3);
     }
     piece(text.substr(begin, at - begin));
     done = at;

@@ -1,5 +1,5 @@
 #pragma once
-// Cutting text into the pieces that BPE merges inside of: the three published patterns, scanned by
+// Cutting text into the pieces that BPE merges inside of: the published patterns, scanned by
 // hand.
 #include <functional>
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-enum class PreTokenizer { kBloom, kGpt2, kLlama3 };
+enum class PreTokenizer { kBloom, kGpt2, kLlama3, kQwen, kTekken };
 
 // The pattern's name for its regular expression as written in tokenizer.json; nullopt for any
 // other.

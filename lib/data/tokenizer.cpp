@@ -15,16 +15,12 @@ class Tokenizer::Encoder {
 
   void encode() {
     tables_.added.split(text_, 0, text_.size(), [&](const AddedTokenSet::Part& part) {
-      if (part.id >= 0) {
-        found(part);
-      } else if (tables_.metaspace && tables_.metaspace->normalizes) {
-        normalized(part);
-      } else {
-        tables_.added_normalized.split(
-            text_, part.begin, part.end, [&](const AddedTokenSet::Part& inner) {
-              inner.id >= 0 ? found(inner) : plain(inner.begin, inner.end);
-            });
-      }
+      if (part.id >= 0) return found(part);
+      const auto made = tables_.normalizer.apply(text_, part.begin, part.end);
+      if (!made) return normalized(text_, part.begin, part.end, part.begin == 0);
+      const size_t first = tokens_.size();
+      normalized(made->text, 0, made->text.size(), part.begin == 0);
+      move_back(first, made->origin);
     });
   }
 
@@ -33,42 +29,42 @@ class Tokenizer::Encoder {
     tokens_.push_back({part.id, part.begin, part.end});
   }
 
-  void plain(size_t begin, size_t end) {
-    if (tables_.metaspace) {
-      const SpacedText spaced = with_metaspaces(text_, begin, end, *tables_.metaspace);
-      return merge(spaced, 0, spaced.text.size());
+  void move_back(size_t first_token, const std::vector<size_t>& origin) {
+    for (size_t i = first_token; i < tokens_.size(); ++i) {
+      tokens_[i].begin = origin[tokens_[i].begin];
+      tokens_[i].end = origin[tokens_[i].end];
     }
-    split_pieces(tables_.pre_tokenizer, text_.substr(begin, end - begin),
-                 [&](std::string_view piece) {
-                   const size_t offset = static_cast<size_t>(piece.data() - text_.data());
-                   const auto whole =
-                       tables_.whole_pieces.find(absl::string_view(piece.data(), piece.size()));
-                   if (whole != tables_.whole_pieces.end()) {
-                     tokens_.push_back({whole->second, offset, offset + piece.size()});
-                   } else {
-                     tables_.bpe->encode(piece, offset, tokens_);
-                   }
-                 });
   }
 
-  void normalized(const AddedTokenSet::Part& part) {
-    const SpacedText spaced = with_metaspaces(text_, part.begin, part.end, *tables_.metaspace);
-    tables_.added_normalized.split(
-        spaced.text, 0, spaced.text.size(), [&](const AddedTokenSet::Part& inner) {
-          if (inner.id < 0) return merge(spaced, inner.begin, inner.end);
-          tokens_.push_back({inner.id, spaced.origin[inner.begin], spaced.origin[inner.end]});
-        });
-  }
-
-  void merge(const SpacedText& spaced, size_t begin, size_t end) {
-    const size_t first = tokens_.size();
-    const std::string_view text = spaced.text;
-    split_at_metaspaces(text, begin, end, tables_.metaspace->split, [&](size_t from, size_t to) {
-      tables_.bpe->encode(text.substr(from, to - from), from, tokens_);
+  // first: of the whole text.
+  void normalized(std::string_view text, size_t begin, size_t end, bool first) {
+    tables_.added_normalized.split(text, begin, end, [&](const AddedTokenSet::Part& part) {
+      part.id >= 0 ? found(part) : plain(text, part.begin, part.end, first && part.begin == begin);
     });
-    for (size_t i = first; i < tokens_.size(); ++i) {
-      tokens_[i].begin = spaced.origin[tokens_[i].begin];
-      tokens_[i].end = spaced.origin[tokens_[i].end];
+  }
+
+  void plain(std::string_view text, size_t begin, size_t end, bool first) {
+    if (tables_.byte_level) {
+      return split_pieces(tables_.pre_tokenizer, text.substr(begin, end - begin),
+                          [&](std::string_view part) {
+                            piece(part, static_cast<size_t>(part.data() - text.data()));
+                          });
+    }
+    if (!tables_.metaspace) return piece(text.substr(begin, end - begin), begin);
+    const size_t first_token = tokens_.size();
+    const NormalizedText spaced = with_metaspaces(text, begin, end, first, *tables_.metaspace);
+    const std::string_view all = spaced.text;
+    split_at_metaspaces(all, 0, all.size(), tables_.metaspace->split,
+                        [&](size_t from, size_t to) { piece(all.substr(from, to - from), from); });
+    move_back(first_token, spaced.origin);
+  }
+
+  void piece(std::string_view part, size_t offset) {
+    const auto whole = tables_.whole_pieces.find(absl::string_view(part.data(), part.size()));
+    if (whole != tables_.whole_pieces.end()) {
+      tokens_.push_back({whole->second, offset, offset + part.size()});
+    } else {
+      tables_.bpe->encode(part, offset, tokens_);
     }
   }
 
@@ -119,7 +115,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
     run += tables_->is_byte[id] ? 1 : 0;
   }
   end_run();
-  if (!tables_->metaspace) return replace_invalid_utf8(text);
+  if (tables_->byte_level) return replace_invalid_utf8(text);
   return tables_->strip_first_space && text.starts_with(' ') ? text.substr(1) : text;
 }
 
@@ -129,7 +125,9 @@ std::optional<int32_t> Tokenizer::bos_id() const { return tables_->bos; }
 std::optional<int32_t> Tokenizer::eos_id() const { return tables_->eos; }
 std::optional<int32_t> Tokenizer::pad_id() const { return tables_->pad; }
 std::optional<int32_t> Tokenizer::unk_id() const { return tables_->unk; }
-bool Tokenizer::cuts_at_lines() const { return !tables_->metaspace; }
+bool Tokenizer::cuts_at_lines() const {
+  return tables_->byte_level && tables_->normalizer.only_composes();
+}
 const std::string& Tokenizer::origin() const { return tables_->origin; }
 
 }  // namespace tessera

@@ -7,23 +7,28 @@ namespace {
 
 using Prepend = Metaspace::Prepend;
 
-Metaspace metaspace_of_normalizer(const std::vector<Json>& steps) {
-  const Json& last = steps.back();
-  if (type_of(last) != "Replace" || last.at("pattern").at("String").as_string() != " " ||
-      last.at("content").as_string() != kMetaspace) {
-    last.fail("only Replace of spaces by U+2581 is supported as last normalizer, found " +
-              type_of(last));
+void add_steps(const Json& part, Normalizer& normalizer) {
+  const std::string type = type_of(part);
+  if (type == "Sequence") {
+    for (const Json& step : part.at("normalizers").items()) add_steps(step, normalizer);
+  } else if (type == "NFC") {
+    normalizer.add(Normalizer::Nfc{});
+  } else if (type == "Prepend") {
+    normalizer.add(Normalizer::Prepend{part.at("prepend").as_string()});
+  } else if (type == "Replace") {
+    const auto from = part.at("pattern").find("String");
+    if (!from) part.at("pattern").fail("only Replace of a String is supported");
+    normalizer.add(Normalizer::Replace{from->as_string(), part.at("content").as_string()});
+  } else if (type == "Strip") {
+    normalizer.add(Normalizer::Strip{part.get("strip_left", true), part.get("strip_right", true)});
+  } else {
+    part.fail("expected NFC, Prepend, Replace, Strip or a Sequence of them, found " + type);
   }
-  if (steps.size() == 1) return {.prepend = Prepend::kNever, .normalizes = true};
-  const Json& first = steps.front();
-  if (steps.size() > 2 || type_of(first) != "Prepend" ||
-      first.at("prepend").as_string() != kMetaspace) {
-    first.fail("only Prepend of U+2581 is supported before Replace, found " + type_of(first));
-  }
-  return {.prepend = Prepend::kAlways, .normalizes = true};
 }
 
-Metaspace metaspace_of_pre_tokenizer(const Json& part) {
+}  // namespace
+
+Metaspace read_metaspace(const Json& part) {
   if (part.at("replacement").as_string() != kMetaspace) {
     part.at("replacement").fail("only U+2581 is supported");
   }
@@ -37,8 +42,6 @@ Metaspace metaspace_of_pre_tokenizer(const Json& part) {
   return {.prepend = scheme->second, .split = part.get("split", true)};
 }
 
-}  // namespace
-
 std::string type_of(const Json& part) { return part.at("type").as_string(); }
 
 std::vector<Json> steps_of(const Json& part, std::string_view list) {
@@ -46,20 +49,16 @@ std::vector<Json> steps_of(const Json& part, std::string_view list) {
   return part.at(list).items();
 }
 
-std::optional<Metaspace> read_metaspace(const Json& file) {
-  const auto normalizer = file.find("normalizer");
+Normalizer read_normalizer(const Json& file) {
+  Normalizer normalizer;
+  if (const auto part = file.find("normalizer")) add_steps(*part, normalizer);
+  return normalizer;
+}
+
+bool merges_characters(const Json& file) {
   const auto pre_tokenizer = file.find("pre_tokenizer");
-  const bool pre = pre_tokenizer && type_of(*pre_tokenizer) == "Metaspace";
-  const std::vector<Json> steps =
-      normalizer ? steps_of(*normalizer, "normalizers") : std::vector<Json>();
-  if (steps.empty()) {
-    return pre ? std::optional(metaspace_of_pre_tokenizer(*pre_tokenizer)) : std::nullopt;
-  }
-  if (pre_tokenizer) {
-    normalizer->fail("normalizers beside a pre-tokenizer are not supported, found " +
-                     type_of(*normalizer));
-  }
-  return metaspace_of_normalizer(steps);
+  if (pre_tokenizer) return type_of(*pre_tokenizer) == "Metaspace";
+  return file.find("normalizer").has_value();
 }
 
 bool read_fallback_decoder(const Json& file) {

@@ -1,8 +1,8 @@
 #pragma once
 // Parts of tokenizer.json. All of it throws Error(kDataLoss) with the place for what is not
 // understood exactly.
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/data/metaspace.h"
@@ -14,9 +14,12 @@ std::string type_of(const Json& part);
 // The steps of a "Sequence", or the single step itself.
 std::vector<Json> steps_of(const Json& part, std::string_view list);
 
-// How the normalizer (Llama 2: Prepend, Replace) or the pre-tokenizer writes spaces as U+2581;
-// nullopt when neither does.
-std::optional<Metaspace> read_metaspace(const Json& file);
+// Steps of the normalizer; without one there are none.
+Normalizer read_normalizer(const Json& file);
+// Whether BPE begins with characters, and bytes where they are no tokens: behind the pre-tokenizer
+// Metaspace, or where a normalizer alone writes spaces as U+2581.
+bool merges_characters(const Json& file);
+Metaspace read_metaspace(const Json& pre_tokenizer);
 // Replace, ByteFallback, Fuse, and perhaps Strip; true when that takes one space from the start.
 bool read_fallback_decoder(const Json& file);
 

@@ -50,15 +50,16 @@ class TokenizerReader {
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       require_off(model, key);
     }
-    tables_->metaspace = read_metaspace(file_);
-    if (tables_->metaspace) {
-      if (!model.get("byte_fallback", false)) model.fail("metaspaces need byte_fallback true");
-      require_off(model, "ignore_merges");
-      tables_->strip_first_space = read_fallback_decoder(file_);
-    } else {
+    tables_->normalizer = read_normalizer(file_);
+    tables_->byte_level = !merges_characters(file_);
+    if (tables_->byte_level) {
       require_off(model, "byte_fallback");
       read_pre_tokenizer();
       read_decoder();
+    } else {
+      if (!model.get("byte_fallback", false)) model.fail("metaspaces need byte_fallback true");
+      if (const auto part = file_.find("pre_tokenizer")) tables_->metaspace = read_metaspace(*part);
+      tables_->strip_first_space = read_fallback_decoder(file_);
     }
     read_vocabulary(model.at("vocab"));
     read_merges(model);
@@ -93,7 +94,8 @@ class TokenizerReader {
     const Json pattern = split.at("pattern").at("Regex");
     const auto known = pre_tokenizer_for(pattern.as_string());
     if (!known) {
-      pattern.fail("not one of the patterns of BLOOM, GPT-2 and Llama 3; others are not run");
+      pattern.fail(
+          "not one of the patterns of BLOOM, GPT-2, Llama 3, Qwen and Mistral; others are not run");
     }
     tables_->pre_tokenizer = *known;
   }
@@ -118,7 +120,7 @@ class TokenizerReader {
     }
     if (used_[index]++) at.fail(concat("the id ", id, " belongs to another token already"));
     std::string& bytes = tables_->bytes[index];
-    if (!tables_->metaspace) {
+    if (tables_->byte_level) {
       if (!token_bytes(content, bytes)) bytes = content;
     } else if (const auto byte = fallback_byte(content)) {
       bytes.assign(1, *byte);
@@ -169,7 +171,7 @@ class TokenizerReader {
       const auto byte = static_cast<unsigned char>(i);
       std::string name;
       append_utf8(name, character_of_byte(byte));
-      if (tables_->metaspace) name = fallback_name(byte);
+      if (!tables_->byte_level) name = fallback_name(byte);
       byte_ids[i] = vocabulary_id(model.at("vocab"), name);
     }
     std::vector<Bpe::Merge> merges;
@@ -198,7 +200,7 @@ class TokenizerReader {
   // With metaspaces merging starts from the characters that are tokens.
   absl::flat_hash_map<uint32_t, int32_t> characters(const Json& vocabulary) const {
     absl::flat_hash_map<uint32_t, int32_t> characters;
-    if (!tables_->metaspace) return characters;
+    if (tables_->byte_level) return characters;
     vocabulary_id(vocabulary, std::string(kMetaspace));
     for (const auto& [content, id] : tables_->ids) {
       if (content.empty()) continue;
@@ -212,12 +214,12 @@ class TokenizerReader {
     const auto list = file_.find("added_tokens");
     if (!list) return;
     for (const Json& entry : list->items()) {
-      require_off(entry, "single_word");
       AddedToken token;
       token.id = id_of(entry.at("id"));
       token.content = entry.at("content").as_string();
       token.left_strip = entry.get("lstrip", false);
       token.right_strip = entry.get("rstrip", false);
+      token.single_word = entry.get("single_word", false);
       token.normalized = entry.get("normalized", false);
       token.special = entry.get("special", false);
       if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
@@ -230,11 +232,13 @@ class TokenizerReader {
         entry.fail(concat("the id ", token.id, " differs from the vocabulary's ", known->second));
       }
       tables_->special[static_cast<size_t>(token.id)] = token.special;
-      if (token.normalized && tables_->metaspace && tables_->metaspace->normalizes) {
-        // Looked for in what the normalizer makes of a text, so as it makes of the token.
-        token.content =
-            with_metaspaces(token.content, 0, token.content.size(), *tables_->metaspace).text;
+      // Looked for in what the normalizer makes of a text, so as it makes of the token.
+      if (token.normalized) {
+        if (auto made = tables_->normalizer.apply(token.content, 0, token.content.size())) {
+          token.content = std::move(made->text);
+        }
       }
+      if (token.content.empty()) entry.fail("the normalizer leaves nothing of this token");
       (token.normalized ? tables_->added_normalized : tables_->added).add(token);
     }
   }
@@ -251,7 +255,11 @@ class TokenizerReader {
   void read_whole_pieces(const Json& vocabulary) {
     std::string bytes;
     for (const auto& [content, id] : vocabulary.members()) {
-      if (token_bytes(content, bytes)) tables_->whole_pieces[bytes] = id_of(id);
+      if (!tables_->byte_level) {
+        tables_->whole_pieces[content] = id_of(id);
+      } else if (token_bytes(content, bytes)) {
+        tables_->whole_pieces[bytes] = id_of(id);
+      }
     }
   }
 
@@ -298,7 +306,7 @@ class TokenizerReader {
       if (!std::filesystem::exists(path, ignored)) continue;
       const Json file = Json::parse_file(path);
       const bool by_id = std::string_view(name) == "config.json";
-      if (!by_id && !tables_->metaspace) require_off(file, "add_prefix_space");
+      if (!by_id && tables_->byte_level) require_off(file, "add_prefix_space");
       for (const auto& [token, id] : wanted) {
         if (id) continue;
         const std::string key = by_id ? concat(token, "_id") : token;

@@ -10,6 +10,7 @@
 #include "lib/data/added_tokens.h"
 #include "lib/data/bpe.h"
 #include "lib/data/metaspace.h"
+#include "lib/data/normalizer.h"
 #include "lib/data/pre_tokenizer.h"
 #include "tessera/data/tokenizer.h"
 
@@ -17,9 +18,11 @@ namespace tessera {
 
 struct Tokenizer::Tables {
   std::string origin;
+  Normalizer normalizer;
+  bool byte_level = true;                             // else characters, with bytes as fallback
   PreTokenizer pre_tokenizer = PreTokenizer::kBloom;  // byte-level
-  std::optional<Metaspace> metaspace;                 // instead, with bytes as fallback
-  bool strip_first_space = false;                     // decoding with metaspace
+  std::optional<Metaspace> metaspace;                 // of characters; none: the text is one piece
+  bool strip_first_space = false;                     // decoding to characters
   std::unique_ptr<Bpe> bpe;
   absl::flat_hash_map<std::string, int32_t> ids;  // by content as written in the file
   std::vector<std::string> bytes;                 // by id: what it decodes to

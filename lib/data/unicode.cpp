@@ -79,6 +79,24 @@ bool is_white_space(uint32_t code) {
   return contains(kWhiteSpace, kWhiteSpaceSize, code);
 }
 
+bool is_upper_letter(uint32_t code) {
+  if (code < 0x80) return code >= 'A' && code <= 'Z';
+  return contains(kUpperLetters, kUpperLettersSize, code);
+}
+
+bool is_lower_letter(uint32_t code) {
+  if (code < 0x80) return code >= 'a' && code <= 'z';
+  return contains(kLowerLetters, kLowerLettersSize, code);
+}
+
+bool is_mark(uint32_t code) { return code >= 0x300 && contains(kMarks, kMarksSize, code); }
+
+bool is_word_point(uint32_t code) { return contains(kWordPoints, kWordPointsSize, code); }
+
+bool may_change_by_nfc(uint32_t code) {
+  return code >= 0x300 && contains(kChangedByNfc, kChangedByNfcSize, code);
+}
+
 bool is_python_alnum(uint32_t code) { return contains(kPythonAlnum, kPythonAlnumSize, code); }
 
 bool is_python_space(uint32_t code) { return contains(kPythonSpace, kPythonSpaceSize, code); }

@@ -39,9 +39,31 @@ extern const size_t kPythonUnprintableSize;
 extern const CodePointRange kCaseIgnorable[], kCased[], kPythonAlnum[], kPythonSpace[];
 extern const size_t kCaseIgnorableSize, kCasedSize, kPythonAlnumSize, kPythonSpaceSize;
 
-bool is_letter(uint32_t code);       // \p{L}
-bool is_number(uint32_t code);       // \p{N}
-bool is_white_space(uint32_t code);  // \s
+// For NFC, but Hangul: decompositions in one step, like "C0=41+300" (the code point is left out
+// where it is one more than the last one's; "!": it is not composed again), canonical combining
+// classes, and the code points without which a text is in NFC already.
+extern const char kDecompositions[];
+struct CombiningClass {
+  uint32_t first, last;
+  uint8_t value;
+};
+extern const CombiningClass kCombiningClasses[];
+extern const size_t kCombiningClassesSize;
+extern const CodePointRange kChangedByNfc[];
+extern const size_t kChangedByNfcSize;
+extern const CodePointRange kWordPoints[];
+extern const size_t kWordPointsSize;
+extern const CodePointRange kUpperLetters[], kLowerLetters[], kMarks[];
+extern const size_t kUpperLettersSize, kLowerLettersSize, kMarksSize;
+
+bool is_letter(uint32_t code);        // \p{L}
+bool is_number(uint32_t code);        // \p{N}
+bool is_white_space(uint32_t code);   // \s
+bool is_upper_letter(uint32_t code);  // \p{Lu} and \p{Lt}
+bool is_lower_letter(uint32_t code);  // \p{Ll}
+bool is_mark(uint32_t code);          // \p{M}
+bool is_word_point(uint32_t code);    // \w
+bool may_change_by_nfc(uint32_t code);
 
 // As Python's str: isalnum(), what split() splits at, isprintable(), whether a letter has case, and
 // lower() of a whole text, in which the form of a sigma depends on its neighbours.

@@ -18,12 +18,6 @@ struct Candidate {
   double log_probability = 0;
 };
 
-std::string trimmed(const std::string& text) {
-  const char* blank = " \t\r\n";
-  const size_t begin = text.find_first_not_of(blank);
-  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(blank) + 1 - begin);
-}
-
 // What training puts behind the prompt of a question without an answer.
 std::vector<int64_t> empty_answer(const Tokenizer& tokenizer) {
   const std::vector<int32_t> asked = tokenizer.encode("Answer:", /*add_special_tokens=*/false),
@@ -34,20 +28,6 @@ std::vector<int64_t> empty_answer(const Tokenizer& tokenizer) {
   }
   ids.push_back(*tokenizer.eos_id());
   return ids;
-}
-
-GenerationOptions generation_options(const Tokenizer& tokenizer, const DecoderConfig& model,
-                                     const TrainOptions& o) {
-  GenerationOptions options{.max_new_tokens = o.output.generation_max_new_tokens,
-                            .end_tokens = {*tokenizer.eos_id()},
-                            .max_positions = model.max_positions,
-                            .vocabulary = model.vocabulary,
-                            .batch_size = o.training.per_device_eval_batch_size,
-                            .fill_token = model.pad_token.value_or(0)};
-  if (model.eos_token && *model.eos_token != *tokenizer.eos_id()) {
-    options.end_tokens.push_back(*model.eos_token);
-  }
-  return options;
 }
 
 std::vector<std::vector<int64_t>> prompts_of(const QuestionSet& set) {
@@ -143,6 +123,26 @@ void write_candidates(const std::vector<Candidate>& list, JsonWriter& json) {
 
 }  // namespace
 
+std::string trimmed(const std::string& text) {
+  const char* blank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(blank);
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(blank) + 1 - begin);
+}
+
+GenerationOptions answer_generation(const Tokenizer& tokenizer, const DecoderConfig& model,
+                                    const TrainOptions& o) {
+  GenerationOptions options{.max_new_tokens = o.output.generation_max_new_tokens,
+                            .end_tokens = {*tokenizer.eos_id()},
+                            .max_positions = model.max_positions,
+                            .vocabulary = model.vocabulary,
+                            .batch_size = o.training.per_device_eval_batch_size,
+                            .fill_token = model.pad_token.value_or(0)};
+  if (model.eos_token && *model.eos_token != *tokenizer.eos_id()) {
+    options.end_tokens.push_back(*model.eos_token);
+  }
+  return options;
+}
+
 QuestionSet read_questions(const TrainOptions& o, const Tokenizer& tokenizer) {
   RowIssues issues(o.data.strict_data);
   QuestionSet set{.version = o.data.squad_v2 ? SquadVersion::k2 : SquadVersion::k1,
@@ -165,22 +165,25 @@ QuestionSet read_questions(const TrainOptions& o, const Tokenizer& tokenizer) {
   return set;
 }
 
-BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
-                            const DecoderConfig& model, const TrainOptions& options,
-                            const DeviceMesh& mesh) {
-  const GenerationShape shape = tessera::generation_shape(
-      mesh, prompts_of(set), generation_options(tokenizer, model, options));
+BatchShape batch_shape(const GenerationShape& shape) {
   return {.rows = shape.rows,
           .length = shape.width,
           .head_rows = shape.rows,
           .capacity = shape.capacity};
 }
 
+BatchShape generation_shape(const QuestionSet& set, const Tokenizer& tokenizer,
+                            const DecoderConfig& model, const TrainOptions& options,
+                            const DeviceMesh& mesh) {
+  return batch_shape(tessera::generation_shape(mesh, prompts_of(set),
+                                               answer_generation(tokenizer, model, options)));
+}
+
 Answers answer_questions(const QuestionSet& set, const Tokenizer& tokenizer,
                          const DecoderConfig& model, const TrainOptions& options,
                          Strategy& strategy, const DeviceMesh& mesh) {
   const std::vector<GeneratedRow> rows =
-      generate(strategy, mesh, prompts_of(set), generation_options(tokenizer, model, options));
+      generate(strategy, mesh, prompts_of(set), answer_generation(tokenizer, model, options));
   Candidates candidates(set, rows, tokenizer);
   candidates.measure(rows, tokenizer, options.training.per_device_eval_batch_size, strategy, mesh);
   JsonWriter texts(/*indent=*/2), nbest(/*indent=*/2), odds(/*indent=*/2);

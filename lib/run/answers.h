@@ -10,9 +10,17 @@
 #include "tessera/data/squad.h"
 #include "tessera/data/squad_scores.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/generation/generate.h"
 #include "tessera/models/decoder_config.h"
 
 namespace tessera::programs {
+
+std::string trimmed(const std::string& text);  // without blanks around it
+
+// How answers are generated that are scored: the best token, up to the end token.
+GenerationOptions answer_generation(const Tokenizer& tokenizer, const DecoderConfig& model,
+                                    const TrainOptions& options);
+BatchShape batch_shape(const GenerationShape& shape);
 
 // The questions that are scored, and what the model is given: one prompt a question, several where
 // its context is cut into windows.

@@ -4,6 +4,7 @@
 
 #include "lib/core/file.h"
 #include "lib/core/hash.h"
+#include "lib/run/chats.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/core/log.h"
@@ -43,6 +44,7 @@ Hash128 key_of(const Prepared& run, const std::string& path) {
       .field("tokenizer", run.tokenizer ? tokenizer_text(*run.tokenizer) : "")
       .field("ids", path == run.options.data.train_ids || path == run.options.data.validation_ids)
       .field("program", static_cast<int>(run.program))
+      .field("chat_template", run.chat_template ? chat_template_hash(*run.chat_template) : "")
       .field("vocabulary", run.config().vocabulary)
       .field("labels", run.config().labels)
       .field("options", data_recipe(run.options))

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lib/core/clock.h"
+#include "lib/run/chats.h"
 #include "lib/run/class_predictions.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
@@ -58,6 +59,8 @@ class LanguageTask final : public RunTask {
  private:
   Predictions answer(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
                      RunMemory& memory) const;
+  Predictions talk(metrics::EvalRecord& record, Strategy& strategy, const DeviceMesh& mesh,
+                   RunMemory& memory) const;
   Predictions classify(metrics::EvalRecord& record, Strategy& strategy,
                        const DeviceMesh& mesh) const;
 
@@ -70,7 +73,13 @@ void LanguageTask::add_files(HuggingFaceWriter& writer) const {
     writer.add_text("config.json",
                     run_->language_model.to_json(run_->head(), o.parallel.precision.parameter));
   }
-  add_tokenizer_files(writer, o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer);
+  // With --chat_template it takes the place of the tokenizer's own, which transformers reads later.
+  const bool own_template = o.data.chat_template.empty() || !run_->chat_template;
+  add_tokenizer_files(writer, o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer,
+                      own_template);
+  if (!own_template) {
+    writer.add_text("chat_template.jinja", run_->chat_template->sources().front().second);
+  }
   if (adapter() == nullptr) add_generation_files(writer, o.model.directory);
 }
 
@@ -78,12 +87,16 @@ DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {
   const TrainOptions& o = options();
   const std::string grouped =
       o.data.group_by_length ? concat(", by length in batches of ", global_batch_size) : "";
-  return {{"the training data (SHA-256)", run_->dataset_sha256},
-          {"--train_slice", o.data.train_slice},
-          {"rows", std::to_string(run_->train.size())},
-          {"how rows are made", data_recipe(o)},
-          {"--shuffle", (o.data.shuffle ? "true" : "false") + grouped},
-          {"--seed", std::to_string(o.training.seed)}};
+  DataIdentity identity{{"the training data (SHA-256)", run_->dataset_sha256},
+                        {"--train_slice", o.data.train_slice},
+                        {"rows", std::to_string(run_->train.size())},
+                        {"how rows are made", data_recipe(o)},
+                        {"--shuffle", (o.data.shuffle ? "true" : "false") + grouped},
+                        {"--seed", std::to_string(o.training.seed)}};
+  if (run_->chat_template) {
+    identity.emplace_back("the chat template (XXH3)", chat_template_hash(*run_->chat_template));
+  }
+  return identity;
 }
 
 void LanguageTask::describe(metrics::RunStartRecord& record, const Communicator& data) const {
@@ -112,6 +125,7 @@ RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const Eval
     record.eval_accuracy = report.counters[0] / report.target_count;
   }
   if (run_->questions) return answer(record, strategy, mesh, memory);
+  if (run_->chats) return talk(record, strategy, mesh, memory);
   if (classifies && options().output.predictions) return classify(record, strategy, mesh);
   return {};
 }
@@ -126,6 +140,17 @@ RunTask::Predictions LanguageTask::answer(metrics::EvalRecord& record, Strategy&
   memory.end();
   record.eval_exact_match = answers.scores.all.exact_match;
   record.eval_f1 = answers.scores.all.f1;
+  return [answers = std::move(answers)](const std::string& to) { answers.write(to); };
+}
+
+RunTask::Predictions LanguageTask::talk(metrics::EvalRecord& record, Strategy& strategy,
+                                        const DeviceMesh& mesh, RunMemory& memory) const {
+  memory.begin(Activity::kGeneration);
+  memory.next(generation_shape(*run_->chats, *run_->tokenizer, run_->config(), options(), mesh));
+  ChatAnswers answers =
+      answer_chats(*run_->chats, *run_->tokenizer, run_->config(), options(), strategy, mesh);
+  memory.end();
+  record.eval_exact_match = answers.exact_match;
   return [answers = std::move(answers)](const std::string& to) { answers.write(to); };
 }
 

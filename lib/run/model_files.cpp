@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 namespace tessera::programs {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool is_template_file(const std::string& name) { return name.starts_with("chat_template"); }
 
 bool is_tokenizer_file(const std::string& name) {
   constexpr const char* kNames[] = {"special_tokens_map.json",
@@ -20,7 +23,7 @@ bool is_tokenizer_file(const std::string& name) {
                                     "processor_config.json",
                                     "preprocessor_config.json"};
   return name.starts_with("tokenizer") || name.starts_with("tokenization_") ||
-         name.starts_with("chat_template") || name == "tekken.json" ||
+         is_template_file(name) || name == "tekken.json" ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -28,7 +31,7 @@ bool is_generation_file(const std::string& name) { return name == "generation_co
 
 // Files of the directory whose names are wanted, in the order of their names.
 void add_files(HuggingFaceWriter& writer, const std::string& directory,
-               bool (*wanted)(const std::string&)) {
+               const std::function<bool(const std::string&)>& wanted) {
   if (directory.empty()) return;
   // --tokenizer may name the file itself.
   const fs::path folder =
@@ -44,8 +47,11 @@ void add_files(HuggingFaceWriter& writer, const std::string& directory,
 
 }  // namespace
 
-void add_tokenizer_files(HuggingFaceWriter& writer, const std::string& directory) {
-  add_files(writer, directory, is_tokenizer_file);
+void add_tokenizer_files(HuggingFaceWriter& writer, const std::string& directory,
+                         bool chat_template) {
+  add_files(writer, directory, [&](const std::string& name) {
+    return is_tokenizer_file(name) && (chat_template || !is_template_file(name));
+  });
 }
 
 void add_generation_files(HuggingFaceWriter& writer, const std::string& directory) {

@@ -14,6 +14,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
+void prepare_config(Prepared& run) {
+  read_model_config(run);
+  if (!run.options.model.directory.empty()) {
+    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
+  }
+  for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
+  if (run.tokenizer) check_embedding_rows(*run.tokenizer, run.config());
+}
+
+}  // namespace
+
+void check_embedding_rows(const Tokenizer& tokenizer, const DecoderConfig& config) {
+  check(tokenizer.size() <= config.vocabulary, ErrorCode::kInvalidArgument, tokenizer.origin(),
+        " has ", tokenizer.size(), " tokens, the model's embedding only ", config.vocabulary,
+        " rows, so ids from ", config.vocabulary,
+        " on have none; take the tokenizer that came with the model, or give the model rows for "
+        "them first (transformers: resize_token_embeddings(",
+        tokenizer.size(), "))");
+}
+
+void take_from_hub_cache(Prepared& run) {
+  for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model.directory},
+                                   {"--tokenizer ", &run.options.model.tokenizer},
+                                   {"--adapter ", &run.options.lora.adapter}}) {
+    const std::string path = find_in_hub_cache(*name);
+    if (path == *name) continue;
+    run.notices.push_back(concat(flag, *name, " is ", path));
+    *name = path;
+  }
+}
+
 void prepare_tokenizer(Prepared& run) {
   const TrainOptions& o = run.options;
   run.tokenizer_directory = o.model.tokenizer.empty() ? o.model.directory : o.model.tokenizer;
@@ -31,41 +62,12 @@ void prepare_tokenizer(Prepared& run) {
   run.tokenizer = Tokenizer::load(run.tokenizer_directory);
 }
 
-void prepare_config(Prepared& run) {
-  read_model_config(run);
-  if (!run.options.model.directory.empty()) {
-    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
-  }
-  for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
-  if (run.tokenizer) {
-    check(run.tokenizer->size() <= run.config().vocabulary, ErrorCode::kInvalidArgument,
-          "the tokenizer in ", run.tokenizer_directory, " has ", run.tokenizer->size(),
-          " tokens, the model's vocabulary only ", run.config().vocabulary,
-          "; they do not belong together");
-  }
-}
-
-}  // namespace
-
-void take_from_hub_cache(Prepared& run) {
-  for (const auto& [flag, name] : {std::pair{"--model ", &run.options.model.directory},
-                                   {"--tokenizer ", &run.options.model.tokenizer},
-                                   {"--adapter ", &run.options.lora.adapter}}) {
-    const std::string path = find_in_hub_cache(*name);
-    if (path == *name) continue;
-    run.notices.push_back(concat(flag, *name, " is ", path));
-    *name = path;
-  }
-}
-
 void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
   run.model = run.language_model.make(run.head(), num_labels);
-  const std::string config = run.language_model.to_json(run.head());
-  const bool gpt2 = Json::parse(config, {}, base).at("model_type").as_string() == "gpt2";
   run.adapter = add_adapters(run.model, run.options.lora,
                              {.base_model = base,
                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
-                              .fan_in_fan_out = gpt2});
+                              .fan_in_fan_out = run.config().model_type == "gpt2"});
 }
 
 void read_model_config(Prepared& run) {
@@ -134,7 +136,15 @@ Prepared prepare(const TrainOptions& options, Program program) {
   prepare_tokenizer(run);
   prepare_config(run);
   prepare_data(run);
-  if (options.output.generation) run.questions = read_questions(options, *run.tokenizer);
+  if (options.output.generation && run.chat_template) {
+    run.chats = read_held_out_chats(options, *run.tokenizer, *run.chat_template);
+    if (run.chats->too_long > 0) {
+      run.notices.push_back(
+          concat(run.chats->too_long, " held-out chats leave no room for an answer: not scored"));
+    }
+  } else if (options.output.generation) {
+    run.questions = read_questions(options, *run.tokenizer);
+  }
   const int64_t positions = run.config().max_positions;
   int64_t wanted = std::min(options.data.max_seq_length,
                             std::max(run.train.longest(), run.validation.longest()));

@@ -9,9 +9,11 @@
 #include "lib/checkpoint/directory_lock.h"
 #include "lib/run/adapters.h"
 #include "lib/run/answers.h"
+#include "lib/run/chat_answers.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/data/chat_template.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/metrics/event.h"
@@ -29,8 +31,10 @@ struct Prepared {
   std::optional<AdapterConfig> adapter;           // nothing: every parameter is trained
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
-  TokenTable train, validation;          // validation may be empty
-  std::optional<QuestionSet> questions;  // with --generation
+  std::optional<ChatTemplate> chat_template;  // of Program::kChat with text files
+  TokenTable train, validation;               // validation may be empty
+  std::optional<QuestionSet> questions;       // with --generation
+  std::optional<HeldOutChats> chats;          // the same of Program::kChat
   std::string train_path, dataset_sha256;
   double supervised_share = 1;  // of the training rows' tokens
   std::vector<metrics::DataRecord> data_files;
@@ -43,6 +47,9 @@ struct Prepared {
   DataLoaderOptions loader_options(const Communicator& data, bool training) const;
 };
 
+// Throws Error(kInvalidArgument) where the tokenizer has ids beyond the model's embedding.
+void check_embedding_rows(const Tokenizer& tokenizer, const DecoderConfig& config);
+
 // Model and tokenizer by their names on the Hub become the directories of its local cache, with a
 // notice.
 void take_from_hub_cache(Prepared& run);
@@ -50,6 +57,8 @@ void take_from_hub_cache(Prepared& run);
 // The model of the configuration for so many labels, with the adapters that the options ask for.
 // base: how the user named it.
 void make_model(Prepared& run, int64_t num_labels, const std::string& base);
+// The tokenizer that --tokenizer or --model names, where one is needed or there is one.
+void prepare_tokenizer(Prepared& run);
 
 // The model's configuration alone, which --model or --model_config names. Errors as of prepare().
 void read_model_config(Prepared& run);

@@ -4,8 +4,10 @@
 #include "lib/core/joined.h"
 #include "lib/data/random_rows.h"
 #include "lib/run/cached_rows.h"
+#include "lib/run/chats.h"
 #include "lib/run/progress_bar.h"
 #include "tessera/core/error.h"
+#include "tessera/data/chat_examples.h"
 #include "tessera/data/classification.h"
 #include "tessera/data/squad.h"
 #include "tessera/data/text_blocks.h"
@@ -140,7 +142,8 @@ TokenTable make_random_rows(Prepared& run, int64_t num_labels) {
       .vocab_size = run.config().vocabulary,
       .longest = o.data.max_seq_length,
       .mean_length = o.data.random_row_length,
-      .answers_only = run.program == Program::kSquad && o.data.supervise == Supervise::kAnswer,
+      .answers_only = (run.program == Program::kSquad && o.data.supervise == Supervise::kAnswer) ||
+                      (run.program == Program::kChat && o.data.train_on != TrainOn::kAll),
       .num_labels = num_labels};
   run.dataset_sha256 =
       sha256_hex(concat("random rows: ", options.rows, " of ", options.longest, ", mean ",
@@ -194,6 +197,46 @@ void prepare_squad(Prepared& run) {
                      o.data.label_padding == LabelPadding::kInclude ? "included" : "ignored")
             : "supervised: the answer and the end token");
   }
+}
+
+TokenTable read_chat_file(Prepared& run, const std::string& path, const char* role) {
+  const TrainOptions& o = run.options;
+  DataFile file(run, path, role);
+  return file.rows([&](const RowTaker& take) {
+    const ChatCounts counts = for_each_chat_example(path, *run.tokenizer, *run.chat_template,
+                                                    {.max_seq_length = o.data.max_seq_length,
+                                                     .train_on = o.data.train_on,
+                                                     .long_chats = o.data.long_chats,
+                                                     .progress = file.progress()},
+                                                    file.issues(), take);
+    file.notice(counts.forms_text());
+    file.record().text_columns = counts.form_names();
+    const std::string longer =
+        concat(" chats longer than --max_seq_length ", o.data.max_seq_length);
+    if (counts.shortened > 0) {
+      file.notice(counts.shortened, longer, ": ", counts.dropped_messages,
+                  " messages dropped from their fronts");
+    }
+    if (counts.skipped_long > 0) file.notice(counts.skipped_long, longer, " left out");
+    if (counts.cut > 0) {
+      file.notice(counts.cut, longer, " cut at their ends, ", counts.cut_answers,
+                  " of them within an answer");
+    }
+    if (counts.shortened + counts.cut > 0) file.record().cut_rows = counts.shortened + counts.cut;
+    return int64_t{0};
+  });
+}
+
+void prepare_chat(Prepared& run) {
+  const TrainOptions& o = run.options;
+  const bool text = !o.data.train_file.empty() || !o.data.validation_file.empty();
+  if (text) run.chat_template = choose_chat_template(o.data.chat_template, run.tokenizer_directory);
+  prepare_files(run, read_chat_file);
+  if (!text) return;
+  constexpr const char* kTrained[] = {"all tokens", "the assistant's turns and their end tokens",
+                                      "the last turn of each chat and its end token"};
+  run.notices.push_back(concat("trained: ", kTrained[static_cast<size_t>(o.data.train_on)]));
+  if (!o.data.train_file.empty()) run.notices.push_back(first_chat(run.train, *run.tokenizer));
 }
 
 LabelledTexts read_texts(DataFile& file) {
@@ -291,6 +334,9 @@ void prepare_data(Prepared& run) {
       break;
     case Program::kClassification:
       prepare_classification(run);
+      break;
+    case Program::kChat:
+      prepare_chat(run);
       break;
     case Program::kOwn:  // reads its rows itself
       break;

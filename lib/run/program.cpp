@@ -16,6 +16,7 @@
 #include "lib/interop/deepspeed.h"
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
+#include "lib/run/chats.h"
 #include "lib/run/language_task.h"
 #include "lib/run/layout.h"
 #include "lib/run/memory_advice.h"
@@ -126,6 +127,10 @@ int run_program(const Kind& kind, int argc, char** argv) {
     read_flags(kind, arguments, flags, options);
     if (flags.help_requested() || flags.print_config_requested()) {
       answer(flags);
+      return 0;
+    }
+    if (options.data.show_rows > 0) {
+      if (speaks_first()) show_chats(options);
       return 0;
     }
     const bool locks = speaks_first() && !options.run.dry_run;

@@ -12,8 +12,11 @@ void check_best(const TrainOptions& o, Program program) {
   const bool of_answers = metric == "f1" || metric == "exact_match";
   require(metric == "loss" || of_answers || program == Program::kClassification,
           "--metric_for_best_model ", metric, " is known of classification only; use loss");
+  require(metric != "f1" || program != Program::kChat,
+          "--metric_for_best_model f1 is known of tessera-finetune-squad only; use exact_match");
   require(!of_answers || o.output.generation, "--metric_for_best_model ", metric,
-          " needs --generation (tessera-finetune-squad); of classification use accuracy, f1_macro "
+          " needs --generation (tessera-finetune-squad and -chat); of classification use accuracy, "
+          "f1_macro "
           "or f1_weighted");
   require(!metric.starts_with("f1_") || o.output.predictions, "--metric_for_best_model ", metric,
           " needs --predictions true");

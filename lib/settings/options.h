@@ -8,13 +8,14 @@
 #include "lib/core/field.h"
 #include "lib/optim/lr_schedule_kinds.h"
 #include "tessera/backends/parallel_config.h"
+#include "tessera/data/chat_examples.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/model/lora.h"
 
 namespace tessera {
 
 // What a training program makes of its data files; kOwn: it has a model and rows of its own.
-enum class Program { kSquad, kText, kClassification, kOwn };
+enum class Program { kSquad, kText, kClassification, kChat, kOwn };
 
 enum class Supervise { kAnswer, kAll };
 enum class LabelPadding { kIgnore, kInclude };
@@ -29,6 +30,12 @@ inline constexpr auto kNames<Supervise> =
 template <>
 inline constexpr auto kNames<LabelPadding> = std::to_array<Named<LabelPadding>>(
     {{"ignore", LabelPadding::kIgnore}, {"include", LabelPadding::kInclude}});
+template <>
+inline constexpr auto kNames<TrainOn> = std::to_array<Named<TrainOn>>(
+    {{"all", TrainOn::kAll}, {"assistant", TrainOn::kAssistant}, {"last", TrainOn::kLast}});
+template <>
+inline constexpr auto kNames<LongChats> = std::to_array<Named<LongChats>>(
+    {{"drop_turns", LongChats::kDropTurns}, {"skip", LongChats::kSkip}, {"cut", LongChats::kCut}});
 template <>
 inline constexpr auto kNames<PaddingSide> = std::to_array<Named<PaddingSide>>(
     {{"right", PaddingSide::kRight}, {"left", PaddingSide::kLeft}});
@@ -67,6 +74,10 @@ struct DataOptions {
   LabelPadding label_padding = LabelPadding::kIgnore;  // SQuAD
   bool squad_v2 = false;                               // SQuAD
   int64_t doc_stride = 128;                            // SQuAD
+  std::string chat_template;                           // chat; a name or a file
+  TrainOn train_on = TrainOn::kAssistant;              // chat
+  LongChats long_chats = LongChats::kDropTurns;        // chat
+  int64_t show_rows = 0;                               // chat
   PaddingSide padding_side = PaddingSide::kRight;
   PaddingFree padding_free = PaddingFree::kAuto;
   bool pad_to_max_length = false, packing = false, group_by_length = false;

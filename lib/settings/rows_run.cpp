@@ -23,9 +23,13 @@ std::vector<Setting> run() {
        "answer the questions of --validation_file after every evaluation: predictions.json, exact "
        "match, F1",
        {.programs = {kSquad}}},
+      {"generation", of<&Out::generation>, kNumbers,
+       "answer the last turns of --validation_file after every evaluation: predictions.jsonl, exact "
+       "match",
+       {.programs = {kChat}}},
       {"generation_max_new_tokens", of<&Out::generation_max_new_tokens>, kNumbers,
        "most tokens of such an answer",
-       {.least = 1, .most = kMuch, .programs = {kSquad}}},
+       {.least = 1, .most = kMuch, .programs = {kSquad, kChat}}},
       {"predictions", of<&Out::predictions>, kOutput,
        "evaluations write predictions.csv and have macro and weighted F1",
        {.programs = {kClassification}}},

@@ -183,7 +183,7 @@ std::vector<std::string> recorded_names() {
 std::string to_markdown() {
   constexpr const char* kChanges[] = {"numbers", "cost", "output"};
   const auto programs = [](const Setting& setting) {
-    constexpr const char* kNames[] = {"squad", "causal", "classification"};
+    constexpr const char* kNames[] = {"squad", "causal", "classification", "chat"};
     std::string text;
     for (const Program program : setting.more.programs) {
       text += concat(text.empty() ? " (" : ", ", kNames[static_cast<size_t>(program)]);

@@ -62,6 +62,7 @@ void validate_data(const TrainOptions& o, Program program) {
   require(!o.output.generation || o.output.generation_max_new_tokens < d.max_seq_length,
           "--generation_max_new_tokens ", o.output.generation_max_new_tokens,
           " leaves nothing of --max_seq_length ", d.max_seq_length, " for questions");
+  require(d.show_rows == 0 || !d.train_file.empty(), "--show_rows needs --train_file");
   for (const std::string& slice : {d.train_slice, d.validation_slice}) {
     if (!slice.empty()) Slice::parse(slice);
   }
@@ -95,8 +96,8 @@ void add_train_flags(FlagSet& flags, TrainOptions& o, Program program, FindForei
 }
 
 std::string data_recipe(const TrainOptions& o) {
-  return JsonWriter()
-      .begin_object()
+  JsonWriter recipe;
+  recipe.begin_object()
       .field("strict_data", o.data.strict_data)
       .field("text_column", o.data.text_column)
       .field("label_column", o.data.label_column)
@@ -104,9 +105,14 @@ std::string data_recipe(const TrainOptions& o) {
       .field("supervise", name_of(o.data.supervise))
       .field("squad_v2", o.data.squad_v2)
       .field("doc_stride", o.data.doc_stride)
-      .field("max_seq_length", o.data.max_seq_length)
-      .end_object()
-      .text();
+      .field("max_seq_length", o.data.max_seq_length);
+  // What other programs do not have is left out where it is not given: checkpoints hold the recipe.
+  const DataOptions defaults;
+  if (o.data.train_on != defaults.train_on) recipe.field("train_on", name_of(o.data.train_on));
+  if (o.data.long_chats != defaults.long_chats) {
+    recipe.field("long_chats", name_of(o.data.long_chats));
+  }
+  return recipe.end_object().text();
 }
 
 void validate_layout(const TrainOptions& o) {
@@ -117,7 +123,8 @@ void validate_layout(const TrainOptions& o) {
 
 void validate_options(const TrainOptions& o, Program program) {
   if (program != Program::kOwn) validate_data(o, program);
-  require(!o.output.output_dir.empty() || o.run.dry_run, "give --output_dir DIR");
+  require(!o.output.output_dir.empty() || o.run.dry_run || o.data.show_rows > 0,
+          "give --output_dir DIR");
   require(!o.run.rehearse || !o.run.dry_run, "--dry_run and --rehearse exclude each other");
   validate_layout(o);
   require(o.output.eval_steps >= -1, "--eval_steps is ", o.output.eval_steps,

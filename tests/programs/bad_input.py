@@ -15,6 +15,7 @@ folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_bad_input_"))
 out = folder / "out"
 
 SQUAD, CAUSAL, CLASSIFICATION = "tessera-finetune-squad", "tessera-finetune-causal", "tessera-finetune-classification"
+CHAT = "tessera-finetune-chat"
 
 
 def write(name, text):
@@ -40,6 +41,7 @@ squad = {"model_config": "bloom-tiny", "tokenizer": DATA / "tokenizer", "train_f
          "output_dir": out, "max_steps": 2, "per_device_train_batch_size": 2}
 text = {**squad, "train_file": DATA / "sources" / "squad.txt"}
 labels = {**squad, "train_file": DATA / "classification_train.csv"}
+chats = {**squad, "train_file": write("chats.jsonl", '{"prompt": "Hi", "completion": "Ho"}\n'), "chat_template": "chatml"}
 
 sample = json.loads((DATA / "squad_sample.json").read_text())
 no_answers = json.loads(json.dumps(sample))
@@ -53,6 +55,12 @@ model = folder / "model"
 model.mkdir()
 (model / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 8}))
 shutil.copy(DATA / "tokenizer" / "tokenizer.json", model)
+added = json.loads((DATA / "tokenizer" / "tokenizer.json").read_text())
+added["added_tokens"].append({**added["added_tokens"][0], "id": 2000, "content": "<|im_end|>"})
+longer = folder / "longer"
+longer.mkdir()
+(longer / "tokenizer.json").write_text(json.dumps(added))
+small = write("small.json", json.dumps({"model_type": "bloom", "vocab_size": 2000, "hidden_size": 8, "n_layer": 1, "n_head": 1}))
 pointer = folder / "pointer"
 pointer.mkdir()
 (pointer / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 14500471\n")
@@ -124,6 +132,16 @@ CASES = [
                               "train_ids": write("range.jsonl", '{"input_ids":[1,2],"labels":7}\n')}, BAD_DATA,
      ["range.jsonl", "7"]),
     (CLASSIFICATION, labels, {"train_file": write("empty.csv", "")}, BAD_DATA, ["empty.csv"]),
+    (CHAT, chats, {"chat_template": None}, USAGE, ["no chat template", "--chat_template NAME"]),
+    (CHAT, chats, {"chat_template": "chatlm"}, USAGE, ["chatlm", "chatml"]),
+    (CHAT, chats, {"chat_template": write("open.jinja", "{% for m in messages %}")}, USAGE, ["open.jinja:1"]),
+    (CHAT, chats, {"train_file": write("role.jsonl", '{"messages": [{"role": "usr", "content": "x"}]}\n')}, BAD_DATA,
+     ["role.jsonl", "unknown role (1)", "more than 5 %"]),
+    (CHAT, chats, {"train_file": write("text.jsonl", '{"text": "x"}\n'), "strict_data": True}, BAD_DATA, ["text.jsonl:1", "rename its columns"]),
+    (CHAT, chats, {"train_file": write("rows.parquet", "PAR1")}, USAGE, ["rows.parquet", "scripts/parquet_to_jsonl.py"]),
+    (CHAT, chats, {"train_on": "user"}, USAGE, ["--train_on", "all, assistant, last"]),
+    (CHAT, chats, {"supervise": "all"}, USAGE, ["--supervise"]),
+    (CHAT, chats, {"tokenizer": longer, "model_config": small}, USAGE, ["2001 tokens", "2000 rows", "resize_token_embeddings(2001)"]),
 ]
 
 

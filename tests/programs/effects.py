@@ -16,7 +16,7 @@ import typing
 
 from support import BIN, DATA, MPIRUN, ROOT, TIME_LIMIT_S, Checker
 
-PROGRAMS = ["squad", "causal", "classification"]
+PROGRAMS = ["squad", "causal", "classification", "chat"]
 SECTIONS = {"General", "Model", "Data", "Training", "Adapters", "Strategy and precision", "Run and output"}
 FOLDER = tempfile.TemporaryDirectory(prefix="tessera_effects_")  # goes with the process
 _numbers = itertools.count()

@@ -82,6 +82,14 @@ IDS = [lines(f"ids{first}.jsonl", [{"input_ids": [first + i, 6, 7] * (i + 1)} fo
 BODIES = lines("bodies.jsonl", [{"text": "The river rises in the hills. " * 9, "body": "Roots settle after frost. " * 12} for _ in range(24)])
 COLUMNS = table("columns.csv")
 
+TALK = {**TEXTS, "train_file": lines("talk.jsonl", [{"messages": [{"role": role, "content": text} for role, text in (
+    ("user", f"What is {i}?"), ("assistant", f"It is {i}."), ("user", "Thanks!"), ("assistant", "You are welcome."))]} for i in range(24)]),
+    "chat_template": "chatml", "max_seq_length": 256}
+LONGER = lines("longer.jsonl", [{"messages": [{"role": role, "content": text} for role, text in (
+    ("user", "Hi"), ("assistant", f"Hello {i}."))] * (3 if i % 3 == 0 else 1) + ([] if i % 3 else [
+        {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "It is so. " * 8}])} for i in range(24)])
+ASKED = lines("asked.jsonl", [{"prompt": f"How far is {i}?", "completion": f"It is {i} miles."} for i in range(24)])
+
 walk("effects_data.py", {"Model", "Data"}, [
     Effect("model", "the weights that training begins with: the first loss", [model(2)], lambda seen: seen.losses[0],
            {**ROWS, "model_config": None, "model": model(1)}),
@@ -103,6 +111,13 @@ walk("effects_data.py", {"Model", "Data"}, [
            expect=lambda base, other: other.start["num_train_samples"] > base.start["num_train_samples"]),
     Effect("doc_stride", "windows that long contexts are cut into: less shared, fewer windows", [4], data,
            {**ANSWERS, "max_seq_length": 96}, "squad", expect=lambda base, other: other.all("data")[0]["windows"] < base.all("data")[0]["windows"]),
+    Effect("train_file", "rows to train on: their form and losses", [ASKED], data, TALK, "chat"),
+    Effect("chat_template", "what stands around every turn: other tokens", ["phi", "zephyr"], tokens, TALK, "chat"),
+    Effect("train_on", "positions that the loss counts: all are most, the last answer's are fewest", ["all", "last"], targets, TALK, "chat"),
+    Effect("long_chats", "chats that are too long are left out; cut, more than 5 % lose an answer's end and the run stops", ["skip", "cut"],
+           lambda seen: (seen.code, data(seen)), {**TALK, "train_file": LONGER, "max_seq_length": 200}, "chat", codes=(0, 4)),
+    Effect("show_rows", "rows are printed, and the run stops before it begins", [1, 2], lambda seen: (len(seen.says("--- row ")), len(seen.steps)),
+           TALK, "chat"),
     Effect("text_column", "the text of every line", ["body"], data, {**TEXTS, "train_file": BODIES}),
     Effect("text_column", "the text of every row", ["backwards", "text,backwards"], data, {**TEXTS, "train_file": COLUMNS, "label_column": "label"},
            "classification"),

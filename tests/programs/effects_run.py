@@ -100,6 +100,8 @@ CLASSES = {**TEXTS, "train_file": DATA / "classification_train.csv", "validation
 SLOW = {"learning_rate": 1e-5, "lr_scheduler_type": "constant", "max_steps": 4, "eval_steps": 1, "save_strategy": "steps", "save_steps": 1,
         "load_best_model_at_end": True, "save_total_limit": 1}
 ASKED = {**TEXTS, "model_config": None, "tokenizer": None, "generation": True, "train_file": PART, "validation_file": PART}
+TURNS = fresh() / "turns.jsonl"
+TURNS.write_text("".join(json.dumps({"prompt": f"What is {i}?", "completion": f"It is {i}."}) + "\n" for i in range(8)))
 HALF = {**ROWS, "dtype": "fp16", "loss_scale": 2.0**36, "max_steps": 8}
 TWO = {**ROWS, "ranks": 2, "per_device_train_batch_size": 2}
 STAGE_2 = written("stage2.json", {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}})
@@ -121,6 +123,9 @@ walk("effects_run.py", {"Run and output", "General"}, [
            lambda seen: [event["step"] for event in seen.all("eval")], EVALUATED),
     Effect("generation", "answers are written, and scored", [True], lambda seen: (answers(seen), seen.evals),
            {**ASKED, "generation": False, "model": TAUGHT}, "squad", expect=lambda base, other: len(answers(other)) == 8),
+    Effect("generation", "last turns are answered, and scored", [True], lambda seen: (seen.files("predictions*"), seen.evals),
+           {**TEXTS, "chat_template": "chatml", "max_seq_length": 256, "train_file": TURNS, "validation_file": TURNS}, "chat",
+           expect=lambda base, other: all("eval_exact_match" in e for e in other.evals)),
     Effect("generation_max_new_tokens", "how long answers are, and so their scores", [1], answers, {**ASKED, "model": TAUGHT}, "squad",
            expect=lambda base, other: max(map(len, answers(other).values())) < max(map(len, answers(base).values()))),
     Effect("predictions", "there is no table of predictions, and no F1", [False], lambda seen: (seen.files("predictions*"), [sorted(e) for e in seen.evals]),

@@ -116,6 +116,16 @@ def masks(tokenizer, template, messages, tools, whole):
     return every, last
 
 
+def token_mask(tokenizer, messages, tools):
+    """transformers' mask; of a character of several tokens that ends an answer it has the first alone, here are all."""
+    told = tokenizer.apply_chat_template(messages, tools=tools, return_dict=True, return_assistant_tokens_mask=True,
+                                         tokenizer_kwargs={"return_offsets_mapping": True})
+    mask, offsets = told["assistant_masks"], told["offset_mapping"]
+    for i in range(1, len(mask)):
+        mask[i] |= mask[i - 1] and offsets[i] == offsets[i - 1]
+    return mask
+
+
 class Ours:
     def __init__(self):
         self.process = subprocess.Popen([BIN / "render_chats"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
@@ -146,6 +156,11 @@ def compare(ours, tokenizer, directory, counts):
                 yield f"{name}, prompt {prompt}: other ids of {expected!r}"
             if prompt:
                 continue
+            if found["marks"] and "mask" in found:
+                counts["token masks"] += 1
+                wanted = token_mask(tokenizer, messages, tools)
+                if found["mask"] != wanted:
+                    yield f"{name}, trained tokens: expected {wanted}, found {found['mask']} in {expected!r}"
             for which, spans in zip(("assistant", "last"), masks(tokenizer, template, messages, tools, expected)):
                 counts["masks"] += 1
                 counts["masks refused by both"] += spans is None and isinstance(found[which], str)
@@ -156,7 +171,7 @@ def compare(ours, tokenizer, directory, counts):
 def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tessera_chats_"))
     files = sorted(path for argument in sys.argv[3:] for path in pathlib.Path(argument).rglob("*.jinja"))
-    ours, equal, counts = Ours(), 0, dict.fromkeys(("renderings", "refused by both", "masks", "masks refused by both"), 0)
+    ours, equal, counts = Ours(), 0, dict.fromkeys(("renderings", "refused by both", "masks", "masks refused by both", "token masks"), 0)
     for file in files:
         directory = folder / file.stem
         shutil.copytree(TOKENIZER, directory, dirs_exist_ok=True)

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "lib/core/file.h"
+#include "tessera/data/chat_examples.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/data/tokenizer.h"
 
@@ -16,6 +17,15 @@ struct Loaded {
   ChatTemplate chat_template;
   Tokenizer tokenizer;
 };
+
+// 1 for every token that is trained.
+void write_mask(const RenderedChat& chat, const Tokenizer& tokenizer, JsonWriter& out) {
+  out.key("mask").begin_array();
+  for (const int32_t label : chat_example(chat, tokenizer).labels) {
+    out.value(label == kIgnoredLabel ? 0 : 1);
+  }
+  out.end_array();
+}
 
 void write_row(const Json& row, std::optional<Loaded>& loaded, JsonWriter& out) {
   const std::string directory = row.at("directory").as_string();
@@ -38,6 +48,7 @@ void write_row(const Json& row, std::optional<Loaded>& loaded, JsonWriter& out) 
         out.begin_array().value(span.begin).value(span.end).end_array();
       }
       out.end_array();
+      if (train_on == TrainOn::kAssistant) write_mask(chat, loaded->tokenizer, out);
     } catch (const Error& error) {
       out.value(error.what());
     }

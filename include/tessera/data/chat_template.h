@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/json.h"
@@ -50,6 +51,8 @@ class ChatTemplate {
   RenderedChat render_for_training(const Json& messages, const std::optional<Json>& tools,
                                    TrainOn train_on) const;
 
+  // Names and texts; the one of a chat without tools is called "default".
+  std::vector<std::pair<std::string, std::string>> sources() const;
   bool marks_generation() const;
   // What stands behind an answer, like "<|im_end|>": generation stops there. May be empty.
   std::string end_of_turn() const;

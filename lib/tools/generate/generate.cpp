@@ -12,8 +12,10 @@
 #include "lib/run/adapters.h"
 #include "lib/run/layout.h"
 #include "lib/run/output.h"
+#include "lib/run/prepare.h"
 #include "lib/run/program.h"
 #include "lib/settings/lists.h"
+#include "lib/tools/generate/chat.h"
 #include "lib/tools/generate/prompts.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/huggingface.h"
@@ -31,7 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kWindow = 1024;  // of --perplexity, where the model takes any length
+constexpr int64_t kChatTokens = 512;  // --max_new_tokens of --chat
+constexpr int64_t kWindow = 1024;     // of --perplexity, where the model takes any length
 
 // One rank's part of the work.
 class GenerateRun {
@@ -44,13 +47,16 @@ class GenerateRun {
         strategy_(make_strategy(parallel_config(options.layout), mesh_)) {}
 
   void execute() {
+    if (options_.chat && options_.prompts == "-") return converse();
     const bool answers = options_.perplexity.empty();
     const std::string& input = answers ? options_.prompts : options_.perplexity;
     const std::string content = read_on_first_rank(input, control_);
-    open_model();
+    if (!options_.chat) open_model();
     const std::string origin = input == "-" ? "standard input" : input;
     std::string lines;
-    if (answers) {
+    if (options_.chat) {
+      lines = answer_file(content, origin);
+    } else if (answers) {
       const GenerationOptions generation = generation_options();
       const Prompts prompts = parse_prompts(
           content, origin, options_.format, tokenizer(),
@@ -106,9 +112,7 @@ class GenerateRun {
     const std::string& model = options_.layout.model.directory;
     if (named.empty() && !fs::exists(fs::path(model) / "tokenizer.json")) return;
     tokenizer_ = Tokenizer::load(named.empty() ? model : named);
-    check(tokenizer_->size() <= config().vocabulary, ErrorCode::kInvalidArgument,
-          "the tokenizer has ", tokenizer_->size(), " tokens, the model's vocabulary only ",
-          config().vocabulary, "; they do not belong together");
+    check_embedding_rows(*tokenizer_, config());
   }
 
   // Nothing is trained: there are no gradients to speak of and no optimizer state.
@@ -122,6 +126,8 @@ class GenerateRun {
     strategy_->state_restored();
   }
 
+  // What --eos_token_id says, else generation_config.json, else the model's configuration, else the
+  // tokenizer. A chat ends at the model's, too, and where the template ends a turn.
   std::vector<int64_t> end_tokens() const {
     if (options_.ignore_eos) return {};
     std::vector<int64_t> tokens;
@@ -132,20 +138,26 @@ class GenerateRun {
             ": expected numbers with commas between them");
       tokens.push_back(std::stoll(item));
     }
-    if (!tokens.empty()) return tokens;
+    const bool given = !tokens.empty();
     const fs::path file = fs::path(options_.layout.model.directory) / "generation_config.json";
-    if (!options_.layout.model.directory.empty() && fs::exists(file)) {
+    if (!given && !options_.layout.model.directory.empty() && fs::exists(file)) {
       if (const auto ids = Json::parse_file(file.string()).find("eos_token_id")) {
-        if (!ids->is_array()) return {ids->as_int64()};
-        for (const Json& id : ids->items()) tokens.push_back(id.as_int64());
-        return tokens;
+        if (!ids->is_array()) {
+          tokens.push_back(ids->as_int64());
+        } else {
+          for (const Json& id : ids->items()) tokens.push_back(id.as_int64());
+        }
       }
     }
-    if (config().eos_token) return {*config().eos_token};
-    if (tokenizer_ && tokenizer_->eos_id()) return {*tokenizer_->eos_id()};
-    fail(ErrorCode::kInvalidArgument,
-         "neither the model nor the tokenizer names an end token (eos_token_id); give "
-         "--eos_token_id N, or --ignore_eos to write --max_new_tokens in every answer");
+    if (chat_ && chat_->end.token) tokens.push_back(*chat_->end.token);
+    if ((tokens.empty() || (chat_ && !given)) && config().eos_token) {
+      tokens.push_back(*config().eos_token);
+    }
+    if (tokens.empty() && tokenizer_ && tokenizer_->eos_id()) tokens = {*tokenizer_->eos_id()};
+    check(!tokens.empty(), ErrorCode::kInvalidArgument,
+          "neither the model nor the tokenizer names an end token (eos_token_id); give "
+          "--eos_token_id N, or --ignore_eos to write --max_new_tokens in every answer");
+    return tokens;
   }
 
   GenerationOptions generation_options() const {
@@ -187,6 +199,46 @@ class GenerateRun {
     line.field("ids", row.ids);
     line.field("finish_reason", row.finish == FinishReason::kEndToken ? "stop" : "length");
     return line.end_object().text();
+  }
+
+  void open_chat() {
+    open_model();
+    check(tokenizer_.has_value(), ErrorCode::kInvalidArgument,
+          "--chat needs a tokenizer; give --tokenizer DIR");
+    const std::string& named = options_.layout.model.tokenizer;
+    const ChatTemplate chosen = choose_chat_template(
+        options_.chat_template, named.empty() ? options_.layout.model.directory : named);
+    chat_.emplace(ChatSetting{chosen, end_of_turn(chosen, *tokenizer_), options_.system,
+                              config().max_positions, options_.max_new_tokens});
+    if (!chat_->end.token && !chat_->end.text.empty() && world_.rank() == 0) {
+      log(LogLevel::kInfo, "the end of a turn, ", chat_->end.text,
+          ", is several tokens of this tokenizer: answers are cut there, but written to another "
+          "end token or to --max_new_tokens");
+    }
+  }
+
+  std::string answer_file(const std::string& content, const std::string& origin) {
+    open_chat();
+    const GenerationOptions generation = generation_options();
+    const ChatFile chats = parse_chats(content, origin, *chat_, *tokenizer_);
+    attach();
+    const auto rows = generate(*strategy_, mesh_, chats.prompts, generation);
+    std::string lines;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      lines += answered_line(i, chats, rows[i], *chat_, *tokenizer_) + "\n";
+    }
+    return lines;
+  }
+
+  void converse() {
+    open_chat();
+    const GenerationOptions generation = generation_options();
+    attach();
+    Conversation conversation(*chat_, *tokenizer_, control_);
+    while (const auto prompt = conversation.listen()) {
+      const std::vector<std::vector<int64_t>> prompts{*prompt};
+      conversation.say(generate(*strategy_, mesh_, prompts, generation).front());
+    }
   }
 
   std::string perplexity_of(const std::string& content, const std::string& origin) {
@@ -236,6 +288,7 @@ class GenerateRun {
   std::unique_ptr<HuggingFaceDirectory> weights_;  // null with a checkpoint
   std::optional<Checkpoint> checkpoint_;
   std::optional<Tokenizer> tokenizer_;
+  std::optional<ChatSetting> chat_;  // with --chat
 };
 
 }  // namespace
@@ -255,6 +308,7 @@ int run_generate(int argc, char** argv) {
       if (speaks_first()) std::fputs(text.c_str(), stdout);
       return 0;
     }
+    if (options.chat && !flags.given("max_new_tokens")) options.max_new_tokens = kChatTokens;
     validate_options(options);
     check_ranks(options.layout);
     set_numerics(options.layout);

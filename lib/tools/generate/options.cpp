@@ -25,8 +25,16 @@ void add_generate_flags(FlagSet& flags, GenerateOptions& o) {
             {"auto", "text", "jsonl"});
   flags.add("output", &o.output, "file to write, JSON lines; - is standard output");
   flags.add("batch_size", &o.batch_size, "rows that a rank works on together");
+  flags.section("Chat");
+  flags.add("chat", &o.chat,
+            "answer as an assistant: lines of standard input, one conversation, or the chats of "
+            "--prompts FILE, as tessera-finetune-chat reads them");
+  flags.add("chat_template", &o.chat_template,
+            "how chats are written: a name or a file; the tokenizer's own unless given");
+  flags.add("system", &o.system, "what the system says first");
   flags.section("Generation");
-  flags.add("max_new_tokens", &o.max_new_tokens, "tokens of an answer at most");
+  flags.add("max_new_tokens", &o.max_new_tokens,
+            "tokens of an answer at most; with --chat 512 unless given");
   flags.add("eos_token_id", &o.eos_token_id,
             "end tokens with commas between them; the model's unless given");
   flags.add("ignore_eos", &o.ignore_eos, "no token ends an answer");
@@ -59,6 +67,12 @@ void validate_options(const GenerateOptions& o) {
           "--adapter needs --model DIR, its base");
   require(o.perplexity.empty() || o.prompts == "-",
           "--perplexity and --prompts are two kinds of work; give one of them");
+  require(o.chat || (o.chat_template.empty() && o.system.empty()),
+          "--chat_template and --system are for --chat");
+  require(!o.chat || o.perplexity.empty(),
+          "--chat and --perplexity are two kinds of work; give one of them");
+  require(!o.chat || o.prompts != "-" || o.output == "-",
+          "--chat with standard input answers on standard output; leave out --output");
   require(!o.ignore_eos || o.eos_token_id.empty(), "--ignore_eos and --eos_token_id: give one");
   const std::pair<const char*, int64_t> positive[] = {{"batch_size", o.batch_size},
                                                       {"max_new_tokens", o.max_new_tokens}};

@@ -33,7 +33,7 @@ struct PlanOptions {
   bool as_json = false, fit = false;
 };
 
-std::vector<std::string> task_names() { return {"squad", "causal", "classification"}; }
+std::vector<std::string> task_names() { return {"squad", "causal", "classification", "chat"}; }
 
 void add_flags(FlagSet& flags, PlanOptions& o) {
   std::vector<std::string> cards = card_names();
@@ -121,6 +121,7 @@ void check_values(const PlanOptions& o) {
 Program program_of(const std::string& task) {
   return task == "squad"    ? Program::kSquad
          : task == "causal" ? Program::kText
+         : task == "chat"   ? Program::kChat
                             : Program::kClassification;
 }
 

@@ -1,7 +1,8 @@
 // After a character that says which: 't' a template and, after NUL, its variables; 'd' a
-// tokenizer_config.json with a template; 'r' a row of instruction data.
+// tokenizer_config.json with a template; 'r' a row of instruction data; 'f' a file of rows.
 #include "lib/core/file.h"
 #include "lib/data/jinja/template.h"
+#include "lib/data/lines.h"
 #include "tessera/data/chat_record.h"
 #include "tessera/data/chat_template.h"
 #include "tests/fuzz/readers/reader_fuzz.h"
@@ -67,6 +68,24 @@ void read_row(std::string_view input) {
   });
 }
 
+void read_file_of_rows(std::string_view input) {
+  std::vector<std::string> items;
+  const bool taken = fuzz::accepts({ErrorCode::kDataLoss}, [&] {
+    for_each_json_text_of(input, "file", [&](std::string_view text, const std::string&) {
+      fuzz::expect(text.find_first_not_of(" \t\r\n") != text.npos, "a row of blanks");
+      items.emplace_back(text);
+    });
+  });
+  std::optional<Json> whole;
+  fuzz::accepts({ErrorCode::kDataLoss}, [&] { whole = Json::parse(input, {}, "whole"); });
+  if (!whole || !whole->is_array()) return;
+  fuzz::expect(taken && items.size() == whole->size(), "other items than the array has");
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Json item = Json::parse(items[i], {}, "item");
+    fuzz::expect(item.dump() == whole->at(i).dump(), "another item");
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -77,6 +96,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     read_config(input);
   } else if (kind == 'r') {
     read_row(input);
+  } else if (kind == 'f') {
+    read_file_of_rows(input);
   } else {
     read_template(input);
   }

@@ -53,8 +53,8 @@ TEST_CASE("a tokenizer's chat template is found where transformers keeps it") {
   const TempDir dir;
   CHECK(error_of(ErrorCode::kInvalidArgument, [&] { render(dir); }) ==
         dir.path(".") +
-            ": the tokenizer has no chat template; name one (chatml, llama-2, llama-3, "
-            "mistral, zephyr, gemma, phi) or a file");
+            ": the tokenizer has no chat template; give --chat_template NAME (chatml, llama-2, "
+            "llama-3, mistral, zephyr, gemma, phi) or FILE");
   dir.write("tokenizer_config.json",
             R"({"bos_token":null,"eos_token":{"content":"</s>","lstrip":false},"pad_token":"<pad>",
                 "chat_template":"{{ bos_token is defined }}{{ eos_token }}{{ pad_token }}{{ tools }}"})");

@@ -36,11 +36,15 @@ TEST_CASE("a tokenizer.json that is not understood exactly is refused by name") 
         "model.dropout: is not supported; only BPE without it is");
   CHECK(refusal("\"byte_fallback\": false", "\"byte_fallback\": true") ==
         "model.byte_fallback: is not supported; only BPE without it is");
-  CHECK(refusal("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}") ==
-        "normalizer: normalizers beside a pre-tokenizer are not supported, found NFC");
+  CHECK(refusal("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}") ==
+        "normalizer: expected NFC, Prepend, Replace, Strip or a Sequence of them, found NFKC");
+  CHECK(refusal("\"normalizer\": null",
+                "\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"x\"}, "
+                "\"content\": \"\"}") ==
+        "normalizer.pattern: only Replace of a String is supported");
   CHECK(refusal("[^(\\\\s|", "[^(\\\\d|") ==
-        "pre_tokenizer.pretokenizers[0].pattern.Regex: not one of the patterns of BLOOM, GPT-2 and "
-        "Llama 3; others are not run");
+        "pre_tokenizer.pretokenizers[0].pattern.Regex: not one of the patterns of BLOOM, GPT-2, "
+        "Llama 3, Qwen and Mistral; others are not run");
   CHECK(refusal("\"behavior\": \"Isolated\"", "\"behavior\": \"Removed\"") ==
         "pre_tokenizer.pretokenizers[0]: only Split with behavior Isolated, not inverted, is "
         "supported");
@@ -49,8 +53,6 @@ TEST_CASE("a tokenizer.json that is not understood exactly is refused by name") 
         "without it is");
   CHECK(refusal("\"type\": \"Split\"", "\"type\": \"Digits\"") ==
         "pre_tokenizer.pretokenizers[0]: expected Split, found Digits");
-  CHECK(refusal("\"single_word\": false", "\"single_word\": true") ==
-        "added_tokens[0].single_word: is not supported; only BPE without it is");
 }
 
 TEST_CASE("a tokenizer with metaspaces that is not understood exactly is refused by name") {
@@ -69,11 +71,11 @@ TEST_CASE("a tokenizer with metaspaces that is not understood exactly is refused
   CHECK(refused("\"byte_fallback\": true", "\"byte_fallback\": false") ==
         "model: metaspaces need byte_fallback true");
   CHECK(refused("\"<0x41>\"", "\"<0x4G>\"") == "model.vocab: \"<0x41>\" is not in the vocabulary");
-  CHECK(
-      refused("\"type\": \"Prepend\"", "\"type\": \"NFKC\"") ==
-      "normalizer.normalizers[0]: only Prepend of U+2581 is supported before Replace, found NFKC");
+  CHECK(refused("\"type\": \"Prepend\"", "\"type\": \"NFKC\"") ==
+        "normalizer.normalizers[0]: expected NFC, Prepend, Replace, Strip or a Sequence of them, "
+        "found NFKC");
   CHECK(refused("\"pre_tokenizer\": null", "\"pre_tokenizer\": {\"type\": \"Digits\"}") ==
-        "normalizer: normalizers beside a pre-tokenizer are not supported, found Sequence");
+        "model.byte_fallback: is not supported; only BPE without it is");
   CHECK(refused("\"type\": \"ByteFallback\"", "\"type\": \"WordPiece\"") ==
         "decoder.decoders[1]: expected ByteFallback, found WordPiece");
   CHECK(refused("\"start\": 1", "\"start\": 2").find("decoder.decoders[3].start: expected") == 0);

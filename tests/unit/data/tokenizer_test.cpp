@@ -54,13 +54,15 @@ std::map<std::string, Tokenizer> load_variants(const std::string& base_path,
   return tokenizers;
 }
 
-void check_offsets(const Tokenizer& tokenizer, const std::string& text) {
+// leaves_out: what a normalizer removes has no token.
+void check_offsets(const Tokenizer& tokenizer, const std::string& text, bool leaves_out) {
   size_t at = 0;
   for (const Token& token : tokenizer.encode_with_offsets(text, false)) {
-    REQUIRE(token.begin == at);
+    REQUIRE((leaves_out ? token.begin >= at : token.begin == at));
+    REQUIRE(token.end >= token.begin);
     at = token.end;
   }
-  REQUIRE(at == text.size());
+  REQUIRE((leaves_out ? at <= text.size() : at == text.size()));
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of 
         if (row.contains("text")) {
           const std::string text = row.at("text").as_string();
           REQUIRE(tokenizer.encode(text) == ids);
-          check_offsets(tokenizer, text);
+          check_offsets(tokenizer, text, row.at("variant").as_string() == "steps");
           ++compared[row.at("variant").as_string()];
         } else {
           REQUIRE(tokenizer.decode(ids, row.at("skip").as_bool()) == row.at("decoded").as_string());
@@ -89,6 +91,9 @@ TEST_CASE("ids and texts equal those of Hugging Face tokenizers on thousands of 
   CHECK(compared["bloom"] >= 2000);
   CHECK(compared["gpt2"] >= 1000);
   CHECK(compared["llama3"] >= 1000);
+  CHECK(compared["qwen"] >= 1000);
+  CHECK(compared["tekken"] >= 1000);
+  CHECK(compared["steps"] >= 1000);
   CHECK(decoded == 600);
 }
 
@@ -111,7 +116,7 @@ TEST_CASE("ids and texts of Llama 2, Mistral and CodeLlama tokenizers equal Hugg
         for (const auto& [name, ids] : row.at("ids").members()) {
           CAPTURE(name, text);
           REQUIRE(tokenizers.at(name).encode(text) == ids_of(ids));
-          check_offsets(tokenizers.at(name), text);
+          check_offsets(tokenizers.at(name), text, name == "composed");
           ++compared;
         }
       });

@@ -91,7 +91,7 @@ TEST_CASE("a name of a layout has no tag twice, and none of the defaults") {
 }
 
 TEST_CASE("every program has a flag of a name once, with help") {
-  for (const Program program : {Program::kSquad, Program::kText, Program::kClassification}) {
+  for (const Program program : {Program::kSquad, Program::kText, Program::kClassification, Program::kChat}) {
     std::set<std::string> names;
     for (const Setting& setting : table()) {
       if (!setting.is_of(program)) continue;
