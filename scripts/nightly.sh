@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), foreign readers, real launchers, the
+# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, real launchers, the
 # control channel, kills, lost work, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants fuzz reader_fuzz readers launch channel kills lost_work fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers launch channel kills lost_work fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -70,6 +70,11 @@ stage_fuzz() {
   [[ -z $short ]] || how=(--seconds 20)
   # A rank that is late because others have the host is no hang.
   TESSERA_COLLECTIVE_TIMEOUT_S=300 "build/${TESSERA_PRESET:-release}/bin/fuzz_layouts" --seed "$(date +%s)" "${how[@]}"
+}
+# Every family of models under every layout, against transformers' numbers.
+stage_parity() {
+  release_target test_huggingface
+  TESSERA_WHOLE_MATRIX=1 "build/${TESSERA_PRESET:-release}/bin/test_huggingface" '*trains as in transformers*'
 }
 # Needs clang-19 with libFuzzer (Debian: clang-19 libclang-rt-19-dev).
 stage_reader_fuzz() {

@@ -13,9 +13,8 @@ namespace tessera {
 namespace {
 
 constexpr size_t kTextsAtOnce = size_t{8} << 20;  // bytes
-constexpr size_t kMostMessages = 4;  // of templates that stand in what is said at the end
-
-// Every token that covers a byte of a trained span is trained.
+constexpr size_t kMostRefusals = 3;               // of a template, told apart
+constexpr const char* kRefused = "refused by the chat template";
 Example example_of(const std::vector<TextSpan>& trained, const std::vector<Token>& tokens) {
   Example example;
   auto span = trained.begin();
@@ -33,6 +32,20 @@ Example example_of(const std::vector<TextSpan>& trained, const std::vector<Token
 bool has_target(const Example& row) {
   return std::any_of(row.labels.begin() + (row.labels.empty() ? 0 : 1), row.labels.end(),
                      [](int32_t label) { return label != kIgnoredLabel; });
+}
+
+// The letters of a message that stand in no quotation marks.
+std::string without_quotes(const std::string& message) {
+  std::string words;
+  char open = '\0';
+  for (const char c : message) {
+    if (open != '\0' ? c == open : c == '\'' || c == '"') {
+      open = open != '\0' ? '\0' : c;
+    } else if (open == '\0' && (c < '0' || c > '9')) {
+      words += c;
+    }
+  }
+  return words;
 }
 
 Json list_of(const std::vector<Json>& messages, const std::string& origin) {
@@ -74,7 +87,7 @@ struct MadeChat {
   std::optional<ChatForm> form;
   std::optional<Example> example;
   int64_t dropped = 0;  // messages
-  bool cut = false, cut_answer = false;
+  bool cut = false, cut_answer = false, refused = false;
   std::string place, reason, detail;  // why it cannot be used
 };
 
@@ -178,7 +191,8 @@ class ChatReader {
           template_.render_for_training(messages, record.tools, options_.train_on).trained, tokens);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
-      return refuse(chat, concat("refused by the chat template: ", error.what()), error.what());
+      chat.refused = true;
+      return refuse(chat, concat(kRefused, ": ", error.what()), error.what());
     }
     if (chat.example->input_ids.size() > most_) cut(chat);
     if (!has_target(*chat.example)) {
@@ -234,15 +248,23 @@ class ChatReader {
     take_(*chat.example);
   }
 
-  // What a template says differs from row to row: only a few of its messages are kept.
+  // What a template says may quote the row: such messages are one reason, which the first stands
+  // for. Only a few are kept.
   void skip(const MadeChat& chat) {
-    const size_t colon = chat.reason.find(": ");
-    const bool known = colon == std::string::npos || !issues_ ||
-                       issues_->kinds().size() < kMostMessages ||
-                       std::ranges::any_of(issues_->kinds(), [&](const RowIssues::Kind& kind) {
-                         return kind.reason == chat.reason;
-                       });
-    skip_row(issues_, known ? chat.reason : chat.reason.substr(0, colon), chat.place, chat.detail);
+    std::string reason = chat.reason;
+    if (chat.refused) {
+      const std::string words = without_quotes(reason);
+      const auto known =
+          std::ranges::find(refusals_, words, &std::pair<std::string, std::string>::first);
+      if (known != refusals_.end()) {
+        reason = known->second;
+      } else if (refusals_.size() < kMostRefusals) {
+        refusals_.emplace_back(words, reason);
+      } else {
+        reason = kRefused;
+      }
+    }
+    skip_row(issues_, reason, chat.place, chat.detail);
   }
 
   const std::string& path_;
@@ -255,6 +277,7 @@ class ChatReader {
   std::vector<std::pair<std::string, std::string>> texts_;  // with their places
   size_t bytes_ = 0;
   int64_t rows_ = 0;
+  std::vector<std::pair<std::string, std::string>> refusals_;  // without quotes, and whole
   ChatCounts counts_;
 };
 

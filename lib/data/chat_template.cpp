@@ -192,7 +192,8 @@ class ChatTemplate::Chat {
     };
     fail(ErrorCode::kInvalidArgument, template_.origin(), ": ", otherwise, ": ", shown(part),
          " at byte ", byte, ", there ", shown(whole),
-         "; train on the last answer alone, or mark answers in the template by {% generation %}");
+         "; train on the last answer alone (--train_on last), or mark answers in the template by "
+         "{% generation %}");
   }
 
   const Parts& parts_;

@@ -11,6 +11,7 @@
 #include "lib/model/tensor_collectives.h"
 #include "lib/models/block_adapters.h"
 #include "lib/models/block_norm.h"
+#include "lib/models/block_products.h"
 #include "lib/models/decoder_block.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
@@ -19,94 +20,25 @@ namespace tessera {
 namespace {
 
 using detail::AdapterInputs;
+using detail::add_bias;
+using detail::add_weight;
+using detail::bias_of;
 using detail::BlockProduct;
 using detail::Norm;
 using detail::norm_backward;
 using detail::norm_forward;
+using detail::only_bias;
 using detail::Pending;
 using detail::ProductAdapters;
+using detail::start_enter;
+using detail::start_leave;
 using detail::unless_kept;
+using detail::weight_of;
+using detail::with_spare_rows;
+using detail::WithSpareRows;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Weights = DecoderBlockWeights;
-using Pieces = c10::SmallVector<at::Tensor, 3>;
-
-// [Note: side by side] Parameters of one product lie one after the other in a strategy's buffer,
-// mostly, and so do their gradients: then one product serves them all, and nothing is copied.
-// -> undefined where they lie elsewhere.
-at::Tensor adjacent(const Pieces& pieces) {
-  const at::Tensor& first = pieces.front();
-  if (pieces.size() == 1 || !first.defined()) return first;
-  int64_t next = first.storage_offset(), rows = 0;
-  for (const at::Tensor& piece : pieces) {
-    if (!piece.defined() || !piece.is_contiguous() || !piece.is_alias_of(first) ||
-        piece.storage_offset() != next) {
-      return {};
-    }
-    next += piece.numel(), rows += piece.size(0);
-  }
-  std::vector<int64_t> sizes = first.sizes().vec();
-  sizes[0] = rows;
-  return first.detach().as_strided(sizes, first.strides());
-}
-
-at::Tensor joined(const Pieces& pieces) {
-  const at::Tensor whole = adjacent(pieces);
-  return whole.defined() ? whole : at::cat(at::TensorList(pieces));
-}
-
-// x.t() in one dispatch instead of three.
-at::Tensor turned(const at::Tensor& x) {
-  return x.as_strided({x.size(1), x.size(0)}, {x.stride(1), x.stride(0)});
-}
-
-at::Tensor weight_of(const ProductWeights& p) {
-  const at::Tensor weight = joined(p.weights);
-  return p.in_out ? turned(weight) : weight;
-}
-
-at::Tensor bias_of(const ProductWeights& p) {
-  return p.biases.empty() ? at::Tensor() : joined(p.biases);
-}
-
-// Adds the gradients of a product y = x W^T + b to the tensors in g, whose undefined members are
-// not wanted.
-void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
-                const ProductWeights& g) {
-  const at::Tensor whole = adjacent(g.weights);
-  if (whole.defined()) return ops::linear_backward_weight(dy, x, g.in_out ? turned(whole) : whole);
-  const at::Tensor rows = dy.flatten(0, -2);
-  int64_t column = 0;
-  for (size_t i = 0; i < w.weights.size(); ++i) {
-    const int64_t n = w.outputs(i);
-    if (g.weights[i].defined()) {
-      ops::linear_backward_weight(rows.narrow(1, column, n), x, g.weights[i]);
-    }
-    column += n;
-  }
-}
-
-// columns: dy's, where they are at hand.
-void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
-              ops::ColumnSums& sums, const at::Tensor& columns = {}) {
-  const auto any = std::ranges::find_if(g.biases, &at::Tensor::defined);
-  if (any == g.biases.end()) return;
-  if (columns.defined() && g.biases.size() == 1) return sums.items.push_back({columns, *any});
-  ops::linear_backward_bias(dy, *any, sums);
-  if (g.biases.size() == 1) return;
-  const at::Tensor partial = sums.items.back().partial;
-  sums.items.pop_back();
-  int64_t column = 0;
-  for (size_t i = 0; i < w.biases.size(); ++i) {
-    const int64_t n = w.biases[i].numel();
-    if (g.biases[i].defined()) sums.items.push_back({partial.narrow(1, column, n), g.biases[i]});
-    column += n;
-  }
-}
-
-at::Tensor only_bias(const ProductWeights& p) {
-  return p.biases.empty() ? at::Tensor() : p.biases[0];
-}
 
 struct Settings {
   DecoderBlockOptions options;
@@ -128,19 +60,6 @@ struct Saved {
     return {&qkv_lowered, &dense_lowered, &up_lowered, &down_lowered};
   }
 };
-
-// All tokens of what lies between the layers, for a layer cut by columns.
-Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis) {
-  if (!axis.sequence_parallel()) return {x, {}};
-  return detail::start_gather_rows(x, rows, axis);
-}
-
-// The sum over ranks of their parts of a product, back between the layers.
-Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
-  if (axis.size() == 1) return {part, {}};
-  if (!axis.sequence_parallel()) return detail::start_all_reduce(part, axis);
-  return detail::start_reduce_scatter_rows(detail::as_rows(part), axis);
-}
 
 at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
                         const ops::Dropout& dropout, const TensorAxis& axis,
@@ -181,21 +100,6 @@ int64_t spare_rows(const at::Tensor& hidden, const Weights& w, const Settings& s
   const ops::SelfAttention& a = settings.options.attention;
   const int64_t d = weight_of(w.qkv).size(0) / (a.heads + 2 * a.key_heads);
   return ops::attends_to_sequences(hidden, a, d, settings.attention_mask, packed) ? spare : 0;
-}
-
-// Memory of a product [rows + spare, columns], whose spare rows the norm before it clears.
-struct WithSpareRows {
-  at::Tensor all, product, spare;  // undefined without spare rows
-};
-
-WithSpareRows with_spare_rows(const at::Tensor& like, int64_t rows, int64_t spare,
-                              int64_t columns) {
-  if (spare == 0) return {};
-  const at::Tensor all = at::empty({rows + spare, columns}, like.options());
-  const auto part = [&](int64_t first, int64_t count) {
-    return all.as_strided({count, columns}, {columns, 1}, first * columns);
-  };
-  return {all, part(0, rows), part(rows, spare)};
 }
 
 // attend: qkv [batch, sequence, ...], or [sequences, sequence, ...] with spare rows behind the

@@ -5,6 +5,7 @@
 
 #include "lib/data/supervised_share.h"
 #include "lib/interop/hub_cache.h"
+#include "lib/run/grown_embedding.h"
 #include "lib/run/prepare_data.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -14,13 +15,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+void resize_embeddings(Prepared& run) {
+  int64_t& rows = run.language_model.config().vocabulary;
+  const int64_t wanted = run.tokenizer->size();
+  if (wanted <= rows) {
+    run.notices.push_back(
+        concat("--resize_embeddings adds nothing: ", wanted, " tokens have ", rows, " rows"));
+    return;
+  }
+  run.notices.push_back(concat("the embedding grows from ", rows, " to ", wanted, " rows"));
+  if (run.weights) {
+    run.weights =
+        with_grown_embedding(std::move(run.weights), rows, wanted, run.options.training.seed);
+  }
+  rows = wanted;
+}
+
 void prepare_config(Prepared& run) {
   read_model_config(run);
   if (!run.options.model.directory.empty()) {
     run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
   }
   for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
-  if (run.tokenizer) check_embedding_rows(*run.tokenizer, run.config());
+  if (!run.tokenizer) return;
+  if (run.options.model.resize_embeddings) resize_embeddings(run);
+  check_embedding_rows(*run.tokenizer, run.config());
 }
 
 }  // namespace
@@ -29,9 +48,8 @@ void check_embedding_rows(const Tokenizer& tokenizer, const DecoderConfig& confi
   check(tokenizer.size() <= config.vocabulary, ErrorCode::kInvalidArgument, tokenizer.origin(),
         " has ", tokenizer.size(), " tokens, the model's embedding only ", config.vocabulary,
         " rows, so ids from ", config.vocabulary,
-        " on have none; take the tokenizer that came with the model, or give the model rows for "
-        "them first (transformers: resize_token_embeddings(",
-        tokenizer.size(), "))");
+        " on have none; take the tokenizer that came with the model, or train with "
+        "--resize_embeddings, which adds rows for them");
 }
 
 void take_from_hub_cache(Prepared& run) {

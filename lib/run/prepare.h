@@ -27,8 +27,8 @@ struct Prepared {
   Task task = Task::kCausal;
   LanguageModel language_model;
   ModelSpec model;
-  std::unique_ptr<HuggingFaceDirectory> weights;  // null: drawn at random
-  std::optional<AdapterConfig> adapter;           // nothing: every parameter is trained
+  std::unique_ptr<const TensorSource> weights;  // null: drawn at random
+  std::optional<AdapterConfig> adapter;         // nothing: every parameter is trained
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
   std::optional<ChatTemplate> chat_template;  // of Program::kChat with text files

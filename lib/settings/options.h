@@ -60,6 +60,7 @@ inline constexpr auto kNames<LoraInit> = std::to_array<Named<LoraInit>>(
 
 struct ModelOptions {
   std::string directory, config, tokenizer;
+  bool resize_embeddings = false;
 };
 
 struct DataOptions {

@@ -24,6 +24,9 @@ std::vector<Setting> model() {
        "instead of --model: random weights by NAME or config.json"},
       {"tokenizer", of<&M::tokenizer>, kNumbers,
        "directory with tokenizer.json; --model's unless given"},
+      {"resize_embeddings", of<&M::resize_embeddings>, kNumbers,
+       "where the tokenizer has more ids than the model's embedding rows: add rows, drawn around "
+       "the mean of the others"},
   };
   // clang-format on
 }

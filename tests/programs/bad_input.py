@@ -153,7 +153,7 @@ CASES = [
     (CHAT, chats, {"train_file": write("rows.parquet", "PAR1")}, USAGE, ["rows.parquet", "scripts/parquet_to_jsonl.py"]),
     (CHAT, chats, {"train_on": "user"}, USAGE, ["--train_on", "all, assistant, last"]),
     (CHAT, chats, {"supervise": "all"}, USAGE, ["--supervise"]),
-    (CHAT, chats, {"tokenizer": longer, "model_config": small}, USAGE, ["2001 tokens", "2000 rows", "resize_token_embeddings(2001)"]),
+    (CHAT, chats, {"tokenizer": longer, "model_config": small}, USAGE, ["2001 tokens", "2000 rows", "--resize_embeddings"]),
 ]
 
 

@@ -183,5 +183,28 @@ check.that(result.code == 4 and "q.jsonl:1: " in result.text and '"usr"' in resu
 result = launch(GENERATE, ["--model", str(final), "--system", "x", "--prompts", lesson])
 check.that(result.code == 2 and "--chat" in result.text, "what is for chats needs --chat", result)
 
+# --- a base without the template's tokens gets rows for them, the same ones under every layout, and keeps them
+longer = folder / "longer"
+shutil.copytree(DATA / "tokenizer", longer)
+content = json.loads((longer / "tokenizer.json").read_text())
+content["added_tokens"] += [{**content["added_tokens"][0], "id": 2000 + i, "content": name} for i, name in enumerate(("<|im_start|>", END))]
+(longer / "tokenizer.json").write_text(json.dumps(content))
+grow = ["--model", str(final), "--tokenizer", str(longer), "--chat_template", "chatml", "--train_file", lesson, "--learning_rate", "1e-2",
+        "--max_steps", "150", "--logging_steps", "150"]
+result = launch(CHAT, [*grow, "--output_dir", str(folder / "none")])
+check.that(result.code == 2 and "2002 tokens" in result.text and "--resize_embeddings" in result.text, "tokens without rows are refused", result)
+hashes = {}
+for name, flags in (("one", ["--per_device_train_batch_size", "4"]),
+                    ("two", ["--per_device_train_batch_size", "4", "--ranks", "2", "--strategy", "ddp", "--tensor_parallel", "2"])):
+    result = launch(CHAT, [*grow, "--resize_embeddings", *flags, "--output_dir", str(folder / f"grown_{name}")])
+    check.that(result.code == 0 and "the embedding grows from 2000 to 2002 rows" in result.text, f"rows are added on {name}", result)
+    steps = [event["loss"] for event in read_events(check, folder / f"grown_{name}") if event["event"] == "step"]
+    hashes[name] = steps[0]
+check.that(near([hashes["one"]], [hashes["two"]]), f"the same rows under every layout: {hashes}")
+grown = folder / "grown_one" / "final"
+check.that(json.loads((grown / "config.json").read_text())["vocab_size"] == 2002, "final/ has the rows")
+done = subprocess.run([str(BIN / GENERATE), "--model", str(grown), "--chat", "--system", "Be brief."], input=b"What is 2+1?\n", stdout=subprocess.PIPE, timeout=300)
+check.that(done.stdout.decode() == "It is 3.\n", f"and stops at the new end token: {done.stdout.decode()}")
+
 shutil.rmtree(folder)
 check.finish()

@@ -59,6 +59,18 @@ def tokenizer():
     return FILES / "tokenizer"
 
 
+def longer():
+    """The sample's with one more token."""
+    shutil.copytree(DATA / "tokenizer", FILES / "longer")
+    content = json.loads((DATA / "tokenizer/tokenizer.json").read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 2000, "content": "<|im_end|>"})
+    (FILES / "longer/tokenizer.json").write_text(json.dumps(content))
+    return FILES / "longer"
+
+
+SMALL = written("small.json", json.dumps({"model_type": "bloom", "vocab_size": 2000, "hidden_size": 8, "n_layer": 1, "n_head": 1}))
+
+
 @functools.cache
 def model(seed):
     """A directory of Hugging Face's form: what a run leaves in final/."""
@@ -96,6 +108,9 @@ walk("effects_data.py", {"Model", "Data"}, [
     Effect("model_config", "the model: its parameters are others, of a preset or of a file", ["gpt2-tiny", model(1) / "config.json"],
            lambda seen: (seen.start["num_parameters"], seen.losses), {**ROWS, "model_config": "bloom-mini"}),
     Effect("tokenizer", "tokens of the same text", [tokenizer()], tokens, ANSWERS, "squad", expect=more),
+    Effect("resize_embeddings", "the model gets rows for tokens of the tokenizer that it does not have; without them exit code 2", [True],
+           lambda seen: (seen.code, seen.start.get("num_parameters")), {**ANSWERS, "tokenizer": longer(), "model_config": SMALL}, "squad",
+           code=2),
     Effect("train_file", "rows to train on: their number and losses", [squad("less.json", lambda articles: articles.pop(0))],
            data, ANSWERS, "squad"),
     Effect("train_file", "blocks to train on: their number and losses", [BODIES], data, {**TEXTS, "train_file": DATA / "sources/squad.txt"}),

@@ -255,24 +255,28 @@ TEST_CASE("chats that cannot be used are refused with file, row and remedy") {
           read_chats(dir.path("a.parquet"));
         }).find("scripts/parquet_to_jsonl.py") != std::string::npos);
 
-  // What a template says is kept a few times; more than 5 % end the reading.
+  // What a template says of rows is told apart a few times, but for what it quotes of them.
   std::string lines;
-  for (int i = 0; i < 200; ++i) lines += chat_of(1);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 400; ++i) lines += chat_of(1);
+  const auto say = [&](const std::string& text) {
     lines += R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"say )" +
-             std::to_string(i) + "\"}]}\n";
-  }
+             text + "\"}]}\n";
+  };
+  for (int i = 0; i < 3; ++i) say("'" + std::to_string(i) + " times'");
+  for (const char* word : {"one", "two", "three", "four"}) say(word);
   const std::string picky = dir.write(
       "picky.jinja",
       "{% for m in messages %}{% if 'say' in m.content %}{{ raise_exception('not ' + m.content) }}"
       "{% endif %}{{ m.role + ':' + m.content + eos_token }}{% endfor %}"
       "{% if add_generation_prompt %}assistant:{% endif %}");
   RowIssues issues;
-  CHECK(read_chats(dir.write("p.jsonl", lines), {}, &issues, picky).rows.size() == 200);
-  CHECK(issues.kinds().size() == 5);
-  CHECK(issues.kinds().back().reason == "refused by the chat template");
-  CHECK(issues.kinds().back().count == 2);
-  CHECK(issues.kinds().front().reason.ends_with("not say 0"));
+  CHECK(read_chats(dir.write("p.jsonl", lines), {}, &issues, picky).rows.size() == 400);
+  REQUIRE(issues.kinds().size() == 4);
+  CHECK(issues.kinds()[0].reason.ends_with("not say '0 times'"));
+  CHECK(issues.kinds()[0].count == 3);
+  CHECK(issues.kinds()[2].reason.ends_with("not say two"));
+  CHECK(issues.kinds()[3].reason == "refused by the chat template");
+  CHECK(issues.kinds()[3].count == 2);
 }
 
 TEST_CASE("items of an array are found wherever a piece of the file ends") {

@@ -217,7 +217,8 @@ TEST_CASE("a template whose beginnings do not agree is refused with the message 
   CHECK(error_of(ErrorCode::kInvalidArgument, [&] { trained(chat_template, kChat); }) ==
         dir.path("own.jinja") +
             ": message 3 is written otherwise when it is the last one: '<think>Grüße!</s>' at byte "
-            "50, there 'Grüße!</s><|user|>2+2?</s><|as'; train on the last answer alone, or "
+            "50, there 'Grüße!</s><|user|>2+2?</s><|as'; train on the last answer alone "
+            "(--train_on last), or "
             "mark "
             "answers in the template by {% generation %}");
   CHECK(trained(chat_template, kChat, TrainOn::kLast).ends_with("<|assistant|>[<think>4</s>]"));

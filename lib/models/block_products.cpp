@@ -1,0 +1,112 @@
+#include "lib/models/block_products.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "lib/model/tensor_collectives.h"
+
+namespace tessera::detail {
+namespace {
+
+using Pieces = c10::SmallVector<at::Tensor, 3>;
+
+// [Note: side by side] Parameters of one product lie one after the other in a strategy's buffer,
+// mostly, and so do their gradients: then one product serves them all, and nothing is copied.
+// -> undefined where they lie elsewhere.
+at::Tensor adjacent(const Pieces& pieces) {
+  const at::Tensor& first = pieces.front();
+  if (pieces.size() == 1 || !first.defined()) return first;
+  int64_t next = first.storage_offset(), rows = 0;
+  for (const at::Tensor& piece : pieces) {
+    if (!piece.defined() || !piece.is_contiguous() || !piece.is_alias_of(first) ||
+        piece.storage_offset() != next) {
+      return {};
+    }
+    next += piece.numel(), rows += piece.size(0);
+  }
+  std::vector<int64_t> sizes = first.sizes().vec();
+  sizes[0] = rows;
+  return first.detach().as_strided(sizes, first.strides());
+}
+
+at::Tensor joined(const Pieces& pieces) {
+  const at::Tensor whole = adjacent(pieces);
+  return whole.defined() ? whole : at::cat(at::TensorList(pieces));
+}
+
+// x.t() in one dispatch instead of three.
+at::Tensor turned(const at::Tensor& x) {
+  return x.as_strided({x.size(1), x.size(0)}, {x.stride(1), x.stride(0)});
+}
+
+}  // namespace
+
+at::Tensor weight_of(const ProductWeights& p) {
+  const at::Tensor weight = joined(p.weights);
+  return p.in_out ? turned(weight) : weight;
+}
+
+at::Tensor bias_of(const ProductWeights& p) {
+  return p.biases.empty() ? at::Tensor() : joined(p.biases);
+}
+
+void add_weight(const at::Tensor& dy, const at::Tensor& x, const ProductWeights& w,
+                const ProductWeights& g) {
+  const at::Tensor whole = adjacent(g.weights);
+  if (whole.defined()) return ops::linear_backward_weight(dy, x, g.in_out ? turned(whole) : whole);
+  const at::Tensor rows = dy.flatten(0, -2);
+  int64_t column = 0;
+  for (size_t i = 0; i < w.weights.size(); ++i) {
+    const int64_t n = w.outputs(i);
+    if (g.weights[i].defined()) {
+      ops::linear_backward_weight(rows.narrow(1, column, n), x, g.weights[i]);
+    }
+    column += n;
+  }
+}
+
+void add_bias(const at::Tensor& dy, const ProductWeights& w, const ProductWeights& g,
+              ops::ColumnSums& sums, const at::Tensor& columns) {
+  const auto any = std::ranges::find_if(g.biases, &at::Tensor::defined);
+  if (any == g.biases.end()) return;
+  if (columns.defined() && g.biases.size() == 1) return sums.items.push_back({columns, *any});
+  ops::linear_backward_bias(dy, *any, sums);
+  if (g.biases.size() == 1) return;
+  const at::Tensor partial = sums.items.back().partial;
+  sums.items.pop_back();
+  int64_t column = 0;
+  for (size_t i = 0; i < w.biases.size(); ++i) {
+    const int64_t n = w.biases[i].numel();
+    if (g.biases[i].defined()) sums.items.push_back({partial.narrow(1, column, n), g.biases[i]});
+    column += n;
+  }
+}
+
+at::Tensor only_bias(const ProductWeights& p) {
+  return p.biases.empty() ? at::Tensor() : p.biases[0];
+}
+
+Pending start_enter(const at::Tensor& x, int64_t rows, const TensorAxis& axis) {
+  if (!axis.sequence_parallel()) return {x, {}};
+  return start_gather_rows(x, rows, axis);
+}
+
+Pending start_leave(const at::Tensor& part, const TensorAxis& axis) {
+  if (axis.size() == 1) return {part, {}};
+  if (!axis.sequence_parallel()) return start_all_reduce(part, axis);
+  return start_reduce_scatter_rows(as_rows(part), axis);
+}
+
+WithSpareRows with_spare_rows(const at::Tensor& like, int64_t rows, int64_t spare,
+                              int64_t columns) {
+  if (spare == 0) return {};
+  const at::Tensor all = at::empty({rows + spare, columns}, like.options());
+  const auto part = [&](int64_t first, int64_t count) {
+    return all.as_strided({count, columns}, {columns, 1}, first * columns);
+  };
+  return {all, part(0, rows), part(rows, spare)};
+}
+
+}  // namespace tessera::detail
