@@ -6,7 +6,8 @@
 namespace tessera::programs {
 
 std::string mfu_formula() {
-  return "(6 x weights of matrices that a position meets, the head's at supervised positions only, "
+  return "(6 x weights (frozen: 4) of matrices that a position meets, the head's at supervised "
+         "positions only, "
          "+ 6 x layers x width x length of its row, causal attention) x positions/s, padding "
          "counted, / (ranks x dense peak)";
 }

@@ -133,6 +133,9 @@ void validate_options(const TrainOptions& o, Program program) {
       o.training.warmup_steps < 1 || o.training.warmup_steps == std::floor(o.training.warmup_steps),
       "--warmup_steps is ", o.training.warmup_steps,
       "; it must be a whole number, or a part of all steps below 1");
+  require(!o.model.resize_embeddings || !o.trains_adapters(),
+          "--resize_embeddings draws rows that adapters do not hold; save a base that has them "
+          "(model.resize_token_embeddings in transformers), or train without --lora_r");
   require(o.lora.alpha > 0 && std::isfinite(o.lora.alpha), "--lora_alpha is ", o.lora.alpha,
           "; it must be above 0");
   check_schedule(o, program);

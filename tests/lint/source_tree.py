@@ -64,7 +64,7 @@ TESTS = {
     "mpi": COMM,
     "readers": {"data", "core"},
     "fuzz": RUN | TESTING,
-    "parity": RUN | TESTING,
+    "parity": RUN | TESTING | {"tools"},
     "gpu": RUN | TESTING | {"tests/unit/models", "tests/unit/ops", "tests/unit/plan"},
     "programs": LIBRARY | {"benchmarks"},
     "package": RUN | TESTING | {"tessera.h"},

@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import tempfile
 
-from support import DATA, MPIRUN, Checker, launch
+from support import DATA, MPIRUN, ROOT, Checker, launch
 
 USAGE, BAD_DATA = 2, 4
 check = Checker()
@@ -42,6 +42,9 @@ squad = {"model_config": "bloom-tiny", "tokenizer": DATA / "tokenizer", "train_f
 text = {**squad, "train_file": DATA / "sources" / "squad.txt"}
 labels = {**squad, "train_file": DATA / "classification_train.csv"}
 chats = {**squad, "train_file": write("chats.jsonl", '{"prompt": "Hi", "completion": "Ho"}\n'), "chat_template": "chatml"}
+
+rows = {"model_config": "bloom-tiny", "random_rows": 8, "max_seq_length": 16, "output_dir": out, "max_steps": 2}
+LORA = ROOT / "tests/parity/huggingface/lora"
 
 sample = json.loads((DATA / "squad_sample.json").read_text())
 no_answers = json.loads(json.dumps(sample))
@@ -132,6 +135,16 @@ CASES = [
                               "train_ids": write("range.jsonl", '{"input_ids":[1,2],"labels":7}\n')}, BAD_DATA,
      ["range.jsonl", "7"]),
     (CLASSIFICATION, labels, {"train_file": write("empty.csv", "")}, BAD_DATA, ["empty.csv"]),
+    (CAUSAL, rows, {"lora_r": -4}, USAGE, ["--lora_r is -4", "negative"]),
+    (CAUSAL, rows, {"lora_r": 0, "lora_dropout": 0.1}, USAGE, ["--lora_dropout 0.1", "give --lora_r N, at least 1"]),
+    (CAUSAL, rows, {"lora_r": 4, "lora_target_modules": "query_key_valu"}, USAGE, ["query_key_valu", "the nearest is query_key_value"]),
+    (CAUSAL, rows, {"lora_r": 4, "lora_modules_to_save": "word_embeddings"}, USAGE, ["word_embeddings", "tied"]),
+    (CAUSAL, rows, {"lora_r": 4, "resize_embeddings": True}, USAGE, ["--resize_embeddings", "adapters do not hold"]),
+    (CAUSAL, rows, {"load_in_4bit": "true"}, USAGE, ["--load_in_4bit true", "--dtype bf16 with --lora_r"]),
+    (CAUSAL, rows, {"adapter": folder / "nowhere"}, BAD_DATA, ["nowhere", "not a directory"]),
+    (CAUSAL, rows, {"adapter": LORA / "llama"}, BAD_DATA, ["another model", "matches nothing"]),
+    (CAUSAL, rows, {"adapter": LORA / "bloom"}, BAD_DATA, ["another model", "has shape", "query_key_value"]),
+    (CAUSAL, rows, {"adapter": LORA / "bloom_classification_all"}, BAD_DATA, ["SEQ_CLS", "CAUSAL_LM"]),
     (CHAT, chats, {"chat_template": None}, USAGE, ["no chat template", "--chat_template NAME"]),
     (CHAT, chats, {"chat_template": "chatlm"}, USAGE, ["chatlm", "chatml"]),
     (CHAT, chats, {"chat_template": write("open.jinja", "{% for m in messages %}")}, USAGE, ["open.jinja:1"]),

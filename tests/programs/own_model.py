@@ -78,8 +78,9 @@ check.that((config["peft_type"], config["r"], config["lora_alpha"], config["targ
 _, output = run("lora_zero3", *LORA, "--ranks", "4", "--strategy", "zero3", "--persistence_threshold", "0")
 check.that(close(losses(output), steps), "zero3: adapters train as on one rank")
 run("lora_resumed", *LORA, "--ranks", "4", "--strategy", "zero2", "--save_strategy", "steps", "--save_steps", "6", "--max_steps", "12")
-saved = sum(path.stat().st_size for path in (folder / "lora_resumed/checkpoint-12").glob("*.safetensors"))
-check.that(12 * trained <= saved <= 12 * trained + 40000, f"a checkpoint holds adapters and their moments: {saved} bytes")
+saved = json.loads((folder / "lora_resumed/checkpoint-12/manifest.json").read_text())["tensors"]
+parameters = [tensor["name"] for tensor in saved if tensor["kind"] == "parameter"]
+check.that(len(parameters) == 6 and all("lora_" in name for name in parameters), f"a checkpoint holds adapters alone: {parameters}")
 again, output = run("lora_resumed", *LORA, "--ranks", "2", "--strategy", "fsdp", "--gradient_accumulation_steps", "4", "--resume_from_checkpoint", "auto")
 check.that("going on from" in again.text and close(losses(output)[-12:], steps[12:]), "adapters go on under another layout", again)
 result, _ = run("lora_resumed", *HALF, "--resume_from_checkpoint", "auto", code=2)
