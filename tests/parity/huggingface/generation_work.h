@@ -12,7 +12,8 @@ namespace tessera::testing {
 
 using Ids = std::vector<std::vector<int64_t>>;
 
-constexpr const char* kWritingModels[] = {"generation/bloom", "generation/gpt2", "llama", "causal"};
+constexpr const char* kWritingModels[] = {"generation/bloom", "generation/gpt2", "llama", "causal",
+                                          "mistral",          "qwen2",           "qwen3"};
 
 std::vector<int64_t> ids_of(const Json& row);
 Json generation_numbers();
