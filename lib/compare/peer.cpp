@@ -29,6 +29,8 @@ const std::vector<Peer>& peers() {
   static const std::vector<Peer> all{
       {"hf", {"single", "ddp"}, {kNone}},
       {"hf-compile", {"single", "ddp"}, {kNone}},
+      {"peft", {"single", "ddp"}, {kNone}},
+      {"peft-compile", {"single", "ddp"}, {kNone}},
       {"torch", {"single", "ddp", "fsdp"}, {kNone}},
       {"torch-compile", {"single", "ddp"}, {kNone}},
       {"deepspeed",
@@ -107,6 +109,10 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   const Offload offload = o.parallel.offload.what;
   require(std::ranges::count(peer->offloads, offload) > 0, " has no --offload ", name_of(offload));
   require(program != Program::kClassification, " trains causal models, not classifiers");
+  const bool trains_adapters = name.starts_with("peft");
+  require(o.lora.adapter.empty(), " draws its adapters; it has no --adapter");
+  require(trains_adapters || o.lora.r == 0, " trains every weight; --peer peft trains adapters");
+  require(!trains_adapters || o.lora.r > 0, " trains adapters; give the row --lora_r");
   require(o.axes.pipeline * o.axes.tensor == 1, " has neither pipeline nor tensor ranks");
   require(!o.data.packing && !o.data.group_by_length, " has no --packing and no --group_by_length");
   const LrScheduleKind schedule = o.training.lr_scheduler_type;
@@ -127,7 +133,8 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
   work.begin_object().field("name", name).field("peer", row.peer);
   work.field("compile", row.peer.ends_with("-compile")).field("strategy", o.parallel.strategy);
   work.field("world_size", row.ranks).field("model", row.prepared->model.name);
-  work.field("num_parameters", parameter_count(row.prepared->model).all);
+  const ParameterCount count = parameter_count(row.prepared->model);
+  work.field("num_parameters", count.all).field("num_trainable_parameters", count.trained);
   work.field("model_directory", fs::absolute(model_directory).string());
   work.field("rows", fs::absolute(logs + ".rows.jsonl").string());
   work.field("output_dir", fs::absolute(output_dir + "/" + name).string());
@@ -150,6 +157,10 @@ Children::Request peer_request(const ComparisonRow& row, const std::string& name
       .field("max_grad_norm", o.training.max_grad_norm);
   work.field("adam_beta1", o.training.adam_beta1).field("adam_beta2", o.training.adam_beta2);
   work.field("adam_epsilon", o.training.adam_epsilon);
+  work.field("lora_r", o.lora.r).field("lora_alpha", o.lora.alpha);
+  work.field("lora_dropout", o.lora.dropout).field("use_rslora", o.lora.use_rslora);
+  work.field("lora_target_modules", o.lora.target_modules);
+  work.field("lora_modules_to_save", o.lora.modules_to_save);
   work.field("lr_scheduler_type", name_of(o.training.lr_scheduler_type));
   const double warmup_steps = warmup < 1 ? std::ceil(warmup * static_cast<double>(steps)) : warmup;
   work.field("warmup_steps", static_cast<int64_t>(warmup_steps)).end_object();

@@ -41,5 +41,16 @@ for work, model, data in [("answers-bloom", "bloom-tiny", answers), ("answers-gp
                    f"{work} {name}: loss {row['loss_difference_ratio']}, norm {row['grad_norm_difference_ratio']}", result)
         check.that(row["tokens_per_second_median"] > 0 and row["cpu_rss_tree_peak_bytes"] > 1 << 26, f"{work} {name} was measured")
 
+# Adapters: B is zero, so the first losses are alike though A is drawn anew.
+adapters = "--lora_r 4 --lora_target_modules all-linear"
+(folder / "adapters.txt").write_text(f"1 --strategy single {adapters}\n1 --peer peft {adapters}\n2 --peer peft {adapters} --gradient_checkpointing\n")
+out = folder / "adapters"
+result = launch("tessera-compare", ["--model_config", "qwen3-tiny", "--max_seq_length", "96", *answers, "--max_steps", "3", "--learning_rate", "1e-4",
+                                    "--per_device_train_batch_size", "2", "--launcher", "threads", "--rows", str(folder / "adapters.txt"),
+                                    "--python", sys.executable, "--output_dir", str(out)], environment={"CUDA_VISIBLE_DEVICES": ""})
+check.that(result.code == 0, "peft is a peer", result)
+for row in json.loads((out / "compare.json").read_text())["rows"][1:]:
+    check.that(row["verdict"] == "peer" and row["loss_difference_ratio"] < 1e-3, f"{row['row']}: {row['verdict']} {row.get('loss_difference_ratio')}", result)
+
 shutil.rmtree(folder)
 check.finish()

@@ -104,7 +104,7 @@ class Recorder:
             os.makedirs(work.output_dir, exist_ok=True)
             self.file = open(os.path.join(work.output_dir, "metrics.jsonl"), "w")
         device = torch.cuda.get_device_name() if self.cuda else "cpu"
-        same = ["strategy", "world_size", "model", "num_parameters", "dataset", "dataset_sha256", "max_seq_length",
+        same = ["strategy", "world_size", "model", "num_parameters", "num_trainable_parameters", "lora_r", "dataset", "dataset_sha256", "max_seq_length",
                 "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size", "num_train_samples", "offload",
                 "pin_memory", "seed"]
         self.write("run_start", {"peer": work.peer, "exp": f"{work.peer}_{work.name}", "device": device, "parameter_dtype": work.dtype,

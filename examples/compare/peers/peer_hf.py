@@ -4,8 +4,12 @@ from peer_common import WORLD
 
 
 def run(work, torch, transformers, _):
-    model = peer_common.load_model(work, transformers, torch.float32)
-    recorder = peer_common.Recorder(work, torch, {"torch_version": torch.__version__, "transformers_version": transformers.__version__})
+    train(work, torch, transformers, peer_common.load_model(work, transformers, torch.float32), {})
+
+
+def train(work, torch, transformers, model, versions):
+    recorder = peer_common.Recorder(work, torch, {"torch_version": torch.__version__, "transformers_version": transformers.__version__,
+                                                  **versions})
     seen = []
 
     def collate(batch):
