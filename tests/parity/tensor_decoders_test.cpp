@@ -1,4 +1,5 @@
-// GPT-2 and Llama on tensor axes.
+// GPT-2, Llama and Qwen on tensor axes.
+#include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
@@ -21,6 +22,13 @@ DecoderConfig gpt2(double dropout) {
 
 DecoderConfig llama() {
   return sized({.heads = 8, .key_heads = 4, .head_dim = 4}, sized("llama", kSizes));
+}
+
+// Heads of a size of their own, and windows in every other layer.
+DecoderConfig qwen3() {
+  DecoderConfig config = sized({.heads = 8, .key_heads = 4, .head_dim = 6}, sized("qwen3", kSizes));
+  config.windows = {3, 0};
+  return config;
 }
 
 void check_rows(const ParityWork& work, const RankRecord& expected,
@@ -54,4 +62,18 @@ TEST_CASE("Llama: grouped queries stay with their keys") {
   const ParityWork work = token_work(causal(llama()), kBatches, plain_llama(llama()));
   check_rows(work, reference(work), {{2, 2}, {1, 4}});
   CHECK(causal(llama()).tensor_divisor == 4);  // key heads
+}
+
+TEST_CASE("Qwen3: the norms of heads are summed over the ranks that share the heads") {
+  const ParityWork work = token_work(causal(qwen3()), kBatches, plain_llama(qwen3()));
+  check_rows(work, reference(work), {{2, 2}, {1, 4}});
+}
+
+TEST_CASE("adapters drop the same on every tensor axis") {
+  LoraRule rule{.r = 3, .alpha = 6, .dropout = 0.4, .target_modules = {"all-linear"}};
+  const ParityWork work = token_work(add_lora(causal(qwen3()), rule), kBatches);
+  check_rows(work, single_run(work), {{1, 2}, {1, 4}});
+  rule.dropout = 0;
+  const ParityWork without = token_work(add_lora(causal(qwen3()), rule), kBatches);
+  CHECK(single_run(without).steps.back().loss != single_run(work).steps.back().loss);
 }
