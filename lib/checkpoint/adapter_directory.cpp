@@ -91,14 +91,19 @@ void AdapterDirectory::settle_targets(const Json& json) {
 
 bool AdapterDirectory::has(const std::string& name) const { return file_.find(name) != nullptr; }
 
-at::Tensor AdapterDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+const SafetensorsEntry& AdapterDirectory::entry_of(const std::string& name,
+                                                   at::IntArrayRef shape) const {
   const SafetensorsEntry* entry = file_.find(name);
   check(entry != nullptr, ErrorCode::kDataLoss, file_.path(), ": tensor \"", name,
         "\" is missing; the adapter is of another model");
   check(at::IntArrayRef(entry->shape) == shape, ErrorCode::kDataLoss, file_.path(), ": byte ",
         entry->begin, ": tensor \"", entry->name, "\" has shape ", at::IntArrayRef(entry->shape),
         ", the model has ", shape, "; the adapter is of another model");
-  return file_.read(entry->name);
+  return *entry;
+}
+
+at::Tensor AdapterDirectory::read(const std::string& name, at::IntArrayRef shape) const {
+  return file_.read(entry_of(name, shape).name);
 }
 
 void AdapterDirectory::check_fits(const ModelSpec& model) const {
@@ -107,13 +112,7 @@ void AdapterDirectory::check_fits(const ModelSpec& model) const {
     if (!parameter.trained) continue;
     const std::string name = model.stored_name(parameter.block, parameter.name);
     trained.insert(name);
-    const SafetensorsEntry* entry = file_.find(name);
-    check(entry != nullptr, ErrorCode::kDataLoss, file_.path(), ": tensor \"", name,
-          "\" is missing; the adapter is of another model");
-    check(entry->shape == parameter.shape, ErrorCode::kDataLoss, file_.path(), ": byte ",
-          entry->begin, ": tensor \"", name, "\" has shape ", at::IntArrayRef(entry->shape),
-          ", the model has ", at::IntArrayRef(parameter.shape),
-          "; the adapter is of another model");
+    entry_of(name, parameter.shape);
   }
   for (const SafetensorsEntry& entry : file_.header().entries) {
     check(trained.contains(entry.name), ErrorCode::kDataLoss, file_.path(), ": byte ", entry.begin,

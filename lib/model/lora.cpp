@@ -12,6 +12,7 @@
 #include "lib/model/lora_survey.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
+#include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
 namespace {
@@ -34,17 +35,13 @@ void fill(const Parameter& parameter, const std::string& stored, const TensorSou
   const at::NoGradGuard no_grad;
   std::vector<int64_t> shape = parameter.tensor.sizes().vec();
   const Placement& placement = parameter.placement;
-  const TensorShard& shard = placement.shard;
   if (placement.cut == nullptr) {
     parameter.tensor.copy_(saved.read(stored, shape));
     return;
   }
+  const TensorShard& shard = placement.shard;
   shape[shard.dim] = shard.full_size;
-  const at::Tensor whole = saved.read(stored, shape).unflatten(shard.dim, {shard.parts, -1});
-  const at::Tensor mine = parameter.tensor.unflatten(shard.dim, {shard.parts, -1});
-  const int64_t size = mine.size(shard.dim + 1), first = placement.cut->rank() * size;
-  const int64_t count = std::min(size, whole.size(shard.dim + 1) - first);
-  mine.narrow(shard.dim + 1, 0, count).copy_(whole.narrow(shard.dim + 1, first, count));
+  copy_part(saved.read(stored, shape), shard, placement.cut->rank(), parameter.tensor);
 }
 
 struct Adapters {

@@ -59,19 +59,22 @@ Parameter cut_parameter(const std::string& name, const at::Tensor& whole, bool w
                         const TensorCut& cut, const TensorAxis& axis) {
   Parameter parameter{name, whole.detach(), weight_decay, place(whole.sizes(), cut, axis)};
   if (parameter.placement.cut != nullptr) {
-    const int64_t size = size_per_rank(name, whole.size(cut.dim), cut, axis.size());
-    const at::Tensor by_part = parameter.tensor.unflatten(cut.dim, {cut.parts, -1});
-    const int64_t first = axis.rank() * size;
-    const int64_t count = std::min(size, by_part.size(cut.dim + 1) - first);
-    const std::vector<int64_t> shape = cut_shape(name, whole.sizes(), cut, axis);
-    const at::Tensor mine = at::zeros(shape, whole.options());
-    mine.unflatten(cut.dim, {cut.parts, -1})
-        .narrow(cut.dim + 1, 0, count)
-        .copy_(by_part.narrow(cut.dim + 1, first, count));
+    const at::Tensor mine = at::zeros(cut_shape(name, whole.sizes(), cut, axis), whole.options());
+    copy_part(parameter.tensor, parameter.placement.shard, axis.rank(), mine);
     parameter.tensor = mine;
   }
   parameter.tensor.set_requires_grad(true);
   return parameter;
+}
+
+void copy_part(const at::Tensor& whole, const TensorShard& shard, int rank,
+               const at::Tensor& part) {
+  const int64_t dim = shard.dim + 1;  // behind the parts
+  const at::Tensor from = whole.unflatten(shard.dim, {shard.parts, -1}),
+                   to = part.unflatten(shard.dim, {shard.parts, -1});
+  const int64_t first = rank * to.size(dim);
+  const int64_t count = std::min(to.size(dim), from.size(dim) - first);
+  to.narrow(dim, 0, count).copy_(from.narrow(dim, first, count));
 }
 
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& shard) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "lib/core/joined.h"
 #include "lib/models/decoder_family.h"
 #include "tessera/core/error.h"
 
@@ -43,16 +42,6 @@ std::vector<std::string> read_labels(const Json& json) {
     count->fail(concat("contradicts id2label, which has ", labels.size(), " classes"));
   }
   return labels;
-}
-
-const DecoderFamily& family_named(const Json& type) {
-  std::vector<std::string> known;
-  for (const DecoderFamily* family : decoder_families()) {
-    if (type.as_string() == family->model_type) return *family;
-    known.push_back(family->model_type);
-  }
-  type.fail(concat("model type \"", type.as_string(), "\" is not supported; supported are ",
-                   joined(known)));
 }
 
 }  // namespace
@@ -109,7 +98,10 @@ void require(const Json& json, std::string_view name, bool value) {
 }
 
 DecoderConfig read(const Json& json) {
-  const DecoderFamily& family = family_named(json.at("model_type"));
+  const Json type = json.at("model_type");
+  const DecoderFamily* found = find_family(type.as_string());
+  if (found == nullptr) type.fail(unknown_family(type.as_string()));
+  const DecoderFamily& family = *found;
   DecoderConfig config = family.defaults;
   if (const auto quantized = json.find("quantization_config")) {
     quantized->fail("quantized weights cannot be trained; use the fp32, bf16 or fp16 model");

@@ -1,5 +1,6 @@
 #include "lib/models/decoder_family.h"
 
+#include <algorithm>
 #include <array>
 
 #include "lib/core/joined.h"
@@ -14,14 +15,22 @@ std::span<const DecoderFamily* const> decoder_families() {
   return families;
 }
 
-const DecoderFamily& family_of(const std::string& model_type) {
+const DecoderFamily* find_family(const std::string& model_type) {
+  const auto families = decoder_families();
+  const auto found = std::ranges::find(families, model_type, &DecoderFamily::model_type);
+  return found == families.end() ? nullptr : *found;
+}
+
+std::string unknown_family(const std::string& model_type) {
   std::vector<std::string> known;
-  for (const DecoderFamily* family : decoder_families()) {
-    if (family->model_type == model_type) return *family;
-    known.push_back(family->model_type);
-  }
-  fail(ErrorCode::kInvalidArgument, "model type \"", model_type,
-       "\" is not supported; supported are ", joined(known));
+  for (const DecoderFamily* family : decoder_families()) known.push_back(family->model_type);
+  return concat("model type \"", model_type, "\" is not supported; supported are ", joined(known));
+}
+
+const DecoderFamily& family_of(const std::string& model_type) {
+  const DecoderFamily* family = find_family(model_type);
+  if (family == nullptr) fail(ErrorCode::kInvalidArgument, unknown_family(model_type));
+  return *family;
 }
 
 std::string table_name(const DecoderConfig& config) { return family_of(config).table + ".weight"; }

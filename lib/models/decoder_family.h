@@ -49,7 +49,10 @@ const DecoderFamily& qwen2_family();
 const DecoderFamily& qwen3_family();
 
 std::span<const DecoderFamily* const> decoder_families();
-// Throws Error(kInvalidArgument) with the known names.
+const DecoderFamily* find_family(const std::string& model_type);  // null: there is none
+// Why there is none, with the known names.
+std::string unknown_family(const std::string& model_type);
+// Throws Error(kInvalidArgument).
 const DecoderFamily& family_of(const std::string& model_type);
 inline const DecoderFamily& family_of(const DecoderConfig& config) {
   return family_of(config.model_type);

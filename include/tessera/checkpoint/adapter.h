@@ -45,6 +45,7 @@ class AdapterDirectory final : public TensorSource {
 
  private:
   void settle_targets(const Json& json);
+  const SafetensorsEntry& entry_of(const std::string& name, at::IntArrayRef shape) const;
 
   std::string directory_;
   AdapterConfig config_;

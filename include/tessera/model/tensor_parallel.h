@@ -68,6 +68,8 @@ std::vector<int64_t> cut_shape(const std::string& name, at::IntArrayRef whole, c
                                const TensorAxis& axis);
 // Where a parameter lies that is cut so, given its whole shape.
 Placement place(at::IntArrayRef whole, const TensorCut& cut, const TensorAxis& axis);
+// The rank's part of a whole value, into part; what pads a part stays as it is.
+void copy_part(const at::Tensor& whole, const TensorShard& shard, int rank, const at::Tensor& part);
 // The inverse: the parts of all ranks, in order, as the whole tensor.
 at::Tensor join_parts(const std::vector<at::Tensor>& parts, const TensorShard& shard);
 
