@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "lib/models/block_products.h"
 #include "lib/ops/random.h"
 #include "tessera/ops/functional.h"
 
@@ -11,6 +13,11 @@ namespace tessera::detail {
 namespace {
 
 at::Tensor rows_of(const at::Tensor& x) { return x.view({-1, x.size(-1)}); }
+
+// to = scale a b, whatever stood there.
+void set_product(at::Tensor to, const at::Tensor& a, const at::Tensor& b, double scale) {
+  at::addmm_out(to, to, a, b, /*beta=*/0, scale);
+}
 
 }  // namespace
 
@@ -42,52 +49,112 @@ at::Tensor ProductAdapters::forward(const at::Tensor& x, size_t i) const {
          options_.adapters.scale;
 }
 
-AdapterInputs ProductAdapters::add(const at::Tensor& y, const at::Tensor& x) const {
-  AdapterInputs lowered(weights_.adapters.size());
-  int64_t column = 0;
+at::Tensor ProductAdapters::joint(const ProductWeights& of) const {
+  if (options_.adapters.dropout > 0) return {};
+  Pieces pieces;
+  for (size_t i = 0; i < weights_.adapters.size(); ++i) {
+    if (weights_.adapters[i].defined()) pieces.push_back(of.adapters[i].a);
+  }
+  return adjacent(pieces);
+}
+
+at::Tensor ProductAdapters::room(const at::Tensor& x) const {
+  int64_t ranks = 0;
+  for (const LoraWeights& adapter : weights_.adapters) {
+    if (adapter.defined()) ranks += adapter.a.size(0);
+  }
+  return at::empty({rows_of(x).size(0), ranks}, x.options());
+}
+
+template <typename Function>
+void ProductAdapters::for_each(const at::Tensor& lowered, const at::Tensor& y,
+                               const Function& function) const {
+  int64_t rank = 0, column = 0;
   for (size_t i = 0; i < weights_.adapters.size(); ++i) {
     const LoraWeights& adapter = weights_.adapters[i];
     const int64_t n = weights_.outputs(i);
     if (adapter.defined()) {
-      lowered[i] = rows_of(ops::linear_forward(dropped(x, i), adapter.a, {}));
-      rows_of(y).narrow(1, column, n).addmm_(lowered[i], adapter.b.t(), 1, options_.adapters.scale);
+      const int64_t r = adapter.a.size(0);
+      function(i, adapter, lowered.narrow(1, rank, r),
+               y.defined() ? rows_of(y).narrow(1, column, n) : at::Tensor());
+      rank += r;
     }
     column += n;
+  }
+}
+
+at::Tensor ProductAdapters::lower(const at::Tensor& x) const {
+  if (!any()) return {};
+  const at::Tensor lowered = room(x), all = joint(weights_);
+  if (all.defined()) {
+    set_product(lowered, rows_of(x), all.t(), options_.adapters.scale);
+  } else {
+    for_each(lowered, {}, [&](size_t i, const LoraWeights& adapter, const at::Tensor& own, auto&&) {
+      set_product(own, rows_of(dropped(x, i)), adapter.a.t(), options_.adapters.scale);
+    });
   }
   return lowered;
 }
 
-AdapterInputs ProductAdapters::back(const at::Tensor& dy, const at::Tensor& dx,
-                                    const AdapterInputs& lowered, const ProductWeights& g) const {
-  AdapterInputs dlowered(weights_.adapters.size());
-  int64_t column = 0;
-  for (size_t i = 0; i < weights_.adapters.size(); ++i) {
-    const LoraWeights& adapter = weights_.adapters[i];
-    const int64_t n = weights_.outputs(i);
-    if (adapter.defined()) {
-      const at::Tensor own = rows_of(dy).narrow(1, column, n);
-      dlowered[i] = at::mm(own, adapter.b).mul_(options_.adapters.scale);
-      if (g.adapters[i].b.defined()) {
-        ops::linear_backward_weight(own, lowered[i] * options_.adapters.scale, g.adapters[i].b);
-      }
-      const at::Tensor back = rows_of(dx);
-      if (options_.adapters.dropout == 0) {
-        back.addmm_(dlowered[i], adapter.a);
-      } else {
-        back.add_(rows_of(dropped(at::mm(dlowered[i], adapter.a).view(dx.sizes()), i)));
-      }
-    }
-    column += n;
+at::Tensor ProductAdapters::lift(const at::Tensor& lowered, const at::Tensor& x) const {
+  if (!any()) return {};
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = 0;
+  for (size_t i = 0; i < weights_.weights.size(); ++i) sizes.back() += weights_.outputs(i);
+  const bool all = std::ranges::all_of(weights_.adapters, &LoraWeights::defined);
+  const at::Tensor y = all ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
+  for_each(lowered, y,
+           [](size_t, const LoraWeights& adapter, const at::Tensor& own,
+              const at::Tensor& columns) { set_product(columns, own, adapter.b.t(), 1); });
+  return y;
+}
+
+void ProductAdapters::add_lifted(const at::Tensor& y, const at::Tensor& lowered) const {
+  if (!any()) return;
+  for_each(lowered, y,
+           [](size_t, const LoraWeights& adapter, const at::Tensor& own,
+              const at::Tensor& columns) { columns.addmm_(own, adapter.b.t()); });
+}
+
+at::Tensor ProductAdapters::back(const at::Tensor& dy, const at::Tensor& dx,
+                                 const at::Tensor& lowered, const ProductWeights& g) const {
+  if (!any()) return {};
+  const at::Tensor dlowered = room(dx), all = joint(weights_);
+  for_each(
+      dlowered, dy,
+      [&](size_t, const LoraWeights& adapter, const at::Tensor& own, const at::Tensor& columns) {
+        set_product(own, columns, adapter.b, options_.adapters.scale);
+      });
+  for_each(lowered, dy,
+           [&](size_t i, const LoraWeights&, const at::Tensor& own, const at::Tensor& columns) {
+             const at::Tensor& gradient = g.adapters[i].b;
+             if (gradient.defined()) ops::linear_backward_weight(columns, own, gradient);
+           });
+  const at::Tensor back = rows_of(dx);
+  if (all.defined()) {
+    back.addmm_(dlowered, all);
+    return dlowered;
   }
+  for_each(dlowered, {}, [&](size_t i, const LoraWeights& adapter, const at::Tensor& own, auto&&) {
+    if (options_.adapters.dropout == 0) {
+      back.addmm_(own, adapter.a);
+    } else {
+      back.add_(rows_of(dropped(at::mm(own, adapter.a).view(dx.sizes()), i)));
+    }
+  });
   return dlowered;
 }
 
-void ProductAdapters::finish(const AdapterInputs& dlowered, const at::Tensor& x,
+void ProductAdapters::finish(const at::Tensor& dlowered, const at::Tensor& x,
                              const ProductWeights& g) const {
-  for (size_t i = 0; i < dlowered.size(); ++i) {
-    if (!dlowered[i].defined() || !g.adapters[i].a.defined()) continue;
-    ops::linear_backward_weight(dlowered[i], rows_of(dropped(x, i)), g.adapters[i].a);
+  if (!any()) return;
+  if (const at::Tensor all = joint(g); all.defined()) {
+    return ops::linear_backward_weight(dlowered, rows_of(x), all);
   }
+  for_each(dlowered, {}, [&](size_t i, const LoraWeights&, const at::Tensor& own, auto&&) {
+    const at::Tensor& gradient = g.adapters[i].a;
+    if (gradient.defined()) ops::linear_backward_weight(own, rows_of(dropped(x, i)), gradient);
+  });
 }
 
 }  // namespace tessera::detail

@@ -13,8 +13,6 @@ namespace tessera::detail {
 // adapter.
 enum class BlockProduct : int { kQkv = 0, kDense = 3, kUp = 4, kDown = 6 };
 
-using AdapterInputs = c10::SmallVector<at::Tensor, 3>;  // by weight
-
 class ProductAdapters {
  public:
   ProductAdapters(const ProductWeights& weights, const DecoderBlockOptions& options,
@@ -26,17 +24,29 @@ class ProductAdapters {
   // without an adapter.
   at::Tensor forward(const at::Tensor& x, size_t i) const;
 
-  // By hand. y [..., all outputs] += the same, weight by weight; -> A dropped(x) of each [rows, r].
-  AdapterInputs add(const at::Tensor& y, const at::Tensor& x) const;
+  // By hand. x [..., in] -> scale A dropped(x) of all adapters side by side, [rows, their ranks];
+  // undefined without any.
+  at::Tensor lower(const at::Tensor& x) const;
+  // lower()'s result -> what is added to the product's, [..., all outputs], for x [..., in];
+  // undefined without any.
+  at::Tensor lift(const at::Tensor& lowered, const at::Tensor& x) const;
+  void add_lifted(const at::Tensor& y, const at::Tensor& lowered) const;
   // dx [..., in] += what comes back through the adapters, and B's gradients to those in g; -> the
-  // gradients of add()'s results.
-  AdapterInputs back(const at::Tensor& dy, const at::Tensor& dx, const AdapterInputs& lowered,
-                     const ProductWeights& g) const;
+  // gradient of A dropped(x), as lower()'s result.
+  at::Tensor back(const at::Tensor& dy, const at::Tensor& dx, const at::Tensor& lowered,
+                  const ProductWeights& g) const;
   // A's gradients, once x is at hand.
-  void finish(const AdapterInputs& dlowered, const at::Tensor& x, const ProductWeights& g) const;
+  void finish(const at::Tensor& dlowered, const at::Tensor& x, const ProductWeights& g) const;
 
  private:
+  // Calls function(i, adapter, its columns of dlowered or lowered, its columns of y or dy).
+  template <typename Function>
+  void for_each(const at::Tensor& lowered, const at::Tensor& y, const Function& function) const;
+  // Of weights or of their gradients: all A's as one matrix, where they lie side by side and
+  // nothing is dropped before them; else undefined.
+  at::Tensor joint(const ProductWeights& of) const;
   at::Tensor dropped(const at::Tensor& x, size_t i) const;
+  at::Tensor room(const at::Tensor& x) const;
 
   const ProductWeights& weights_;
   const DecoderBlockOptions& options_;

@@ -8,13 +8,7 @@
 #include "lib/model/tensor_collectives.h"
 
 namespace tessera::detail {
-namespace {
 
-using Pieces = c10::SmallVector<at::Tensor, 3>;
-
-// [Note: side by side] Parameters of one product lie one after the other in a strategy's buffer,
-// mostly, and so do their gradients: then one product serves them all, and nothing is copied.
-// -> undefined where they lie elsewhere.
 at::Tensor adjacent(const Pieces& pieces) {
   const at::Tensor& first = pieces.front();
   if (pieces.size() == 1 || !first.defined()) return first;
@@ -30,6 +24,8 @@ at::Tensor adjacent(const Pieces& pieces) {
   sizes[0] = rows;
   return first.detach().as_strided(sizes, first.strides());
 }
+
+namespace {
 
 at::Tensor joined(const Pieces& pieces) {
   const at::Tensor whole = adjacent(pieces);

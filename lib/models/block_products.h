@@ -8,6 +8,12 @@
 
 namespace tessera::detail {
 
+using Pieces = c10::SmallVector<at::Tensor, 3>;
+// [Note: side by side] Parameters of one product lie one after the other in a strategy's buffer,
+// mostly, and so do their gradients: then one product serves them all, and nothing is copied.
+// One or several [rows, columns] -> all rows; undefined where they lie elsewhere.
+at::Tensor adjacent(const Pieces& pieces);
+
 at::Tensor weight_of(const ProductWeights& p);  // [all outputs, in]
 at::Tensor bias_of(const ProductWeights& p);    // [all outputs], or undefined
 at::Tensor only_bias(const ProductWeights& p);  // of one product, or undefined

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,6 @@
 namespace tessera {
 namespace {
 
-using detail::AdapterInputs;
 using detail::add_bias;
 using detail::add_weight;
 using detail::bias_of;
@@ -53,27 +51,24 @@ struct Saved {
   Norm norm1, norm2;
   ops::AttentionOutput attention;
   ops::HeadNormInput heads;  // empty without norms of heads
-  // What adapters' A gave; empty without adapters.
-  AdapterInputs qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
-
-  std::array<AdapterInputs*, 4> lowered() {
-    return {&qkv_lowered, &dense_lowered, &up_lowered, &down_lowered};
-  }
+  // What adapters' A gave; undefined without adapters.
+  at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
 };
 
 at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
                         const ops::Dropout& dropout, const TensorAxis& axis,
-                        const ProductAdapters& adapters, AdapterInputs& lowered) {
+                        const ProductAdapters& adapters, at::Tensor& lowered) {
+  lowered = adapters.lower(x);
   const at::Tensor weight = weight_of(w), bias = only_bias(w);
   if (axis.size() == 1 && !dropout.on()) {
     const at::Tensor sum = ops::linear_forward(x, weight, bias, residual);
-    lowered = adapters.add(sum, x);
+    adapters.add_lifted(sum, lowered);
     return sum;
   }
   // One rank's part carries the bias, for all.
   const at::Tensor part =
       ops::linear_forward(x, weight, axis.rank() == 0 ? bias : at::Tensor(), {});
-  lowered = adapters.add(part, x);
+  adapters.add_lifted(part, lowered);
   at::Tensor sum = start_leave(part, axis).wait();
   return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
 }
@@ -114,16 +109,17 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   const WithSpareRows memory = with_spare_rows(hidden, rows, spare, weight_of(w.qkv).size(0));
   const Norm norm1 = norm_forward(hidden, w.input_norm, options.epsilon, memory.spare);
   const at::Tensor first = start_enter(norm1.output, rows, axis).wait();
-  const at::Tensor joint =
-      ops::linear_forward(first, weight_of(w.qkv), bias_of(w.qkv), {}, memory.all);
   Saved kept;
   const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
     return ProductAdapters(p, options, product);
   };
+  const ProductAdapters of_qkv = adapters(w.qkv, BlockProduct::kQkv);
+  kept.qkv_lowered = of_qkv.lower(first);
+  const at::Tensor joint = ops::linear_forward(first, weight_of(w.qkv), bias_of(w.qkv),
+                                               of_qkv.lift(kept.qkv_lowered, first), memory.all);
   const at::Tensor qkv = spare > 0 ? joint.view({-1, sequence, joint.size(-1)})
                                    : joint.view({tokens[0], tokens[1], joint.size(-1)});
   const at::Tensor given = ops::given_tokens(qkv, tokens);
-  kept.qkv_lowered = adapters(w.qkv, BlockProduct::kQkv).add(given, first);
   ops::HeadNormInput heads;
   if (w.query_norm.defined()) {
     heads = ops::head_norm_(given, options.attention, head_norms(w, options));
@@ -138,8 +134,9 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
   at::Tensor inner, active;
   const ProductAdapters of_up = adapters(w.up, BlockProduct::kUp);
   if (options.gated || of_up.any()) {
-    inner = ops::linear_forward(entered, weight_of(w.up), bias_of(w.up));
-    kept.up_lowered = of_up.add(inner, entered);
+    kept.up_lowered = of_up.lower(entered);
+    inner = ops::linear_forward(entered, weight_of(w.up), bias_of(w.up),
+                                of_up.lift(kept.up_lowered, entered));
     active = options.gated ? ops::swiglu_forward(inner) : ops::gelu_tanh_forward(inner);
   } else {
     active =
@@ -208,9 +205,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                         of_up = adapters(w.up, BlockProduct::kUp),
                         of_down = adapters(w.down, BlockProduct::kDown);
   const at::Tensor no_residual, gradient_columns = between ? between->take(gradient) : at::Tensor();
-  at::Tensor dattended, dcontext;
+  at::Tensor dattended, dcontext, ddense;
   Pending all_dattention;
-  AdapterInputs ddense;
   {
     const at::Tensor dbranch =
         inner_dropout.on() ? ops::dropout_backward(gradient, inner_dropout, only_bias(g.down), sums)
@@ -218,11 +214,11 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     Pending all_gradient = start_enter(dbranch, rows, axis);
     at::Tensor active = s.active;
     const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
-    const AdapterInputs ddown = of_down.back(all_gradient.tensor, dactive, s.down_lowered, g.down);
+    const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive, s.down_lowered, g.down);
     const at::Tensor dinner =
         activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
     const at::Tensor dentered = ops::linear_backward_input(dinner, weight_of(w.up));
-    const AdapterInputs dup = of_up.back(dinner, dentered, s.up_lowered, g.up);
+    const at::Tensor dup = of_up.back(dinner, dentered, s.up_lowered, g.up);
     Pending sum = start_leave(dentered, axis);
     add_weight(all_gradient.tensor, active, w.down, g.down);
     of_down.finish(ddown, active, g.down);
@@ -265,7 +261,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                              g.key_norm, sums);
   }
   const at::Tensor dentered = ops::linear_backward_input(dqkv, weight_of(w.qkv));
-  const AdapterInputs of_dqkv = of_qkv.back(dqkv, dentered, s.qkv_lowered, g.qkv);
+  const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered, s.qkv_lowered, g.qkv);
   Pending sum = start_leave(dentered, axis);
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
   add_weight(all_dattention.tensor, context, w.dense, g.dense);
@@ -312,10 +308,11 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                        s.attention.log_sum_exp,
                        s.attention.random_state,
                        s.heads.x,
-                       s.heads.rstd};
-    for (const AdapterInputs* lowered : s.lowered()) {
-      kept.insert(kept.end(), lowered->begin(), lowered->end());
-    }
+                       s.heads.rstd,
+                       s.qkv_lowered,
+                       s.dense_lowered,
+                       s.up_lowered,
+                       s.down_lowered};
     context->save_for_backward(std::move(kept));
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
@@ -328,14 +325,9 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const auto& settings = saved_value<Settings>(context, "settings");
     const variable_list v = context->get_saved_variables();
     const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
-    Saved saved{v[0], v[1], v[2], v[3], v[4], norm1, norm2, {v[11], v[12], v[13]}, {v[14], v[15]}};
-    const ProductWeights* products[] = {&weights.qkv, &weights.dense, &weights.up, &weights.down};
-    auto next = v.begin() + 16;
-    for (size_t i = 0; i < std::size(products); ++i) {
-      const auto count = static_cast<int64_t>(products[i]->adapters.size());
-      *saved.lowered()[i] = AdapterInputs(next, next + count);
-      next += count;
-    }
+    const Saved saved{
+        v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
+        {v[14], v[15]}, v[16], v[17], v[18], v[19]};
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();
