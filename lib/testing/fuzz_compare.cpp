@@ -253,8 +253,10 @@ class Comparison {
       const auto norm = [&](const at::Tensor& flat) {
         return flat.narrow(0, place.offset, place.numel).norm().item<double>();
       };
+      const double share = std::sqrt(double(place.numel) / double(size.numel()));
       const double floor =
-          unit_roundoff(sample_.compute) * (kFloor * norm(size) + kWholeFloor * whole);
+          unit_roundoff(sample_.compute) * (kFloor * norm(size) + kWholeFloor * whole) +
+          (c_.mesh.tensor > 1 ? sums_.wire_noise() * whole * share : 0);
       const auto tolerance = [&] {
         double squares = 0;
         for (const at::Tensor& noise : noises) squares += std::pow(norm(noise), 2);

@@ -57,6 +57,10 @@ struct SumOfTerms {
     return 1.01 * (in_gradient * unit_roundoff(gradient) +
                    static_cast<double>(on_wire()) * unit_roundoff(wire) + in_fp32 * 0x1p-24);
   }
+  // Of parts that cancel in a sum on the wire, relative to their size.
+  double wire_noise() const {
+    return wire == at::kFloat ? 0 : static_cast<double>(on_wire()) * unit_roundoff(wire);
+  }
   // In units of 2^-24: what is left where only the wire is narrow.
   double relative_in_fp32() const {
     return static_cast<double>(micro_batches * uses + 1 + further_sums +
@@ -97,6 +101,8 @@ constexpr double kNoise = 8;
 constexpr double kFloor = 16;
 // A gradient that is 0 because two terms cancel inside a kernel (queries that see one key) has the
 // noise of those terms, which are as large as the gradients around it: roundings of the whole.
+// So do the parts of it that tensor ranks add on a narrow wire: an element of a part is taken to be
+// as large as the gradients' elements on average.
 constexpr double kWholeFloor = 4;
 
 // Losses of exact cases: the sum over micro-batches is in fp64, its result rounded to fp32, and
