@@ -110,12 +110,16 @@ void HuggingFaceWriter::add_text(const std::string& file_name, const std::string
   sync_path(path);
 }
 
-void HuggingFaceWriter::add_file(const std::string& source_path) {
-  const std::string path = temporary_ + "/" + fs::path(source_path).filename().string();
+void HuggingFaceWriter::add_file(const std::string& source_path, const std::string& into) {
+  const fs::path folder = fs::path(temporary_) / into;
+  const std::string path = folder / fs::path(source_path).filename();
   std::error_code error;
+  fs::create_directories(folder, error);
+  require(error, folder, "made");
   fs::copy_file(source_path, path, error);
   require(error, path, "copied");
   sync_path(path);
+  sync_path(folder);
 }
 
 void HuggingFaceWriter::commit() {

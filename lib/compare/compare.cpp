@@ -22,9 +22,10 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
   flags.add("deepspeed", &o.deepspeed,
             "rows of these DeepSpeed configuration files, instead of --strategies unless both are "
             "given");
-  flags.add("peer", &o.peer,
-            "rows that other trainers run on the same work: hf (transformers.Trainer), torch, both "
-            "also with -compile, deepspeed");
+  flags.add(
+      "peer", &o.peer,
+      "rows that other trainers run on the same work: hf (transformers.Trainer), peft (the same "
+      "with its adapters), torch, each also with -compile, deepspeed");
   flags.add("python", &o.python, "of the peers: has torch and transformers");
   flags.add("rows", &o.rows,
             "instead of these: FILE with one row a line, its number of ranks and its flags; lines "

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/data/in_order.h"
+#include "lib/data/jinja/template.h"
 #include "lib/data/lines.h"
 #include "tessera/core/error.h"
 
@@ -15,6 +16,7 @@ namespace {
 constexpr size_t kTextsAtOnce = size_t{8} << 20;  // bytes
 constexpr size_t kMostRefusals = 3;               // of a template, told apart
 constexpr const char* kRefused = "refused by the chat template";
+
 Example example_of(const std::vector<TextSpan>& trained, const std::vector<Token>& tokens) {
   Example example;
   auto span = trained.begin();
@@ -189,6 +191,8 @@ class ChatReader {
       }
       chat.example = example_of(
           template_.render_for_training(messages, record.tools, options_.train_on).trained, tokens);
+    } catch (const jinja::Defect& defect) {
+      fail(ErrorCode::kInvalidArgument, chat.place, ": ", defect.what());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       chat.refused = true;

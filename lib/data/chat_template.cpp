@@ -164,11 +164,11 @@ class ChatTemplate::Chat {
     try {
       return render(count, add_generation_prompt).text;
     } catch (const Error& error) {
-      fail(ErrorCode::kInvalidArgument, error.what(), "; this happens when the chat ends ",
-           add_generation_prompt ? "before" : "after", " message ",
-           add_generation_prompt ? count + 1 : count,
-           ", so what the assistant wrote cannot be told; mark it in the template by "
-           "{% generation %}");
+      throw jinja::Defect(concat(error.what(), "; this happens when the chat ends ",
+                                 add_generation_prompt ? "before" : "after", " message ",
+                                 add_generation_prompt ? count + 1 : count,
+                                 ", so what the assistant wrote cannot be told; mark it in the "
+                                 "template by {% generation %}"));
     }
   }
 
@@ -190,10 +190,10 @@ class ChatTemplate::Chat {
       const std::string_view rest = text.substr(std::min(byte, text.size()));
       return jinja::string_repr(rest.substr(0, jinja::byte_of(rest, 30)));
     };
-    fail(ErrorCode::kInvalidArgument, template_.origin(), ": ", otherwise, ": ", shown(part),
-         " at byte ", byte, ", there ", shown(whole),
-         "; train on the last answer alone (--train_on last), or mark answers in the template by "
-         "{% generation %}");
+    throw jinja::Defect(concat(template_.origin(), ": ", otherwise, ": ", shown(part), " at byte ",
+                               byte, ", there ", shown(whole),
+                               "; train on the last answer alone (--train_on last), or mark "
+                               "answers in the template by {% generation %}"));
   }
 
   const Parts& parts_;
@@ -265,9 +265,12 @@ RenderedChat ChatTemplate::render_for_training(const Json& messages,
       if (span.begin < span.end) result.trained.push_back(span);
     }
   } else {
-    check(!whole.unplaced_marks, ErrorCode::kInvalidArgument, chat.chosen().origin(),
-          ": a {% generation %} stands in a macro or a block that is captured, so where its text "
-          "goes is not known; mark the place where it is printed");
+    if (whole.unplaced_marks) {
+      throw jinja::Defect(concat(chat.chosen().origin(),
+                                 ": a {% generation %} stands in a macro or a block that is "
+                                 "captured, so where its text goes is not known; mark the place "
+                                 "where it is printed"));
+    }
     // Marks of the chat before the last answer are those of earlier ones.
     const size_t earlier =
         last && !answers.empty() ? chat.render(answers.back(), false).marks.size() : 0;

@@ -113,6 +113,8 @@ class ConsoleSink final : public Sink {
   static std::string eval_line(const Event& e) {
     std::string text = format("eval at step %.0f", e.number("step").value_or(0)) +
                        format("  loss %.5f", e.number("eval_loss").value_or(NAN));
+    if (auto perplexity = e.number("eval_perplexity"))
+      text += format("  perplexity %.3f", *perplexity);
     if (auto accuracy = e.number("eval_accuracy"))
       text += format("  accuracy %.1f %%", *accuracy * 100);
     if (auto macro = e.number("eval_f1_macro")) text += format("  macro F1 %.3f", *macro);

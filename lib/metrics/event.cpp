@@ -157,6 +157,7 @@ Event to_event(const EvalRecord& r) {
                {"eval_runtime", r.eval_runtime_s},
                {"eval_samples_per_second", rate(static_cast<double>(r.samples), r.eval_runtime_s)},
                {"eval_steps_per_second", rate(static_cast<double>(r.steps), r.eval_runtime_s)}}};
+  if (r.eval_perplexity) event.fields.emplace_back("eval_perplexity", *r.eval_perplexity);
   if (r.eval_accuracy) event.fields.emplace_back("eval_accuracy", *r.eval_accuracy);
   if (r.eval_f1_macro) event.fields.emplace_back("eval_f1_macro", *r.eval_f1_macro);
   if (r.eval_f1_weighted) event.fields.emplace_back("eval_f1_weighted", *r.eval_f1_weighted);

@@ -117,7 +117,7 @@ const std::vector<std::string>& columns_after() {
     "train_tokens_per_second", "train_loss", "train_loss_final", "train_steps", "train_samples",
     "train_tokens", "eval_loss", "eval_runtime", "eval_samples_per_second",
     "eval_steps_per_second", "eval_accuracy", "eval_f1_macro", "eval_f1_weighted",
-    "eval_exact_match", "eval_f1", "epoch", "step",
+    "eval_exact_match", "eval_f1", "eval_perplexity", "epoch", "step",
     "step_time_mean_s", "step_time_median_s", "step_time_std_s", "step_time_p90_s",
     "step_time_p99_s", "tokens_per_second_median", "tokens_per_second_std",
     "warmup_steps_excluded", "gpu_mem_used_peak_bytes", "gpu_mem_used_mean_bytes",

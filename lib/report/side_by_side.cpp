@@ -15,6 +15,7 @@ constexpr Result kResults[] = {
     {"train_loss", "mean train loss", 1, 4},
     {"train_loss_final", "final train loss", 1, 4},
     {"eval_loss", "eval loss", 1, 4},
+    {"eval_perplexity", "perplexity", 1, 3},
     {"eval_accuracy", "eval accuracy %", 100, 1},
     {"eval_exact_match", "exact match %", 1, 1},
     {"eval_f1", "F1 %", 1, 1},

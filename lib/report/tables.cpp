@@ -184,7 +184,8 @@ Table baseline_table(const Study& study) {
   table.number("train_loss_final", "final train loss", 1, 4)
       .number("train_loss", "mean train loss", 1, 4);
   evaluation_columns(table, study);
-  table.number("eval_accuracy", "eval accuracy %", 100, 1)
+  table.number("eval_perplexity", "perplexity", 1, 3)
+      .number("eval_accuracy", "eval accuracy %", 100, 1)
       .number("eval_exact_match", "exact match %", 1, 1)
       .number("eval_f1", "F1 %", 1, 1)
       .number("train_samples_per_second", "train samples/s")

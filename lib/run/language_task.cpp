@@ -1,6 +1,9 @@
 #include "lib/run/language_task.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "lib/core/clock.h"
 #include "lib/run/chats.h"
@@ -80,7 +83,15 @@ void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   if (!own_template) {
     writer.add_text("chat_template.jinja", run_->chat_template->sources().front().second);
   }
-  if (adapter() == nullptr) add_generation_files(writer, o.model.directory);
+  if (adapter() != nullptr) return;
+  std::vector<int64_t> ends;
+  if (run_->chat_template) {
+    ends = generation_end_tokens(o.model.directory);
+    if (ends.empty() && run_->config().eos_token) ends.push_back(*run_->config().eos_token);
+    const auto turn = end_of_turn(*run_->chat_template, *run_->tokenizer).token;
+    if (turn && std::ranges::find(ends, *turn) == ends.end()) ends.push_back(*turn);
+  }
+  add_generation_file(writer, o.model.directory, ends);
 }
 
 DataIdentity LanguageTask::data_identity(int64_t global_batch_size) const {
@@ -124,6 +135,7 @@ RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const Eval
   if (classifies && !report.counters.empty() && report.target_count > 0) {
     record.eval_accuracy = report.counters[0] / report.target_count;
   }
+  if (!classifies) record.eval_perplexity = std::exp(report.loss);
   if (run_->questions) return answer(record, strategy, mesh, memory);
   if (run_->chats) return talk(record, strategy, mesh, memory);
   if (classifies && options().output.predictions) return classify(record, strategy, mesh);

@@ -1,6 +1,8 @@
 #pragma once
 // The files beside a model's weights.
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tessera/checkpoint/huggingface.h"
 
@@ -10,6 +12,13 @@ namespace tessera::programs {
 // those of chat templates; nothing when it is "".
 void add_tokenizer_files(HuggingFaceWriter& writer, const std::string& directory,
                          bool chat_template = true);
-void add_generation_files(HuggingFaceWriter& writer, const std::string& directory);
+// Those of additional_chat_templates/, if the directory has it.
+void add_more_templates(HuggingFaceWriter& writer, const std::string& directory);
+// generation_config.json of the directory, if it has one. end_tokens: where generation stops
+// instead of where that file says; empty: as it says.
+void add_generation_file(HuggingFaceWriter& writer, const std::string& directory,
+                         const std::vector<int64_t>& end_tokens = {});
+// eos_token_id of the directory's generation_config.json; empty where it says nothing.
+std::vector<int64_t> generation_end_tokens(const std::string& directory);
 
 }  // namespace tessera::programs

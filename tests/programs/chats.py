@@ -3,6 +3,7 @@
 Usage: chats.py SOURCE_ROOT BIN_FOLDER [MPIRUN]
 """
 import json
+import math
 import os
 import pathlib
 import re
@@ -118,7 +119,7 @@ check.that(result.code == 4 and "twice.jsonl:1" in result.text and "refused by t
 for flags, code, pieces in (
         ([*common, "--train_file", mixed], 2, ["no chat template", "--chat_template NAME", "chatml"]),
         ([*common, "--train_file", mixed, "--chat_template", "chatlm"], 2, ["chatlm", "chatml"]),
-        ([*common, "--train_file", mixed, "--chat_template", written("f.jinja", "x\n{{ summon(messages) }}")], 4, ["f.jinja:2", "summon"]),
+        ([*common, "--train_file", mixed, "--chat_template", written("f.jinja", "x\n{{ summon(messages) }}")], 2, ["f.jinja:2", "summon"]),
         ([*chatml, "--train_file", written("a.parquet", "PAR1")], 2, ["a.parquet", "scripts/parquet_to_jsonl.py"]),
         ([*chatml, "--train_file", written("cut.jsonl", '{"messages": [')], 4, ["cut.jsonl:1"]),
         ([*chatml, "--train_file", written("cut.json", '[{"prompt": "a", "completion": "b"},')], 4, ["cut.json", "no end"]),
@@ -166,6 +167,7 @@ result = launch(CHAT, [*common, "--chat_template", "llama-2", "--train_file", le
                        "--eval_steps", "150", "--learning_rate", "1e-2", "--logging_steps", "150", "--output_dir", str(out)])
 evals = [event for event in read_events(check, out) if event["event"] == "eval"]
 check.that(evals and evals[-1]["eval_exact_match"] == 100, "every last answer is right", result)
+check.that(all(near([e["eval_perplexity"]], [math.exp(e["eval_loss"])]) for e in evals), "perplexity belongs to the loss", result)
 predictions = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
 check.that([p["answer"] for p in predictions] == ["You are welcome 😀."] * 4 and all(p["match"] for p in predictions), f"{predictions}")
 final = out / "final"
@@ -203,8 +205,17 @@ for name, flags in (("one", ["--per_device_train_batch_size", "4"]),
 check.that(near([hashes["one"]], [hashes["two"]]), f"the same rows under every layout: {hashes}")
 grown = folder / "grown_one" / "final"
 check.that(json.loads((grown / "config.json").read_text())["vocab_size"] == 2002, "final/ has the rows")
+ends = json.loads((grown / "generation_config.json").read_text())["eos_token_id"]
+check.that(ends[-1] == 2001 and len(ends) == len(set(ends)), f"final/ says where answers end: {ends}")
 done = subprocess.run([str(BIN / GENERATE), "--model", str(grown), "--chat", "--system", "Be brief."], input=b"What is 2+1?\n", stdout=subprocess.PIPE, timeout=300)
 check.that(done.stdout.decode() == "It is 3.\n", f"and stops at the new end token: {done.stdout.decode()}")
+templates = longer / "additional_chat_templates"
+templates.mkdir()
+(templates / "tool_use.jinja").write_text("{{ messages }}")
+shutil.copy(grown / "chat_template.jinja", longer)
+result = launch(CHAT, ["--model", str(grown), "--tokenizer", str(longer), "--train_file", lesson, "--max_steps", "1", "--output_dir", str(folder / "several")])
+kept = folder / "several" / "final" / "additional_chat_templates" / "tool_use.jinja"
+check.that(result.code == 0 and kept.is_file() and kept.read_text() == "{{ messages }}", "final/ has all templates", result)
 
 shutil.rmtree(folder)
 check.finish()

@@ -70,8 +70,8 @@ class HuggingFaceWriter {
   void add(const std::string& name, const at::Tensor& value);
   void add_buffer(const std::string& name, const at::Tensor& value);  // in its own dtype
   void add_text(const std::string& file_name, const std::string& content);
-  void add_file(
-      const std::string& source_path);  // a copy under the same name, e.g. of tokenizer.json
+  // A copy under the same name, e.g. of tokenizer.json, in the folder of this name.
+  void add_file(const std::string& source_path, const std::string& into = "");
   void commit();
 
  private:

@@ -90,6 +90,7 @@ struct EvalRecord {
   double eval_loss = 0;
   double eval_runtime_s = 0;
   int64_t samples = 0, steps = 0;
+  std::optional<double> eval_perplexity;  // of causal language models: exp(eval_loss)
   std::optional<double> eval_accuracy, eval_f1_macro, eval_f1_weighted;  // classification, [0, 1]
   std::optional<double> eval_exact_match, eval_f1;                       // of answers, percent
 };

@@ -69,6 +69,9 @@ Value Evaluator::evaluated(const Expression& node) {
     }
     case Operation::kCall: {
       const Value function = part(0);
+      if (function.is_undefined() && node.parts[0]->operation == Operation::kName) {
+        throw Defect(concat(origin_, ":", node.line, ": ", *function.as_undefined()->why));
+      }
       const Arguments given = arguments(node.call);
       line_ = node.line;
       return call(function, given);

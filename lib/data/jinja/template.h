@@ -10,8 +10,14 @@
 
 #include "lib/data/jinja/syntax.h"
 #include "lib/data/jinja/value.h"
+#include "tessera/core/error.h"
 
 namespace tessera::jinja {
+
+// What is wrong with a template whatever the chat, so that no other row would do.
+struct Defect : Error {
+  explicit Defect(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
+};
 
 struct RenderLimits {
   size_t template_bytes = size_t{1} << 20;

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "lib/run/model_files.h"
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
@@ -92,6 +93,7 @@ void add_other_files(HuggingFaceWriter& writer, const std::string& base, bool co
     }
   }
   for (const std::string& path : paths) writer.add_file(path);
+  add_more_templates(writer, base);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "lib/core/file.h"
 #include "lib/run/adapters.h"
 #include "lib/run/layout.h"
+#include "lib/run/model_files.h"
 #include "lib/run/output.h"
 #include "lib/run/prepare.h"
 #include "lib/run/program.h"
@@ -139,16 +140,7 @@ class GenerateRun {
       tokens.push_back(std::stoll(item));
     }
     const bool given = !tokens.empty();
-    const fs::path file = fs::path(options_.layout.model.directory) / "generation_config.json";
-    if (!given && !options_.layout.model.directory.empty() && fs::exists(file)) {
-      if (const auto ids = Json::parse_file(file.string()).find("eos_token_id")) {
-        if (!ids->is_array()) {
-          tokens.push_back(ids->as_int64());
-        } else {
-          for (const Json& id : ids->items()) tokens.push_back(id.as_int64());
-        }
-      }
-    }
+    if (!given) tokens = generation_end_tokens(options_.layout.model.directory);
     if (chat_ && chat_->end.token) tokens.push_back(*chat_->end.token);
     if ((tokens.empty() || (chat_ && !given)) && config().eos_token) {
       tokens.push_back(*config().eos_token);

@@ -279,6 +279,26 @@ TEST_CASE("chats that cannot be used are refused with file, row and remedy") {
   CHECK(issues.kinds()[3].count == 2);
 }
 
+TEST_CASE("what is wrong with a template ends the reading at the first row") {
+  const TempDir dir;
+  const std::string chats = dir.write("chats.jsonl", chat_of(1) + chat_of(2));
+  const auto error_with = [&](const std::string& text, TrainOn train_on) {
+    RowIssues issues;
+    const std::string path = dir.write("own.jinja", text);
+    return error_of(ErrorCode::kInvalidArgument,
+                    [&] { read_chats(chats, {.train_on = train_on}, &issues, path); });
+  };
+  const std::string unlike =
+      "{% for m in messages %}<|{{ m.role }}|>{% if loop.last %}!{% endif %}{{ m.content }}"
+      "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  CHECK(error_with(unlike, TrainOn::kAssistant)
+            .starts_with(chats + ":1: " + dir.path("own.jinja") +
+                         ": the chat before message 2, with its generation prompt, does not begin "
+                         "the whole chat"));
+  CHECK(error_with("{% for m in messages %}\n{{ shout(m.content) }}{% endfor %}", TrainOn::kAll) ==
+        chats + ":1: " + dir.path("own.jinja") + ":2: 'shout' is undefined");
+}
+
 TEST_CASE("items of an array are found wherever a piece of the file ends") {
   const TempDir dir;
   std::string text = "\n [";

@@ -168,8 +168,13 @@ inline DecoderCase with_adapters(DecoderCase test, double dropout = 0) {
 }
 
 inline std::vector<DecoderCase> decoder_cases(const DecoderSizes& s) {
-  return {gpt2_case(s), llama_case(s, false),        llama_case(s, true),
-          qwen_case(s), with_adapters(gpt2_case(s)), with_adapters(llama_case(s, false), 0.3)};
+  return {gpt2_case(s),
+          llama_case(s, false),
+          llama_case(s, true),
+          qwen_case(s),
+          with_adapters(gpt2_case(s)),
+          with_adapters(llama_case(s, false)),
+          with_adapters(llama_case(s, false), 0.3)};
 }
 
 // Attention's draws differ between devices, and between versions on the GPU.
