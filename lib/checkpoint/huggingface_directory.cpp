@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "lib/core/hash.h"
 #include "tessera/checkpoint/huggingface.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -130,6 +131,15 @@ at::Tensor HuggingFaceDirectory::read(const std::string& name, at::IntArrayRef s
         file.path(), ": byte ", entry.begin, ": weight \"", entry.name,
         "\" is neither of a floating-point dtype nor int64");
   return file.read(entry.name);
+}
+
+std::string HuggingFaceDirectory::fingerprint() const {
+  constexpr int64_t kBytes = 256;
+  std::string all;
+  for (const std::string& name : names()) {
+    all += concat(name, '\0', files_[file_of_.at(name)].read_beginning(name, kBytes), '\0');
+  }
+  return xxh3_128(all.data(), all.size()).hex();
 }
 
 std::vector<std::string> HuggingFaceDirectory::names() const {

@@ -82,6 +82,14 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
   return is_bool ? tensor.ne(0) : tensor;
 }
 
+std::string SafetensorsFile::read_beginning(const std::string& name, int64_t most) const {
+  const SafetensorsEntry& wanted = entry(name);
+  std::string bytes(static_cast<size_t>(std::min(most, wanted.end - wanted.begin)), '\0');
+  read_bytes(wanted.begin, static_cast<int64_t>(bytes.size()), bytes.data(),
+             "tensor \"" + name + "\"");
+  return bytes;
+}
+
 int64_t SafetensorsFile::count_nan(const std::string& name) const {
   const SafetensorsEntry& wanted = entry(name);
   if (!at::isFloatingType(wanted.dtype)) return 0;

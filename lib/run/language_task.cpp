@@ -29,6 +29,7 @@ class LanguageTask final : public RunTask {
   const AdapterConfig* adapter() const override {
     return run_->adapter ? &*run_->adapter : nullptr;
   }
+  std::string base() const override { return run_->base; }
   ParallelConfig parallel_config() const override {
     return programs::parallel_config(*run_, options());
   }

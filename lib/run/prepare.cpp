@@ -34,7 +34,11 @@ void resize_embeddings(Prepared& run) {
 void prepare_config(Prepared& run) {
   read_model_config(run);
   if (!run.options.model.directory.empty()) {
-    run.weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
+    auto weights = std::make_unique<HuggingFaceDirectory>(run.options.model.directory);
+    if (run.options.trains_adapters()) run.base = concat("weights ", weights->fingerprint());
+    run.weights = std::move(weights);
+  } else if (run.options.trains_adapters()) {
+    run.base = concat("weights drawn from --seed ", run.options.training.seed);
   }
   for (const std::string& notice : run.config().notices) run.notices.push_back(notice);
   if (!run.tokenizer) return;

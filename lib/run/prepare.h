@@ -29,6 +29,7 @@ struct Prepared {
   ModelSpec model;
   std::unique_ptr<const TensorSource> weights;  // null: drawn at random
   std::optional<AdapterConfig> adapter;         // nothing: every parameter is trained
+  std::string base;  // which weights the adapters belong to; "" without adapters
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_directory;
   std::optional<ChatTemplate> chat_template;  // of Program::kChat with text files

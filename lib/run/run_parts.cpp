@@ -88,6 +88,11 @@ TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
 // The step goes on; the data does where it is the same, else it begins.
 void go_on(const RunContext& run, RunParts& parts) {
   const RunState& state = parts.resumed->run;
+  const std::string base = run.task.base();
+  check(state.base.empty() || base.empty() || state.base == base, ErrorCode::kInvalidArgument,
+        parts.resumed->path, ": its adapters belong to another base model (", state.base,
+        ") than this run's (", base,
+        "); give the model that they were trained on, or --resume_from_checkpoint none");
   const auto say = [&](const std::string& what, const std::vector<std::string>& texts) {
     if (!run.reports() || texts.empty()) return;
     std::string all;

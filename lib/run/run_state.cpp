@@ -46,6 +46,7 @@ std::string RunState::to_json() const {
   json.key("settings").scalar(settings);
   json.key("model").begin_object().key("config").scalar(model).end_object();
   if (!adapter.empty()) json.key("adapter").scalar(adapter);
+  if (!base.empty()) json.field("base", base);
   return json.end_object().text();
 }
 
@@ -62,6 +63,7 @@ RunState RunState::from_json(const std::string& text, const std::string& origin)
     state.of.emplace_back(name, value.as_string());
   }
   if (const auto adapter = json.find("adapter")) state.adapter = adapter->dump();
+  state.base = json.get("base", "");
   // null: an evaluation that is no number, which is never the best.
   if (const auto best = json.find("best"); best && !best->at("metric").is_null()) {
     state.best = {best->at("path").as_string(), best->at("step").as_int64(0, kMost),

@@ -26,6 +26,7 @@ struct RunState {
   std::string settings;  // FlagSet::config_json()
   std::string model;     // its config.json for transformers
   std::string adapter;   // adapter_config.json; "": the checkpoint has every parameter
+  std::string base;      // RunTask::base()
 
   std::string to_json() const;
   // Throws Error(kDataLoss) for what to_json() does not write.

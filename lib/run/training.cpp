@@ -135,7 +135,8 @@ void Training::save() {
                        .best = parts_.best,
                        .settings = run_.flags.config_json(/*indent=*/0),
                        .model = run_.task.model_config(),
-                       .adapter = run_.task.adapter() ? run_.task.adapter()->to_json() : ""};
+                       .adapter = run_.task.adapter() ? run_.task.adapter()->to_json() : "",
+                       .base = run_.task.base()};
   parts_.writer->save(parts_.steps, state_of_run(*parts_.strategy, options_), state.to_json());
   report_.checkpoints(parts_.writer->poll());
 }

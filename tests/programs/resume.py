@@ -174,6 +174,10 @@ _, result = run("empty path", *full, "--resume_from_checkpoint", str(DATA), code
 check.that("holds no checkpoint" in result.text, "a directory without a checkpoint is named", result)
 _, result = run("other model", *[a.replace("bloom-tiny", "gpt2-tiny") for a in full], "--resume_from_checkpoint", str(single / "checkpoint-3"), code=4)
 check.that("checkpoint-3" in result.text, "a checkpoint of another model is refused", result)
+adapters = [*full, "--lora_r", "2", "--per_device_train_batch_size", "4"]
+out, _ = run("adapters", *adapters, *saving)
+_, result = run("other base", *adapters, "--seed", "43", "--resume_from_checkpoint", str(out / "checkpoint-3"), code=2)
+check.that("another base model" in result.text and "drawn from --seed 43" in result.text, "adapters do not go on over another base", result)
 _, result = run("in the way", *full, place=single, code=2)
 check.that("--resume_from_checkpoint auto" in result.text, "a run is not overwritten by accident", result)
 run("overwritten", *full, "--overwrite_output_dir", place=single)

@@ -30,6 +30,9 @@ class HuggingFaceDirectory final : public TensorSource {
   // As stored, with or without the prefix; "" when absent.
   std::string stored_name(const std::string& name) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  // Of the names and the first 256 bytes of all tensors, 32 digits: tells models apart wherever
+  // they lie and however they are cut into files.
+  std::string fingerprint() const;
 
  private:
   void open_single(const std::string& path);

@@ -52,6 +52,8 @@ class SafetensorsFile {
   // The tensor on the CPU in its stored dtype. Throws Error(kDataLoss) with file, name and byte
   // when it is absent or the file has shrunk since it was opened.
   at::Tensor read(const std::string& name) const;
+  // The first bytes of the tensor, at most so many.
+  std::string read_beginning(const std::string& name, int64_t most) const;
   // Number of NaN elements, which are legal; 0 for integers. Reads the tensor piece by piece.
   int64_t count_nan(const std::string& name) const;
 

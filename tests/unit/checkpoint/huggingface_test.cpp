@@ -200,6 +200,20 @@ TEST_CASE("a large model is written as shards with an index") {
   CHECK(index.at("metadata").at("total_size").as_int64() == 7 * 40 + 400);
 }
 
+TEST_CASE("a model's fingerprint is of its values, not of its files") {
+  const TempDir folder;
+  const auto fingerprint = [&](const std::string& name, int64_t shard_bytes, double last) {
+    HuggingFaceWriter writer(folder.path(name), {.max_shard_bytes = shard_bytes});
+    for (int i = 0; i < 3; ++i) writer.add(concat("t", i), at::full({10}, i < 2 ? i : last));
+    writer.commit();
+    return HuggingFaceDirectory(folder.path(name)).fingerprint();
+  };
+  const std::string one = fingerprint("one", 1000, 2);
+  CHECK(one.size() == 32);
+  CHECK(fingerprint("several", 50, 2) == one);
+  CHECK(fingerprint("other", 1000, 3) != one);
+}
+
 TEST_CASE("more tensors than a header has room for go into the next shard") {
   const TempDir folder;
   HuggingFaceWriter writer(folder.path("final"), {});
