@@ -153,9 +153,16 @@ TEST_CASE("Llama's adapters train as in peft under every strategy") {
   check_adapters("llama_classification", /*all=*/false);
 }
 
+TEST_CASE("Mistral's and Qwen's adapters train as in peft under every strategy") {
+  check_adapters("mistral", /*all=*/false);
+  check_adapters("qwen2_all", /*all=*/false);
+  check_adapters("qwen3_all", /*all=*/true);
+}
+
 TEST_CASE("adapters and what they are merged into give peft's logits") {
-  for (const char* name : {"bloom", "bloom_all", "bloom_classification_all", "gpt2", "gpt2_all",
-                           "llama", "llama_all", "llama_tied_all", "llama_classification"}) {
+  for (const char* name :
+       {"bloom", "bloom_all", "bloom_classification_all", "gpt2", "gpt2_all", "llama", "llama_all",
+        "llama_tied_all", "llama_classification", "mistral", "qwen2_all", "qwen3_all"}) {
     INFO(name);
     const Adapted adapted = load_adapted(name);
     const at::Tensor expected =

@@ -28,6 +28,9 @@ ADAPTERS = {
     "llama_tied_all": ("llama_tied", {"r": 2, "target_modules": "all-linear"}),
     "llama_classification": ("llama_classification", {"r": 4}),
     "bloom_classification_all": ("classification", {"r": 3, "target_modules": "all-linear"}),
+    "mistral": ("mistral", {"r": 4}),
+    "qwen2_all": ("qwen2", {"r": 3, "target_modules": "all-linear", "modules_to_save": ["norm"]}),
+    "qwen3_all": ("qwen3", {"r": 3, "lora_alpha": 6, "target_modules": "all-linear"}),
 }
 
 
