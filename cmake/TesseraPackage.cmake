@@ -7,11 +7,17 @@ set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 set(_share_dir ${CMAKE_INSTALL_DATADIR}/tessera)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
-install(TARGETS tessera EXPORT tesseraTargets)
+get_property(_parts GLOBAL PROPERTY TESSERA_PARTS)
+install(TARGETS tessera ${_parts} EXPORT tesseraTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+include(TesseraShared)
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${_package_dir} COMPONENT development)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tesseraConfig.cmake.in
   ${PROJECT_BINARY_DIR}/tesseraConfig.cmake INSTALL_DESTINATION ${_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# The shared library for build systems other than CMake; torch=DIRECTORY may be set anew (--define-variable).
+file(RELATIVE_PATH _pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tessera.pc.in ${PROJECT_BINARY_DIR}/tessera.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/TesseraTorch.cmake
         DESTINATION ${_package_dir} COMPONENT development)

@@ -51,6 +51,43 @@ function(find_installed)
                -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
 endfunction()
 
+# libtessera.so, found where it is moved to.
+function(shared)
+  file(REMOVE_RECURSE ${WORK_DIR}/shared)
+  file(COPY ${WORK_DIR}/prefix DESTINATION ${WORK_DIR}/shared)
+  build_client(${CLIENT_DIR} ${WORK_DIR}/shared/build client -DWAY=find_package -DSHARED=ON -DPOLICIES=3.16 -DCMAKE_CXX_FLAGS=${FLAGS}
+               -DCMAKE_PREFIX_PATH=${WORK_DIR}/shared/prefix)
+endfunction()
+
+# A LibTorch as its archive unpacks: a folder of that name, which no wheel surrounds. The client is not optimised.
+function(zip_layout)
+  file(REMOVE_RECURSE ${WORK_DIR}/zip)
+  file(MAKE_DIRECTORY ${WORK_DIR}/zip/libtorch)
+  foreach(folder include lib share)
+    file(CREATE_LINK ${TORCH_ROOT}/${folder} ${WORK_DIR}/zip/libtorch/${folder} SYMBOLIC)
+  endforeach()
+  build_client(${CLIENT_DIR} ${WORK_DIR}/zip/build client -DWAY=find_package -DPOLICIES=3.25 -DCMAKE_BUILD_TYPE=Debug
+               -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix -DTorch_ROOT=${WORK_DIR}/zip/libtorch)
+endfunction()
+
+# Headers are free of warnings also where they are not those of a system, and say which standard they need.
+function(warnings)
+  set(compile ${COMPILER} -fsyntax-only -I${WORK_DIR}/prefix/include -isystem ${TORCH_ROOT}/include
+              -isystem ${TORCH_ROOT}/include/torch/csrc/api/include ${CLIENT_DIR}/client.cpp)
+  run(${compile} -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror)
+  must_fail("tessera needs C++20: compile with -std=c++20 or later" ${compile} -std=c++17)
+endfunction()
+
+function(pkg_config)
+  file(REMOVE_RECURSE ${WORK_DIR}/pkg_config)
+  file(MAKE_DIRECTORY ${WORK_DIR}/pkg_config)
+  set(ENV{PKG_CONFIG_PATH} ${WORK_DIR}/prefix/lib/pkgconfig)
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs tessera OUTPUT_VARIABLE flags COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  run(${COMPILER} -O0 ${CLIENT_DIR}/client.cpp -o ${WORK_DIR}/pkg_config/client ${flags})
+  run(${WORK_DIR}/pkg_config/client)
+endfunction()
+
 # No path of the folder that was installed into is left, in the package or in programs.
 function(moved)
   file(REMOVE_RECURSE ${WORK_DIR}/before ${WORK_DIR}/after ${WORK_DIR}/moved)

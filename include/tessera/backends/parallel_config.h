@@ -51,7 +51,7 @@ struct PipelineConfig {
 
 struct ParallelConfig {
   std::string strategy = "single";  // single, ddp, zero1, zero2, zero3, fsdp
-  PrecisionConfig precision;
+  PrecisionConfig precision = {};
   int64_t bucket_bytes = 25 << 20;  // gradients reduced together once this many bytes are ready
   bool overlap = true;              // false: wait for every collective where it is launched
   // zero2, fsdp: keep full gradients over the accumulation, reduce once.
@@ -71,8 +71,8 @@ struct ParallelConfig {
   // Decoder blocks keep the outputs of their norms and of the activation function for backward,
   // which else forms them anew; without effect under gradient_checkpointing.
   bool keep_activations = false;
-  OffloadConfig offload;
-  PipelineConfig pipeline;         // with a pipeline axis of more than one rank
+  OffloadConfig offload = {};
+  PipelineConfig pipeline = {};    // with a pipeline axis of more than one rank
   bool sequence_parallel = false;  // with a tensor axis of more than one rank
 
   bool keeps_activations() const { return keep_activations && !gradient_checkpointing; }

@@ -13,7 +13,7 @@ using ModelTransform = std::function<ModelSpec(const ModelSpec&)>;
 
 // All of it outlives the strategy. A data axis alone is a whole setup.
 struct ShardingSetup {
-  ShardingSetup(Communicator& data) : data(data) {}
+  ShardingSetup(Communicator& data_axis) : data(data_axis) {}
 
   Communicator& data;  // the data axis
   // The ranks that share the model with those of the data axis; null: they are all there are.

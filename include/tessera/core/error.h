@@ -1,6 +1,9 @@
 #pragma once
 // One error type for the whole library. Every message says what happened, where, and what to do
 // about it.
+#if __cplusplus < 202002L
+#error "tessera needs C++20: compile with -std=c++20 or later"
+#endif
 #include <sstream>
 #include <stdexcept>
 #include <string>
