@@ -1,0 +1,28 @@
+#pragma once
+// Several tensors as the one that goes from block to block.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/core/micro_batch.h"
+
+namespace tessera {
+
+// 1-D and of the widest dtype: the shapes and dtypes, and then the elements of each. Throws
+// Error(kInvalidArgument) for a tensor that is undefined, not floating, or of more than six
+// dimensions. Gradients go through.
+at::Tensor pack(const std::string& block, const std::vector<at::Tensor>& tensors);
+
+class Unpacking {
+ public:
+  // Views of what was packed. The shapes are read once for all micro-batches of the same shapes, so
+  // that no later step waits for a device; on the CPU every time.
+  std::vector<at::Tensor> operator()(const at::Tensor& packed, const MicroBatch& micro_batch);
+
+ private:
+  std::map<std::vector<int64_t>, std::vector<int64_t>> headers_;
+};
+
+}  // namespace tessera
