@@ -164,6 +164,7 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
   check_options(options);
   ModelSpec spec;
   spec.name = "sequential";
+  spec.has_loss = loss != nullptr;
   TieFinder ties(spec, *sequential);
   const auto children = sequential->named_children().pairs();
   check_statistics_stand_once(children, sequential->is_training());
@@ -174,7 +175,8 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
                       .checkpoint_prefix = name + ".",
                       .aliases = ties.add(name, *original),
                       .loss = i + 1 == children.size() ? loss : nullptr,
-                      .options = options};
+                      .options = options,
+                      .gives = i + 1 == children.size() && loss != nullptr ? 0 : 1};
     auto make = [sequential, i]() -> detail::CallableModule {
       const torch::nn::AnyModule& module = *(sequential->begin() + static_cast<ptrdiff_t>(i));
       auto child = std::make_shared<torch::nn::AnyModule>(module.clone());

@@ -41,7 +41,7 @@ class LossBlock final : public Head {
     check_.check(result, micro_batch, [&](MicroBatch rows) {
       rows.data_axis = nullptr;  // other ranks do not look
       detail::Tensors of_rows = given;
-      const bool twice = rows.sample_count != micro_batch.sample_count;
+      const bool twice = rows.target_count != micro_batch.target_count;
       for (at::Tensor& tensor : of_rows) {
         if (twice && tensor.dim() > 0) tensor = at::cat({tensor, tensor});
       }

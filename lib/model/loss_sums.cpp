@@ -33,19 +33,22 @@ at::Tensor loss_sums(const std::string& block, const LossResult& result, Reducti
   check_result(block, result, reduction, counters);
   const bool by_class = micro_batch.labels.defined() &&
                         at::isIntegralType(micro_batch.labels.scalar_type(), /*includeBool=*/true);
-  const int64_t targets = reduction == Reduction::kNone && !by_class && micro_batch.target_count > 0
+  const bool empty = micro_batch.target_count == 0 && !result.divisor.defined();
+  const int64_t targets = reduction == Reduction::kNone && !by_class && !empty
                               ? result.loss.numel()
                               : micro_batch.target_count;
   at::Tensor loss = result.loss.to(at::kFloat);
   const at::Tensor divisor = result.divisor.defined()
                                  ? result.divisor.detach().to(at::kFloat).reshape({1})
                                  : at::full({1}, targets, loss.options().requires_grad(false));
-  if (reduction == Reduction::kNone) {
+  if (empty && reduction != Reduction::kSum) {
+    loss = at::zeros({1}, divisor.options());
+  } else if (reduction == Reduction::kNone) {
     loss = loss.sum();
   } else if (reduction == Reduction::kMean && result.divisor.defined()) {
     loss = at::where(divisor.eq(0), 0, loss.reshape({1}) * divisor);
   } else if (reduction == Reduction::kMean) {
-    loss = targets == 0 ? at::zeros_like(loss) : loss * targets;
+    loss = loss * targets;
   }
   std::vector<at::Tensor> sums{loss.reshape({1}), divisor};
   if (counters > 0) sums.push_back(result.counters.detach().to(at::kFloat).reshape({-1}));

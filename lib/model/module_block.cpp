@@ -277,7 +277,7 @@ at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& m
   detail::Tensors outputs;
   run_users("forward()", micro_batch, micro_batch.training,
             [&](const MicroBatch& seen) { outputs = callable_.forward(inputs, seen); });
-  if (outputs.size() > 1) return pack(place_.block, outputs);
+  if (outputs.size() > 1) return pack_(place_.block, outputs);
   at::Tensor& output = outputs.front();
   check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
         ": forward() returned an undefined tensor");

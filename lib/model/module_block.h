@@ -70,6 +70,7 @@ class ModuleBlock final : public Head {
   ModulePlace place_;
   LossCheck loss_check_;
   detail::CallableModule callable_;
+  Packing pack_;
   Unpacking unpack_;
   at::Device device_;
   ModuleTraits traits_;

@@ -25,9 +25,21 @@ std::vector<int64_t> numbers_of(const at::Tensor& packed) {
   return numbers;
 }
 
+// [kHeader] in the dtype.
+at::Tensor header_of(const std::vector<int64_t>& numbers, at::Device device, at::ScalarType dtype) {
+  std::vector<float> digits(kHeader, 0);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    int64_t left = numbers[i];
+    for (int64_t d = 0; d < kDigits; ++d, left /= kBase) {
+      digits[i * kDigits + static_cast<size_t>(d)] = static_cast<float>(left % kBase);
+    }
+  }
+  return at::tensor(digits).to(device, dtype);
+}
+
 }  // namespace
 
-at::Tensor pack(const std::string& block, const std::vector<at::Tensor>& tensors) {
+at::Tensor Packing::operator()(const std::string& block, const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> numbers{static_cast<int64_t>(tensors.size())};
   at::ScalarType dtype = at::kHalf;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -45,15 +57,9 @@ at::Tensor pack(const std::string& block, const std::vector<at::Tensor>& tensors
     numbers.insert(numbers.end(), sizes.begin(), sizes.end());
     numbers.resize(1 + (i + 1) * kNumbersOfTensor);
   }
-  std::vector<float> digits(kHeader, 0);
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    int64_t left = numbers[i];
-    for (int64_t d = 0; d < kDigits; ++d, left /= kBase) {
-      digits[i * kDigits + static_cast<size_t>(d)] = static_cast<float>(left % kBase);
-    }
-  }
-  std::vector<at::Tensor> parts{
-      at::tensor(digits).to(tensors.front().device(), dtype, /*non_blocking=*/true)};
+  at::Tensor& header = headers_[numbers];
+  if (!header.defined()) header = header_of(numbers, tensors.front().device(), dtype);
+  std::vector<at::Tensor> parts{header};
   for (const at::Tensor& tensor : tensors) parts.push_back(tensor.to(dtype).flatten());
   return at::cat(parts);
 }

@@ -10,10 +10,16 @@
 
 namespace tessera {
 
-// 1-D and of the widest dtype: the shapes and dtypes, and then the elements of each. Throws
-// Error(kInvalidArgument) for a tensor that is undefined, not floating, or of more than six
-// dimensions. Gradients go through.
-at::Tensor pack(const std::string& block, const std::vector<at::Tensor>& tensors);
+class Packing {
+ public:
+  // 1-D and of the widest dtype: the shapes and dtypes, and then the elements of each. Throws
+  // Error(kInvalidArgument), which names the block, for a tensor that is undefined, not floating,
+  // or of more than six dimensions. Gradients go through.
+  at::Tensor operator()(const std::string& block, const std::vector<at::Tensor>& tensors);
+
+ private:
+  std::map<std::vector<int64_t>, at::Tensor> headers_;  // on the device
+};
 
 class Unpacking {
  public:

@@ -105,6 +105,10 @@ template <typename Given>
 using ModuleOf = typename ModuleType<Given>::type;
 
 template <typename M>
+concept IsModule = !std::is_void_v<M> &&
+                   std::convertible_to<std::shared_ptr<M>, std::shared_ptr<torch::nn::Module>>;
+
+template <typename M>
 std::shared_ptr<M> pointer(const std::shared_ptr<M>& module) {
   return module;
 }
@@ -123,11 +127,14 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
 template <typename Given, typename Callable>
 ModuleSource source_of(const Given& given, const Callable& callable) {
   if constexpr (kHasValues<Given>) {
-    static_assert(std::same_as<ModuleOf<decltype(given.make)>, ModuleOf<Given>>,
+    constexpr bool kFits = std::same_as<ModuleOf<decltype(given.make)>, ModuleOf<Given>>;
+    static_assert(kFits,
                   "with_values(make, module): make must be a function that returns a module of the "
                   "same class as `module`");
-    return {[make = given.make, callable] { return callable(pointer(make())); },
-            pointer(given.values), "the function that makes the module"};
+    if constexpr (kFits) {
+      return {[make = given.make, callable] { return callable(pointer(make())); },
+              pointer(given.values), "the function that makes the module"};
+    }
   } else if constexpr (MakesModule<Given>) {
     return {[given, callable] { return callable(pointer(given())); }};
   } else {
@@ -188,10 +195,11 @@ auto with_values(Make make, Module module) {
 template <typename Module>
 ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
-  static_assert(!std::is_void_v<M>,
-                "from_module: the module is given as a shared_ptr, a holder (TORCH_MODULE), a "
-                "function that returns one of them, or with_values(function, module)");
-  if constexpr (!std::is_void_v<M>) {
+  static_assert(detail::IsModule<M>,
+                "from_module: the module, of a class derived from torch::nn::Module, is given as a "
+                "shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
     static_assert(
         detail::TakesOneTensor<M>,
         "from_module: the module's forward() must take one tensor and return one; for any "
@@ -210,9 +218,9 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
   }
 }
 
-// One block per child, the loss in the last one; children take and return one tensor. Otherwise as
-// from_module(module): built blocks are copies. A tensor that several children have (a child that
-// stands there twice) is one parameter, tied.
+// One block per child, the loss in the last one (nullptr: a part for chain()); children take and
+// return one tensor. Otherwise as from_module(module): built blocks are copies. A tensor that
+// several children have (a child that stands there twice) is one parameter, tied.
 ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
                           const ModuleOptions& options = {});
 

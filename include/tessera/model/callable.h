@@ -191,10 +191,11 @@ ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>
 template <typename Module, typename Step>
 ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
-  static_assert(!std::is_void_v<M>,
-                "from_callable: the module is given as a shared_ptr, a holder (TORCH_MODULE), a "
-                "function that returns one of them, or with_values(function, module)");
-  if constexpr (!std::is_void_v<M>) {
+  static_assert(detail::IsModule<M>,
+                "from_callable: the module, of a class derived from torch::nn::Module, is given as "
+                "a shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
     static_assert(
         detail::IsStep<Step, M>,
         "from_callable: the step must be callable (as const) with the module and the "
@@ -222,11 +223,11 @@ ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& op
 template <typename Module, typename Forward = detail::CallsForward>
 ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
-  static_assert(
-      !std::is_void_v<M>,
-      "block_of: the module is given as a shared_ptr, a holder (TORCH_MODULE), a function "
-      "that returns one of them, or with_values(function, module)");
-  if constexpr (!std::is_void_v<M>) {
+  static_assert(detail::IsModule<M>,
+                "block_of: the module, of a class derived from torch::nn::Module, is given as a "
+                "shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
     constexpr int kTaken = detail::tensors_taken<Forward, M>();
     static_assert(
         kTaken >= 0,
@@ -278,10 +279,10 @@ template <typename... Types, typename Module, typename Loss>
 ModelSpec from_children(const Module& module, const std::vector<std::string>& names, Loss loss,
                         const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
-  constexpr bool kIsModule = !std::is_void_v<M> && !detail::MakesModule<Module>;
+  constexpr bool kIsModule = detail::IsModule<M> && !detail::MakesModule<Module>;
   static_assert(kIsModule,
-                "from_children: the module is given as a shared_ptr, a holder (TORCH_MODULE), or "
-                "with_values(function, module)");
+                "from_children: the module, of a class derived from torch::nn::Module, is given as "
+                "a shared_ptr, a holder (TORCH_MODULE), or with_values(function, module)");
   if constexpr (kIsModule) {
     const auto find = [](const std::shared_ptr<torch::nn::Module>& child) {
       detail::Child call;

@@ -10,6 +10,7 @@
 
 #include "tessera/core/error.h"
 #include "tessera/model/all_gather.h"
+#include "tests/support/messages.hpp"
 #include "tests/unit/backends/strangers.h"
 
 using namespace tessera;
@@ -123,6 +124,36 @@ TEST_CASE("a contrastive loss sees the rows of all ranks") {
   check_program<Classifier>("all rows on every rank", pairs(), mean,
                             callable<Classifier>(all_rows, {.reduction = Reduction::kMean}),
                             {.whole = true});
+}
+
+TEST_CASE("ranks that gather other shapes are told so") {
+  const ModelSpec model = callable<Classifier>([](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor own = net.forward(batch.input_ids).narrow(0, 0, 1 + data_rank(batch));
+    return all_gather(own, batch).sum();
+  })(std::make_shared<Classifier>());
+  const std::string message = error_of([&] {
+    train_under({.strategy = "ddp"}, {.data = 2}, model, {rows_with_classes(), 4});
+  });
+  CHECK_THAT(message,
+             test::contains("the calls of the ranks differ") && test::contains("all_gather"));
+}
+
+TEST_CASE("a micro-batch without targets adds nothing to a mean") {
+  std::vector<MicroBatch> data = rows_with_classes();
+  for (MicroBatch& batch : data) {  // the last ranks have none
+    batch.labels.narrow(0, 6, 6).fill_(kIgnoredLabel);
+    batch.target_count = 6;
+  }
+  const auto mean = [](Classifier& net, const MicroBatch& batch) {
+    return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kMean);
+  };
+  const auto losses = [](Classifier& net, const MicroBatch& batch) {
+    return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kNone);
+  };
+  check_program<Classifier>("a mean", data, mean,
+                            callable<Classifier>(mean, {.reduction = Reduction::kMean}));
+  check_program<Classifier>("one by one", data, mean,
+                            callable<Classifier>(losses, {.reduction = Reduction::kNone}));
 }
 
 TEST_CASE("auxiliary losses, terms of the weights and counters") {

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -63,6 +64,15 @@ auto as_is(const std::shared_ptr<M>& module) {
   return with_values([] { return std::make_shared<M>(); }, module);
 }
 
+// A Sequential in the middle.
+struct Sandwich : nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return down->forward(middle->forward(up->forward(x))); }
+  nn::Linear up{register_module("0", nn::Linear(6, 5))};
+  nn::Sequential middle{register_module(
+      "1", nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({5})), nn::Linear(5, 5)))};
+  nn::Linear down{register_module("2", nn::Linear(5, 3))};
+};
+
 struct Stack : nn::Module {
   Stack() {
     layers->push_back(std::make_shared<Layer>());
@@ -123,6 +133,23 @@ TEST_CASE("a nanoGPT with a tied head as blocks") {
                                        block_of(as_is(net->second)), block_of(head)},
                                       token_loss, {.reduction = Reduction::kMean});
         return tie(model, "0.wte.weight", "3.weight");
+      },
+      {.blocks = true});
+}
+
+TEST_CASE("a Sequential as several blocks of a chain") {
+  const auto loss = [](const at::Tensor& scores, const MicroBatch& batch) {
+    return F::cross_entropy(scores, batch.labels);
+  };
+  check_program<Sandwich>(
+      "sandwich", rows_with_classes(),
+      [=](Sandwich& net, const MicroBatch& batch) {
+        return loss(net.forward(batch.input_ids), batch);
+      },
+      [=](const std::shared_ptr<Sandwich>& net) {
+        return chain(
+            {block_of(net->up), from_sequential(net->middle, nullptr), block_of(net->down)}, loss,
+            {.reduction = Reduction::kMean});
       },
       {.blocks = true});
 }

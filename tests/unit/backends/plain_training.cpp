@@ -94,6 +94,12 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
       strategy.evaluate(mine);  // must change nothing
       const double loss = strategy.forward_backward(mine).loss.item<double>();
       const double norm = strategy.grad_norm_squared().item<double>();
+      double visited = 0;
+      strategy.visit_gradients([&](const VisitedParameter& gradient) {
+        visited += gradient.value.to(at::kDouble).square().sum().item<double>();
+      });
+      test::require(std::abs(visited - norm) <= 1e-4 * norm, "gradients of norm ", visited,
+                    " beside one of ", norm);
       if (world.rank() == 0) {
         trained.losses.push_back(loss);
         trained.squared_norms.push_back(norm);
