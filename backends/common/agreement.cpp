@@ -305,10 +305,17 @@ at::Tensor fingerprint(std::span<const MicroBatch> micro_batches, at::Device dev
   std::vector<at::Tensor> contents;  // one checksum of all: few kernels
   for (const MicroBatch& batch : micro_batches) {
     std::string text = concat(batch.sample_count, " ", batch.token_count, " ", batch.target_count);
-    for (const at::Tensor& tensor : {batch.input_ids, batch.labels, batch.attention_mask,
-                                     batch.packed.offsets, batch.head_positions}) {
+    const auto add = [&](const at::Tensor& tensor) {
       text += concat(" ", tensor.defined() ? tensor.sizes() : at::IntArrayRef());
       if (tensor.defined()) contents.push_back(bits(tensor));
+    };
+    for (const at::Tensor& tensor : {batch.input_ids, batch.labels, batch.attention_mask,
+                                     batch.packed.offsets, batch.head_positions}) {
+      add(tensor);
+    }
+    for (const auto& [name, tensor] : batch.extra) {
+      text += " " + name;
+      add(tensor);
     }
     counts.push_back(hash_of(text));
   }

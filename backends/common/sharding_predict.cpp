@@ -41,7 +41,8 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   step_->with_gradients = false;
   step_->with_scores = true;
   step_->micro_batches.assign(micro_batches.begin(), micro_batches.end());
-  for (const MicroBatch& batch : step_->micro_batches) {
+  for (MicroBatch& batch : step_->micro_batches) {
+    batch.data_axis = &data();
     model_->require_packed_rows(batch, name());
     check(!batch.so_far.defined() || continues_rows(), ErrorCode::kInvalidArgument, name(),
           ": rows were given piece by piece (MicroBatch::so_far), but not every block says that it "

@@ -64,6 +64,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
     check_counts(step_->micro_batches[m]);
     model_->require_packed_rows(step_->micro_batches[m], name());
     step_->micro_batches[m].seed = block_seed(step_seed, first + m);
+    step_->micro_batches[m].data_axis = &data();
   }
   agreement_->begin(with_gradients ? StepOrder::Call::kStep : StepOrder::Call::kEvaluation);
   agreement_->tell();
@@ -71,6 +72,7 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
   step_->sums.reset();
   if (with_gradients) {
     gradient_scale_.reset();
+    divided_.reset();
     gradients_->begin_step();
     room_->make_for(step_->micro_batches);
   } else {
@@ -233,11 +235,29 @@ StepResult ShardingStrategy::finish() {
   StepResult result{.target_count = targets.to(at::kFloat),
                     .sample_count = agreement_->samples(),
                     .token_count = agreement_->tokens()};
-  if (sums.defined()) {
-    result.loss = (sums[0] / targets.clamp_min(1)).to(at::kFloat);
-    result.counters = sums.narrow(0, 1, sums.numel() - 1).to(at::kFloat);
+  if (!sums.defined()) return result;
+  at::Tensor divisor = targets.clamp_min(1);
+  const int64_t before = gives_divisor() ? 2 : 1;  // the counters
+  if (before == 2) {
+    result.target_count = sums[1].to(at::kFloat);
+    divisor = at::where(sums[1].eq(0), 1, sums[1]);
+    divide_by(result.target_count);  // rounded as other stages get it
   }
+  result.loss = (sums[0] / divisor).to(at::kFloat);
+  result.counters = sums.narrow(0, before, sums.numel() - before).to(at::kFloat);
   return result;
+}
+
+bool ShardingStrategy::gives_divisor() const {
+  return model_->has_loss && model_->blocks.back()->gives_divisor();
+}
+
+// Backward began before all micro-batches had said it, with the count of targets in its place.
+void ShardingStrategy::divide_by(const at::Tensor& divisor) {
+  if (!step_->with_gradients) return;
+  const at::Tensor targets = agreement_->targets().clamp_min(1);
+  divided_ = (targets / at::where(divisor.eq(0), 1, divisor).to(at::kDouble)).to(at::kFloat);
+  gradient_scale_ = divided_;
 }
 
 void ShardingStrategy::drop_call() {

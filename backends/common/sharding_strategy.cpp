@@ -204,7 +204,7 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   agreement_->begin(StepOrder::Call::kUpdate);
   learning_rate_.fill_(learning_rate);
   optimizer_->step({learning_rate_, gradient_scale_, skip});
-  gradient_scale_.reset();
+  gradient_scale_ = divided_;
   agreement_->end();
 }
 
@@ -231,6 +231,7 @@ void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
         shards().all_gather(whole, part.contiguous()).wait();
       }
     }
+    if (gradients && divided_.defined()) full.mul_(divided_);
     for (size_t e = 0; e < layout.entries().size(); ++e) {
       const FlatEntry& entry = layout.entries()[e];
       visitor({units()[u].blocks[e], entry.name, view_of(full, entry), entry.placement});

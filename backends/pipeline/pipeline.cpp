@@ -135,6 +135,10 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& micro_batch : micro_batches) {
     shapes.push_back(micro_batch.input_ids.sizes().vec());
+    for (const auto& [name, tensor] : micro_batch.extra) {
+      shapes.back().push_back(-1);
+      shapes.back().insert(shapes.back().end(), tensor.sizes().begin(), tensor.sizes().end());
+    }
     shapes.back().push_back(step.with_gradients);
   }
   links_->begin(plan, std::move(shapes));
@@ -220,16 +224,25 @@ void Pipeline::share_result(StepResult& result) {
   const auto options = result.target_count.options();
   const bool has_loss = pipeline_.rank() == last;
   if (counters_ < 0) {
-    at::Tensor count =
-        at::full({1}, has_loss ? result.counters.numel() : 0, options.dtype(at::kLong));
-    pipeline_.broadcast(count, last).wait();
-    counters_ = count.item<int64_t>();
+    const int64_t told = has_loss ? 2 * result.counters.numel() + inner_->gives_divisor() : 0;
+    at::Tensor known = at::full({1}, told, options.dtype(at::kLong));
+    pipeline_.broadcast(known, last).wait();
+    counters_ = known.item<int64_t>() / 2;
+    gives_divisor_ = known.item<int64_t>() % 2 != 0;
   }
-  at::Tensor values = has_loss ? at::cat({result.loss.reshape({1}), result.counters})
-                               : at::empty({1 + counters_}, options);
+  const int64_t before = gives_divisor_ ? 2 : 1;  // the counters
+  at::Tensor values = at::empty({before + counters_}, options);
+  if (has_loss) {
+    std::vector<at::Tensor> parts{result.loss.reshape({1}), result.counters};
+    if (gives_divisor_) parts.insert(parts.begin() + 1, result.target_count.reshape({1}));
+    values = at::cat(parts);
+  }
   timer_->time([&] { pipeline_.broadcast(values, last).wait(); });
   result.loss = values[0];
-  result.counters = values.narrow(0, 1, counters_);
+  result.counters = values.narrow(0, before, counters_);
+  if (!gives_divisor_) return;
+  result.target_count = values[1];
+  if (!has_loss) inner_->divide_by(values[1]);
 }
 
 StepResult Pipeline::forward_backward(std::span<const MicroBatch> micro_batches) {

@@ -16,6 +16,8 @@
 #include "tessera/core/error.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/model/adapters.h"
+#include "tessera/model/all_gather.h"
+#include "tessera/model/callable.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/train/trainer.h"

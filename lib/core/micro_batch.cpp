@@ -68,6 +68,7 @@ MicroBatch MicroBatch::to(at::Device device) const {
   MicroBatch moved = *this;
   moved.input_ids = move(input_ids);
   moved.labels = move(labels);
+  for (auto& [name, tensor] : moved.extra) tensor = move(tensor);
   moved.attention_mask = move(attention_mask);
   moved.packed.offsets = move(packed.offsets);
   moved.packed.positions = move(packed.positions);
@@ -78,7 +79,18 @@ MicroBatch MicroBatch::to(at::Device device) const {
   return moved;
 }
 
-MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels) {
+const at::Tensor& MicroBatch::get(const std::string& name) const {
+  const auto found = extra.find(name);
+  if (found != extra.end()) return found->second;
+  std::string names;
+  for (const auto& item : extra) names += concat(names.empty() ? "" : ", ", "\"", item.first, "\"");
+  fail(ErrorCode::kInvalidArgument, "micro-batch: it has no tensor \"", name, "\" (there is ",
+       names.empty() ? "none" : names, "); give it to make_micro_batch(inputs, labels, {{\"", name,
+       "\", tensor}})");
+}
+
+MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels,
+                            std::map<std::string, at::Tensor> extra) {
   check(inputs.defined() && inputs.dim() > 0, ErrorCode::kInvalidArgument,
         "make_micro_batch: inputs need a dimension of rows, but they are ",
         inputs.defined() ? "a scalar" : "undefined");
@@ -92,6 +104,7 @@ MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels) {
   batch.target_count = count_targets(labels, inputs.size(0));
   batch.input_ids = std::move(inputs);
   batch.labels = std::move(labels);
+  batch.extra = std::move(extra);
   return batch;
 }
 

@@ -11,6 +11,7 @@
 #include "lib/model/module_tensors.h"
 #include "lib/model/seeded_generators.h"
 #include "tessera/core/error.h"
+#include "tessera/model/callable.h"
 
 namespace tessera {
 namespace {
@@ -42,16 +43,18 @@ class TieFinder {
   std::map<const at::TensorImpl*, std::pair<std::string, std::string>> owners_;
 };
 
+using Children = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
+
 // Two blocks would each advance statistics of their own.
-void check_statistics_stand_once(const torch::nn::SequentialImpl& sequential) {
+void check_statistics_stand_once(const Children& children, bool training) {
   std::map<const torch::nn::Module*, std::string> seen;
-  for (const auto& child : sequential.named_children()) {
-    for (const auto& part : child.value()->modules()) {
-      const auto [first, inserted] = seen.try_emplace(part.get(), child.key());
-      const bool stays = sequential.is_training() && !part->is_training();
-      check(inserted || first->second == child.key() || stays ||
+  for (const auto& [name, child] : children) {
+    for (const auto& part : child->modules()) {
+      const auto [first, inserted] = seen.try_emplace(part.get(), name);
+      const bool stays = training && !part->is_training();
+      check(inserted || first->second == name || stays ||
                 !part->named_buffers(/*recurse=*/false).contains("running_mean"),
-            ErrorCode::kInvalidArgument, "blocks ", first->second, " and ", child.key(),
+            ErrorCode::kInvalidArgument, "blocks ", first->second, " and ", name,
             " share a module with running statistics, which only one block can advance; give each "
             "its own");
     }
@@ -62,14 +65,16 @@ void check_statistics_stand_once(const torch::nn::SequentialImpl& sequential) {
 struct Original {
   std::shared_ptr<const torch::nn::Module> module = nullptr;
   std::shared_ptr<const torch::nn::Module> root = nullptr;
+  const char* maker = "clone()";
 };
 
 detail::CallableModule copy_of(const Original& original, const std::string& block,
                                const std::function<detail::CallableModule()>& clone) {
-  const ModuleSnapshot before(block, *original.module, *original.root);
+  const ModuleSnapshot before(block, original.maker, *original.module, *original.root);
   detail::CallableModule copy;
-  run_users_code(block, "clone()", [&] { copy = clone(); });
-  check(copy.module != nullptr, ErrorCode::kInternal, "block ", block, ": no copy");
+  run_users_code(block, original.maker, [&] { copy = clone(); });
+  check(copy.module != nullptr, ErrorCode::kInvalidArgument, "block ", block, ": ", original.maker,
+        " returned no module");
   before.complete(*copy.module);
   return copy;
 }
@@ -93,8 +98,16 @@ BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule(
   BlockBuilder builder;
   builder.name = place.block;
   builder.from_first_rank = true;
-  builder.build = [place = std::move(place), make = std::move(make), original = std::move(original),
+  builder.takes = place.takes;
+  builder.gives = place.gives;
+  builder.build = [own_place = std::move(place), make = std::move(make),
+                   original = std::move(original),
                    returned = std::make_shared<ReturnedTensors>()](const BuildContext& context) {
+    ModulePlace place = own_place;
+    if (!context.chained_as.empty()) {
+      place.block = context.chained_as;
+      place.index = context.chained_index;
+    }
     auto callable = [&] {  // also clone() draws
       const SeededGenerators seeded(context.device, block_seed(context.seed, place.index));
       return original.module != nullptr ? copy_of(original, place.block, make)
@@ -102,7 +115,7 @@ BlockBuilder builder_of(ModulePlace place, std::function<detail::CallableModule(
     }();
     const bool keep_eval =
         original.root != nullptr ? original.root->is_training() : callable.module->is_training();
-    return std::make_unique<ModuleBlock>(place, std::move(callable), keep_eval, context);
+    return std::make_unique<ModuleBlock>(std::move(place), std::move(callable), keep_eval, context);
   };
   return builder;
 }
@@ -117,20 +130,30 @@ void check_options(const ModuleOptions& options) {
 
 }  // namespace
 
-ModelSpec detail::model_of_one_block(std::function<CallableModule()> make,
-                                     std::shared_ptr<const torch::nn::Module> original,
-                                     LossFunction loss, const ModuleOptions& options) {
+ModelSpec detail::model_of_one_block(ModuleSource source, LossFunction loss,
+                                     const ModuleOptions& options, int takes, int gives) {
   check_options(options);
+  check(loss == nullptr || options.counters == 0 || options.reduction != Reduction::kNone,
+        ErrorCode::kInvalidArgument,
+        "a loss of Reduction::kNone has no counters behind it; return a LossResult (from_callable, "
+        "chain)");
   ModelSpec spec;
   spec.name = "module";
   spec.checkpoint_name = [](const std::string&, const std::string& parameter) { return parameter; };
-  ModulePlace place{.block = "module", .loss = std::move(loss), .options = options};
+  spec.has_loss = gives == 0;
+  ModulePlace place{.block = "module",
+                    .loss = std::move(loss),
+                    .options = options,
+                    .takes = takes,
+                    .gives = gives};
+  const auto& original = source.original;
   if (original != nullptr) {
     TieFinder ties(spec, *original);
     place.aliases = ties.add(place.block, *original);
     ties.check();
   }
-  spec.blocks.push_back(builder_of(std::move(place), std::move(make), {original, original}));
+  spec.blocks.push_back(
+      builder_of(std::move(place), std::move(source.make), {original, original, source.maker}));
   return spec;
 }
 
@@ -139,26 +162,100 @@ ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential,
   check(!sequential->is_empty(), ErrorCode::kInvalidArgument,
         "from_sequential: the Sequential has no modules");
   check_options(options);
-  check_statistics_stand_once(*sequential);
   ModelSpec spec;
   spec.name = "sequential";
+  spec.has_loss = loss != nullptr;
   TieFinder ties(spec, *sequential);
-  const auto children = sequential->named_children();
+  const auto children = sequential->named_children().pairs();
+  check_statistics_stand_once(children, sequential->is_training());
   for (size_t i = 0; i < children.size(); ++i) {
-    const std::string& name = children[i].key();
+    const auto& [name, original] = children[i];
     ModulePlace place{.block = name,
                       .index = i,
                       .checkpoint_prefix = name + ".",
-                      .aliases = ties.add(name, *children[i].value()),
+                      .aliases = ties.add(name, *original),
                       .loss = i + 1 == children.size() ? loss : nullptr,
-                      .options = options};
+                      .options = options,
+                      .gives = i + 1 == children.size() && loss != nullptr ? 0 : 1};
     auto make = [sequential, i]() -> detail::CallableModule {
-      const torch::nn::AnyModule& original = *(sequential->begin() + static_cast<ptrdiff_t>(i));
-      auto child = std::make_shared<torch::nn::AnyModule>(original.clone());
-      return {child->ptr(), [child](const at::Tensor& input) { return child->forward(input); }};
+      const torch::nn::AnyModule& module = *(sequential->begin() + static_cast<ptrdiff_t>(i));
+      auto child = std::make_shared<torch::nn::AnyModule>(module.clone());
+      return {child->ptr(),
+              [child](const detail::Tensors& given, const MicroBatch&) {
+                return detail::Tensors{child->forward(given.front())};
+              },
+              nullptr, /*sees_micro_batch=*/false};
+    };
+    spec.blocks.push_back(builder_of(std::move(place), std::move(make), {original, sequential}));
+  }
+  ties.check();
+  return spec;
+}
+
+namespace {
+
+Children named(const torch::nn::Module& root, const std::vector<std::string>& names) {
+  const auto modules = root.named_modules();
+  Children children;
+  for (const std::string& name : names) {
+    const auto* child = modules.find(name);
+    check(child != nullptr && !name.empty(), ErrorCode::kInvalidArgument, "from_children: module ",
+          root.name(), " has no child \"", name, "\"");
+    children.emplace_back(name, *child);
+  }
+  return children;
+}
+
+// Those of the module that none of its children has would not be trained.
+void check_children_have_all(const torch::nn::Module& root, const Children& children) {
+  std::set<const at::TensorImpl*> theirs;
+  for (const auto& child : children) {
+    for (const auto& used : used_parameters(*child.second, root)) {
+      theirs.insert(used.tensor.unsafeGetTensorImpl());
+    }
+  }
+  for (const auto& [name, tensor] : used_parameters(root, root)) {
+    check(theirs.contains(tensor.unsafeGetTensorImpl()), ErrorCode::kInvalidArgument,
+          "from_children: parameter \"", name, "\" of module ", root.name(),
+          " belongs to none of the named children; make it a parameter of one of them, or give the "
+          "blocks with chain()");
+  }
+}
+
+}  // namespace
+
+ModelSpec detail::children_of(const ModuleSource& source, const std::vector<std::string>& names,
+                              const ChildFinder& find, const ModuleOptions& options) {
+  check_options(options);
+  check(!names.empty(), ErrorCode::kInvalidArgument, "from_children: there are no names");
+  const auto& root = source.original;
+  const Children children = named(*root, names);
+  check_statistics_stand_once(children, root->is_training());
+  check_children_have_all(*root, children);
+  ModelSpec spec;
+  spec.name = "module";
+  spec.has_loss = false;
+  TieFinder ties(spec, *root);
+  for (size_t i = 0; i < children.size(); ++i) {
+    const auto& [name, original] = children[i];
+    const Child call = find(original);
+    check(call.takes >= 0, ErrorCode::kInvalidArgument, "from_children: child \"", name, "\" is a ",
+          original->name(), ", whose forward() is not known; name its class, from_children<Class>(",
+          "...), or give the blocks with chain()");
+    ModulePlace place{.block = name,
+                      .index = i,
+                      .checkpoint_prefix = name + ".",
+                      .aliases = ties.add(name, *original),
+                      .options = options,
+                      .takes = call.takes,
+                      .gives = call.gives};
+    auto make = [make = source.make, name = name, find]() -> CallableModule {
+      const CallableModule made = make();
+      if (made.module == nullptr) return {};
+      return find(named(*made.module, {name}).front().second).callable;
     };
     spec.blocks.push_back(
-        builder_of(std::move(place), std::move(make), {children[i].value(), sequential}));
+        builder_of(std::move(place), std::move(make), {original, root, source.maker}));
   }
   ties.check();
   return spec;

@@ -84,8 +84,17 @@ void follow(const Node* node, bool is_result, std::set<const Node*>& seen, Origi
 }
 
 MicroBatch every_row_twice(MicroBatch batch) {
+  const int64_t rows = batch.input_ids.defined() && batch.input_ids.dim() > 0
+                           ? batch.input_ids.size(0)
+                           : batch.sample_count;
+  const auto twice = [](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.dim() > 0) tensor = at::cat({tensor, tensor});
+  };
   for (at::Tensor* tensor : {&batch.input_ids, &batch.labels, &batch.attention_mask}) {
-    if (tensor->defined() && tensor->dim() > 0) *tensor = at::cat({*tensor, *tensor});
+    twice(*tensor);
+  }
+  for (auto& [name, tensor] : batch.extra) {
+    if (tensor.dim() > 0 && tensor.size(0) == rows) twice(tensor);
   }
   batch.sample_count *= 2;
   batch.token_count *= 2;
@@ -95,66 +104,89 @@ MicroBatch every_row_twice(MicroBatch batch) {
 
 }  // namespace
 
-void LossCheck::check(const at::Tensor& result, const at::Tensor& output,
-                      const MicroBatch& micro_batch) {
+void LossCheck::check(const at::Tensor& result, const MicroBatch& micro_batch,
+                      const LossOf& loss_of_twice) {
   check_shape(result);
+  check_known(result, /*divided_by_own=*/false, micro_batch, loss_of_twice, nullptr);
+}
+
+void LossCheck::check(const LossResult& result, const MicroBatch& micro_batch,
+                      const LossOf& again) {
+  if (reduction_ == Reduction::kNone) return;
+  check_known(result.loss, result.divisor.defined(), micro_batch, again, again);
+}
+
+void LossCheck::check_known(const at::Tensor& loss, bool divided_by_own,
+                            const MicroBatch& micro_batch, const LossOf& loss_of_twice,
+                            const LossOf& loss_of_once) {
   const int64_t targets = micro_batch.target_count;
-  if (told_ || targets <= 1 || result.grad_fn() == nullptr) return;
+  if (told_ || targets <= 1 || loss.grad_fn() == nullptr) return;
   Origin origin;
   std::set<const Node*> seen;
-  follow(result.grad_fn().get(), /*is_result=*/true, seen, origin);
+  follow(loss.grad_fn().get(), /*is_result=*/true, seen, origin);
   const at::Tensor& labels = micro_batch.labels;
-  for (const KnownLoss& loss : origin.losses) {
-    if (loss.reduction != at::Reduction::Sum) continue;
-    tessera::check(!loss.weighted, ErrorCode::kInvalidArgument, "block ", block_, ": the loss is ",
-                   loss.name,
+  for (const KnownLoss& known : origin.losses) {
+    const bool mean = reduction_ == Reduction::kMean;
+    tessera::check(
+        !mean || known.reduction == at::Reduction::Mean || origin.divided,
+        ErrorCode::kInvalidArgument, "block ", block_, ": the loss is ", known.name,
+        " with reduction(torch::kSum), but ModuleOptions::reduction declares a mean; declare "
+        "Reduction::kSum");
+    tessera::check(!known.weighted || divided_by_own ||
+                       known.reduction == (mean ? at::Reduction::Sum : at::Reduction::Mean),
+                   ErrorCode::kInvalidArgument, "block ", block_, ": the loss is ", known.name,
                    " with class weights: LibTorch divides it by the sum of the weights, "
-                   "but a strategy by the number of targets. Where that is meant, sum the losses "
-                   "of reduction none, each times its weight");
+                   "but a strategy by the number of targets. Return that sum as "
+                   "LossResult::divisor (from_callable), or sum the losses of reduction none, each "
+                   "times its weight, where the number of targets is meant");
+    if (mean || known.reduction != at::Reduction::Sum || divided_by_own) continue;
     const bool rows = labels.defined() && labels.is_floating_point() && labels.dim() > 0 &&
-                      labels.numel() == loss.elements && labels.size(0) == targets;
-    tessera::check(!rows || loss.elements == targets, ErrorCode::kInvalidArgument, "block ", block_,
-                   ": the loss is ", loss.name, " over labels of shape ", labels.sizes(),
-                   ": LibTorch divides it by the ", loss.elements,
+                      labels.numel() == known.elements && labels.size(0) == targets;
+    tessera::check(!rows || known.elements == targets, ErrorCode::kInvalidArgument, "block ",
+                   block_, ": the loss is ", known.name, " over labels of shape ", labels.sizes(),
+                   ": LibTorch divides it by the ", known.elements,
                    " elements, but target_count is the ", targets,
                    " rows. Set MicroBatch::target_count to labels.numel() for the mean over "
                    "elements, or write the sum as (output - labels).square().sum() for the mean "
                    "over rows");
   }
-  told_ = !origin.divided;
-  if (told_) return;
-  tessera::check(!stays_when_rows_double(result, output, micro_batch), ErrorCode::kInvalidArgument,
-                 "block ", block_,
-                 ": the loss stays the same when every row is there twice, so it is no sum: a "
-                 "strategy would divide a mean by the ",
-                 targets,
-                 " targets again. Return the SUM over the targets, with reduction(torch::kSum); "
-                 "set MicroBatch::target_count to 1 for a loss of the whole micro-batch");
+  told_ = !origin.divided || reduction_ == Reduction::kMean;
+  if (told_ || loss_of_twice == nullptr || micro_batch.packed.defined() ||
+      micro_batch.head_positions.defined()) {
+    return;
+  }
+  double once = loss.detach().flatten()[0].item<double>();
+  if (once == 0 || !std::isfinite(once)) return;  // tells nothing
+  told_ = true;
+  const at::NoGradGuard no_grad;
+  if (loss_of_once != nullptr) once = loss_of_once(micro_batch).flatten()[0].item<double>();
+  tessera::check(
+      !stays_when_rows_double(once, micro_batch, loss_of_twice), ErrorCode::kInvalidArgument,
+      "block ", block_,
+      ": the loss stays the same when every row is there twice, so it is no sum: a "
+      "strategy would divide a mean by the ",
+      targets,
+      " targets again. Declare a mean (ModuleOptions{.reduction = Reduction::kMean}), or "
+      "return the SUM over the targets, with reduction(torch::kSum); "
+      "set MicroBatch::target_count to 1 for a loss of the whole micro-batch");
 }
 
 void LossCheck::check_shape(const at::Tensor& result) const {
   const bool right =
       counters_ == 0 ? result.numel() == 1 : result.dim() == 1 && result.numel() == 1 + counters_;
-  tessera::check(right, ErrorCode::kInvalidArgument, "block ", block_, ": the loss has shape ",
-                 result.sizes(), "; expected the SUM over the targets, ",
-                 counters_ == 0
-                     ? std::string("a scalar")
+  tessera::check(
+      right, ErrorCode::kInvalidArgument, "block ", block_, ": the loss has shape ", result.sizes(),
+      "; expected ", reduction_ == Reduction::kMean ? "the mean" : "the SUM", " over the targets, ",
+      counters_ == 0 ? std::string("a scalar")
                      : concat("and ", counters_, " counters behind it, [", 1 + counters_, "]"),
-                 ". Use reduction(torch::kSum), or say how many counters follow the sum "
-                 "(ModuleOptions::counters)");
+      ". Use reduction(torch::kSum), declare Reduction::kNone for a loss a row, or say "
+      "how many counters follow the sum (ModuleOptions::counters)");
 }
 
-bool LossCheck::stays_when_rows_double(const at::Tensor& result, const at::Tensor& output,
-                                       const MicroBatch& micro_batch) {
-  if (micro_batch.packed.defined() || micro_batch.head_positions.defined() || output.dim() == 0) {
-    return false;
-  }
-  const double once = result.detach().flatten()[0].item<double>();
-  if (once == 0 || !std::isfinite(once)) return false;  // tells nothing
-  told_ = true;
+bool LossCheck::stays_when_rows_double(double once, const MicroBatch& micro_batch,
+                                       const LossOf& loss_of_twice) {
   try {
-    const at::NoGradGuard no_grad;
-    const at::Tensor doubled = loss_(at::cat({output, output}), every_row_twice(micro_batch));
+    const at::Tensor doubled = loss_of_twice(every_row_twice(micro_batch));
     const double twice = doubled.flatten()[0].item<double>();
     return std::abs(twice - once) <= 1e-4 * std::abs(once);
   } catch (const std::exception&) {

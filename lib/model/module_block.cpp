@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lib/model/loss_sums.h"
 #include "lib/model/module_tensors.h"
 #include "lib/model/seeded_generators.h"
 #include "tessera/core/error.h"
@@ -31,6 +32,43 @@ at::Tensor changeable(const at::Tensor& leaf) {
   return alias;
 }
 
+// A user's function may keep to what it is given.
+class RowsUnchanged {
+ public:
+  explicit RowsUnchanged(const MicroBatch& micro_batch) {
+    add("input_ids", micro_batch.input_ids);
+    add("labels", micro_batch.labels);
+    for (const auto& [name, tensor] : micro_batch.extra) add(name, tensor);
+  }
+  void check(const std::string& block) const {
+    for (const Row& row : rows_) {
+      tessera::check(row.tensor._version() == row.version, ErrorCode::kInvalidArgument, "block ",
+                     block, ": the micro-batch's \"", row.name,
+                     "\" was changed in place, though others read it; change a clone()");
+    }
+  }
+
+ private:
+  struct Row {
+    std::string name;
+    at::Tensor tensor;
+    int64_t version;
+  };
+  void add(const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_inference()) return;
+    rows_.push_back({name, tensor, tensor._version()});
+  }
+  std::vector<Row> rows_;
+};
+
+// Of the mean and counters behind it.
+at::Tensor sum_of_mean(const at::Tensor& sums, const MicroBatch& micro_batch) {
+  const int64_t targets = micro_batch.target_count;
+  const at::Tensor mean = sums.narrow(0, 0, 1);
+  const at::Tensor sum = targets == 0 ? at::zeros_like(mean) : mean * targets;
+  return at::cat({sum, sums.narrow(0, 1, sums.numel() - 1)});
+}
+
 bool is_running_statistic(const std::string& name) {
   return name == "running_mean" || name == "running_var" || name == "num_batches_tracked";
 }
@@ -40,7 +78,7 @@ bool is_running_statistic(const std::string& name) {
 ModuleBlock::ModuleBlock(ModulePlace place, detail::CallableModule callable, bool keep_eval,
                          const BuildContext& context)
     : place_(std::move(place)),
-      loss_check_(place_.block, place_.loss, place_.options.counters),
+      loss_check_(place_.block, place_.options),
       callable_(std::move(callable)),
       device_(context.device),
       traits_(traits_of(*callable_.module)) {
@@ -168,14 +206,6 @@ at::Tensor ModuleBlock::input_of(const at::Tensor& given, bool kept) const {
   return leaf && traits_.writes_input ? changeable(given) : given;
 }
 
-at::Tensor ModuleBlock::call(const char* function, const std::function<at::Tensor()>& users) const {
-  at::Tensor output;
-  run_users_code(place_.block, function, [&] { output = users(); });
-  check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block, ": ", function,
-        " returned an undefined tensor");
-  return output;
-}
-
 void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
   for (size_t i = 0; i < buffers_.size(); ++i) {
     check(buffers_[i].statistic || buffers_[i].registered._version() == versions[i],
@@ -186,8 +216,22 @@ void ModuleBlock::check_constants(const std::vector<uint32_t>& versions) const {
   }
 }
 
-at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& micro_batch) {
-  const bool training = micro_batch.training;
+// Floating inputs in the dtype of the weights, floating labels in fp32.
+MicroBatch ModuleBlock::cast(const MicroBatch& micro_batch) const {
+  MicroBatch seen = micro_batch;
+  const auto to = [](at::Tensor& tensor, at::ScalarType dtype) {
+    if (tensor.defined() && tensor.is_floating_point()) tensor = tensor.to(dtype);
+  };
+  to(seen.labels, at::kFloat);
+  if (parameters_.empty()) return seen;
+  const at::ScalarType dtype = parameters_.front().tensor.scalar_type();
+  to(seen.input_ids, dtype);
+  for (auto& [name, tensor] : seen.extra) to(tensor, dtype);
+  return seen;
+}
+
+void ModuleBlock::run_users(const char* function, const MicroBatch& micro_batch, bool training,
+                            const std::function<void(const MicroBatch& seen)>& users) {
   const bool runs_again = training && !at::GradMode::is_enabled();
   set_mode(training);
   give_buffers(training);
@@ -197,19 +241,49 @@ at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& m
     versions.push_back(buffer.registered._version());
     if (runs_again && buffer.statistic) statistics.push_back(buffer.registered.clone());
   }
-  const bool users = !hidden.defined();
-  const at::Tensor given = users ? micro_batch.input_ids : hidden;
-  check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
-        ": the micro-batch has no input_ids, which the first block takes");
-  const at::Tensor input = input_of(given, users || runs_again);
-  at::Tensor output =
-      call("forward()", [&] { return adapters_.call([&] { return callable_.forward(input); }); });
-  if (users && output.is_alias_of(given)) output = output.clone();
+  if (callable_.sees_micro_batch) {
+    const MicroBatch seen = cast(micro_batch);
+    const RowsUnchanged rows(seen);
+    run_users_code(place_.block, function, [&] { adapters_.call([&] { users(seen); }); });
+    rows.check(place_.block);
+  } else {
+    run_users_code(place_.block, function, [&] { adapters_.call([&] { users(micro_batch); }); });
+  }
   check_constants(versions);
   for (size_t i = 0, next = 0; i < buffers_.size() && !statistics.empty(); ++i) {
     // Through data(): backward of another pass may have saved the tensor.
     if (buffers_[i].statistic) buffers_[i].registered.data().copy_(statistics[next++]);
   }
+}
+
+detail::Tensors ModuleBlock::inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  if (place_.takes == 0) return {};
+  const bool runs_again = micro_batch.training && !at::GradMode::is_enabled();
+  const bool users = !hidden.defined();
+  const at::Tensor given = users ? micro_batch.input_ids : hidden;
+  check(given.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+        ": the micro-batch has no input_ids, which the first block takes");
+  if (place_.takes == 1) return {input_of(given, users || runs_again)};
+  detail::Tensors inputs;
+  for (const at::Tensor& tensor : unpack_(given, micro_batch)) {
+    // A view of what others read again.
+    inputs.push_back(input_of(traits_.writes_input ? tensor.clone() : tensor, /*kept=*/false));
+  }
+  return inputs;
+}
+
+at::Tensor ModuleBlock::run_module(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  const detail::Tensors inputs = inputs_of(hidden, micro_batch);
+  detail::Tensors outputs;
+  run_users("forward()", micro_batch, micro_batch.training,
+            [&](const MicroBatch& seen) { outputs = callable_.forward(inputs, seen); });
+  if (outputs.size() > 1) return pack_(place_.block, outputs);
+  at::Tensor& output = outputs.front();
+  check(output.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+        ": forward() returned an undefined tensor");
+  const at::Tensor& given = micro_batch.input_ids;
+  const bool users = !hidden.defined();
+  if (users && given.defined() && output.is_alias_of(given)) output = output.clone();
   return output;
 }
 
@@ -217,20 +291,61 @@ bool ModuleBlock::draws(bool training) const {
   return training ? traits_.draws_in_training : traits_.draws_in_evaluation;
 }
 
+bool ModuleBlock::gives_divisor() const {
+  return callable_.step || (place_.loss && place_.options.reduction == Reduction::kNone);
+}
+
+at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch) {
+  LossResult result;
+  run_users("the step", micro_batch, micro_batch.training,
+            [&](const MicroBatch& seen) { result = callable_.step(seen); });
+  const at::Tensor sums = loss_sums(place_.block, result, place_.options.reduction,
+                                    place_.options.counters, micro_batch);
+  loss_check_.check(result, micro_batch, [&](MicroBatch rows) {
+    rows.data_axis = nullptr;  // other ranks do not look
+    rows.training = false;
+    LossResult again;
+    run_users("the step", rows, /*training=*/false,
+              [&](const MicroBatch& seen) { again = callable_.step(seen); });
+    return again.loss;
+  });
+  return sums;
+}
+
 at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micro_batch) {
   std::optional<SeededGenerators> seeded;
-  if (place_.loss || draws(micro_batch.training)) {
+  if (place_.loss || callable_.step || draws(micro_batch.training)) {
     seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
   }
+  if (callable_.step) return take_step(micro_batch);
   const at::Tensor output = run_module(hidden, micro_batch);
   if (!place_.loss) return output;
   const at::Tensor scores = output.to(at::kFloat);
-  const at::Tensor result = call("the loss", [&] { return place_.loss(scores, micro_batch); });
-  loss_check_.check(result, scores, micro_batch);
-  return result.to(at::kFloat).reshape({-1});
+  const auto loss_of = [&](const at::Tensor& of_rows, MicroBatch rows) {
+    if (rows.labels.defined() && rows.labels.is_floating_point()) {
+      rows.labels = rows.labels.to(at::kFloat);
+    }
+    at::Tensor loss;
+    run_users_code(place_.block, "the loss", [&] { loss = place_.loss(of_rows, rows); });
+    check(loss.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+          ": the loss returned an undefined tensor");
+    return loss;
+  };
+  const at::Tensor result = loss_of(scores, micro_batch);
+  const ModuleOptions& options = place_.options;
+  if (options.reduction == Reduction::kNone) {
+    return loss_sums(place_.block, {.loss = result}, options.reduction, 0, micro_batch);
+  }
+  loss_check_.check(result, micro_batch, [&](const MicroBatch& twice) {
+    return place_.loss(at::cat({scores, scores}), twice);
+  });
+  const at::Tensor sums = result.to(at::kFloat).reshape({-1});
+  return options.reduction == Reduction::kSum ? sums : sum_of_mean(sums, micro_batch);
 }
 
 at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  check(!callable_.step, ErrorCode::kInvalidArgument, "block ", place_.block,
+        ": a model of from_callable() gives its loss and no scores to predict with");
   std::optional<SeededGenerators> seeded;
   if (draws(micro_batch.training)) {
     seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));

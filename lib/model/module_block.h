@@ -11,6 +11,7 @@
 #include "lib/model/loss_check.h"
 #include "lib/model/module_lora.h"
 #include "lib/model/module_traits.h"
+#include "lib/model/tensor_pack.h"
 #include "tessera/model/adapters.h"
 
 namespace tessera {
@@ -20,8 +21,9 @@ struct ModulePlace {
   size_t index = 0;  // of the block in the model: what it draws from
   std::string checkpoint_prefix;
   std::set<std::string> aliases;  // parameters that ModelSpec::tied names as such
-  LossFunction loss;              // empty unless the block is the last one
+  LossFunction loss;              // empty unless the block is the last one and has no step
   ModuleOptions options;
+  int takes = 1, gives = 1;  // see BlockBuilder
 };
 
 class ModuleBlock final : public Head {
@@ -35,6 +37,7 @@ class ModuleBlock final : public Head {
   // The module's output.
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
   bool takes_packed_rows() const override { return place_.options.takes_packed_rows; }
+  bool gives_divisor() const override;
   std::vector<Parameter> parameters() override { return parameters_; }
   std::vector<Buffer> buffers() override;
 
@@ -50,19 +53,25 @@ class ModuleBlock final : public Head {
   };
 
   bool draws(bool training) const;
+  // Runs what of the module is the user's, and all that has to hold around it.
+  void run_users(const char* function, const MicroBatch& micro_batch, bool training,
+                 const std::function<void(const MicroBatch& seen)>& users);
   at::Tensor run_module(const at::Tensor& hidden, const MicroBatch& micro_batch);
+  at::Tensor take_step(const MicroBatch& micro_batch);
+  MicroBatch cast(const MicroBatch& micro_batch) const;
   void add_parameters(const BuildContext& context);
   void add_buffers(const BuildContext& context);
   void set_mode(bool training);
   void give_buffers(bool training);
+  detail::Tensors inputs_of(const at::Tensor& hidden, const MicroBatch& micro_batch);
   at::Tensor input_of(const at::Tensor& given, bool kept) const;
-  // What a user's function returns.
-  at::Tensor call(const char* function, const std::function<at::Tensor()>& users) const;
   void check_constants(const std::vector<uint32_t>& versions) const;
 
   ModulePlace place_;
   LossCheck loss_check_;
   detail::CallableModule callable_;
+  Packing pack_;
+  Unpacking unpack_;
   at::Device device_;
   ModuleTraits traits_;
   std::vector<std::shared_ptr<torch::nn::Module>> kept_in_eval_;

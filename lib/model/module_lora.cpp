@@ -33,7 +33,7 @@ ModuleAdapters::ModuleAdapters(const torch::nn::Module& root, const std::string&
   }
 }
 
-at::Tensor ModuleAdapters::call(const std::function<at::Tensor()>& forward) const {
+void ModuleAdapters::call(const std::function<void()>& forward) const {
   struct Restored {
     const std::vector<Adapted>& layers;
     ~Restored() {
@@ -45,7 +45,7 @@ at::Tensor ModuleAdapters::call(const std::function<at::Tensor()>& forward) cons
     const at::Tensor product = b.to(wide).matmul(a.to(wide));
     layer->weight = weight.to(wide).add(product, scale_).to(weight.scalar_type());
   }
-  return forward();
+  forward();
 }
 
 }  // namespace tessera

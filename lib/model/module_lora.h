@@ -29,7 +29,7 @@ class ModuleAdapters {
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Calls the function while the layers compute with W + scale B A.
-  at::Tensor call(const std::function<at::Tensor()>& forward) const;
+  void call(const std::function<void()>& forward) const;
 
  private:
   struct Adapted {

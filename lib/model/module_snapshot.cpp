@@ -18,9 +18,6 @@ struct Registered : Module {
   static auto& parameters(Module& module) { return module.*&Registered::parameters_; }
 };
 
-const char* const kWhatToDo =
-    "; reset() must make every tensor and layer anew, or give a function that makes the module";
-
 }  // namespace
 
 std::string ModuleSnapshot::Entry::text() const {
@@ -30,11 +27,15 @@ std::string ModuleSnapshot::Entry::text() const {
 template <typename... Parts>
 void ModuleSnapshot::refuse(const Parts&... parts) const {
   fail(ErrorCode::kInvalidArgument, "block ", block_, " (", module_.name(), "): ", parts...,
-       kWhatToDo);
+       maker_ == "clone()"
+           ? "; reset() must make every tensor and layer anew, or give a function that makes the "
+             "module"
+           : "; it must make every tensor and layer anew, of the module's names and shapes");
 }
 
-ModuleSnapshot::ModuleSnapshot(std::string block, const Module& module, const Module& root)
-    : block_(std::move(block)), module_(module) {
+ModuleSnapshot::ModuleSnapshot(std::string block, std::string maker, const Module& module,
+                               const Module& root)
+    : block_(std::move(block)), maker_(std::move(maker)), module_(module) {
   const auto parameters = module.named_parameters();
   for (const NamedTensor& used : used_parameters(module, root)) {
     entries_.push_back(
@@ -93,24 +94,24 @@ void ModuleSnapshot::compare(Module& clone) const {
   for (const Entry& entry : entries_) {
     const std::string& name = entry.used.name;
     const at::Tensor* copy = (entry.buffer ? buffers : parameters).find(name);
-    if (copy == nullptr) refuse("clone() makes no ", entry.text());
+    if (copy == nullptr) refuse(maker_, " makes no ", entry.text());
     const at::Tensor* now = (entry.buffer ? own_buffers : own_parameters).find(name);
     if (copy->is_same(entry.used.tensor) || (now != nullptr && copy->is_same(*now))) {
-      refuse("clone() gives the copy the module's own ", entry.text());
+      refuse(maker_, " gives the copy the module's own ", entry.text());
     }
     if (copy->sizes() != entry.registered.sizes()) {
-      refuse("clone() gives ", entry.text(), " the shape ", copy->sizes(), " instead of ",
+      refuse(maker_, " gives ", entry.text(), " the shape ", copy->sizes(), " instead of ",
              entry.registered.sizes());
     }
     const auto [first, inserted] = tensors.try_emplace(copy->unsafeGetTensorImpl(), &entry);
     if (!inserted && !first->second->used.tensor.is_same(entry.used.tensor)) {
-      refuse("clone() makes one tensor of ", first->second->text(), " and ", entry.text());
+      refuse(maker_, " makes one tensor of ", first->second->text(), " and ", entry.text());
     }
   }
   const auto check_known = [&](const auto& copies, const auto& own, const char* kind) {
     for (const auto& item : copies) {
       if (own.find(item.key()) == nullptr) {
-        refuse("clone() adds the ", kind, " \"", item.key(), "\"");
+        refuse(maker_, " adds the ", kind, " \"", item.key(), "\"");
       }
     }
   };
@@ -122,13 +123,13 @@ void ModuleSnapshot::compare_layers(const Module& clone) const {
   const auto copies = clone.named_modules();
   for (const auto& part : module_.named_modules()) {
     const auto* copy = copies.find(part.key());
-    if (copy == nullptr) refuse("clone() makes no layer \"", part.key(), "\"");
+    if (copy == nullptr) refuse(maker_, " makes no layer \"", part.key(), "\"");
     if (*copy == part.value()) {
-      refuse("clone() gives the copy the module's own layer \"", part.key(), "\"");
+      refuse(maker_, " gives the copy the module's own layer \"", part.key(), "\"");
     }
     const Module &theirs = *part.value(), &made = **copy;
     if (typeid(theirs) != typeid(made)) {
-      refuse("clone() makes a ", made.name(), " of layer \"", part.key(), "\", a ", theirs.name());
+      refuse(maker_, " makes a ", made.name(), " of layer \"", part.key(), "\", a ", theirs.name());
     }
   }
 }

@@ -12,8 +12,10 @@ namespace tessera {
 // reset() may register tensors and layers that the module itself has.
 class ModuleSnapshot {
  public:
-  // root: the module of which this one is a part, or itself. Both outlive the snapshot.
-  ModuleSnapshot(std::string block, const torch::nn::Module& module, const torch::nn::Module& root);
+  // maker: what makes the clone, for messages. root: the module of which this one is a part, or
+  // itself. Both outlive the snapshot.
+  ModuleSnapshot(std::string block, std::string maker, const torch::nn::Module& module,
+                 const torch::nn::Module& root);
   // Makes the clone a copy: values, ties, gradient flags and modes are the module's, the tensors
   // its own. Throws Error(kInvalidArgument) with the first tensor or layer that cannot be.
   void complete(torch::nn::Module& clone) const;
@@ -35,7 +37,7 @@ class ModuleSnapshot {
   template <typename... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const;
 
-  std::string block_;
+  std::string block_, maker_;
   const torch::nn::Module& module_;
   std::vector<Entry> entries_;
 };

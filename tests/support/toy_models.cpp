@@ -151,8 +151,10 @@ MicroBatch toy_micro_batch(const ToyConfig& config, int64_t rows, int64_t sequen
 }
 
 MicroBatch rows_of(const MicroBatch& batch, int64_t first, int64_t rows) {
-  MicroBatch part =
-      make_micro_batch(batch.input_ids.narrow(0, first, rows), batch.labels.narrow(0, first, rows));
+  std::map<std::string, at::Tensor> extra;
+  for (const auto& [name, tensor] : batch.extra) extra[name] = tensor.narrow(0, first, rows);
+  MicroBatch part = make_micro_batch(batch.input_ids.narrow(0, first, rows),
+                                     batch.labels.narrow(0, first, rows), extra);
   if (batch.attention_mask.defined()) {
     part.attention_mask = batch.attention_mask.narrow(0, first, rows);
   }

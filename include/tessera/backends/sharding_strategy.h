@@ -71,6 +71,10 @@ class ShardingStrategy : public Strategy {
   void backward(MicroBatchRun& run);
   // loss and counters are undefined when this rank's part of the model has no loss.
   StepResult finish();
+  // Whether the loss on this rank gives what it is divided by; and what follows from that where the
+  // loss is on another stage: after finish(), with its sum over the batch.
+  bool gives_divisor() const;
+  void divide_by(const at::Tensor& divisor);
   size_t block_count() const;
   int sharers() const;  // ranks of the mesh that share one data coordinate
   // What was begun can neither be finished nor dropped on all ranks: peers that wait for this one
@@ -116,6 +120,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
+  at::Tensor divided_;      // what the gradients have yet to be multiplied by for gives_divisor()
   at::Tensor steps_begun_;  // and ended: int64 scalar on the host, from which seeds follow
 };
 

@@ -19,7 +19,7 @@ namespace tessera {
 // Device tensors; read them late. Sums are over all micro-batches and all ranks.
 struct StepResult {
   at::Tensor loss;          // fp32 scalar: loss sum / target count (0 when nothing was supervised)
-  at::Tensor target_count;  // fp32 scalar
+  at::Tensor target_count;  // fp32 scalar; what the loss gives in its place (Block::gives_divisor)
   // int64 scalars: rows and positions, as the micro-batches say (MicroBatch).
   at::Tensor sample_count, token_count;
   // fp32 [k-1]: the last block's further elements, summed; empty when it has none.

@@ -3,11 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera {
 
+class Communicator;
 class GradientColumns;
 class KeyValueCache;
 
@@ -55,6 +58,9 @@ struct MicroBatch {
   // Causal language models: [batch, sequence] int64, already shifted: labels[b][s] is the target of
   // position s, kIgnoredLabel where none is supervised. Classification: [batch] int64.
   at::Tensor labels;
+  // Tensors of the user's own by name: a second input, targets of several kinds, weights of rows.
+  // Strategies hand them on; ranks that share a micro-batch must be given equal ones.
+  std::map<std::string, at::Tensor> extra;
   // [batch, sequence] bool, true for real tokens. Undefined when there is no padding, and when
   // padding changes no supervised number (at the end of rows, under causal attention).
   at::Tensor attention_mask;
@@ -86,19 +92,25 @@ struct MicroBatch {
   // Set by strategies in steps: what the backward pass of one block hands to that of the block
   // before it, with the gradient. Null: nothing.
   std::shared_ptr<GradientColumns> gradient_columns;
+  // Set by strategies: the ranks whose micro-batches make up the batch, for all_gather()
+  // (tessera/model/all_gather.h).
+  Communicator* data_axis = nullptr;
   // Layers of language models take their hand-scheduled version wherever it is right, also where it
   // has no kernels: for tests on CPUs.
   bool fused_layers = false;
 
   MicroBatch to(at::Device device) const;  // copies asynchronously from pinned memory
+  // Of extra. Throws Error(kInvalidArgument) with the names that there are.
+  const at::Tensor& get(const std::string& name) const;
 };
 
 // A micro-batch with its counts. Targets are, of integral labels, those that are not kIgnoredLabel;
 // else (regression, or no labels) the rows. For a mean over elements set target_count afterwards to
 // labels.numel(). Tokens are all elements of int64 inputs, else the rows. It reads the labels: call
 // it where they are made, before they are copied to a GPU. Throws Error(kInvalidArgument) unless
-// inputs and labels have the same number of rows (dimension 0).
-MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels);
+// inputs and labels have the same number of rows (dimension 0). extra: see MicroBatch.
+MicroBatch make_micro_batch(at::Tensor inputs, at::Tensor labels,
+                            std::map<std::string, at::Tensor> extra = {});
 
 // Sets head_positions of a causal micro-batch on the CPU to the supervised positions, filled up
 // with others to a multiple of `multiple` so that GPUs meet few sizes; leaves it undefined where

@@ -1,11 +1,15 @@
 #pragma once
 // Makes any torch::nn module a model that every strategy can train.
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "tessera/model/loss.h"
 #include "tessera/model/model_spec.h"
 
 namespace torch::nn {
@@ -18,6 +22,7 @@ namespace tessera {
 // (output of the module in fp32, micro-batch) -> SUM of the loss over the micro-batch's targets: a
 // scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are counters as Block
 // describes them. Divide by nothing: strategies divide by the sum of MicroBatch::target_count.
+// ModuleOptions::reduction declares another reduction. The labels are fp32 where they are floating.
 // Error(kInvalidArgument) refuses, where it can be told, what is no such sum:
 //   any other shape;
 //   a mean, which stays the same when every row is there twice. A loss that is divided by something
@@ -34,38 +39,82 @@ struct ModuleOptions {
   // No module looks at any position but its own, so that several rows may lie in a sequence
   // (MicroBatch::packed, which modules never see).
   bool takes_packed_rows = false;
-  // How many counters the loss returns behind the sum.
+  // How many counters the loss returns behind the sum, or as LossResult::counters.
   int counters = 0;
+  // What the loss returns. kMean: the micro-batch's mean, which counts target_count times; refused
+  // of LibTorch's class weights, whose sum is to be LossResult::divisor. kNone: no counters behind.
+  Reduction reduction = Reduction::kSum;
 };
 
 namespace detail {
 
+using Tensors = std::vector<at::Tensor>;
+
 // torch::nn::Module has no virtual forward: the module and how to call it.
 struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const at::Tensor&)> forward;
+  // given: BlockBuilder::takes tensors; of a first block the micro-batch's input_ids, or none.
+  std::function<Tensors(const Tensors& given, const MicroBatch&)> forward = nullptr;
+  std::function<LossResult(const MicroBatch&)> step = nullptr;  // in place of forward
+  bool sees_micro_batch = true;
 };
-// original: what make() copies; null when it makes a module anew.
-ModelSpec model_of_one_block(std::function<CallableModule()> make,
-                             std::shared_ptr<const torch::nn::Module> original, LossFunction loss,
-                             const ModuleOptions& options);
+struct ModuleSource {
+  std::function<CallableModule()> make;
+  // What make() copies; null when it makes a module anew.
+  std::shared_ptr<const torch::nn::Module> original = nullptr;
+  const char* maker = "clone()";  // what users call make()
+};
+// takes and gives: see BlockBuilder. gives 0: the block has the loss.
+ModelSpec model_of_one_block(ModuleSource source, LossFunction loss, const ModuleOptions& options,
+                             int takes, int gives);
+
+template <typename Make, typename Values>
+struct MadeWithValues {
+  Make make;
+  Values values;
+};
+template <typename Given>
+inline constexpr bool kHasValues = false;
+template <typename Make, typename Values>
+inline constexpr bool kHasValues<MadeWithValues<Make, Values>> = true;
+
+// The class of the module that is given as this; void: as none of what is known.
+template <typename Given>
+struct ModuleType {
+  using type = void;
+};
+template <typename M>
+struct ModuleType<std::shared_ptr<M>> {
+  using type = M;
+};
+template <typename Make, typename Values>
+struct ModuleType<MadeWithValues<Make, Values>> : ModuleType<Values> {};
+template <typename Holder>
+requires requires(const Holder& holder) { holder.ptr(); }
+struct ModuleType<Holder>
+    : ModuleType<std::remove_cvref_t<decltype(std::declval<const Holder&>().ptr())>> {};
+template <typename Function>
+concept MakesModule = !requires(const Function& function) {
+  function.ptr();
+}
+&&std::invocable<const Function&>;
+template <MakesModule Function>
+struct ModuleType<Function>
+    : ModuleType<std::remove_cvref_t<std::invoke_result_t<const Function&>>> {};
+template <typename Given>
+using ModuleOf = typename ModuleType<Given>::type;
 
 template <typename M>
-CallableModule callable(std::shared_ptr<M> module) {
-  return {module, [module](const at::Tensor& input) { return module->forward(input); }};
-}
-template <typename Holder>
-requires requires(const Holder& holder) { holder.ptr()->forward(at::Tensor()); }
-CallableModule callable(const Holder& holder) { return callable(holder.ptr()); }
+concept IsModule = !std::is_void_v<M> &&
+                   std::convertible_to<std::shared_ptr<M>, std::shared_ptr<torch::nn::Module>>;
 
 template <typename M>
 std::shared_ptr<M> pointer(const std::shared_ptr<M>& module) {
   return module;
 }
 template <typename Holder>
-auto pointer(const Holder& holder) {
-  return holder.ptr();
-}
+requires requires(const Holder& holder) { holder.ptr(); }
+auto pointer(const Holder& holder) { return pointer(holder.ptr()); }
 
 template <typename M>
 std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
@@ -74,15 +123,47 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
   return copy;
 }
 
+// callable: makes a CallableModule of a pointer to the module.
+template <typename Given, typename Callable>
+ModuleSource source_of(const Given& given, const Callable& callable) {
+  if constexpr (kHasValues<Given>) {
+    constexpr bool kFits = std::same_as<ModuleOf<decltype(given.make)>, ModuleOf<Given>>;
+    static_assert(kFits,
+                  "with_values(make, module): make must be a function that returns a module of the "
+                  "same class as `module`");
+    if constexpr (kFits) {
+      return {[make = given.make, callable] { return callable(pointer(make())); },
+              pointer(given.values), "the function that makes the module"};
+    }
+  } else if constexpr (MakesModule<Given>) {
+    return {[given, callable] { return callable(pointer(given())); }};
+  } else {
+    const auto original = pointer(given);
+    return {[original, callable] { return callable(clone(original)); }, original};
+  }
+}
+
+template <typename M>
+concept TakesOneTensor = requires(M& module, const at::Tensor& input) {
+  { module.forward(input) } -> std::convertible_to<at::Tensor>;
+};
+
 }  // namespace detail
+
+// For a module without clone(): make() makes one of its class, which gets the values, ties and
+// modes that `module` has at attach().
+template <typename Make, typename Module>
+auto with_values(Make make, Module module) {
+  return detail::MadeWithValues<Make, Module>{std::move(make), std::move(module)};
+}
 
 // The module as one block. It is given as
 //   a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
 //   rank with the default generators seeded from the run's seed, so that every rank draws the same
-//   weights; or the module itself (shared_ptr or holder; it must derive from torch::nn::Cloneable):
-//   every rank trains a copy of it as it is at attach(). Values, ties and modes are copied also
-//   where clone() leaves them out, as it does with children that are not Cloneable. The module
-//   itself stays as it is.
+//   weights; or with_values(function, module); or the module itself (shared_ptr or holder; it must
+//   derive from torch::nn::Cloneable): every rank trains a copy of it as it is at attach(). Values,
+//   ties and modes are copied also where clone() leaves them out, as it does with children that are
+//   not Cloneable. The module itself stays as it is.
 // Either way every data rank starts with the values of the first one, in tensors of its own. A
 // tensor that a copy would share with the module is refused. So is one that the function returns
 // twice, or that several ranks return.
@@ -111,23 +192,35 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
 // Refusals are Error(kInvalidArgument) with the block's and the tensor's name: when the block is
 // built, or when its forward() does what it may not. Errors of LibTorch inside forward() get the
 // block's name added and keep their type.
-template <typename ModuleOrFunction>
-ModelSpec from_module(ModuleOrFunction module, LossFunction loss,
-                      const ModuleOptions& options = {}) {
-  if constexpr (requires { module.get(); }) {
-    const auto original = detail::pointer(module);
-    return detail::model_of_one_block(
-        [original] { return detail::callable(detail::clone(original)); }, original, std::move(loss),
-        options);
-  } else {
-    return detail::model_of_one_block([module] { return detail::callable(module()); }, nullptr,
-                                      std::move(loss), options);
+template <typename Module>
+ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptions& options = {}) {
+  using M = detail::ModuleOf<Module>;
+  static_assert(detail::IsModule<M>,
+                "from_module: the module, of a class derived from torch::nn::Module, is given as a "
+                "shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
+    static_assert(
+        detail::TakesOneTensor<M>,
+        "from_module: the module's forward() must take one tensor and return one; for any "
+        "other use from_callable(module, step) of tessera/model/callable.h");
+    if constexpr (detail::TakesOneTensor<M>) {
+      const auto callable = [](std::shared_ptr<M> made) {
+        return detail::CallableModule{made,
+                                      [made](const detail::Tensors& given, const MicroBatch&) {
+                                        return detail::Tensors{made->forward(given.front())};
+                                      },
+                                      nullptr, /*sees_micro_batch=*/false};
+      };
+      return detail::model_of_one_block(detail::source_of(module, callable), std::move(loss),
+                                        options, 1, 0);
+    }
   }
 }
 
-// One block per child, the loss in the last one; children take and return one tensor. Otherwise as
-// from_module(module): built blocks are copies. A tensor that several children have (a child that
-// stands there twice) is one parameter, tied.
+// One block per child, the loss in the last one (nullptr: a part for chain()); children take and
+// return one tensor. Otherwise as from_module(module): built blocks are copies. A tensor that
+// several children have (a child that stands there twice) is one parameter, tied.
 ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
                           const ModuleOptions& options = {});
 

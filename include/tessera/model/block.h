@@ -52,6 +52,9 @@ class Block {
   // Whether forward() keeps to the rows of micro_batch.packed: it looks at no other position, or
   // only at those of the same row. Strategies refuse packed micro-batches for blocks that do not.
   virtual bool takes_packed_rows() const { return false; }
+  // Of a last block: element 1 of what it returns is what its loss is divided by in place of
+  // MicroBatch::target_count, summed over micro-batches and ranks as the loss is; counters follow.
+  virtual bool gives_divisor() const { return false; }
   // Always the same handles in the same order. One whose tensor needs no gradient is frozen.
   virtual std::vector<Parameter> parameters() = 0;
   // On the rank's device, kept whole on every rank that has the block.

@@ -37,6 +37,9 @@ struct BuildContext {
   bool sequence_parallel = false;
   // Set by add_lora(): blocks make adapters for the modules that it targets. Null: they make none.
   std::shared_ptr<const LoraRule> lora = nullptr;
+  // Set by chain(): what an adapted module is called there, and its place. Empty: its own.
+  std::string chained_as = {};
+  size_t chained_index = 0;
 };
 
 // Weights are drawn per block, so they are the same on every layout of ranks.
@@ -70,6 +73,9 @@ struct BlockBuilder {
   // be equal already.
   bool from_first_rank = false;
   Communicator* sharers = nullptr;  // set by shared_by(): the ranks that build it together
+  // Tensors that it takes from the block before and gives to the next one, which chain() compares;
+  // several travel as one (block_of()).
+  int takes = 1, gives = 1;
 };
 
 struct ModelSpec {

@@ -154,7 +154,7 @@ TEST_CASE("different numbers of micro-batches, or kinds of step, are refused") {
 
 TEST_CASE("different data on the stages of one pipeline is refused") {
   for (const char* strategy : kStrategies) {
-    for (int what = 0; what < 3; ++what) {
+    for (int what = 0; what < 4; ++what) {
       INFO(strategy << " " << what);
       CHECK_THAT(refusal({.strategy = strategy}, {.pipeline = 2, .data = 2},
                          [&](const DeviceMesh& mesh, Given& given) {
@@ -166,6 +166,7 @@ TEST_CASE("different data on the stages of one pipeline is refused") {
                              batch.input_ids[0][0] = (batch.input_ids[0][0] + 1) % 31;
                            }
                            if (what == 2) ++batch.sample_count;
+                           if (what == 3) batch.extra["image"] = at::ones({2});
                          }),
                  contains("different micro-batches"));
     }

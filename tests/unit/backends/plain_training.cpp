@@ -56,7 +56,9 @@ Trained train_plain(torch::nn::Module& module, std::span<const MicroBatch> batch
   Trained trained;
   for (const MicroBatch& batch : batches) {
     optimizer.zero_grad();
-    (loss(batch) / static_cast<double>(batch.target_count)).backward();
+    const at::Tensor mean = loss(batch) / static_cast<double>(batch.target_count);
+    mean.backward();
+    trained.losses.push_back(mean.item<double>());
     trained.squared_norms.push_back(squared_norm(module));
     optimizer.step();
   }
@@ -90,9 +92,18 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
         if (work.adjust) work.adjust(mine.back());
       }
       strategy.evaluate(mine);  // must change nothing
-      strategy.forward_backward(mine);
+      const double loss = strategy.forward_backward(mine).loss.item<double>();
       const double norm = strategy.grad_norm_squared().item<double>();
-      if (world.rank() == 0) trained.squared_norms.push_back(norm);
+      double visited = 0;
+      strategy.visit_gradients([&](const VisitedParameter& gradient) {
+        visited += gradient.value.to(at::kDouble).square().sum().item<double>();
+      });
+      test::require(std::abs(visited - norm) <= 1e-4 * norm, "gradients of norm ", visited,
+                    " beside one of ", norm);
+      if (world.rank() == 0) {
+        trained.losses.push_back(loss);
+        trained.squared_norms.push_back(norm);
+      }
       strategy.optimizer_step(kLearningRate);
     }
     strategy.visit_parameters([&](const VisitedParameter& parameter) {
@@ -109,6 +120,10 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
 std::string difference(const Trained& actual, const Trained& expected) {
   if (actual.squared_norms.size() != expected.squared_norms.size()) return "other steps";
   for (size_t i = 0; i < expected.squared_norms.size(); ++i) {
+    const double loss = actual.losses[i], right = expected.losses[i];
+    if (!(std::abs(loss - right) <= kTolerance * std::abs(right))) {
+      return concat("the loss of step ", i, " is ", loss, ", expected ", right);
+    }
     const double a = actual.squared_norms[i], e = expected.squared_norms[i];
     if (!(std::abs(a - e) <= 2 * kTolerance * e)) {
       return concat("squared norm of step ", i, " is ", a, ", expected ", e);

@@ -17,13 +17,14 @@ namespace tessera::testing {
 using Weights = std::map<std::string, at::Tensor>;
 
 struct TrainingWork {
-  std::vector<MicroBatch> batches;  // one a step: the rows of all ranks
-  int micro_batches = 4;            // of all data ranks, into which each is cut
+  std::vector<MicroBatch> batches;                    // one a step: the rows of all ranks
+  int micro_batches = 4;                              // of all data ranks, into which each is cut
   std::function<void(MicroBatch&)> adjust = nullptr;  // of each micro-batch
 };
 
 struct Trained {
-  Weights weights;  // by "block.parameter", without the block where the model is one
+  Weights weights;             // by "block.parameter", without the block where the model is one
+  std::vector<double> losses;  // by step
   std::vector<double> squared_norms;  // of the gradient, by step
   int64_t optimizer_bytes = 0;        // of all ranks
 };
@@ -40,8 +41,8 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& mesh, const
 Trained train_under(const ParallelConfig& config, const MeshExtents& mesh,
                     const std::function<ModelSpec()>& model_of_rank, const TrainingWork& work);
 
-// Empty when norms agree within 1e-5 and the same names have values whose largest difference is
-// within 1e-5 of the largest value; else what differs.
+// Empty when losses and norms agree within 1e-5 and the same names have values whose largest
+// difference is within 1e-5 of the largest value; else what differs.
 std::string difference(const Trained& actual, const Trained& expected);
 
 // What every module has to survive: each strategy on its own, with two data ranks where it shards,

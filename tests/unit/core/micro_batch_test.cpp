@@ -31,6 +31,21 @@ TEST_CASE("a made micro-batch counts its rows, tokens and targets") {
   CHECK(make_micro_batch(at::rand({0, 2}), at::rand({0, 3})).target_count == 0);
 }
 
+TEST_CASE("a micro-batch carries tensors of the user's own by name") {
+  const at::Tensor image = at::rand({3, 2}), weight = at::rand({});
+  const MicroBatch batch =
+      make_micro_batch(at::rand({3, 4}), at::arange(3), {{"image", image}, {"weight", weight}});
+  CHECK(batch.get("image").is_same(image));
+  CHECK(batch.sample_count == 3);
+  CHECK(batch.target_count == 3);
+  const MicroBatch moved = batch.to(at::kMeta);
+  CHECK(moved.get("image").is_meta());
+  CHECK(moved.get("weight").is_meta());
+  CHECK(batch.get("image").is_same(image));
+  CHECK_THAT(error_of(ErrorCode::kInvalidArgument, [&] { batch.get("mask"); }),
+             contains("no tensor \"mask\" (there is \"image\", \"weight\")"));
+}
+
 TEST_CASE("a micro-batch needs as many rows of labels as of inputs") {
   const auto refusal = [](const at::Tensor& inputs, const at::Tensor& labels) {
     return error_of(ErrorCode::kInvalidArgument, [&] { make_micro_batch(inputs, labels); });

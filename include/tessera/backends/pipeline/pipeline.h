@@ -115,7 +115,9 @@ class Pipeline : public Strategy {
   std::unique_ptr<WaitTimer> timer_;
   std::unique_ptr<StageLinks> links_;
   std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
-  int64_t counters_ = -1;  // how many counters the loss block gives; known after the first result
+  // How many counters the loss block gives, and whether a divisor; known after the first result.
+  int64_t counters_ = -1;
+  bool gives_divisor_ = false;
 };
 
 }  // namespace tessera

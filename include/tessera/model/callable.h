@@ -1,0 +1,306 @@
+#pragma once
+// Models of several inputs and outputs, of losses of any kind, and of blocks that pass tuples.
+#include <array>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tessera/model/adapters.h"
+
+namespace tessera {
+
+// The most tensors that a block takes from the one before.
+inline constexpr int kMostTensors = 4;
+
+namespace detail {
+
+template <typename Result>
+concept IsLoss = std::convertible_to<Result, LossResult> || std::convertible_to<Result, at::Tensor>;
+
+template <typename Step, typename M>
+concept IsStep = std::invocable<const Step&, M&, const MicroBatch&> &&
+    IsLoss<std::invoke_result_t<const Step&, M&, const MicroBatch&>>;
+
+template <typename Result>
+LossResult loss_of(Result&& result) {
+  if constexpr (std::convertible_to<Result, at::Tensor>) {
+    return {.loss = std::forward<Result>(result)};
+  } else {
+    return std::forward<Result>(result);
+  }
+}
+
+// How many tensors a function takes before the micro-batch and behind a module (M; void: none); -1:
+// it takes other things. One that takes any number takes the least.
+template <typename Function, typename M, size_t... I>
+constexpr bool takes(std::index_sequence<I...>) {
+  using Given = std::array<const at::Tensor, kMostTensors + 1>;
+  if constexpr (std::is_void_v<M>) {
+    return std::invocable<const Function&, std::tuple_element_t<I, Given>&..., const MicroBatch&>;
+  } else {
+    return std::invocable<const Function&, M&, std::tuple_element_t<I, Given>&...,
+                          const MicroBatch&>;
+  }
+}
+template <typename Function, typename M, size_t N = 0>
+constexpr int tensors_taken() {
+  if constexpr (takes<Function, M>(std::make_index_sequence<N>())) {
+    return static_cast<int>(N);
+  } else if constexpr (N < kMostTensors) {
+    return tensors_taken<Function, M, N + 1>();
+  } else {
+    return -1;
+  }
+}
+
+// `before` are the module, or nothing.
+template <int Count, typename Function, typename... Before>
+decltype(auto) call_with(const Function& function, const Tensors& given, const MicroBatch& batch,
+                         Before&... before) {
+  return [&]<size_t... I>(std::index_sequence<I...>)->decltype(auto) {
+    return function(before..., given[I]..., batch);
+  }
+  (std::make_index_sequence<Count>());
+}
+
+template <typename Result>
+constexpr int tensors_given() {
+  if constexpr (std::convertible_to<Result, at::Tensor>) {
+    return 1;
+  } else if constexpr (requires { std::tuple_size<Result>::value; }) {
+    return []<size_t... I>(std::index_sequence<I...>) {
+      return (std::convertible_to<std::tuple_element_t<I, Result>, at::Tensor> && ...) &&
+                     sizeof...(I) > 0 && sizeof...(I) <= kMostTensors
+                 ? static_cast<int>(sizeof...(I))
+                 : -1;
+    }
+    (std::make_index_sequence<std::tuple_size_v<Result>>());
+  } else {
+    return -1;
+  }
+}
+template <typename Result>
+Tensors list_of(Result&& result) {
+  if constexpr (std::convertible_to<Result, at::Tensor>) {
+    return {std::forward<Result>(result)};
+  } else {
+    return std::apply([](const auto&... tensors) { return Tensors{tensors...}; }, result);
+  }
+}
+
+// The module's own forward().
+struct CallsForward {
+  template <typename M, typename... Given>
+  static constexpr bool kTakes = requires(M& module, const Given&... given) {
+    module.forward(given...);
+  };
+  using T = at::Tensor;
+  template <typename M>
+  requires kTakes<M, T>
+  auto operator()(M& module, const T& a, const MicroBatch&) const { return module.forward(a); }
+  template <typename M>
+  requires kTakes<M, T, T>
+  auto operator()(M& module, const T& a, const T& b, const MicroBatch&) const {
+    return module.forward(a, b);
+  }
+  template <typename M>
+  requires kTakes<M, T, T, T>
+  auto operator()(M& module, const T& a, const T& b, const T& c, const MicroBatch&) const {
+    return module.forward(a, b, c);
+  }
+};
+
+using ChainLoss = std::function<LossResult(const Tensors& given, const MicroBatch&)>;
+ModelSpec chain_of(std::vector<ModelSpec> parts);
+// The model with this loss behind its last block.
+ModelSpec with_loss(ModelSpec model, ChainLoss loss, int takes, const ModuleOptions& options);
+
+template <typename Loss>
+ModelSpec with_loss(ModelSpec model, Loss loss, const ModuleOptions& options) {
+  constexpr int kTaken = tensors_taken<Loss, void, 1>();
+  static_assert(
+      kTaken > 0,
+      "chain, from_children: the loss must be callable (as const) with one to four tensors "
+      "and the micro-batch: (const at::Tensor&, ..., const MicroBatch&)");
+  if constexpr (kTaken > 0) {
+    using Result = decltype(call_with<kTaken>(loss, std::declval<const Tensors&>(),
+                                              std::declval<const MicroBatch&>()));
+    static_assert(IsLoss<Result>,
+                  "chain, from_children: the loss must return a tessera::LossResult or an "
+                  "at::Tensor");
+    if constexpr (IsLoss<Result>) {
+      return with_loss(
+          std::move(model),
+          [loss](const Tensors& given, const MicroBatch& batch) {
+            return loss_of(call_with<kTaken>(loss, given, batch));
+          },
+          kTaken, options);
+    }
+  }
+}
+
+// A child by its own forward(); takes -1: its class is not known.
+struct Child {
+  CallableModule callable = {};
+  int takes = -1, gives = -1;
+};
+using ChildFinder = std::function<Child(const std::shared_ptr<torch::nn::Module>&)>;
+
+template <typename Given>
+bool call_child(const std::shared_ptr<torch::nn::Module>& child, Child& call) {
+  using M = std::conditional_t<std::is_void_v<ModuleOf<Given>>, Given, ModuleOf<Given>>;
+  constexpr int kTaken = tensors_taken<CallsForward, M>();
+  static_assert(kTaken > 0,
+                "from_children: the classes named must have a forward() of one to three tensors");
+  if constexpr (kTaken > 0) {
+    const auto typed = std::dynamic_pointer_cast<M>(child);
+    if (typed == nullptr) return false;
+    using Result = std::remove_cvref_t<decltype(call_with<kTaken>(
+        CallsForward(), std::declval<const Tensors&>(), std::declval<const MicroBatch&>(),
+        *typed))>;
+    static_assert(tensors_given<Result>() > 0,
+                  "from_children: forward() of the classes named must return a tensor, or a tuple, "
+                  "pair or array of one to four tensors");
+    if constexpr (tensors_given<Result>() > 0) {
+      const auto forward = [typed](const Tensors& given, const MicroBatch& batch) {
+        return list_of(call_with<kTaken>(CallsForward(), given, batch, *typed));
+      };
+      call = {
+          {child, forward, nullptr, /*sees_micro_batch=*/false}, kTaken, tensors_given<Result>()};
+    }
+  }
+  return true;
+}
+Child child_of_torch(const std::shared_ptr<torch::nn::Module>& child);
+ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>& names,
+                      const ChildFinder& find, const ModuleOptions& options);
+
+}  // namespace detail
+
+// The module as one block with a training step of its own, for what from_module() cannot say:
+// several inputs, losses of several outputs, auxiliary losses, terms of the weights:
+//   from_callable(net, [](Net& net, const MicroBatch& batch) -> LossResult {
+//     const auto [scores, balance] = net->forward(batch.input_ids, batch.get("image"));
+//     return {F::cross_entropy(scores, batch.labels) + 0.01 * balance};
+//   }, {.reduction = Reduction::kMean});
+// The step returns a LossResult, or the loss alone. Terms that are no sum over targets are added to
+// a mean as they are, and to a sum times batch.target_count. What from_module() says of modules
+// holds, but: floating tensors of input_ids and extra come in the dtype of the weights, and the
+// step may change no tensor of the micro-batch. Such a model has no scores to predict with.
+template <typename Module, typename Step>
+ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& options = {}) {
+  using M = detail::ModuleOf<Module>;
+  static_assert(detail::IsModule<M>,
+                "from_callable: the module, of a class derived from torch::nn::Module, is given as "
+                "a shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
+    static_assert(
+        detail::IsStep<Step, M>,
+        "from_callable: the step must be callable (as const) with the module and the "
+        "micro-batch, (M&, const MicroBatch&), where M is the module's class (of a holder "
+        "Net: NetImpl), and must return a tessera::LossResult or an at::Tensor");
+    if constexpr (detail::IsStep<Step, M>) {
+      const auto callable = [step](std::shared_ptr<M> made) {
+        return detail::CallableModule{.module = made,
+                                      .step = [made, step](const MicroBatch& batch) {
+                                        return detail::loss_of(step(*made, batch));
+                                      }};
+      };
+      return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
+                                        0);
+    }
+  }
+}
+
+// The module as a block without a loss, for chain(). forward(M&, tensors..., const MicroBatch&)
+// takes what the block before returned, up to kMostTensors; that of the first block takes
+// micro_batch.input_ids or only the micro-batch. It returns a tensor or a tuple of tensors, whose
+// shapes follow from the shapes in the micro-batch. Those of a tuple are floating: what is not
+// comes with the micro-batch (MicroBatch::extra), which every block sees. Without a function it is
+// the module's own forward(tensors...).
+template <typename Module, typename Forward = detail::CallsForward>
+ModelSpec block_of(const Module& module, Forward forward = {}, const ModuleOptions& options = {}) {
+  using M = detail::ModuleOf<Module>;
+  static_assert(detail::IsModule<M>,
+                "block_of: the module, of a class derived from torch::nn::Module, is given as a "
+                "shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
+    constexpr int kTaken = detail::tensors_taken<Forward, M>();
+    static_assert(
+        kTaken >= 0,
+        "block_of: forward must be callable (as const) with the module, up to four tensors "
+        "and the micro-batch: (M&, const at::Tensor&, ..., const MicroBatch&); without a "
+        "function the module must have forward() of one to three tensors");
+    if constexpr (kTaken >= 0) {
+      using Result = std::remove_cvref_t<decltype(detail::call_with<kTaken>(
+          forward, std::declval<const detail::Tensors&>(), std::declval<const MicroBatch&>(),
+          std::declval<M&>()))>;
+      constexpr int kGiven = detail::tensors_given<Result>();
+      static_assert(kGiven >= 0,
+                    "block_of: forward must return a tensor, or a tuple, pair or array of one to "
+                    "four tensors");
+      if constexpr (kGiven >= 0) {
+        const auto callable = [forward](std::shared_ptr<M> made) {
+          return detail::CallableModule{
+              .module = made,
+              .forward = [made, forward](const detail::Tensors& given, const MicroBatch& batch) {
+                return detail::list_of(detail::call_with<kTaken>(forward, given, batch, *made));
+              }};
+        };
+        return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options,
+                                          kTaken, kGiven);
+      }
+    }
+  }
+}
+
+// The parts one behind the other, and behind them the loss of what the last one returns:
+// loss(tensors..., const MicroBatch&) -> LossResult or the loss alone. Parts are made by
+// block_of(), or are other models without a loss. The block of part i is called "i", those of a
+// part of several blocks "i.name"; names in checkpoints begin so. options: counters and reduction
+// of the loss. Throws Error(kInvalidArgument) where one gives other tensors than the next one
+// takes.
+template <typename Loss>
+ModelSpec chain(std::vector<ModelSpec> parts, Loss loss, const ModuleOptions& options = {}) {
+  return detail::with_loss(detail::chain_of(std::move(parts)), std::move(loss), options);
+}
+
+// The module's children of these names ("encoder.0") as blocks one behind the other, and behind
+// them the loss, as in chain(); the blocks have the children's names. Each is called by its own
+// forward(tensors...). Classes that are not LibTorch's are named:
+//   from_children<Embed, Layer>(net, {"embed", "layers.0", "layers.1", "head"}, loss)
+// The module is given as to from_module(), but not as a function alone. Throws
+// Error(kInvalidArgument) for a name or a class that is not known, and for a parameter of the
+// module that none of the children has.
+template <typename... Types, typename Module, typename Loss>
+ModelSpec from_children(const Module& module, const std::vector<std::string>& names, Loss loss,
+                        const ModuleOptions& options = {}) {
+  using M = detail::ModuleOf<Module>;
+  constexpr bool kIsModule = detail::IsModule<M> && !detail::MakesModule<Module>;
+  static_assert(kIsModule,
+                "from_children: the module, of a class derived from torch::nn::Module, is given as "
+                "a shared_ptr, a holder (TORCH_MODULE), or with_values(function, module)");
+  if constexpr (kIsModule) {
+    const auto find = [](const std::shared_ptr<torch::nn::Module>& child) {
+      detail::Child call;
+      if (!(detail::call_child<Types>(child, call) || ...)) call = detail::child_of_torch(child);
+      return call;
+    };
+    const auto root = [](std::shared_ptr<M> made) {
+      return detail::CallableModule{.module = std::move(made)};
+    };
+    return detail::with_loss(
+        detail::children_of(detail::source_of(module, root), names, find, options), std::move(loss),
+        options);
+  }
+}
+
+// The model with two parameters, "block.parameter" each, as one: the alias is the owner. Throws
+// Error(kInvalidArgument) for blocks that the model does not have, and building it for parameters
+// that the blocks do not have or whose shapes differ.
+ModelSpec tie(ModelSpec model, const std::string& owner, const std::string& alias);
+
+}  // namespace tessera

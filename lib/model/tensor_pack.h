@@ -1,0 +1,34 @@
+#pragma once
+// Several tensors as the one that goes from block to block.
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/core/micro_batch.h"
+
+namespace tessera {
+
+class Packing {
+ public:
+  // 1-D and of the widest dtype: the shapes and dtypes, and then the elements of each. Throws
+  // Error(kInvalidArgument), which names the block, for a tensor that is undefined, not floating,
+  // or of more than six dimensions. Gradients go through.
+  at::Tensor operator()(const std::string& block, const std::vector<at::Tensor>& tensors);
+
+ private:
+  std::map<std::vector<int64_t>, at::Tensor> headers_;  // on the device
+};
+
+class Unpacking {
+ public:
+  // Views of what was packed. The shapes are read once for all micro-batches of the same shapes, so
+  // that no later step waits for a device; on the CPU every time.
+  std::vector<at::Tensor> operator()(const at::Tensor& packed, const MicroBatch& micro_batch);
+
+ private:
+  std::map<std::vector<int64_t>, std::vector<int64_t>> headers_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,287 @@
+// Models of from_callable(): several inputs and outputs, and losses as users have them.
+#include "tessera/model/callable.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/transformer.h>
+
+#include "tessera/core/error.h"
+#include "tessera/model/all_gather.h"
+#include "tests/support/messages.hpp"
+#include "tests/unit/backends/strangers.h"
+
+using namespace tessera;
+using namespace tessera::testing;
+namespace nn = torch::nn;
+namespace F = torch::nn::functional;
+
+namespace {
+
+struct Classifier : nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return down->forward(at::tanh(up->forward(x))); }
+  nn::Linear up{register_module("up", nn::Linear(6, 5))};
+  nn::Linear down{register_module("down", nn::Linear(5, 3))};
+};
+
+struct Translator : nn::Module {
+  at::Tensor forward(const at::Tensor& source, const at::Tensor& target) {
+    const at::Tensor in = table->forward(source).transpose(0, 1);
+    const at::Tensor out = table->forward(target).transpose(0, 1);
+    return head->forward(body->forward(in, out).transpose(0, 1));
+  }
+  nn::Embedding table{register_module("table", nn::Embedding(11, 8))};
+  nn::Transformer body{register_module(
+      "body", nn::Transformer(nn::TransformerOptions(8, 2, 1, 1).dim_feedforward(12).dropout(0)))};
+  nn::Linear head{register_module("head", nn::Linear(8, 11))};
+};
+
+// A second input of another length, and rows with other numbers of targets.
+std::vector<MicroBatch> translations() {
+  return two_steps([](const at::Generator& g) {
+    const at::Tensor target = at::randint(11, {12, 5}, g, at::kLong);
+    at::Tensor labels = target.roll(-1, 1);
+    labels.masked_fill_(at::rand(labels.sizes(), g) < 0.4, kIgnoredLabel);
+    return make_micro_batch(at::randint(11, {12, 3}, g, at::kLong), labels, {{"target", target}});
+  });
+}
+
+std::vector<MicroBatch> pairs() {
+  return two_steps([](const at::Generator& g) {
+    return make_micro_batch(at::randn({12, 6}, g), at::randint(2, {12}, g, at::kLong),
+                            {{"other", at::randn({12, 6}, g)}});
+  });
+}
+
+at::Tensor class_weights() { return at::tensor({0.2f, 3.0f, 1.0f}); }
+
+template <typename R>
+at::Tensor cross_entropy(const at::Tensor& scores, const at::Tensor& labels, R reduction,
+                         const at::Tensor& weight = {}) {
+  return F::cross_entropy(scores, labels,
+                          F::CrossEntropyFuncOptions().reduction(reduction).weight(weight));
+}
+
+const auto make_classifier = [] { return std::make_shared<Classifier>(); };
+
+template <typename Net, typename Step>
+auto callable(Step step, const ModuleOptions& options = {}) {
+  return [=](const std::shared_ptr<Net>& net) {
+    return from_callable(with_values([] { return std::make_shared<Net>(); }, net), step, options);
+  };
+}
+
+}  // namespace
+
+TEST_CASE("an encoder-decoder takes two inputs") {
+  const auto mean = [](Translator& net, const MicroBatch& batch) {
+    const at::Tensor scores = net.forward(batch.input_ids, batch.get("target"));
+    return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), torch::kMean);
+  };
+  check_program<Translator>("translation", translations(), mean,
+                            callable<Translator>(mean, {.reduction = Reduction::kMean}));
+}
+
+TEST_CASE("a siamese network has losses one by one") {
+  const auto losses = [](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor apart =
+        (net.forward(batch.input_ids) - net.forward(batch.get("other"))).norm(2, 1);
+    const at::Tensor same = batch.labels.to(at::kFloat);
+    return same * apart.square() + (1 - same) * (1 - apart).clamp_min(0).square();
+  };
+  check_program<Classifier>(
+      "siamese", pairs(),
+      [=](Classifier& net, const MicroBatch& batch) { return losses(net, batch).mean(); },
+      callable<Classifier>(losses, {.reduction = Reduction::kNone}));
+}
+
+TEST_CASE("a contrastive loss sees the rows of all ranks") {
+  const auto loss_of = [](const at::Tensor& a, const at::Tensor& b, const at::Tensor& all_a,
+                          const at::Tensor& all_b, int64_t first) {
+    const at::Tensor labels = at::arange(first, first + a.size(0));
+    return (cross_entropy(a.matmul(all_b.t()), labels, torch::kMean) +
+            cross_entropy(b.matmul(all_a.t()), labels, torch::kMean)) /
+           2;
+  };
+  const auto mean = [=](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor a = net.forward(batch.input_ids), b = net.forward(batch.get("other"));
+    return loss_of(a, b, a, b, 0);
+  };
+  const auto own_rows = [=](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor a = net.forward(batch.input_ids), b = net.forward(batch.get("other"));
+    return loss_of(a, b, all_gather(a, batch), all_gather(b, batch), data_rank(batch) * a.size(0));
+  };
+  check_program<Classifier>("own rows against all", pairs(), mean,
+                            callable<Classifier>(own_rows, {.reduction = Reduction::kMean}),
+                            {.whole = true});
+  const auto all_rows = [=](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor a = all_gather(net.forward(batch.input_ids), batch);
+    const at::Tensor b = all_gather(net.forward(batch.get("other")), batch);
+    return loss_of(a, b, a, b, 0);
+  };
+  check_program<Classifier>("all rows on every rank", pairs(), mean,
+                            callable<Classifier>(all_rows, {.reduction = Reduction::kMean}),
+                            {.whole = true});
+}
+
+TEST_CASE("ranks that gather other shapes are told so") {
+  const ModelSpec model = callable<Classifier>([](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor own = net.forward(batch.input_ids).narrow(0, 0, 1 + data_rank(batch));
+    return all_gather(own, batch).sum();
+  })(std::make_shared<Classifier>());
+  const std::string message = error_of([&] {
+    train_under({.strategy = "ddp"}, {.data = 2}, model, {rows_with_classes(), 4});
+  });
+  CHECK_THAT(message,
+             test::contains("the calls of the ranks differ") && test::contains("all_gather"));
+}
+
+TEST_CASE("a micro-batch without targets adds nothing to a mean") {
+  std::vector<MicroBatch> data = rows_with_classes();
+  for (MicroBatch& batch : data) {  // the last ranks have none
+    batch.labels.narrow(0, 6, 6).fill_(kIgnoredLabel);
+    batch.target_count = 6;
+  }
+  const auto mean = [](Classifier& net, const MicroBatch& batch) {
+    return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kMean);
+  };
+  const auto losses = [](Classifier& net, const MicroBatch& batch) {
+    return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kNone);
+  };
+  check_program<Classifier>("a mean", data, mean,
+                            callable<Classifier>(mean, {.reduction = Reduction::kMean}));
+  check_program<Classifier>("one by one", data, mean,
+                            callable<Classifier>(losses, {.reduction = Reduction::kNone}));
+}
+
+TEST_CASE("auxiliary losses, terms of the weights and counters") {
+  const auto mean = [](Classifier& net, const MicroBatch& batch) {
+    const at::Tensor scores = net.forward(batch.input_ids);
+    return cross_entropy(scores, batch.labels, torch::kMean) +
+           0.1 * scores.logsumexp(1).square().mean() + 0.01 * net.up->weight.square().sum();
+  };
+  check_program<Classifier>("a mean", rows_with_classes(), mean,
+                            callable<Classifier>(
+                                [=](Classifier& net, const MicroBatch& batch) -> LossResult {
+                                  return {.loss = mean(net, batch), .counters = at::full({1}, 2.0)};
+                                },
+                                {.counters = 1, .reduction = Reduction::kMean}));
+  check_program<Classifier>("a sum", rows_with_classes(), mean,
+                            callable<Classifier>([](Classifier& net, const MicroBatch& batch) {
+                              const at::Tensor scores = net.forward(batch.input_ids);
+                              return cross_entropy(scores, batch.labels, torch::kSum) +
+                                     0.1 * scores.logsumexp(1).square().sum() +
+                                     0.01 * net.up->weight.square().sum() * batch.target_count;
+                            }));
+}
+
+TEST_CASE("class weights are exact under every layout") {
+  const auto mean = [](Classifier& net, const MicroBatch& batch) {
+    return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kMean, class_weights());
+  };
+  const auto total = [](const MicroBatch& batch) {
+    return class_weights().index_select(0, batch.labels).sum();
+  };
+  check_program<Classifier>(
+      "a sum and its divisor", rows_with_classes(), mean,
+      callable<Classifier>([=](Classifier& net, const MicroBatch& batch) -> LossResult {
+        return {
+            cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kSum, class_weights()),
+            total(batch)};
+      }));
+  check_program<Classifier>("a mean and its divisor", rows_with_classes(), mean,
+                            callable<Classifier>(
+                                [=](Classifier& net, const MicroBatch& batch) -> LossResult {
+                                  return {mean(net, batch), total(batch)};
+                                },
+                                {.reduction = Reduction::kMean}));
+}
+
+TEST_CASE("means of modules, and labels of another floating type") {
+  std::vector<MicroBatch> numbers = rows_with_numbers();
+  for (MicroBatch& batch : numbers) batch.labels = batch.labels.to(at::kDouble);
+  const auto mean = [](Classifier& net, const MicroBatch& batch) {
+    return F::mse_loss(net.forward(batch.input_ids), batch.labels.to(at::kFloat));
+  };
+  const auto loss = [](const at::Tensor& output, const MicroBatch& batch) {
+    return F::mse_loss(output, batch.labels);
+  };
+  const auto elements = [](const at::Tensor& output, const MicroBatch& batch) {
+    return F::mse_loss(output, batch.labels, F::MSELossFuncOptions().reduction(torch::kNone));
+  };
+  const auto model = [](auto of, Reduction reduction) {
+    return [=](const std::shared_ptr<Classifier>& net) {
+      return from_module(with_values(make_classifier, net), of, {.reduction = reduction});
+    };
+  };
+  check_program<Classifier>("a mean", numbers, mean, model(loss, Reduction::kMean));
+  check_program<Classifier>("elements", numbers, mean, model(elements, Reduction::kNone));
+  check_program<Classifier>("a step", numbers, mean,
+                            callable<Classifier>(
+                                [](Classifier& net, const MicroBatch& batch) {
+                                  return F::mse_loss(net.forward(batch.input_ids), batch.labels);
+                                },
+                                {.reduction = Reduction::kMean}));
+}
+
+TEST_CASE("a step that is not what was declared is refused") {
+  const auto refusal = [](auto step, const ModuleOptions& options, int ranks = 2) {
+    const auto net = std::make_shared<Classifier>();
+    const ModelSpec model = callable<Classifier>(step, options)(net);
+    return within_limit("a refusal", [&] {
+      train_under({.strategy = "ddp"}, {.data = ranks}, model, {rows_with_classes(), 2 * ranks});
+      return "trained";
+    });
+  };
+  const auto loss = [](auto reduction, const at::Tensor& weight = {}) {
+    return [=](Classifier& net, const MicroBatch& batch) {
+      return cross_entropy(net.forward(batch.input_ids), batch.labels, reduction, weight);
+    };
+  };
+  CHECK_THAT(refusal(loss(torch::kMean), {}), test::contains("it is no sum"));
+  CHECK_THAT(refusal(loss(torch::kSum), {.reduction = Reduction::kMean}),
+             test::contains("declares a mean"));
+  CHECK_THAT(refusal(loss(torch::kMean, class_weights()), {.reduction = Reduction::kMean}),
+             test::contains("LossResult::divisor"));
+  CHECK_THAT(refusal(loss(torch::kSum, class_weights()), {}), test::contains("class weights"));
+  CHECK_THAT(refusal(loss(torch::kNone), {}), test::contains("Reduction::kNone"));
+  CHECK_THAT(refusal(loss(torch::kSum), {.counters = 1}), test::contains("0 counters"));
+  CHECK_THAT(refusal(
+                 [=](Classifier& net, const MicroBatch& batch) -> LossResult {
+                   return {loss(torch::kSum)(net, batch), {}, at::ones({data_rank(batch) + 1})};
+                 },
+                 {.counters = 1}),
+             test::contains("LossResult has 2 counters"));
+  CHECK_THAT(refusal(
+                 [=](Classifier& net, const MicroBatch& batch) {
+                   batch.input_ids.mul_(2);
+                   return loss(torch::kSum)(net, batch);
+                 },
+                 {}),
+             test::contains("\"input_ids\" was changed in place"));
+  CHECK_THAT(refusal(
+                 [=](Classifier& net, const MicroBatch& batch) {
+                   return loss(torch::kSum)(net, batch) + batch.get("image").sum();
+                 },
+                 {}),
+             test::contains("no tensor \"image\" (there is none)"));
+}
+
+namespace {
+
+template <typename Step>
+constexpr bool kStep = tessera::detail::IsStep<Step, Classifier>;
+[[maybe_unused]] const auto of_values = [](Classifier&, MicroBatch) { return at::Tensor(); };
+[[maybe_unused]] const auto of_anything = [](auto&, const auto&) { return LossResult(); };
+[[maybe_unused]] const auto of_number = [](Classifier&, const MicroBatch&) { return 1.0; };
+[[maybe_unused]] const auto of_output = [](const at::Tensor&, const MicroBatch&) {
+  return at::Tensor();
+};
+static_assert(kStep<decltype(of_values)> && kStep<decltype(of_anything)>);
+static_assert(!kStep<decltype(of_number)> && !kStep<decltype(of_output)>);
+static_assert(std::is_void_v<tessera::detail::ModuleOf<int>>);
+static_assert(std::is_same_v<tessera::detail::ModuleOf<nn::Linear>, nn::LinearImpl>);
+
+}  // namespace
