@@ -16,6 +16,7 @@
 #include "tessera/core/error.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/model/adapters.h"
+#include "tessera/model/parameter_groups.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/train/trainer.h"

@@ -12,6 +12,7 @@ class Sgd : public Optimizer {
  public:
   Sgd(const SgdConfig& config, std::vector<OptimizerRange> ranges)
       : config_(config), ranges_(std::move(ranges)) {
+    refuse_betas(ranges_, "SGD");
     for (const auto& range : ranges_) {
       if (!step_count_.defined()) step_count_ = at::zeros({}, range.parameter.options());
       if (config_.momentum != 0) momentum_.push_back(at::zeros_like(range.parameter));
@@ -61,8 +62,8 @@ class Sgd : public Optimizer {
     const at::Tensor keep = scalars_.skip.ne(0);
     at::Tensor direction = range.gradient.to(at::kFloat);
     if (scalars_.gradient_scale.defined()) direction = direction * scalars_.gradient_scale;
-    if (range.weight_decay && config_.weight_decay != 0) {
-      direction = direction + range.parameter * config_.weight_decay;
+    if (const double decay = range.decay(config_.weight_decay); decay != 0) {
+      direction = direction + range.parameter * decay;
     }
     if (buffer.defined()) {
       // torch.optim.SGD starts the buffer with the first gradient; from zeros the recurrence gives
@@ -71,6 +72,7 @@ class Sgd : public Optimizer {
       buffer.copy_(at::where(keep, buffer, momentum));
       direction = config_.nesterov ? direction + momentum * config_.momentum : momentum;
     }
+    if (range.rule.lr_factor != 1) direction = direction * range.rule.lr_factor;
     const at::Tensor updated = range.parameter - direction * scalars_.learning_rate;
     range.parameter.copy_(at::where(keep, range.parameter, updated));
     if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);

@@ -95,6 +95,7 @@ struct TrainingOptions {
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   LrScheduleKind lr_scheduler_type = LrScheduleKind::kLinear;
   std::string lr_scheduler_kwargs;
+  std::string no_decay_names, lr_groups;  // lists
   uint64_t seed = 42;
 };
 

@@ -59,6 +59,8 @@ Fields all_fields(FuzzCase& c) {
       {"evaluate", &c.evaluate},
       {"loss_scale", &c.loss_scale},
       {"max_norm", &c.max_norm},
+      {"groups", &c.groups},
+      {"decay", &c.decay},
       {"learning_rate", &c.learning_rate},
       {"weight_decay", &c.weight_decay},
       {"beta1", &c.beta1},

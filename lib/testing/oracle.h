@@ -100,7 +100,8 @@ class Oracle {
   std::vector<Place> places_;
   std::map<std::string, at::Tensor> frozen_;
   size_t uses_ = 1;
-  at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_, decay_;
+  at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;
+  at::Tensor decay_, lr_factor_, beta1_, beta2_;  // of every element
   int64_t updates_ = 0;
 };
 

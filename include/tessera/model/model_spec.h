@@ -70,6 +70,10 @@ struct BlockBuilder {
   // be equal already.
   bool from_first_rank = false;
   Communicator* sharers = nullptr;  // set by shared_by(): the ranks that build it together
+  // Set by with_groups() and with_decay(): what they change of a parameter. Null: nothing.
+  std::function<void(Parameter&)> revise = nullptr;
+
+  std::vector<Parameter> parameters_of(Block& built) const;  // revised
 };
 
 struct ModelSpec {

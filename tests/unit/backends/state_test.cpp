@@ -11,6 +11,7 @@
 #include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/model/adapters.h"
+#include "tessera/model/parameter_groups.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/sgd.h"
@@ -238,6 +239,22 @@ TEST_CASE("another optimizer has another state: momentum, or nothing") {
   work.optimizer = make_sgd({.weight_decay = 0.1});
   work.moments = {};
   check_layouts(work, {layouts.front(), "strategy=ddp data=2"}, 1e-5, /*frozen=*/5);
+}
+
+TEST_CASE("a state does not know of groups: it resumes them under other layouts") {
+  Training work = toy("blocks=L6.D.C4.L10.T.Q3 tie=first hidden=8");
+  ParameterGroup fast{.name = "fast", .matches = named("weight"), .lr_factor = 3};
+  fast.betas = std::pair(0.7, 0.95);
+  ParameterGroup decaying{.name = "decaying", .matches = named("bias"), .lr_factor = 0.5};
+  decaying.weight_decay = 0.3;
+  work.model = with_groups(work.model, {fast, decaying});
+  check_layouts(
+      work,
+      {"strategy=ddp data=2", "strategy=zero3 data=4 persistence_threshold=20",
+       "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=host",
+       "strategy=fsdp data=2 tensor=2 offload=optimizer offload_step=device chunk_numel=64",
+       "strategy=zero2 pipeline=3", "strategy=single"},
+      1e-5);
 }
 
 TEST_CASE("running statistics are those of the named rank, constant buffers everybody's") {
