@@ -17,6 +17,8 @@
 #include "tessera/data/data_loader.h"
 #include "tessera/model/adapters.h"
 #include "tessera/model/parameter_groups.h"
+#include "tessera/optim/adagrad.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/lion.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/train/trainer.h"

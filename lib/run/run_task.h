@@ -38,7 +38,7 @@ class RunTask {
   virtual const ModelSpec& model() const = 0;
   virtual const TensorSource* weights() const = 0;   // null: they are drawn
   virtual const AdapterConfig* adapter() const = 0;  // null: every parameter is trained
-  virtual OptimizerFactory optimizer() const;        // AdamW, as the options say
+  virtual OptimizerFactory optimizer() const;        // as the options say
   virtual ParallelConfig parallel_config() const = 0;
   virtual std::string model_config() const = 0;  // its config.json; "null": there is none
   // What belongs into the folder of the exported model, beside the weights.

@@ -60,6 +60,7 @@ Fields all_fields(FuzzCase& c) {
       {"loss_scale", &c.loss_scale},
       {"max_norm", &c.max_norm},
       {"groups", &c.groups},
+      {"optimizer", &c.optimizer},
       {"decay", &c.decay},
       {"learning_rate", &c.learning_rate},
       {"weight_decay", &c.weight_decay},

@@ -192,17 +192,51 @@ OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes
   return result;
 }
 
-at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
-  const at::NoGradGuard no_grad;
-  const auto t = static_cast<double>(++updates_);
+// size: the gradient's terms taken positive.
+at::Tensor Oracle::adam(const at::Tensor& gradient, const at::Tensor& size,
+                        const at::Tensor& rate) {
+  const auto t = static_cast<double>(updates_);
   exp_avg_ = exp_avg_ * beta1_ + gradient * (1 - beta1_);
-  exp_avg_size_ = exp_avg_size_ * beta1_ + gradient.abs() * (1 - beta1_);
+  exp_avg_size_ = exp_avg_size_ * beta1_ + size * (1 - beta1_);
   exp_avg_sq_ = exp_avg_sq_ * beta2_ + gradient.square() * (1 - beta2_);
   const at::Tensor deviation = (exp_avg_sq_ / (1 - beta2_.pow(t))).sqrt() + options_.adamw.epsilon;
-  const at::Tensor rate = learning_rate * lr_factor_;
   const at::Tensor step_size = rate / (1 - beta1_.pow(t));
-  parameters_ = parameters_ * (1 - rate * decay_) - step_size * exp_avg_ / deviation;
+  parameters_ = parameters_ - step_size * exp_avg_ / deviation;
   return step_size * exp_avg_size_ / deviation;
+}
+
+at::Tensor Oracle::lion(const at::Tensor& gradient, const at::Tensor& rate) {
+  const at::Tensor direction = exp_avg_ * beta1_ + gradient * (1 - beta1_);
+  const at::Tensor size = exp_avg_.abs() * beta1_ + gradient.abs() * (1 - beta1_);
+  exp_avg_ = exp_avg_ * beta2_ + gradient * (1 - beta2_);
+  parameters_ = parameters_ - rate * direction.sign();
+  // The sign of what rounding leaves of a sum may be any.
+  return rate * at::where(direction.abs() <= 0x1p-18 * size, 0x1p25, 1.0);
+}
+
+at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
+  const at::NoGradGuard no_grad;
+  ++updates_;
+  const std::string& optimizer = options_.optimizer;
+  const at::Tensor rate = learning_rate * lr_factor_;
+  if (optimizer == "adamw" || optimizer == "lion") {
+    parameters_ = parameters_ * (1 - rate * decay_);
+    return optimizer == "lion" ? lion(gradient, rate) : adam(gradient, gradient.abs(), rate);
+  }
+  const at::Tensor decay = parameters_ * decay_, whole = gradient + decay;
+  const at::Tensor size = gradient.abs() + decay.abs();
+  if (optimizer == "adam") return adam(whole, size, rate);
+  if (optimizer == "sgd") {
+    exp_avg_ = exp_avg_ * kOracleMomentum + whole;
+    exp_avg_size_ = exp_avg_size_ * kOracleMomentum + size;
+    parameters_ = parameters_ - rate * exp_avg_;
+    return rate * exp_avg_size_;
+  }
+  check(optimizer == "adagrad", ErrorCode::kInvalidArgument, "oracle: no optimizer ", optimizer);
+  exp_avg_sq_ = exp_avg_sq_ + whole.square();
+  const at::Tensor step_size = rate / (exp_avg_sq_.sqrt() + kOracleAdagradEpsilon);
+  parameters_ = parameters_ - step_size * whole;
+  return step_size * size;
 }
 
 OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step,

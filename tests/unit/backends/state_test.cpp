@@ -4,6 +4,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/rmsprop.h>
 
 #include <set>
 
@@ -13,7 +14,10 @@
 #include "tessera/model/adapters.h"
 #include "tessera/model/parameter_groups.h"
 #include "tessera/models/language_model.h"
+#include "tessera/optim/adagrad.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/from_torch.h"
+#include "tessera/optim/lion.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/sized.h"
@@ -236,6 +240,23 @@ TEST_CASE("another optimizer has another state: momentum, or nothing") {
   work.optimizer = make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
   work.moments = {"momentum"};
   check_layouts(work, {layouts.begin() + 1, layouts.end()}, 2e-2, /*frozen=*/5);
+  const std::vector<std::string> in_fp32{
+      "strategy=zero3 data=2 persistence_threshold=20",
+      "strategy=zero1 data=2 offload=optimizer offload_step=host",
+      "strategy=zero2 pipeline=2 data=2 offload=optimizer offload_step=device chunk_numel=50",
+      "strategy=fsdp data=2"};
+  const auto check_moments = [&](const OptimizerFactory& optimizer,
+                                 const std::set<std::string>& moments) {
+    work.optimizer = optimizer;
+    work.moments = moments;
+    check_layouts(work, in_fp32, 1e-5, /*frozen=*/5);
+  };
+  check_moments(make_adamw({.weight_decay = 0.1, .adam_w_mode = false}), {"exp_avg", "exp_avg_sq"});
+  check_moments(make_lion({.weight_decay = 0.1}), {"exp_avg"});
+  check_moments(make_adagrad({.lr_decay = 0.1}), {"sum"});
+  check_moments(make_from_torch<torch::optim::RMSprop>(
+                    torch::optim::RMSpropOptions().momentum(0.9).weight_decay(0.1)),
+                {"square_avg", "momentum_buffer"});
   work.optimizer = make_sgd({.weight_decay = 0.1});
   work.moments = {};
   check_layouts(work, {layouts.front(), "strategy=ddp data=2"}, 1e-5, /*frozen=*/5);
