@@ -159,6 +159,10 @@ class TorchOptimizerOf final : public TorchOptimizer {
 // LBFGS, or does not begin with zeros.
 template <typename T, typename Options>
 OptimizerFactory make_from_torch(Options options) {
+  static_assert(
+      requires { sizeof(T); }, "include the class, as <torch/optim/rmsprop.h>");
+  static_assert(std::is_constructible_v<T, std::vector<at::Tensor>, Options>,
+                "give the options of this class, as torch::optim::RMSpropOptions()");
   using State = typename TorchParamState<T>::type;
   const std::string name = typeid(T).name();
   if constexpr (std::is_void_v<State>) {
