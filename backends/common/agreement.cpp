@@ -90,6 +90,13 @@ Difference first_difference(const at::Tensor& all) {
   return {};
 }
 
+std::string described(const UpdateRule& rule) {
+  if (rule == UpdateRule{}) return "";
+  const auto [beta1, beta2] = rule.betas.value_or(std::pair(-1.0, -1.0));
+  return concat(" in group \"", rule.group, "\" with rate ", rule.lr_factor, ", decay ",
+                rule.weight_decay.value_or(-1), ", betas ", beta1, " ", beta2);
+}
+
 struct Item {
   std::string name, description;
   at::Tensor tensor;
@@ -103,8 +110,8 @@ std::vector<Item> items_of(const std::vector<Parameter>& parameters,
     items.push_back({p.name,
                      concat("parameter \"", p.name, "\" ", p.tensor.sizes(),
                             p.weight_decay ? "" : " without weight decay",
-                            p.tensor.requires_grad() ? "" : " frozen", " cut ", shard.dim, " ",
-                            shard.parts, " ", shard.full_size),
+                            p.tensor.requires_grad() ? "" : " frozen", described(p.rule), " cut ",
+                            shard.dim, " ", shard.parts, " ", shard.full_size),
                      p.tensor});
   }
   for (const Buffer& b : buffers) {
@@ -119,7 +126,7 @@ std::vector<Item> items_of(const std::vector<Parameter>& parameters,
 // What came of building the rank's block.
 class Attempt {
  public:
-  Attempt(const BlockBuilder& builder, const BuildContext& context) {
+  Attempt(const BlockBuilder& builder, const BuildContext& context) : builder_(builder) {
     try {
       block_ = builder.build(context);
     } catch (...) {
@@ -134,7 +141,8 @@ class Attempt {
     return error_ == nullptr ? 0 : 1 + static_cast<int64_t>(message_.size());
   }
   std::vector<Item> items() const {
-    return error_ ? std::vector<Item>() : items_of(block_->parameters(), block_->buffers());
+    if (error_) return {};
+    return items_of(builder_.parameters_of(*block_), block_->buffers());
   }
   std::unique_ptr<Block> take() { return std::move(block_); }
   // failures: of all ranks, to whom the first that has one tells it.
@@ -165,6 +173,7 @@ class Attempt {
     error_ = std::current_exception();
   }
 
+  const BlockBuilder& builder_;
   std::unique_ptr<Block> block_;
   std::exception_ptr error_;
   ErrorCode code_ = ErrorCode::kInternal;

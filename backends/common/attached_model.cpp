@@ -54,6 +54,7 @@ class Maker {
   // Says which stages hold it. -> whether it is used in several places.
   bool share(const BlockBuilder& builder, Parameter& parameter);
   void add_unit(const UnitMembers& members);
+  void place(ParameterUnit& unit, const FlatEntry& entry) const;
   void tie(const Alias& alias);
   void check_ties_met() const;
 
@@ -101,7 +102,7 @@ void Maker::add_block(size_t index) {
   model_.names.push_back(builder.name);
   model_.sharers.push_back(builder.sharers);
   model_.units_of_block.emplace_back();
-  std::vector<Parameter> parameters = model_.blocks.back()->parameters();
+  std::vector<Parameter> parameters = builder.parameters_of(*model_.blocks.back());
   held_.add(builder.name, parameters);
   for (Parameter& parameter : parameters) add_parameter(index, std::move(parameter));
   grouping_.end_block(builder.ends_unit || index + 1 == spec_.block_count());
@@ -166,11 +167,22 @@ void Maker::add_unit(const UnitMembers& members) {
     unit.blocks.push_back(model_.names[members.block_of[entry.source]]);
     unit.handles.push_back({parameter.tensor});
     unit.blank.push_back(parameter.blank_gradient);
+    place(unit, entry);
   }
   const size_t u = model_.units.size();
   for (size_t block : members.users) model_.units_of_block[block].push_back(u);
   model_.units.push_back(std::move(unit));
   take_(u, full);
+}
+
+void Maker::place(ParameterUnit& unit, const FlatEntry& entry) const {
+  const std::string here = unit.blocks.back() + "." + entry.name;
+  const auto owner = model_.owner_elsewhere.find(here);
+  PlacedParameter placed{owner == model_.owner_elsewhere.end() ? here : owner->second, entry.shape,
+                         entry.range.offset, entry.range.numel};
+  const TensorShard& shard = entry.placement.shard;
+  if (!shard.replicated()) placed.shape[static_cast<size_t>(shard.dim)] = shard.full_size;
+  unit.placed.push_back(std::move(placed));
 }
 
 void Maker::tie(const Alias& alias) {

@@ -38,6 +38,9 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
           range.low_precision = slice_of(parameters.owned(u, segment), run.range, begin);
         }
         range.weight_decay = run.weight_decay;
+        range.rule = run.rule;
+        range.placed = context_.units[u].placed;
+        range.begin = run.range.offset;
         places_.push_back(run.range);
         ranges.push_back(std::move(range));
       }

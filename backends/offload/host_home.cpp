@@ -57,6 +57,8 @@ std::vector<Piece> HostHome::pieces_of(size_t unit, const GradientStore& gradien
     for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_rank)) {
       pieces.push_back({{compact + run.range.offset - begin, run.range.numel},
                         run.weight_decay,
+                        run.rule,
+                        run.range.offset,
                         slice_of(gradients.owned(unit, segment), run.range, begin),
                         slice_of(parameters_->owned(unit, segment), run.range, begin),
                         parameters_->owned_on_host(unit, segment)});
@@ -70,7 +72,15 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
   parameters_ = &parameters;
   const at::Tensor nothing =
       at::empty({0}, at::TensorOptions().dtype(at::kFloat).device(update_device()));
-  optimizer_ = factory({{nothing, nothing, {}, true}});
+  // Empty ranges of all rules that it will meet, for it to refuse what it does not know.
+  std::vector<OptimizerRange> ranges{{.parameter = nothing, .gradient = nothing}};
+  for (const ParameterUnit& unit : context_.units) {
+    for (const FlatEntry& entry : unit.layout.entries()) {
+      if (unit.frozen || entry.rule == UpdateRule{}) continue;
+      ranges.push_back({.parameter = nothing, .gradient = nothing, .rule = entry.rule});
+    }
+  }
+  optimizer_ = factory(std::move(ranges));
   const size_t states = optimizer_->state_names().size();
   int64_t bytes = 0;
   for (size_t u = 0; u < units_.size(); ++u) {

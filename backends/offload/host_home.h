@@ -17,6 +17,8 @@ namespace tessera {
 struct Piece {
   FlatRange range;  // in the rank's compact shard of the unit
   bool weight_decay = true;
+  UpdateRule rule;
+  int64_t begin = 0;    // of its first element in the unit's flat buffer
   at::Tensor gradient;  // what the gradient store reduces into
   at::Tensor target;    // what the parameter store owns
   bool target_on_host = false;

@@ -225,6 +225,9 @@ void HostStep::update_chunk(size_t index, int64_t chunk) {
     update.range.low_precision = piece.target_on_host ? target : part(low_precision(unit), range);
   }
   update.range.weight_decay = piece.weight_decay;
+  update.range.rule = piece.rule;
+  update.range.placed = context_.units[index].placed;
+  update.range.begin = piece.begin + first;
   for (const at::Tensor& state : unit.state) update.state.push_back(slice_of(state, range));
   optimizer_->update({&update, 1});
   if (piece.target_on_host && !is_16_bit() && unit.master.defined()) {

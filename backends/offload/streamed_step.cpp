@@ -137,6 +137,9 @@ void StreamedStep::update(const Chunk& chunk, const Slot& slot) {
     update.range.gradient = slice_of(piece.gradient, common, piece.range.offset);
     if (is_16_bit() && !piece.target_on_host) update.range.low_precision = target;
     update.range.weight_decay = piece.weight_decay;
+    update.range.rule = piece.rule;
+    update.range.placed = context_.units[chunk.unit].placed;
+    update.range.begin = piece.begin + common.offset - piece.range.offset;
     for (const at::Tensor& state : slot.state) {
       update.state.push_back(slice_of(state, common, chunk.range.offset));
     }

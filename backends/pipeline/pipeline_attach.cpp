@@ -19,7 +19,8 @@ namespace {
 
 Parameter find_parameter(const BlockBuilder& builder, const BuildContext& context,
                          const std::string& name) {
-  for (Parameter& parameter : builder.build(context)->parameters()) {
+  const auto block = builder.build(context);
+  for (Parameter& parameter : builder.parameters_of(*block)) {
     if (parameter.name == name) return parameter;
   }
   fail(ErrorCode::kInvalidArgument, "tied parameter ", builder.name, ".", name,

@@ -262,11 +262,23 @@ class Applier {
 
   void optimizer() {
     if (find("optimizer") == nullptr) return;
-    const std::string params = "optimizer.params.";
+    const std::string params = "optimizer.params.", type = find("optimizer.type")->text();
+    const std::string optim = optim_of(type);
+    const bool l2 = type.size() == 4 && optim == "adamw_torch" && find(params + "adam_w_mode") &&
+                    !is_true(params + "adam_w_mode");  // of AdamW DeepSpeed does not look at it
+    take("optim", l2 ? "adam" : optim, "optimizer.type");
+    std::string arguments;
+    for (const char* name : {"momentum", "nesterov", "eps"}) {
+      const Value* value = find(params + name);
+      if (value == nullptr || value->is_auto() || optim == "adamw_torch") continue;
+      arguments += concat(arguments.empty() ? "" : ",", name, "=", value->json.dump());
+    }
+    if (!arguments.empty()) take("optim_args", arguments, "optimizer.params");
     plain("learning_rate", params + "lr", kFile);
-    plain("adam_epsilon", params + "eps", kFile);
+    if (optim == "adamw_torch") plain("adam_epsilon", params + "eps", kFile);
     plain("weight_decay", params + "weight_decay", kFile);
     const std::string betas = params + "betas";
+    if (optim == "lion_32bit") fall_back("adam_beta2", "0.99", betas);
     for (const auto& [index, flag] : {std::pair{size_t{0}, "adam_beta1"}, {1, "adam_beta2"}}) {
       const Value* value = find(betas);
       if (value == nullptr) continue;

@@ -119,13 +119,18 @@ class Checks {
   void optimizer() {
     const Value* type = type_of("optimizer", "AdamW");
     if (type == nullptr) return;
-    require(is_known_optimizer(type->text()), type, "optimizer.type \"", type->text(),
-            "\" is not available here: the optimizer is AdamW (types \"Adam\" and \"AdamW\")");
-    const Value* decoupled = file_.find("optimizer.params.adam_w_mode");
-    const bool may_be_l2 = type->text().size() == 4;  // Adam
-    require(!may_be_l2 || decoupled == nullptr || is_true(decoupled), decoupled,
-            "optimizer.params.adam_w_mode false asks for Adam with L2 regularisation, which is not "
-            "available here; leave it out for AdamW");
+    const std::string optim = optim_of(type->text());
+    require(!optim.empty(), type, "optimizer.type \"", type->text(),
+            "\" is not available here; types are Adam, AdamW, Lion, SGD and Adagrad");
+    const bool adam = optim == "adamw_torch";
+    const auto only = [&](bool has, const char* key, const char* others) {
+      const Value* value = file_.find(concat("optimizer.params.", key));
+      require(has || value == nullptr, value, type->text(), " takes no ", key, "; ", others);
+    };
+    only(adam || optim == "lion_32bit", "betas", "Adam, AdamW and Lion do");
+    only(adam || optim == "adagrad", "eps", "Adam, AdamW and Adagrad do");
+    only(optim == "sgd", "momentum", "SGD does");
+    only(optim == "sgd", "nesterov", "SGD does");
     const Value* corrected = file_.find("optimizer.params.bias_correction");
     require(corrected == nullptr || is_true(corrected), corrected,
             "optimizer.params.bias_correction false is not available here; leave it out");

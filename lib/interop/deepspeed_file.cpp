@@ -105,7 +105,7 @@ bool is_of_another(const Json& section, const std::string& key) {
   if (!type || !type->is_string()) return false;
   const std::string name = type->as_string();
   const std::vector<std::string>& schedulers = deepspeed_schedulers();
-  return (key == "optimizer.params" && !is_known_optimizer(name)) ||
+  return (key == "optimizer.params" && optim_of(name).empty()) ||
          (key == "scheduler.params" && std::ranges::find(schedulers, name) == schedulers.end());
 }
 
@@ -140,10 +140,12 @@ std::string plain_json(std::string text, std::vector<int64_t>* lines) {
   return text;
 }
 
-bool is_known_optimizer(const std::string& type) {
+std::string optim_of(const std::string& type) {
   std::string name = type;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name == "adam" || name == "adamw";
+  if (name == "adam" || name == "adamw") return "adamw_torch";
+  if (name == "lion") return "lion_32bit";
+  return name == "sgd" || name == "adagrad" ? name : "";
 }
 
 const std::vector<std::string>& deepspeed_schedulers() {

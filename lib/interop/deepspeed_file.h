@@ -73,9 +73,9 @@ class DeepSpeedFile {
   std::vector<Remark> findings_, idle_, notes_;
 };
 
-// Whether the optimizer is AdamW, or scheduler.type is one of `deepspeed_schedulers()`.
-bool is_known_optimizer(const std::string& type);
-const std::vector<std::string>& deepspeed_schedulers();
+// The --optim of an optimizer's type, whatever its case; "": it is not available.
+std::string optim_of(const std::string& type);
+const std::vector<std::string>& deepspeed_schedulers();  // what scheduler.type may be
 
 // What can be said of the file alone: adds to its findings.
 void check_deepspeed(DeepSpeedFile& file);

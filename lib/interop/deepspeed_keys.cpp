@@ -190,7 +190,7 @@ constexpr K kKeys[] = {
     refused("zero_optimization.zero_quantized_gradients", kExact),
     refused("zero_optimization.zeropp_loco_param", kExact),
     refused("zero_optimization.zenflow", kLeaveOut),
-    idle("zero_allow_untested_optimizer", K::kSwitch, "the optimizer is AdamW"),
+    idle("zero_allow_untested_optimizer", K::kSwitch, "every optimizer here is tested with ZeRO"),
     idle("zero_force_ds_cpu_optimizer", K::kSwitch, "--offload_step says where the update runs"),
 
     // Optimizer and scheduler.
@@ -203,6 +203,8 @@ constexpr K kKeys[] = {
     used("optimizer.params.eps", K::kNumber, kAuto),
     used("optimizer.params.weight_decay", K::kNumber, kAuto),
     used("optimizer.params.adam_w_mode", K::kSwitch),
+    used("optimizer.params.momentum", K::kNumber),
+    used("optimizer.params.nesterov", K::kSwitch),
     used("optimizer.params.bias_correction", K::kSwitch),
     refused("optimizer.params.amsgrad", "leave it out"),
     idle("optimizer.params.torch_adam", K::kSwitch, kAdamW, kAuto),

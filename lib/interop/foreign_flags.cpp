@@ -27,9 +27,9 @@ constexpr F refused(const char* name, const char* value, const char* remedy) {
 constexpr const char* kBest =
     "use --save_strategy steps or epoch with --load_best_model_at_end, which keeps the best";
 constexpr const char* kReadsAhead = "batches are prepared ahead on a thread, always";
-constexpr const char* kIsAdamW = "the optimizer is AdamW";
-constexpr const char* kOnlyAdamW =
-    "AdamW is the optimizer of the programs; the library takes any OptimizerFactory";
+constexpr const char* kOptimizers =
+    "--optim adamw_torch, adamw_torch_fused, adam, sgd, adagrad or lion_32bit; the library takes "
+    "any OptimizerFactory";
 constexpr const char* kHub =
     "nothing is uploaded; OUTPUT_DIR/final is a Hugging Face directory that `hf upload` takes";
 constexpr const char* kOff = "it is off";
@@ -182,15 +182,12 @@ constexpr F kFlags[] = {
     refused("overwrite_cache", "true", "a changed file is noticed; remove --cache_dir to be sure"),
 
     // Optimizer and loss.
-    no_effect("optim", "adamw_torch", kIsAdamW),
-    no_effect("optim", "adamw_torch_fused", kIsAdamW),
-    no_effect("optim", "adamw_hf", kIsAdamW),
-    no_effect("optim", "adamw_apex_fused", kIsAdamW),
-    refused("optim", "*", kOnlyAdamW),
-    refused("optim_args", "*", "use --adam_beta1, --adam_beta2, --adam_epsilon, --weight_decay"),
-    refused("optim_target_modules", "*", kOnlyAdamW),
-    refused("adafactor", "true", kOnlyAdamW),
-    no_effect("adafactor", "false", kIsAdamW),
+    sets("optim", "adamw_torch_fused", "optim", "adamw_torch"),
+    sets("optim", "adamw_hf", "optim", "adamw_torch"),
+    sets("optim", "adamw_apex_fused", "optim", "adamw_torch"),
+    refused("optim_target_modules", "*", kOptimizers),
+    refused("adafactor", "true", kOptimizers),
+    no_effect("adafactor", "false", kOff),
     refused("lr_scheduler_type", "greedy", "use reduce_lr_on_plateau, which follows the loss too"),
     no_effect("average_tokens_across_devices", "true", "the loss is the mean over all targets"),
     refused("average_tokens_across_devices", "false", "the loss is the mean over all targets"),

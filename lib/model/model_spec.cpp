@@ -20,6 +20,12 @@ uint64_t block_seed(uint64_t seed, size_t block_index) {
   return x ^ (x >> 31);
 }
 
+std::vector<Parameter> BlockBuilder::parameters_of(Block& built) const {
+  std::vector<Parameter> parameters = built.parameters();
+  if (revise) std::ranges::for_each(parameters, revise);
+  return parameters;
+}
+
 ModelSpec ModelSpec::subset(const std::vector<size_t>& indices) const {
   check(!indices.empty(), ErrorCode::kInvalidArgument, "model ", name, ": a part without blocks");
   ModelSpec part = *this;

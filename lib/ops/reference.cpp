@@ -351,11 +351,14 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   for (const AdamWRange& range : ranges) {
     at::Tensor gradient = range.gradient.to(at::kFloat);
     if (scalars.gradient_scale.defined()) gradient = gradient * scalars.gradient_scale;
+    if (!options.decoupled) gradient = gradient + range.parameter * range.weight_decay;
     const at::Tensor exp_avg = at::lerp(range.exp_avg, gradient, 1.0 - options.beta1);
     const at::Tensor exp_avg_sq =
         (range.exp_avg_sq * options.beta2).addcmul_(gradient, gradient, 1.0 - options.beta2);
-    at::Tensor parameter = range.parameter * (1.0 - scalars.learning_rate * range.weight_decay);
-    parameter.sub_(exp_avg / (exp_avg_sq.sqrt() / root).add_(options.epsilon) * step_size);
+    const double keeps_from = options.decoupled ? range.lr_factor * range.weight_decay : 0.0;
+    at::Tensor parameter = range.parameter * (1.0 - scalars.learning_rate * keeps_from);
+    const at::Tensor own_step = range.lr_factor == 1 ? step_size : step_size * range.lr_factor;
+    parameter.sub_(exp_avg / (exp_avg_sq.sqrt() / root).add_(options.epsilon) * own_step);
     store(range.exp_avg, exp_avg);
     store(range.exp_avg_sq, exp_avg_sq);
     store(range.parameter, parameter);

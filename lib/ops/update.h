@@ -9,6 +9,8 @@ namespace tessera::ops {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  bool decoupled =
+      true;  // the weight decay; else it is added to the gradient, as torch's Adam does
 };
 
 // Device scalars of the step, fp32 with one element; skip and gradient_scale may be undefined (0
@@ -17,12 +19,13 @@ struct AdamWScalars {
   at::Tensor learning_rate, step_count, gradient_scale, skip;
 };
 
-// A 1-D range with its own weight decay, decoupled (Loshchilov, Hutter 2019): p -= lr *
-// weight_decay * p. parameter, exp_avg, exp_avg_sq fp32; gradient any float dtype; low_precision
-// (or undefined) receives the updated parameter rounded to its 16-bit dtype.
+// A 1-D range with its own learning rate, lr_factor times the step's, and its own weight decay:
+// decoupled (Loshchilov, Hutter 2019) p -= lr * weight_decay * p. parameter, exp_avg, exp_avg_sq
+// fp32; gradient any float dtype; low_precision (or undefined) receives the updated parameter
+// rounded to its 16-bit dtype.
 struct AdamWRange {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low_precision;
-  double weight_decay = 0.0;
+  double weight_decay = 0.0, lr_factor = 1.0;
 };
 
 // One AdamW update of all ranges, in place (few launches on CUDA). Gradients are multiplied by

@@ -3,11 +3,16 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <set>
+
 #include "lib/ops/update.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
+
+using Betas = std::pair<double, double>;
 
 class AdamW : public Optimizer {
  public:
@@ -24,8 +29,9 @@ class AdamW : public Optimizer {
     int64_t offset = 0;
     for (const auto& range : ranges) {
       const int64_t numel = range.parameter.numel();
-      updates_.push_back({range.parameter, range.gradient, moments_[0].narrow(0, offset, numel),
-                          moments_[1].narrow(0, offset, numel), range.low_precision, decay(range)});
+      updates_.push_back(update_of(range, moments_[0].narrow(0, offset, numel),
+                                   moments_[1].narrow(0, offset, numel)));
+      betas_.push_back(betas(range));
       offset += numel;
     }
   }
@@ -44,17 +50,18 @@ class AdamW : public Optimizer {
 
   void update(size_t first, size_t count) override {
     at::NoGradGuard no_grad;
-    ops::adamw_update(std::span(updates_).subspan(first, count), options(), scalars_);
+    update_all(std::span(updates_).subspan(first, count), std::span(betas_).subspan(first, count));
   }
 
   void update(std::span<const ExternalRange> ranges) const override {
     at::NoGradGuard no_grad;
     std::vector<ops::AdamWRange> updates;
+    std::vector<Betas> betas_of;
     for (const auto& [range, state] : ranges) {
-      updates.push_back(
-          {range.parameter, range.gradient, state[0], state[1], range.low_precision, decay(range)});
+      updates.push_back(update_of(range, state[0], state[1]));
+      betas_of.push_back(betas(range));
     }
-    ops::adamw_update(updates, options(), scalars_);
+    update_all(updates, betas_of);
   }
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
@@ -67,14 +74,42 @@ class AdamW : public Optimizer {
   }
 
  private:
-  ops::AdamWOptions options() const { return {config_.beta1, config_.beta2, config_.epsilon}; }
-  double decay(const OptimizerRange& range) const {
-    return range.weight_decay ? config_.weight_decay : 0.0;
+  ops::AdamWRange update_of(const OptimizerRange& range, const at::Tensor& exp_avg,
+                            const at::Tensor& exp_avg_sq) const {
+    return {.parameter = range.parameter,
+            .gradient = range.gradient,
+            .exp_avg = exp_avg,
+            .exp_avg_sq = exp_avg_sq,
+            .low_precision = range.low_precision,
+            .weight_decay = range.decay(config_.weight_decay),
+            .lr_factor = range.rule.lr_factor};
+  }
+  Betas betas(const OptimizerRange& range) const {
+    return range.rule.betas.value_or(Betas(config_.beta1, config_.beta2));
+  }
+  void update_equal(std::span<const ops::AdamWRange> updates, const Betas& betas) const {
+    ops::adamw_update(updates, {betas.first, betas.second, config_.epsilon, config_.adam_w_mode},
+                      scalars_);
+  }
+  // Ranges of equal betas at once, wherever they stand.
+  void update_all(std::span<const ops::AdamWRange> updates, std::span<const Betas> betas) const {
+    if (updates.empty()) return;
+    if (std::ranges::count(betas, betas.front()) == std::ssize(betas)) {
+      return update_equal(updates, betas.front());
+    }
+    for (const Betas& equal : std::set(betas.begin(), betas.end())) {
+      std::vector<ops::AdamWRange> of_equal;
+      for (size_t i = 0; i < updates.size(); ++i) {
+        if (betas[i] == equal) of_equal.push_back(updates[i]);
+      }
+      update_equal(of_equal, equal);
+    }
   }
 
   AdamWConfig config_;
   at::Tensor moments_, step_count_;
   std::vector<ops::AdamWRange> updates_;  // by range; the moments are views of moments_
+  std::vector<Betas> betas_;              // by range
   ops::AdamWScalars scalars_;
 };
 

@@ -1,86 +1,39 @@
 #include "tessera/optim/sgd.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
+#include "lib/optim/flat_optimizer.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
 
-class Sgd : public Optimizer {
+class Sgd final : public FlatOptimizer {
  public:
   Sgd(const SgdConfig& config, std::vector<OptimizerRange> ranges)
-      : config_(config), ranges_(std::move(ranges)) {
-    for (const auto& range : ranges_) {
-      if (!step_count_.defined()) step_count_ = at::zeros({}, range.parameter.options());
-      if (config_.momentum != 0) momentum_.push_back(at::zeros_like(range.parameter));
+      : FlatOptimizer(config.momentum == 0 ? std::vector<std::string>{}
+                                           : std::vector<std::string>{"momentum"},
+                      std::move(ranges)),
+        config_(config) {}
+
+ protected:
+  at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {
+    const auto& [range, gradient, learning_rate] = update;
+    at::Tensor direction = gradient;
+    if (const double decay = range.decay(config_.weight_decay); decay != 0) {
+      direction = direction + range.parameter * decay;
     }
-    if (!step_count_.defined()) step_count_ = at::zeros({});
-  }
-
-  size_t range_count() const override { return ranges_.size(); }
-
-  void begin_step(const StepScalars& scalars) override {
-    at::NoGradGuard no_grad;
-    scalars_ = scalars;
-    if (!scalars_.skip.defined()) scalars_.skip = at::zeros_like(step_count_);
-    step_count_.add_(scalars_.skip.eq(0));
-  }
-
-  void update(size_t first, size_t count) override {
-    for (size_t i = first; i < first + count; ++i) {
-      update_range(ranges_[i], config_.momentum != 0 ? momentum_[i] : at::Tensor());
+    if (!state.empty()) {
+      // torch.optim.SGD starts the buffer with the first gradient; from zeros the recurrence gives
+      // the same.
+      state[0] = state[0] * config_.momentum + direction;
+      direction = config_.nesterov ? direction + state[0] * config_.momentum : state[0];
     }
-  }
-
-  void update(std::span<const ExternalRange> ranges) const override {
-    for (const auto& [range, state] : ranges) {
-      update_range(range, config_.momentum != 0 ? state[0] : at::Tensor());
-    }
-  }
-
-  std::vector<std::string> state_names() const override {
-    if (config_.momentum == 0) return {};
-    return {"momentum"};
-  }
-  NamedTensors state(size_t range) const override {
-    if (momentum_.empty()) return {};
-    return {{"momentum", momentum_[range]}};
-  }
-  at::Tensor step_count() const override { return step_count_; }
-  int64_t state_bytes() const override {
-    int64_t sum = 0;
-    for (const auto& tensor : momentum_) sum += static_cast<int64_t>(tensor.nbytes());
-    return sum;
+    return range.parameter - direction * learning_rate;
   }
 
  private:
-  void update_range(const OptimizerRange& range, const at::Tensor& buffer) const {
-    at::NoGradGuard no_grad;
-    const at::Tensor keep = scalars_.skip.ne(0);
-    at::Tensor direction = range.gradient.to(at::kFloat);
-    if (scalars_.gradient_scale.defined()) direction = direction * scalars_.gradient_scale;
-    if (range.weight_decay && config_.weight_decay != 0) {
-      direction = direction + range.parameter * config_.weight_decay;
-    }
-    if (buffer.defined()) {
-      // torch.optim.SGD starts the buffer with the first gradient; from zeros the recurrence gives
-      // the same.
-      const at::Tensor momentum = buffer * config_.momentum + direction;
-      buffer.copy_(at::where(keep, buffer, momentum));
-      direction = config_.nesterov ? direction + momentum * config_.momentum : momentum;
-    }
-    const at::Tensor updated = range.parameter - direction * scalars_.learning_rate;
-    range.parameter.copy_(at::where(keep, range.parameter, updated));
-    if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
-  }
-
-  SgdConfig config_;
-  std::vector<OptimizerRange> ranges_;
-  std::vector<at::Tensor> momentum_;
-  at::Tensor step_count_;
-  StepScalars scalars_;
+  const SgdConfig config_;
 };
 
 }  // namespace
@@ -93,6 +46,7 @@ OptimizerFactory make_sgd(const SgdConfig& config) {
   check(!config.nesterov || config.momentum > 0, ErrorCode::kInvalidArgument,
         "SGD: nesterov needs a momentum");
   return [config](std::vector<OptimizerRange> ranges) -> std::unique_ptr<Optimizer> {
+    refuse_betas(ranges, "SGD");
     return std::make_unique<Sgd>(config, std::move(ranges));
   };
 }

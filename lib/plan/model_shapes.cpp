@@ -22,7 +22,8 @@ ModelShapes model_shapes(const ModelSpec& model, const ShapeAxes& axes) {
     const BuildContext context{.device = at::kMeta,
                                .tensor = axis->size() > 1 ? axis.get() : nullptr,
                                .sequence_parallel = axes.sequence_parallel};
-    for (const Parameter& parameter : builder.build(context)->parameters()) {
+    const auto block = builder.build(context);
+    for (const Parameter& parameter : builder.parameters_of(*block)) {
       const std::string name = builder.name + "." + parameter.name;
       ParameterShape shape{name, parameter};
       if (!parameter.tensor.requires_grad()) frozen.insert(name);

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "lib/run/optimizer.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 #include "tessera/models/block_times.h"
-#include "tessera/optim/adamw.h"
 
 namespace tessera::programs {
 
@@ -22,7 +22,7 @@ LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_siz
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.training.gradient_accumulation_steps,
           .model = run.model,
-          .moments = moments_of(make_adamw({})),
+          .moments = moments_of(optimizer_of(o.training)),
           .saves_frozen = !run.adapter};
 }
 

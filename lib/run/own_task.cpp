@@ -8,6 +8,7 @@
 
 #include "lib/core/hash.h"
 #include "lib/run/adapters.h"
+#include "lib/run/update_rules.h"
 #include "lib/settings/layout.h"
 #include "tessera/core/error.h"
 
@@ -97,7 +98,9 @@ class OwnTask final : public RunTask {
   OwnTask(const TrainOptions& options, TrainingTask task)
       : RunTask(options),
         task_(std::move(task)),
-        adapter_(add_adapters(task_.model, options.lora, {.base_model = task_.model.name})) {}
+        adapter_(add_adapters(task_.model, options.lora, {.base_model = task_.model.name})) {
+    add_update_rules(task_.model, options.training);
+  }
 
   Program program() const override { return Program::kOwn; }
 

@@ -7,6 +7,7 @@
 #include "lib/interop/hub_cache.h"
 #include "lib/run/grown_embedding.h"
 #include "lib/run/prepare_data.h"
+#include "lib/run/update_rules.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -90,6 +91,7 @@ void make_model(Prepared& run, int64_t num_labels, const std::string& base) {
                              {.base_model = base,
                               .task_type = run.task == Task::kCausal ? "CAUSAL_LM" : "SEQ_CLS",
                               .fan_in_fan_out = run.config().model_type == "gpt2"});
+  add_update_rules(run.model, run.options.training);
 }
 
 void read_model_config(Prepared& run) {

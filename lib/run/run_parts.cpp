@@ -5,11 +5,11 @@
 #include <cstdio>
 
 #include "backends/pipeline/measure.h"
+#include "lib/run/optimizer.h"
 #include "lib/settings/layout.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
-#include "tessera/optim/adamw.h"
 
 namespace tessera::programs {
 namespace {
@@ -120,12 +120,7 @@ void go_on(const RunContext& run, RunParts& parts) {
 
 }  // namespace
 
-OptimizerFactory RunTask::optimizer() const {
-  return make_adamw({.beta1 = options_.training.adam_beta1,
-                     .beta2 = options_.training.adam_beta2,
-                     .epsilon = options_.training.adam_epsilon,
-                     .weight_decay = options_.training.weight_decay});
-}
+OptimizerFactory RunTask::optimizer() const { return optimizer_of(options_.training); }
 
 std::vector<int64_t> largest_over_ranks(ControlChannel& control,
                                         const std::vector<int64_t>& values) {

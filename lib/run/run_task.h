@@ -40,7 +40,7 @@ class RunTask {
   virtual const AdapterConfig* adapter() const = 0;  // null: every parameter is trained
   // Which weights the adapters belong to; "": nobody says.
   virtual std::string base() const { return ""; }
-  virtual OptimizerFactory optimizer() const;  // AdamW, as the options say
+  virtual OptimizerFactory optimizer() const;  // as the options say
   virtual ParallelConfig parallel_config() const = 0;
   virtual std::string model_config() const = 0;  // its config.json; "null": there is none
   // What belongs into the folder of the exported model, beside the weights.

@@ -31,6 +31,10 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
                                       ? "there are no adapters; give --lora_r N, at least 1"
                                       : "--adapter says it";
   const char* const no_checkpoint = "--save_strategy no writes no checkpoints";
+  const Optim optim = o.training.optim;
+  const bool has_epsilon = optim == Optim::kAdamW || optim == Optim::kAdam;
+  const bool has_betas = has_epsilon || optim == Optim::kLion;
+  const char* const no_betas = "--optim adamw_torch, adam and lion_32bit have betas";
   return {
       {"loss_scale", fp16, scale},
       {"initial_loss_scale", fp16 && dynamic, scale},
@@ -42,6 +46,9 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
       {"max_nonfinite_steps", !fp16, "--max_overflow_steps counts with a loss scale"},
       {"warmup_steps", o.training.lr_scheduler_type != LrScheduleKind::kConstant,
        "--lr_scheduler_type constant has none; constant_with_warmup has"},
+      {"adam_beta1", has_betas, no_betas},
+      {"adam_beta2", has_betas, no_betas},
+      {"adam_epsilon", has_epsilon, "--optim adamw_torch and adam have an epsilon"},
       {"lora_r", o.lora.adapter.empty(), no_adapters, true},
       {"lora_alpha", adapters, no_adapters, true},
       {"lora_dropout", adapters, no_adapters, true},

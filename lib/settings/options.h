@@ -22,6 +22,7 @@ enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
 enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
+enum class Optim { kAdamW, kAdam, kSgd, kAdagrad, kLion };
 enum class DeepSpeedVersion { k16, k19 };
 
 template <>
@@ -51,6 +52,12 @@ inline constexpr auto kNames<StageBalance> =
                                         {"flops", StageBalance::kFlops},
                                         {"parameters", StageBalance::kParameters},
                                         {"measured", StageBalance::kMeasured}});
+template <>
+inline constexpr auto kNames<Optim> = std::to_array<Named<Optim>>({{"adamw_torch", Optim::kAdamW},
+                                                                   {"adam", Optim::kAdam},
+                                                                   {"sgd", Optim::kSgd},
+                                                                   {"adagrad", Optim::kAdagrad},
+                                                                   {"lion_32bit", Optim::kLion}});
 template <>
 inline constexpr auto kNames<DeepSpeedVersion> = std::to_array<Named<DeepSpeedVersion>>(
     {{"0.16", DeepSpeedVersion::k16}, {"0.19", DeepSpeedVersion::k19}});
@@ -95,6 +102,9 @@ struct TrainingOptions {
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   LrScheduleKind lr_scheduler_type = LrScheduleKind::kLinear;
   std::string lr_scheduler_kwargs;
+  std::string no_decay_names, lr_groups;  // lists
+  Optim optim = Optim::kAdamW;
+  std::string optim_args;  // a list
   uint64_t seed = 42;
 };
 

@@ -1,6 +1,7 @@
 #include "tessera/sharding/flat_layout.h"
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
 
 #include "tessera/core/error.h"
@@ -28,7 +29,7 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
     auto key = [&](const Parameter* p) {  // the same on all ranks
       const Placement& placement = p->placement;
       return std::tuple(persists(*p), !p->weight_decay, placement.partial(),
-                        placement.holders.size());
+                        placement.holders.size(), std::string_view(p->rule.group));
     };
     return key(a) < key(b);
   });
@@ -52,7 +53,8 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
                         {offset, parameter->tensor.numel()},
                         parameter->weight_decay,
                         parameter->placement,
-                        static_cast<size_t>(parameter - parameters.data())});
+                        static_cast<size_t>(parameter - parameters.data()),
+                        parameter->rule});
     offset += round_up(parameter->tensor.numel(), kAlignment);
   }
   close_segment();
@@ -87,10 +89,12 @@ std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
     if (until <= position) continue;
     const bool decay = entries_[i].weight_decay;
     const std::vector<Holders>& holders = entries_[i].placement.holders;
-    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().holders == holders) {
+    const UpdateRule& rule = entries_[i].rule;
+    if (!runs.empty() && runs.back().weight_decay == decay && runs.back().holders == holders &&
+        runs.back().rule == rule) {
       runs.back().range.numel += until - position;
     } else {
-      runs.push_back({{position, until - position}, decay, holders});
+      runs.push_back({{position, until - position}, decay, holders, rule});
     }
     position = until;
   }

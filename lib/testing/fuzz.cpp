@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "lib/core/clock.h"
@@ -17,6 +18,7 @@
 #include "lib/testing/fuzz_draw.h"
 #include "lib/testing/fuzz_run.h"
 #include "tessera/core/error.h"
+#include "tessera/model/parameter_groups.h"
 
 namespace tessera::testing {
 namespace {
@@ -144,11 +146,46 @@ CaseOutcome resumed_outcome(const FuzzStrategyFactory& make, const FuzzCase& c,
   return outcome;
 }
 
+// As FuzzCase::groups and FuzzCase::decay say.
+ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
+  const ModelSpec decaying =
+      with_decay(model, c.decay == "all" ? DecayRule::kAll : DecayRule::kMatrices);
+  if (!c.groups) return decaying;
+  std::set<std::string> members[2];
+  size_t number = 0;
+  for (const ParameterInfo& parameter : parameters_of(model)) {
+    if (!parameter.trained || parameter.alias) continue;
+    const size_t group = number++ % 3;
+    if (group < 2) members[group].insert(parameter.block + "." + parameter.name);
+  }
+  const auto in = [](const std::set<std::string>& names) {
+    return [names](const std::string& block, const std::string& parameter, at::IntArrayRef) {
+      return names.contains(block + "." + parameter);
+    };
+  };
+  std::vector<ParameterGroup> groups;
+  if (!members[0].empty()) {
+    groups.push_back({.name = "fast", .matches = in(members[0]), .lr_factor = 3});
+    if (c.optimizer != "sgd" && c.optimizer != "adagrad") groups.back().betas = {0.7, 0.95};
+  }
+  if (!members[1].empty()) {
+    groups.push_back({.name = "decaying", .matches = in(members[1]), .lr_factor = 0.5});
+    groups.back().weight_decay = 0.3;
+  }
+  return with_groups(decaying, groups);
+}
+
 CaseOutcome run_outcome(const FuzzStrategyFactory& make, const FuzzOptions& options,
                         const FuzzFamily& family, const FuzzCase& c) {
   FuzzModel model;
   try {
     model = family.build(c);
+    model.model = with_rules(model.model, c);
+    if (model.of_rank) {
+      model.of_rank = [c, of_rank = model.of_rank](int rank) {
+        return with_rules(of_rank(rank), c);
+      };
+    }
     model.gives_scores = model.gives_scores && !options.own_strategy;
   } catch (const Error& error) {
     return {CaseOutcome::Kind::kRefused, error.what()};

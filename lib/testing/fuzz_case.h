@@ -52,6 +52,11 @@ struct FuzzCase {
   std::string skip, evaluate;
   double loss_scale = 0;  // 0: none is set
   double max_norm = 0;    // 0: no clipping
+  // Parameter groups: every third trained parameter in one and the next in another, with a learning
+  // rate, and a decay or betas of their own. decay: the rule's name, matrices or all.
+  bool groups = false;
+  std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad
+  std::string decay = "matrices";
   double learning_rate = 1e-2, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   uint64_t seed = 1;
   // What must be refused with Error(kInvalidArgument): none, target_count (left at 0),

@@ -58,6 +58,7 @@ class Comparison {
                            .beta2 = c.beta2,
                            .epsilon = c.epsilon,
                            .weight_decay = c.weight_decay},
+                 .optimizer = c.optimizer,
                  .forward = model.forward}) {
     enter(c, run);
   }

@@ -187,6 +187,9 @@ void draw_work(Random& random, FuzzCase& c) {
   c.weight_decay = pick<double>(random, {0, 0.1});
   c.beta2 = pick<double>(random, {0.999, 0.9});
   c.epsilon = pick<double>(random, {1e-8, 1e-3});
+  c.groups = chance(random, 30);
+  c.decay = word(random, {"matrices", "matrices", "all"});
+  c.optimizer = word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad"});
 }
 
 // Before the model and the mesh, which must allow it.

@@ -7,7 +7,10 @@
 
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
+#include "tessera/optim/adagrad.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/lion.h"
+#include "tessera/optim/sgd.h"
 
 namespace tessera::testing {
 namespace {
@@ -111,6 +114,23 @@ class Rank {
 
 }  // namespace
 
+OptimizerFactory optimizer_of(const FuzzCase& c) {
+  if (c.optimizer == "sgd") {
+    return make_sgd({.momentum = kOracleMomentum, .weight_decay = c.weight_decay});
+  }
+  if (c.optimizer == "adagrad") return make_adagrad({.weight_decay = c.weight_decay});
+  if (c.optimizer == "lion") {
+    return make_lion({.beta1 = c.beta1, .beta2 = c.beta2, .weight_decay = c.weight_decay});
+  }
+  check(c.optimizer == "adamw" || c.optimizer == "adam", ErrorCode::kInvalidArgument,
+        "fuzz: no optimizer is called ", c.optimizer);
+  return make_adamw({.beta1 = c.beta1,
+                     .beta2 = c.beta2,
+                     .epsilon = c.epsilon,
+                     .weight_decay = c.weight_decay,
+                     .adam_w_mode = c.optimizer == "adamw"});
+}
+
 FuzzWork make_work(const FuzzCase& c, const FuzzModel& model) {
   FuzzWork work;
   std::mt19937_64 random(c.seed * 7919 + 17);
@@ -163,11 +183,7 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
     run_local_ranks(c.ranks(), [&](Communicator& world) {
       Player player(world, c.mesh, [&](const DeviceMesh& mesh) { return make(c.parallel, mesh); });
       const ModelSpec spec = model.of_rank ? model.of_rank(player.data_rank()) : model.model;
-      player.attach(spec, c.seed,
-                    make_adamw({.beta1 = c.beta1,
-                                .beta2 = c.beta2,
-                                .epsilon = c.epsilon,
-                                .weight_decay = c.weight_decay}));
+      player.attach(spec, c.seed, optimizer_of(c));
       ++attached;
       result.ranks[static_cast<size_t>(world.rank())] =
           Rank(c, work, player, model.gives_scores, quiet).run(part);

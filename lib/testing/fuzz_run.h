@@ -13,6 +13,8 @@
 
 namespace tessera::testing {
 
+OptimizerFactory optimizer_of(const FuzzCase& fuzz_case);
+
 // What all ranks work on, by step.
 struct FuzzWork {
   std::vector<GlobalBatch> steps;

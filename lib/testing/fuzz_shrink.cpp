@@ -83,6 +83,7 @@ std::vector<std::vector<std::string>> groups() {
       others,
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",
        "skip", "evaluate"},
+      {"groups", "decay", "optimizer"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
       {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden", "hidden_dropout",
        "attention_dropout", "fused"},

@@ -5,7 +5,9 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
 #include <cmath>
+#include <iterator>
 
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
@@ -20,12 +22,13 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
     owner_of[tie.alias_block + "." + tie.alias_parameter] =
         tie.owner_block + "." + tie.owner_parameter;
   }
-  std::vector<at::Tensor> values, decays;
+  std::vector<at::Tensor> values;
+  std::vector<std::array<double, 4>> rules;  // by place: decay, factor of the rate, betas
   int64_t offset = 0;
   std::map<std::string, std::vector<at::Tensor>> handles;  // by owner
   for (const BlockBuilder& builder : model.blocks) {
     blocks_.push_back(builder.build({.seed = options.seed}));
-    for (const Parameter& parameter : blocks_.back()->parameters()) {
+    for (const Parameter& parameter : builder.parameters_of(*blocks_.back())) {
       const std::string name = builder.name + "." + parameter.name;
       const bool alias = owner_of.contains(name);
       handles[alias ? owner_of.at(name) : name].push_back(parameter.tensor);
@@ -39,8 +42,11 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
       places_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay});
       offset += value.numel();
       values.push_back(value.reshape({-1}));
-      decays.push_back(at::full(
-          {value.numel()}, parameter.weight_decay ? options.adamw.weight_decay : 0.0, at::kDouble));
+      const UpdateRule& rule = parameter.rule;
+      const double decay = parameter.weight_decay ? options.adamw.weight_decay : 0.0;
+      const auto [beta1, beta2] =
+          rule.betas.value_or(std::pair(options.adamw.beta1, options.adamw.beta2));
+      rules.push_back({rule.weight_decay.value_or(decay), rule.lr_factor, beta1, beta2});
     }
   }
   for (const auto& [owner, of_owner] : handles) {
@@ -54,7 +60,13 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
     }
   }
   parameters_ = values.empty() ? at::zeros({0}, at::kDouble) : at::cat(values);
-  decay_ = decays.empty() ? at::zeros({0}, at::kDouble) : at::cat(decays);
+  at::Tensor* const numbers[] = {&decay_, &lr_factor_, &beta1_, &beta2_};
+  for (size_t n = 0; n < std::size(numbers); ++n) {
+    *numbers[n] = at::empty_like(parameters_);
+    for (size_t i = 0; i < places_.size(); ++i) {
+      numbers[n]->narrow(0, places_[i].offset, places_[i].numel).fill_(rules[i][n]);
+    }
+  }
   exp_avg_ = at::zeros_like(parameters_);
   exp_avg_sq_ = at::zeros_like(parameters_);
   exp_avg_size_ = at::zeros_like(parameters_);
@@ -180,17 +192,51 @@ OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes
   return result;
 }
 
+// size: the gradient's terms taken positive.
+at::Tensor Oracle::adam(const at::Tensor& gradient, const at::Tensor& size,
+                        const at::Tensor& rate) {
+  const auto t = static_cast<double>(updates_);
+  exp_avg_ = exp_avg_ * beta1_ + gradient * (1 - beta1_);
+  exp_avg_size_ = exp_avg_size_ * beta1_ + size * (1 - beta1_);
+  exp_avg_sq_ = exp_avg_sq_ * beta2_ + gradient.square() * (1 - beta2_);
+  const at::Tensor deviation = (exp_avg_sq_ / (1 - beta2_.pow(t))).sqrt() + options_.adamw.epsilon;
+  const at::Tensor step_size = rate / (1 - beta1_.pow(t));
+  parameters_ = parameters_ - step_size * exp_avg_ / deviation;
+  return step_size * exp_avg_size_ / deviation;
+}
+
+at::Tensor Oracle::lion(const at::Tensor& gradient, const at::Tensor& rate) {
+  const at::Tensor direction = exp_avg_ * beta1_ + gradient * (1 - beta1_);
+  const at::Tensor size = exp_avg_.abs() * beta1_ + gradient.abs() * (1 - beta1_);
+  exp_avg_ = exp_avg_ * beta2_ + gradient * (1 - beta2_);
+  parameters_ = parameters_ - rate * direction.sign();
+  // The sign of what rounding leaves of a sum may be any.
+  return rate * at::where(direction.abs() <= 0x1p-18 * size, 0x1p25, 1.0);
+}
+
 at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
   const at::NoGradGuard no_grad;
-  const auto& [beta1, beta2, epsilon, weight_decay] = options_.adamw;
-  const auto t = static_cast<double>(++updates_);
-  exp_avg_ = exp_avg_ * beta1 + gradient * (1 - beta1);
-  exp_avg_size_ = exp_avg_size_ * beta1 + gradient.abs() * (1 - beta1);
-  exp_avg_sq_ = exp_avg_sq_ * beta2 + gradient.square() * (1 - beta2);
-  const at::Tensor deviation = (exp_avg_sq_ / (1 - std::pow(beta2, t))).sqrt() + epsilon;
-  const double step_size = learning_rate / (1 - std::pow(beta1, t));
-  parameters_ = parameters_ * (1 - learning_rate * decay_) - step_size * exp_avg_ / deviation;
-  return step_size * exp_avg_size_ / deviation;
+  ++updates_;
+  const std::string& optimizer = options_.optimizer;
+  const at::Tensor rate = learning_rate * lr_factor_;
+  if (optimizer == "adamw" || optimizer == "lion") {
+    parameters_ = parameters_ * (1 - rate * decay_);
+    return optimizer == "lion" ? lion(gradient, rate) : adam(gradient, gradient.abs(), rate);
+  }
+  const at::Tensor decay = parameters_ * decay_, whole = gradient + decay;
+  const at::Tensor size = gradient.abs() + decay.abs();
+  if (optimizer == "adam") return adam(whole, size, rate);
+  if (optimizer == "sgd") {
+    exp_avg_ = exp_avg_ * kOracleMomentum + whole;
+    exp_avg_size_ = exp_avg_size_ * kOracleMomentum + size;
+    parameters_ = parameters_ - rate * exp_avg_;
+    return rate * exp_avg_size_;
+  }
+  check(optimizer == "adagrad", ErrorCode::kInvalidArgument, "oracle: no optimizer ", optimizer);
+  exp_avg_sq_ = exp_avg_sq_ + whole.square();
+  const at::Tensor step_size = rate / (exp_avg_sq_.sqrt() + kOracleAdagradEpsilon);
+  parameters_ = parameters_ - step_size * whole;
+  return step_size * size;
 }
 
 OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step,

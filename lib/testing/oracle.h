@@ -14,9 +14,13 @@
 
 namespace tessera::testing {
 
+inline constexpr double kOracleMomentum = 0.9, kOracleAdagradEpsilon = 1e-10;
+
 struct OracleOptions {
   uint64_t seed = 0;  // of the weights, as in BuildContext
   AdamWConfig adamw;
+  // adamw, adam, lion (of the same decay and betas), sgd (with kOracleMomentum), adagrad
+  std::string optimizer = "adamw";
   PlainForward forward;  // the model's blocks unless given
 };
 
@@ -76,8 +80,8 @@ class Oracle {
   // Micro-batches carry the seeds that the strategy gave them.
   OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes);
   OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);
-  // One AdamW step; returns the size of what rounding acts on: the update with every term of the
-  // first moment taken positive.
+  // One step of the optimizer; returns the size of what rounding acts on: the update with every
+  // term of its sums taken positive.
   at::Tensor update(const at::Tensor& gradient, double learning_rate);
   // A whole step of its own.
   OracleReport train(const GlobalBatch& batch, const OracleStep& step,
@@ -89,6 +93,8 @@ class Oracle {
     std::string owner;
     size_t number = 0;  // of the uses of this owner
   };
+  at::Tensor adam(const at::Tensor& gradient, const at::Tensor& size, const at::Tensor& rate);
+  at::Tensor lion(const at::Tensor& gradient, const at::Tensor& rate);
   at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training);
   at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
   double count_targets(const GlobalBatch& batch) const;
@@ -100,7 +106,8 @@ class Oracle {
   std::vector<Place> places_;
   std::map<std::string, at::Tensor> frozen_;
   size_t uses_ = 1;
-  at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_, decay_;
+  at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;
+  at::Tensor decay_, lr_factor_, beta1_, beta2_;  // of every element
   int64_t updates_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "tests/fuzz/formula.h"
 
+#include "lib/testing/fuzz_run.h"
 #include "tessera/core/error.h"
 #include "tessera/plan/layout_cost.h"
 
@@ -8,8 +9,11 @@ namespace tessera::testing {
 std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int stage,
                                  const StrategyMemory& memory) {
   if (c.model == "modules") return "";  // adapted modules cannot be built without memory yet
-  const LayoutPlan plan{
-      .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model};
+  const LayoutPlan plan{.parallel = c.parallel,
+                        .mesh = c.mesh,
+                        .accumulation = c.accumulation,
+                        .model = model,
+                        .moments = moments_of(optimizer_of(c))};
   const LayoutCost formula = layout_cost(plan, stage);
   std::string text;
   const auto compare = [&](const char* what, int64_t held, double expected) {

@@ -8,6 +8,7 @@
 
 #include "lib/testing/oracle.h"
 #include "tessera/backends/data_parallel/ddp.h"
+#include "tessera/model/parameter_groups.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
 #include "tests/support/toy_models.h"
@@ -153,14 +154,20 @@ TEST_CASE("values count where they do something, and the rare ones are named") {
 
 TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
   const ToyConfig toy{.layers = 1, .tied = false};
-  const ModelSpec model = toy_language_model(toy);
+  ParameterGroup fast{.name = "fast", .matches = named("down"), .lr_factor = 3};
+  fast.weight_decay = 0.2;
+  fast.betas = std::pair(0.7, 0.95);
+  const ModelSpec model = with_groups(toy_language_model(toy), {fast});
   Oracle oracle(model, {.seed = 3, .adamw = {.weight_decay = 0.1}});
   std::vector<std::unique_ptr<Block>> blocks;
-  std::vector<at::Tensor> with_decay, without, all;
+  std::vector<at::Tensor> with_decay, without, grouped, all;
   for (const BlockBuilder& builder : model.blocks) {
     blocks.push_back(builder.build({.seed = 3}));
     for (const Parameter& p : blocks.back()->parameters()) {
-      (p.weight_decay ? with_decay : without).push_back(p.tensor);
+      (p.name.starts_with("down") ? grouped
+       : p.weight_decay           ? with_decay
+                                  : without)
+          .push_back(p.tensor);
       all.push_back(p.tensor);
     }
   }
@@ -168,6 +175,9 @@ TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
   torch::optim::AdamW adamw({torch::optim::OptimizerParamGroup(with_decay)}, options);
   torch::optim::AdamW no_decay({torch::optim::OptimizerParamGroup(without)},
                                options.weight_decay(0));
+  torch::optim::AdamW fast_ones(
+      {torch::optim::OptimizerParamGroup(grouped)},
+      torch::optim::AdamWOptions(3e-2).weight_decay(0.2).betas(std::tuple(0.7, 0.95)));
   for (uint64_t step = 0; step < 4; ++step) {
     const MicroBatch batch = toy_micro_batch(toy, 6, 5, step);
     at::Tensor hidden;
@@ -181,6 +191,7 @@ TEST_CASE("the oracle takes the steps of torch's AdamW behind clipping") {
     for (at::Tensor& p : all) p.mutable_grad().mul_(clip);
     adamw.step();
     no_decay.step();
+    fast_ones.step();
     // The global batch in two ragged parts on two ranks.
     const OracleReport report =
         oracle.train({{rows_of(batch, 0, 2)}, {rows_of(batch, 2, 4)}},

@@ -46,6 +46,7 @@ struct Buffers {
     for (int64_t first = 0, i = 0; first < n; ++i) {
       const int64_t count = std::min(n - first, i % 5 == 4 ? int64_t(3) : 8 * (1 + 331 * i));
       result.push_back(range(first, count, i % 2 ? 0.1 : 0.0));
+      result.back().lr_factor = i % 3 == 0 ? 2.5 : 1;
       first += count;
     }
     return result;
@@ -62,9 +63,10 @@ TEST_CASE("AdamW on the GPU is the reference") {
     const Buffers b = a.clone();
     REQUIRE(a.ranges().size() > 50);  // more than one launch's table
     const auto scalar = [](float x) { return at::full({}, x, kOnGpu); };
-    for (const float t : {1.0F, 2.0F, 1000.0F}) {
+    for (const float t : {1.0F, 2.0F, 3.0F, 1000.0F}) {
       const ops::AdamWScalars scalars{scalar(0.01F), scalar(t), scalar(0.5F), scalar(0)};
-      const ops::AdamWOptions options{.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
+      const ops::AdamWOptions options{
+          .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decoupled = t != 2};
       ops::adamw_update(a.ranges(), options, scalars);
       ops::reference::adamw_update(b.ranges(), options, scalars);
     }

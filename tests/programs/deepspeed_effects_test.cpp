@@ -70,6 +70,14 @@ std::string zero(const std::string& more) { return file(R"("zero_optimization": 
 std::string adam(const std::string& more) {
   return file(R"("optimizer": {"type": "AdamW", "params": {"lr": 0.01)" + more + "}}");
 }
+std::string l2_adam(const std::string& mode) {
+  return file(R"("optimizer": {"type": "Adam", "params": {"lr": 0.01, "weight_decay": 0.5,
+                 "adam_w_mode": )" +
+              mode + "}}");
+}
+std::string sgd(const std::string& more) {
+  return file(R"("optimizer": {"type": "SGD", "params": {"lr": 0.1)" + more + "}}");
+}
 std::string warmup(const std::string& type, const std::string& more) {
   return file(R"("optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, "scheduler": {"type": ")" +
               type + R"(", "params": {)" + more + "}}");
@@ -157,6 +165,12 @@ std::vector<Effect> effects() {
       {"optimizer.params.betas", adam(""), adam(R"(, "betas": [0.5, 0.6])"), other_weights},
       {"optimizer.params.eps", adam(""), adam(R"(, "eps": 0.1)"), other_weights},
       {"optimizer.params.weight_decay", adam(""), adam(R"(, "weight_decay": 0.5)"), other_weights},
+      {"optimizer.type", adam(""), file(R"("optimizer": {"type": "Lion", "params": {"lr": 0.01}})"),
+       less("optimizer")},
+      {"optimizer.params.adam_w_mode", l2_adam("true"), l2_adam("false"), other_weights},
+      {"optimizer.params.momentum", sgd(""), sgd(R"(, "momentum": 0.9)"), other_weights},
+      {"optimizer.params.nesterov", sgd(R"(, "momentum": 0.9)"),
+       sgd(R"(, "momentum": 0.9, "nesterov": true)"), other_weights},
       {"scheduler.type", warmup("WarmupLR", kDecay), warmup("WarmupDecayLR", kDecay + kSixty),
        [](const Seen& before, const Seen& after) {
          CHECK(before.step(6, "learning_rate") == Approx(0.01));
@@ -230,10 +244,10 @@ TEST_CASE("every key of a DeepSpeed file that counts is seen in what a run measu
     effect.check(before, after);
   }
   // The least scale is shown below. These have one legal value, or need a GPU's host.
-  for (const char* key : {"fp16.min_loss_scale", "gradient_allreduce_op", "optimizer.type",
-                          "optimizer.params.adam_w_mode", "optimizer.params.bias_correction",
-                          "zero_optimization.offload_optimizer.pin_memory",
-                          "zero_optimization.offload_param.pin_memory"}) {
+  for (const char* key :
+       {"fp16.min_loss_scale", "gradient_allreduce_op", "optimizer.params.bias_correction",
+        "zero_optimization.offload_optimizer.pin_memory",
+        "zero_optimization.offload_param.pin_memory"}) {
     shown.insert(key);
   }
   for (const DeepSpeedKey& key : deepspeed_keys()) {

@@ -52,6 +52,32 @@ TEST_CASE("tessera-plan says what a model needs that is nowhere") {
   CHECK(plan.at("stages").size() == 1);
 }
 
+TEST_CASE("the plan counts what the optimizer keeps") {
+  const std::string job =
+      "--model_config bloom-7b1 --strategy zero3 --ranks 8 --dtype bf16 --card h200 "
+      "--persistence_threshold 0 ";
+  const double parameters = 7069016064.0;
+  for (const auto& [optimizer, bytes] : {std::pair("adamw_torch", 12),
+                                         {"adamw_torch_fused", 12},
+                                         {"adam", 12},
+                                         {"lion_32bit", 8},
+                                         {"adagrad", 8},
+                                         {"sgd", 4},
+                                         {"sgd --optim_args momentum=0.9", 8}}) {
+    INFO(optimizer);
+    const Json stage = json_of(job + "--optim " + optimizer).at("stages").at(0);
+    CHECK(stage.at("optimizer_bytes").as_double() == Approx(bytes * parameters / 8).epsilon(1e-3));
+  }
+  const Answer refused = ask(job + "--optim sgd --optim_args betas=0.9");
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, test::contains("\"betas=0.9\" is no argument of sgd; it takes momentum, "
+                                         "nesterov"));
+  const Answer unknown = ask(job + "--optim adafactor");
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, test::contains("'adafactor' is not one of adamw_torch, adam, sgd, "
+                                         "adagrad, lion_32bit"));
+}
+
 TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and time") {
   const std::string job =
       "--model_config bloom-560m --strategy zero1 --ranks 16 --dtype bf16 --card h200 "

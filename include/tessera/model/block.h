@@ -7,6 +7,7 @@
 
 #include "tessera/core/micro_batch.h"
 #include "tessera/model/placement.h"
+#include "tessera/model/update_rule.h"
 
 namespace tessera {
 
@@ -21,6 +22,7 @@ struct Parameter {
   // (tessera/core/blank.h; the operations of tessera/ops do, and autograd need not), so strategies
   // need not clear it.
   bool blank_gradient = false;
+  UpdateRule rule;
 };
 
 // A tensor of a block that is no parameter: nothing trains it, but it is part of the model.

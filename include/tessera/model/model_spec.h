@@ -76,6 +76,10 @@ struct BlockBuilder {
   // Tensors that it takes from the block before and gives to the next one, which chain() compares;
   // several travel as one (block_of()).
   int takes = 1, gives = 1;
+  // Set by with_groups() and with_decay(): what they change of a parameter. Null: nothing.
+  std::function<void(Parameter&)> revise = nullptr;
+
+  std::vector<Parameter> parameters_of(Block& built) const;  // revised
 };
 
 struct ModelSpec {

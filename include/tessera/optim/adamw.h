@@ -10,6 +10,8 @@ struct AdamWConfig {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.0;  // applied to ranges whose weight_decay flag is set
+  // false: torch's Adam, which adds weight_decay * parameter to the gradient.
+  bool adam_w_mode = true;
 };
 
 OptimizerFactory make_adamw(const AdamWConfig& config);

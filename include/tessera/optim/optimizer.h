@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/model/update_rule.h"
+
 namespace tessera {
 
 // A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and
@@ -21,7 +23,27 @@ struct OptimizerRange {
   // 16-bit copy of parameter, written after the update; undefined in fp32 training.
   at::Tensor low_precision;
   bool weight_decay = true;
+  UpdateRule rule = {};
+  // Which parameters it holds pieces of: its first element is element `begin` of the buffer in
+  // which they are placed. Empty: that is not known.
+  std::span<const PlacedParameter> placed = {};
+  int64_t begin = 0;
+
+  // What decays it, given the optimizer's own decay.
+  double decay(double configured) const {
+    return rule.weight_decay.value_or(weight_decay ? configured : 0.0);
+  }
 };
+
+// The piece of a parameter that a range holds; what lies between pieces is padding.
+struct RangePiece {
+  const PlacedParameter& parameter;
+  int64_t offset = 0;            // inside the parameter: of its first element
+  int64_t begin = 0, numel = 0;  // in the range
+};
+std::vector<RangePiece> pieces_of(const OptimizerRange& range);
+// For optimizers without them. Throws Error(kInvalidArgument) naming the group that sets betas.
+void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& optimizer);
 
 // Device scalars (fp32, one element), so that a step never waits for the host. Undefined members
 // mean 1 and 0.

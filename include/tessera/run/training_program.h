@@ -33,7 +33,7 @@ struct TrainingTask {
   // Names the data, e.g. a file and its hash. Where a checkpoint has another one the weights go on
   // and the data begins anew.
   std::string data = "";
-  OptimizerFactory optimizer = nullptr;   // AdamW, as the flags say, unless given
+  OptimizerFactory optimizer = nullptr;   // as the flags say unless given
   const TensorSource* weights = nullptr;  // pretrained; outlives the run
 };
 

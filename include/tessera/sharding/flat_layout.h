@@ -24,6 +24,7 @@ struct FlatEntry {
   bool weight_decay = true;
   Placement placement;
   size_t source = 0;  // index among the parameters the layout was made of
+  UpdateRule rule;
 };
 
 // Part of a rank's share with equal treatment.
@@ -31,6 +32,7 @@ struct OwnedRun {
   FlatRange range;  // in the flat buffer
   bool weight_decay = true;
   std::vector<Holders> holders;  // see Placement
+  UpdateRule rule;
 };
 
 // How a flat buffer is cut into shards.
@@ -40,10 +42,10 @@ enum class ShardGranularity {
                // smaller ones (ZeRO-3)
 };
 
-// Parameters with weight decay come first, then those that one rank holds alone, so that an owned
-// range is few runs of equal treatment; every entry starts at a multiple of kAlignment elements. A
-// segment is padded to shards * kAlignment and cut into equal shards; rank r owns the r-th of every
-// segment. Every rank computes the same layout.
+// Parameters with weight decay come first, then those that one rank holds alone, then by group, so
+// that an owned range is few runs of equal treatment; every entry starts at a multiple of
+// kAlignment elements. A segment is padded to shards * kAlignment and cut into equal shards; rank r
+// owns the r-th of every segment. Every rank computes the same layout.
 class FlatLayout {
  public:
   static constexpr int64_t kAlignment = 64;  // elements: 128 bytes in 16 bit

@@ -18,8 +18,9 @@ struct ParameterUnit {
   // Handles to give storage to, by entry of the layout: the owner's, then aliases of tied
   // parameters in other blocks.
   std::vector<std::vector<at::Tensor>> handles;
-  std::vector<bool> blank;  // by entry: Parameter::blank_gradient of all its handles
-  int uses = 1;             // blocks whose forward reads these parameters
+  std::vector<bool> blank;              // by entry: Parameter::blank_gradient of all its handles
+  std::vector<PlacedParameter> placed;  // by entry
+  int uses = 1;                         // blocks whose forward reads these parameters
   // Its parameters are frozen: gathered like others, but without gradients, optimizer and updates.
   bool frozen = false;
   // It may be in use whatever else is, because it has several users or other stages hold it too;

@@ -116,10 +116,12 @@ void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
   const V scale = hn::Set(kFloats, c.gradient_scale), keep = hn::Set(kFloats, c.keep),
           rate1 = hn::Set(kFloats, c.one_minus_beta1), beta2 = hn::Set(kFloats, c.beta2),
           rate2 = hn::Set(kFloats, c.one_minus_beta2), root = hn::Set(kFloats, c.inverse_root),
-          epsilon = hn::Set(kFloats, c.epsilon), step = hn::Set(kFloats, c.step_size);
+          epsilon = hn::Set(kFloats, c.epsilon), step = hn::Set(kFloats, c.step_size),
+          l2 = hn::Set(kFloats, c.l2);
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   for (int64_t i = 0; i < count; i += lanes) {
-    const V g = G::load(a.gradient + i) * scale;
+    V g = G::load(a.gradient + i) * scale;
+    if (c.l2 != 0) g = g + Float::load(a.parameter + i) * l2;
     const V m0 = Float::load(a.exp_avg + i);
     const V m = m0 + rate1 * (g - m0);
     const V v = Float::load(a.exp_avg_sq + i) * beta2 + g * g * rate2;

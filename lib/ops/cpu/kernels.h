@@ -8,10 +8,11 @@ namespace tessera::ops::cpu {
 
 enum class Type { kNone, kFloat, kBFloat16, kHalf };
 
-// What is the same for every element of an AdamW update.
+// What is the same for every element of an AdamW or Adam update.
 struct AdamWConstants {
   float gradient_scale;
-  float keep;  // 1 - learning rate * weight decay
+  float keep;  // 1 - learning rate * decoupled weight decay
+  float l2;    // weight decay that is added to the gradient
   float one_minus_beta1, beta2, one_minus_beta2;
   float inverse_root;  // 1 / sqrt(1 - beta2^t)
   float epsilon;

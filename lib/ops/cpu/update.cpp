@@ -82,13 +82,17 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   shared.one_minus_beta2 = static_cast<float>(1 - options.beta2);
   shared.inverse_root = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, step)));
   shared.epsilon = static_cast<float>(options.epsilon);
-  shared.step_size = static_cast<float>(learning_rate / (1 - std::pow(options.beta1, step)));
+  const double correction1 = 1 - std::pow(options.beta1, step);
   for_chunks(
       ranges.size(), [&](size_t i) { return ranges[i].parameter.numel(); },
       [&](size_t i, int64_t first, int64_t count, int64_t) {
         const AdamWRange& range = ranges[i];
         AdamWConstants constants = shared;
-        constants.keep = static_cast<float>(1 - learning_rate * range.weight_decay);
+        const double rate = learning_rate * range.lr_factor;
+        constants.keep =
+            static_cast<float>(1 - (options.decoupled ? rate * range.weight_decay : 0));
+        constants.l2 = static_cast<float>(options.decoupled ? 0 : range.weight_decay);
+        constants.step_size = static_cast<float>(rate / correction1);
         adamw({static_cast<float*>(at_element(range.parameter, first)),
                static_cast<float*>(at_element(range.exp_avg, first)),
                static_cast<float*>(at_element(range.exp_avg_sq, first)),

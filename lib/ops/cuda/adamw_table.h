@@ -11,7 +11,7 @@ struct AdamWEntry {
   const void* gradient;
   void* low_precision;  // may be null
   int64_t count;
-  float weight_decay;
+  float weight_decay, lr_factor;
 };
 
 struct AdamWTable {

@@ -173,6 +173,7 @@ void embedding_backward(Type type, const void* gradient, const int64_t* sorted_i
 
 struct AdamWConstants {
   float beta2, one_minus_beta1, one_minus_beta2, epsilon, log_beta1, log_beta2;
+  bool decoupled;  // the weight decay; else it is added to the gradient
   const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null
 };
 void adamw(Type gradient_type, Type low_type, const AdamWTable& table,

@@ -40,6 +40,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
       .epsilon = float(options.epsilon),
       .log_beta1 = float(std::log(options.beta1)),
       .log_beta2 = float(std::log(options.beta2)),
+      .decoupled = options.decoupled,
       .learning_rate = scalar(scalars.learning_rate),
       .step_count = scalar(scalars.step_count),
       .gradient_scale = scalar(scalars.gradient_scale),
@@ -59,7 +60,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
                static_cast<float*>(range.exp_avg.data_ptr()),
                static_cast<float*>(range.exp_avg_sq.data_ptr()), range.gradient.data_ptr(),
                data_or_null(range.low_precision), range.parameter.numel(),
-               float(range.weight_decay)});
+               float(range.weight_decay), float(range.lr_factor)});
   }
   flush();
 }

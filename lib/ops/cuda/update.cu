@@ -49,6 +49,10 @@ __device__ Step read_step(const AdamWConstants& c) {
 __device__ __forceinline__ void update(const AdamWConstants& c, const Step& step, float decay,
                                        float gradient, float& parameter, float& m, float& v) {
   gradient = __fmul_rn(gradient, step.scale);
+  if (!c.decoupled) {
+    gradient = fmaf(decay, parameter, gradient);
+    decay = 0;
+  }
   m = fmaf(c.one_minus_beta1, __fsub_rn(gradient, m), m);
   v = fmaf(c.beta2, v, __fmul_rn(__fmul_rn(c.one_minus_beta2, gradient), gradient));
   const float denominator = fmaf(__fsqrt_rn(v), step.inverse_root2, c.epsilon);
@@ -82,7 +86,8 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamW
   }
   if (threadIdx.x == 0) shared = read_step(c);
   __syncthreads();
-  const Step step = shared;
+  Step step = shared;
+  step.learning_rate = __fmul_rn(step.learning_rate, entry.lr_factor);
   if (whole) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);

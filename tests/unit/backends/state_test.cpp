@@ -4,6 +4,7 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/rmsprop.h>
 
 #include <set>
 
@@ -11,8 +12,12 @@
 #include "lib/testing/player.h"
 #include "lib/testing/whole_state.h"
 #include "tessera/model/adapters.h"
+#include "tessera/model/parameter_groups.h"
 #include "tessera/models/language_model.h"
+#include "tessera/optim/adagrad.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/from_torch.h"
+#include "tessera/optim/lion.h"
 #include "tessera/optim/sgd.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/sized.h"
@@ -235,9 +240,42 @@ TEST_CASE("another optimizer has another state: momentum, or nothing") {
   work.optimizer = make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
   work.moments = {"momentum"};
   check_layouts(work, {layouts.begin() + 1, layouts.end()}, 2e-2, /*frozen=*/5);
+  const std::vector<std::string> in_fp32{
+      "strategy=zero3 data=2 persistence_threshold=20",
+      "strategy=zero1 data=2 offload=optimizer offload_step=host",
+      "strategy=zero2 pipeline=2 data=2 offload=optimizer offload_step=device chunk_numel=50",
+      "strategy=fsdp data=2"};
+  const auto check_moments = [&](const OptimizerFactory& optimizer,
+                                 const std::set<std::string>& moments) {
+    work.optimizer = optimizer;
+    work.moments = moments;
+    check_layouts(work, in_fp32, 1e-5, /*frozen=*/5);
+  };
+  check_moments(make_adamw({.weight_decay = 0.1, .adam_w_mode = false}), {"exp_avg", "exp_avg_sq"});
+  check_moments(make_lion({.weight_decay = 0.1}), {"exp_avg"});
+  check_moments(make_adagrad({.lr_decay = 0.1}), {"sum"});
+  check_moments(make_from_torch<torch::optim::RMSprop>(
+                    torch::optim::RMSpropOptions().momentum(0.9).weight_decay(0.1)),
+                {"square_avg", "momentum_buffer"});
   work.optimizer = make_sgd({.weight_decay = 0.1});
   work.moments = {};
   check_layouts(work, {layouts.front(), "strategy=ddp data=2"}, 1e-5, /*frozen=*/5);
+}
+
+TEST_CASE("a state does not know of groups: it resumes them under other layouts") {
+  Training work = toy("blocks=L6.D.C4.L10.T.Q3 tie=first hidden=8");
+  ParameterGroup fast{.name = "fast", .matches = named("weight"), .lr_factor = 3};
+  fast.betas = std::pair(0.7, 0.95);
+  ParameterGroup decaying{.name = "decaying", .matches = named("bias"), .lr_factor = 0.5};
+  decaying.weight_decay = 0.3;
+  work.model = with_groups(work.model, {fast, decaying});
+  check_layouts(
+      work,
+      {"strategy=ddp data=2", "strategy=zero3 data=4 persistence_threshold=20",
+       "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=host",
+       "strategy=fsdp data=2 tensor=2 offload=optimizer offload_step=device chunk_numel=64",
+       "strategy=zero2 pipeline=3", "strategy=single"},
+      1e-5);
 }
 
 TEST_CASE("running statistics are those of the named rank, constant buffers everybody's") {

@@ -55,6 +55,76 @@ TEST_CASE("AdamW follows the formula, decays only marked ranges and writes the 1
   CHECK(optimizer->state_bytes() == 2 * 130 * 4);
 }
 
+TEST_CASE("ranges have rates, decays and betas of their own, whatever is updated together") {
+  const AdamWConfig config{.beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1};
+  const UpdateRule rules[] = {{},
+                              {.group = "a", .lr_factor = 3},
+                              {.group = "b", .weight_decay = 0.5},
+                              {.group = "c", .lr_factor = 0.5, .betas = std::pair(0.5, 0.9)},
+                              {}};
+  constexpr int64_t kEach = 30;
+  const at::Tensor start = at::randn({5 * kEach}), gradient = at::zeros({5 * kEach});
+  const at::Tensor together = start.clone(), alone = start.clone();
+  std::vector<OptimizerRange> all;
+  for (int64_t i = 0; i < 5; ++i) {
+    all.push_back({.parameter = together.narrow(0, i * kEach, kEach),
+                   .gradient = gradient.narrow(0, i * kEach, kEach),
+                   .weight_decay = i != 4,
+                   .rule = rules[i]});
+  }
+  const auto optimizer = make_adamw(config)(all);
+  std::vector<std::unique_ptr<Optimizer>> plain;  // with what the rules say as its configuration
+  std::vector<double> factors;
+  for (int64_t i = 0; i < 5; ++i) {
+    const UpdateRule& rule = rules[i];
+    const auto [beta1, beta2] = rule.betas.value_or(std::pair(config.beta1, config.beta2));
+    plain.push_back(
+        make_adamw({.beta1 = beta1,
+                    .beta2 = beta2,
+                    .weight_decay = rule.weight_decay.value_or(i == 4 ? 0 : config.weight_decay)})(
+            {{.parameter = alone.narrow(0, i * kEach, kEach), .gradient = all[i].gradient}}));
+    factors.push_back(rule.lr_factor);
+  }
+  for (int t = 1; t <= 5; ++t) {
+    gradient.copy_(at::randn({5 * kEach}));
+    optimizer->begin_step({scalar(0.01), scalar(0.5), {}});
+    optimizer->update(0, 2);
+    optimizer->update(2, 3);
+    for (size_t i = 0; i < 5; ++i) {
+      plain[i]->begin_step({scalar(0.01 * factors[i]), scalar(0.5), {}});
+      plain[i]->update(0, 1);
+    }
+    CHECK((together - alone).abs().max().item<double>() < 1e-6);
+  }
+}
+
+TEST_CASE("a range says which pieces of which parameters it holds") {
+  const std::vector<PlacedParameter> placed = {
+      {"a.w", {5, 4}, 0, 20}, {"a.b", {7}, 64, 7}, {"c.w", {10, 10}, 128, 100}};
+  OptimizerRange range{.parameter = at::zeros({150}), .placed = placed, .begin = 10};
+  const std::vector<RangePiece> pieces = pieces_of(range);
+  REQUIRE(pieces.size() == 3);
+  const auto is = [](const RangePiece& piece, const char* name, int64_t offset, int64_t begin,
+                     int64_t numel) {
+    return piece.parameter.name == name && piece.offset == offset && piece.begin == begin &&
+           piece.numel == numel;
+  };
+  CHECK(is(pieces[0], "a.w", 10, 0, 10));
+  CHECK(is(pieces[1], "a.b", 0, 54, 7));
+  CHECK(is(pieces[2], "c.w", 0, 118, 32));
+  range.begin = 72;
+  range.parameter = at::zeros({20});
+  CHECK(pieces_of(range).empty());
+}
+
+TEST_CASE("betas of a group are refused by optimizers without them") {
+  const OptimizerRange range{.parameter = at::zeros({0}),
+                             .gradient = at::zeros({0}),
+                             .rule = {.group = "slow", .betas = std::pair(0.5, 0.5)}};
+  CHECK_THROWS_WITH(make_sgd({})({range}),
+                    test::contains("group \"slow\" sets betas, which SGD does not have"));
+}
+
 TEST_CASE("a skipped step changes nothing, not even with NaN gradients") {
   for (const auto& factory :
        {make_adamw({.weight_decay = 0.1}), make_sgd({.momentum = 0.9, .weight_decay = 0.1})}) {

@@ -1,0 +1,46 @@
+#include "tessera/optim/adagrad.h"
+
+#include <ATen/ATen.h>
+
+#include "lib/optim/flat_optimizer.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+namespace {
+
+class Adagrad final : public FlatOptimizer {
+ public:
+  Adagrad(const AdagradConfig& config, std::vector<OptimizerRange> ranges)
+      : FlatOptimizer({"sum"}, std::move(ranges)), config_(config) {}
+
+ protected:
+  at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {
+    const auto& [range, given, learning_rate] = update;
+    at::Tensor gradient = given;
+    if (const double decay = range.decay(config_.weight_decay); decay != 0) {
+      gradient = gradient + range.parameter * decay;
+    }
+    state[0] = state[0] + gradient * gradient;
+    const at::Tensor rate = learning_rate / (1 + (step_count() - 1) * config_.lr_decay);
+    return range.parameter - gradient / (state[0].sqrt() + config_.epsilon) * rate;
+  }
+
+ private:
+  const AdagradConfig config_;
+};
+
+}  // namespace
+
+OptimizerFactory make_adagrad(const AdagradConfig& config) {
+  check(config.lr_decay >= 0 && config.epsilon > 0, ErrorCode::kInvalidArgument,
+        "Adagrad: a rate's decay of ", config.lr_decay, " must not be negative, and an epsilon of ",
+        config.epsilon, " must be positive");
+  check(config.weight_decay >= 0, ErrorCode::kInvalidArgument, "Adagrad: weight decay ",
+        config.weight_decay, " must not be negative");
+  return [config](std::vector<OptimizerRange> ranges) -> std::unique_ptr<Optimizer> {
+    refuse_betas(ranges, "Adagrad");
+    return std::make_unique<Adagrad>(config, std::move(ranges));
+  };
+}
+
+}  // namespace tessera

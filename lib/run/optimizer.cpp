@@ -1,0 +1,64 @@
+#include "lib/run/optimizer.h"
+
+#include <algorithm>
+
+#include "lib/settings/lists.h"
+#include "lib/settings/require.h"
+#include "tessera/optim/adagrad.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/optim/lion.h"
+#include "tessera/optim/sgd.h"
+
+namespace tessera::programs {
+namespace {
+
+using Arguments = std::vector<std::pair<std::string, FieldRef>>;
+
+// "momentum=0.9,nesterov=true" into what the optimizer has.
+void read_arguments(const TrainingOptions& options, const Arguments& known) {
+  const std::string optimizer = name_of(options.optim);
+  std::string names;
+  for (const auto& [name, field] : known) names += (names.empty() ? "" : ", ") + name;
+  for (const std::string& item : items_of(options.optim_args)) {
+    const size_t equals = item.find('=');
+    const std::string name = item.substr(0, equals);
+    const auto found = std::ranges::find(known, name, &Arguments::value_type::first);
+    require(found != known.end() && equals != std::string::npos, "--optim_args: \"", item,
+            "\" is no argument of ", optimizer, "; it takes ",
+            names.empty() ? "none" : names + ", each as name=value");
+    const std::string text = item.substr(equals + 1);
+    require(set_text(found->second, text), "--optim_args: \"", text, "\" is no value of ", name);
+  }
+}
+
+}  // namespace
+
+OptimizerFactory optimizer_of(const TrainingOptions& o) {
+  switch (o.optim) {
+    case Optim::kSgd: {
+      SgdConfig config{.weight_decay = o.weight_decay};
+      read_arguments(o, {{"momentum", &config.momentum}, {"nesterov", &config.nesterov}});
+      return make_sgd(config);
+    }
+    case Optim::kAdagrad: {
+      AdagradConfig config{.weight_decay = o.weight_decay};
+      read_arguments(o, {{"lr_decay", &config.lr_decay}, {"eps", &config.epsilon}});
+      return make_adagrad(config);
+    }
+    case Optim::kLion:
+      read_arguments(o, {});
+      return make_lion(
+          {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .weight_decay = o.weight_decay});
+    case Optim::kAdam:
+    case Optim::kAdamW:
+      break;
+  }
+  read_arguments(o, {});
+  return make_adamw({.beta1 = o.adam_beta1,
+                     .beta2 = o.adam_beta2,
+                     .epsilon = o.adam_epsilon,
+                     .weight_decay = o.weight_decay,
+                     .adam_w_mode = o.optim == Optim::kAdamW});
+}
+
+}  // namespace tessera::programs
