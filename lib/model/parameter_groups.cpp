@@ -36,6 +36,15 @@ void check_group(const ParameterGroup& group) {
   }
 }
 
+// The name of the group that an earlier with_groups() gave the parameter.
+std::string group_before(const ModelSpec& model, const ParameterInfo& info) {
+  const auto builder = std::ranges::find(model.blocks, info.block, &BlockBuilder::name);
+  if (!builder->revise) return "";
+  Parameter parameter{info.name, at::empty(info.shape, at::kMeta)};
+  builder->revise(parameter);
+  return parameter.rule.group;
+}
+
 // The group of every parameter that is in one; of an alias its owner's.
 using Members = std::map<NameInBlock, const ParameterGroup*>;
 
@@ -50,9 +59,10 @@ Members members_of(const ModelSpec& model, const std::vector<ParameterGroup>& gr
       found[group.name] = parameter.alias ? name + ", which is tied to another" : name;
       if (parameter.alias) continue;
       const auto [at, added] = members.try_emplace({parameter.block, parameter.name}, &group);
-      check(added, ErrorCode::kInvalidArgument, "parameter groups \"", at->second->name,
-            "\" and \"", group.name, "\" both match parameter ", name,
-            "; a parameter is in one group at most");
+      const std::string before =
+          added ? group_before(model, parameter) : std::string(at->second->name);
+      check(before.empty(), ErrorCode::kInvalidArgument, "parameter groups \"", before, "\" and \"",
+            group.name, "\" both match parameter ", name, "; a parameter is in one group at most");
       trains[group.name] = trains[group.name] || parameter.trained;
     }
   }

@@ -1,6 +1,11 @@
 // Parameter groups and decay rules under every layout: as on one rank.
+#include <cmath>
+#include <map>
+#include <mutex>
+
 #include "tessera/model/parameter_groups.h"
 #include "tessera/models/language_model.h"
+#include "tessera/optim/adamw.h"
 #include "tests/parity/rows.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
@@ -52,7 +57,79 @@ std::vector<ParityRow> layouts() {
   return rows;
 }
 
+// What optimizers were told of a parameter: its whole shape, and its values piece by piece.
+struct Told {
+  std::vector<int64_t> shape;
+  at::Tensor values;  // flat; NaN where nothing was told
+};
+
+class ToldByName {
+ public:
+  void add(const OptimizerRange& range) {
+    const std::lock_guard lock(mutex_);
+    for (const RangePiece& piece : pieces_of(range)) {
+      Told& told = told_[piece.parameter.name];
+      told.shape = piece.parameter.shape;
+      if (!told.values.defined()) {
+        told.values = at::full({piece.parameter.numel}, std::nan(""), at::kFloat);
+      }
+      told.values.narrow(0, piece.offset, piece.numel)
+          .copy_(range.parameter.narrow(0, piece.begin, piece.numel));
+    }
+  }
+  const std::map<std::string, Told>& all() const { return told_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Told> told_;
+};
+
+// Notes what it is given before it updates it.
+class Noting : public Optimizer {
+ public:
+  Noting(const std::vector<OptimizerRange>& ranges, ToldByName& told)
+      : ranges_(ranges), told_(told), optimizer_(make_adamw({})(ranges)) {}
+  size_t range_count() const override { return ranges_.size(); }
+  void begin_step(const StepScalars& scalars) override { optimizer_->begin_step(scalars); }
+  void update(size_t first, size_t count) override {
+    for (size_t i = first; i < first + count; ++i) told_.add(ranges_[i]);
+    optimizer_->update(first, count);
+  }
+  void update(std::span<const ExternalRange> ranges) const override {
+    for (const ExternalRange& range : ranges) told_.add(range.range);
+    std::as_const(*optimizer_).update(ranges);
+  }
+  std::vector<std::string> state_names() const override { return optimizer_->state_names(); }
+  NamedTensors state(size_t range) const override { return optimizer_->state(range); }
+  at::Tensor step_count() const override { return optimizer_->step_count(); }
+  int64_t state_bytes() const override { return optimizer_->state_bytes(); }
+
+ private:
+  const std::vector<OptimizerRange> ranges_;
+  ToldByName& told_;
+  const std::unique_ptr<Optimizer> optimizer_;
+};
+
 }  // namespace
+
+TEST_CASE("optimizers are told which pieces of which parameters they update") {
+  ParityWork work = token_work(grouped_toy(), {.rows = 24, .steps = 1});
+  for (const ParityRow& row : layouts()) {
+    INFO(row.name());
+    ToldByName told;
+    work.optimizer = [&](const std::vector<OptimizerRange>& ranges) {
+      return std::make_unique<Noting>(ranges, told);
+    };
+    const Named initial = run_on_threads(row, work, /*visits=*/true).front().initial;
+    CHECK(told.all().size() + 1 == initial.size());  // one is frozen
+    for (const auto& [name, parameter] : told.all()) {
+      INFO(name);
+      const at::Tensor& expected = initial.at(name);
+      CHECK(parameter.shape == expected.sizes().vec());
+      CHECK(parameter.values.equal(expected.flatten()));
+    }
+  }
+}
 
 TEST_CASE("groups with rates, decays and betas of their own train as on one rank") {
   ParityWork work = token_work(grouped_toy(), {.rows = 24, .steps = 4});

@@ -159,17 +159,22 @@ class TorchOptimizerOf final : public TorchOptimizer {
 // LBFGS, or does not begin with zeros.
 template <typename T, typename Options>
 OptimizerFactory make_from_torch(Options options) {
-  static_assert(
-      requires { sizeof(T); }, "include the class, as <torch/optim/rmsprop.h>");
-  static_assert(std::is_constructible_v<T, std::vector<at::Tensor>, Options>,
-                "give the options of this class, as torch::optim::RMSpropOptions()");
-  using State = typename TorchParamState<T>::type;
-  const std::string name = typeid(T).name();
-  if constexpr (std::is_void_v<State>) {
-    refuse_torch_optimizer(name);
-  } else {
-    return make_from_torch(
-        name, std::make_shared<const TorchOptimizerOf<T, State, Options>>(std::move(options)));
+  constexpr bool kIncluded = requires { sizeof(T); };
+  static_assert(kIncluded, "include the class, as <torch/optim/rmsprop.h>");
+  if constexpr (kIncluded) {
+    constexpr bool kFits = requires(Options & o) {
+      T(std::vector<at::Tensor>(), o);
+      o.set_lr(o.get_lr());
+    };
+    static_assert(kFits, "give the options of this class, as torch::optim::RMSpropOptions()");
+    using State = typename TorchParamState<T>::type;
+    const std::string name = typeid(T).name();
+    if constexpr (std::is_void_v<State>) {
+      refuse_torch_optimizer(name);
+    } else if constexpr (kFits) {
+      return make_from_torch(
+          name, std::make_shared<const TorchOptimizerOf<T, State, Options>>(std::move(options)));
+    }
   }
 }
 

@@ -103,6 +103,10 @@ TEST_CASE("groups that match nothing, or one parameter twice, are refused with t
              contains("parameter group \"typo\" matches no parameter of model"));
   CHECK_THAT(refusal(layers(), {one, {.name = "bias", .matches = named("bias")}}),
              contains("groups \"one\" and \"bias\" both match parameter 1.bias"));
+  const ModelSpec before = with_groups(with_decay(layers(), DecayRule::kAll), {one});
+  CHECK_THAT(refusal(before, {{.name = "bias", .matches = named("bias")}}),
+             contains("groups \"one\" and \"bias\" both match parameter 1.bias"));
+  CHECK(refusal(before, {{.name = "two", .matches = named("2")}}) == "");
   CHECK_THAT(refusal(layers(), {one, one}), contains("two parameter groups named \"one\""));
   const ModelSpec frozen = freeze(layers(), [](auto& block, auto&) { return block == "1"; });
   CHECK_THAT(refusal(frozen, {one}), contains("nothing that is trained on its own, only 1."));

@@ -59,7 +59,7 @@ TEST_CASE("owned runs split exactly where weight decay changes") {
     bool previous = true;
     const auto runs = layout.owned_runs(0, rank);
     CHECK(runs.size() <= 2);
-    for (const auto& [run, decay, copies] : runs) {
+    for (const auto& [run, decay, copies, rule] : runs) {
       CHECK(run.offset == position);
       position += run.numel;
       total += run.numel;
@@ -70,6 +70,24 @@ TEST_CASE("owned runs split exactly where weight decay changes") {
   }
   CHECK(total == layout.numel());
   CHECK(with_decay == 128 + 1216);  // 91 and 1200 elements, each rounded up to the alignment
+}
+
+TEST_CASE("parameters of a group lie together, and owned runs split where groups do") {
+  std::vector<Parameter> grouped;
+  for (int i = 0; i < 6; ++i) {
+    grouped.push_back({"p" + std::to_string(i), at::zeros({64})});
+    if (i % 2 == 1) grouped.back().rule = {.group = "odd", .lr_factor = 2};
+  }
+  const FlatLayout layout(grouped, 2, ShardGranularity::kFlat);
+  std::string order, runs;
+  for (const FlatEntry& entry : layout.entries()) order += entry.name;
+  CHECK(order == "p0p2p4p1p3p5");
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const OwnedRun& run : layout.owned_runs(0, rank)) {
+      runs += run.rule.group + ":" + std::to_string(run.range.numel) + " ";
+    }
+  }
+  CHECK(runs == ":192 odd:192 ");
 }
 
 TEST_CASE("per-parameter segments keep small parameters resident at the end") {
