@@ -133,9 +133,10 @@ void check_options(const ModuleOptions& options) {
 ModelSpec detail::model_of_one_block(ModuleSource source, LossFunction loss,
                                      const ModuleOptions& options, int takes, int gives) {
   check_options(options);
-  check(loss == nullptr || options.counters == 0 || options.reduction != Reduction::kNone,
+  check(loss == nullptr || options.counters == 0 || options.reduction != LossReduction::kNone,
         ErrorCode::kInvalidArgument,
-        "a loss of Reduction::kNone has no counters behind it; return a LossResult (from_callable, "
+        "a loss of LossReduction::kNone has no counters behind it; return a LossResult "
+        "(from_callable, "
         "chain)");
   ModelSpec spec;
   spec.name = "module";

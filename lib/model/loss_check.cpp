@@ -112,7 +112,7 @@ void LossCheck::check(const at::Tensor& result, const MicroBatch& micro_batch,
 
 void LossCheck::check(const LossResult& result, const MicroBatch& micro_batch,
                       const LossOf& again) {
-  if (reduction_ == Reduction::kNone) return;
+  if (reduction_ == LossReduction::kNone) return;
   check_known(result.loss, result.divisor.defined(), micro_batch, again, again);
 }
 
@@ -126,12 +126,12 @@ void LossCheck::check_known(const at::Tensor& loss, bool divided_by_own,
   follow(loss.grad_fn().get(), /*is_result=*/true, seen, origin);
   const at::Tensor& labels = micro_batch.labels;
   for (const KnownLoss& known : origin.losses) {
-    const bool mean = reduction_ == Reduction::kMean;
+    const bool mean = reduction_ == LossReduction::kMean;
     tessera::check(
         !mean || known.reduction == at::Reduction::Mean || origin.divided,
         ErrorCode::kInvalidArgument, "block ", block_, ": the loss is ", known.name,
         " with reduction(torch::kSum), but ModuleOptions::reduction declares a mean; declare "
-        "Reduction::kSum");
+        "LossReduction::kSum");
     tessera::check(!known.weighted || divided_by_own ||
                        known.reduction == (mean ? at::Reduction::Sum : at::Reduction::Mean),
                    ErrorCode::kInvalidArgument, "block ", block_, ": the loss is ", known.name,
@@ -150,7 +150,7 @@ void LossCheck::check_known(const at::Tensor& loss, bool divided_by_own,
                    "elements, or write the sum as (output - labels).square().sum() for the mean "
                    "over rows");
   }
-  told_ = !origin.divided || reduction_ == Reduction::kMean;
+  told_ = !origin.divided || reduction_ == LossReduction::kMean;
   if (told_ || loss_of_twice == nullptr || micro_batch.packed.defined() ||
       micro_batch.head_positions.defined()) {
     return;
@@ -166,7 +166,7 @@ void LossCheck::check_known(const at::Tensor& loss, bool divided_by_own,
       ": the loss stays the same when every row is there twice, so it is no sum: a "
       "strategy would divide a mean by the ",
       targets,
-      " targets again. Declare a mean (ModuleOptions{.reduction = Reduction::kMean}), or "
+      " targets again. Declare a mean (ModuleOptions{.reduction = LossReduction::kMean}), or "
       "return the SUM over the targets, with reduction(torch::kSum); "
       "set MicroBatch::target_count to 1 for a loss of the whole micro-batch");
 }
@@ -176,10 +176,11 @@ void LossCheck::check_shape(const at::Tensor& result) const {
       counters_ == 0 ? result.numel() == 1 : result.dim() == 1 && result.numel() == 1 + counters_;
   tessera::check(
       right, ErrorCode::kInvalidArgument, "block ", block_, ": the loss has shape ", result.sizes(),
-      "; expected ", reduction_ == Reduction::kMean ? "the mean" : "the SUM", " over the targets, ",
+      "; expected ", reduction_ == LossReduction::kMean ? "the mean" : "the SUM",
+      " over the targets, ",
       counters_ == 0 ? std::string("a scalar")
                      : concat("and ", counters_, " counters behind it, [", 1 + counters_, "]"),
-      ". Use reduction(torch::kSum), declare Reduction::kNone for a loss a row, or say "
+      ". Use reduction(torch::kSum), declare LossReduction::kNone for a loss a row, or say "
       "how many counters follow the sum (ModuleOptions::counters)");
 }
 

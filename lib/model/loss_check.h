@@ -30,7 +30,7 @@ class LossCheck {
                               const LossOf& loss_of_twice);
 
   std::string block_;
-  Reduction reduction_;
+  LossReduction reduction_;
   int counters_;
   bool told_ = false;
 };

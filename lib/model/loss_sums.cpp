@@ -11,13 +11,14 @@ std::string shape_of(const at::Tensor& tensor) {
   return tensor.defined() ? concat("shape ", tensor.sizes()) : std::string("no value");
 }
 
-void check_result(const std::string& block, const LossResult& result, Reduction reduction,
+void check_result(const std::string& block, const LossResult& result, LossReduction reduction,
                   int counters) {
   const bool number = result.loss.defined() && result.loss.numel() == 1;
-  check(number || (reduction == Reduction::kNone && result.loss.defined()),
-        ErrorCode::kInvalidArgument, "block ", block, ": the loss has ", shape_of(result.loss),
-        "; expected one number, or Reduction::kNone (ModuleOptions::reduction) for losses one by "
-        "one");
+  check(
+      number || (reduction == LossReduction::kNone && result.loss.defined()),
+      ErrorCode::kInvalidArgument, "block ", block, ": the loss has ", shape_of(result.loss),
+      "; expected one number, or LossReduction::kNone (ModuleOptions::reduction) for losses one by "
+      "one");
   check(!result.divisor.defined() || result.divisor.numel() == 1, ErrorCode::kInvalidArgument,
         "block ", block, ": LossResult::divisor has ", shape_of(result.divisor),
         "; expected one number");
@@ -28,26 +29,26 @@ void check_result(const std::string& block, const LossResult& result, Reduction 
 
 }  // namespace
 
-at::Tensor loss_sums(const std::string& block, const LossResult& result, Reduction reduction,
+at::Tensor loss_sums(const std::string& block, const LossResult& result, LossReduction reduction,
                      int counters, const MicroBatch& micro_batch) {
   check_result(block, result, reduction, counters);
   const bool by_class = micro_batch.labels.defined() &&
                         at::isIntegralType(micro_batch.labels.scalar_type(), /*includeBool=*/true);
   const bool empty = micro_batch.target_count == 0 && !result.divisor.defined();
-  const int64_t targets = reduction == Reduction::kNone && !by_class && !empty
+  const int64_t targets = reduction == LossReduction::kNone && !by_class && !empty
                               ? result.loss.numel()
                               : micro_batch.target_count;
   at::Tensor loss = result.loss.to(at::kFloat);
   const at::Tensor divisor = result.divisor.defined()
                                  ? result.divisor.detach().to(at::kFloat).reshape({1})
                                  : at::full({1}, targets, loss.options().requires_grad(false));
-  if (empty && reduction != Reduction::kSum) {
+  if (empty && reduction != LossReduction::kSum) {
     loss = at::zeros({1}, divisor.options());
-  } else if (reduction == Reduction::kNone) {
+  } else if (reduction == LossReduction::kNone) {
     loss = loss.sum();
-  } else if (reduction == Reduction::kMean && result.divisor.defined()) {
+  } else if (reduction == LossReduction::kMean && result.divisor.defined()) {
     loss = at::where(divisor.eq(0), 0, loss.reshape({1}) * divisor);
-  } else if (reduction == Reduction::kMean) {
+  } else if (reduction == LossReduction::kMean) {
     loss = loss * targets;
   }
   std::vector<at::Tensor> sums{loss.reshape({1}), divisor};

@@ -292,7 +292,7 @@ bool ModuleBlock::draws(bool training) const {
 }
 
 bool ModuleBlock::gives_divisor() const {
-  return callable_.step || (place_.loss && place_.options.reduction == Reduction::kNone);
+  return callable_.step || (place_.loss && place_.options.reduction == LossReduction::kNone);
 }
 
 at::Tensor ModuleBlock::take_step(const MicroBatch& micro_batch) {
@@ -333,14 +333,14 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
   };
   const at::Tensor result = loss_of(scores, micro_batch);
   const ModuleOptions& options = place_.options;
-  if (options.reduction == Reduction::kNone) {
+  if (options.reduction == LossReduction::kNone) {
     return loss_sums(place_.block, {.loss = result}, options.reduction, 0, micro_batch);
   }
   loss_check_.check(result, micro_batch, [&](const MicroBatch& twice) {
     return place_.loss(at::cat({scores, scores}), twice);
   });
   const at::Tensor sums = result.to(at::kFloat).reshape({-1});
-  return options.reduction == Reduction::kSum ? sums : sum_of_mean(sums, micro_batch);
+  return options.reduction == LossReduction::kSum ? sums : sum_of_mean(sums, micro_batch);
 }
 
 at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {

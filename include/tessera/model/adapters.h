@@ -43,7 +43,7 @@ struct ModuleOptions {
   int counters = 0;
   // What the loss returns. kMean: the micro-batch's mean, which counts target_count times; refused
   // of LibTorch's class weights, whose sum is to be LossResult::divisor. kNone: no counters behind.
-  Reduction reduction = Reduction::kSum;
+  LossReduction reduction = LossReduction::kSum;
 };
 
 namespace detail {

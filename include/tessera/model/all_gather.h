@@ -10,7 +10,7 @@ namespace tessera {
 // it in the same order with tensors of the same shape and dtype: a micro-batch has as many rows on
 // each. For from_callable() and block_of(); what is gathered is of one micro-batch, not of all that
 // a rank accumulates. A mean that every rank computes over all rows stays a mean
-// (Reduction::kMean).
+// (LossReduction::kMean).
 at::Tensor all_gather(const at::Tensor& tensor, const MicroBatch& micro_batch);
 
 // This rank's place among them and how many there are, e.g. for the labels of its rows.

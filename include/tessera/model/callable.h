@@ -183,7 +183,7 @@ ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>
 //   from_callable(net, [](Net& net, const MicroBatch& batch) -> LossResult {
 //     const auto [scores, balance] = net->forward(batch.input_ids, batch.get("image"));
 //     return {F::cross_entropy(scores, batch.labels) + 0.01 * balance};
-//   }, {.reduction = Reduction::kMean});
+//   }, {.reduction = LossReduction::kMean});
 // The step returns a LossResult, or the loss alone. Terms that are no sum over targets are added to
 // a mean as they are, and to a sum times batch.target_count. What from_module() says of modules
 // holds, but: floating tensors of input_ids and extra come in the dtype of the weights, and the

@@ -5,7 +5,7 @@
 namespace tessera {
 
 // As LibTorch's losses are told: the sum over the targets, their mean, or the losses one by one.
-enum class Reduction { kSum, kMean, kNone };
+enum class LossReduction { kSum, kMean, kNone };
 
 // The loss of the whole batch is the sum of `loss` over micro-batches and ranks, divided once by
 // the sum of `divisor`. So a mean, also one of class weights, is the mean over the whole batch

@@ -81,7 +81,7 @@ TEST_CASE("an encoder-decoder takes two inputs") {
     return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), torch::kMean);
   };
   check_program<Translator>("translation", translations(), mean,
-                            callable<Translator>(mean, {.reduction = Reduction::kMean}));
+                            callable<Translator>(mean, {.reduction = LossReduction::kMean}));
 }
 
 TEST_CASE("a siamese network has losses one by one") {
@@ -94,7 +94,7 @@ TEST_CASE("a siamese network has losses one by one") {
   check_program<Classifier>(
       "siamese", pairs(),
       [=](Classifier& net, const MicroBatch& batch) { return losses(net, batch).mean(); },
-      callable<Classifier>(losses, {.reduction = Reduction::kNone}));
+      callable<Classifier>(losses, {.reduction = LossReduction::kNone}));
 }
 
 TEST_CASE("a contrastive loss sees the rows of all ranks") {
@@ -114,7 +114,7 @@ TEST_CASE("a contrastive loss sees the rows of all ranks") {
     return loss_of(a, b, all_gather(a, batch), all_gather(b, batch), data_rank(batch) * a.size(0));
   };
   check_program<Classifier>("own rows against all", pairs(), mean,
-                            callable<Classifier>(own_rows, {.reduction = Reduction::kMean}),
+                            callable<Classifier>(own_rows, {.reduction = LossReduction::kMean}),
                             {.whole = true});
   const auto all_rows = [=](Classifier& net, const MicroBatch& batch) {
     const at::Tensor a = all_gather(net.forward(batch.input_ids), batch);
@@ -122,7 +122,7 @@ TEST_CASE("a contrastive loss sees the rows of all ranks") {
     return loss_of(a, b, a, b, 0);
   };
   check_program<Classifier>("all rows on every rank", pairs(), mean,
-                            callable<Classifier>(all_rows, {.reduction = Reduction::kMean}),
+                            callable<Classifier>(all_rows, {.reduction = LossReduction::kMean}),
                             {.whole = true});
 }
 
@@ -134,8 +134,7 @@ TEST_CASE("ranks that gather other shapes are told so") {
   const std::string message = error_of([&] {
     train_under({.strategy = "ddp"}, {.data = 2}, model, {rows_with_classes(), 4});
   });
-  CHECK_THAT(message,
-             test::contains("the calls of the ranks differ") && test::contains("all_gather"));
+  CHECK_THAT(message, test::contains("called something else: all_gather("));
 }
 
 TEST_CASE("a micro-batch without targets adds nothing to a mean") {
@@ -151,9 +150,9 @@ TEST_CASE("a micro-batch without targets adds nothing to a mean") {
     return cross_entropy(net.forward(batch.input_ids), batch.labels, torch::kNone);
   };
   check_program<Classifier>("a mean", data, mean,
-                            callable<Classifier>(mean, {.reduction = Reduction::kMean}));
+                            callable<Classifier>(mean, {.reduction = LossReduction::kMean}));
   check_program<Classifier>("one by one", data, mean,
-                            callable<Classifier>(losses, {.reduction = Reduction::kNone}));
+                            callable<Classifier>(losses, {.reduction = LossReduction::kNone}));
 }
 
 TEST_CASE("auxiliary losses, terms of the weights and counters") {
@@ -167,7 +166,7 @@ TEST_CASE("auxiliary losses, terms of the weights and counters") {
                                 [=](Classifier& net, const MicroBatch& batch) -> LossResult {
                                   return {.loss = mean(net, batch), .counters = at::full({1}, 2.0)};
                                 },
-                                {.counters = 1, .reduction = Reduction::kMean}));
+                                {.counters = 1, .reduction = LossReduction::kMean}));
   check_program<Classifier>("a sum", rows_with_classes(), mean,
                             callable<Classifier>([](Classifier& net, const MicroBatch& batch) {
                               const at::Tensor scores = net.forward(batch.input_ids);
@@ -196,7 +195,7 @@ TEST_CASE("class weights are exact under every layout") {
                                 [=](Classifier& net, const MicroBatch& batch) -> LossResult {
                                   return {mean(net, batch), total(batch)};
                                 },
-                                {.reduction = Reduction::kMean}));
+                                {.reduction = LossReduction::kMean}));
 }
 
 TEST_CASE("means of modules, and labels of another floating type") {
@@ -211,19 +210,19 @@ TEST_CASE("means of modules, and labels of another floating type") {
   const auto elements = [](const at::Tensor& output, const MicroBatch& batch) {
     return F::mse_loss(output, batch.labels, F::MSELossFuncOptions().reduction(torch::kNone));
   };
-  const auto model = [](auto of, Reduction reduction) {
+  const auto model = [](auto of, LossReduction reduction) {
     return [=](const std::shared_ptr<Classifier>& net) {
       return from_module(with_values(make_classifier, net), of, {.reduction = reduction});
     };
   };
-  check_program<Classifier>("a mean", numbers, mean, model(loss, Reduction::kMean));
-  check_program<Classifier>("elements", numbers, mean, model(elements, Reduction::kNone));
+  check_program<Classifier>("a mean", numbers, mean, model(loss, LossReduction::kMean));
+  check_program<Classifier>("elements", numbers, mean, model(elements, LossReduction::kNone));
   check_program<Classifier>("a step", numbers, mean,
                             callable<Classifier>(
                                 [](Classifier& net, const MicroBatch& batch) {
                                   return F::mse_loss(net.forward(batch.input_ids), batch.labels);
                                 },
-                                {.reduction = Reduction::kMean}));
+                                {.reduction = LossReduction::kMean}));
 }
 
 TEST_CASE("a step that is not what was declared is refused") {
@@ -241,12 +240,12 @@ TEST_CASE("a step that is not what was declared is refused") {
     };
   };
   CHECK_THAT(refusal(loss(torch::kMean), {}), test::contains("it is no sum"));
-  CHECK_THAT(refusal(loss(torch::kSum), {.reduction = Reduction::kMean}),
+  CHECK_THAT(refusal(loss(torch::kSum), {.reduction = LossReduction::kMean}),
              test::contains("declares a mean"));
-  CHECK_THAT(refusal(loss(torch::kMean, class_weights()), {.reduction = Reduction::kMean}),
+  CHECK_THAT(refusal(loss(torch::kMean, class_weights()), {.reduction = LossReduction::kMean}),
              test::contains("LossResult::divisor"));
   CHECK_THAT(refusal(loss(torch::kSum, class_weights()), {}), test::contains("class weights"));
-  CHECK_THAT(refusal(loss(torch::kNone), {}), test::contains("Reduction::kNone"));
+  CHECK_THAT(refusal(loss(torch::kNone), {}), test::contains("LossReduction::kNone"));
   CHECK_THAT(refusal(loss(torch::kSum), {.counters = 1}), test::contains("0 counters"));
   CHECK_THAT(refusal(
                  [=](Classifier& net, const MicroBatch& batch) -> LossResult {

@@ -119,6 +119,22 @@ std::vector<MicroBatch> translations() {
   });
 }
 
+ModelSpec translator(const std::shared_ptr<Translator>& net) {
+  return chain({block_of(as_is(net->encoder)),
+                block_of(as_is(net->target),
+                         [](Encoder& target, const at::Tensor& memory, const MicroBatch& batch) {
+                           return std::tuple(memory, target.forward(batch.get("target")));
+                         }),
+                block_of(as_is(net->first)), block_of(as_is(net->second)),
+                block_of(net->head,
+                         [](nn::LinearImpl& head, const at::Tensor& memory, const at::Tensor& state,
+                            const MicroBatch&) { return std::pair(memory, head.forward(state)); })},
+               [](const at::Tensor& memory, const at::Tensor& scores, const MicroBatch& batch) {
+                 return token_loss(scores, batch) + 0.1 * memory.square().mean();
+               },
+               {.reduction = LossReduction::kMean});
+}
+
 }  // namespace
 
 TEST_CASE("a nanoGPT with a tied head as blocks") {
@@ -131,7 +147,7 @@ TEST_CASE("a nanoGPT with a tied head as blocks") {
         const auto head = [] { return nn::Linear(nn::LinearOptions(8, 11).bias(false)); };
         const ModelSpec model = chain({block_of(as_is(net->embed)), block_of(as_is(net->first)),
                                        block_of(as_is(net->second)), block_of(head)},
-                                      token_loss, {.reduction = Reduction::kMean});
+                                      token_loss, {.reduction = LossReduction::kMean});
         return tie(model, "0.wte.weight", "3.weight");
       },
       {.blocks = true});
@@ -149,7 +165,7 @@ TEST_CASE("a Sequential as several blocks of a chain") {
       [=](const std::shared_ptr<Sandwich>& net) {
         return chain(
             {block_of(net->up), from_sequential(net->middle, nullptr), block_of(net->down)}, loss,
-            {.reduction = Reduction::kMean});
+            {.reduction = LossReduction::kMean});
       },
       {.blocks = true});
 }
@@ -162,7 +178,7 @@ TEST_CASE("children of a module by name as blocks") {
       },
       [](const std::shared_ptr<Stack>& net) {
         return from_children<Layer>(as_is(net), {"wte", "layers.0", "layers.1", "head"}, token_loss,
-                                    {.reduction = Reduction::kMean});
+                                    {.reduction = LossReduction::kMean});
       },
       {.blocks = true});
   const auto refusal = [](const std::vector<std::string>& names) {
@@ -177,32 +193,28 @@ TEST_CASE("children of a module by name as blocks") {
 }
 
 TEST_CASE("an encoder-decoder as blocks that pass two tensors") {
-  check_program<Translator>(
-      "translation", translations(),
-      [](Translator& net, const MicroBatch& batch) {
-        at::Tensor memory = net.encoder->forward(batch.input_ids);
-        at::Tensor state = net.target->forward(batch.get("target"));
-        std::tie(memory, state) = net.first->forward(memory, state);
-        std::tie(memory, state) = net.second->forward(memory, state);
-        return token_loss(net.head->forward(state), batch) + 0.1 * memory.square().mean();
-      },
-      [](const std::shared_ptr<Translator>& net) {
-        return chain(
-            {block_of(as_is(net->encoder)),
-             block_of(as_is(net->target),
-                      [](Encoder& target, const at::Tensor& memory, const MicroBatch& batch) {
-                        return std::tuple(memory, target.forward(batch.get("target")));
-                      }),
-             block_of(as_is(net->first)), block_of(as_is(net->second)),
-             block_of(net->head,
-                      [](nn::LinearImpl& head, const at::Tensor& memory, const at::Tensor& state,
-                         const MicroBatch&) { return std::pair(memory, head.forward(state)); })},
-            [](const at::Tensor& memory, const at::Tensor& scores, const MicroBatch& batch) {
-              return token_loss(scores, batch) + 0.1 * memory.square().mean();
-            },
-            {.reduction = Reduction::kMean});
-      },
-      {.blocks = true});
+  check_program<Translator>("translation", translations(),
+                            [](Translator& net, const MicroBatch& batch) {
+                              at::Tensor memory = net.encoder->forward(batch.input_ids);
+                              at::Tensor state = net.target->forward(batch.get("target"));
+                              std::tie(memory, state) = net.first->forward(memory, state);
+                              std::tie(memory, state) = net.second->forward(memory, state);
+                              return token_loss(net.head->forward(state), batch) +
+                                     0.1 * memory.square().mean();
+                            },
+                            translator, {.blocks = true});
+}
+
+TEST_CASE("tuples and second inputs in bf16") {
+  const auto net = std::make_shared<Translator>();
+  const auto losses = [&](at::ScalarType dtype) {
+    ParallelConfig config{.strategy = "zero2"};
+    config.precision.parameter = dtype;
+    return train_under(config, {.pipeline = 2, .data = 2}, translator(net), {translations(), 4})
+        .losses;
+  };
+  const std::vector<double> wide = losses(at::kFloat), narrow = losses(at::kBFloat16);
+  for (size_t i = 0; i < wide.size(); ++i) CHECK(std::abs(narrow[i] - wide[i]) < 0.02 * wide[i]);
 }
 
 TEST_CASE("class weights in a pipeline") {
