@@ -15,14 +15,10 @@ class Adagrad final : public FlatOptimizer {
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {
-    const auto& [range, given, learning_rate] = update;
-    at::Tensor gradient = given;
-    if (const double decay = range.decay(config_.weight_decay); decay != 0) {
-      gradient = gradient + range.parameter * decay;
-    }
+    const at::Tensor gradient = update.decayed_gradient(config_.weight_decay);
     state[0] = state[0] + gradient * gradient;
-    const at::Tensor rate = learning_rate / (1 + (step_count() - 1) * config_.lr_decay);
-    return range.parameter - gradient / (state[0].sqrt() + config_.epsilon) * rate;
+    const at::Tensor rate = update.learning_rate / (1 + (step_count() - 1) * config_.lr_decay);
+    return update.range.parameter - gradient / (state[0].sqrt() + config_.epsilon) * rate;
   }
 
  private:

@@ -49,6 +49,11 @@ int64_t FlatOptimizer::state_bytes() const {
   return sum;
 }
 
+at::Tensor FlatOptimizer::Update::decayed_gradient(double weight_decay) const {
+  const double decay = range.decay(weight_decay);
+  return decay == 0 ? gradient : gradient + range.parameter * decay;
+}
+
 void FlatOptimizer::update_range(const OptimizerRange& range,
                                  const std::vector<at::Tensor>& state) const {
   at::NoGradGuard no_grad;

@@ -25,6 +25,9 @@ class FlatOptimizer : public Optimizer {
     const OptimizerRange& range;
     at::Tensor gradient;       // fp32, scaled
     at::Tensor learning_rate;  // the range's own
+
+    // With the range's weight decay in it, as torch's L2 penalty; weight_decay: the optimizer's.
+    at::Tensor decayed_gradient(double weight_decay) const;
   };
   // What the parameter becomes; state, in the order of state_names(), is replaced by what it
   // becomes. Changes nothing in place.

@@ -18,18 +18,14 @@ class Sgd final : public FlatOptimizer {
 
  protected:
   at::Tensor updated(const Update& update, std::vector<at::Tensor>& state) const override {
-    const auto& [range, gradient, learning_rate] = update;
-    at::Tensor direction = gradient;
-    if (const double decay = range.decay(config_.weight_decay); decay != 0) {
-      direction = direction + range.parameter * decay;
-    }
+    at::Tensor direction = update.decayed_gradient(config_.weight_decay);
     if (!state.empty()) {
       // torch.optim.SGD starts the buffer with the first gradient; from zeros the recurrence gives
       // the same.
       state[0] = state[0] * config_.momentum + direction;
       direction = config_.nesterov ? direction + state[0] * config_.momentum : state[0];
     }
-    return range.parameter - direction * learning_rate;
+    return update.range.parameter - direction * update.learning_rate;
   }
 
  private:

@@ -43,17 +43,8 @@ std::map<std::string, at::Tensor> initial_values(const ParityWork& work) {
 }
 
 std::vector<ParityRow> layouts() {
-  std::vector<ParityRow> rows;
-  for (const char* strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
-    ParityRow row{.ranks = 2, .accumulation = 2};
-    row.parallel.strategy = strategy;
-    row.parallel.persistence_threshold = 20;
-    rows.push_back(row);
-    row.parallel.gradient_checkpointing = true;
-    row.ranks = 4;
-    row.pipeline = 2;
-    rows.push_back(row);
-  }
+  std::vector<ParityRow> rows =
+      rows_of_strategies(/*persistence_threshold=*/20, /*checkpointing_in_stages=*/true);
   for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
     ParityRow row{.ranks = 2, .accumulation = 2};
     row.parallel.strategy = "zero3";

@@ -36,16 +36,8 @@ ModelSpec grouped_toy() {
 }
 
 std::vector<ParityRow> layouts() {
-  std::vector<ParityRow> rows;
-  for (const char* strategy : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
-    ParityRow row{.ranks = 2, .accumulation = 2};
-    row.parallel.strategy = strategy;
-    row.parallel.persistence_threshold = 20;
-    rows.push_back(row);
-    row.ranks = 4;
-    row.pipeline = 2;
-    rows.push_back(row);
-  }
+  std::vector<ParityRow> rows =
+      rows_of_strategies(/*persistence_threshold=*/20, /*checkpointing_in_stages=*/false);
   for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
     for (Offload what : {Offload::kOptimizer, Offload::kOptimizerAndParameters}) {
       ParityRow row{.ranks = 2, .accumulation = 2};

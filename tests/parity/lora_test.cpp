@@ -58,17 +58,8 @@ ParityWork work_with(const ModelSpec& model) {
 }
 
 std::vector<ParityRow> layouts() {
-  std::vector<ParityRow> rows;
-  for (const std::string& strategy : kShardingStrategies) {
-    ParityRow row{.ranks = 2, .accumulation = 2};
-    row.parallel.strategy = strategy;
-    row.parallel.persistence_threshold = 40;
-    rows.push_back(row);
-    row.parallel.gradient_checkpointing = true;
-    row.ranks = 4;
-    row.pipeline = 2;
-    rows.push_back(row);
-  }
+  std::vector<ParityRow> rows =
+      rows_of_strategies(/*persistence_threshold=*/40, /*checkpointing_in_stages=*/true);
   for (OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
     ParityRow row{.ranks = 2, .accumulation = 2};
     row.parallel.strategy = "zero3";

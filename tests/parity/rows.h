@@ -91,6 +91,23 @@ inline ParityWork with_classes(ParityWork work, int64_t classes) {
   return work;
 }
 
+// Every strategy on two ranks, and the same around two stages.
+inline std::vector<ParityRow> rows_of_strategies(int64_t persistence_threshold,
+                                                 bool checkpointing_in_stages) {
+  std::vector<ParityRow> rows;
+  for (const std::string& strategy : kShardingStrategies) {
+    ParityRow row{.ranks = 2, .accumulation = 2};
+    row.parallel.strategy = strategy;
+    row.parallel.persistence_threshold = persistence_threshold;
+    rows.push_back(row);
+    row.parallel.gradient_checkpointing = checkpointing_in_stages;
+    row.ranks = 4;
+    row.pipeline = 2;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
 inline ParityRow tensor_row(const std::string& strategy, int data, int tensor) {
   ParityRow row{.ranks = data * tensor, .tensor = tensor};
   row.parallel.strategy = strategy;
