@@ -22,11 +22,12 @@ class LocalSgd : public tessera::ShardingStrategy {
   void set_loss_scale(const at::Tensor& scale) override { loss_scale_ = scale; }
 
   // A rank's gradient stands for the whole batch's, which is the sum over ranks.
-  tessera::StepResult forward_backward(std::span<const tessera::MicroBatch> batches) override {
+  tessera::StepResult forward_backward(std::span<const tessera::MicroBatch> batches,
+                                       const tessera::BackwardOptions& options = {}) override {
     const at::Tensor ranks =
         at::full({}, data().size(), at::TensorOptions().dtype(at::kFloat).device(data().device()));
     ShardingStrategy::set_loss_scale(loss_scale_.defined() ? loss_scale_ * ranks : ranks);
-    return ShardingStrategy::forward_backward(batches);
+    return ShardingStrategy::forward_backward(batches, options);
   }
   at::Tensor grad_norm_squared() override { return mean(ShardingStrategy::grad_norm_squared()); }
 

@@ -2,6 +2,7 @@
 // The common case in one include: a model of torch::nn modules, a strategy by name or by class, the
 // job, the loop, data and checkpoints. Models of languages, generation, metrics and plans have
 // headers of their own.
+#include "tessera/backends/copy_weights.h"
 #include "tessera/backends/data_parallel/ddp.h"
 #include "tessera/backends/fsdp/fsdp.h"
 #include "tessera/backends/offload/cpu_offload.h"

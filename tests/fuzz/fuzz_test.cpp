@@ -22,9 +22,10 @@ namespace {
 class Forgetful : public Ddp {
  public:
   explicit Forgetful(Communicator& data) : Ddp({.strategy = "ddp"}, data) {}
-  StepResult forward_backward(std::span<const MicroBatch> batches) override {
+  StepResult forward_backward(std::span<const MicroBatch> batches,
+                              const BackwardOptions& options) override {
     const bool forgets = batches.size() > 2 && data().size() > 1;
-    return Ddp::forward_backward(forgets ? batches.first(2) : batches);
+    return Ddp::forward_backward(forgets ? batches.first(2) : batches, options);
   }
 };
 

@@ -33,7 +33,8 @@ class ShardingStrategy : public Strategy {
   void attach(const ModelSpec& model, const BuildContext& context,
               const OptimizerFactory& optimizer) override;
   void set_loss_scale(const at::Tensor& scale) override { loss_scale_ = scale; }
-  StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
+  StepResult forward_backward(std::span<const MicroBatch> micro_batches,
+                              const BackwardOptions& options = {}) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
   void end_of_data(Pass pass, int64_t done) override;
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/backends/gradients.h"
 #include "tessera/checkpoint/state.h"
 #include "tessera/core/error.h"
 #include "tessera/model/model_spec.h"
@@ -61,6 +62,25 @@ using ParameterVisitor = std::function<void(const VisitedParameter&)>;
 // that has the scores, which all must return the same.
 using ScoreSelection = std::function<at::Tensor(const at::Tensor& scores, size_t index)>;
 
+// How a call of forward_backward() stands to those before it.
+struct BackwardOptions {
+  // The gradient is added to what the calls since the last optimizer_step() left, which without it
+  // are refused. All calls together have the gradient of
+  //   loss scale * (sum of the losses of all calls) / (sum of their target counts),
+  // as one call that is given all their micro-batches. StepResult is of the call alone: the loss of
+  // all is the mean of StepResult::loss weighted with StepResult::target_count. Every call reduces;
+  // no memory is needed beyond that of one.
+  bool accumulate = false;
+};
+
+// How Strategy::forward() runs.
+struct ForwardOptions {
+  bool training = true;  // the modules' mode: dropout, running statistics
+  // false: backward gives the gradients of inputs alone, as through a GAN's discriminator in the
+  // generator's step.
+  bool parameter_gradients = true;
+};
+
 // Used by one thread per rank; every call is collective. Verbs per optimizer step, so that a
 // pipeline fits. A step, evaluation or prediction that an exception leaves on all ranks at the same
 // place counts as not made; behind any other every call throws Error(kUnavailable).
@@ -79,8 +99,10 @@ class Strategy {
 
   // Runs all micro-batches of one optimizer step; on return the gradients are reduced: the gradient
   // of (loss scale * loss sum / target count), where sum and count run over all micro-batches of
-  // all ranks. Throws Error(kInvalidArgument) where no optimizer_step() has used the last gradient.
-  virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches) = 0;
+  // all ranks. Throws Error(kInvalidArgument) where no optimizer_step() has used the last gradient,
+  // unless options say what becomes of it.
+  virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches,
+                                      const BackwardOptions& options = {}) = 0;
   virtual StepResult evaluate(std::span<const MicroBatch> micro_batches) = 0;
   // What a rank calls instead of the next forward_backward() or evaluate() when it has no more
   // data, after `done` of them; the Trainer does. Nothing happens where that is so on all ranks.
@@ -100,6 +122,29 @@ class Strategy {
     fail(ErrorCode::kInvalidArgument, "strategy ", name(),
          " gives no scores (Strategy::predict), so it can neither predict nor generate");
   }
+  // The model as a differentiable function, for loops that a loss over labels cannot say (GANs,
+  // distillation, policies): the scores of the last block (Head::logits; of from_module(), chain()
+  // and their kin the output before the loss, of from_callable() what its `scores` return) for this
+  // rank's micro-batch; labels are not looked at. Under NoGradGuard the result is a plain tensor.
+  // Else backward() through it
+  //   adds to the gradients of parameters, unless options say otherwise. Of each rank's loss they
+  //   get 1 / data ranks, as under torch's DistributedDataParallel: losses that are means over
+  //   equally many rows give that of the mean over all rows. Several forward() passes before one
+  //   optimizer_step() add up as in plain LibTorch. set_loss_scale() does not apply: scale the
+  //   loss. The sum over ranks is made by the next call that needs it; gives the gradients of
+  //   input_ids and of the tensors in extra that require one, so that models follow each other:
+  //   critic.forward(make_micro_batch(generator.forward(noise), {})).
+  // Between forward() and its backward() no weight may change. All ranks make the same calls and
+  // the same backward passes in the same order. Passes of forward() and forward_backward() do not
+  // mix in one step. Throws Error(kInvalidArgument) where the last block has no scores, under a
+  // pipeline, for a second backward() through one pass, and for backward() with create_graph: a
+  // gradient penalty is formed inside a block, by torch::autograd::grad in a step of
+  // from_callable().
+  virtual at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) {
+    fail(ErrorCode::kInvalidArgument, "strategy ", name(),
+         " has no forward() that can be differentiated; give the loss to forward_backward()");
+  }
+
   // Whether all blocks of this rank take rows piece by piece (Block::continues_rows).
   virtual bool continues_rows() const { return false; }
 
@@ -112,6 +157,21 @@ class Strategy {
   virtual at::Tensor grad_norm_squared() = 0;
   // Multiplies the gradients by a device scalar; folded into the next optimizer_step.
   virtual void scale_gradients(const at::Tensor& factor) = 0;
+  // What this rank owns of the gradient, piece by piece and by name: to read, and to change in
+  // place; the step uses what is there then. With scale_gradients() already applied; loss-scaled
+  // like all gradients. Frozen parameters have none, tied ones are visited at each holder. Each
+  // rank visits its own pieces, so visitors make no collective calls.
+  virtual void for_each_gradient(const GradientVisitor&) {
+    fail(ErrorCode::kInvalidArgument, "strategy ", name(),
+         " does not give its gradients by name (Strategy::for_each_gradient)");
+  }
+  // The norm of every trained parameter's whole gradient by "block.parameter", over all ranks: fp32
+  // device scalars, in the same order on every rank; tied parameters once, at their owner. The
+  // roots of their squares' sum is that of grad_norm_squared().
+  virtual NamedTensors gradient_norms() {
+    fail(ErrorCode::kInvalidArgument, "strategy ", name(),
+         " does not give norms by name (Strategy::gradient_norms)");
+  }
   // One update. skip: fp32 device scalar, non-zero leaves parameters, moments and step count
   // unchanged; undefined: 0. Throws Error(kInvalidArgument) without a gradient, and for a rate that
   // is negative, infinite or NaN.
@@ -125,6 +185,10 @@ class Strategy {
 
   // The buffers of every block, the same on every rank; floating ones as they are.
   virtual void visit_buffers(const ParameterVisitor&) {}
+
+  // Peers that wait for this rank get `why`, and every later call of this strategy says it: for a
+  // failure of the user's own on one rank, which no other rank could know of.
+  virtual void give_up(const std::string& /*why*/) {}
 
   // This rank's part of all that later steps depend on; the pieces of all ranks together are the
   // model's and its optimizer's state. First finishes the step under way. Later calls give the same

@@ -187,7 +187,9 @@ ModelSpec children_of(const ModuleSource& source, const std::vector<std::string>
 // The step returns a LossResult, or the loss alone. Terms that are no sum over targets are added to
 // a mean as they are, and to a sum times batch.target_count. What from_module() says of modules
 // holds, but: floating tensors of input_ids and extra come in the dtype of the weights, and the
-// step may change no tensor of the micro-batch. Such a model has no scores to predict with.
+// step may change no tensor of the micro-batch. Such a model has no scores, so neither predict()
+// nor forward() of a strategy, unless a function that gives them stands behind the step:
+//   from_callable(net, step, [](Net& net, const MicroBatch& batch) { return net.forward(...); })
 template <typename Module, typename Step>
 ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;

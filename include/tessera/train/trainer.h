@@ -11,7 +11,9 @@
 #include "tessera/core/phase_clock.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/lr_schedule.h"
+#include "tessera/train/early_stopping.h"
 #include "tessera/train/trainer_state.h"
+#include "tessera/train/weight_average.h"
 
 namespace tessera {
 
@@ -28,6 +30,10 @@ struct TrainerOptions {
   int64_t max_steps = 0;         // optimizer steps, skipped ones included; 0: until the source ends
   double max_grad_norm = 1.0;    // clip to this global norm; 0: no clipping
   LrSchedule schedule;           // with max_steps as total_steps where none are set
+  // The rate after so many updates, in place of the schedule: any function, the same on every rank.
+  std::function<double(int64_t updates_done)> learning_rate = nullptr;
+  // Keeps a WeightAverage of this decay, which evaluations of fit() use; 0: none.
+  double average_decay = 0;
   LossScalerConfig loss_scaler;
   // Called before every update, when the step's forward and backward are issued.
   std::function<void()> before_update;
@@ -63,6 +69,29 @@ struct EvalReport {
   double time_s = 0;
 };
 
+// What happens inside Trainer::fit() beside steps. Every rank gives the same, and all are called at
+// the same steps. An exception that leaves one on one rank ends all: that rank throws it, with the
+// callback and the step ahead of its words where it is an Error, and the others Error(kUnavailable)
+// with the rank and those words. To stop in order, return false from `boundary`.
+struct FitOptions {
+  // A step's report, one step late; the last one before fit() returns.
+  std::function<void(const StepReport&)> on_step = nullptr;
+  // Between backward and clipping: the place for Strategy::for_each_gradient() and the like.
+  // Gradients are loss-scaled.
+  std::function<void(int64_t step)> on_gradients = nullptr;
+  // `evaluation` makes a source of the rows, which is evaluated every so many steps and after the
+  // last one; 0: never. Weights are the average where there is one (TrainerOptions::average_decay).
+  // The loss is observe()d.
+  int64_t evaluate_every = 0;
+  std::function<BatchSource()> evaluation = nullptr;
+  std::function<void(int64_t step, const EvalReport&)> on_evaluation = nullptr;
+  std::optional<EarlyStoppingConfig> early_stopping = std::nullopt;  // by the evaluations' losses
+  // Called every so many steps and after the last one, behind the evaluation; 0: never.
+  int64_t save_every = 0;
+  std::function<void(int64_t step)> on_save = nullptr;
+  StepBoundary boundary = nullptr;  // behind all of these
+};
+
 // Drives one attached Strategy. Device values are read one step late, so the host never waits for
 // the step it has just issued; a report therefore arrives while the next step runs, and the last
 // one before fit() returns.
@@ -76,6 +105,14 @@ class Trainer {
   // warning. A step that throws counts as not made where the strategy can go on.
   int64_t fit(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
               const StepBoundary& boundary = {});
+  // The same with callbacks. Throws Error(kInvalidArgument) for an evaluate_every without an
+  // evaluation, early stopping without one, and a save_every without on_save.
+  int64_t fit(const BatchSource& source, const FitOptions& options);
+  // Of TrainerOptions::average_decay; null: there is none. It begins with the weights at the
+  // trainer's making.
+  WeightAverage* average() { return average_.get(); }
+  // Strategy::state(), with the average's where there is one: for checkpoints.
+  std::vector<StateTensor> strategy_state();
   // Runs the whole source without gradients; each call of the source gives micro-batches evaluated
   // together.
   EvalReport evaluate(const BatchSource& source);
@@ -105,6 +142,9 @@ class Trainer {
   PhaseClock clock_;
   LossScaler scaler_;
   PlateauRate plateau_;
+  std::optional<EarlyStopping> early_stopping_;
+  std::optional<EarlyStopping::State> stopping_restored_;
+  std::unique_ptr<WeightAverage> average_;
   std::unique_ptr<Pending> pending_;  // the step whose values have not been read yet
   int64_t steps_ = 0, updates_ = 0, skipped_in_a_row_ = 0;
   bool said_schedule_ends_ = false;

@@ -7,6 +7,7 @@
 #include "tessera/core/json.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/lr_schedule.h"
+#include "tessera/train/early_stopping.h"
 
 namespace tessera {
 
@@ -17,6 +18,7 @@ struct TrainerState {
   int64_t skipped_in_a_row = 0;                // the latest ones
   std::optional<LossScalerState> loss_scaler;  // where losses are scaled
   std::optional<PlateauRate::State> plateau;   // of reduce_lr_on_plateau
+  std::optional<EarlyStopping::State> early_stopping;
 
   std::string to_json() const;
   // Throws Error of the document's code for what to_json() does not write.

@@ -32,12 +32,13 @@ class Broken : public Ddp {
   void set_loss_scale(const at::Tensor& scale) override {
     if (!is("ignores the loss scale")) Ddp::set_loss_scale(scale);
   }
-  StepResult forward_backward(std::span<const MicroBatch> batches) override {
+  StepResult forward_backward(std::span<const MicroBatch> batches,
+                              const BackwardOptions& options) override {
     if (is("accepts an empty step") && batches.empty()) return evaluate(batches);
     if (is("drops a micro-batch") && batches.size() > 1) batches = batches.first(1);
     check(!is("fails on one rank") || data().rank() == 0 || ++steps_ < 2, ErrorCode::kInternal,
           "planted");
-    StepResult result = Ddp::forward_backward(batches);
+    StepResult result = Ddp::forward_backward(batches, options);
     if (is("its own loss") && data().rank() == 1) result.loss = result.loss * 1.5;
     if (is("counts its own targets")) result.target_count = result.target_count / data().size();
     if (is("overwrites results")) {

@@ -53,7 +53,8 @@ class Pipeline : public Strategy {
               const OptimizerFactory& optimizer) override;
   void set_loss_scale(const at::Tensor& scale) override { inner_->set_loss_scale(scale); }
   // Results are the same on all stages.
-  StepResult forward_backward(std::span<const MicroBatch> micro_batches) override;
+  StepResult forward_backward(std::span<const MicroBatch> micro_batches,
+                              const BackwardOptions& options = {}) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
   void end_of_data(Pass pass, int64_t done) override { inner_->end_of_data(pass, done); }
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
