@@ -122,6 +122,24 @@ void HolderSums::drop_step() {
   works_.clear();
 }
 
+void HolderSums::keep_once() {
+  const bool copy = parts_.ranks.replicas != nullptr && parts_.ranks.replicas->rank() != 0;
+  const int shard = parts_.ranks.shards->rank();
+  for (size_t u = 0; u < parts_.model.units.size(); ++u) {
+    const ParameterUnit& unit = parts_.model.units[u];
+    for (size_t segment = 0; !unit.frozen && segment < unit.layout.segments().size(); ++segment) {
+      const int64_t begin = unit.layout.owned(segment, shard).offset;
+      for (const OwnedRun& run : unit.layout.owned_runs(segment, shard)) {
+        const bool elsewhere = std::ranges::any_of(run.holders, [](const Holders& held) {
+          return held.partial && held.ranks->rank() != 0;
+        });
+        if (copy || elsewhere)
+          slice_of(parts_.gradients.owned(u, segment), run.range, begin).zero_();
+      }
+    }
+  }
+}
+
 at::Tensor HolderSums::norm_squared() const {
   const auto options = at::TensorOptions(at::kFloat).device(parts_.ranks.data.device());
   at::Tensor sum =

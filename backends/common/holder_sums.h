@@ -36,6 +36,8 @@ class HolderSums {
   // On return (current stream) all sums are in their places, and the optimizer knows.
   void finish();
   void drop_step();  // waits for the sums under way
+  // Sums will be made anew of what is there and what is added: it stays with one rank of those.
+  void keep_once();
   // Of this step's whole gradient, over every axis: fp32 [1].
   at::Tensor norm_squared() const;
   int64_t bytes() const;

@@ -38,7 +38,7 @@ void ShardingStrategy::begin_predictions(std::span<const MicroBatch> micro_batch
   enter();
   check(!micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
         ": a prediction without micro-batches");
-  step_->with_gradients = false;
+  step_->with_gradients = step_->accumulates = step_->is_pass = false;
   step_->with_scores = true;
   step_->micro_batches.assign(micro_batches.begin(), micro_batches.end());
   for (MicroBatch& batch : step_->micro_batches) {

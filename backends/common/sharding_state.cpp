@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "backends/common/attached_model.h"
+#include "backends/common/state_pieces.h"
 #include "backends/common/step_agreement.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
@@ -66,31 +67,25 @@ struct Kept {
 
 void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state) {
   const ParameterUnit& unit = kept.model.units[u];
-  const FlatLayout& layout = unit.layout;
-  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
-    const FlatRange owned = layout.owned(segment, kept.ranks.shards->rank());
+  for (const UnitPiece& own : pieces_of_unit(kept.model, kept.ranks, u)) {
+    const FlatEntry& entry = unit.layout.entries()[own.entry];
     const at::Tensor master =
-        unit.frozen ? kept.parameters.owned(u, segment) : kept.optimizer.master(u, segment);
-    for (size_t e = 0; e < layout.entries().size(); ++e) {
-      const FlatEntry& entry = layout.entries()[e];
-      const FlatRange part = overlap(entry.range, owned);
-      if (part.numel == 0) continue;
-      const std::string here = unit.blocks[e] + "." + entry.name;
-      const auto owner = kept.model.owner_elsewhere.find(here);
-      StateTensor piece{.name = owner == kept.model.owner_elsewhere.end() ? here : owner->second,
-                        .kind = "parameter",
-                        .slice = slice_of_whole(entry, part),
-                        .value = slice_of(master, part, owned.offset),
-                        .replicas = of_several({kept.ranks.equal_shards}),
-                        .frozen = unit.frozen};
-      for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
+        unit.frozen ? kept.parameters.owned(u, own.segment) : kept.optimizer.master(u, own.segment);
+    const std::string here = unit.blocks[own.entry] + "." + entry.name;
+    const auto owner = kept.model.owner_elsewhere.find(here);
+    StateTensor piece{.name = owner == kept.model.owner_elsewhere.end() ? here : owner->second,
+                      .kind = "parameter",
+                      .slice = own.slice,
+                      .value = slice_of(master, own.part, own.segment_begin),
+                      .replicas = of_several({kept.ranks.equal_shards}),
+                      .frozen = unit.frozen};
+    for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
+    state.push_back(piece);
+    if (unit.frozen) continue;
+    for (const auto& [kind, value] : kept.optimizer.state(u, own.segment, own.part)) {
+      piece.kind = kind;
+      piece.value = value;
       state.push_back(piece);
-      if (unit.frozen) continue;
-      for (const auto& [kind, value] : kept.optimizer.state(u, segment, part)) {
-        piece.kind = kind;
-        piece.value = value;
-        state.push_back(piece);
-      }
     }
   }
 }
@@ -111,6 +106,22 @@ void add_buffer_state(const AttachedModel& model, size_t block, Communicator& da
 
 }  // namespace
 
+std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const StrategyRanks& ranks,
+                                      size_t unit) {
+  const FlatLayout& layout = model.units[unit].layout;
+  std::vector<UnitPiece> pieces;
+  for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+    const FlatRange owned = layout.owned(segment, ranks.shards->rank());
+    for (size_t e = 0; e < layout.entries().size(); ++e) {
+      const FlatEntry& entry = layout.entries()[e];
+      const FlatRange part = overlap(entry.range, owned);
+      if (part.numel == 0) continue;
+      pieces.push_back({segment, e, part, owned.offset, slice_of_whole(entry, part)});
+    }
+  }
+  return pieces;
+}
+
 std::vector<StateTensor> ShardingStrategy::state() {
   enter();
   const at::NoGradGuard no_grad;
@@ -130,6 +141,7 @@ std::vector<StateTensor> ShardingStrategy::state() {
 void ShardingStrategy::state_restored() {
   enter();
   agreement_->order().forget_gradient();
+  ++weights_version_;
   const at::NoGradGuard no_grad;
   for (size_t unit = 0; unit < units().size(); ++unit) {
     const size_t segments = units()[unit].frozen ? 0 : units()[unit].layout.segments().size();

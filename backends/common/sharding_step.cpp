@@ -7,6 +7,7 @@
 
 #include "backends/common/attached_model.h"
 #include "backends/common/block_backward.h"
+#include "backends/common/frozen_handles.h"
 #include "backends/common/holder_sums.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
@@ -47,14 +48,22 @@ void ShardingStrategy::release_block(size_t block) {
   for (size_t unit : model_->units_of_block[block]) parameters_->release(unit);
 }
 
-void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool with_gradients) {
+void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool with_gradients,
+                             const BackwardOptions& options) {
   enter();
-  if (with_gradients) agreement_->order().require_gradient_used();
+  StepOrder& order = agreement_->order();
+  if (with_gradients && options.accumulate) {
+    order.require_no_lost_gradient();
+  } else if (with_gradients) {
+    order.require_gradient_used();
+  }
+  const bool adds = with_gradients && order.has_new();
   check(
       !micro_batches.empty(), ErrorCode::kInvalidArgument, name(),
       with_gradients ? ": a step without micro-batches" : ": an evaluation without micro-batches");
   step_->with_gradients = with_gradients;
-  step_->with_scores = false;
+  step_->with_scores = step_->is_pass = false;
+  step_->accumulates = options.accumulate;
   step_->micro_batches.assign(micro_batches.begin(), micro_batches.end());
   // By the micro-batch's place in the global batch: one rank that runs them all draws the same.
   const uint64_t step_seed =
@@ -66,14 +75,12 @@ void ShardingStrategy::begin(std::span<const MicroBatch> micro_batches, bool wit
     step_->micro_batches[m].seed = block_seed(step_seed, first + m);
     step_->micro_batches[m].data_axis = &data();
   }
-  agreement_->begin(with_gradients ? StepOrder::Call::kStep : StepOrder::Call::kEvaluation);
+  agreement_->begin(with_gradients ? StepOrder::Call::kStep : StepOrder::Call::kEvaluation, adds);
   agreement_->tell();
   step_->loss_gradient.reset();
   step_->sums.reset();
   if (with_gradients) {
-    gradient_scale_.reset();
-    divided_.reset();
-    gradients_->begin_step();
+    begin_gradients(adds);
     room_->make_for(step_->micro_batches);
   } else {
     model_->adopt_statistics(data());
@@ -98,8 +105,10 @@ MicroBatchRun ShardingStrategy::make_run(size_t index, size_t first_block,
 at::Tensor ShardingStrategy::loss_gradient() {
   if (!step_->loss_gradient.defined()) {
     agreement_->wait();
-    step_->loss_gradient =
-        agreement_->targets().clamp_min(1).to(at::kDouble).reciprocal().to(at::kFloat);
+    if (!divisors_.seed.defined()) {
+      divisors_.seed = agreement_->targets().clamp_min(1).to(at::kDouble);
+    }
+    step_->loss_gradient = divisors_.seed.reciprocal().to(at::kFloat);
     if (loss_scale_.defined()) step_->loss_gradient = step_->loss_gradient * loss_scale_;
   }
   return step_->loss_gradient;
@@ -114,24 +123,23 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
   run.blocks.resize(run.block_count);
   at::Tensor hidden = std::exchange(run.hidden, {});
   bool is_trained = hidden.defined();  // something before: an earlier stage cannot be told
+  is_trained = is_trained || run.input_gradients;
   for (size_t i = run.first_block; i < end; ++i) {
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
     if (run.with_gradients && hidden.defined()) {
       block.input = hidden.detach();
       block.input.set_requires_grad(is_trained && at::isFloatingType(hidden.scalar_type()));
     }
-    is_trained = is_trained || !model_->trained_units_of_block[i].empty();
+    is_trained = is_trained || !trained_units(run, i).empty();
     block.has_backward = run.with_gradients && is_trained;
     const ForTensor of(model_->names[i]);
     acquire_block(i);
     prefetch_after(i, end, +1);
-    const bool last = model_->has_loss && i + 1 == model_->blocks.size();
-    if (last && run.with_scores) {
-      hidden = forward_scores(run, hidden);
-    } else if (last) {
+    if (is_loss(i) && !run.with_scores) {
       forward_loss(run, i, hidden);
       hidden.reset();
     } else {
+      const FrozenHandles frozen(*model_, i, /*freeze=*/!run.parameter_gradients);
       hidden = forward_block(run, i, hidden);
     }
     release_block(i);
@@ -142,14 +150,30 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
 at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
                                            const at::Tensor& hidden) {
   const TraceRange range("block forward");
-  if (!run.with_gradients) return model_->blocks[index]->forward(hidden, run.micro_batch);
+  if (!run.with_gradients) return call_block(run, index, hidden);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
   if (config_.gradient_checkpointing || !block.has_backward) {
     at::NoGradGuard no_grad;
-    return model_->blocks[index]->forward(block.input, run.micro_batch);
+    return call_block(run, index, block.input);
   }
-  block.output = model_->blocks[index]->forward(block.input, run.micro_batch);
+  block.output = call_block(run, index, block.input);
   return block.output;
+}
+
+at::Tensor ShardingStrategy::call_block(const MicroBatchRun& run, size_t index,
+                                        const at::Tensor& hidden) {
+  if (run.with_scores && is_loss(index)) return forward_scores(run, hidden);
+  return model_->blocks[index]->forward(hidden, run.micro_batch);
+}
+
+bool ShardingStrategy::is_loss(size_t block) const {
+  return model_->has_loss && block + 1 == model_->blocks.size();
+}
+
+const std::vector<size_t>& ShardingStrategy::trained_units(const MicroBatchRun& run,
+                                                           size_t block) const {
+  static const std::vector<size_t> none;
+  return run.parameter_gradients ? model_->trained_units_of_block[block] : none;
 }
 
 // Gradients are ready for a loss that accumulates them during forward, and its backward follows at
@@ -186,20 +210,21 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
   const PhaseScope phase(Phase::kBackward);
   const InPhase named("backward");
   const at::AutoGradMode gradients(true);
-  const size_t loss = model_->has_loss ? model_->blocks.size() - 1 : model_->blocks.size();
+  const bool after_loss = model_->has_loss && !run.with_scores;  // whose backward is done
+  const size_t last = model_->blocks.size() - (after_loss ? 1 : 0);
   at::Tensor gradient = std::exchange(run.gradient, {});
   const size_t end = run.first_block + run.block_count;
   size_t first = run.first_block;  // nothing before it is trained
   while (first < end && !run.blocks[first - run.first_block].has_backward) ++first;
-  for (size_t i = std::min(end, loss); i-- > first;) {
+  for (size_t i = std::min(end, last); i-- > first;) {
     const TraceRange block_range("block backward");
     const ForTensor of(model_->names[i]);
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
     acquire_block(i);
-    for (size_t unit : model_->trained_units_of_block[i]) gradients_->before_backward(unit);
+    const FrozenHandles frozen(*model_, i, /*freeze=*/!run.parameter_gradients);
+    for (size_t unit : trained_units(run, i)) gradients_->before_backward(unit);
     prefetch_after(i, first - 1, -1);
-    if (!block.output.defined())
-      block.output = model_->blocks[i]->forward(block.input, run.micro_batch);
+    if (!block.output.defined()) block.output = call_block(run, i, block.input);
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,
             " gave no gradient to its input; its output must depend on it");
@@ -209,7 +234,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     }
     block = {};
     release_block(i);
-    for (size_t unit : model_->trained_units_of_block[i]) {
+    for (size_t unit : trained_units(run, i)) {
       gradients_->after_backward(unit, run.last_micro_batch);
     }
   }
@@ -229,7 +254,10 @@ StepResult ShardingStrategy::finish() {
   agreement_->check_told();
   step_->sums_work.wait();
   step_->micro_batches.clear();
-  if (step_->with_gradients) steps_begun_.add_(1);
+  if (step_->with_gradients) {
+    steps_begun_.add_(1);
+    settle_targets();
+  }
   agreement_->end();
   const at::Tensor targets = agreement_->targets();
   StepResult result{.target_count = targets.to(at::kFloat),
@@ -254,10 +282,7 @@ bool ShardingStrategy::gives_divisor() const {
 
 // Backward began before all micro-batches had said it, with the count of targets in its place.
 void ShardingStrategy::divide_by(const at::Tensor& divisor) {
-  if (!step_->with_gradients) return;
-  const at::Tensor targets = agreement_->targets().clamp_min(1);
-  divided_ = (targets / at::where(divisor.eq(0), 1, divisor).to(at::kDouble)).to(at::kFloat);
-  gradient_scale_ = divided_;
+  if (step_->with_gradients) settle_divisor(divisor);
 }
 
 void ShardingStrategy::drop_call() {

@@ -147,13 +147,14 @@ void ShardingStrategy::end_of_data(Pass pass, int64_t done) {
   enter();
   step_->micro_batches.clear();
   step_->with_gradients = pass == Pass::kTraining;
-  step_->with_scores = false;
+  step_->with_scores = step_->accumulates = step_->is_pass = false;
   agreement_->tell_end_of_data(done);
 }
 
-StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_batches) {
+StepResult ShardingStrategy::forward_backward(std::span<const MicroBatch> micro_batches,
+                                              const BackwardOptions& options) {
   const TraceRange range("forward_backward");
-  begin(micro_batches, /*with_gradients=*/true);
+  begin(micro_batches, /*with_gradients=*/true, options);
   for (size_t m = 0; m < micro_batches.size(); ++m) {
     MicroBatchRun run = make_run(m, 0, block_count());
     forward(run);
@@ -173,8 +174,7 @@ StepResult ShardingStrategy::evaluate(std::span<const MicroBatch> micro_batches)
 }
 
 at::Tensor ShardingStrategy::grad_norm_squared() {
-  enter();
-  agreement_->order().require_gradient("grad_norm_squared()");
+  require_gradient("grad_norm_squared()");
   const TraceRange range("grad_norm");
   const PhaseScope phase(Phase::kOptimizer);
   const InPhase named("step");
@@ -186,8 +186,7 @@ at::Tensor ShardingStrategy::grad_norm_squared() {
 }
 
 void ShardingStrategy::scale_gradients(const at::Tensor& factor) {
-  enter();
-  agreement_->order().require_gradient("scale_gradients()");
+  require_gradient("scale_gradients()");
   gradient_scale_ = gradient_scale_.defined() ? gradient_scale_ * factor : factor;
 }
 
@@ -195,8 +194,7 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   check(std::isfinite(learning_rate) && learning_rate >= 0, ErrorCode::kInvalidArgument, name(),
         ": optimizer_step() was given a learning rate of ", learning_rate,
         "; it must be 0 or a positive number. Look at the schedule it comes from");
-  enter();
-  agreement_->order().require_gradient("optimizer_step()");
+  require_gradient("optimizer_step()");
   const TraceRange range("optimizer_step");
   const PhaseScope phase(Phase::kOptimizer);
   const InPhase named("step");
@@ -205,6 +203,7 @@ void ShardingStrategy::optimizer_step(double learning_rate, const at::Tensor& sk
   learning_rate_.fill_(learning_rate);
   optimizer_->step({learning_rate_, gradient_scale_, skip});
   gradient_scale_ = divided_;
+  ++weights_version_;
   agreement_->end();
 }
 
@@ -246,8 +245,7 @@ void ShardingStrategy::visit_parameter_slices(const ParameterVisitor& visitor) {
 }
 
 void ShardingStrategy::visit_gradient_slices(const ParameterVisitor& visitor) {
-  enter();
-  agreement_->order().require_gradient("visit_gradients()");
+  require_gradient("visit_gradients()");
   visit(/*gradients=*/true, visitor);
 }
 

@@ -34,9 +34,7 @@ void StepAgreement::tell(std::optional<int64_t> ended) {
   Communicator& world = *ranks_.world;
   const at::Device device = ranks_.data.device();
   const int64_t counts = ranks_.sharer == 0 ? 1 : 0;
-  const auto kind =
-      static_cast<uint64_t>(step_.micro_batches.size()) * 2 + (step_.with_gradients ? 1 : 0);
-  const auto work = static_cast<int64_t>(block_seed(kind, 0) >> 16);
+  const auto work = static_cast<int64_t>(block_seed(step_.kind(), 0) >> 16);
   std::vector<int64_t> numbers{counts * targets, counts * samples, counts * tokens,
                                weight(world.rank(), world.size()) * work, 0};
   for (const int64_t number : data_ends(ended)) numbers.push_back(number);
@@ -70,9 +68,12 @@ void StepAgreement::check_told() {
   require_connected();
   if (differences.size() > 2) check_data_ends(std::span(differences).subspan(2));
   check(differences[0] == 0, ErrorCode::kInvalidArgument, name_,
-        ": ranks differ in how many micro-batches they run, or one trains while another evaluates; "
-        "this one was given ",
-        step_.micro_batches.size(), " to ", step_.with_gradients ? "train on" : "evaluate",
+        ": ranks differ in how many micro-batches they run, or one trains while another evaluates, "
+        "or accumulates; this one was given ",
+        step_.micro_batches.size(), " to ",
+        step_.is_pass          ? "run forward()"
+        : step_.with_gradients ? step_.accumulates ? "train on with accumulate" : "train on"
+                               : "evaluate",
         ". Give every rank equally many, the last ones without targets where data runs out");
   if (differences[1] == 0) return;
   fail(ErrorCode::kInvalidArgument, name_,
@@ -149,8 +150,8 @@ bool StepAgreement::enter() {
   return true;
 }
 
-void StepAgreement::begin(StepOrder::Call call) {
-  order_.begin(call);
+void StepAgreement::begin(StepOrder::Call call, bool adds) {
+  order_.begin(call, adds);
   sent_at_begin_ = ranks_.bytes_sent_by_axis();
 }
 

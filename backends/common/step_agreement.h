@@ -26,7 +26,7 @@ class StepAgreement {
   // Whether an exception has left the call before on all ranks at the same place: then drop() what
   // it began. Throws Error(kUnavailable) where that cannot be.
   bool enter();
-  void begin(StepOrder::Call call);
+  void begin(StepOrder::Call call, bool adds = false);  // see StepOrder
   void end() { order_.end(); }
   StepOrder& order() { return order_; }
   void drop();

@@ -6,19 +6,32 @@
 namespace tessera {
 
 // Knows the call under way and whether there is a gradient. An update needs one; a step must not
-// replace one that no update has used.
+// replace one that no update has used, unless it adds to it.
 class StepOrder {
  public:
-  enum class Call { kNone, kStep, kEvaluation, kUpdate };
+  // kForward and kBackward: of a pass of Strategy::forward().
+  enum class Call { kNone, kStep, kEvaluation, kUpdate, kForward, kBackward };
 
   explicit StepOrder(std::string who) : who_(std::move(who)) {}  // the strategy's name
 
-  // These three throw Error: kInvalidArgument, or kUnavailable after make_unusable().
+  // These throw Error: kInvalidArgument, or kUnavailable after make_unusable().
   void require_usable() const;
   void require_gradient(const char* what) const;
   void require_gradient_used() const;
+  // For a step that adds to the gradient there is; for a pass of forward() that may.
+  void require_no_lost_gradient() const;
+  void require_no_gradient_of_steps() const;
+  // No update has used it: of forward_backward(), or of passes of forward(), whose sum over the
+  // ranks is not made.
+  bool has_new() const { return gradient_ == Gradient::kNew; }
+  bool is_open() const { return gradient_ == Gradient::kOpen; }
+  void close() {
+    gradient_ = Gradient::kNew;
+    of_passes_ = true;
+  }
 
-  void begin(Call call);
+  // adds: the step or pass under way adds to the gradient there is.
+  void begin(Call call, bool adds = false);
   void end();
   // A call that has begun and not ended; between calls: it was left by an exception.
   Call under_way() const { return call_; }
@@ -28,9 +41,11 @@ class StepOrder {
   void make_unusable(const std::string& why);  // the first reason stays
 
  private:
-  enum class Gradient { kNone, kNew, kUsed };
+  // kLost: a call that was to add to it failed.
+  enum class Gradient { kNone, kNew, kUsed, kOpen, kLost };
   std::string who_;
   Call call_ = Call::kNone;
+  bool adds_ = false, of_passes_ = false;
   Gradient gradient_ = Gradient::kNone;
   std::string unusable_;
 };

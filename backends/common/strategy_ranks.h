@@ -15,6 +15,8 @@ struct StrategyRanks {
   // This rank's, since the mesh was made: over data, shards, replicas and the tensor axis.
   std::array<int64_t, 4> bytes_sent_by_axis() const;
 
+  Communicator* tensor() const { return tensor_; }  // the tensor axis; null: there is none
+
   Communicator& data;
   Communicator* world;     // that work on one batch: the mesh, or the data axis where that is all
   Communicator* everyone;  // the mesh: nothing is under way on it within a step
@@ -24,7 +26,7 @@ struct StrategyRanks {
   Communicator* equal_shards;        // likewise, of one or several
 
  private:
-  const Communicator* tensor_ = nullptr;
+  Communicator* tensor_ = nullptr;
   std::unique_ptr<Communicator> group_, copies_;
 };
 

@@ -90,6 +90,13 @@ void HostStep::gradient_ready(size_t unit) {
   traffic.fresh = true;
 }
 
+void HostStep::gradients_reopened() {
+  for (Traffic& traffic : traffic_) {
+    traffic.gradient.block(context_.device);
+    traffic.fresh = false;
+  }
+}
+
 void HostStep::step(const StepScalars& scalars) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     complete(unit);

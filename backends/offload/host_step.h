@@ -28,6 +28,7 @@ class HostStep : public HostHome {
   using HostHome::HostHome;
   ~HostStep() override;
   void gradient_ready(size_t unit) override;
+  void gradients_reopened() override;
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override;
   at::Tensor step_count() const override;

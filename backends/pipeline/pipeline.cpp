@@ -98,8 +98,9 @@ auto Pipeline::or_give_up(const Fn& fn) {
   }
 }
 
-StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gradients) {
-  inner_->begin(micro_batches, with_gradients);
+StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gradients,
+                         const BackwardOptions& options) {
+  inner_->begin(micro_batches, with_gradients, options);
   return or_give_up([&] {
     Step step{.with_gradients = with_gradients};
     play(micro_batches, step);
@@ -245,10 +246,11 @@ void Pipeline::share_result(StepResult& result) {
   if (!has_loss) inner_->divide_by(values[1]);
 }
 
-StepResult Pipeline::forward_backward(std::span<const MicroBatch> micro_batches) {
+StepResult Pipeline::forward_backward(std::span<const MicroBatch> micro_batches,
+                                      const BackwardOptions& options) {
   const TraceRange range("pipeline forward_backward");
   timer_->begin_step();
-  StepResult result = run(micro_batches, /*with_gradients=*/true);
+  StepResult result = run(micro_batches, /*with_gradients=*/true, options);
   if (timer_->enabled()) {
     at::Tensor token = at::zeros({1}, result.target_count.options());
     timer_->time([&] { pipeline_.all_reduce(token).wait(); });

@@ -3,9 +3,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <map>
 
 #include "lib/comm/described_tensor.h"
 #include "tessera/backends/pipeline/pipeline.h"
+#include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
 namespace tessera {
@@ -63,8 +65,47 @@ void Pipeline::visit_gradients(const ParameterVisitor& visitor) {
   visit([&](const ParameterVisitor& own) { inner_->visit_gradient_slices(own); }, visitor);
 }
 
+// What several stages hold of a parameter is counted by one of them, or cut between them.
+NamedTensors Pipeline::gradient_norms() {
+  const NamedTensors own = inner_->squared_norms();
+  const at::NoGradGuard no_grad;
+  std::string names;
+  std::vector<at::Tensor> values;
+  for (const auto& [name, value] : own) {
+    names += name + "\n";
+    values.push_back(value);
+  }
+  NamedTensors norms;
+  std::map<std::string, size_t> places;
+  for (int stage = 0; stage < pipeline_.size(); ++stage) {
+    DescribedTensor told{names, values.empty() ? at::Tensor() : at::stack(values)};
+    const DescribedTensor theirs =
+        broadcast_described(pipeline_, stage, stage == pipeline_.rank() ? told : DescribedTensor());
+    if (stage != pipeline_.rank()) told = theirs;
+    int64_t count = 0;
+    for (size_t begin = 0; begin < told.words.size(); ++count) {
+      const size_t end = told.words.find('\n', begin);
+      const std::string name = told.words.substr(begin, end - begin);
+      begin = end + 1;
+      const auto [place, added] = places.emplace(name, norms.size());
+      if (added)
+        norms.emplace_back(name, told.tensor[count].clone());
+      else
+        norms[place->second].second.add_(told.tensor[count]);
+    }
+  }
+  for (auto& [name, value] : norms) value.sqrt_();
+  return norms;
+}
+
 void Pipeline::visit_buffers(const ParameterVisitor& visitor) {
   visit([&](const ParameterVisitor& own) { inner_->visit_buffers(own); }, visitor);
+}
+
+at::Tensor Pipeline::forward(const MicroBatch&, const ForwardOptions&) {
+  fail(ErrorCode::kInvalidArgument, "strategy ", name(),
+       ": forward() is not offered under a pipeline, whose stages run their own schedule of "
+       "micro-batches; give the loss to forward_backward(), or take a mesh without pipeline axis");
 }
 
 }  // namespace tessera

@@ -343,14 +343,26 @@ at::Tensor ModuleBlock::forward(const at::Tensor& hidden, const MicroBatch& micr
   return options.reduction == LossReduction::kSum ? sums : sum_of_mean(sums, micro_batch);
 }
 
+at::Tensor ModuleBlock::give_scores(const MicroBatch& micro_batch) {
+  at::Tensor scores;
+  run_users("the scores", micro_batch, micro_batch.training,
+            [&](const MicroBatch& seen) { scores = callable_.scores(seen); });
+  check(scores.defined(), ErrorCode::kInvalidArgument, "block ", place_.block,
+        ": the function of the scores returned an undefined tensor");
+  return scores.is_alias_of(micro_batch.input_ids) ? scores.clone() : scores;
+}
+
 at::Tensor ModuleBlock::logits(const at::Tensor& hidden, const MicroBatch& micro_batch) {
-  check(!callable_.step, ErrorCode::kInvalidArgument, "block ", place_.block,
-        ": a model of from_callable() gives its loss and no scores to predict with");
+  check(
+      !callable_.step || callable_.scores, ErrorCode::kInvalidArgument, "block ", place_.block,
+      ": a model of from_callable(module, step) gives its loss and no scores; say which by a third "
+      "argument, from_callable(module, step, scores), scores(module, micro_batch) -> tensor");
   std::optional<SeededGenerators> seeded;
   if (draws(micro_batch.training)) {
     seeded.emplace(device_, block_seed(micro_batch.seed, place_.index));
   }
-  const at::Tensor output = run_module(hidden, micro_batch);
+  const at::Tensor output =
+      callable_.scores ? give_scores(micro_batch) : run_module(hidden, micro_batch);
   const at::Tensor& positions = micro_batch.head_positions;
   if (!positions.defined()) return output;
   check(output.dim() == 3, ErrorCode::kInvalidArgument, "block ", place_.block,

@@ -34,7 +34,7 @@ class ModuleBlock final : public Head {
               const BuildContext& context);
 
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
-  // The module's output.
+  // The module's output, or what the function of its scores returns.
   at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) override;
   bool takes_packed_rows() const override { return place_.options.takes_packed_rows; }
   bool gives_divisor() const override;
@@ -58,6 +58,7 @@ class ModuleBlock final : public Head {
                  const std::function<void(const MicroBatch& seen)>& users);
   at::Tensor run_module(const at::Tensor& hidden, const MicroBatch& micro_batch);
   at::Tensor take_step(const MicroBatch& micro_batch);
+  at::Tensor give_scores(const MicroBatch& micro_batch);
   MicroBatch cast(const MicroBatch& micro_batch) const;
   void add_parameters(const BuildContext& context);
   void add_buffers(const BuildContext& context);

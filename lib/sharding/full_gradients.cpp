@@ -5,10 +5,22 @@
 #include <utility>
 
 #include "lib/comm/operation_scope.h"
+#include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/sharding/gradient_store.h"
 
 namespace tessera {
+
+void GradientStore::continue_step() {
+  fail(ErrorCode::kInvalidArgument,
+       "this store of gradients does not add up over several calls (GradientStore::continue_step)");
+}
+
+void GradientStore::complete_all() {
+  fail(ErrorCode::kInvalidArgument,
+       "this store of gradients takes no backward passes of forward() "
+       "(GradientStore::complete_all)");
+}
 
 FullGradients::FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                              StoreOptions options)
@@ -36,6 +48,29 @@ void FullGradients::begin_step() {
   }
 }
 
+// The sum stays with its owner, and where all ranks own it with the first: the next one over the
+// ranks adds what each computes to it.
+void FullGradients::continue_step() {
+  begin_step();
+  cleared_ = true;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (buffers_[unit] == nullptr) continue;
+    begun_[unit] = true;  // nothing is blank
+    const FlatLayout& layout = units_[unit].layout;
+    if (layout.shards() == 1) {
+      if (comm_.rank() != 0) flats_[unit].zero_();
+      continue;
+    }
+    for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+      const FlatRange whole = layout.segments()[segment];
+      const FlatRange own = layout.owned(segment, comm_.rank());
+      const int64_t end = own.offset + own.numel;
+      slice_of(flats_[unit], {whole.offset, own.offset - whole.offset}).zero_();
+      slice_of(flats_[unit], {end, whole.offset + whole.numel - end}).zero_();
+    }
+  }
+}
+
 // Not in begin_step(): an offloaded update may read the last step's gradient until forward has used
 // the unit. Before the first backward forward has used all of them: one launch clears what would be
 // a launch each.
@@ -48,6 +83,19 @@ void FullGradients::before_backward(size_t unit) {
 
 void FullGradients::after_backward(size_t unit, bool last_micro_batch) {
   if (!last_micro_batch || --uses_left_[unit] > 0) return;
+  complete(unit);
+}
+
+void FullGradients::complete_all() {
+  for (size_t unit = units_.size(); unit-- > 0;) {  // in backward's order
+    if (buffers_[unit] == nullptr || uses_left_[unit] <= 0) continue;
+    before_backward(unit);
+    uses_left_[unit] = 0;
+    complete(unit);
+  }
+}
+
+void FullGradients::complete(size_t unit) {
   buffers_[unit]->complete();
   bucket_.push_back(unit);
   bucket_bytes_ += static_cast<int64_t>(flats_[unit].nbytes());

@@ -39,6 +39,22 @@ void ShardedGradients::begin_step() {
   }
 }
 
+void ShardedGradients::continue_step() {
+  begin_step();
+  for (State& state : states_) state.has_partial = true;
+}
+
+void ShardedGradients::complete_all() {
+  for (size_t slot = 0; slot < pending_.size(); ++slot) wait_for_slot(slot);
+  for (size_t unit = units_.size(); unit-- > 0;) {  // in backward's order
+    if (buffers_[unit] == nullptr || states_[unit].uses_left <= 0) continue;
+    if (!states_[unit].has_partial) states_[unit].shard.zero_();
+    states_[unit].has_partial = true;
+    states_[unit].uses_left = 0;
+    reduced(unit);
+  }
+}
+
 void ShardedGradients::wait_for_slot(size_t slot) {
   pending_[slot].pending.wait();
   if (pending_[slot].completes) reduced(*std::exchange(pending_[slot].completes, std::nullopt));

@@ -48,6 +48,7 @@ Fields all_fields(FuzzCase& c) {
   const Fields work{
       {"steps", &c.steps},
       {"accumulation", &c.accumulation},
+      {"calls", &c.calls},
       {"rows", &c.rows},
       {"length", &c.length},
       {"ragged", &c.ragged},

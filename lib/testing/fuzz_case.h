@@ -43,6 +43,7 @@ struct FuzzCase {
   // The work. skip and evaluate list steps ("02"); evaluation comes before the step, and always at
   // the end.
   int steps = 2, accumulation = 1;
+  int calls = 1;  // of forward_backward() a step, over which the micro-batches are dealt out
   int64_t rows = 2, length = 3;
   bool ragged = false;              // micro-batches of all sizes up to rows x length
   bool padded = false;              // language models: rows end in padding that a mask hides

@@ -232,6 +232,8 @@ void add_stages(std::vector<FuzzFeature>& all) {
 void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("steps", {"2", "3", "4"}));
   all.push_back(field("accumulation", {"1", "2", "3", "4", "6"}));
+  all.push_back(
+      field("calls", {"1", "2", "3"}, [](const FuzzCase& c) { return c.accumulation >= c.calls; }));
   all.push_back(field("rows", {"1", "2", "3"}));
   all.push_back(field("length", {"2", "3", "5"}));
   all.push_back(field("ragged", {"0", "1"}));

@@ -61,8 +61,10 @@ class Rank {
       strategy.state_restored();
     }
     record_.initial = parameters_of(strategy);
-    StepOptions options{
-        .learning_rate = c_.learning_rate, .max_norm = c_.max_norm, .visits = !quiet_};
+    StepOptions options{.learning_rate = c_.learning_rate,
+                        .max_norm = c_.max_norm,
+                        .calls = c_.calls,
+                        .visits = !quiet_};
     if (c_.loss_scale > 0) {
       options.loss_scale = c_.loss_scale;
       strategy.set_loss_scale(at::full({}, c_.loss_scale, at::kFloat));

@@ -180,6 +180,7 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   for (int micro_batches : {1, c.accumulation - 1}) {
     if (micro_batches >= 1) add(cases, c, [&](FuzzCase& d) { d.accumulation = micro_batches; });
   }
+  if (c.calls > 2) add(cases, c, [](FuzzCase& d) { d.calls = 2; });
   if (c.parallel.pipeline.chunks > 2)
     add(cases, c, [](FuzzCase& d) { d.parallel.pipeline.chunks = 2; });
   for (const auto& [key, value] : fields_of(c)) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
@@ -110,12 +111,33 @@ void Player::attach(const ModelSpec& model, uint64_t seed, const OptimizerFactor
   strategy_->attach(model, {.device = world().device(), .seed = seed, .source = source}, optimizer);
 }
 
-StepRecord Player::forward_backward(const std::vector<MicroBatch>& batches) {
-  return read(strategy_->forward_backward(batches));
+StepRecord Player::forward_backward(const std::vector<MicroBatch>& batches, int calls) {
+  const size_t count = std::min(static_cast<size_t>(calls), batches.size());
+  if (count <= 1) return read(strategy_->forward_backward(batches));
+  StepRecord all;
+  double loss_sum = 0;
+  const std::span<const MicroBatch> rest(batches);
+  const size_t each = batches.size() / count;
+  for (size_t call = 0; call < count; ++call) {
+    const auto part =
+        call + 1 < count ? rest.subspan(call * each, each) : rest.subspan(call * each);
+    const StepRecord one = read(strategy_->forward_backward(part, {.accumulate = true}));
+    loss_sum += one.loss * one.targets;
+    all.targets += one.targets;
+    if (!all.counters) {
+      all.counters = one.counters;
+    } else {
+      for (size_t i = 0; one.counters && i < one.counters->size(); ++i) {
+        (*all.counters)[i] += (*one.counters)[i];
+      }
+    }
+  }
+  all.loss = all.targets == 0 ? 0 : loss_sum / all.targets;
+  return all;
 }
 
 StepRecord Player::train(const std::vector<MicroBatch>& batches, const StepOptions& options) {
-  StepRecord step = forward_backward(batches);
+  StepRecord step = forward_backward(batches, options.calls);
   const at::Tensor norm = strategy_->grad_norm_squared().sqrt() / options.loss_scale;
   at::Tensor clip = at::ones_like(norm);
   if (options.max_norm > 0) clip = (options.max_norm / (norm + 1e-6)).clamp_max(1.0);

@@ -39,6 +39,7 @@ struct StepOptions {
   double learning_rate = 1e-2;
   double loss_scale = 1, max_norm = 0;  // 0: no clipping
   bool skip = false;
+  int calls = 1;        // of forward_backward(), over which the micro-batches are dealt out
   bool visits = false;  // keeps gradients and parameters of the step
 };
 
@@ -94,8 +95,9 @@ class Player {
 
   void attach(const ModelSpec& model, uint64_t seed, const OptimizerFactory& optimizer,
               const TensorSource* source = nullptr);
-  // What the step returned, read.
-  StepRecord forward_backward(const std::vector<MicroBatch>& batches);
+  // What the step returned, read; of several calls that accumulate as if they were one. Each gets
+  // as many micro-batches as the others, the last one the rest; there are at most as many calls.
+  StepRecord forward_backward(const std::vector<MicroBatch>& batches, int calls = 1);
   // A step as a training loop does it: gradients unscaled and clipped at once, and a step whose
   // norm is not finite is skipped. A loss scale must have been set.
   StepRecord train(const std::vector<MicroBatch>& batches, const StepOptions& options = {});

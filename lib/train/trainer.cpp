@@ -45,14 +45,22 @@ Trainer::Trainer(Strategy& strategy, const TrainerOptions& options)
   }
   check(options.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "max_grad_norm is ",
         options.max_grad_norm, "; it must be positive, or 0 for no clipping");
+  check(
+      !options.learning_rate || options.schedule.kind != LrScheduleKind::kReduceOnPlateau,
+      ErrorCode::kInvalidArgument,
+      "TrainerOptions: learning_rate stands in place of the schedule, and reduce_lr_on_plateau was "
+      "given, too; give one of them");
   if (scaler_.enabled()) strategy_.set_loss_scale(scaler_.scale());
+  if (options.average_decay != 0) {
+    average_ = std::make_unique<WeightAverage>(strategy, options.average_decay);
+  }
 }
 
 Trainer::~Trainer() = default;
 
-int64_t Trainer::fit(const BatchSource& source,
-                     const std::function<void(const StepReport&)>& on_step,
-                     const StepBoundary& boundary) {
+int64_t Trainer::steps_of(const BatchSource& source,
+                          const std::function<void(const StepReport&)>& on_step,
+                          const StepBoundary& boundary) {
   learning_rate();  // or why there is none
   last_end_s_ = now_s();
   clock_.begin_anew();
@@ -95,6 +103,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   StepReport& report = pending.report;
   const StepResult result = strategy_.forward_backward(to_device(micro_batches, options_.device));
   const at::Tensor scale = scaler_.scale().clone();
+  if (on_gradients_) on_gradients_(report.step);
   const auto [norm, clip, factor, found_inf] =
       ops::clipping(strategy_.grad_norm_squared(), scale, options_.max_grad_norm);
   strategy_.scale_gradients(factor);
@@ -105,6 +114,7 @@ void Trainer::issue_step(const std::vector<MicroBatch>& micro_batches, Pending& 
   report.learning_rate = learning_rate();
   if (options_.before_update) options_.before_update();
   strategy_.optimizer_step(report.learning_rate, found_inf);
+  if (average_) average_->update(found_inf);
   scaler_.update(found_inf);
   pending.values.emplace(std::vector<at::Tensor>{result.loss, norm, clip, scale, found_inf,
                                                  result.target_count, result.sample_count,
@@ -136,14 +146,14 @@ const StepReport& Trainer::finish_step() {
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   const int64_t most =
       scaler_.enabled() ? options_.max_overflow_steps : options_.max_nonfinite_steps;
-  diverged_ = report.skipped &&
-              (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
+  diverged_ = report.skipped && (skipped_in_a_row_ >= most || scaler_.exhausted(report.loss_scale));
   return report;
 }
 
 const StepReport& Trainer::latest() const { return pending_->report; }
 
 double Trainer::learning_rate() {
+  if (options_.learning_rate) return options_.learning_rate(updates_);
   const LrSchedule& schedule = options_.schedule;
   if (schedule.kind == LrScheduleKind::kReduceOnPlateau) return plateau_.rate();
   const auto end = schedule.end();
@@ -164,6 +174,7 @@ TrainerState Trainer::state() {
   TrainerState state{.steps = steps_, .updates = updates_, .skipped_in_a_row = skipped_in_a_row_};
   if (scaler_.enabled()) state.loss_scaler = scaler_.state();
   if (options_.schedule.kind == LrScheduleKind::kReduceOnPlateau) state.plateau = plateau_.state();
+  if (early_stopping_) state.early_stopping = early_stopping_->state();
   return state;
 }
 
@@ -174,6 +185,7 @@ void Trainer::restore(const TrainerState& state) {
   skipped_in_a_row_ = state.skipped_in_a_row;
   if (scaler_.enabled() && state.loss_scaler) scaler_.restore(*state.loss_scaler);
   if (state.plateau) plateau_.restore(*state.plateau);
+  stopping_restored_ = state.early_stopping;
 }
 
 void Trainer::stop_for_numerics(const StepReport& last) {

@@ -27,6 +27,11 @@ std::string TrainerState::to_json() const {
     json.field("bad", plateau->bad).field("cooldown_left", plateau->cooldown_left);
     json.end_object();
   }
+  if (early_stopping) {
+    json.key("early_stopping").begin_object();
+    json.field("best", early_stopping->best).field("bad", early_stopping->bad);  // none: null
+    json.end_object();
+  }
   return json.end_object().text();
 }
 
@@ -43,6 +48,10 @@ TrainerState TrainerState::from_json(const Json& json) {
                      .best = plateau->get("best", std::numeric_limits<double>::infinity()),
                      .bad = count_of(*plateau, "bad"),
                      .cooldown_left = count_of(*plateau, "cooldown_left")};
+  }
+  if (const auto stopping = json.find("early_stopping")) {
+    state.early_stopping = {.best = stopping->get("best", std::numeric_limits<double>::infinity()),
+                            .bad = count_of(*stopping, "bad")};
   }
   return state;
 }

@@ -16,17 +16,14 @@ class Strategy;
 // What this rank owns of one parameter's gradient; valid during the visit. The pieces of all ranks
 // together are the whole gradient; under ddp every rank owns all of it.
 struct GradientPiece {
-  const std::string& block;      // e.g. "h.3"
-  const std::string& parameter;  // its name in the block, e.g. "mlp.up.weight"
-  const TensorSlice& slice;      // which elements of the whole parameter, and its shape
+  const std::string& name;  // "block.parameter", e.g. "h.3.mlp.up.weight"; of tied ones the owner's
+  const TensorSlice& slice;  // which elements of the whole parameter, and its shape
   // [slice.numel()] in the gradients' dtype, on the device: the memory that the step reads. What is
   // written to it is the gradient. Ranks that hold the same elements must write the same.
   const at::Tensor& value;
   // One of the ranks that hold these elements has it set: what is summed over all pieces that have
   // it counts every element of the model once.
   bool counted = true;
-
-  std::string name() const { return block + "." + parameter; }
 };
 using GradientVisitor = std::function<void(const GradientPiece&)>;
 
@@ -37,10 +34,10 @@ using GradientVisitor = std::function<void(const GradientPiece&)>;
 at::Tensor normal_noise(const GradientPiece& piece, uint64_t seed);
 
 // A parameter's gradient in full: fp32, of the parameter's whole shape, a copy, the same on every
-// rank. name: "block.parameter", or the parameter's own name where one block alone has it.
+// rank. name: as Strategy::gradient_norms() lists it, e.g. "module.up.weight" of from_module().
 // Collective; it visits the whole model, so for many parameters call Strategy::visit_gradients().
-// Throws Error(kInvalidArgument) for a name that the model has not, or has several times, for a
-// frozen parameter, and where there is no gradient.
+// Throws Error(kInvalidArgument) for a name that no trained parameter has, and where there is no
+// gradient.
 at::Tensor gradient(Strategy& strategy, const std::string& name);
 
 // The inverse: the gradient becomes `value`, of the parameter's whole shape, the same on every

@@ -19,7 +19,9 @@ struct MicroBatchRun {
   MicroBatch micro_batch;
   size_t first_block = 0, block_count = 0;
   bool with_gradients = true;
-  bool with_scores = false;       // of the last block, in place of its loss
+  bool with_scores = false;  // of the last block, in place of its loss
+  // Of Strategy::forward(): inputs are leaves that collect gradients; blocks' parameters get none.
+  bool input_gradients = false, parameter_gradients = true;
   bool last_micro_batch = false;  // of the step: its backward completes the gradients
   // Before forward(): the output of the block before the first (undefined when there is none).
   // After it: the output of the last block, or its scores; undefined when that was the loss.

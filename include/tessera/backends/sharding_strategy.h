@@ -39,10 +39,13 @@ class ShardingStrategy : public Strategy {
   void end_of_data(Pass pass, int64_t done) override;
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
+  at::Tensor forward(const MicroBatch& micro_batch, const ForwardOptions& options = {}) override;
   bool continues_rows() const override;
   void require_connected() const override;
   at::Tensor grad_norm_squared() override;
   void scale_gradients(const at::Tensor& factor) override;
+  void for_each_gradient(const GradientVisitor& visitor) override;
+  NamedTensors gradient_norms() override;
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override;
   void visit_parameters(const ParameterVisitor& visitor) override;
   void visit_gradients(const ParameterVisitor& visitor) override;
@@ -57,11 +60,14 @@ class ShardingStrategy : public Strategy {
   // slice: gather_whole() makes it whole.
   void visit_parameter_slices(const ParameterVisitor& visitor);
   void visit_gradient_slices(const ParameterVisitor& visitor);
+  // gradient_norms() squared, of what lies on this rank's stage.
+  NamedTensors squared_norms();
 
   // The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:
   // begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
   // order for the same blocks, then finish().
-  void begin(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  void begin(std::span<const MicroBatch> micro_batches, bool with_gradients,
+             const BackwardOptions& options = {});
   // The same for predict(): forward() of every micro-batch, then finish_predictions().
   void begin_predictions(std::span<const MicroBatch> micro_batches);
   void finish_predictions();
@@ -78,9 +84,8 @@ class ShardingStrategy : public Strategy {
   void divide_by(const at::Tensor& divisor);
   size_t block_count() const;
   int sharers() const;  // ranks of the mesh that share one data coordinate
-  // What was begun can neither be finished nor dropped on all ranks: peers that wait for this one
-  // get `why`, and every later call says it.
-  void give_up(const std::string& why);
+  // Also for what was begun and can neither be finished nor dropped on all ranks.
+  void give_up(const std::string& why) override;
 
  protected:
   // The stores that the rules say.
@@ -94,8 +99,21 @@ class ShardingStrategy : public Strategy {
   StoreOptions store_options(at::ScalarType dtype) const;
 
  private:
+  struct ForwardPass;
+  class ForwardNode;
+
   void enter();  // every call that is collective does so first
   void drop_call();
+  void begin_gradients(bool adds);
+  void settle_targets();
+  void settle_divisor(const at::Tensor& divisor);
+  void fold_scale();
+  void close_passes();
+  void require_gradient(const char* what);
+  std::vector<at::Tensor> backward_of(ForwardPass& pass, const at::Tensor& gradient);
+  at::Tensor call_block(const MicroBatchRun& run, size_t index, const at::Tensor& hidden);
+  bool is_loss(size_t block) const;
+  const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   at::Tensor forward_scores(const MicroBatchRun& run, const at::Tensor& hidden);
@@ -121,8 +139,15 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
-  at::Tensor divided_;      // what the gradients have yet to be multiplied by for gives_divisor()
-  at::Tensor steps_begun_;  // and ended: int64 scalar on the host, from which seeds follow
+  // What the gradients have yet to be multiplied by to be those of the mean.
+  at::Tensor divided_;
+  // fp64 device scalars. seed: by which backward has divided; total: of all calls, those before
+  // this one included. See [Note: a gradient of several calls].
+  struct {
+    at::Tensor seed, before, total;
+  } divisors_;
+  int64_t weights_version_ = 0;  // counts what changes them
+  at::Tensor steps_begun_;       // and ended: int64 scalar on the host, from which seeds follow
 };
 
 }  // namespace tessera

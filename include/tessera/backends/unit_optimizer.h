@@ -24,8 +24,8 @@ struct UnitOptimizerContext {
 };
 
 // Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
-// per step gradient_ready() for every unit, step(), and complete() before each use of a unit's
-// parameters.
+// per step gradient_ready() for every unit, perhaps again after gradients_reopened(), step(), and
+// complete() before each use of a unit's parameters.
 class UnitOptimizer {
  public:
   virtual ~UnitOptimizer() = default;
@@ -37,6 +37,9 @@ class UnitOptimizer {
                        const OptimizerFactory& factory) = 0;
   // On the current stream the owned gradient of the unit is that of the whole step.
   virtual void gradient_ready(size_t unit) = 0;
+  // Gradients that were ready are about to change, on the current stream: those that step() uses
+  // are what is there then, whether gradient_ready() says so again or not.
+  virtual void gradients_reopened() {}
   // Starts the update of every unit; the scalars stay valid until the next step().
   virtual void step(const StepScalars& scalars) = 0;
   // The unit's update is done and published when this returns (for the current stream). The same

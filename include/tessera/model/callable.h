@@ -22,6 +22,10 @@ template <typename Step, typename M>
 concept IsStep = std::invocable<const Step&, M&, const MicroBatch&> &&
     IsLoss<std::invoke_result_t<const Step&, M&, const MicroBatch&>>;
 
+template <typename Scores, typename M>
+concept IsScores = std::invocable<const Scores&, M&, const MicroBatch&> &&
+    std::convertible_to<std::invoke_result_t<const Scores&, M&, const MicroBatch&>, at::Tensor>;
+
 template <typename Result>
 LossResult loss_of(Result&& result) {
   if constexpr (std::convertible_to<Result, at::Tensor>) {
@@ -209,6 +213,40 @@ ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& op
                                       .step = [made, step](const MicroBatch& batch) {
                                         return detail::loss_of(step(*made, batch));
                                       }};
+      };
+      return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
+                                        0);
+    }
+  }
+}
+
+template <typename Module, typename Step, typename Scores>
+requires(!std::convertible_to<Scores, ModuleOptions>) ModelSpec
+    from_callable(const Module& module, Step step, Scores scores,
+                  const ModuleOptions& options = {}) {
+  using M = detail::ModuleOf<Module>;
+  static_assert(detail::IsModule<M>,
+                "from_callable: the module, of a class derived from torch::nn::Module, is given as "
+                "a shared_ptr, a holder (TORCH_MODULE), a function that returns one of them, or "
+                "with_values(function, module)");
+  if constexpr (detail::IsModule<M>) {
+    static_assert(
+        detail::IsStep<Step, M>,
+        "from_callable: the step must be callable (as const) with the module and the "
+        "micro-batch, (M&, const MicroBatch&), where M is the module's class (of a holder "
+        "Net: NetImpl), and must return a tessera::LossResult or an at::Tensor");
+    static_assert(
+        detail::IsScores<Scores, M>,
+        "from_callable: the scores must be a function, callable (as const) with the "
+        "module and the micro-batch, (M&, const MicroBatch&), that returns an at::Tensor");
+    if constexpr (detail::IsStep<Step, M> && detail::IsScores<Scores, M>) {
+      const auto callable = [step, scores](std::shared_ptr<M> made) {
+        return detail::CallableModule{
+            .module = made,
+            .step = [made,
+                     step](const MicroBatch& batch) { return detail::loss_of(step(*made, batch)); },
+            .scores = [made, scores](
+                          const MicroBatch& batch) { return at::Tensor(scores(*made, batch)); }};
       };
       return detail::model_of_one_block(detail::source_of(module, callable), nullptr, options, 0,
                                         0);

@@ -28,11 +28,18 @@ class GradientStore {
   // sum: as early as that costs no waiting, at the latest in finish().
   void on_reduced(std::function<void(size_t)> fn) { on_reduced_ = std::move(fn); }
   virtual void begin_step() = 0;
+  // In place of begin_step(), after finish(): what the step then computes is added to owned(). What
+  // ranks hold beside the owned parts, or all of them hold alike, counts once. Throws
+  // Error(kInvalidArgument) where a store cannot.
+  virtual void continue_step();
   // From here to after_backward() every handle's .grad is defined, zero (or blank: GradientBuffer)
   // or holding partial sums.
   virtual void before_backward(size_t unit) = 0;
   // The unit's gradient of this micro-batch is complete for one of its uses.
   virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
+  // In place of a last micro-batch, before finish(): no backward pass follows. Throws as
+  // continue_step() does.
+  virtual void complete_all();
   // On return (current stream) owned() holds the sum over micro-batches and ranks.
   virtual void finish() = 0;
   // In place of the rest of a step: waits for the sums under way and forgets
@@ -59,8 +66,10 @@ class FullGradients : public GradientStore {
  public:
   FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
   void begin_step() override;
+  void continue_step() override;
   void before_backward(size_t unit) override;
   void after_backward(size_t unit, bool last_micro_batch) override;
+  void complete_all() override;
   void finish() override;
   void drop_step() override;
   at::Tensor owned(size_t unit, size_t segment) const override;
@@ -68,6 +77,7 @@ class FullGradients : public GradientStore {
   int64_t buffer_bytes() const override { return 0; }
 
  private:
+  void complete(size_t unit);
   void launch_bucket();
 
   const std::vector<ParameterUnit>& units_;
@@ -97,8 +107,10 @@ class ShardedGradients : public GradientStore {
   ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                    StoreOptions options);
   void begin_step() override;
+  void continue_step() override;
   void before_backward(size_t unit) override;
   void after_backward(size_t unit, bool last_micro_batch) override;
+  void complete_all() override;
   void finish() override;
   void drop_step() override;
   at::Tensor owned(size_t unit, size_t segment) const override;

@@ -116,6 +116,7 @@ class Trainer {
   // Runs the whole source without gradients; each call of the source gives micro-batches evaluated
   // together.
   EvalReport evaluate(const BatchSource& source);
+  EvalReport evaluate_average(const BatchSource& source);  // of the average where there is one
   // What reduce_lr_on_plateau follows, such as an evaluation's loss (less is better), the same on
   // every rank; other schedules do not look at it.
   void observe(double metric);
@@ -135,6 +136,10 @@ class Trainer {
   void issue_step(const std::vector<MicroBatch>& micro_batches, Pending& pending);
   const StepReport& finish_step();
   double learning_rate();
+  int64_t steps_of(const BatchSource& source, const std::function<void(const StepReport&)>& on_step,
+                   const StepBoundary& boundary);
+  template <typename Fn>
+  void call(const char* callback, int64_t step, const Fn& fn);
   [[noreturn]] void stop_for_numerics(const StepReport& last);
 
   Strategy& strategy_;
@@ -142,6 +147,7 @@ class Trainer {
   PhaseClock clock_;
   LossScaler scaler_;
   PlateauRate plateau_;
+  std::function<void(int64_t step)> on_gradients_;  // during fit()
   std::optional<EarlyStopping> early_stopping_;
   std::optional<EarlyStopping::State> stopping_restored_;
   std::unique_ptr<WeightAverage> average_;

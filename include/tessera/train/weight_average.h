@@ -25,7 +25,7 @@ class WeightAverage {
 
   // While it lives the strategy's weights are the average: to evaluate, to export, copy_to(). Then
   // they are what they were, whatever was done in between. Collective. A gradient that no
-  // optimizer_step() has used is refused.
+  // optimizer_step() has used is dropped, as by Strategy::state_restored().
   class Swapped {
    public:
     explicit Swapped(WeightAverage& average);
@@ -35,6 +35,7 @@ class WeightAverage {
 
    private:
     WeightAverage& average_;
+    int exceptions_;  // under way at its making
   };
 
   // This rank's part, of kind "average": to be saved and loaded with Strategy::state(), under any

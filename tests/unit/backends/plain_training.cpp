@@ -80,8 +80,8 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
   std::atomic<int64_t> optimizer_bytes = 0;
   test::run_ranks(rank_count(extents), [&](Communicator& world) {
     const ModelSpec model = model_of_rank();
-    const Player player(world, {model, extents, config,
-                                make_sgd({.momentum = kMomentum, .weight_decay = kWeightDecay})});
+    Player player(world, {model, extents, config,
+                          make_sgd({.momentum = kMomentum, .weight_decay = kWeightDecay})});
     Strategy& strategy = player.strategy();
     for (const MicroBatch& batch : work.batches) {
       const int64_t rows = batch.sample_count / work.micro_batches;
@@ -92,7 +92,7 @@ Trained train_under(const ParallelConfig& config, const MeshExtents& extents,
         if (work.adjust) work.adjust(mine.back());
       }
       strategy.evaluate(mine);  // must change nothing
-      const double loss = strategy.forward_backward(mine).loss.item<double>();
+      const double loss = player.forward_backward(mine, work.calls).loss;
       const double norm = strategy.grad_norm_squared().item<double>();
       double visited = 0;
       strategy.visit_gradients([&](const VisitedParameter& gradient) {

@@ -20,6 +20,7 @@ struct TrainingWork {
   std::vector<MicroBatch> batches;                    // one a step: the rows of all ranks
   int micro_batches = 4;                              // of all data ranks, into which each is cut
   std::function<void(MicroBatch&)> adjust = nullptr;  // of each micro-batch
+  int calls = 1;  // of forward_backward() a step, see Player::forward_backward()
 };
 
 struct Trained {

@@ -59,10 +59,16 @@ class Pipeline : public Strategy {
   void end_of_data(Pass pass, int64_t done) override { inner_->end_of_data(pass, done); }
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
+  at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) override;  // refused
   bool continues_rows() const override { return inner_->continues_rows(); }
   void require_connected() const override { inner_->require_connected(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
   void scale_gradients(const at::Tensor& factor) override { inner_->scale_gradients(factor); }
+  void for_each_gradient(const GradientVisitor& visitor) override {
+    inner_->for_each_gradient(visitor);
+  }
+  NamedTensors gradient_norms() override;
+  void give_up(const std::string& why) override { inner_->give_up(why); }
   void optimizer_step(double learning_rate, const at::Tensor& skip = {}) override {
     inner_->optimizer_step(learning_rate, skip);
   }
@@ -94,7 +100,8 @@ class Pipeline : public Strategy {
   int stage_of_block(size_t block) const;
   size_t part_of_block(size_t block) const;
   const StagePlan& plan(size_t micro_batches, bool with_gradients);
-  StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients);
+  StepResult run(std::span<const MicroBatch> micro_batches, bool with_gradients,
+                 const BackwardOptions& options = {});
   template <typename Fn>
   auto or_give_up(const Fn& fn);
   void play(std::span<const MicroBatch> micro_batches, Step& step);

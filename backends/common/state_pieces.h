@@ -1,0 +1,22 @@
+#pragma once
+// What of which parameter this rank owns.
+#include <cstddef>
+#include <vector>
+
+#include "backends/common/attached_model.h"
+#include "backends/common/strategy_ranks.h"
+#include "tessera/checkpoint/state.h"
+
+namespace tessera {
+
+// Elements of a unit's flat buffer that lie in one owned segment and belong to one entry.
+struct UnitPiece {
+  size_t segment = 0, entry = 0;
+  FlatRange part;             // in the flat buffer
+  int64_t segment_begin = 0;  // of the owned segment, likewise
+  TensorSlice slice;
+};
+std::vector<UnitPiece> pieces_of_unit(const AttachedModel& model, const StrategyRanks& ranks,
+                                      size_t unit);
+
+}  // namespace tessera
