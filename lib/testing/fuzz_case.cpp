@@ -140,6 +140,9 @@ FuzzCase resumed_case(const FuzzCase& c) {
   then.accumulation = micro_batches / then.mesh.data;
   check(then.accumulation * then.mesh.data == micro_batches, ErrorCode::kInvalidArgument,
         "fuzz: ", then.mesh.data, " data ranks do not divide ", micro_batches, " micro-batches");
+  check(c.calls == 1 || then.mesh.data == c.mesh.data, ErrorCode::kInvalidArgument,
+        "fuzz: with several calls a step seeds follow from which micro-batches a call has, so the "
+        "run goes on with as many data ranks");
   return then;
 }
 

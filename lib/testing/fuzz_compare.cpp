@@ -174,8 +174,9 @@ class Comparison {
 
   void check_step(const GlobalBatch& batch, const StepRecord& step, const Named& before) {
     const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
+    const double divisor = divisor_of(batch);
     const GradientOf run = [&](const OracleDtypes& dtypes) {
-      return oracle_.gradient(batch, scale, dtypes);
+      return oracle_.gradient(batch, scale, dtypes, divisor);
     };
     const OracleGradient expected = run(reference_);
     const OracleGradient sample = exact_ ? expected : run(sample_);
@@ -196,7 +197,7 @@ class Comparison {
     const GradientOf measure = [&](const OracleDtypes& dtypes) {
       OracleGradient gradient = run(dtypes);
       for (double part = 2; part <= scale && !overflow_free(gradient); part *= 2) {
-        gradient = oracle_.gradient(batch, scale / part, dtypes);
+        gradient = oracle_.gradient(batch, scale / part, dtypes, divisor);
         gradient.parts.mul_(part);
       }
       return gradient;
@@ -207,6 +208,26 @@ class Comparison {
     check_update(step, before);
   }
 
+  // Several calls divide by the targets of the first; 0: there is one. See Player.
+  double divisor_of(const GlobalBatch& batch) {
+    const size_t each = batch.front().size();
+    const size_t calls = std::min(static_cast<size_t>(c_.calls), each);
+    sums_.calls = static_cast<int64_t>(std::max<size_t>(calls, 1));
+    largest_factor_ = 1;
+    if (calls <= 1) return 0;
+    double first = 0, all = 0;
+    for (const auto& of_rank : batch) {
+      for (size_t m = 0; m < of_rank.size(); ++m) {
+        const auto targets = static_cast<double>(of_rank[m].target_count);
+        first += m < each / calls ? targets : 0;
+        all += targets;
+      }
+    }
+    first = std::max(first, 1.0);
+    largest_factor_ = std::max(1.0, all / first);
+    return first;
+  }
+
   static bool overflow_free(const OracleGradient& gradient) {
     return gradient.parts.isfinite().all().item<bool>();
   }
@@ -215,7 +236,7 @@ class Comparison {
   bool finite(const OracleGradient& gradient) const {
     const at::Tensor size = gradient.parts.abs().sum({0, 1, 2});
     const bool half = sums_.gradient == at::kHalf || sums_.wire == at::kHalf;
-    const double largest = size.numel() == 0 ? 0 : size.max().item<double>();
+    const double largest = size.numel() == 0 ? 0 : size.max().item<double>() * largest_factor_;
     return std::isfinite(largest) && std::isfinite(gradient.loss) && largest < (half ? 3e4 : 1e37);
   }
 
@@ -273,7 +294,7 @@ class Comparison {
 
   void check_wire(const at::Tensor& parts, const at::Tensor& error, const at::Tensor& size) {
     if (sums_.gradient != at::kFloat || sums_.wire == at::kFloat || sums_.further_sums > 0) return;
-    if (sums_.additions > 1) return;
+    if (sums_.additions > 1 || sums_.calls > 1) return;
     at::Tensor of_ranks = parts.sum(2);  // [ranks, micro-batches, elements]
     const bool often = sharding_rules(c_.parallel, c_.mesh).shards_gradients;
     if (!often) of_ranks = of_ranks.sum(1, /*keepdim=*/true);
@@ -333,6 +354,7 @@ class Comparison {
   Oracle oracle_;
   OracleDtypes reference_, sample_;
   SumOfTerms sums_{};
+  double largest_factor_ = 1;  // by which sums are larger before they are made means
   std::string at_;
 };
 

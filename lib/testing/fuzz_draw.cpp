@@ -260,7 +260,8 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   draw_work(random, c);
   fit_refusal(c);
   draw_resume(random, options, family, model, c);
-  if (c.refuse == "none") c.calls = pick<int>(random, {1, 1, 1, 2, 3});
+  const bool same_calls = c.resume == 0 || c.then.mesh.data == c.mesh.data;
+  if (c.refuse == "none" && same_calls) c.calls = pick<int>(random, {1, 1, 1, 2, 3});
   return c;
 }
 

@@ -37,6 +37,7 @@ FuzzCase consistent(FuzzCase c) {
   c.resume = std::min(c.resume, c.steps - 1);
   if (c.resume == 0) c.then = {};
   if (c.mesh.data * c.accumulation % c.then.mesh.data != 0) c.then.mesh.data = 1;
+  if (c.resume > 0 && c.then.mesh.data != c.mesh.data) c.calls = 1;
   make_consistent(c.then.mesh, c.then.parallel);
   const auto in_range = [&](std::string& steps) {
     std::erase_if(steps, [&](char digit) { return digit - '0' >= c.steps; });

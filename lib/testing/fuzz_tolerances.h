@@ -42,18 +42,23 @@ inline double least_positive(at::ScalarType dtype) { return digits_of(dtype).lea
 //   in the wire's dtype: the cast to it and the rounded sum of the ranks, or every addition of two
 //     ranks' values where the transport rounds them; as many more for each of replicas and holders
 //   in fp32: one rounding a rank inside every reduction
+// All but those a micro-batch come once a call where several calls make a step; the factor that
+// then makes the sum a mean is rounded, and so is the product.
 // (1 + u)^n - 1 <= 1.01 n u for the n here.
 struct SumOfTerms {
   at::ScalarType gradient, wire;
   int64_t micro_batches, uses, ranks;
   int further_sums;   // over replicas of hybrid shards, over holders of tied ends
   int64_t additions;  // that round one after the other in a sum on the wire: 1, or all of them
+  int64_t calls = 1;  // of forward_backward() a step
 
-  int64_t on_wire() const { return (1 + further_sums) * (1 + additions); }
+  int64_t sums() const { return calls * (1 + further_sums); }
+  int64_t of_factor() const { return calls > 1 ? 3 : 0; }
+  int64_t on_wire() const { return sums() * (1 + additions); }
 
   double relative() const {
-    const double in_gradient = static_cast<double>(micro_batches * uses + 1 + further_sums);
-    const double in_fp32 = static_cast<double>(ranks * (1 + further_sums));
+    const double in_gradient = static_cast<double>(micro_batches * uses + sums());
+    const double in_fp32 = static_cast<double>(ranks * sums() + of_factor());
     return 1.01 * (in_gradient * unit_roundoff(gradient) +
                    static_cast<double>(on_wire()) * unit_roundoff(wire) + in_fp32 * 0x1p-24);
   }
@@ -63,12 +68,11 @@ struct SumOfTerms {
   }
   // In units of 2^-24: what is left where only the wire is narrow.
   double relative_in_fp32() const {
-    return static_cast<double>(micro_batches * uses + 1 + further_sums +
-                               ranks * (1 + further_sums));
+    return static_cast<double>(micro_batches * uses + sums() + ranks * sums() + of_factor());
   }
   // Underflow: the same count of roundings, each at most half of the least number.
   double absolute() const {
-    return static_cast<double>(micro_batches * uses + 1 + further_sums + on_wire()) *
+    return static_cast<double>(micro_batches * uses + sums() + on_wire()) *
            static_cast<double>(ranks) * (least_positive(gradient) + least_positive(wire));
   }
 };

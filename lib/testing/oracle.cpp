@@ -149,12 +149,13 @@ void add_output(OracleLoss& to, const at::Tensor& output) {
 }  // namespace
 
 OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale,
-                                const OracleDtypes& dtypes) {
+                                const OracleDtypes& dtypes, double divisor) {
   const at::AutoGradMode gradients(true);
   OracleGradient result;
   result.targets = count_targets(batch);
-  const at::Tensor seed = at::full({}, 1.0 / std::max(result.targets, 1.0), at::kFloat) *
-                          at::full({}, loss_scale, at::kFloat);
+  const double mean = std::max(result.targets, 1.0), divided = divisor > 0 ? divisor : mean;
+  const at::Tensor seed =
+      at::full({}, 1.0 / divided, at::kFloat) * at::full({}, loss_scale, at::kFloat);
   result.parts =
       at::zeros({static_cast<int64_t>(batch.size()), static_cast<int64_t>(batch.front().size()),
                  static_cast<int64_t>(uses_), parameters_.numel()},
@@ -177,6 +178,7 @@ OracleGradient Oracle::gradient(const GlobalBatch& batch, double loss_scale,
       }
     }
   }
+  if (divided != mean) result.parts.mul_(divided / mean);
   return result;
 }
 

@@ -78,7 +78,9 @@ class Oracle {
   std::map<std::string, at::Tensor> by_name(const at::Tensor& flat) const;  // fp32
 
   // Micro-batches carry the seeds that the strategy gave them.
-  OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes);
+  // divisor: by which backward divides, before the terms are made those of the mean; 0: targets.
+  OracleGradient gradient(const GlobalBatch& batch, double loss_scale, const OracleDtypes& dtypes,
+                          double divisor = 0);
   OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);
   // One step of the optimizer; returns the size of what rounding acts on: the update with every
   // term of its sums taken positive.

@@ -49,8 +49,7 @@ void check_program(const std::string& name, const std::vector<MicroBatch>& data,
     CHECK(outcome == "");
     if (traits.whole || mesh.data == 3 || mesh.pipeline * mesh.data == 4) continue;
     const std::string in_calls = within_limit(name + " in two calls, " + layout, [&] {
-      return difference(train_under(config, mesh, spec, {data, micro_batches, nullptr, 2}),
-                        expected);
+      return difference(train_under(config, mesh, spec, {.batches = data, .calls = 2}), expected);
     });
     CHECK(in_calls == "");
     CHECK(state_of(*net) == before);

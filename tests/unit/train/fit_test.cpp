@@ -131,7 +131,7 @@ TEST_CASE("training stops when the evaluation's loss no longer falls, and goes o
     Trainer first(player.strategy(), {.max_steps = 4, .learning_rate = options.learning_rate});
     first.fit(rows_of_steps(player, 100), fit);
     const TrainerState state = first.state();
-    const TrainerState read = TrainerState::from_json(Json::parse(state.to_json(), "state"));
+    const TrainerState read = TrainerState::from_json(Json::parse(state.to_json(), {}, "state"));
     test::require(read == state && read.early_stopping && read.early_stopping->bad == 1, "state");
     Trainer second(player.strategy(), options);
     second.restore(read);
