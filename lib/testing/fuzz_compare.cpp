@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "backends/check_config.h"
+#include "lib/testing/fuzz_calls.h"
 #include "lib/testing/fuzz_difference.h"
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
@@ -174,9 +175,9 @@ class Comparison {
 
   void check_step(const GlobalBatch& batch, const StepRecord& step, const Named& before) {
     const double scale = c_.loss_scale > 0 ? c_.loss_scale : 1;
-    const double divisor = divisor_of(batch);
+    calls_ = calls_of(batch, c_.calls);
     const GradientOf run = [&](const OracleDtypes& dtypes) {
-      return oracle_.gradient(batch, scale, dtypes, divisor);
+      return oracle_.gradient(batch, scale, dtypes, calls_.divisor);
     };
     const OracleGradient expected = run(reference_);
     const OracleGradient sample = exact_ ? expected : run(sample_);
@@ -197,7 +198,7 @@ class Comparison {
     const GradientOf measure = [&](const OracleDtypes& dtypes) {
       OracleGradient gradient = run(dtypes);
       for (double part = 2; part <= scale && !overflow_free(gradient); part *= 2) {
-        gradient = oracle_.gradient(batch, scale / part, dtypes, divisor);
+        gradient = oracle_.gradient(batch, scale / part, dtypes, calls_.divisor);
         gradient.parts.mul_(part);
       }
       return gradient;
@@ -208,26 +209,6 @@ class Comparison {
     check_update(step, before);
   }
 
-  // Several calls divide by the targets of the first; 0: there is one. See Player.
-  double divisor_of(const GlobalBatch& batch) {
-    const size_t each = batch.front().size();
-    const size_t calls = std::min(static_cast<size_t>(c_.calls), each);
-    sums_.calls = static_cast<int64_t>(std::max<size_t>(calls, 1));
-    largest_factor_ = 1;
-    if (calls <= 1) return 0;
-    double first = 0, all = 0;
-    for (const auto& of_rank : batch) {
-      for (size_t m = 0; m < of_rank.size(); ++m) {
-        const auto targets = static_cast<double>(of_rank[m].target_count);
-        first += m < each / calls ? targets : 0;
-        all += targets;
-      }
-    }
-    first = std::max(first, 1.0);
-    largest_factor_ = std::max(1.0, all / first);
-    return first;
-  }
-
   static bool overflow_free(const OracleGradient& gradient) {
     return gradient.parts.isfinite().all().item<bool>();
   }
@@ -236,7 +217,7 @@ class Comparison {
   bool finite(const OracleGradient& gradient) const {
     const at::Tensor size = gradient.parts.abs().sum({0, 1, 2});
     const bool half = sums_.gradient == at::kHalf || sums_.wire == at::kHalf;
-    const double largest = size.numel() == 0 ? 0 : size.max().item<double>() * largest_factor_;
+    const double largest = size.numel() == 0 ? 0 : size.max().item<double>() * calls_.factor;
     return std::isfinite(largest) && std::isfinite(gradient.loss) && largest < (half ? 3e4 : 1e37);
   }
 
@@ -245,6 +226,7 @@ class Comparison {
     sums_.ranks = expected.parts.size(0);
     sums_.micro_batches = expected.parts.size(1);
     sums_.uses = expected.parts.size(2);
+    sums_.calls = calls_.count;
     for (const auto& place : oracle_.places()) {
       require(step.gradients.contains(place.name), "gradient ", place.name, " is missing", at_);
     }
@@ -354,7 +336,7 @@ class Comparison {
   Oracle oracle_;
   OracleDtypes reference_, sample_;
   SumOfTerms sums_{};
-  double largest_factor_ = 1;  // by which sums are larger before they are made means
+  StepCalls calls_;
   std::string at_;
 };
 
