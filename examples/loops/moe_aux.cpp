@@ -1,0 +1,77 @@
+// A mixture of experts whose router has an auxiliary loss (Shazeer et al. 2017; Fedus et al. 2021):
+// experts shall get equal shares of the rows of all ranks.
+#include "program.h"
+
+namespace {
+
+using namespace tessera;
+namespace nn = torch::nn;
+namespace F = torch::nn::functional;
+
+constexpr int64_t kExperts = 4;
+
+struct Experts : nn::Cloneable<Experts> {
+  Experts() { reset(); }
+  void reset() override {
+    router = register_module("router", nn::Linear(16, kExperts));
+    experts = register_module("experts", nn::ModuleList());
+    for (int64_t i = 0; i < kExperts; ++i) {
+      experts->push_back(nn::Sequential(nn::Linear(16, 32), nn::GELU(), nn::Linear(32, 8)));
+    }
+  }
+  // Scores [rows, 8], and the router's probabilities [rows, experts].
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+    const at::Tensor probabilities = router(x).softmax(1);
+    const auto [gate, chosen] = probabilities.max(1, /*keepdim=*/true);
+    at::Tensor scores = torch::zeros({x.size(0), 8}, x.options());
+    for (int64_t i = 0; i < kExperts; ++i) {
+      scores = scores + (chosen == i) * experts->at<nn::SequentialImpl>(i).forward(x);
+    }
+    return {gate * scores, probabilities};
+  }
+  nn::Linear router{nullptr};
+  nn::ModuleList experts{nullptr};
+};
+
+// Of the rows of all ranks: the share of rows times the mean probability, summed over experts.
+at::Tensor balance_loss(const at::Tensor& probabilities) {
+  const at::Tensor chosen = F::one_hot(probabilities.argmax(1), kExperts).to(torch::kFloat);
+  return kExperts * (chosen.mean(0) * probabilities.mean(0)).sum();
+}
+
+MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
+  const int64_t count = 48 / parts;
+  const at::Tensor i = torch::arange(part * count, (part + 1) * count) + step * 48;
+  const at::Tensor x = (i.unsqueeze(1) * torch::arange(1, 17) * 0.37).sin();
+  return make_micro_batch(x, (i * i) % 8);
+}
+
+Losses train(Communicator& world, const ParallelConfig& config,
+             const std::shared_ptr<Experts>& net) {
+  const auto step = [](Experts& experts, const MicroBatch& batch) {
+    const auto [scores, probabilities] = experts.forward(batch.input_ids);
+    return F::cross_entropy(scores, batch.labels) +
+           0.01 * balance_loss(all_gather(probabilities, batch));
+  };
+  const DeviceMesh mesh(world, {.data = world.size()});
+  const auto strategy = make_strategy(config, mesh);
+  strategy->attach(from_callable(net, step, {.reduction = LossReduction::kMean}),
+                   {.device = world.device()}, make_adamw({}));
+  Losses losses;
+  for (int i = 0; i < 20; ++i) {
+    const std::vector batches{rows(i, world.rank(), world.size()).to(world.device())};
+    losses.push_back(strategy->forward_backward(batches).loss.item<double>());
+    strategy->optimizer_step(/*learning_rate=*/1e-2);
+  }
+  return losses;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  torch::manual_seed(1);
+  const auto net = std::make_shared<Experts>();
+  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
+    return train(world, config, net);
+  });
+}

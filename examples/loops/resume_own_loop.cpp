@@ -1,0 +1,60 @@
+// A loop of your own that can be stopped and goes on, also under another strategy and on another
+// number of ranks:
+//   resume_own_loop zero3 4; resume_own_loop ddp 2
+// A checkpoint every five steps; each start makes ten steps more.
+#include "program.h"
+
+namespace {
+
+using namespace tessera;
+namespace nn = torch::nn;
+namespace F = torch::nn::functional;
+
+nn::Sequential classifier() {
+  return nn::Sequential(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 3));
+}
+
+at::Tensor loss(const at::Tensor& scores, const MicroBatch& batch) {
+  return F::cross_entropy(scores, batch.labels);
+}
+
+MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
+  const int64_t count = 48 / parts;
+  const at::Tensor i = torch::arange(part * count, (part + 1) * count) + step * 48;
+  return make_micro_batch((i.unsqueeze(1) * torch::arange(1, 9) * 0.21).cos(), i % 3);
+}
+
+Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequential& net,
+             const std::string& directory) {
+  const DeviceMesh mesh(world, {.data = world.size()});
+  const auto strategy = make_strategy(config, mesh);
+  strategy->attach(from_sequential(net, loss, {.reduction = LossReduction::kMean}),
+                   {.device = world.device()}, make_adamw({}));
+  int64_t done = 0;
+  if (const auto found = find_checkpoint(world, directory); !found.path.empty()) {
+    const Checkpoint checkpoint = open_checkpoint(world, found.path);
+    load_checkpoint(world, checkpoint, strategy->state());
+    strategy->state_restored();
+    done = checkpoint.manifest().step;
+  }
+  CheckpointWriter writer(world, directory, {.total_limit = 2});
+  writer.resume_from(done);
+  Losses losses;
+  for (int64_t step = done + 1; step <= done + 10; ++step) {
+    const std::vector batches{rows(step, world.rank(), world.size()).to(world.device())};
+    losses.push_back(strategy->forward_backward(batches).loss.item<double>());
+    strategy->optimizer_step(/*learning_rate=*/1e-2);
+    if (step % 5 == 0) writer.save(step, strategy->state(), /*run=*/"{}");
+  }
+  return losses;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  torch::manual_seed(1);
+  const nn::Sequential net = classifier();
+  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
+    return train(world, config, net, "resume_own_loop.checkpoints");
+  });
+}

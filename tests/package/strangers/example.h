@@ -1,0 +1,37 @@
+#pragma once
+// A program of examples/loops beside a plain LibTorch loop: the same losses.
+#include "stranger.h"
+
+namespace strangers {
+
+// train(world, config) is the example's; step(i) is the plain loop's: forward, backward, update.
+inline Program example(const std::string& name,
+                       const std::function<Losses(Communicator&, const ParallelConfig&)>& train,
+                       const std::function<Losses()>& plain) {
+  return {.name = name,
+          .plain = [plain] { return Trained{.losses = plain()}; },
+          .port =
+              [train](Communicator& world, const Layout& layout) {
+                return Trained{.losses = train(world, layout.config)};
+              }};
+}
+
+// 20 steps of AdamW in plain LibTorch; loss(i): of all rows of step i.
+inline Losses plain_steps(torch::optim::Optimizer& optimizer, int steps,
+                          const std::function<at::Tensor(int)>& loss_of) {
+  Losses losses;
+  for (int i = 0; i < steps; ++i) {
+    optimizer.zero_grad();
+    const at::Tensor loss = loss_of(i);
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+inline torch::optim::AdamWOptions adamw(double learning_rate, double weight_decay = 0) {
+  return torch::optim::AdamWOptions(learning_rate).weight_decay(weight_decay);
+}
+
+}  // namespace strangers

@@ -1,0 +1,31 @@
+#define main lora_by_hand_main
+#include "examples/loops/lora_by_hand.cpp"
+#undef main
+
+#include "../example.h"
+
+namespace {
+
+using namespace strangers;
+
+Losses plain() {
+  nn::Sequential net = seeded(pretrained);
+  std::vector<at::Tensor> trained;
+  for (const at::Tensor& weight : net->parameters()) {
+    if (weight.requires_grad()) trained.push_back(weight);
+  }
+  torch::optim::AdamW optimizer(trained, adamw(1e-2));
+  return plain_steps(optimizer, 20, [&](int i) {
+    const MicroBatch batch = rows(i, 0, 1);
+    return loss(net->forward(batch.input_ids), batch);
+  });
+}
+
+const Registered lora_by_hand(example(
+    "lora_by_hand",
+    [](Communicator& world, const ParallelConfig& config) {
+      return train(world, config, seeded(pretrained));
+    },
+    plain));
+
+}  // namespace

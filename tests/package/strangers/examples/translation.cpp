@@ -1,0 +1,26 @@
+#define main translation_main
+#include "examples/loops/translation.cpp"
+#undef main
+
+#include "../example.h"
+
+namespace {
+
+using namespace strangers;
+
+const auto make = [] { return std::make_shared<Translator>(); };
+
+Losses plain() {
+  const auto net = seeded(make);
+  torch::optim::AdamW optimizer(net->parameters(), adamw(5e-3));
+  return plain_steps(optimizer, 20, [&](int i) { return loss(*net, sentences(i, 0, 1)); });
+}
+
+const Registered translation(example(
+    "translation",
+    [](Communicator& world, const ParallelConfig& config) {
+      return train(world, config, seeded(make));
+    },
+    plain));
+
+}  // namespace
