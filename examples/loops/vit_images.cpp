@@ -39,15 +39,12 @@ struct LayerImpl : nn::Cloneable<LayerImpl> {
 };
 TORCH_MODULE(Layer);
 
-struct HeadImpl : nn::Cloneable<HeadImpl> {
-  HeadImpl() { reset(); }
-  void reset() override { scores = register_module("scores", nn::Linear(kWidth, 5)); }
-  at::Tensor forward(const at::Tensor& x) { return scores(x.select(1, 0)); }
-  nn::Linear scores{nullptr};
-};
-TORCH_MODULE(Head);
+at::Tensor first_token(const at::Tensor& x) { return x.select(1, 0); }
 
-nn::Sequential vit() { return nn::Sequential(Patches(), Layer(), Layer(), Head()); }
+nn::Sequential vit() {
+  return nn::Sequential(Patches(), Layer(), Layer(), nn::Functional(first_token),
+                        nn::Linear(kWidth, 5));
+}
 
 at::Tensor loss(const at::Tensor& scores, const MicroBatch& batch) {
   return F::cross_entropy(scores, batch.labels);

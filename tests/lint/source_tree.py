@@ -72,7 +72,8 @@ TESTS = {
 ALLOWED |= {f"tests/{folder}": allowed | {"tests/support"} for folder, allowed in TESTS.items()}
 # Of comm's public headers; all others belong to comm itself.
 ROOMS = {"bootstrap.h": "comm/launch", "launch.h": "comm/launch", "local.h": "comm/local", "control_channel.h": "comm/control"}
-ONLY_PUBLIC = re.compile(r"^(include/|examples/quickstart/|examples/custom_strategy/|tests/package/)")
+ONLY_PUBLIC = re.compile(r"^(include/|examples/quickstart/|examples/custom_strategy/|examples/loops/|tests/package/)")
+OWN_PROJECTS = ("examples/custom_strategy/", "examples/loops/", "tests/package/strangers/")
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 MAX_LINES = 400
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -112,7 +113,7 @@ def check_include(path, name, quoted, public):
         yield f"{folder} may not include {target} ({name})"
     elif target is not None and ONLY_PUBLIC.match(path) and not name.startswith("tessera/"):
         yield f"an installed header, and what users start from, includes public headers only, not {name}"
-    elif target is None and quoted and not path.startswith("examples/custom_strategy/"):  # a project of its own
+    elif target is None and quoted and not path.startswith(OWN_PROJECTS):
         yield f"{name} is no path from the top of the tree"
     if name in ("torch/torch.h", "torch/extension.h") and public:
         yield f"public headers include ATen-level headers, not <{name}>"

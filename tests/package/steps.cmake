@@ -113,6 +113,14 @@ function(custom_strategy)
   build_client(${CLIENT_DIR} ${WORK_DIR}/custom custom_strategy -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
 endfunction()
 
+# Programs in the shapes that users write, each beside a plain LibTorch loop; and one of examples/loops by its command.
+function(strangers)
+  set(PROGRAM_ARGUMENTS all)
+  build_client(${CLIENT_DIR}/../strangers ${WORK_DIR}/strangers strangers -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+  set(PROGRAM_ARGUMENTS zero3 2)
+  build_client(${EXAMPLES_DIR}/loops ${WORK_DIR}/loops own_loop -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+endfunction()
+
 # A program that trains a model of a user's own.
 function(own_model)
   file(REMOVE_RECURSE ${WORK_DIR}/own_model)

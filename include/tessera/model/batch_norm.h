@@ -32,8 +32,7 @@ at::Tensor global_batch_norm(const BatchNormState& norm, const at::Tensor& input
 // Throws Error(kInvalidArgument) for an input of other channels, and in training for a single value
 // a channel.
 template <typename Norm>
-at::Tensor global_batch_norm(const Norm& norm, const at::Tensor& input,
-                             const MicroBatch& micro_batch) {
+at::Tensor global_batch_norm(Norm norm, const at::Tensor& input, const MicroBatch& micro_batch) {
   if (!norm->is_training()) return norm->forward(input);
   return detail::global_batch_norm(
       {.weight = norm->weight,

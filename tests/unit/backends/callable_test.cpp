@@ -4,13 +4,16 @@
 #include <ATen/ATen.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/transformer.h>
 
 #include "tessera/core/error.h"
 #include "tessera/model/all_gather.h"
+#include "tessera/model/batch_norm.h"
 #include "tests/support/messages.hpp"
+#include "tests/support/ranks.hpp"
 #include "tests/unit/backends/strangers.h"
 
 using namespace tessera;
@@ -124,6 +127,72 @@ TEST_CASE("a contrastive loss sees the rows of all ranks") {
   check_program<Classifier>("all rows on every rank", pairs(), mean,
                             callable<Classifier>(all_rows, {.reduction = LossReduction::kMean}),
                             {.whole = true});
+}
+
+namespace {
+
+struct Normed : nn::Module {
+  template <typename Norm>
+  at::Tensor forward(const at::Tensor& x, const Norm& norm) {
+    return down->forward(at::tanh(norm(up->forward(x))));
+  }
+  nn::Linear up{register_module("up", nn::Linear(6, 5))};
+  nn::BatchNorm1d bn{register_module("bn", nn::BatchNorm1d(5))};
+  nn::Linear down{register_module("down", nn::Linear(5, 3))};
+};
+
+}  // namespace
+
+TEST_CASE("a BatchNorm sees the rows of all ranks") {
+  const auto mean = [](Normed& net, const MicroBatch& batch) {
+    const auto of_these = [&](const at::Tensor& x) { return net.bn->forward(x); };
+    return cross_entropy(net.forward(batch.input_ids, of_these), batch.labels, torch::kMean);
+  };
+  const auto step = [](Normed& net, const MicroBatch& batch) {
+    const auto of_all = [&](const at::Tensor& x) { return global_batch_norm(net.bn, x, batch); };
+    return cross_entropy(net.forward(batch.input_ids, of_all), batch.labels, torch::kMean);
+  };
+  const ModuleOptions options{.running_statistics_of_rank = 0, .reduction = LossReduction::kMean};
+  check_program<Normed>("BatchNorm", rows_with_classes(), mean, callable<Normed>(step, options),
+                        {.whole = true});
+}
+
+TEST_CASE("running statistics of a BatchNorm over all ranks are those of one") {
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(2);
+  const at::Tensor x = at::randn({12, 5, 2}, generator) * 3 + 1;
+  const auto statistics_after = [](const nn::BatchNorm1d& norm) {
+    return at::cat({norm->running_mean, norm->running_var});
+  };
+  for (const bool cumulative : {false, true}) {
+    const auto made = [&] {
+      nn::BatchNormOptions options(5);
+      if (cumulative) options.momentum(c10::nullopt);
+      return nn::BatchNorm1d(options);
+    };
+    nn::BatchNorm1d plain = made();
+    for (const int64_t half : {0, 6}) plain->forward(x.narrow(0, half, 6));
+    test::run_ranks(3, [&](Communicator& world) {
+      const at::NoGradGuard no_grad;
+      nn::BatchNorm1d norm = made();
+      for (const int64_t half : {0, 6}) {  // one, two and three rows
+        const int64_t rank = world.rank(), first = half + rank * (rank + 1) / 2;
+        MicroBatch batch;
+        batch.data_axis = &world;
+        global_batch_norm(norm, x.narrow(0, first, rank + 1), batch);
+      }
+      test::require(at::allclose(statistics_after(norm), statistics_after(plain), 1e-5, 1e-6),
+                    "other running statistics on rank ", world.rank());
+    });
+  }
+  const MicroBatch alone;
+  CHECK_THAT(error_of([&] {
+               global_batch_norm(nn::BatchNorm1d(5), at::ones({1, 5}), alone);
+             }),
+             test::contains("one value a channel"));
+  CHECK_THAT(error_of([&] {
+               global_batch_norm(nn::BatchNorm1d(5), at::ones({4, 3}), alone);
+             }),
+             test::contains("3 channels"));
 }
 
 TEST_CASE("ranks that gather other shapes are told so") {

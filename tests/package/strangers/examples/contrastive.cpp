@@ -1,8 +1,8 @@
 #define main contrastive_main
-#include "examples/loops/contrastive.cpp"
+#include "loops/contrastive.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #define main groups_main
-#include "examples/loops/groups.cpp"
+#include "loops/groups.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

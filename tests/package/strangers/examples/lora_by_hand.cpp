@@ -1,8 +1,8 @@
 #define main lora_by_hand_main
-#include "examples/loops/lora_by_hand.cpp"
+#include "loops/lora_by_hand.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

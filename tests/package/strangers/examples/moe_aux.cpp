@@ -1,8 +1,8 @@
 #define main moe_aux_main
-#include "examples/loops/moe_aux.cpp"
+#include "loops/moe_aux.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #define main own_loop_main
-#include "examples/loops/own_loop.cpp"
+#include "loops/own_loop.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #define main own_optimizer_main
-#include "examples/loops/own_optimizer.cpp"
+#include "loops/own_optimizer.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

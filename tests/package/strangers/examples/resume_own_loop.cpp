@@ -1,8 +1,8 @@
 #define main resume_own_loop_main
-#include "examples/loops/resume_own_loop.cpp"
+#include "loops/resume_own_loop.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #define main train_then_serve_main
-#include "examples/loops/train_then_serve.cpp"
+#include "loops/train_then_serve.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #define main translation_main
-#include "examples/loops/translation.cpp"
+#include "loops/translation.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 #define main vit_images_main
-#include "examples/loops/vit_images.cpp"
+#include "loops/vit_images.cpp"
 #undef main
 
-#include "../example.h"
+#include "example.h"
 
 namespace {
 
