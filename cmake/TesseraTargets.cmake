@@ -49,6 +49,12 @@ function(tessera_library name)
   _tessera_settings(${name})
   if(TESSERA_UNITY AND folder MATCHES "^(lib|backends)")
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    # CMake 3.31 and later would join these, too.
+    set(kernels ${arg_SOURCES})
+    list(FILTER kernels INCLUDE REGEX "\\.cu$")
+    if(kernels)
+      set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
     # A source that another one includes is no header.
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
