@@ -17,7 +17,7 @@ using Losses = std::vector<double>;
 using Train = std::function<Losses(Communicator& world, const ParallelConfig& config)>;
 
 inline int run_program(int argc, char** argv, const Train& train) {
-  const ParallelConfig config{.strategy = argc > 1 ? argv[1] : "ddp", .persistence_threshold = 0};
+  const ParallelConfig config{.strategy = argc > 1 ? argv[1] : "ddp"};
   const JobOptions job{.ranks = argc > 2 ? std::atoi(argv[2]) : 0};
   return run_job(job, [&](Communicator& world, const LaunchInfo&, ControlChannel&) {
     const Losses losses = train(world, config);

@@ -17,9 +17,9 @@ std::vector<Layout> layouts_of(const Program& program) {
   std::vector<Layout> all{{"single", {}, {}}};
   for (const char* strategy : {"ddp", "zero2", "zero3", "fsdp"}) {
     for (const int ranks : {2, 3}) {
-      all.push_back({strategy + std::string(" on ") + std::to_string(ranks),
-                     {.strategy = strategy, .persistence_threshold = 8},
-                     {.data = ranks}});
+      ParallelConfig config{.strategy = strategy};
+      if (config.strategy == "zero3") config.persistence_threshold = 8;
+      all.push_back({config.strategy + " on " + std::to_string(ranks), config, {.data = ranks}});
     }
   }
   if (program.blocks) all.push_back({"2 stages", {.strategy = "ddp"}, {.pipeline = 2}});

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <cmath>
+
 #include "tessera/core/error.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
@@ -18,8 +20,9 @@ using State = std::vector<at::Tensor>;
 at::Tensor adamw(const ElementwiseStep& step, State& state) {
   state[0] = state[0] * 0.9 + step.gradient * 0.1;
   state[1] = state[1] * 0.999 + step.gradient.square() * 0.001;
-  const at::Tensor first = state[0] / (1 - at::pow(0.9, step.step));
-  const at::Tensor second = state[1] / (1 - at::pow(0.999, step.step));
+  // 1 - beta^step, to fp32's precision
+  const at::Tensor first = state[0] / -at::expm1(step.step * std::log(0.9));
+  const at::Tensor second = state[1] / -at::expm1(step.step * std::log(0.999));
   return step.parameter * (1 - step.learning_rate * step.weight_decay) -
          step.learning_rate * first / (second.sqrt() + 1e-8);
 }
