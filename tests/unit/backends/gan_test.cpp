@@ -182,3 +182,20 @@ TEST_CASE("a student learns from a teacher that is another strategy") {
     require_equal(parameters_of(two.second()), weights_of(*plain));
   });
 }
+
+TEST_CASE("a pass without gradients of parameters leaves those that wait for the step") {
+  const ModelSpec g_model = from_sequential(generator(), no_loss);
+  const ModelSpec d_model = from_sequential(discriminator(), no_loss);
+  on_layouts([&](Communicator& world, const FuzzCase& layout) {
+    Two two(world, layout, g_model, d_model);
+    Strategy& d = two.second();
+    bce(d.forward(rows(two.own(real(0)))), 1).backward();
+    const double before = d.grad_norm_squared().item<double>();
+    const at::Tensor made = two.own(real(1)).clone().requires_grad_();
+    bce(d.forward(rows(made), {.parameter_gradients = false}), 1).backward();
+    const double after = d.grad_norm_squared().item<double>();
+    test::require(after == before, "squared norm ", after, " instead of ", before);
+    test::require(made.grad().abs().max().item<double>() > 0, "no gradient of the input");
+    d.optimizer_step(kRate);
+  });
+}
