@@ -111,7 +111,9 @@ TEST_CASE("what cannot be differentiated is refused in one sentence") {
                    [&] { loss.backward(); });
            // Inputs alone: parameters get nothing.
            x.mutable_grad().reset();
+           const Named kept = gradients_of(s);
            s.forward(rows(x), {.parameter_gradients = false}).sum().backward();
+           test::require(difference(gradients_of(s), kept, 0) == "", "parameters got gradients");
            test::require(x.grad().defined() && x.grad().abs().sum().item<double>() > 0,
                          "of inputs");
            s.optimizer_step(0.1);  // the last gradient once more: it is still there
