@@ -92,14 +92,15 @@ class Matching {
     return nullptr;
   }
   // Once all were looked for.
-  void require_all() {
+  bool fits() {
     for (const auto& [name, tensor] : tensors_) {
       if (tensor.is_parameter && !met_.contains(tensor.number)) {
         complain(concat("the model has no parameter for the module's \"", name, "\""));
       }
     }
-    check(problem_.empty(), ErrorCode::kInvalidArgument, who_, ": ", problem_);
+    return problem_.empty();
   }
+  void require_fit() { check(fits(), ErrorCode::kInvalidArgument, who_, ": ", problem_); }
 
  private:
   void complain(const std::string& what) {
@@ -113,31 +114,27 @@ class Matching {
   std::string problem_;
 };
 
-void write_piece(const StateTensor& piece, const at::Tensor& whole) {
-  const at::Tensor flat = whole.to(piece.value.options()).reshape({-1});
-  SliceRuns runs(piece.slice);
-  for (SliceRun run; runs.next(run);) {
-    piece.value.narrow(0, run.local, run.size).copy_(flat.narrow(0, run.global, run.size));
-  }
-}
-
 }  // namespace
 
 void copy_to(Strategy& strategy, torch::nn::Module* module, const CopyOptions& options) {
   const at::NoGradGuard no_grad;
   const ModuleTensors tensors = module == nullptr ? ModuleTensors() : tensors_of(*module);
   Matching matching(tensors, options, "copy_to");
-  const auto visitor = [&](bool is_buffer) {
+  bool writes = false;
+  const auto visit = [&](bool is_buffer) {
     return [&, is_buffer](const VisitedParameter& visited) {
       std::string name;
       if (module == nullptr) return;
       const ModuleTensor* target = matching.find(visited, is_buffer, &name);
-      if (target != nullptr) at::Tensor(target->tensor).copy_(visited.value);
+      if (writes && target != nullptr) at::Tensor(target->tensor).copy_(visited.value);
     };
   };
-  strategy.visit_parameters(visitor(/*is_buffer=*/false));
-  strategy.visit_buffers(visitor(/*is_buffer=*/true));
-  if (module != nullptr) matching.require_all();
+  for (int pass = 0; pass < 2; ++pass) {  // on all ranks, also where this one's module does not fit
+    strategy.visit_parameters(visit(/*is_buffer=*/false));
+    strategy.visit_buffers(visit(/*is_buffer=*/true));
+    writes = matching.fits();
+  }
+  if (module != nullptr) matching.require_fit();
 }
 
 void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator& world,
@@ -161,7 +158,7 @@ void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator
   };
   strategy.visit_parameters(visitor(/*is_buffer=*/false));
   strategy.visit_buffers(visitor(/*is_buffer=*/true));
-  matching.require_all();  // the same on all ranks
+  matching.require_fit();  // the same on all ranks
   std::map<std::string, std::vector<StateTensor>> pieces;
   for (const StateTensor& piece : strategy.state()) {
     if (piece.kind == "parameter" || piece.kind == "buffer") pieces[piece.name].push_back(piece);
@@ -170,7 +167,9 @@ void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator
     at::Tensor value;
     if (gives) value = own.at(module_name).tensor.detach().to(world.device()).contiguous();
     const at::Tensor got = broadcast_described(world, 0, {"", value}).tensor;
-    for (const StateTensor& piece : pieces[state_name]) write_piece(piece, gives ? value : got);
+    for (const StateTensor& piece : pieces[state_name]) {
+      write_slice(piece.slice, gives ? value : got, piece.value);
+    }
   }
   strategy.state_restored();
 }

@@ -29,13 +29,6 @@ at::Tensor mixed(at::Tensor bits) {
   return bits.bitwise_xor(shifted(bits, 31));
 }
 
-std::vector<SliceRun> runs_of(const TensorSlice& slice) {
-  std::vector<SliceRun> all;
-  SliceRuns runs(slice);
-  for (SliceRun run; runs.next(run);) all.push_back(run);
-  return all;
-}
-
 [[noreturn]] void refuse_name(const char* who, const std::string& name, const std::string& one) {
   fail(ErrorCode::kInvalidArgument, who, ": the model has no trained parameter \"", name,
        "\"; names are \"block.parameter\", such as \"", one,
@@ -49,8 +42,8 @@ at::Tensor normal_noise(const GradientPiece& piece, uint64_t seed) {
   const uint64_t key = xxh3_64(piece.name.data(), piece.name.size()) ^ (seed * 0xd1342543de82ef95U);
   const auto options = piece.value.options().dtype(at::kLong);
   at::Tensor bits = at::zeros({piece.slice.numel()}, options);
-  const std::vector<SliceRun> runs = runs_of(piece.slice);
-  for (const SliceRun& run : runs) {
+  SliceRuns runs(piece.slice);
+  for (SliceRun run; runs.next(run);) {
     bits.narrow(0, run.local, run.size)
         .copy_(at::arange(run.global + 1, run.global + 1 + run.size, options));
   }
@@ -89,10 +82,7 @@ void set_gradient(Strategy& strategy, const std::string& name, const at::Tensor&
                        value.defined() ? value.sizes() : at::IntArrayRef());
       return;
     }
-    const at::Tensor flat = value.detach().to(piece.value.options()).reshape({-1});
-    for (const SliceRun& run : runs_of(piece.slice)) {
-      piece.value.narrow(0, run.local, run.size).copy_(flat.narrow(0, run.global, run.size));
-    }
+    write_slice(piece.slice, value.detach(), piece.value);
   });
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
 }

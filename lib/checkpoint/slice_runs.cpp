@@ -1,5 +1,6 @@
 #include "lib/checkpoint/slice_runs.h"
 
+#include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -99,6 +100,14 @@ void for_each_overlap(const TensorSlice& a, const TensorSlice& b, const OverlapF
       runs_b.seek(run_a.global);
       more = runs_b.next(run_b);
     }
+  }
+}
+
+void write_slice(const TensorSlice& slice, const at::Tensor& whole, const at::Tensor& local) {
+  const at::Tensor flat = whole.to(local.options()).reshape({-1});
+  SliceRuns runs(slice);
+  for (SliceRun run; runs.next(run);) {
+    local.narrow(0, run.local, run.size).copy_(flat.narrow(0, run.global, run.size));
   }
 }
 

@@ -36,6 +36,10 @@ class SliceRuns {
 using OverlapFn = std::function<void(int64_t in_a, int64_t in_b, int64_t size)>;
 void for_each_overlap(const TensorSlice& a, const TensorSlice& b, const OverlapFn& fn);
 
+// Writes the slice's elements of the whole tensor into the local one [local_numel(slice)], in its
+// dtype and on its device; padding keeps its value.
+void write_slice(const TensorSlice& slice, const at::Tensor& whole, const at::Tensor& local);
+
 // Elements of the slice that are not padding.
 int64_t held_numel(const TensorSlice& slice);
 

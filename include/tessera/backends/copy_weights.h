@@ -19,9 +19,9 @@ struct CopyOptions {
 
 // Writes every parameter of the strategy's model, whole, and its buffers into the module, in the
 // module's own dtype and on its device; modes and gradients stay. Collective: ranks that want no
-// copy give nullptr, e.g. all but rank 0. One block is whole at a time beside the module.
-// Throws Error(kInvalidArgument), before anything is written, where the module lacks a name, has it
-// in another shape, or has parameters that the model has not.
+// copy give nullptr, e.g. all but rank 0. The model is visited twice, one block whole at a time
+// beside the module. Throws Error(kInvalidArgument), before anything is written, where the module
+// lacks a name, has it in another shape, or has parameters that the model has not.
 void copy_to(Strategy& strategy, torch::nn::Module* module, const CopyOptions& options = {});
 
 // The inverse: the model's parameters and buffers become those of rank 0's module; other ranks'

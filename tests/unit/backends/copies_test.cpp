@@ -140,6 +140,18 @@ TEST_CASE("blocks and stages have their names, and names of one's own") {
       });
 }
 
+namespace {
+
+std::vector<at::Tensor> flat(const nn::Module& module) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& parameter : module.parameters()) {
+    all.push_back(parameter.detach().flatten());
+  }
+  return all;
+}
+
+}  // namespace
+
 TEST_CASE("a module that does not fit is refused by the name that is missing") {
   const auto first = made(3);
   const auto model = from_module(with_values([] { return std::make_shared<Net>(); }, first),
@@ -162,8 +174,10 @@ TEST_CASE("a module that does not fit is refused by the name that is missing") {
          } more;
          refused("the model has no parameter for the module's \"extra.bias\"",
                  [&] { copy_from(s, &more, player.world()); });
+         const at::Tensor before = at::cat(flat(more));
          refused("the model has no parameter for the module's \"extra.bias\"",
                  [&] { copy_to(s, &more); });
+         test::require(at::cat(flat(more)).equal(before), "a refused copy has written");
          struct Wider : nn::Module {
            nn::Embedding table{register_module("table", nn::Embedding(11, 9))};
          } wider;
