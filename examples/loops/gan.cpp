@@ -70,9 +70,6 @@ Losses train(Communicator& world, const ParallelConfig& config, const Gan& nets)
 }  // namespace
 
 int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const Gan nets;
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, nets);
-  });
+  return run_program(
+      argc, argv, [] { return Gan(); }, train);
 }

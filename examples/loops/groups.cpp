@@ -36,21 +36,9 @@ Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequen
   const DeviceMesh mesh(world, {.data = world.size()});
   const auto strategy = make_strategy(config, mesh);
   strategy->attach(model_of(net), {.device = world.device()}, make_adamw({.weight_decay = 0.1}));
-  Losses losses;
-  for (int i = 0; i < 20; ++i) {
-    const std::vector batches{rows(i, world.rank(), world.size()).to(world.device())};
-    losses.push_back(strategy->forward_backward(batches).loss.item<double>());
-    strategy->optimizer_step(/*learning_rate=*/1e-2);
-  }
-  return losses;
+  return train_steps(world, *strategy, rows);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const nn::Sequential net = tagger();
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, net);
-  });
-}
+int main(int argc, char** argv) { return run_program(argc, argv, tagger, train); }

@@ -1,12 +1,11 @@
 // Low-rank adapters (Hu et al. 2021) in a module of your own: what needs no gradient is frozen, has
 // no optimizer state, and is sharded all the same. add_lora() does it for any model.
-#include "program.h"
+#include "classifier.h"
 
 namespace {
 
 using namespace tessera;
 namespace nn = torch::nn;
-namespace F = torch::nn::functional;
 
 struct LoraLinearImpl : nn::Cloneable<LoraLinearImpl> {
   LoraLinearImpl(int64_t in, int64_t out) : in_(in), out_(out) { reset(); }
@@ -30,40 +29,18 @@ nn::Sequential pretrained() {
                         LoraLinear(16, 3));
 }
 
-at::Tensor loss(const at::Tensor& scores, const MicroBatch& batch) {
-  return F::cross_entropy(scores, batch.labels);
-}
-
-MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
-  const int64_t count = 48 / parts;
-  const at::Tensor i = torch::arange(part * count, (part + 1) * count) + step * 48;
-  return make_micro_batch((i.unsqueeze(1) * torch::arange(1, 9) * 0.21).cos(), i % 3);
-}
-
 Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequential& net) {
   const DeviceMesh mesh(world, {.data = world.size()});
   const auto strategy = make_strategy(config, mesh);
-  strategy->attach(from_sequential(net, loss, {.reduction = LossReduction::kMean}),
+  strategy->attach(from_sequential(net, mean_loss, {.reduction = LossReduction::kMean}),
                    {.device = world.device()}, make_adamw({}));
   if (world.rank() == 0) {
     const StrategyMemory memory = strategy->memory();
     std::printf("optimizer: %lld bytes\n", static_cast<long long>(memory.optimizer_bytes));
   }
-  Losses losses;
-  for (int i = 0; i < 20; ++i) {
-    const std::vector batches{rows(i, world.rank(), world.size()).to(world.device())};
-    losses.push_back(strategy->forward_backward(batches).loss.item<double>());
-    strategy->optimizer_step(/*learning_rate=*/1e-2);
-  }
-  return losses;
+  return train_steps(world, *strategy, rows);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const nn::Sequential net = pretrained();
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, net);
-  });
-}
+int main(int argc, char** argv) { return run_program(argc, argv, pretrained, train); }

@@ -57,21 +57,11 @@ Losses train(Communicator& world, const ParallelConfig& config,
   const auto strategy = make_strategy(config, mesh);
   strategy->attach(from_callable(net, step, {.reduction = LossReduction::kMean}),
                    {.device = world.device()}, make_adamw({}));
-  Losses losses;
-  for (int i = 0; i < 20; ++i) {
-    const std::vector batches{rows(i, world.rank(), world.size()).to(world.device())};
-    losses.push_back(strategy->forward_backward(batches).loss.item<double>());
-    strategy->optimizer_step(/*learning_rate=*/1e-2);
-  }
-  return losses;
+  return train_steps(world, *strategy, rows);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const auto net = std::make_shared<Experts>();
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, net);
-  });
+  return run_program(argc, argv, std::make_shared<Experts>, train);
 }

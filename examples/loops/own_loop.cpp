@@ -1,25 +1,10 @@
 // A loop of your own: accumulation, clipping, a schedule and evaluations, all in sight.
-#include "program.h"
+#include "classifier.h"
 
 namespace {
 
 using namespace tessera;
 namespace nn = torch::nn;
-namespace F = torch::nn::functional;
-
-nn::Sequential classifier() {
-  return nn::Sequential(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 3));
-}
-
-at::Tensor loss(const at::Tensor& scores, const MicroBatch& batch) {
-  return F::cross_entropy(scores, batch.labels);
-}
-
-MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
-  const int64_t count = 48 / parts;
-  const at::Tensor i = torch::arange(part * count, (part + 1) * count) + step * 48;
-  return make_micro_batch((i.unsqueeze(1) * torch::arange(1, 9) * 0.21).cos(), i % 3);
-}
 
 double rate(int step) { return 1e-2 * std::min(1.0, (step + 1) / 5.0) * (1 - step / 40.0); }
 
@@ -27,7 +12,7 @@ Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequen
   const int rank = world.rank(), ranks = world.size();
   const DeviceMesh mesh(world, {.data = ranks});
   const auto strategy = make_strategy(config, mesh);
-  strategy->attach(from_sequential(net, loss, {.reduction = LossReduction::kMean}),
+  strategy->attach(from_sequential(net, mean_loss, {.reduction = LossReduction::kMean}),
                    {.device = world.device()}, make_adamw({}));
   Losses losses;
   for (int step = 0; step < 20; ++step) {
@@ -51,10 +36,4 @@ Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequen
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const nn::Sequential net = classifier();
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, net);
-  });
-}
+int main(int argc, char** argv) { return run_program(argc, argv, classifier, train); }

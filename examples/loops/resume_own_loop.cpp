@@ -2,33 +2,18 @@
 // number of ranks:
 //   resume_own_loop zero3 4; resume_own_loop ddp 2
 // A checkpoint every five steps; each start makes ten steps more.
-#include "program.h"
+#include "classifier.h"
 
 namespace {
 
 using namespace tessera;
 namespace nn = torch::nn;
-namespace F = torch::nn::functional;
-
-nn::Sequential classifier() {
-  return nn::Sequential(nn::Linear(8, 32), nn::Tanh(), nn::Linear(32, 3));
-}
-
-at::Tensor loss(const at::Tensor& scores, const MicroBatch& batch) {
-  return F::cross_entropy(scores, batch.labels);
-}
-
-MicroBatch rows(int64_t step, int64_t part, int64_t parts) {
-  const int64_t count = 48 / parts;
-  const at::Tensor i = torch::arange(part * count, (part + 1) * count) + step * 48;
-  return make_micro_batch((i.unsqueeze(1) * torch::arange(1, 9) * 0.21).cos(), i % 3);
-}
 
 Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequential& net,
              const std::string& directory) {
   const DeviceMesh mesh(world, {.data = world.size()});
   const auto strategy = make_strategy(config, mesh);
-  strategy->attach(from_sequential(net, loss, {.reduction = LossReduction::kMean}),
+  strategy->attach(from_sequential(net, mean_loss, {.reduction = LossReduction::kMean}),
                    {.device = world.device()}, make_adamw({}));
   int64_t done = 0;
   if (const auto found = find_checkpoint(world, directory); !found.path.empty()) {
@@ -52,9 +37,8 @@ Losses train(Communicator& world, const ParallelConfig& config, const nn::Sequen
 }  // namespace
 
 int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const nn::Sequential net = classifier();
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, net, "resume_own_loop.checkpoints");
-  });
+  return run_program(argc, argv, classifier,
+                     [](Communicator& world, const auto& config, const auto& net) {
+                       return train(world, config, net, "resume_own_loop.checkpoints");
+                     });
 }

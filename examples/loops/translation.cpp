@@ -68,9 +68,5 @@ Losses train(Communicator& world, const ParallelConfig& config,
 }  // namespace
 
 int main(int argc, char** argv) {
-  torch::manual_seed(1);
-  const auto net = std::make_shared<Translator>();
-  return run_program(argc, argv, [&](Communicator& world, const ParallelConfig& config) {
-    return train(world, config, net);
-  });
+  return run_program(argc, argv, std::make_shared<Translator>, train);
 }

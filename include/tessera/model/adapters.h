@@ -55,7 +55,7 @@ struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
   // given: BlockBuilder::takes tensors; of a first block the micro-batch's input_ids, or none.
   std::function<Tensors(const Tensors& given, const MicroBatch&)> forward = nullptr;
-  std::function<LossResult(const MicroBatch&)> step = nullptr;    // in place of forward
+  std::function<LossResult(const MicroBatch&)> step = nullptr;  // in place of forward
   bool sees_micro_batch = true;
   std::function<at::Tensor(const MicroBatch&)> scores = nullptr;  // beside a step
 };

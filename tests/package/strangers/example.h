@@ -16,7 +16,19 @@ inline Program example(const std::string& name,
               }};
 }
 
-// 20 steps of AdamW in plain LibTorch; loss(i): of all rows of step i.
+// train(world, config, net) with a net that make() draws.
+template <typename Make, typename Train>
+Program example(const std::string& name, const Make& make, const Train& train,
+                const std::function<Losses()>& plain) {
+  return example(
+      name,
+      [make, train](Communicator& world, const ParallelConfig& config) {
+        return train(world, config, seeded(make));
+      },
+      plain);
+}
+
+// Steps in plain LibTorch; loss(i): of all rows of step i.
 inline Losses plain_steps(torch::optim::Optimizer& optimizer, int steps,
                           const std::function<at::Tensor(int)>& loss_of) {
   Losses losses;

@@ -18,11 +18,6 @@ Losses plain() {
   });
 }
 
-const Registered contrastive(example(
-    "contrastive",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(make));
-    },
-    plain));
+const Registered contrastive(example("contrastive", make, train, plain));
 
 }  // namespace

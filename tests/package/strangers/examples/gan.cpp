@@ -31,10 +31,6 @@ Losses plain() {
 }
 
 const Registered gan(example(
-    "gan",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded([] { return Gan(); }));
-    },
-    plain));
+    "gan", [] { return Gan(); }, train, plain));
 
 }  // namespace

@@ -28,11 +28,6 @@ Losses plain() {
   });
 }
 
-const Registered groups(example(
-    "groups",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(tagger));
-    },
-    plain));
+const Registered groups(example("groups", tagger, train, plain));
 
 }  // namespace

@@ -17,15 +17,10 @@ Losses plain() {
   torch::optim::AdamW optimizer(trained, adamw(1e-2));
   return plain_steps(optimizer, 20, [&](int i) {
     const MicroBatch batch = rows(i, 0, 1);
-    return loss(net->forward(batch.input_ids), batch);
+    return mean_loss(net->forward(batch.input_ids), batch);
   });
 }
 
-const Registered lora_by_hand(example(
-    "lora_by_hand",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(pretrained));
-    },
-    plain));
+const Registered lora_by_hand(example("lora_by_hand", pretrained, train, plain));
 
 }  // namespace

@@ -20,11 +20,6 @@ Losses plain() {
   });
 }
 
-const Registered moe_aux(example(
-    "moe_aux",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(make));
-    },
-    plain));
+const Registered moe_aux(example("moe_aux", make, train, plain));
 
 }  // namespace

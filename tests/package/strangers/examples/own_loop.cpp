@@ -15,7 +15,7 @@ Losses plain() {
   for (int step = 0; step < 20; ++step) {
     const MicroBatch batch = rows(step, 0, 1), held_out = rows(1000, 0, 1);
     optimizer.zero_grad();
-    const at::Tensor now = loss(net->forward(batch.input_ids), batch);
+    const at::Tensor now = mean_loss(net->forward(batch.input_ids), batch);
     now.backward();
     nn::utils::clip_grad_norm_(net->parameters(), 0.1);
     static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr(rate(step));
@@ -23,17 +23,12 @@ Losses plain() {
     losses.push_back(now.item<double>());
     const torch::NoGradGuard no_grad;
     if (step % 10 == 9) {
-      losses.push_back(loss(net->forward(held_out.input_ids), held_out).item<double>());
+      losses.push_back(mean_loss(net->forward(held_out.input_ids), held_out).item<double>());
     }
   }
   return losses;
 }
 
-const Registered own_loop(example(
-    "own_loop",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(classifier));
-    },
-    plain));
+const Registered own_loop(example("own_loop", classifier, train, plain));
 
 }  // namespace

@@ -16,7 +16,7 @@ Losses plain() {
   for (int i = 0; i < 20; ++i) {
     const MicroBatch batch = rows(i, 0, 1);
     net->zero_grad();
-    const at::Tensor now = loss(net->forward(batch.input_ids), batch);
+    const at::Tensor now = mean_loss(net->forward(batch.input_ids), batch);
     now.backward();
     const torch::NoGradGuard no_grad;
     for (auto& item : net->named_parameters()) {
@@ -34,11 +34,6 @@ Losses plain() {
   return losses;
 }
 
-const Registered own_optimizer(example(
-    "own_optimizer",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(classifier));
-    },
-    plain));
+const Registered own_optimizer(example("own_optimizer", classifier, train, plain));
 
 }  // namespace

@@ -13,7 +13,7 @@ Losses plain() {
   torch::optim::AdamW optimizer(net->parameters(), adamw(1e-2));
   return plain_steps(optimizer, 20, [&](int i) {
     const MicroBatch batch = rows(i + 1, 0, 1);
-    return loss(net->forward(batch.input_ids), batch);
+    return mean_loss(net->forward(batch.input_ids), batch);
   });
 }
 

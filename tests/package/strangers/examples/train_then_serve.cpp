@@ -13,7 +13,7 @@ Losses plain() {
   torch::optim::AdamW optimizer(net->parameters(), adamw(1e-2));
   Losses losses = plain_steps(optimizer, 20, [&](int i) {
     const MicroBatch batch = rows(i, 0, 1);
-    return loss(net->forward(batch.input_ids), batch);
+    return mean_loss(net->forward(batch.input_ids), batch);
   });
   const torch::NoGradGuard no_grad;
   losses.push_back(net->forward(rows(1000, 0, 1).input_ids).square().sum().item<double>());

@@ -16,11 +16,6 @@ Losses plain() {
   return plain_steps(optimizer, 20, [&](int i) { return loss(*net, sentences(i, 0, 1)); });
 }
 
-const Registered translation(example(
-    "translation",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(make));
-    },
-    plain));
+const Registered translation(example("translation", make, train, plain));
 
 }  // namespace

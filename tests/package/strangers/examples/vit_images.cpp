@@ -17,11 +17,6 @@ Losses plain() {
   });
 }
 
-const Registered vit_images(example(
-    "vit_images",
-    [](Communicator& world, const ParallelConfig& config) {
-      return train(world, config, seeded(vit));
-    },
-    plain));
+const Registered vit_images(example("vit_images", vit, train, plain));
 
 }  // namespace
