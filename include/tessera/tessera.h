@@ -26,4 +26,5 @@
 #include "tessera/optim/elementwise.h"
 #include "tessera/optim/lion.h"
 #include "tessera/optim/sgd.h"
+#include "tessera/train/parallel_module.h"
 #include "tessera/train/trainer.h"

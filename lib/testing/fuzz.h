@@ -65,7 +65,7 @@ struct FuzzFamily {
   bool tensor_axis = false, sequence_parallel = false, shared_vocabulary = false;
 };
 using FuzzFamilies = std::map<std::string, FuzzFamily>;
-FuzzFamilies fuzz_families();  // "toy" and "modules"
+FuzzFamilies fuzz_families();  // "toy", "modules" and "chain"
 
 using FuzzStrategyFactory =
     std::function<std::unique_ptr<Strategy>(const ParallelConfig&, const DeviceMesh&)>;

@@ -25,6 +25,7 @@ at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels);
 
 FuzzFamily toy_family();
 FuzzFamily modules_family();
+FuzzFamily chain_family();
 
 inline int64_t draw_from(std::mt19937_64& random, const std::vector<int64_t>& values) {
   return values[random() % values.size()];

@@ -12,14 +12,16 @@
 namespace tessera::testing {
 
 struct FuzzCase {
-  // The model. "toy" and "modules" are made of `blocks`, joined by dots: a letter, a width, and f
-  // for a frozen block or g for one whose first parameter is frozen.
+  // The model. "toy", "modules" and "chain" are made of `blocks`, joined by dots: a letter, a
+  // width, and f for a frozen block or g for one whose first parameter is frozen.
   //   toy      between an embedding and a head. L MLP with a norm, Q vectors only, P no parameters,
   //            D dropout, T a matrix tied to the L before it, U a parameter nothing uses, B a
   //            constant buffer, C an MLP that a tensor axis cuts
   //   modules  children of a torch::nn::Sequential before a linear classifier. L linear, R in-place
   //            leaky ReLU, G GELU, N layer norm, D dropout, W one module that uses a weight twice,
   //            A the last layer with weights once more
+  //   chain    parts of chain() that pass two tensors and see a named one. M matrix, T the M before
+  //            it tied, X no parameters
   // Others are families of the caller (FuzzOptions::families).
   std::string model = "toy", blocks = "L6";
   int64_t vocabulary = 11, hidden = 8;
@@ -35,7 +37,7 @@ struct FuzzCase {
   std::string tie = "none";     // of embedding and head: none, first or last (the owner's place)
   std::string frozen = "none";  // of the ends: none, first, last
   bool own_weights = false;     // modules: every data rank hands in weights of its own
-  bool whole_module = false;    // modules: the Sequential is one block
+  bool whole_module = false;    // modules, chain: all of it is one block
 
   MeshExtents mesh;
   ParallelConfig parallel;

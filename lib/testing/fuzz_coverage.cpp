@@ -13,7 +13,9 @@ namespace {
 using Values = std::vector<std::string>;
 using When = std::function<bool(const FuzzCase&)>;
 
-bool is_language_model(const FuzzCase& c) { return c.model != "toy" && c.model != "modules"; }
+bool is_language_model(const FuzzCase& c) {
+  return c.model != "toy" && c.model != "modules" && c.model != "chain";
+}
 bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
 bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
 bool always(const FuzzCase&) { return true; }
@@ -119,10 +121,11 @@ bool is_rotary(const FuzzCase& c) {
 }
 
 void add_model(std::vector<FuzzFeature>& all) {
-  all.push_back(
-      field("model", {"toy", "modules", "bloom", "gpt2", "llama", "mistral", "qwen2", "qwen3"}));
+  all.push_back(field(
+      "model", {"toy", "modules", "chain", "bloom", "gpt2", "llama", "mistral", "qwen2", "qwen3"}));
   all.push_back(kinds("toy", "LQPDTUBC"));
   all.push_back(kinds("modules", "LRGNDWA"));
+  all.push_back(kinds("chain", "MTX"));
   all.push_back(feature("inner blocks", {"0", "1", "2", "3-6", "7+"}, count_of_blocks));
   all.push_back(field("tie", {"none", "first", "last"}));
   all.push_back(
@@ -130,11 +133,12 @@ void add_model(std::vector<FuzzFeature>& all) {
   all.push_back(feature(
       "vocabulary", {"odd", "even"},
       [](const FuzzCase& c) { return c.vocabulary % 2 == 0 ? "even" : "odd"; },
-      [](const FuzzCase& c) { return c.model != "modules"; }));
+      [](const FuzzCase& c) { return c.model != "modules" && c.model != "chain"; }));
   all.push_back(field("own_weights", {"0", "1"},
                       [](const FuzzCase& c) { return c.model == "modules" && c.mesh.data > 1; }));
-  all.push_back(
-      field("whole_module", {"0", "1"}, [](const FuzzCase& c) { return c.model == "modules"; }));
+  all.push_back(field("whole_module", {"0", "1"}, [](const FuzzCase& c) {
+    return c.model == "modules" || c.model == "chain";
+  }));
   all.push_back(field("heads", {"2", "4", "6"}, is_language_model));
   all.push_back(feature(
       "keys", {"one a query", "shared"},

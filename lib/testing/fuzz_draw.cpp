@@ -241,7 +241,11 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
     const auto& only = options.only_models;
     if (!only.empty() && std::ranges::find(only, name) == only.end()) continue;
     // Hand-written blocks have the most ways to differ.
-    models.insert(models.end(), name == "toy" ? 5 : name == "modules" ? 2 : 1, name);
+    models.insert(models.end(),
+                  name == "toy"                          ? 5
+                  : name == "modules" || name == "chain" ? 2
+                                                         : 1,
+                  name);
   }
   check(!models.empty(), ErrorCode::kInvalidArgument, "fuzz: no family of models is left");
   c.seed = 1 + random() % 100'000;

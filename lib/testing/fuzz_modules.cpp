@@ -237,6 +237,8 @@ FuzzFamily modules_family() {
   return family;
 }
 
-FuzzFamilies fuzz_families() { return {{"toy", toy_family()}, {"modules", modules_family()}}; }
+FuzzFamilies fuzz_families() {
+  return {{"toy", toy_family()}, {"modules", modules_family()}, {"chain", chain_family()}};
+}
 
 }  // namespace tessera::testing

@@ -121,6 +121,15 @@ function(strangers)
   build_client(${EXAMPLES_DIR}/loops ${WORK_DIR}/loops own_loop -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
 endfunction()
 
+# A plain LibTorch loop and the same on ranks.
+function(ports)
+  file(REMOVE_RECURSE ${WORK_DIR}/ports)
+  run(${CMAKE_COMMAND} -S ${EXAMPLES_DIR}/port -B ${WORK_DIR}/ports -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
+      -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/ports --parallel 2)
+  run(${PYTHON} -B ${CLIENT_DIR}/../ports.py ${EXAMPLES_DIR}/.. ${WORK_DIR}/ports ${MPIRUN})
+endfunction()
+
 # A program that trains a model of a user's own.
 function(own_model)
   file(REMOVE_RECURSE ${WORK_DIR}/own_model)

@@ -26,5 +26,7 @@ using JobFunction =
 // do not count. LibTorch's and the allocator's out-of-memory errors give exit code 3, other foreign
 // exceptions 70. Return the value from main.
 int run_job(const JobOptions& options, const JobFunction& fn);
+// The same for a program that needs the ranks alone.
+int run_job(const JobOptions& options, const std::function<void(Communicator& world)>& fn);
 
 }  // namespace tessera

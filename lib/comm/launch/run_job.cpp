@@ -295,4 +295,9 @@ int run_job(const JobOptions& options, const JobFunction& fn) {
   }
 }
 
+int run_job(const JobOptions& options, const std::function<void(Communicator& world)>& fn) {
+  return run_job(options,
+                 [&](Communicator& world, const LaunchInfo&, ControlChannel&) { fn(world); });
+}
+
 }  // namespace tessera

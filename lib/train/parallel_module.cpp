@@ -1,0 +1,50 @@
+#include "tessera/train/parallel_module.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "lib/ops/update.h"
+#include "tessera/backends/copy_weights.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+ParallelModule::ParallelModule(Communicator& world, const ModelSpec& model,
+                               const OptimizerFactory& optimizer, const ParallelConfig& config)
+    : mesh_(world, {.data = world.size()}),
+      device_(world.device()),
+      strategy_(make_strategy(config, mesh_)) {
+  strategy_->attach(model, {.device = device_}, optimizer);
+}
+
+at::Tensor ParallelModule::train_step(const at::Tensor& inputs, const at::Tensor& labels,
+                                      const TrainStep& step) {
+  const std::vector<MicroBatch> batch{make_micro_batch(inputs, labels).to(device_)};
+  return train_step(batch, step);
+}
+
+at::Tensor ParallelModule::train_step(std::span<const MicroBatch> micro_batches,
+                                      const TrainStep& step) {
+  check(step.max_grad_norm >= 0, ErrorCode::kInvalidArgument, "TrainStep: max_grad_norm is ",
+        step.max_grad_norm, "; it must be positive, or 0 for no clipping");
+  std::vector<MicroBatch> moved;
+  for (const MicroBatch& micro_batch : micro_batches) moved.push_back(micro_batch.to(device_));
+  const StepResult result = strategy_->forward_backward(moved);
+  if (step.max_grad_norm > 0) {
+    const at::Tensor unscaled = at::ones({}, at::dtype(at::kFloat).device(device_));
+    strategy_->scale_gradients(
+        ops::clipping(strategy_->grad_norm_squared(), unscaled, step.max_grad_norm).factor);
+  }
+  strategy_->optimizer_step(step.learning_rate);
+  return result.loss;
+}
+
+at::Tensor ParallelModule::predict(const at::Tensor& inputs) {
+  const std::vector<MicroBatch> batch{make_micro_batch(inputs, {}).to(device_)};
+  return strategy_->predict(batch).front();
+}
+
+void ParallelModule::copy_to(torch::nn::Module* module) { tessera::copy_to(*strategy_, module); }
+
+}  // namespace tessera
