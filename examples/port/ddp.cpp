@@ -37,7 +37,8 @@ void train_on(tessera::Communicator& world) {
   const Data train = blobs(512), test = blobs(128);
   Net net;
   nn::CrossEntropyLoss loss_of;
-  tessera::ParallelModule model(world, net, loss_of, tessera::make_adamw({}), {.strategy = "ddp"});
+  tessera::ParallelModule model(world, tessera::with_values([] { return Net(); }, net), loss_of,
+                                tessera::make_adamw({}), {.strategy = "ddp"});
   double sum = 0;
   for (int epoch = 0; epoch < 4; ++epoch) {
     const at::Tensor order = torch::randperm(512);
@@ -49,8 +50,7 @@ void train_on(tessera::Communicator& world) {
       sum += loss.item<double>();
     }
   }
-  model.copy_to(net);
-  if (world.rank() != 0) return;
+  if (!model.copy_to(net, /*rank=*/0)) return;
   net->eval();
   const at::Tensor right = net(test.images).argmax(1).eq(test.labels);
   std::printf("loss %.6f accuracy %.4f\n", sum / 8, right.to(torch::kDouble).mean().item<double>());

@@ -72,7 +72,13 @@ detail::CallableModule copy_of(const Original& original, const std::string& bloc
                                const std::function<detail::CallableModule()>& clone) {
   const ModuleSnapshot before(block, original.maker, *original.module, *original.root);
   detail::CallableModule copy;
-  run_users_code(block, original.maker, [&] { copy = clone(); });
+  try {
+    run_users_code(block, original.maker, [&] { copy = clone(); });
+  } catch (const Error& error) {
+    if (original.maker != std::string("clone()")) throw;
+    fail(error.code(), error.what(),
+         " Or give with_values(make, module) in place of the module: make() returns a new one.");
+  }
   check(copy.module != nullptr, ErrorCode::kInvalidArgument, "block ", block, ": ", original.maker,
         " returned no module");
   before.complete(*copy.module);

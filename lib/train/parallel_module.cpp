@@ -45,6 +45,15 @@ at::Tensor ParallelModule::predict(const at::Tensor& inputs) {
   return strategy_->predict(batch).front();
 }
 
-void ParallelModule::copy_to(torch::nn::Module* module) { tessera::copy_to(*strategy_, module); }
+void ParallelModule::copy_to(torch::nn::Module& module) { tessera::copy_to(*strategy_, &module); }
+
+bool ParallelModule::copy_to(torch::nn::Module& module, int rank) {
+  const Communicator& world = mesh_.world();
+  check(rank >= 0 && rank < world.size(), ErrorCode::kInvalidArgument, "copy_to: there is no rank ",
+        rank, " among ", world.size(), " ranks");
+  const bool mine = world.rank() == rank;
+  tessera::copy_to(*strategy_, mine ? &module : nullptr);
+  return mine;
+}
 
 }  // namespace tessera

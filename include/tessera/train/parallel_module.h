@@ -54,11 +54,17 @@ class ParallelModule {
   at::Tensor train_step(std::span<const MicroBatch> micro_batches, const TrainStep& step);
   // Scores of this rank's rows, in eval mode, without gradients.
   at::Tensor predict(const at::Tensor& inputs);
-  // The trained weights into the module, whole, on every rank that does not give nullptr.
-  void copy_to(torch::nn::Module* module);
+  // The trained weights into the module, whole, on every rank.
+  void copy_to(torch::nn::Module& module);
+  // On one rank alone, where it returns true; other ranks' modules stay as they are:
+  //   if (!model.copy_to(net, 0)) return;
+  bool copy_to(torch::nn::Module& module, int rank);
   template <typename Holder>
   requires requires(const Holder& holder) { holder.ptr(); }
-  void copy_to(const Holder& module) { copy_to(module.ptr().get()); }
+  void copy_to(const Holder& module) { copy_to(*module.ptr()); }
+  template <typename Holder>
+  requires requires(const Holder& holder) { holder.ptr(); }
+  bool copy_to(const Holder& module, int rank) { return copy_to(*module.ptr(), rank); }
 
   // For everything else: evaluation, gradients by name, checkpoints, a Trainer.
   Strategy& strategy() { return *strategy_; }

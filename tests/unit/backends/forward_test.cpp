@@ -5,7 +5,7 @@
 
 #include "tessera/model/callable.h"
 #include "tessera/models/language_model.h"
-#include "tests/unit/backends/forward_loops.h"
+#include "tests/support/forward_loops.h"
 
 using namespace tessera;
 using namespace tessera::testing;

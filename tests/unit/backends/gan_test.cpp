@@ -4,7 +4,7 @@
 #include <torch/optim/sgd.h>
 
 #include "tessera/model/callable.h"
-#include "tests/unit/backends/forward_loops.h"
+#include "tests/support/forward_loops.h"
 
 using namespace tessera;
 using namespace tessera::testing;

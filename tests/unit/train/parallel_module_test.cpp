@@ -82,7 +82,15 @@ Trained parallel(Communicator& world, const ParallelConfig& config, nn::Sequenti
   }
   trained.scores = model.predict(inputs(9));
   nn::Sequential whole(std::dynamic_pointer_cast<nn::SequentialImpl>(module->clone()));
+  nn::Sequential of_last(std::dynamic_pointer_cast<nn::SequentialImpl>(module->clone()));
+  const int last = world.size() - 1;
+  const bool told = model.copy_to(of_last, last);
+  test::require(told == (world.rank() == last), "copy_to tells the rank that has the copy");
   model.copy_to(whole);
+  const auto same = world.rank() == last ? whole->parameters() : module->parameters();
+  for (size_t i = 0; i < same.size(); ++i) {
+    test::require(of_last->parameters()[i].equal(same[i]), "copy_to writes on one rank alone");
+  }
   for (const at::Tensor& p : whole->parameters()) trained.weights.push_back(p.detach().clone());
   return trained;
 }
@@ -122,24 +130,43 @@ TEST_CASE("a loss given as a function is the mean over the rows of all ranks") {
                    values);
 }
 
-TEST_CASE("what ParallelModule cannot train is refused") {
+TEST_CASE("what ParallelModule cannot train is refused on every rank") {
+  const nn::Sequential module = net();
+  nn::CrossEntropyLoss weighted(
+      nn::CrossEntropyLossOptions().weight(torch::tensor({1.0, 2.0, 3.0})));
+  struct Plain : nn::Module {  // without clone()
+    at::Tensor forward(const at::Tensor& x) { return x; }
+  };
+  nn::CrossEntropyLoss summed(nn::CrossEntropyLossOptions().reduction(torch::kSum));
+  std::vector<std::vector<std::string>> said(2);
   test::run_ranks(2, [&](Communicator& world) {
-    const nn::Sequential module = net();
-    const auto step = [&](auto loss) {
-      ParallelModule model(world, module, loss, make_adamw({}));
-      model.train_step(inputs(0), classes(), {.learning_rate = kRate});
+    const auto first_step = [&](const nn::CrossEntropyLoss& loss) {
+      return error_of(ErrorCode::kInvalidArgument, [&] {
+        ParallelModule model(world, module, loss, make_adamw({}));
+        model.train_step(inputs(0), classes(), {.learning_rate = kRate});
+      });
     };
-    CHECK_THROWS_WITH(step(nn::CrossEntropyLoss(
-                          nn::CrossEntropyLossOptions().weight(torch::tensor({1.0, 2.0, 3.0})))),
-                      Catch::Contains("class weights"));
-    CHECK_THROWS_WITH(
-        step(nn::CrossEntropyLoss(nn::CrossEntropyLossOptions().reduction(torch::kSum))),
-        Catch::Contains("declares a mean"));
     ParallelModule model(world, module, nn::CrossEntropyLoss(), make_adamw({}));
-    CHECK_THROWS_WITH(model.train_step(inputs(0), classes(), {.max_grad_norm = -1}),
-                      Catch::Contains("max_grad_norm is -1"));
-    CHECK_THROWS_WITH(ParallelModule(world, module, nn::CrossEntropyLoss(), make_adamw({}),
-                                     {.strategy = "single"}),
-                      Catch::Contains("single"));
+    said[static_cast<size_t>(world.rank())] = {
+        first_step(weighted),
+        first_step(summed),
+        error_of([&] { model.train_step(inputs(0), classes(), {.max_grad_norm = -1}); }),
+        error_of([&] { model.copy_to(module, 2); }),
+        error_of([&] {
+          ParallelModule(world, std::make_shared<Plain>(), nn::CrossEntropyLoss(), make_adamw({}));
+        }),
+        error_of([&] {
+          ParallelModule(world, module, nn::CrossEntropyLoss(), make_adamw({}),
+                         {.strategy = "single"});
+        })};
   });
+  const std::vector<std::string> parts{"class weights",
+                                       "declares a mean",
+                                       "max_grad_norm is -1",
+                                       "no rank 2 among 2 ranks",
+                                       "Or give with_values(make, module)",
+                                       "single"};
+  for (const auto& of_rank : said) {
+    for (size_t i = 0; i < parts.size(); ++i) CHECK_THAT(of_rank[i], test::contains(parts[i]));
+  }
 }
