@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, real launchers, the
-# control channel, kills, lost work, a bare system. Writes tests/NIGHTLY.md, newest first.
+# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, clients' builds, real
+# launchers, the control channel, kills, lost work, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers launch channel kills lost_work fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -89,6 +89,16 @@ stage_readers() {
   release_target all
   ctest --test-dir "build/${TESSERA_PRESET:-release}" --output-on-failure --no-tests=error -L readers || return 1
   echo "files opened by the libraries that others read them with"
+}
+
+# Other people's builds with everything compiled anew.
+stage_clients() {
+  release_target all
+  local build=build/${TESSERA_PRESET:-release} chosen=()
+  rm -rf "$build/tests/package/work"
+  [[ -z $short ]] || chosen=(-R 'package_(install|find_package_3.16)')
+  CCACHE_DISABLE=1 ctest --test-dir "$build" --output-on-failure --no-tests=error -L package "${chosen[@]}" || return 1
+  echo "$(ctest --test-dir "$build" -N -L package "${chosen[@]}" | sed -n 's/^Total Tests: //p') entries, without ccache"
 }
 
 stage_launch() {
