@@ -22,7 +22,8 @@ void require_near(const char* what, const Weights& actual, const Weights& expect
 }
 
 torch::optim::SGD sgd_of(const nn::Sequential& module) {
-  return {module->parameters(), torch::optim::SGDOptions(kRate).momentum(kMomentum)};
+  const torch::optim::SGDOptions options = torch::optim::SGDOptions(kRate).momentum(kMomentum);
+  return torch::optim::SGD(module->parameters(), options);
 }
 
 class Job {
