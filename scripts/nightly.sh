@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, real launchers, the
-# control channel, kills, lost work, a bare system. Writes tests/NIGHTLY.md, newest first.
+# control channel, kills, lost work, the Python module, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers launch channel kills lost_work fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers launch channel kills lost_work python fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -130,6 +130,24 @@ stage_lost_work() {
   local how=(--races 200 --interrupts 30 --every-kind)
   [[ -z $short ]] || how=(--races 3 --interrupts 3)
   TESSERA_CACHE_DIR=none python3 -B tests/programs/lost_work.py . "build/${TESSERA_PRESET:-release}/bin" "${how[@]}"
+}
+
+# The Python module, beside the torch of the same version; these and nanobind come from the package index.
+stage_python() {
+  local preset=${TESSERA_PRESET:-release} venv=$PWD/build/nightly/venv-python version
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet nanobind numpy
+  trap "cmake --preset $preset -DTESSERA_BUILD_PYTHON=OFF >>$logs/$preset-configure.log" EXIT  # of this stage's subshell: the suite is as before
+  cmake --preset "$preset" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" -DTESSERA_BUILD_PYTHON=ON -DPython_EXECUTABLE="$venv/bin/python" |
+    tee "$logs/$preset-configure.log"
+  cmake --build --preset "$preset" -j "$jobs" --target tessera_python tessera-finetune-causal
+  ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
+  if [[ -z $short ]]; then
+    version=$(sed -n 's/^-- *LibTorch *\([0-9.]*\) .*/\1/p' "$logs/$preset-configure.log")
+    "$venv/bin/pip" install --quiet "torch==$version"
+    ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
+  fi
+  echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"
 }
 
 # result, seconds, what: the newest line of the table
