@@ -102,6 +102,10 @@ codes, said = alone(BUILD / "bin/tessera-finetune-causal", "--model_config", "bl
                     "--per_device_train_batch_size", "4", "--seed", "42", "--resume_from_checkpoint", folder / "out", "--output_dir", folder / "on")
 check(codes == [0] and f"step {STEPS + 1}" in said, "the program goes on from the module's checkpoint", said)
 
+# Other layouts.
+codes, said = by_environment(python, HERE / "layouts.py")
+check(set(codes) == {0}, "tests/python/layouts.py on two ranks", said)
+
 # Beside torch.
 if importlib.util.find_spec("torch"):
     for order in ("before", "after"):
