@@ -20,6 +20,7 @@ if(NOT TESSERA_TORCH_FOUND_ROOT)
   message(FATAL_ERROR "LibTorch was not found. Run scripts/setup.sh, or pass -DTESSERA_TORCH_ROOT=<folder with include/torch and "
                       "lib/libtorch_cpu.so>. Searched:${TESSERA_TORCH_SEARCHED}")
 endif()
+tessera_check_torch(${TESSERA_TORCH_VERSION} ${TESSERA_TORCH_FOUND_ROOT} FALSE)
 tessera_torch_targets(${TESSERA_TORCH_FOUND_ROOT})
 get_filename_component(TESSERA_TORCH_SITE ${TESSERA_TORCH_FOUND_ROOT} DIRECTORY)
 
@@ -54,6 +55,7 @@ if(NOT TESSERA_WITH_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the one that LibTorch uses
     find_package(CUDAToolkit REQUIRED)
     set(TESSERA_HAS_CUDA ON)
+    tessera_check_torch(${TESSERA_TORCH_VERSION} ${TESSERA_TORCH_FOUND_ROOT} TRUE)
     # By path: the targets of FindCUDAToolkit would link the driver's library, which login nodes do not have.
     tessera_external(cudart ${CUDA_cudart_LIBRARY} INCLUDES ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(tessera_torch_cuda INTERFACE tessera_cudart)

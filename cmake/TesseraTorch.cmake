@@ -1,15 +1,44 @@
 # LibTorch as targets of our own: TorchConfig.cmake checks for a CUDA toolkit even when only the CPU part is used.
 # Read by the build and, installed, by find_package(tessera); knows CMake 3.16.
 
+# What tessera was built and tested with on CPUs, and on GPUs.
+set(TESSERA_TORCH_LEAST 2.9)
+set(TESSERA_TORCH_NEWEST 2.15)
+set(TESSERA_TORCH_CUDA 2.11)
+
 # tessera_torch_version(folder variable): the LibTorch in this folder, "" when there is none.
 function(tessera_torch_version folder variable)
   set(version "")
-  if(EXISTS ${folder}/lib/libtorch_cpu.so AND EXISTS ${folder}/include/torch/headeronly/version.h)
-    file(STRINGS ${folder}/include/torch/headeronly/version.h version REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
-    string(REGEX REPLACE "[^0-9;]" "" version "${version}")
-    string(REPLACE ";" "." version "${version}")
+  if(EXISTS ${folder}/lib/libtorch_cpu.so)
+    foreach(header headeronly csrc/api/include/torch)  # the second up to 2.9
+      set(header ${folder}/include/torch/${header}/version.h)
+      if(version STREQUAL "" AND EXISTS ${header})
+        file(STRINGS ${header} version REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]")
+        string(REGEX REPLACE "[^0-9;]" "" version "${version}")
+        string(REPLACE ";" "." version "${version}")
+      endif()
+    endforeach()
   endif()
   set(${variable} "${version}" PARENT_SCOPE)
+endfunction()
+
+# tessera_check_torch(version folder cuda): refuses what is too old; says once what was not tried. cuda: GPUs are used.
+function(tessera_check_torch version folder cuda)
+  if(version VERSION_LESS TESSERA_TORCH_LEAST)
+    message(FATAL_ERROR "LibTorch ${version} in ${folder} is too old: tessera needs ${TESSERA_TORCH_LEAST} or later. "
+                        "Name another one with -DTESSERA_TORCH_ROOT=<folder with lib/libtorch_cpu.so>.")
+  endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor ${version})
+  set(text "")
+  if(minor VERSION_GREATER TESSERA_TORCH_NEWEST)
+    set(text "LibTorch ${version} is newer than what tessera was tried with; ${TESSERA_TORCH_NEWEST} is the newest.")
+  elseif(cuda AND NOT minor VERSION_EQUAL TESSERA_TORCH_CUDA)
+    set(text "On GPUs tessera was run with LibTorch ${TESSERA_TORCH_CUDA} only, not with ${version}.")
+  endif()
+  if(text AND NOT TESSERA_TORCH_SAID STREQUAL text)
+    message(WARNING "${text}")
+    set(TESSERA_TORCH_SAID "${text}" CACHE INTERNAL "The warning about LibTorch's version that was given")
+  endif()
 endfunction()
 
 # tessera_find_torch(version folder...): sets TESSERA_TORCH_FOUND_ROOT and TESSERA_TORCH_VERSION, both "" when nothing was found, and

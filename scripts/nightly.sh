@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, clients' builds, real
-# launchers, the control channel, kills, lost work, a bare system. Writes tests/NIGHTLY.md, newest first.
+# launchers, the control channel, kills, lost work, the Python module, other versions of LibTorch, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work python torch_versions fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -140,6 +140,40 @@ stage_lost_work() {
   local how=(--races 200 --interrupts 30 --every-kind)
   [[ -z $short ]] || how=(--races 3 --interrupts 3)
   TESSERA_CACHE_DIR=none python3 -B tests/programs/lost_work.py . "build/${TESSERA_PRESET:-release}/bin" "${how[@]}"
+}
+
+# The Python module, beside the torch of the same version; these and nanobind come from the package index.
+stage_python() {
+  local preset=${TESSERA_PRESET:-release} venv=$PWD/build/nightly/venv-python version
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet nanobind numpy
+  trap "cmake --preset $preset -DTESSERA_BUILD_PYTHON=OFF >>$logs/$preset-configure.log" EXIT  # of this stage's subshell: the suite is as before
+  cmake --preset "$preset" -DTESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" -DTESSERA_BUILD_PYTHON=ON -DPython_EXECUTABLE="$venv/bin/python" |
+    tee "$logs/$preset-configure.log"
+  cmake --build --preset "$preset" -j "$jobs" --target tessera_python tessera-finetune-causal
+  ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
+  if [[ -z $short ]]; then
+    version=$(sed -n 's/^-- *LibTorch *\([0-9.]*\) .*/\1/p' "$logs/$preset-configure.log")
+    "$venv/bin/pip" install --quiet "torch==$version"
+    ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
+  fi
+  echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"
+}
+
+# The oldest LibTorch that is taken, and the newest of the package index; all other stages have the one of setup.sh.
+stage_torch_versions() {
+  local versions=(2.9.1 newest) version folder root pattern said=()
+  [[ -z $short ]] || versions=(newest)
+  pattern="^($(IFS='|'; echo "${programs[*]}|${one_rank[*]}")): "
+  for version in "${versions[@]}"; do
+    folder=build/nightly/torch-$version
+    root=$(scripts/torch_version.sh "$folder/venv" "${version#newest}")
+    cmake --preset release -B "$folder/build" -DTESSERA_TORCH_ROOT="$root" | tee "$folder/configure.log"
+    cmake --build "$folder/build" -j "$jobs" --target "${programs[@]}" "${one_rank[@]}"
+    ctest --test-dir "$folder/build" --output-on-failure --no-tests=error -R "$pattern" -E 'predicted steps order what layouts take' || return 1
+    said+=("$(sed -n 's/^-- *LibTorch *\([0-9.]*\) .*/\1/p' "$folder/configure.log")")
+  done
+  echo "built and tested with LibTorch ${said[*]}"
 }
 
 # result, seconds, what: the newest line of the table

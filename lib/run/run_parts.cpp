@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "backends/pipeline/measure.h"
+#include "lib/run/loss_scaling.h"
 #include "lib/run/optimizer.h"
 #include "lib/settings/layout.h"
 #include "tessera/backends/pipeline/partition.h"
@@ -51,17 +52,6 @@ int64_t last_step(const TrainOptions& o, const RunParts& parts) {
          static_cast<int64_t>(std::ceil(o.training.num_train_epochs * per_epoch));
 }
 
-LossScalerConfig loss_scaler(const TrainOptions& o) {
-  const bool dynamic = o.precision.loss_scale == 0;
-  return {.enabled = o.parallel.precision.parameter == at::kHalf,
-          .initial_scale = dynamic ? o.precision.initial_loss_scale : o.precision.loss_scale,
-          .growth_factor = dynamic ? 2.0 : 1.0,
-          .backoff_factor = dynamic ? 0.5 : 1.0,
-          .growth_interval = o.precision.loss_scale_window,
-          .min_scale = dynamic ? o.precision.min_loss_scale : o.precision.loss_scale,
-          .max_scale = dynamic ? kLargestLossScale : o.precision.loss_scale};
-}
-
 TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
   const TrainOptions& o = run.options();
   const auto total = static_cast<double>(parts.total_steps);
@@ -76,7 +66,7 @@ TrainerOptions trainer_options(const RunContext& run, const RunParts& parts) {
                                                        : o.training.warmup_steps),
                        .total_steps = parts.total_steps,
                        .options = parse_lr_schedule_options(kind, o.training.lr_scheduler_kwargs)},
-          .loss_scaler = loss_scaler(o),
+          .loss_scaler = loss_scaler_of(o),
           .before_update =
               [&parts] {
                 if (parts.writer) parts.writer->before_update();

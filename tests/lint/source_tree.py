@@ -13,7 +13,7 @@ RUN = SETTINGS | {"models", "generation", "train", "plan", "interop", "run"}
 TESTING = BACKENDS | {"testing"}
 LIBRARY = RUN | TESTING | {"compare", "report", "tools"}
 # Folder -> folders it may include beside itself. Nothing may include anything to its left:
-# examples, benchmarks, tests -> {compare, report, tools} -> run -> interop -> settings -> {train, generation, plan} -> backends
+# examples, benchmarks, python, tests -> {compare, report, tools} -> run -> interop -> settings -> {train, generation, plan} -> backends
 #   -> {sharding, optim, checkpoint} -> model -> comm -> core; in comm launch -> {local, mpi, nccl, tcp} -> comm itself -> control.
 ALLOWED = {
     "core": set(),
@@ -43,6 +43,7 @@ ALLOWED = {
     "tessera.h": RUN - {"settings", "interop", "run"},
     "examples": LIBRARY | {"tessera.h"},
     "benchmarks": RUN,
+    "python": RUN,
 }
 # The same of tests, which may include tests/support, too.
 UNIT_TESTS = {
@@ -74,6 +75,7 @@ ALLOWED |= {f"tests/{folder}": allowed | {"tests/support"} for folder, allowed i
 ROOMS = {"bootstrap.h": "comm/launch", "launch.h": "comm/launch", "local.h": "comm/local", "control_channel.h": "comm/control"}
 ONLY_PUBLIC = re.compile(r"^(include/|examples/quickstart/|examples/custom_strategy/|examples/loops/|tests/package/)")
 OWN_PROJECTS = ("examples/custom_strategy/", "examples/loops/", "tests/package/strangers/")
+SOURCE_FOLDERS = ("lib", "backends", "examples", "benchmarks", "python", "tests")
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
 MAX_LINES = 400
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -102,7 +104,7 @@ def folder_of(path):
 
 
 def included_folder(name):
-    return folder_of(name) if name.split("/")[0] in ("tessera", "lib", "backends", "examples", "benchmarks", "tests") else None
+    return folder_of(name) if name.split("/")[0] in (*SOURCE_FOLDERS, "tessera") else None
 
 
 def check_include(path, name, quoted, public):
@@ -156,7 +158,7 @@ def check_build_file(root, path):
 
 def build_files(root):
     yield root / "CMakeLists.txt"
-    for top in ("cmake", "lib", "backends", "examples", "benchmarks", "tests"):
+    for top in ("cmake", *SOURCE_FOLDERS):
         for file in sorted((root / top).rglob("*")):
             if file.name == "CMakeLists.txt" or file.name.endswith((".cmake", ".cmake.in")):
                 yield file
@@ -164,7 +166,7 @@ def build_files(root):
 
 def source_files(root):
     """Paths relative to root, with slashes."""
-    for top in ("include", "lib", "backends", "examples", "benchmarks", "tests"):
+    for top in ("include", *SOURCE_FOLDERS):
         for file in sorted((root / top).rglob("*")):
             if file.suffix in SOURCES and file.is_file():
                 yield file.relative_to(root).as_posix()

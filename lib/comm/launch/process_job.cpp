@@ -1,0 +1,86 @@
+#include "lib/comm/launch/process_job.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "lib/core/host_threads.h"
+#include "tessera/comm/checked.h"
+#include "tessera/core/error.h"
+#include "tessera/core/log.h"
+
+namespace tessera {
+namespace {
+
+// Ranks of a host share its cores unless the user has said otherwise or bound them closer.
+void share_cores(int local_size) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const auto allowed = static_cast<int>(allowed_cores().size());
+  at::set_num_threads(std::max(1, std::min(allowed, online / std::max(1, local_size))));
+}
+
+// A GPU's rank has threads beside its main one: messages, data, launches.
+void warn_about_one_core(const Communicator& world) {
+  if (world.rank() != 0 || !world.device().is_cuda() || allowed_cores().size() > 1) return;
+  log(LogLevel::kWarning,
+      "this rank may run on one core only, which slows everything that the GPU waits for; give "
+      "mpirun --bind-to none (or numa): for one or two ranks it binds each to a core");
+}
+
+// Tells the others how this rank ended and hears of them; whoever is to report does. The exit code.
+int conclude_with(Bootstrap& bootstrap, const Ending& mine) {
+  if (mine.code != 0) bootstrap.abort(mine.reason(bootstrap.rank()));
+  std::vector<Ending> endings;
+  try {
+    for (const std::string& status : bootstrap.conclude(mine.pack())) {
+      endings.push_back(Ending::unpack(status));
+    }
+  } catch (const Error& error) {  // rank 0 is gone: nobody else can tell
+    endings = {mine.code != 0 ? mine : ending_of(error.code(), error.what())};
+    log_endings(endings);
+    return root_cause(endings);
+  }
+  const auto reporter = std::find_if(endings.begin(), endings.end(),
+                                     [](const Ending& ending) { return ending.is_answer(); });
+  if (reporter - endings.begin() == bootstrap.rank()) log_endings(endings);
+  if (mine.code != 0 && mine.code == root_cause(endings)) leave_for_agent(mine);
+  return root_cause(endings);
+}
+
+}  // namespace
+
+// Threads that wait for each other are many times as slow where they take turns on a core.
+void warn_about_threads(int local_size) {
+  const int threads = at::get_num_threads();
+  const auto allowed = static_cast<int>(allowed_cores().size());
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const bool bound = allowed < online;  // then each process has cores of its own
+  if (threads * (bound ? 1 : local_size) <= allowed) return;
+  const int each = std::max(1, allowed / (bound ? 1 : local_size));
+  const std::string fewer_threads = threads > each ? concat(" or set OMP_NUM_THREADS=", each) : "";
+  log(LogLevel::kInfo, local_size, " rank(s) of ", threads, " thread(s) on this host share ",
+      allowed, bound ? " core(s) each" : " core(s)",
+      ": they take turns, which is slow; start fewer ranks", fewer_threads);
+}
+
+ProcessJob::ProcessJob() : bootstrap_(make_bootstrap()) {
+  if (bootstrap_->size() > 1) set_log_rank(bootstrap_->rank());
+}
+
+void ProcessJob::connect(const JobOptions& options) {
+  world_ = bootstrap_->connect(options.transport);
+  warn_about_one_core(*world_);
+  share_cores(bootstrap_->launch().local_size);
+  if (world_->rank() == 0) warn_about_threads(bootstrap_->launch().local_size);
+  if (options.debug_collectives) world_ = check_collectives(std::move(world_));
+}
+
+int ProcessJob::conclude(const Ending& mine) {
+  if (!code_) code_ = conclude_with(*bootstrap_, mine);
+  return *code_;
+}
+
+}  // namespace tessera
