@@ -41,32 +41,36 @@ std::vector<unsigned> visible_indices(unsigned count) {
   return indices;
 }
 
+// Calls of the driver's library; null until they are found.
+struct Nvml {
+  void* library;
+  int (*init)();
+  int (*shutdown)();
+  int (*device_count)(unsigned*);
+  int (*device_by_index)(unsigned, Device*);
+  int (*device_by_address)(const char*, Device*);
+  int (*device_index)(Device, unsigned*);
+  int (*device_name)(Device, char*, unsigned);
+  int (*memory_info)(Device, Memory*);
+  int (*utilization)(Device, Utilization*);
+  int (*power)(Device, unsigned*);  // milliwatts
+  int (*driver)(char*, unsigned);
+  // Those that older drivers lack.
+  int (*clock)(Device, int kind, unsigned* mhz);
+  int (*most_clock)(Device, int kind, unsigned* mhz);
+  int (*nvlink_state)(Device, unsigned link, int* active);
+  int (*p2p_status)(Device, Device, int capability, int* status);
+  int (*common_ancestor)(Device, Device, int* level);
+};
+
 }  // namespace
 
-struct GpuMonitor::Impl {
-  void* library = nullptr;
-  int (*init)() = nullptr;
-  int (*shutdown)() = nullptr;
-  int (*device_count)(unsigned*) = nullptr;
-  int (*device_by_index)(unsigned, Device*) = nullptr;
-  int (*device_by_address)(const char*, Device*) = nullptr;
-  int (*device_index)(Device, unsigned*) = nullptr;
-  int (*device_name)(Device, char*, unsigned) = nullptr;
-  int (*memory_info)(Device, Memory*) = nullptr;
-  int (*utilization)(Device, Utilization*) = nullptr;
-  int (*power)(Device, unsigned*) = nullptr;  // milliwatts
-  int (*driver)(char*, unsigned) = nullptr;
-  // Those that older drivers lack.
-  int (*clock)(Device, int kind, unsigned* mhz) = nullptr;
-  int (*most_clock)(Device, int kind, unsigned* mhz) = nullptr;
-  int (*nvlink_state)(Device, unsigned link, int* active) = nullptr;
-  int (*p2p_status)(Device, Device, int capability, int* status) = nullptr;
-  int (*common_ancestor)(Device, Device, int* level) = nullptr;
+struct GpuMonitor::Impl : Nvml {
   bool ready = false;
   std::vector<Device> devices;
   std::vector<Gpu> gpus;
 
-  Impl() {
+  Impl() : Nvml{} {
     library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) return;
     load(library, "nvmlInit_v2", init);
