@@ -153,7 +153,7 @@ void Maker::add_unit(const UnitMembers& members) {
   ParameterUnit unit;
   unit.name = model_.names[members.block_of.front()];
   unit.layout = FlatLayout(members.parameters, rules_.shards, rules_.granularity,
-                           rules_.persistence_threshold);
+                           rules_.persistence_threshold, rules_.state);
   unit.uses = static_cast<int>(members.users.size());
   unit.frozen = members.frozen();
   unit.apart = members.apart;

@@ -38,10 +38,12 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
           range.low_precision = slice_of(parameters.owned(u, segment), run.range, begin);
         }
         range.weight_decay = run.weight_decay;
+        range.small = run.small;
         range.rule = run.rule;
         range.placed = context_.units[u].placed;
         range.begin = run.range.offset;
         places_.push_back(run.range);
+        small_.push_back(run.small);
         ranges.push_back(std::move(range));
       }
     }
@@ -74,12 +76,20 @@ at::Tensor DeviceOptimizer::master(size_t unit, size_t segment) const {
   return slice_of(masters_[unit], context_.units[unit].layout.compact(segment));
 }
 
-NamedTensors DeviceOptimizer::state(size_t unit, size_t, const FlatRange& part) const {
+FlatRange blocks_of(const StateFormat& format, const FlatRange& range) {
+  return {range.offset / format.block, format.numel(range.numel)};
+}
+
+std::vector<KeptTensor> DeviceOptimizer::state(size_t unit, size_t, const FlatRange& part) const {
   size_t range = ranges_[unit].first;
   while (places_[range].offset + places_[range].numel <= part.offset) ++range;
-  NamedTensors state = optimizer_->state(range);
-  for (auto& [name, tensor] : state) tensor = slice_of(tensor, part, places_[range].offset);
-  return state;
+  const NamedTensors state = optimizer_->state(range);
+  const FlatRange place{part.offset - places_[range].offset, part.numel};
+  std::vector<KeptTensor> kept;
+  for (const StateFormat& format : optimizer_->state_formats(small_[range])) {
+    kept.push_back({format, slice_of(state[kept.size()].second, blocks_of(format, place))});
+  }
+  return kept;
 }
 
 void DeviceOptimizer::add_memory(StrategyMemory& memory) const {

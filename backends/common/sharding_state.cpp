@@ -6,35 +6,15 @@
 #include <initializer_list>
 
 #include "backends/common/attached_model.h"
+#include "backends/common/state_blocks.h"
 #include "backends/common/state_pieces.h"
 #include "backends/common/step_agreement.h"
+#include "lib/checkpoint/block_slice.h"
 #include "tessera/backends/sharding_strategy.h"
 #include "tessera/core/error.h"
 
 namespace tessera {
 namespace {
-
-// Elements `part` of the unit's flat buffer, which lie in the entry, as elements of the whole
-// parameter.
-TensorSlice slice_of_whole(const FlatEntry& entry, const FlatRange& part) {
-  TensorSlice slice;
-  slice.shape = entry.shape;
-  slice.begin = part.offset - entry.range.offset;
-  slice.end = slice.begin + part.numel;
-  const Communicator* cut = entry.placement.cut;
-  if (cut == nullptr) return slice;
-  const TensorShard& shard = entry.placement.shard;
-  slice.dim = shard.dim;
-  slice.local_size = entry.shape[shard.dim];
-  slice.shape[shard.dim] = shard.full_size;
-  const int64_t local = slice.local_size / shard.parts, whole = shard.full_size / shard.parts;
-  const int64_t first = cut->rank() * local;  // in each part
-  const int64_t size = std::min(local, whole - first);
-  for (int64_t i = 0; i < shard.parts; ++i) {
-    slice.intervals.push_back({i * local, i * whole + first, size});
-  }
-  return slice;
-}
 
 TensorSlice whole(const at::Tensor& tensor) {
   TensorSlice slice;
@@ -82,10 +62,12 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
     for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
     state.push_back(piece);
     if (unit.frozen) continue;
-    for (const auto& [kind, value] : kept.optimizer.state(u, own.segment, own.part)) {
-      piece.kind = kind;
-      piece.value = value;
-      state.push_back(piece);
+    for (const auto& [format, value] : kept.optimizer.state(u, own.segment, own.part)) {
+      StateTensor of_optimizer = piece;
+      of_optimizer.kind = format.name;
+      if (format.block > 1) of_optimizer.slice = slice_in_blocks(piece.slice, format.block);
+      of_optimizer.value = value;
+      state.push_back(std::move(of_optimizer));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "backends/common/agreement.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/holder_sums.h"
+#include "backends/common/state_blocks.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
 #include "backends/common/step_under_way.h"
@@ -67,18 +68,25 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   steps_begun_ = at::zeros({}, at::kLong);
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
   parameters_ = make_parameters();
-  const UnitOptimizerContext optimizer_context{units(), shards().rank(),
-                                               config_.precision.parameter, device,
-                                               expected_numel(spec) / shards().size()};
+  const StateNeeds needs = state_needs(optimizer);
+  const UnitOptimizerContext optimizer_context{units(),
+                                               shards().rank(),
+                                               config_.precision.parameter,
+                                               device,
+                                               expected_numel(spec) / shards().size(),
+                                               needs.bytes};
   optimizer_ = placement_ ? placement_(optimizer_context)
                           : std::make_unique<DeviceOptimizer>(optimizer_context);
+  ShardingRules rules = rules_;
+  rules.state = needs.rules;
   build_model(
-      spec, context, rules_, *ranks_,
+      spec, context, rules, *ranks_,
       [&](size_t unit, const at::Tensor& full) {
         optimizer_->adopt(unit, full);
         parameters_->adopt(unit, full);
       },
       model);
+  require_blocks(units(), rules.state, *ranks_);
   parameters_->finalize();
   wire_ = make_wire(model, config_, device);
   gradients_ = make_gradients();

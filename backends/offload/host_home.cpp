@@ -57,6 +57,7 @@ std::vector<Piece> HostHome::pieces_of(size_t unit, const GradientStore& gradien
     for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_rank)) {
       pieces.push_back({{compact + run.range.offset - begin, run.range.numel},
                         run.weight_decay,
+                        run.small,
                         run.rule,
                         run.range.offset,
                         slice_of(gradients.owned(unit, segment), run.range, begin),
@@ -65,6 +66,33 @@ std::vector<Piece> HostHome::pieces_of(size_t unit, const GradientStore& gradien
     }
   }
   return pieces;
+}
+
+std::vector<at::Tensor> KeptPieces::state_of(const std::vector<StateFormat>& formats,
+                                             const FlatRange& part) const {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    parts.push_back(
+        slice_of(state[i], blocks_of(formats[i], {part.offset - range.offset, part.numel})));
+  }
+  return parts;
+}
+
+const KeptPieces& HostHome::Unit::kept_at(int64_t element) const {
+  const auto after = std::ranges::upper_bound(
+      kept, element, {}, [](const KeptPieces& pieces) { return pieces.range.offset; });
+  return *std::prev(after);
+}
+
+std::vector<KeptPieces> HostHome::kept_of(const std::vector<Piece>& pieces) {
+  std::vector<KeptPieces> kept;
+  for (const Piece& piece : pieces) {
+    if (kept.empty() || kept.back().small != piece.small) {
+      kept.push_back({.range = {piece.range.offset, 0}, .small = piece.small, .state = {}});
+    }
+    kept.back().range.numel += piece.range.numel;
+  }
+  return kept;
 }
 
 void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
@@ -81,23 +109,31 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
     }
   }
   optimizer_ = factory(std::move(ranges));
-  const size_t states = optimizer_->state_names().size();
+  for (const bool small : {false, true}) formats_[small ? 1 : 0] = optimizer_->state_formats(small);
   int64_t bytes = 0;
   for (size_t u = 0; u < units_.size(); ++u) {
-    units_[u].pieces = pieces_of(u, gradients);
-    if (units_[u].pieces.empty()) continue;
-    int64_t element = 4 * static_cast<int64_t>(states);
-    for (auto type : staging_types(units_[u])) {
-      element += static_cast<int64_t>(c10::elementSize(type));
+    Unit& unit = units_[u];
+    unit.pieces = pieces_of(u, gradients);
+    if (unit.pieces.empty()) continue;
+    unit.kept = kept_of(unit.pieces);
+    for (const KeptPieces& kept : unit.kept) {
+      for (const StateFormat& format : formats(kept.small)) {
+        bytes +=
+            format.numel(kept.range.numel) * static_cast<int64_t>(c10::elementSize(format.dtype));
+      }
     }
-    bytes += element * units_[u].whole.numel;
+    for (auto type : staging_types(unit)) {
+      bytes += static_cast<int64_t>(c10::elementSize(type)) * unit.whole.numel;
+    }
   }
   require_host_memory(world_, host_, bytes, "optimizer state and staging");
   for (Unit& unit : units_) {
     if (unit.pieces.empty()) continue;
-    for (size_t i = 0; i < states; ++i) {
-      unit.state.push_back(
-          allocate(unit.whole.numel, at::kFloat, /*crosses_link=*/!update_device().is_cpu()));
+    for (KeptPieces& kept : unit.kept) {
+      for (const StateFormat& format : formats(kept.small)) {
+        kept.state.push_back(allocate(format.numel(kept.range.numel), format.dtype,
+                                      /*crosses_link=*/!update_device().is_cpu()));
+      }
     }
     for (auto type : staging_types(unit)) {
       unit.staging.push_back(allocate(unit.whole.numel, type, /*crosses_link=*/true));
@@ -106,27 +142,23 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
   start();
 }
 
-int64_t HostHome::largest_unit() const {
-  int64_t most = 0;
-  for (const Unit& unit : units_) most = std::max(most, unit.whole.numel);
-  return most;
-}
-
 at::Tensor HostHome::master(size_t unit, size_t segment) const {
   if (!units_[unit].master.defined()) return parameters_->owned(unit, segment);
   return slice_of(units_[unit].master, context_.units[unit].layout.compact(segment));
 }
 
-NamedTensors HostHome::state(size_t unit, size_t segment, const FlatRange& part) const {
+std::vector<KeptTensor> HostHome::state(size_t unit, size_t segment, const FlatRange& part) const {
   const FlatLayout& layout = context_.units[unit].layout;
   const int64_t begin =
       layout.owned(segment, context_.shard_rank).offset - layout.compact(segment).offset;
-  const std::vector<std::string> names = optimizer_->state_names();
-  NamedTensors state;
-  for (size_t i = 0; i < names.size(); ++i) {
-    state.emplace_back(names[i], slice_of(units_[unit].state[i], part, begin));
+  const FlatRange in_shard{part.offset - begin, part.numel};
+  const KeptPieces& kept = units_[unit].kept_at(in_shard.offset);
+  const std::vector<at::Tensor> state = kept.state_of(formats(kept.small), in_shard);
+  std::vector<KeptTensor> tensors;
+  for (size_t i = 0; i < state.size(); ++i) {
+    tensors.push_back({formats(kept.small)[i], state[i]});
   }
-  return state;
+  return tensors;
 }
 
 void HostHome::add_memory(StrategyMemory& memory) const {

@@ -1,6 +1,7 @@
 #pragma once
 // What both ways of stepping share: master weights and optimizer state of a rank's shards in host
 // memory.
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -17,11 +18,23 @@ namespace tessera {
 struct Piece {
   FlatRange range;  // in the rank's compact shard of the unit
   bool weight_decay = true;
+  bool small = false;  // see StateRules
   UpdateRule rule;
   int64_t begin = 0;    // of its first element in the unit's flat buffer
   at::Tensor gradient;  // what the gradient store reduces into
   at::Tensor target;    // what the parameter store owns
   bool target_on_host = false;
+};
+
+// Neighbouring pieces that are kept in the same formats, and what the optimizer keeps for them.
+struct KeptPieces {
+  FlatRange range;  // in the rank's compact shard of the unit
+  bool small = false;
+  std::vector<at::Tensor> state;
+
+  // Of a part that begins with a block.
+  std::vector<at::Tensor> state_of(const std::vector<StateFormat>& formats,
+                                   const FlatRange& part) const;
 };
 
 // Derived classes move the state to where the update runs.
@@ -34,17 +47,19 @@ class HostHome : public UnitOptimizer {
   void prepare(ParameterStore& parameters, GradientStore& gradients,
                const OptimizerFactory& factory) override;
   at::Tensor master(size_t unit, size_t segment) const override;
-  NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const override;
+  std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override;
   at::Tensor step_count() const override { return optimizer_->step_count(); }
   void add_memory(StrategyMemory& memory) const override;
 
  protected:
   struct Unit {
-    FlatRange whole;            // {0, elements of the compact shard}
-    std::vector<Piece> pieces;  // in its order
-    at::Tensor master;          // fp32; undefined where the targets themselves are the masters
-    std::vector<at::Tensor> state;
+    FlatRange whole;               // {0, elements of the compact shard}
+    std::vector<Piece> pieces;     // in its order
+    at::Tensor master;             // fp32; undefined where the targets themselves are the masters
+    std::vector<KeptPieces> kept;  // in its order
     std::vector<at::Tensor> staging;
+
+    const KeptPieces& kept_at(int64_t element) const;
   };
   // Whether the masters are apart from the targets; they always are in 16-bit training.
   virtual bool keeps_fp32_masters(bool all_targets_on_host) const = 0;
@@ -55,7 +70,7 @@ class HostHome : public UnitOptimizer {
   virtual void start() = 0;
 
   bool is_16_bit() const { return context_.parameter_dtype != at::kFloat; }
-  int64_t largest_unit() const;
+  const std::vector<StateFormat>& formats(bool small) const { return formats_[small ? 1 : 0]; }
 
   const UnitOptimizerContext context_;
   const ParallelConfig config_;
@@ -66,12 +81,15 @@ class HostHome : public UnitOptimizer {
   std::unique_ptr<Optimizer> optimizer_;
 
  private:
+  static std::vector<KeptPieces> kept_of(const std::vector<Piece>& pieces);
+
   at::Tensor allocate(int64_t numel, at::ScalarType dtype, bool crosses_link);
   std::vector<Piece> pieces_of(size_t unit, const GradientStore& gradients) const;
 
   Communicator& world_;
   int64_t host_;
   int64_t host_bytes_ = 0, pinned_bytes_ = 0;
+  std::array<std::vector<StateFormat>, 2> formats_;  // of others, of small parameters
 };
 
 }  // namespace tessera

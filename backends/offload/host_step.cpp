@@ -232,10 +232,11 @@ void HostStep::update_chunk(size_t index, int64_t chunk) {
     update.range.low_precision = piece.target_on_host ? target : part(low_precision(unit), range);
   }
   update.range.weight_decay = piece.weight_decay;
+  update.range.small = piece.small;
   update.range.rule = piece.rule;
   update.range.placed = context_.units[index].placed;
   update.range.begin = piece.begin + first;
-  for (const at::Tensor& state : unit.state) update.state.push_back(slice_of(state, range));
+  update.state = unit.kept_at(range.offset).state_of(formats(piece.small), range);
   optimizer_->update({&update, 1});
   if (piece.target_on_host && !is_16_bit() && unit.master.defined()) {
     at::Tensor(target).copy_(update.range.parameter);

@@ -82,8 +82,8 @@ StepCosts measure_step_costs(const UnitOptimizerContext& context, const OffloadC
   if (!context.device.is_cpu()) {
     world.barrier();
     const double masters = is_16_bit || offload.what != Offload::kOptimizer ? 4 : 0;
-    costs[1] = link_seconds(context.device, offload.pin_memory, threads) * (8 + masters) /
-               static_cast<double>(kLinkBytes);
+    costs[1] = link_seconds(context.device, offload.pin_memory, threads) *
+               (context.state_bytes + masters) / static_cast<double>(kLinkBytes);
   }
   costs = costs.to(world.device());
   world.all_reduce(costs, ReduceOp::kMax).wait();

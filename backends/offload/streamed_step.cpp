@@ -37,17 +37,42 @@ bool StreamedStep::streams(const Unit& unit, const Piece& piece) const {
   return unit.master.defined() || piece.target_on_host;
 }
 
+std::vector<at::Tensor> StreamedStep::state_of(const Chunk& chunk) const {
+  const KeptPieces& kept = kept_of(chunk);
+  return kept.state_of(formats(kept.small), chunk.range);
+}
+
+std::vector<at::Tensor> StreamedStep::state_in(const Slot& slot, const Chunk& chunk,
+                                               const FlatRange& part) const {
+  const bool small = kept_of(chunk).small;
+  const FlatRange in_chunk{part.offset - chunk.range.offset, part.numel};
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& state : slot.state[small ? 1 : 0]) {
+    parts.push_back(slice_of(state, blocks_of(formats(small)[parts.size()], in_chunk)));
+  }
+  return parts;
+}
+
 void StreamedStep::start() {
-  const int64_t most = config_.offload.chunk_numel;
+  const int64_t block = optimizer_->state_rules().block;  // chunks begin with one
+  const int64_t most = (config_.offload.chunk_numel + block - 1) / block * block;
   load_stream_ = side_stream(context_.device);
   update_stream_ = side_stream(context_.device);
   store_stream_ = side_stream(context_.device);
   progress_.resize(units_.size());
   bool masters = false, low_precision = false;
+  int64_t largest = 0;                       // chunk
+  std::array<int64_t, 2> largest_kept = {};  // of others, of small parameters
   for (size_t u = 0; u < units_.size(); ++u) {
-    for (int64_t offset = 0; offset < units_[u].whole.numel; offset += most) {
-      const int64_t numel = std::min(most, units_[u].whole.numel - offset);
-      chunks_.push_back({u, {offset, numel}, offset + numel == units_[u].whole.numel});
+    for (size_t k = 0; k < units_[u].kept.size(); ++k) {
+      const auto& [range, small, state] = units_[u].kept[k];
+      for (int64_t done = 0; done < range.numel; done += most) {
+        const int64_t numel = std::min(most, range.numel - done);
+        const bool last = range.offset + done + numel == units_[u].whole.numel;
+        chunks_.push_back({u, {range.offset + done, numel}, k, last});
+        largest = std::max(largest, numel);
+        largest_kept[small ? 1 : 0] = std::max(largest_kept[small ? 1 : 0], numel);
+      }
     }
     for (const Piece& piece : units_[u].pieces) {
       masters = masters || streams(units_[u], piece);
@@ -55,14 +80,17 @@ void StreamedStep::start() {
     }
   }
   const auto options = at::TensorOptions().dtype(at::kFloat).device(context_.device);
-  const int64_t numel = std::min(most, largest_unit());
   for (Slot& slot : slots_) {
-    if (masters) slot.master = at::empty({numel}, options);
+    if (masters) slot.master = at::empty({largest}, options);
     if (low_precision) {
-      slot.low_precision = at::empty({numel}, options.dtype(context_.parameter_dtype));
+      slot.low_precision = at::empty({largest}, options.dtype(context_.parameter_dtype));
     }
-    for (size_t i = 0; i < optimizer_->state_names().size(); ++i) {
-      slot.state.push_back(at::empty({numel}, options));
+    for (const bool small : {false, true}) {
+      const int64_t numel = largest_kept[small ? 1 : 0];
+      for (const StateFormat& format : formats(small)) {
+        slot.state[small ? 1 : 0].push_back(
+            at::empty({format.numel(numel)}, options.dtype(format.dtype)));
+      }
     }
   }
 }
@@ -117,9 +145,8 @@ void StreamedStep::load(Chunk& chunk, Slot& slot) {
                  slice_of(piece.target, common, piece.range.offset));
     });
   }
-  for (size_t i = 0; i < unit.state.size(); ++i) {
-    start_copy(slice_of(slot.state[i], in_slot), slice_of(unit.state[i], chunk.range));
-  }
+  const std::vector<at::Tensor> here = state_of(chunk), there = state_in(slot, chunk, chunk.range);
+  for (size_t i = 0; i < here.size(); ++i) start_copy(there[i], here[i]);
   chunk.load[turn()].stop(*load_stream_);
   slot.loaded.record(*load_stream_);
 }
@@ -137,12 +164,11 @@ void StreamedStep::update(const Chunk& chunk, const Slot& slot) {
     update.range.gradient = slice_of(piece.gradient, common, piece.range.offset);
     if (is_16_bit() && !piece.target_on_host) update.range.low_precision = target;
     update.range.weight_decay = piece.weight_decay;
+    update.range.small = piece.small;
     update.range.rule = piece.rule;
     update.range.placed = context_.units[chunk.unit].placed;
     update.range.begin = piece.begin + common.offset - piece.range.offset;
-    for (const at::Tensor& state : slot.state) {
-      update.state.push_back(slice_of(state, common, chunk.range.offset));
-    }
+    update.state = state_in(slot, chunk, common);
     ranges.push_back(std::move(update));
   });
   optimizer_->update(ranges);
@@ -170,9 +196,8 @@ void StreamedStep::store(Chunk& chunk, Slot& slot) {
         slice_of(piece.target, common, piece.range.offset),
         slice_of(is_16_bit() ? slot.low_precision : slot.master, common, chunk.range.offset));
   });
-  for (size_t i = 0; i < unit.state.size(); ++i) {
-    start_copy(slice_of(unit.state[i], chunk.range), slice_of(slot.state[i], in_slot));
-  }
+  const std::vector<at::Tensor> here = state_of(chunk), there = state_in(slot, chunk, chunk.range);
+  for (size_t i = 0; i < here.size(); ++i) start_copy(here[i], there[i]);
   chunk.store[turn()].stop(*store_stream_);
   slot.stored.record(*store_stream_);
 }
@@ -194,7 +219,8 @@ at::Tensor StreamedStep::master(size_t unit, size_t segment) const {
   return HostHome::master(unit, segment);
 }
 
-NamedTensors StreamedStep::state(size_t unit, size_t segment, const FlatRange& part) const {
+std::vector<KeptTensor> StreamedStep::state(size_t unit, size_t segment,
+                                            const FlatRange& part) const {
   stored_.synchronize();
   return HostHome::state(unit, segment, part);
 }
@@ -214,14 +240,16 @@ void StreamedStep::add_memory(StrategyMemory& memory) const {
   for (const Slot& slot : slots_) {
     add(slot.master);
     add(slot.low_precision);
-    for (const at::Tensor& state : slot.state) add(state);
+    for (const auto& of_kind : slot.state) {
+      for (const at::Tensor& state : of_kind) add(state);
+    }
   }
 }
 
 int64_t StreamedStep::bytes_of_copies(const Chunk& chunk, bool to_device) const {
   const Unit& unit = units_[chunk.unit];
-  int64_t bytes = 4 * chunk.range.numel *
-                  (static_cast<int64_t>(unit.state.size()) + (unit.master.defined() ? 1 : 0));
+  int64_t bytes = unit.master.defined() ? 4 * chunk.range.numel : 0;
+  for (const at::Tensor& state : state_of(chunk)) bytes += static_cast<int64_t>(state.nbytes());
   for_pieces(unit.pieces, chunk.range, [&](const Piece& piece, const FlatRange& common) {
     if (!piece.target_on_host || (to_device && unit.master.defined())) return;
     bytes += common.numel * static_cast<int64_t>(piece.target.element_size());

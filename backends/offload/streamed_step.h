@@ -22,7 +22,7 @@ class StreamedStep : public HostHome {
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override;
   at::Tensor master(size_t unit, size_t segment) const override;
-  NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const override;
+  std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override;
   at::Tensor step_count() const override;
   void add_memory(StrategyMemory& memory) const override;
   OffloadReport report() override;
@@ -36,13 +36,14 @@ class StreamedStep : public HostHome {
 
  private:
   struct Slot {
-    at::Tensor master, low_precision;  // undefined where nothing needs them
-    std::vector<at::Tensor> state;
+    at::Tensor master, low_precision;              // undefined where nothing needs them
+    std::array<std::vector<at::Tensor>, 2> state;  // of others, of small parameters
     Marker loaded, updated, stored;
   };
   struct Chunk {
     size_t unit = 0;
-    FlatRange range;  // in the unit's compact shard
+    FlatRange range;  // in the unit's compact shard: of pieces kept in the same formats
+    size_t kept = 0;  // which
     bool last = false;
     std::array<StreamTimer, 2> load, store;  // of the latest two steps
   };
@@ -57,6 +58,13 @@ class StreamedStep : public HostHome {
   // Where the times of the step under way, or else of the last one, are.
   size_t turn() const { return static_cast<size_t>((steps_ + 1) % 2); }
   bool streams(const Unit& unit, const Piece& piece) const;
+  const KeptPieces& kept_of(const Chunk& chunk) const {
+    return units_[chunk.unit].kept[chunk.kept];
+  }
+  // The chunk's state on the host, and its place in a slot.
+  std::vector<at::Tensor> state_of(const Chunk& chunk) const;
+  std::vector<at::Tensor> state_in(const Slot& slot, const Chunk& chunk,
+                                   const FlatRange& part) const;
   int64_t bytes_of_copies(const Chunk& chunk, bool to_device) const;
 
   std::optional<c10::Stream> load_stream_, update_stream_, store_stream_;

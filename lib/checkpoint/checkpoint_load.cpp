@@ -1,15 +1,20 @@
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <atomic>
 #include <set>
+#include <string_view>
 
 #include "lib/checkpoint/agreement.h"
+#include "lib/checkpoint/block_slice.h"
 #include "lib/checkpoint/piece_reader.h"
 #include "lib/checkpoint/slice_runs.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/clock.h"
 #include "lib/core/host_threads.h"
+#include "lib/ops/moment_map.h"
+#include "lib/ops/moments.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/device.h"
@@ -103,6 +108,94 @@ int64_t load_parts(const std::vector<Part>& parts, const ShardFiles& files, int6
   return bytes_read;
 }
 
+TensorKey largest_of_blocks(const TensorKey& codes) {
+  return {codes.name, codes.kind + kLargestOfBlocks};
+}
+
+// Moments that were saved in 8 bits and are wanted in fp32 or bf16, and the reverse.
+class CodedMoments {
+ public:
+  CodedMoments(const Checkpoint& checkpoint, const ShardFiles& files,
+               const std::vector<StateTensor>& state)
+      : checkpoint_(checkpoint), files_(files), state_(state) {}
+
+  // Whether its values follow from another tensor's: it is that of codes that were not saved so.
+  bool comes_with_codes(const TensorKey& key) const {
+    const auto& tensors = checkpoint_.manifest().tensors;
+    if (tensors.contains(key) || !key.kind.ends_with(kLargestOfBlocks)) return false;
+    const size_t of_codes = key.kind.size() - std::string_view(kLargestOfBlocks).size();
+    return tensors.contains({key.name, key.kind.substr(0, of_codes)});
+  }
+  bool converts(const SavedTensor& saved, const StateTensor& wanted) const {
+    const bool codes = saved.dtype == at::kByte, floats = wanted.value.is_floating_point();
+    return codes == floats && (codes || wanted.value.scalar_type() == at::kByte);
+  }
+  // Returns the bytes that were read.
+  int64_t convert(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted) const {
+    const at::NoGradGuard no_grad;
+    const auto dtype = saved.dtype == at::kByte ? at::kByte : at::kFloat;
+    StateTensor read = wanted;
+    read.value = at::zeros({wanted.slice.numel()}, dtype);
+    std::vector<Part> parts;
+    cut_into_parts(key, saved, read, parts);
+    const int64_t bytes = load_parts(parts, files_, checkpoint_.manifest().block_bytes);
+    if (saved.dtype == at::kByte) {
+      decode(key, read, wanted);
+    } else {
+      encode(key, read.value, wanted);
+    }
+    return bytes;
+  }
+
+ private:
+  static constexpr int64_t kPiece = int64_t{1} << 20;  // elements; whole blocks
+  static bool is_signed(const TensorKey& key) { return !key.kind.ends_with("_sq"); }
+
+  void decode(const TensorKey& key, const StateTensor& codes, const StateTensor& wanted) const {
+    const at::Tensor largest = checkpoint_.read(largest_of_blocks(key)).flatten();
+    const at::Tensor values = at::zeros({codes.value.numel()}, at::kFloat);
+    SliceRuns runs(codes.slice);
+    for (SliceRun run; runs.next(run);) {
+      for (int64_t done = 0; done < run.size;) {  // to the end of a block, and from there in pieces
+        const int64_t first = run.global + done, in_block = first % ops::kMomentBlock;
+        const int64_t most = in_block > 0 ? ops::kMomentBlock - in_block : kPiece;
+        const int64_t count = std::min(most, run.size - done), place = run.local + done;
+        const int64_t blocks = (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
+        values.narrow(0, place, count)
+            .copy_(ops::decode_moments(codes.value.narrow(0, place, count), is_signed(key),
+                                       largest.narrow(0, first / ops::kMomentBlock, blocks)));
+        done += count;
+      }
+    }
+    at::Tensor(wanted.value).copy_(values);
+  }
+
+  void encode(const TensorKey& key, const at::Tensor& values, const StateTensor& wanted) const {
+    const TensorSlice in_blocks = slice_in_blocks(wanted.slice, ops::kMomentBlock);
+    const auto beside = std::ranges::find_if(state_, [&](const StateTensor& other) {
+      return TensorKey{other.name, other.kind} == largest_of_blocks(key) &&
+             other.slice == in_blocks;
+    });
+    check(beside != state_.end(), ErrorCode::kInternal, "tensor ", key.title(),
+          " is wanted in 8 bits, without the largest magnitudes of its blocks");
+    const at::Tensor codes = at::zeros({values.numel()}, at::kByte);
+    const at::Tensor largest = at::zeros({in_blocks.numel()}, at::kFloat);
+    for (int64_t first = 0; first < values.numel(); first += kPiece) {
+      const int64_t count = std::min(kPiece, values.numel() - first);
+      const int64_t blocks = (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
+      ops::encode_moments(values.narrow(0, first, count), is_signed(key),
+                          codes.narrow(0, first, count),
+                          largest.narrow(0, first / ops::kMomentBlock, blocks));
+    }
+    at::Tensor(wanted.value).copy_(codes);
+    at::Tensor(beside->value).copy_(largest);
+  }
+
+  const Checkpoint& checkpoint_;
+  const ShardFiles& files_;
+  const std::vector<StateTensor>& state_;
+};
+
 }  // namespace
 
 LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
@@ -110,9 +203,11 @@ LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
   LoadReport report;
   std::set<TensorKey> used;
   const ShardFiles files(path_, manifest_);
+  const CodedMoments moments(*this, files, state);
   std::vector<Part> parts;
   for (const StateTensor& wanted : state) {
     const TensorKey key{wanted.name, wanted.kind};
+    if (moments.comes_with_codes(key)) continue;
     const auto found = manifest_.tensors.find(key);
     check(found != manifest_.tensors.end(), ErrorCode::kDataLoss, path_, ": has no tensor ",
           key.title(), "; it is of another model or another optimizer");
@@ -124,13 +219,18 @@ LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
       report.converted.push_back(
           concat(key.title(), ": ", saved.dtype, " to ", wanted.value.scalar_type()));
     }
-    cut_into_parts(found->first, saved, wanted, parts);
     used.insert(key);
+    if (moments.converts(saved, wanted)) {
+      report.bytes_read += moments.convert(key, saved, wanted);
+      used.insert(largest_of_blocks(key));
+      continue;
+    }
+    cut_into_parts(found->first, saved, wanted, parts);
   }
   for (const auto& [key, tensor] : manifest_.tensors) {
     if (!used.contains(key)) report.unused.push_back(key.title());
   }
-  report.bytes_read = load_parts(parts, files, manifest_.block_bytes);
+  report.bytes_read += load_parts(parts, files, manifest_.block_bytes);
   report.load_s = now_s() - started;
   return report;
 }

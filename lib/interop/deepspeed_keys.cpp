@@ -32,7 +32,8 @@ constexpr const char* kOneCopy = "use --strategy fsdp --shard_ranks N for groups
 constexpr const char* kExact = "collectives carry what --reduce_dtype says; leave it out";
 constexpr const char* kTurnsOn = "--gradient_checkpointing turns recomputation on, block by block";
 constexpr const char* kWhole = "final/ always holds the whole model";
-constexpr const char* kMasters = "masters and moments are fp32; leave it out";
+constexpr const char* kMasters =
+    "masters are fp32, and moments unless --moments_dtype says bf16 or int8; leave it out";
 constexpr const char* kCheckpoints = "checkpoints load at any number of ranks";
 constexpr const char* kOffloads = "copies run beside the update, block by block";
 constexpr const char* kDisks = "state is offloaded to host memory only";

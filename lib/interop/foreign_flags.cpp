@@ -28,7 +28,8 @@ constexpr const char* kBest =
     "use --save_strategy steps or epoch with --load_best_model_at_end, which keeps the best";
 constexpr const char* kReadsAhead = "batches are prepared ahead on a thread, always";
 constexpr const char* kOptimizers =
-    "--optim adamw_torch, adamw_torch_fused, adam, sgd, adagrad or lion_32bit; the library takes "
+    "--optim adamw_torch, adamw_torch_fused, adamw_8bit, adam, sgd, adagrad or lion_32bit; the "
+    "library takes "
     "any OptimizerFactory";
 constexpr const char* kHub =
     "nothing is uploaded; OUTPUT_DIR/final is a Hugging Face directory that `hf upload` takes";
@@ -185,6 +186,10 @@ constexpr F kFlags[] = {
     sets("optim", "adamw_torch_fused", "optim", "adamw_torch"),
     sets("optim", "adamw_hf", "optim", "adamw_torch"),
     sets("optim", "adamw_apex_fused", "optim", "adamw_torch"),
+    sets("optim", "adamw_bnb_8bit", "optim", "adamw_8bit"),
+    sets("optim", "adamw_torch_8bit", "optim", "adamw_8bit"),
+    refused("optim", "paged_adamw_8bit",
+            "--optim adamw_8bit, with --offload optimizer where it does not fit"),
     refused("optim_target_modules", "*", kOptimizers),
     refused("adafactor", "true", kOptimizers),
     no_effect("adafactor", "false", kOff),

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "lib/ops/counted.h"
+#include "lib/ops/moments.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/random.h"
 #include "tessera/core/error.h"
@@ -348,19 +349,33 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   const auto store = [&](const at::Tensor& to, const at::Tensor& value) {
     to.copy_(may_skip ? at::where(scalars.skip.ne(0), to, value) : value);
   };
+  const auto store_moment = [&](const at::Tensor& to, bool is_signed, const at::Tensor& largest,
+                                const at::Tensor& value) {
+    if (to.scalar_type() != at::kByte) return store(to, value.to(to.scalar_type()));
+    const at::Tensor codes = at::empty_like(to), most = at::empty_like(largest);
+    encode_moments(value, is_signed, codes, most);
+    store(to, codes);
+    store(largest, most);
+  };
   for (const AdamWRange& range : ranges) {
     at::Tensor gradient = range.gradient.to(at::kFloat);
     if (scalars.gradient_scale.defined()) gradient = gradient * scalars.gradient_scale;
     if (!options.decoupled) gradient = gradient + range.parameter * range.weight_decay;
-    const at::Tensor exp_avg = at::lerp(range.exp_avg, gradient, 1.0 - options.beta1);
+    const bool coded = range.exp_avg.scalar_type() == at::kByte;
+    const at::Tensor before = coded ? decode_moments(range.exp_avg, true, range.exp_avg_largest)
+                                    : range.exp_avg.to(at::kFloat);
+    const at::Tensor before_sq =
+        coded ? decode_moments(range.exp_avg_sq, false, range.exp_avg_sq_largest)
+              : range.exp_avg_sq.to(at::kFloat);
+    const at::Tensor exp_avg = at::lerp(before, gradient, 1.0 - options.beta1);
     const at::Tensor exp_avg_sq =
-        (range.exp_avg_sq * options.beta2).addcmul_(gradient, gradient, 1.0 - options.beta2);
+        (before_sq * options.beta2).addcmul_(gradient, gradient, 1.0 - options.beta2);
     const double keeps_from = options.decoupled ? range.lr_factor * range.weight_decay : 0.0;
     at::Tensor parameter = range.parameter * (1.0 - scalars.learning_rate * keeps_from);
     const at::Tensor own_step = range.lr_factor == 1 ? step_size : step_size * range.lr_factor;
     parameter.sub_(exp_avg / (exp_avg_sq.sqrt() / root).add_(options.epsilon) * own_step);
-    store(range.exp_avg, exp_avg);
-    store(range.exp_avg_sq, exp_avg_sq);
+    store_moment(range.exp_avg, true, range.exp_avg_largest, exp_avg);
+    store_moment(range.exp_avg_sq, false, range.exp_avg_sq_largest, exp_avg_sq);
     store(range.parameter, parameter);
     if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
   }

@@ -3,9 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <set>
 
+#include "lib/ops/moment_map.h"
+#include "lib/ops/moments.h"
 #include "lib/ops/update.h"
 #include "tessera/core/error.h"
 
@@ -17,23 +18,17 @@ using Betas = std::pair<double, double>;
 class AdamW : public Optimizer {
  public:
   AdamW(const AdamWConfig& config, const std::vector<OptimizerRange>& ranges) : config_(config) {
-    int64_t total = 0;
-    for (const auto& range : ranges) total += range.parameter.numel();
     if (ranges.empty()) {
       step_count_ = at::zeros({});
       return;
     }
     const auto options = ranges.front().parameter.options().requires_grad(false);
     step_count_ = at::zeros({}, options);
-    moments_ = at::zeros({2, total}, options);
-    int64_t offset = 0;
     for (const auto& range : ranges) {
-      const int64_t numel = range.parameter.numel();
-      updates_.push_back(update_of(range, moments_[0].narrow(0, offset, numel),
-                                   moments_[1].narrow(0, offset, numel)));
+      updates_.push_back(update_of(range));
       betas_.push_back(betas(range));
-      offset += numel;
     }
+    for (const bool small : {false, true}) keep_moments(ranges, small, options);
   }
 
   size_t range_count() const override { return updates_.size(); }
@@ -58,31 +53,100 @@ class AdamW : public Optimizer {
     std::vector<ops::AdamWRange> updates;
     std::vector<Betas> betas_of;
     for (const auto& [range, state] : ranges) {
-      updates.push_back(update_of(range, state[0], state[1]));
+      updates.push_back(update_of(range));
+      set_state(updates.back(), state);
       betas_of.push_back(betas(range));
     }
     update_all(updates, betas_of);
   }
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  std::vector<StateFormat> state_formats(bool small) const override {
+    if (!in_8_bits(small)) {
+      const auto dtype = config_.moments == MomentsDtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+      return {{"exp_avg", dtype}, {"exp_avg_sq", dtype}};
+    }
+    constexpr int64_t kBlock = ops::kMomentBlock;
+    return {{"exp_avg", at::kByte},
+            {"exp_avg_sq", at::kByte},
+            {concat("exp_avg", kLargestOfBlocks), at::kFloat, kBlock},
+            {concat("exp_avg_sq", kLargestOfBlocks), at::kFloat, kBlock}};
+  }
+  StateRules state_rules() const override {
+    if (config_.moments != MomentsDtype::kInt8) return {};
+    return {.block = ops::kMomentBlock, .small_numel = config_.min_8bit_size};
+  }
   NamedTensors state(size_t range) const override {
-    return {{"exp_avg", updates_[range].exp_avg}, {"exp_avg_sq", updates_[range].exp_avg_sq}};
+    const ops::AdamWRange& update = updates_[range];
+    NamedTensors state{{"exp_avg", update.exp_avg}, {"exp_avg_sq", update.exp_avg_sq}};
+    if (update.exp_avg_largest.defined()) {
+      state.emplace_back(concat("exp_avg", kLargestOfBlocks), update.exp_avg_largest);
+      state.emplace_back(concat("exp_avg_sq", kLargestOfBlocks), update.exp_avg_sq_largest);
+    }
+    return state;
   }
   at::Tensor step_count() const override { return step_count_; }
   int64_t state_bytes() const override {
-    return moments_.defined() ? static_cast<int64_t>(moments_.nbytes()) : 0;
+    int64_t sum = 0;
+    for (const at::Tensor& moments : moments_) sum += static_cast<int64_t>(moments.nbytes());
+    return sum;
   }
 
  private:
-  ops::AdamWRange update_of(const OptimizerRange& range, const at::Tensor& exp_avg,
-                            const at::Tensor& exp_avg_sq) const {
+  bool in_8_bits(bool small) const { return config_.moments == MomentsDtype::kInt8 && !small; }
+
+  // In the order of state_formats().
+  static void set_state(ops::AdamWRange& update, const std::vector<at::Tensor>& state) {
+    update.exp_avg = state[0];
+    update.exp_avg_sq = state[1];
+    if (state.size() == 2) return;
+    update.exp_avg_largest = state[2];
+    update.exp_avg_sq_largest = state[3];
+  }
+
+  // One buffer for each format, of which ranges have views.
+  void keep_moments(const std::vector<OptimizerRange>& ranges, bool small,
+                    const at::TensorOptions& options) {
+    std::vector<std::vector<at::Tensor>> states(ranges.size());
+    for (const StateFormat& format : state_formats(small)) {
+      int64_t total = 0;
+      for (const OptimizerRange& range : ranges) {
+        if (range.small == small) total += format.numel(range.parameter.numel());
+      }
+      const at::Tensor all = at::zeros({total}, options.dtype(format.dtype));
+      int64_t begin = 0;
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        if (ranges[i].small != small) continue;
+        const int64_t numel = format.numel(ranges[i].parameter.numel());
+        states[i].push_back(all.narrow(0, begin, numel));
+        begin += numel;
+      }
+      moments_.push_back(all);
+    }
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      if (ranges[i].small == small) set_state(updates_[i], states[i]);
+    }
+  }
+
+  // Without its state.
+  ops::AdamWRange update_of(const OptimizerRange& range) const {
+    check_blocks(range);
     return {.parameter = range.parameter,
             .gradient = range.gradient,
-            .exp_avg = exp_avg,
-            .exp_avg_sq = exp_avg_sq,
+            .exp_avg = {},
+            .exp_avg_sq = {},
             .low_precision = range.low_precision,
             .weight_decay = range.decay(config_.weight_decay),
             .lr_factor = range.rule.lr_factor};
+  }
+  void check_blocks(const OptimizerRange& range) const {
+    if (!in_8_bits(range.small)) return;
+    for (const RangePiece& piece : pieces_of(range)) {
+      check(piece.offset % ops::kMomentBlock == 0 && piece.begin % ops::kMomentBlock == 0,
+            ErrorCode::kInternal, "AdamW: moments in 8 bits: parameter ", piece.parameter.name,
+            " is cut at element ", piece.offset, ", which lies at ", piece.begin,
+            " of its range; both must be multiples of ", ops::kMomentBlock);
+    }
   }
   Betas betas(const OptimizerRange& range) const {
     return range.rule.betas.value_or(Betas(config_.beta1, config_.beta2));
@@ -91,23 +155,29 @@ class AdamW : public Optimizer {
     ops::adamw_update(updates, {betas.first, betas.second, config_.epsilon, config_.adam_w_mode},
                       scalars_);
   }
-  // Ranges of equal betas at once, wherever they stand.
+  // Ranges of equal betas and formats at once, wherever they stand.
   void update_all(std::span<const ops::AdamWRange> updates, std::span<const Betas> betas) const {
     if (updates.empty()) return;
-    if (std::ranges::count(betas, betas.front()) == std::ssize(betas)) {
-      return update_equal(updates, betas.front());
+    const auto key = [&](size_t i) {
+      return std::pair(betas[i], updates[i].exp_avg.scalar_type());
+    };
+    std::set<decltype(key(0))> keys;
+    for (size_t i = 1; i < updates.size(); ++i) {
+      if (key(i) != key(0)) keys.insert({key(0), key(i)});
     }
-    for (const Betas& equal : std::set(betas.begin(), betas.end())) {
+    if (keys.empty()) return update_equal(updates, betas.front());
+    for (const auto& equal : keys) {
       std::vector<ops::AdamWRange> of_equal;
       for (size_t i = 0; i < updates.size(); ++i) {
-        if (betas[i] == equal) of_equal.push_back(updates[i]);
+        if (key(i) == equal) of_equal.push_back(updates[i]);
       }
-      update_equal(of_equal, equal);
+      update_equal(of_equal, equal.first);
     }
   }
 
   AdamWConfig config_;
-  at::Tensor moments_, step_count_;
+  at::Tensor step_count_;
+  std::vector<at::Tensor> moments_;       // by format
   std::vector<ops::AdamWRange> updates_;  // by range; the moments are views of moments_
   std::vector<Betas> betas_;              // by range
   ops::AdamWScalars scalars_;
@@ -123,6 +193,8 @@ OptimizerFactory make_adamw(const AdamWConfig& config) {
         " must be positive");
   check(config.weight_decay >= 0, ErrorCode::kInvalidArgument, "AdamW: weight decay ",
         config.weight_decay, " must not be negative");
+  check(config.min_8bit_size >= 0, ErrorCode::kInvalidArgument, "AdamW: min_8bit_size ",
+        config.min_8bit_size, " must not be negative");
   return [config](const std::vector<OptimizerRange>& ranges) -> std::unique_ptr<Optimizer> {
     return std::make_unique<AdamW>(config, ranges);
   };

@@ -1,5 +1,7 @@
 #include "tessera/optim/optimizer.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "tessera/core/error.h"
@@ -16,6 +18,25 @@ std::vector<RangePiece> pieces_of(const OptimizerRange& range) {
     pieces.push_back({placed, from - placed.begin, from - range.begin, until - from});
   }
   return pieces;
+}
+
+std::vector<StateFormat> Optimizer::state_formats(bool) const {
+  std::vector<StateFormat> formats;
+  for (const std::string& name : state_names()) formats.push_back({.name = name});
+  return formats;
+}
+
+StateNeeds state_needs(const OptimizerFactory& factory) {
+  const at::Tensor nothing = at::empty({0}, at::kFloat);
+  const auto optimizer = factory({{.parameter = nothing, .gradient = nothing}});
+  const auto bytes = [&](bool small) {
+    double sum = 0;
+    for (const StateFormat& format : optimizer->state_formats(small)) {
+      sum += format.bytes_per_element();
+    }
+    return sum;
+  };
+  return {optimizer->state_rules(), bytes(false), bytes(true)};
 }
 
 void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& optimizer) {

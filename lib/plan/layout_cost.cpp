@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lib/plan/offload.h"
+#include "lib/plan/optimizer_state.h"
 #include "lib/plan/rules.h"
 #include "lib/plan/slots.h"
 #include "lib/plan/stage.h"
@@ -23,10 +24,11 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   LayoutCost cost;
   cost.parameter_bytes = d.parameter * numel;
   cost.gradient_bytes = d.gradient * trained;
-  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * trained / shards;
+  const StateBytes state = state_bytes(plan, stage);
+  cost.optimizer_bytes = (master ? 4.0 * trained / shards : 0) + state.most;
   // Every data rank writes its part; of frozen parameters what forward reads.
   const double frozen = plan.saves_frozen ? d.parameter * (numel - trained) : 0;
-  cost.saved_bytes = (4.0 * (plan.moments + 1) * trained + frozen) / plan.mesh.data;
+  cost.saved_bytes = (4.0 * trained + state.all + frozen) / plan.mesh.data;
   double gathered = 0;
   if (rules.gathers_parameters) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
@@ -58,12 +60,6 @@ LayoutCost largest_layout_cost(const LayoutPlan& plan) {
     }
   }
   return largest;
-}
-
-int moments_of(const OptimizerFactory& optimizer) {
-  const at::Tensor parameter = at::zeros({1}), gradient = at::zeros({1});
-  return static_cast<int>(
-      optimizer({{.parameter = parameter, .gradient = gradient}})->state(0).size());
 }
 
 }  // namespace tessera

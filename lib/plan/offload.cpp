@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/plan/optimizer_state.h"
 #include "lib/plan/rules.h"
 
 namespace tessera {
@@ -33,7 +34,6 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) 
   const bool streams = offload.step == OffloadStep::kDevice;
   cost.optimizer_bytes = 0;
   if (parameters_too) cost.parameter_bytes = d.parameter * stage.resident();
-  double largest = 0;
   bool any_target_on_host = false;
   for (const PlannedUnit& unit : stage.units) {
     if (parameters_too) {
@@ -44,19 +44,19 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost) 
     const auto owned = static_cast<double>(unit.layout.shard_numel());
     const bool targets_on_host = parameters_too && unit.resident() == 0;
     const bool master = is_16_bit || (!streams && !targets_on_host);
-    double element = 4.0 * (plan.moments + (master ? 1 : 0));
+    double element = master ? 4 : 0;
     if (!streams) {
       element += d.gradient;
       if (is_16_bit && !targets_on_host && d.gradient > 2) element += d.parameter;
     }
     cost.host_bytes += element * owned;
-    largest = std::max(largest, owned);
   }
+  cost.host_bytes += state_bytes(plan, stage).most;
   if (!streams) return;
-  const double chunk = std::min(largest, static_cast<double>(offload.chunk_numel));
-  const double slot = 4.0 * (plan.moments + (is_16_bit || any_target_on_host ? 1 : 0)) +
-                      (is_16_bit && any_target_on_host ? d.parameter : 0);
-  cost.buffer_bytes += 3 * chunk * slot;
+  const StateChunks chunks = state_chunks(plan, stage);
+  const double element = (is_16_bit || any_target_on_host ? 4 : 0) +
+                         (is_16_bit && any_target_on_host ? d.parameter : 0);
+  cost.buffer_bytes += 3 * (chunks.numel * element + chunks.bytes);
 }
 
 }  // namespace tessera

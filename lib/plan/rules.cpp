@@ -22,6 +22,10 @@ int end_ranks(const LayoutPlan& plan) {
   return plan.parallel.pipeline.shared_vocabulary ? plan.mesh.pipeline : plan.mesh.tensor;
 }
 
-ShardingRules rules_of(const LayoutPlan& plan) { return sharding_rules(plan.parallel, plan.mesh); }
+ShardingRules rules_of(const LayoutPlan& plan) {
+  ShardingRules rules = sharding_rules(plan.parallel, plan.mesh);
+  rules.state = plan.moments.rules;
+  return rules;
+}
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, 
   UnitGrouping grouping(rules.unit_numel, [&](const UnitMembers& members) {
     for (size_t user : members.users) stage.units_of_block[user].push_back(stage.units.size());
     stage.units.push_back({.layout = FlatLayout(members.parameters, rules.shards, rules.granularity,
-                                                rules.persistence_threshold),
+                                                rules.persistence_threshold, rules.state),
                            .frozen = members.frozen(),
                            .apart = members.apart,
                            .turn = members.turn});

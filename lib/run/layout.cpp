@@ -22,7 +22,7 @@ LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_siz
           .mesh = mesh_extents(o, world_size),
           .accumulation = o.training.gradient_accumulation_steps,
           .model = run.model,
-          .moments = moments_of(optimizer_of(o.training)),
+          .moments = state_needs(optimizer_of(o.training)),
           .saves_frozen = !run.adapter};
 }
 

@@ -51,14 +51,18 @@ OptimizerFactory optimizer_of(const TrainingOptions& o) {
           {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .weight_decay = o.weight_decay});
     case Optim::kAdam:
     case Optim::kAdamW:
+    case Optim::kAdamW8Bit:
       break;
   }
-  read_arguments(o, {});
-  return make_adamw({.beta1 = o.adam_beta1,
+  AdamWConfig config{.beta1 = o.adam_beta1,
                      .beta2 = o.adam_beta2,
                      .epsilon = o.adam_epsilon,
                      .weight_decay = o.weight_decay,
-                     .adam_w_mode = o.optim == Optim::kAdamW});
+                     .adam_w_mode = o.optim != Optim::kAdam,
+                     .moments = o.moments()};
+  const bool has_small = config.moments == MomentsDtype::kInt8;
+  read_arguments(o, has_small ? Arguments{{"min_8bit_size", &config.min_8bit_size}} : Arguments{});
+  return make_adamw(config);
 }
 
 }  // namespace tessera::programs

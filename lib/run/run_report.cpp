@@ -49,7 +49,8 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   r.parameter_dtype = name_of(precision.parameter);
   r.gradient_dtype = name_of(precision.gradient_dtype());
   r.reduce_dtype = name_of(precision.reduce_dtype());
-  r.master_dtype = r.moment_dtype = "fp32";
+  r.master_dtype = "fp32";
+  r.moment_dtype = name_of(std::optional(o.training.moments()));
   r.model = run.task.model().name;
   r.num_parameters = parts.strategy->parameter_count();
   r.num_trainable_parameters = parameter_count(run.task.model()).trained;

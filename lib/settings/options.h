@@ -1,6 +1,7 @@
 #pragma once
 // What a run is told, with Hugging Face's names and defaults.
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -11,6 +12,7 @@
 #include "tessera/data/chat_examples.h"
 #include "tessera/data/data_loader.h"
 #include "tessera/model/lora.h"
+#include "tessera/optim/adamw.h"
 
 namespace tessera {
 
@@ -22,7 +24,7 @@ enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
 enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
-enum class Optim { kAdamW, kAdam, kSgd, kAdagrad, kLion };
+enum class Optim { kAdamW, kAdamW8Bit, kAdam, kSgd, kAdagrad, kLion };
 enum class DeepSpeedVersion { k16, k19 };
 
 template <>
@@ -54,10 +56,18 @@ inline constexpr auto kNames<StageBalance> =
                                         {"measured", StageBalance::kMeasured}});
 template <>
 inline constexpr auto kNames<Optim> = std::to_array<Named<Optim>>({{"adamw_torch", Optim::kAdamW},
+                                                                   {"adamw_8bit",
+                                                                    Optim::kAdamW8Bit},
                                                                    {"adam", Optim::kAdam},
                                                                    {"sgd", Optim::kSgd},
                                                                    {"adagrad", Optim::kAdagrad},
                                                                    {"lion_32bit", Optim::kLion}});
+template <>
+inline constexpr auto kNames<std::optional<MomentsDtype>> =
+    std::to_array<Named<std::optional<MomentsDtype>>>({{"", std::nullopt},
+                                                       {"fp32", MomentsDtype::kFloat32},
+                                                       {"bf16", MomentsDtype::kBFloat16},
+                                                       {"int8", MomentsDtype::kInt8}});
 template <>
 inline constexpr auto kNames<DeepSpeedVersion> = std::to_array<Named<DeepSpeedVersion>>(
     {{"0.16", DeepSpeedVersion::k16}, {"0.19", DeepSpeedVersion::k19}});
@@ -104,8 +114,14 @@ struct TrainingOptions {
   std::string lr_scheduler_kwargs;
   std::string no_decay_names, lr_groups;  // lists
   Optim optim = Optim::kAdamW;
-  std::string optim_args;  // a list
+  std::string optim_args;                     // a list
+  std::optional<MomentsDtype> moments_dtype;  // as --optim says
   uint64_t seed = 42;
+
+  MomentsDtype moments() const {
+    return moments_dtype.value_or(optim == Optim::kAdamW8Bit ? MomentsDtype::kInt8
+                                                             : MomentsDtype::kFloat32);
+  }
 };
 
 // Defaults are LoraRule's.

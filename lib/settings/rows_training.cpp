@@ -31,10 +31,16 @@ std::vector<Setting> training() {
        "steps in which the learning rate rises from 0; below 1: that part of all steps",
        {.least = 0}},
       {"optim", of<&T::optim>, kNumbers,
-       "optimizer; adam adds the decay to the gradient, lion_32bit reads AdamW's betas",
+       "optimizer; adamw_8bit keeps moments in 8 bits, adam adds the decay to the gradient, "
+       "lion_32bit reads AdamW's betas",
        {.tag = "", .recorded = true}},
       {"optim_args", of<&T::optim_args>, kNumbers,
-       "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10"},
+       "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10, of adamw_8bit "
+       "min_8bit_size=4096"},
+      {"moments_dtype", of<&T::moments_dtype>, kNumbers,
+       "fp32, bf16 or int8: what adamw_torch and adam keep their moments in; int8: blocks of 256, "
+       "parameters below 4,096 elements in fp32",
+       {.tag = "mom"}},
       {"weight_decay", of<&T::weight_decay>, kNumbers, "skips biases and norm weights",
        {.least = 0}},
       {"no_decay_names", of<&T::no_decay_names>, kNumbers,

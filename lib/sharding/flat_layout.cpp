@@ -1,6 +1,7 @@
 #include "tessera/sharding/flat_layout.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <tuple>
 
@@ -16,25 +17,29 @@ int64_t round_up(int64_t value, int64_t multiple) {
 }  // namespace
 
 FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
-                       ShardGranularity granularity, int64_t persistence_threshold)
-    : shards_(shards) {
+                       ShardGranularity granularity, int64_t persistence_threshold,
+                       const StateRules& state)
+    : alignment_(std::lcm(kAlignment, state.block)), shards_(shards) {
   check(shards > 0, ErrorCode::kInternal, "FlatLayout: ", shards, " shards");
   const bool per_parameter = granularity == ShardGranularity::kParameter;
   auto persists = [&](const Parameter& parameter) {
     return per_parameter && parameter.tensor.numel() < persistence_threshold;
+  };
+  auto is_small = [&](const Parameter& parameter) {
+    return parameter.placement.shard.whole_numel(parameter.tensor.sizes()) < state.small_numel;
   };
   std::vector<const Parameter*> order;
   for (const auto& parameter : parameters) order.push_back(&parameter);
   std::stable_sort(order.begin(), order.end(), [&](const Parameter* a, const Parameter* b) {
     auto key = [&](const Parameter* p) {  // the same on all ranks
       const Placement& placement = p->placement;
-      return std::tuple(persists(*p), !p->weight_decay, placement.partial(),
+      return std::tuple(persists(*p), is_small(*p), !p->weight_decay, placement.partial(),
                         placement.holders.size(), std::string_view(p->rule.group));
     };
     return key(a) < key(b);
   });
 
-  const int64_t segment_multiple = shards * kAlignment;
+  const int64_t segment_multiple = shards * alignment_;
   int64_t segment_begin = 0;
   int64_t offset = 0;
   auto close_segment = [&] {
@@ -54,8 +59,9 @@ FlatLayout::FlatLayout(const std::vector<Parameter>& parameters, int shards,
                         parameter->weight_decay,
                         parameter->placement,
                         static_cast<size_t>(parameter - parameters.data()),
-                        parameter->rule});
-    offset += round_up(parameter->tensor.numel(), kAlignment);
+                        parameter->rule,
+                        is_small(*parameter)});
+    offset += round_up(parameter->tensor.numel(), alignment_);
   }
   close_segment();
   numel_ = offset;
@@ -91,10 +97,10 @@ std::vector<OwnedRun> FlatLayout::owned_runs(size_t segment, int rank) const {
     const std::vector<Holders>& holders = entries_[i].placement.holders;
     const UpdateRule& rule = entries_[i].rule;
     if (!runs.empty() && runs.back().weight_decay == decay && runs.back().holders == holders &&
-        runs.back().rule == rule) {
+        runs.back().rule == rule && runs.back().small == entries_[i].small) {
       runs.back().range.numel += until - position;
     } else {
-      runs.push_back({{position, until - position}, decay, holders, rule});
+      runs.push_back({{position, until - position}, decay, holders, rule, entries_[i].small});
     }
     position = until;
   }

@@ -62,6 +62,8 @@ Fields all_fields(FuzzCase& c) {
       {"max_norm", &c.max_norm},
       {"groups", &c.groups},
       {"optimizer", &c.optimizer},
+      {"moments", &c.moments},
+      {"min_8bit_size", &c.min_8bit_size},
       {"decay", &c.decay},
       {"learning_rate", &c.learning_rate},
       {"weight_decay", &c.weight_decay},

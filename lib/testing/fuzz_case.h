@@ -59,6 +59,8 @@ struct FuzzCase {
   // rate, and a decay or betas of their own. decay: the rule's name, matrices or all.
   bool groups = false;
   std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad
+  std::string moments = "fp32";     // of adamw and adam: fp32, bf16, int8
+  int64_t min_8bit_size = 4096;     // see AdamWConfig
   std::string decay = "matrices";
   double learning_rate = 1e-2, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   uint64_t seed = 1;

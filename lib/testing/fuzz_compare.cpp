@@ -6,8 +6,10 @@
 #include <cmath>
 
 #include "backends/check_config.h"
+#include "lib/testing/fuzz_agreement.h"
 #include "lib/testing/fuzz_calls.h"
 #include "lib/testing/fuzz_difference.h"
+#include "lib/testing/fuzz_moments.h"
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
 
@@ -15,29 +17,6 @@ namespace tessera::testing {
 namespace {
 
 using GradientOf = std::function<OracleGradient(const OracleDtypes&)>;
-
-// Everything that all ranks report alike.
-void require_ranks_agree(const RunRecord& run) {
-  const RankRecord& first = run.ranks.front();
-  for (size_t r = 1; r < run.ranks.size(); ++r) {
-    const RankRecord& rank = run.ranks[r];
-    const std::string of = concat(" of rank ", r, " beside rank 0's");
-    require_bits("initial parameter" + of, rank.initial, first.initial);
-    for (size_t s = 0; s < first.steps.size(); ++s) {
-      const StepRecord &step = rank.steps[s], &expected = first.steps[s];
-      const std::string at = concat(of, " at step ", s);
-      require_same("loss" + at, step.loss, expected.loss);
-      require_same("target count" + at, step.targets, expected.targets);
-      require_same("norm" + at, step.norm, expected.norm);
-      require_bits("gradient" + at, step.gradients, expected.gradients);
-      require_bits("parameter" + at, step.parameters, expected.parameters);
-    }
-    for (size_t e = 0; e < first.evaluations.size(); ++e) {
-      require_same("evaluation loss" + of, rank.evaluations[e].loss, first.evaluations[e].loss);
-    }
-    require_bits("final parameter" + of, rank.final, first.final);
-  }
-}
 
 // By element: h^2 / 2 of rounding x to dtype, see [Note: the wire's roundings].
 at::Tensor rounding_variance(const at::Tensor& x, at::ScalarType dtype) {
@@ -58,7 +37,9 @@ class Comparison {
                  .adamw = {.beta1 = c.beta1,
                            .beta2 = c.beta2,
                            .epsilon = c.epsilon,
-                           .weight_decay = c.weight_decay},
+                           .weight_decay = c.weight_decay,
+                           .moments = moments_of(c),
+                           .min_8bit_size = c.min_8bit_size},
                  .optimizer = c.optimizer,
                  .forward = model.forward}) {
     enter(c, run);
@@ -67,6 +48,7 @@ class Comparison {
   // From here on steps are of this case's layout.
   void enter(const FuzzCase& c, const RunRecord& run) {
     c_ = c;
+    moments_ = &run.moments;
     exact_ = (!model_.forward || model_.same_terms) && c.mesh.tensor == 1 && !run.other_kernels;
     const PrecisionConfig& precision = c.parallel.precision;
     sample_ = {precision.parameter, precision.parameter};
@@ -103,6 +85,7 @@ class Comparison {
       evaluations_at(s);
       at_ = concat(" at step ", s);
       check_step(with_seeds(work.steps[s]), step, *before);
+      if (oracle_.follows_moments()) check_moments_of(s, step.skipped);
       before = &step.parameters;
     }
     if (end < work.steps.size()) return;
@@ -310,6 +293,16 @@ class Comparison {
     }
   }
 
+  void check_moments_of(size_t step, bool skipped) {
+    const Named& shown = moments_->at(step);
+    if (skipped) {
+      check_moments_unchanged(shown, moments_before_, at_);
+    } else {
+      *worst_ = std::max(*worst_, check_moments(c_, oracle_, shown, at_));
+    }
+    moments_before_ = shown;
+  }
+
   void check_update(const StepRecord& step, const Named& before) {
     for (const auto& [name, value] : oracle_.frozen()) {
       require_bits("frozen parameter" + at_, {{name, step.parameters.at(name)}},
@@ -337,6 +330,8 @@ class Comparison {
   OracleDtypes reference_, sample_;
   SumOfTerms sums_{};
   StepCalls calls_;
+  const std::vector<Named>* moments_ = nullptr;
+  Named moments_before_;
   std::string at_;
 };
 
@@ -370,6 +365,7 @@ std::string compare_resumed(const FuzzCase& c, const FuzzCase& then, const FuzzM
       require_same("norm" + at, step.norm, expected.norm);
       require_bits("gradient" + at, step.gradients, expected.gradients);
       require_bits("parameter" + at, step.parameters, expected.parameters);
+      if (!run.moments.empty()) require_bits("state" + at, resumed.moments[s], run.moments[s]);
     }
     Comparison comparison(c, model, run, worst);
     comparison.check_steps(work, before, 0, stop);

@@ -18,6 +18,7 @@ bool is_language_model(const FuzzCase& c) {
 }
 bool has_stages(const FuzzCase& c) { return c.mesh.pipeline > 1; }
 bool offloads(const FuzzCase& c) { return c.parallel.offload.what != Offload::kNone; }
+bool has_moments(const FuzzCase& c) { return c.optimizer == "adamw" || c.optimizer == "adam"; }
 bool always(const FuzzCase&) { return true; }
 
 std::string field_of(const FuzzCase& c, const std::string& name) {
@@ -255,6 +256,9 @@ void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("max_norm", {"0", "0.1", "100"}));
   all.push_back(field("groups", {"0", "1"}));
   all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad"}));
+  all.push_back(field("moments", {"fp32", "bf16", "int8"}, has_moments));
+  all.push_back(field("min_8bit_size", {"1", "200", "300"},
+                      [](const FuzzCase& c) { return has_moments(c) && c.moments == "int8"; }));
   all.push_back(field("decay", {"matrices", "all"}));
   all.push_back(field("learning_rate", {"0.01", "0.001"}));
   all.push_back(field("weight_decay", {"0", "0.1"}));

@@ -192,6 +192,16 @@ void draw_work(Random& random, FuzzCase& c) {
   c.optimizer = word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad"});
 }
 
+// Last of all, so that other draws stay what they were. Parameters of several blocks are rare.
+void draw_moments(Random& random, const FuzzOptions& options, FuzzCase& c) {
+  const bool has = c.optimizer == "adamw" || c.optimizer == "adam";
+  if (options.own_strategy || !has || c.refuse != "none") return;
+  c.moments = word(random, {"fp32", "bf16", "int8", "int8"});
+  if (c.moments != "int8") return;
+  c.min_8bit_size = pick<int64_t>(random, {1, 200, 300});
+  if (c.model == "toy" && chance(random, 60)) c.vocabulary = 101;
+}
+
 // Before the model and the mesh, which must allow it.
 std::string draw_refusal(Random& random, const FuzzOptions& options) {
   if (options.own_strategy || !chance(random, 8)) return "none";
@@ -266,6 +276,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
   draw_resume(random, options, family, model, c);
   const bool same_calls = c.resume == 0 || c.then.mesh.data == c.mesh.data;
   if (c.refuse == "none" && same_calls) c.calls = pick<int>(random, {1, 1, 1, 2, 3});
+  draw_moments(random, options, c);
   return c;
 }
 

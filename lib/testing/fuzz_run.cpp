@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lib/testing/fuzz_moments.h"
 #include "tessera/comm/local.h"
 #include "tessera/core/error.h"
 #include "tessera/optim/adagrad.h"
@@ -49,12 +50,18 @@ at::Tensor cross_entropy(const at::Tensor& scores, const MicroBatch& batch) {
                                 at::Reduction::Sum, kIgnoredLabel);
 }
 
+std::vector<StateTensor> moments_in(std::vector<StateTensor> state) {
+  std::erase_if(state, [](const StateTensor& piece) { return !piece.kind.starts_with("exp_avg"); });
+  return state;
+}
+
 class Rank {
  public:
   Rank(const FuzzCase& c, const FuzzWork& work, Player& player, bool scores, bool quiet)
       : c_(c), work_(work), player_(player), scores_(scores), quiet_(quiet) {}
 
-  RankRecord run(const RunPart& part) {
+  // kept: by step, of all ranks; or nothing to look at.
+  RankRecord run(const RunPart& part, std::vector<WholeState>& kept) {
     Strategy& strategy = player_.strategy();
     if (part.from != nullptr) {
       part.from->give(strategy.state());
@@ -73,6 +80,7 @@ class Rank {
       if (lists(c_.evaluate, step)) evaluate(step);
       options.skip = lists(c_.skip, step);
       record_.steps.push_back(player_.train(share(work_.steps[step]), options));
+      if (!kept.empty()) kept[step].take(moments_in(strategy.state()));
     }
     if (part.to != nullptr) part.to->take(strategy.state());
     record_.final = parameters_of(strategy);
@@ -130,7 +138,9 @@ OptimizerFactory optimizer_of(const FuzzCase& c) {
                      .beta2 = c.beta2,
                      .epsilon = c.epsilon,
                      .weight_decay = c.weight_decay,
-                     .adam_w_mode = c.optimizer == "adamw"});
+                     .adam_w_mode = c.optimizer == "adamw",
+                     .moments = moments_of(c),
+                     .min_8bit_size = c.min_8bit_size});
 }
 
 FuzzWork make_work(const FuzzCase& c, const FuzzModel& model) {
@@ -181,6 +191,7 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
   RunRecord result;
   result.ranks.resize(static_cast<size_t>(c.ranks()));
   std::atomic<int> attached{0};
+  std::vector<WholeState> kept(quiet || c.moments == "fp32" ? 0 : work.steps.size());
   try {
     run_local_ranks(c.ranks(), [&](Communicator& world) {
       Player player(world, c.mesh, [&](const DeviceMesh& mesh) { return make(c.parallel, mesh); });
@@ -188,8 +199,13 @@ RunRecord run_case(const FuzzStrategyFactory& make, const FuzzCase& c, const Fuz
       player.attach(spec, c.seed, optimizer_of(c));
       ++attached;
       result.ranks[static_cast<size_t>(world.rank())] =
-          Rank(c, work, player, model.gives_scores, quiet).run(part);
+          Rank(c, work, player, model.gives_scores, quiet).run(part, kept);
     });
+    for (const WholeState& step : kept) {
+      const std::string problem = step.problem();
+      check(problem.empty(), ErrorCode::kInternal, problem);
+      result.moments.push_back(step.tensors());
+    }
   } catch (const Error& error) {
     result.error = error.what();
     result.invalid_argument = error.code() == ErrorCode::kInvalidArgument;

@@ -26,6 +26,9 @@ bool disturbs(const FuzzCase& fuzz_case, const FuzzWork& work);
 
 struct RunRecord {
   std::vector<RankRecord> ranks;  // by world rank
+  // By step of the work, where moments are in fewer bits than 32: by "block.parameter kind", what
+  // was left of them after the step; see check_moments().
+  std::vector<Named> moments;
   std::string error;              // of any rank, empty: none
   bool invalid_argument = false;  // the error's code
   bool before_attached = false;   // and no rank had finished attach()

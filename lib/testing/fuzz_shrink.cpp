@@ -84,7 +84,7 @@ std::vector<std::vector<std::string>> groups() {
       others,
       {"steps", "rows", "length", "ragged", "padded", "packed", "supervised_only", "untargeted",
        "skip", "evaluate"},
-      {"groups", "decay", "optimizer"},
+      {"groups", "decay", "optimizer", "moments", "min_8bit_size"},
       {"max_norm", "learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
       {"tie", "frozen", "own_weights", "whole_module", "vocabulary", "hidden", "hidden_dropout",
        "attention_dropout", "fused"},

@@ -13,6 +13,13 @@
 #include "tessera/core/error.h"
 
 namespace tessera::testing {
+namespace {
+
+// Of fp32 in one step of a moment: the gradient's scale and decay, betas, products and sums, each
+// relative to the terms taken positive; and what underflows.
+constexpr double kAverageRoundings = 8, kSquareRoundings = 16, kLost = 0x1p-126;
+
+}  // namespace
 
 at::Tensor OracleGradient::sum() const { return parts.sum({0, 1, 2}); }
 
@@ -198,6 +205,9 @@ OracleLoss Oracle::evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes
 at::Tensor Oracle::adam(const at::Tensor& gradient, const at::Tensor& size,
                         const at::Tensor& rate) {
   const auto t = static_cast<double>(updates_);
+  exp_avg_slack_ = kAverageRoundings * 0x1p-24 * (exp_avg_.abs() + size * (1 - beta1_)) + kLost;
+  exp_avg_sq_slack_ =
+      kSquareRoundings * 0x1p-24 * (exp_avg_sq_ + size.square() * (1 - beta2_)) + kLost;
   exp_avg_ = exp_avg_ * beta1_ + gradient * (1 - beta1_);
   exp_avg_size_ = exp_avg_size_ * beta1_ + size * (1 - beta1_);
   exp_avg_sq_ = exp_avg_sq_ * beta2_ + gradient.square() * (1 - beta2_);
@@ -241,8 +251,24 @@ at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
   return step_size * size;
 }
 
+bool Oracle::follows_moments() const {
+  const bool has = options_.optimizer == "adamw" || options_.optimizer == "adam";
+  return has && options_.adamw.moments != MomentsDtype::kFloat32;
+}
+
+Oracle::Moments Oracle::moments() const {
+  return {exp_avg_.clone(), exp_avg_sq_.clone(), exp_avg_slack_, exp_avg_sq_slack_};
+}
+
+void Oracle::adopt_moments(const Moments& moments) {
+  exp_avg_ = moments.exp_avg;
+  exp_avg_sq_ = moments.exp_avg_sq;
+  exp_avg_size_ = exp_avg_.abs();
+}
+
 OracleReport Oracle::train(const GlobalBatch& batch, const OracleStep& step,
                            const OracleDtypes& dtypes) {
+  check(!follows_moments(), ErrorCode::kInvalidArgument, "oracle: it cannot round moments itself");
   const OracleGradient gradient = this->gradient(batch, step.loss_scale, dtypes);
   OracleReport report{.loss = gradient.loss, .gradient = gradient.sum() / step.loss_scale};
   report.norm = report.gradient.norm().item<double>();

@@ -85,7 +85,16 @@ class Oracle {
   // One step of the optimizer; returns the size of what rounding acts on: the update with every
   // term of its sums taken positive.
   at::Tensor update(const at::Tensor& gradient, double learning_rate);
-  // A whole step of its own.
+  // AdamW's moments as update() left them, and how far fp32 may be from them.
+  struct Moments {
+    at::Tensor exp_avg, exp_avg_sq, exp_avg_slack, exp_avg_sq_slack;
+  };
+  // Whether they are kept in fewer bits than 32: the oracle keeps them exactly, until it is told
+  // what was left of them.
+  bool follows_moments() const;
+  Moments moments() const;
+  void adopt_moments(const Moments& moments);
+  // A whole step of its own, with moments in fp32.
   OracleReport train(const GlobalBatch& batch, const OracleStep& step,
                      const OracleDtypes& dtypes = {});
 
@@ -109,6 +118,7 @@ class Oracle {
   std::map<std::string, at::Tensor> frozen_;
   size_t uses_ = 1;
   at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;
+  at::Tensor exp_avg_slack_, exp_avg_sq_slack_;
   at::Tensor decay_, lr_factor_, beta1_, beta2_;  // of every element
   int64_t updates_ = 0;
 };

@@ -28,7 +28,7 @@ ALLOWED = {
     "models": {"model", "ops", "checkpoint", "core"},
     "sharding": COMM | {"ops", "model"},
     "optim": COMM | {"ops", "model"},
-    "checkpoint": COMM | {"model"},
+    "checkpoint": COMM | {"model", "ops"},
     "backends": BACKENDS,
     "generation": BACKENDS,
     "train": BACKENDS | {"data", "metrics"},

@@ -57,8 +57,11 @@ TEST_CASE("the plan counts what the optimizer keeps") {
       "--model_config bloom-7b1 --strategy zero3 --ranks 8 --dtype bf16 --card h200 "
       "--persistence_threshold 0 ";
   const double parameters = 7069016064.0;
-  for (const auto& [optimizer, bytes] : {std::pair("adamw_torch", 12),
+  for (const auto& [optimizer, bytes] : {std::pair("adamw_torch", 12.0),
                                          {"adamw_torch_fused", 12},
+                                         {"adamw_torch --moments_dtype bf16", 8},
+                                         {"adamw_torch --moments_dtype int8", 6.03125},
+                                         {"adamw_bnb_8bit", 6.03125},
                                          {"adam", 12},
                                          {"lion_32bit", 8},
                                          {"adagrad", 8},
@@ -74,8 +77,11 @@ TEST_CASE("the plan counts what the optimizer keeps") {
                                          "nesterov"));
   const Answer unknown = ask(job + "--optim adafactor");
   CHECK(unknown.code == 2);
-  CHECK_THAT(unknown.err, test::contains("'adafactor' is not one of adamw_torch, adam, sgd, "
-                                         "adagrad, lion_32bit"));
+  CHECK_THAT(unknown.err, test::contains("'adafactor' is not one of adamw_torch, adamw_8bit, "
+                                         "adam, sgd, adagrad, lion_32bit"));
+  const Answer twice = ask(job + "--optim adamw_8bit --moments_dtype bf16");
+  CHECK(twice.code == 2);
+  CHECK_THAT(twice.err, test::contains("--optim adamw_8bit has moments in int8"));
 }
 
 TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and time") {

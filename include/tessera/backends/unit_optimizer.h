@@ -21,7 +21,16 @@ struct UnitOptimizerContext {
   at::ScalarType parameter_dtype = at::kFloat;
   at::Device device = at::kCPU;
   int64_t expected_numel = 0;  // about what this rank will own; 0 when the model does not say
+  double state_bytes = 8;      // that the optimizer keeps for an element
 };
+
+// A part of what an optimizer keeps.
+struct KeptTensor {
+  StateFormat format;
+  at::Tensor value;
+};
+// The elements of a tensor of this format that belong to a range, which begins with a block.
+FlatRange blocks_of(const StateFormat& format, const FlatRange& range);
 
 // Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
 // per step gradient_ready() for every unit, perhaps again after gradients_reopened(), step(), and
@@ -48,9 +57,10 @@ class UnitOptimizer {
   // fp32 values of the owned part of a segment, on any device.
   virtual at::Tensor master(size_t unit, size_t segment) const = 0;
   // What the optimizer keeps for a part of an owned segment (a range of the unit's flat buffer with
-  // equal treatment), as Optimizer::state(). Like master() it may be read and written once the unit
-  // is complete, and stays where it is.
-  virtual NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const = 0;
+  // equal treatment, which begins with a block), as Optimizer::state_formats(). Like master() it
+  // may be read and written once the unit is complete, and stays where it is.
+  virtual std::vector<KeptTensor> state(size_t unit, size_t segment,
+                                        const FlatRange& part) const = 0;
   // Optimizer::step_count(), once the last step has counted.
   virtual at::Tensor step_count() const = 0;
   virtual void add_memory(StrategyMemory& memory) const = 0;
@@ -72,7 +82,7 @@ class DeviceOptimizer : public UnitOptimizer {
   void step(const StepScalars& scalars) override;
   void complete(size_t) override {}
   at::Tensor master(size_t unit, size_t segment) const override;
-  NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const override;
+  std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override;
   at::Tensor step_count() const override { return optimizer_->step_count(); }
   void add_memory(StrategyMemory& memory) const override;
 
@@ -83,6 +93,7 @@ class DeviceOptimizer : public UnitOptimizer {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::pair<size_t, size_t>> ranges_;  // by unit: first, count
   std::vector<FlatRange> places_;                  // by range: in its unit's flat buffer
+  std::vector<bool> small_;                        // by range: see StateRules
 };
 
 // The rank's part of a flat buffer, segment after segment: [shard_numel].

@@ -17,6 +17,16 @@ struct UpdateRule {
   bool operator==(const UpdateRule&) const = default;
 };
 
+// What an optimizer asks of the pieces of parameters that it is given. block: elements that share
+// what is kept for them, counted from each parameter's begin; pieces begin with one.
+// small_numel: of parameters with fewer elements (of the whole one) less is shared; pieces of such
+// and of others come in ranges of their own.
+struct StateRules {
+  int64_t block = 1;
+  int64_t small_numel = 0;
+  bool operator==(const StateRules&) const = default;
+};
+
 // A parameter in a buffer of several.
 struct PlacedParameter {
   std::string name;              // "block.parameter"; of tied ones the owner's

@@ -2,6 +2,7 @@
 // Updates flat ranges of parameters. Strategies decide which ranges a rank owns; optimizers know
 // nothing of ranks.
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <functional>
 #include <memory>
@@ -23,6 +24,7 @@ struct OptimizerRange {
   // 16-bit copy of parameter, written after the update; undefined in fp32 training.
   at::Tensor low_precision;
   bool weight_decay = true;
+  bool small = false;  // see StateRules
   UpdateRule rule = {};
   // Which parameters it holds pieces of: its first element is element `begin` of the buffer in
   // which they are placed. Empty: that is not known.
@@ -53,10 +55,22 @@ struct StepScalars {
   at::Tensor skip;            // non-zero: change nothing, not even the step count
 };
 
+// A tensor that update() keeps for a range, 1-D: an element for every `block` of the range's.
+struct StateFormat {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  int64_t block = 1;
+
+  int64_t numel(int64_t of_range) const { return (of_range + block - 1) / block; }
+  double bytes_per_element() const {
+    return static_cast<double>(c10::elementSize(dtype)) / static_cast<double>(block);
+  }
+};
+
 // A range whose state its owner keeps, for example in another memory.
 struct ExternalRange {
   OptimizerRange range;
-  std::vector<at::Tensor> state;  // fp32, as Optimizer::state_names() lists them
+  std::vector<at::Tensor> state;  // as Optimizer::state_formats() lists them
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -75,13 +89,29 @@ class Optimizer {
   // Of the tensors that update() keeps for every element, in the order of state(); they start as
   // zeros.
   virtual std::vector<std::string> state_names() const = 0;
-  // State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), aligned with the range.
+  // The same with what else there is, for ranges of small parameters and others. Zeros to begin
+  // with. Unless it says otherwise, fp32 for every element.
+  virtual std::vector<StateFormat> state_formats(bool small) const;
+  // The same for every range, whatever it holds; asked of an optimizer of an empty range, too.
+  virtual StateRules state_rules() const { return {}; }
+  // State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), in the order of their formats.
   virtual NamedTensors state(size_t range) const = 0;
   virtual at::Tensor step_count() const = 0;  // fp32 device scalar
   virtual int64_t state_bytes() const = 0;
 };
 
-// The optimizer's scalars live where the first range does; a range may be empty.
+// The optimizer's scalars live where the first range does; a range may be empty. A strategy also
+// makes one of an empty range, to see what it asks for.
 using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<OptimizerRange>)>;
+
+// What it asks of the ranges, and bytes that it keeps for an element of small parameters and of
+// others.
+struct StateNeeds {
+  StateRules rules;
+  double bytes = 0, small_bytes = 0;
+
+  double bytes_of(bool small) const { return small ? small_bytes : bytes; }
+};
+StateNeeds state_needs(const OptimizerFactory& factory);
 
 }  // namespace tessera

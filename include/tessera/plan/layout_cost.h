@@ -19,7 +19,7 @@ struct LayoutPlan {
   int64_t accumulation = 1;  // micro-batches a step
   ModelSpec model;
   bool on_gpu = false;
-  int moments = 2;  // fp32 numbers that the optimizer keeps for every parameter
+  StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8};  // of the optimizer
   // Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;
   bool saves_frozen = true;  // checkpoints have what is frozen, too
@@ -52,8 +52,5 @@ struct LayoutCost {
 LayoutCost layout_cost(const LayoutPlan& plan, int stage = 0);
 // Category by category the largest of all stages; comm_bytes_per_step is the first stage's.
 LayoutCost largest_layout_cost(const LayoutPlan& plan);
-
-// How many fp32 numbers an optimizer keeps for every parameter.
-int moments_of(const OptimizerFactory& optimizer);
 
 }  // namespace tessera

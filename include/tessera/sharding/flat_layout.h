@@ -25,6 +25,7 @@ struct FlatEntry {
   Placement placement;
   size_t source = 0;  // index among the parameters the layout was made of
   UpdateRule rule;
+  bool small = false;  // see StateRules
 };
 
 // Part of a rank's share with equal treatment.
@@ -33,6 +34,7 @@ struct OwnedRun {
   bool weight_decay = true;
   std::vector<Holders> holders;  // see Placement
   UpdateRule rule;
+  bool small = false;  // see StateRules
 };
 
 // How a flat buffer is cut into shards.
@@ -42,18 +44,21 @@ enum class ShardGranularity {
                // smaller ones (ZeRO-3)
 };
 
-// Parameters with weight decay come first, then those that one rank holds alone, then by group, so
-// that an owned range is few runs of equal treatment; every entry starts at a multiple of
-// kAlignment elements. A segment is padded to shards * kAlignment and cut into equal shards; rank r
-// owns the r-th of every segment. Every rank computes the same layout.
+// Small parameters come last (StateRules), before them those with weight decay first, then those
+// that one rank holds alone, then by group, so that an owned range is few runs of equal treatment;
+// every entry starts at a multiple of alignment() elements. A segment is padded to shards *
+// alignment() and cut into equal shards; rank r owns the r-th of every segment. Every rank computes
+// the same layout.
 class FlatLayout {
  public:
-  static constexpr int64_t kAlignment = 64;  // elements: 128 bytes in 16 bit
+  // Elements: 128 bytes in 16 bit. More where the optimizer's blocks are larger.
+  static constexpr int64_t kAlignment = 64;
 
   FlatLayout() = default;
   FlatLayout(const std::vector<Parameter>& parameters, int shards, ShardGranularity granularity,
-             int64_t persistence_threshold = 0);
+             int64_t persistence_threshold = 0, const StateRules& state = {});
 
+  int64_t alignment() const { return alignment_; }
   int shards() const { return shards_; }
   int64_t numel() const { return numel_; }                  // with padding
   int64_t shard_numel() const { return numel_ / shards_; }  // what one rank owns
@@ -73,6 +78,7 @@ class FlatLayout {
   std::vector<OwnedRun> owned_runs(size_t segment, int rank) const;
 
  private:
+  int64_t alignment_ = kAlignment;
   int shards_ = 1;
   int64_t numel_ = 0;
   int64_t resident_begin_ = 0;

@@ -19,6 +19,7 @@ struct ShardingRules {
   bool keeps_gathered = false;  // whole from the first use until the update
   // Gradients are reduced into shards in every micro-batch; else once a step, in full until then.
   bool shards_gradients = false;
+  StateRules state = {};  // the optimizer's
 };
 
 }  // namespace tessera

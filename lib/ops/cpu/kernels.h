@@ -30,6 +30,13 @@ struct AdamWArrays {
 void adamw(const AdamWArrays& arrays, int64_t count, Type gradient, Type low_precision,
            const AdamWConstants& constants);
 
+// A block of kMomentBlock moments (lib/ops/moment_map.h) to fp32 and back; encode_block() gives the
+// largest magnitude. 16 bits are bf16.
+void decode_block(const uint8_t* codes, float largest, bool is_signed, float* values);
+float encode_block(const float* values, bool is_signed, uint8_t* codes);
+void widen_block(const uint16_t* from, float* values);
+void narrow_block(const float* values, uint16_t* to);
+
 // Formed in fp64 in a fixed order.
 double square_sum(const void* data, int64_t count, Type type);
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <vector>
 
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cpu/kernels.h"
+#include "lib/ops/moment_map.h"
 #include "lib/ops/reference.h"
 
 namespace tessera::ops::cpu {
@@ -33,8 +35,16 @@ std::optional<Type> type_of(const at::Tensor& x) {
 
 bool is_fp32(const at::Tensor& x) { return x.defined() && type_of(x) == Type::kFloat; }
 
+// One of the two, beside the largest magnitudes of its blocks.
+bool is_moment(const at::Tensor& x, at::ScalarType type, const at::Tensor& largest) {
+  return x.is_cpu() && x.is_contiguous() && x.scalar_type() == type &&
+         (type == at::kFloat || type == at::kBFloat16 || (type == at::kByte && is_fp32(largest)));
+}
+
 bool simple(const AdamWRange& range) {
-  return is_fp32(range.parameter) && is_fp32(range.exp_avg) && is_fp32(range.exp_avg_sq) &&
+  const at::ScalarType moments = range.exp_avg.scalar_type();
+  return is_fp32(range.parameter) && is_moment(range.exp_avg, moments, range.exp_avg_largest) &&
+         is_moment(range.exp_avg_sq, moments, range.exp_avg_sq_largest) &&
          range.gradient.defined() && type_of(range.gradient) && type_of(range.low_precision);
 }
 
@@ -65,6 +75,67 @@ int64_t for_chunks(size_t tensors, const Numel& numel, const Fn& fn) {
   return first_chunk.back();
 }
 
+// A block of moments in fp32, as the kernels read and write it.
+class MomentInBlocks {
+ public:
+  MomentInBlocks(const at::Tensor& kept, const at::Tensor& largest, bool is_signed)
+      : kept_(kept), largest_(largest), is_signed_(is_signed) {}
+
+  float* load(int64_t first, int64_t count) {
+    const auto width = static_cast<size_t>(kept_.element_size());
+    const void* from = at_element(kept_, first);
+    if (count < kMomentBlock) {  // what is beyond the end counts as zeros
+      std::memset(bytes_, 0, sizeof bytes_);
+      std::memcpy(bytes_, from, static_cast<size_t>(count) * width);
+      from = bytes_;
+    }
+    if (kept_.scalar_type() == at::kByte) {
+      decode_block(static_cast<const uint8_t*>(from), *largest_of(first), is_signed_, values_);
+    } else {
+      widen_block(static_cast<const uint16_t*>(from), values_);
+    }
+    return values_;
+  }
+  // What load() gave, as it was changed since.
+  void store(int64_t first, int64_t count) {
+    void* to = count < kMomentBlock ? bytes_ : at_element(kept_, first);
+    if (kept_.scalar_type() == at::kByte) {
+      *largest_of(first) = encode_block(values_, is_signed_, static_cast<uint8_t*>(to));
+    } else {
+      narrow_block(values_, static_cast<uint16_t*>(to));
+    }
+    if (to != bytes_) return;
+    const auto width = static_cast<size_t>(kept_.element_size());
+    std::memcpy(at_element(kept_, first), bytes_, static_cast<size_t>(count) * width);
+  }
+
+ private:
+  float* largest_of(int64_t first) const {
+    return static_cast<float*>(at_element(largest_, first / kMomentBlock));
+  }
+
+  const at::Tensor &kept_, &largest_;
+  const bool is_signed_;
+  alignas(64) float values_[kMomentBlock];
+  alignas(64) char bytes_[kMomentBlock * sizeof(uint16_t)];
+};
+
+// Elements [first, first + count), which begin with a block.
+void adamw_in_blocks(const AdamWRange& range, int64_t first, int64_t count,
+                     const AdamWConstants& constants) {
+  MomentInBlocks exp_avg(range.exp_avg, range.exp_avg_largest, /*is_signed=*/true);
+  MomentInBlocks exp_avg_sq(range.exp_avg_sq, range.exp_avg_sq_largest, /*is_signed=*/false);
+  for (const int64_t end = first + count; first < end; first += kMomentBlock) {
+    const int64_t in_block = std::min<int64_t>(kMomentBlock, end - first);
+    adamw({static_cast<float*>(at_element(range.parameter, first)), exp_avg.load(first, in_block),
+           exp_avg_sq.load(first, in_block), at_element(range.gradient, first),
+           at_element(range.low_precision, first)},
+          in_block, *type_of(range.gradient), *type_of(range.low_precision), constants);
+    exp_avg.store(first, in_block);
+    exp_avg_sq.store(first, in_block);
+  }
+}
+
 }  // namespace
 
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
@@ -93,6 +164,9 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
             static_cast<float>(1 - (options.decoupled ? rate * range.weight_decay : 0));
         constants.l2 = static_cast<float>(options.decoupled ? 0 : range.weight_decay);
         constants.step_size = static_cast<float>(rate / correction1);
+        if (range.exp_avg.scalar_type() != at::kFloat) {
+          return adamw_in_blocks(range, first, count, constants);
+        }
         adamw({static_cast<float*>(at_element(range.parameter, first)),
                static_cast<float*>(at_element(range.exp_avg, first)),
                static_cast<float*>(at_element(range.exp_avg_sq, first)),

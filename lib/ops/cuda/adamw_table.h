@@ -14,15 +14,27 @@ struct AdamWEntry {
   float weight_decay, lr_factor;
 };
 
-struct AdamWTable {
-  static constexpr int kMax = 48;
-  AdamWEntry entries[kMax];
+// Moments in bf16, or 8-bit codes with the largest magnitudes of their blocks.
+struct AdamWMomentsEntry {
+  float* parameter;
+  void *exp_avg, *exp_avg_sq;
+  float *exp_avg_largest, *exp_avg_sq_largest;  // of codes
+  const void* gradient;
+  void* low_precision;  // may be null
+  int64_t count;
+  float weight_decay, lr_factor;
+};
+
+template <typename Entry, int kMost>
+struct AdamWTableOf {
+  static constexpr int kMax = kMost;
+  Entry entries[kMax];
   int first_chunk[kMax + 1];
   int count = 0;
 
   bool full() const { return count == kMax; }
   // To a table that is not full; entries without elements are left out.
-  void add(const AdamWEntry& entry) {
+  void add(const Entry& entry) {
     if (entry.count == 0) return;
     if (count == 0) first_chunk[0] = 0;
     entries[count] = entry;
@@ -31,5 +43,7 @@ struct AdamWTable {
     ++count;
   }
 };
+using AdamWTable = AdamWTableOf<AdamWEntry, 48>;
+using AdamWMomentsTable = AdamWTableOf<AdamWMomentsEntry, 40>;
 
 }  // namespace tessera::ops::cuda

@@ -178,6 +178,11 @@ struct AdamWConstants {
 };
 void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
            const AdamWConstants& constants, cudaStream_t stream);
+// The same with moments in bf16, and in codes of lib/ops/moment_map.h.
+void adamw_bf16_moments(Type gradient_type, Type low_type, const AdamWMomentsTable& table,
+                        const AdamWConstants& constants, cudaStream_t stream);
+void adamw_8bit_moments(Type gradient_type, Type low_type, const AdamWMomentsTable& table,
+                        const AdamWConstants& constants, cudaStream_t stream);
 
 struct SquareSumTable {
   static constexpr int kMax = 64;

@@ -13,14 +13,41 @@ bool is_flat(const at::Tensor& x) {
 
 const float* scalar(const at::Tensor& x) { return static_cast<const float*>(data_or_null(x)); }
 
-bool simple(const AdamWRange& range, at::ScalarType gradient, const at::Tensor& low_precision) {
+// One of the two, beside the largest magnitudes of its blocks.
+bool is_moment(const at::Tensor& x, at::ScalarType type, const at::Tensor& largest) {
+  return x.is_cuda() && x.is_contiguous() && x.scalar_type() == type &&
+         (type == at::kFloat || type == at::kBFloat16 ||
+          (type == at::kByte && largest.defined() && largest.scalar_type() == at::kFloat &&
+           largest.is_contiguous()));
+}
+
+bool simple(const AdamWRange& range, at::ScalarType gradient, at::ScalarType moments,
+            const at::Tensor& low_precision) {
   return is_flat(range.gradient) && range.gradient.scalar_type() == gradient &&
          range.parameter.scalar_type() == at::kFloat && is_flat(range.parameter) &&
-         is_flat(range.exp_avg) && is_flat(range.exp_avg_sq) &&
+         is_moment(range.exp_avg, moments, range.exp_avg_largest) &&
+         is_moment(range.exp_avg_sq, moments, range.exp_avg_sq_largest) &&
          range.low_precision.defined() == low_precision.defined() &&
          (!low_precision.defined() ||
           (is_flat(range.low_precision) &&
            range.low_precision.scalar_type() == low_precision.scalar_type()));
+}
+
+// A launch for as many ranges as a table holds.
+template <typename Table, typename Entry, typename Launch>
+void in_tables(std::span<const AdamWRange> ranges, const Entry& entry, const Launch& launch) {
+  Table table;
+  const auto flush = [&] {
+    if (table.count == 0) return;
+    launch(table);
+    check_launch("adamw");
+    table.count = 0;
+  };
+  for (const AdamWRange& range : ranges) {
+    if (table.full()) flush();
+    table.add(entry(range));
+  }
+  flush();
 }
 
 }  // namespace
@@ -28,8 +55,9 @@ bool simple(const AdamWRange& range, at::ScalarType gradient, const at::Tensor& 
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars) {
   const at::Tensor& low = ranges.front().low_precision;
+  const at::ScalarType moments = ranges.front().exp_avg.scalar_type();
   for (const AdamWRange& range : ranges) {
-    if (!simple(range, ranges.front().gradient.scalar_type(), low)) {
+    if (!simple(range, ranges.front().gradient.scalar_type(), moments, low)) {
       return reference::adamw_update(ranges, options, scalars);
     }
   }
@@ -46,23 +74,36 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
       .gradient_scale = scalar(scalars.gradient_scale),
       .skip = scalar(scalars.skip),
   };
-  AdamWTable table;
-  const auto flush = [&] {
-    if (table.count == 0) return;
-    adamw(type_of(ranges.front().gradient), low.defined() ? type_of(low) : Type::kFloat, table,
-          constants, stream());
-    check_launch("adamw");
-    table.count = 0;
+  const Type gradient = type_of(ranges.front().gradient);
+  const Type to = low.defined() ? type_of(low) : Type::kFloat;
+  const auto entry = [](const AdamWRange& range, auto blank) {
+    decltype(blank) entry{.parameter = static_cast<float*>(range.parameter.data_ptr())};
+    entry.exp_avg = static_cast<decltype(entry.exp_avg)>(range.exp_avg.data_ptr());
+    entry.exp_avg_sq = static_cast<decltype(entry.exp_avg_sq)>(range.exp_avg_sq.data_ptr());
+    entry.gradient = range.gradient.data_ptr();
+    entry.low_precision = data_or_null(range.low_precision);
+    entry.count = range.parameter.numel();
+    entry.weight_decay = float(range.weight_decay);
+    entry.lr_factor = float(range.lr_factor);
+    return entry;
   };
-  for (const AdamWRange& range : ranges) {
-    if (table.full()) flush();
-    table.add({static_cast<float*>(range.parameter.data_ptr()),
-               static_cast<float*>(range.exp_avg.data_ptr()),
-               static_cast<float*>(range.exp_avg_sq.data_ptr()), range.gradient.data_ptr(),
-               data_or_null(range.low_precision), range.parameter.numel(),
-               float(range.weight_decay), float(range.lr_factor)});
+  if (moments == at::kFloat) {
+    return in_tables<AdamWTable>(
+        ranges, [&](const AdamWRange& range) { return entry(range, AdamWEntry{}); },
+        [&](const AdamWTable& table) { adamw(gradient, to, table, constants, stream()); });
   }
-  flush();
+  in_tables<AdamWMomentsTable>(
+      ranges,
+      [&](const AdamWRange& range) {
+        AdamWMomentsEntry with = entry(range, AdamWMomentsEntry{});
+        with.exp_avg_largest = static_cast<float*>(data_or_null(range.exp_avg_largest));
+        with.exp_avg_sq_largest = static_cast<float*>(data_or_null(range.exp_avg_sq_largest));
+        return with;
+      },
+      [&](const AdamWMomentsTable& table) {
+        const auto kernel = moments == at::kByte ? adamw_8bit_moments : adamw_bf16_moments;
+        kernel(gradient, to, table, constants, stream());
+      });
 }
 
 at::Tensor square_sum(std::span<const at::Tensor> tensors) {

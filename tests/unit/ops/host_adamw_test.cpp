@@ -2,7 +2,6 @@
 // nothing but their inputs.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <hwy/targets.h>
 
 #include <limits>
 
@@ -10,6 +9,7 @@
 #include "lib/ops/update.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"
+#include "tests/unit/ops/targets.h"
 
 using namespace tessera;
 
@@ -61,24 +61,6 @@ void check_same_bits(const State& a, const State& b) {
   CHECK(a.exp_avg.equal(b.exp_avg));
   CHECK(a.exp_avg_sq.equal(b.exp_avg_sq));
   if (a.low.defined()) CHECK(a.low.equal(b.low));
-}
-
-// Runs fn with every instruction set of this machine; those the library was not built for take the
-// next lower one.
-template <typename Fn>
-int with_every_target(const Fn& fn) {
-  int count = 0;
-  for (int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    INFO("instruction set " << hwy::TargetName(target));
-    fn();
-    ++count;
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  return count;
 }
 
 }  // namespace
@@ -135,7 +117,7 @@ TEST_CASE("the bits of host AdamW depend neither on threads, pieces, places nor 
     check_same_bits(pieces, whole);
   }
 
-  const int targets = with_every_target([&] {
+  const int targets = test::with_every_target([&] {
     State again = before.copy();
     for (const auto& [first, count] : {std::pair{0, 5}, {5, 90'000}, {90'005, 9998}}) {
       update(again.range(first, count));  // unaligned
@@ -157,7 +139,7 @@ TEST_CASE("every half and bfloat16 enters host AdamW exactly, and leaves it as L
       inputs.push_back((bits + offset).view(at::kFloat));
       inputs.push_back((bits + (offset - middle)).view(at::kFloat));
     }
-    with_every_target([&] {
+    test::with_every_target([&] {
       const at::Tensor zeros = at::zeros({65536});
       ops::AdamWRange range{zeros.clone(), all, zeros.clone(), zeros.clone(), {}, 0};
       const ops::AdamWOptions options{.beta1 = 0, .beta2 = 0.5};
@@ -198,6 +180,6 @@ TEST_CASE("host sum of squares: exact to fp32, the same bits on any number of th
       CHECK(ops::square_sum(tensors).item<float>() == value);
     }
     at::set_num_threads(threads);
-    with_every_target([&] { CHECK(ops::square_sum(tensors).item<float>() == value); });
+    test::with_every_target([&] { CHECK(ops::square_sum(tensors).item<float>() == value); });
   }
 }

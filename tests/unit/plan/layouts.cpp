@@ -53,7 +53,7 @@ LayoutPlan Layout::plan() const {
           .mesh = mesh,
           .accumulation = accumulation,
           .model = model,
-          .moments = moments_of(make_adamw({})),
+          .moments = state_needs(make_adamw({})),
           .activation_elements = activation_elements,
           .tokens = tokens};
 }

@@ -59,7 +59,7 @@ TEST_CASE("owned runs split exactly where weight decay changes") {
     bool previous = true;
     const auto runs = layout.owned_runs(0, rank);
     CHECK(runs.size() <= 2);
-    for (const auto& [run, decay, copies, rule] : runs) {
+    for (const auto& [run, decay, copies, rule, small] : runs) {
       CHECK(run.offset == position);
       position += run.numel;
       total += run.numel;
@@ -88,6 +88,42 @@ TEST_CASE("parameters of a group lie together, and owned runs split where groups
     }
   }
   CHECK(runs == ":192 odd:192 ");
+}
+
+TEST_CASE("an optimizer's blocks begin with parameters, and shards are whole blocks") {
+  const StateRules rules{.block = 256, .small_numel = 50};
+  for (const auto granularity : {ShardGranularity::kFlat, ShardGranularity::kParameter}) {
+    for (const int shards : {1, 2, 3, 4}) {
+      const FlatLayout layout(parameters(), shards, granularity, 20, rules);
+      CHECK(layout.alignment() == 256);
+      bool resident = false, small = false;
+      for (const FlatEntry& entry : layout.entries()) {
+        CHECK(entry.range.offset % 256 == 0);
+        CHECK(entry.small == (entry.range.numel < 50));
+        const bool here = entry.range.offset >= layout.resident_begin();
+        if (here == resident) CHECK((entry.small || !small));  // the last ones
+        resident = here;
+        small = entry.small;
+      }
+      for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
+        for (int rank = 0; rank < shards; ++rank) {
+          const FlatRange owned = layout.owned(segment, rank);
+          CHECK(owned.offset % 256 == 0);
+          CHECK(owned.numel % 256 == 0);
+          for (const OwnedRun& run : layout.owned_runs(segment, rank)) {
+            for (const FlatEntry& entry : layout.entries()) {
+              const bool in_run = entry.range.offset >= run.range.offset &&
+                                  entry.range.offset < run.range.offset + run.range.numel;
+              if (in_run) CHECK(entry.small == run.small);
+            }
+          }
+        }
+      }
+    }
+  }
+  // Nothing to keep to: nothing moves.
+  const FlatLayout plain(parameters(), 2, ShardGranularity::kFlat);
+  CHECK(plain.alignment() == 64);
 }
 
 TEST_CASE("per-parameter segments keep small parameters resident at the end") {

@@ -1,0 +1,67 @@
+#include "backends/common/state_blocks.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+
+#include "lib/checkpoint/block_slice.h"
+#include "tessera/core/error.h"
+
+namespace tessera {
+
+TensorSlice slice_of_whole(const FlatEntry& entry, const FlatRange& part) {
+  TensorSlice slice;
+  slice.shape = entry.shape;
+  slice.begin = part.offset - entry.range.offset;
+  slice.end = slice.begin + part.numel;
+  const Communicator* cut = entry.placement.cut;
+  if (cut == nullptr) return slice;
+  const TensorShard& shard = entry.placement.shard;
+  slice.dim = shard.dim;
+  slice.local_size = entry.shape[shard.dim];
+  slice.shape[shard.dim] = shard.full_size;
+  const int64_t local = slice.local_size / shard.parts, whole = shard.full_size / shard.parts;
+  const int64_t first = cut->rank() * local;  // in each part
+  const int64_t size = std::min(local, whole - first);
+  for (int64_t i = 0; i < shard.parts; ++i) {
+    slice.intervals.push_back({i * local, i * whole + first, size});
+  }
+  return slice;
+}
+
+void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,
+                    const StrategyRanks& ranks) {
+  if (rules.block == 1) return;
+  int64_t trained = 0, large = 0, cut = 0;  // parameters
+  std::string defect;
+  for (const ParameterUnit& unit : units) {
+    for (size_t e = 0; e < unit.layout.entries().size() && !unit.frozen; ++e) {
+      const FlatEntry& entry = unit.layout.entries()[e];
+      ++trained;
+      if (entry.small) continue;
+      ++large;
+      const std::string why = block_defect(slice_of_whole(entry, entry.range), rules.block);
+      if (why.empty()) continue;
+      ++cut;
+      if (defect.empty()) defect = concat(unit.placed[e].name, ": ", why);
+    }
+  }
+  if (ranks.sharers > 1) {
+    const auto options = at::TensorOptions(at::kLong).device(ranks.data.device());
+    const at::Tensor sums = at::tensor({trained, large, cut}, at::kLong).to(options);
+    ranks.world->all_reduce(sums).wait();
+    const at::Tensor all = sums.cpu();
+    trained = all[0].item<int64_t>();
+    large = all[1].item<int64_t>();
+    cut = all[2].item<int64_t>();
+  }
+  check(cut == 0, ErrorCode::kInvalidArgument, "moments in 8 bits: the tensor axis cuts ",
+        defect.empty() ? "parameters of other ranks inside blocks" : defect,
+        "; use fewer tensor ranks, or moments in bf16 or fp32");
+  check(large > 0 || trained == 0, ErrorCode::kInvalidArgument,
+        "moments in 8 bits: every trained parameter is too small for them, of fewer than ",
+        rules.small_numel, " elements (min_8bit_size); use moments in bf16 or fp32");
+}
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+// What ranks hold with moments in bf16 and 8 bits, beside the formula.
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "lib/testing/fuzz_run.h"
+#include "lib/testing/player.h"
+#include "tessera/optim/adamw.h"
+#include "tessera/plan/layout_cost.h"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::testing;
+
+namespace {
+
+// The most that any rank of a stage holds after a step.
+std::map<int, StrategyMemory> most_held(const FuzzCase& c, const FuzzModel& model,
+                                        const OptimizerFactory& optimizer) {
+  std::mutex mutex;
+  std::map<int, StrategyMemory> most;
+  play({.model = model.model, .mesh = c.mesh, .parallel = c.parallel, .optimizer = optimizer},
+       [&](Player& player) {
+         const MicroBatch drawn = model.batch(2, 5, 1);
+         player.train({make_micro_batch(drawn.input_ids, drawn.labels)});
+         const StrategyMemory held = player.strategy().memory();
+         const std::lock_guard lock(mutex);
+         StrategyMemory& of_stage = most[player.mesh().coordinate(Axis::kPipeline)];
+         for (auto bytes : {&StrategyMemory::optimizer_bytes, &StrategyMemory::host_bytes,
+                            &StrategyMemory::buffer_bytes}) {
+           of_stage.*bytes = std::max(of_stage.*bytes, held.*bytes);
+         }
+       });
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("plans count moments in few bits to the byte, of the rank that has most") {
+  const FuzzModel model = fuzz_families().at("toy").build(
+      parse_case("blocks=L24.Q3.L30.T.L10f tie=first hidden=12 vocabulary=101"));
+  for (const auto moments : {MomentsDtype::kInt8, MomentsDtype::kBFloat16}) {
+    const OptimizerFactory optimizer = make_adamw({.moments = moments, .min_8bit_size = 100});
+    for (const std::string line :
+         {"strategy=single", "strategy=ddp data=2", "strategy=zero1 data=4",
+          "strategy=zero3 data=4 persistence_threshold=200",
+          "strategy=fsdp data=4 fsdp_unit_numel=900", "strategy=fsdp data=4 shard_ranks=2",
+          "strategy=zero1 data=2 offload=optimizer offload_step=host",
+          "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
+          "strategy=zero3 data=4 offload=optimizer+params offload_step=device chunk_numel=700 "
+          "dtype=bf16",
+          "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=host dtype=bf16"}) {
+      INFO(line);
+      const FuzzCase c = parse_case(line);
+      for (const auto& [stage, held] : most_held(c, model, optimizer)) {
+        const LayoutCost planned = layout_cost({.parallel = c.parallel,
+                                                .mesh = c.mesh,
+                                                .accumulation = 1,
+                                                .model = model.model,
+                                                .moments = state_needs(optimizer)},
+                                               stage);
+        CHECK(static_cast<double>(held.optimizer_bytes) == planned.optimizer_bytes);
+        CHECK(static_cast<double>(held.host_bytes) == planned.host_bytes);
+        CHECK(static_cast<double>(held.buffer_bytes) == planned.buffer_bytes);
+      }
+    }
+  }
+}
