@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lib/optim/matrix_updates.h"
+#include "lib/plan/matrices.h"
 #include "lib/plan/offload.h"
 #include "lib/plan/rules.h"
 #include "lib/plan/slots.h"
@@ -23,10 +25,15 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   LayoutCost cost;
   cost.parameter_bytes = d.parameter * numel;
   cost.gradient_bytes = d.gradient * trained;
-  cost.optimizer_bytes = 4.0 * (plan.moments + (master ? 1 : 0)) * trained / shards;
+  const MatrixOwners owners = owners_of(plan, stage);
+  const double by_elements = trained - stage.whole_matrices();
+  const double matrix_state = 4.0 * static_cast<double>(owners.room.state);
+  cost.optimizer_bytes =
+      4.0 * (plan.moments * by_elements + (master ? trained : 0)) / shards + matrix_state;
   // Every data rank writes its part; of frozen parameters what forward reads.
   const double frozen = plan.saves_frozen ? d.parameter * (numel - trained) : 0;
-  cost.saved_bytes = (4.0 * (plan.moments + 1) * trained + frozen) / plan.mesh.data;
+  cost.saved_bytes =
+      (4.0 * (plan.moments * by_elements + trained) + frozen) / plan.mesh.data + matrix_state;
   double gathered = 0;
   if (rules.gathers_parameters) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
@@ -41,9 +48,10 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
     const int depth = plan.parallel.overlap ? 2 : 1;
     cost.buffer_bytes += d.gradient * elements_of(slots_of(stage, &PlannedUnit::trained, depth));
   }
-  cost.buffer_bytes += wire_bytes(plan, stage);
-  move_to_host(plan, stage, cost);
+  cost.buffer_bytes += wire_bytes(plan, stage) + exchange_bytes(plan, stage, owners);
+  move_to_host(plan, stage, owners, cost);
   add_traffic(plan, stage, gathered, cost);
+  add_matrix_traffic(plan, owners, cost);
   return cost;
 }
 
@@ -61,9 +69,18 @@ LayoutCost largest_layout_cost(const LayoutPlan& plan) {
 }
 
 int moments_of(const OptimizerFactory& optimizer) {
+  const WholeMatrices* matrices = whole_matrices(optimizer);
   const at::Tensor parameter = at::zeros({1}), gradient = at::zeros({1});
-  return static_cast<int>(
-      optimizer({{.parameter = parameter, .gradient = gradient}})->state(0).size());
+  const auto of_elements = (matrices == nullptr ? optimizer : matrices->others)(
+      {{.parameter = parameter, .gradient = gradient}});
+  return static_cast<int>(of_elements->state(0).size());
+}
+
+void plan_optimizer(LayoutPlan& plan, const OptimizerFactory& optimizer) {
+  plan.moments = moments_of(optimizer);
+  const WholeMatrices* matrices = whole_matrices(optimizer);
+  plan.matrices = matrices == nullptr ? nullptr : matrices->optimizer;
+  plan.model = with_marked_matrices(std::move(plan.model), optimizer);
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,14 @@ struct UnitOptimizerContext {
   at::ScalarType parameter_dtype = at::kFloat;
   at::Device device = at::kCPU;
   int64_t expected_numel = 0;  // about what this rank will own; 0 when the model does not say
+};
+
+// One state tensor of a whole matrix: entry `entry` of the unit's layout.
+struct MatrixState {
+  size_t unit = 0, entry = 0;
+  std::string kind;            // "momentum_buffer"
+  std::vector<int64_t> shape;  // of the state, which a tensor axis does not cut
+  at::Tensor value;            // fp32, 1-D
 };
 
 // Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
@@ -53,6 +62,10 @@ class UnitOptimizer {
   virtual NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const = 0;
   // Optimizer::step_count(), once the last step has counted.
   virtual at::Tensor step_count() const = 0;
+  // What this rank keeps for matrices that it owns (tessera/optim/matrix_optimizer.h); like state().
+  virtual std::vector<MatrixState> matrix_states() const { return {}; }
+  // Values were written into what state(), step_count() and matrix_states() gave.
+  virtual void restored() {}
   virtual void add_memory(StrategyMemory& memory) const = 0;
   // Of the latest step whose updates were used, or of the only one, which is then finished first.
   virtual OffloadReport report() { return {}; }
