@@ -21,7 +21,7 @@ struct Message {
   int peer = 0;
 };
 
-Work exchange(Communicator& comm, const std::vector<Message>& messages) {
+Work transfer(Communicator& comm, const std::vector<Message>& messages) {
   if (messages.empty()) return {};
   Group group(comm);
   for (const Message& message : messages) {
@@ -209,7 +209,7 @@ Work MatrixExchange::gather(const Round& round, const at::Tensor& buffer, const 
       }
     }
   }
-  return exchange(*parts_.ranks.shards, messages);
+  return transfer(*parts_.ranks.shards, messages);
 }
 
 void MatrixExchange::gather_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
@@ -230,7 +230,7 @@ void MatrixExchange::gather_slices(const Round& round, const at::Tensor& buffer,
     }
     if (!matrix.mine) messages.push_back({true, slice, matrix.owned.slice});
   }
-  exchange(*round.cut, messages).wait();
+  transfer(*round.cut, messages).wait();
 }
 
 at::Tensor MatrixExchange::whole(const Matrix& matrix, const at::Tensor& buffer, const Owned& of,
@@ -329,7 +329,7 @@ void MatrixExchange::hand_out_slices(const Round& round, size_t turn) const {
       }
     }
   }
-  exchange(*round.cut, messages).wait();
+  transfer(*round.cut, messages).wait();
 }
 
 Work MatrixExchange::scatter(const Round& round, size_t turn) const {
@@ -354,7 +354,7 @@ Work MatrixExchange::scatter(const Round& round, size_t turn) const {
       }
     }
   }
-  return exchange(*parts_.ranks.shards, messages);
+  return transfer(*parts_.ranks.shards, messages);
 }
 
 // Every rank of equal_shards has the same pieces.

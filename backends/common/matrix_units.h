@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backends/common/matrix_exchange.h"
+#include "tessera/backends/parallel_config.h"
 #include "tessera/backends/unit_optimizer.h"
 
 namespace tessera {

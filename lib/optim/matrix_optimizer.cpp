@@ -36,9 +36,9 @@ void try_on(const MatrixOptimizer& optimizer, const std::vector<int64_t>& shape)
   if (optimizer.reads_parameter()) step.parameter = gradient.clone();
   check_update(optimizer, shape, optimizer.update(step, state), state);
   check(optimizer.weight_decay() >= 0 && optimizer.lr_factor(shape) > 0 &&
-            optimizer.cost(shape) >= 0,
+            optimizer.relative_rate() > 0 && optimizer.cost(shape) >= 0,
         ErrorCode::kInvalidArgument, optimizer.name(),
-        ": weight decay and cost must not be negative, and the learning rate's factor must be "
+        ": weight decay and cost must not be negative, and the learning rate's factors must be "
         "positive");
 }
 

@@ -50,7 +50,8 @@ class ApplyUpdates final : public Optimizer {
   void update_range(const OptimizerRange& range) const {
     const at::NoGradGuard no_grad;
     const double decay = range.decay(optimizer_->weight_decay());
-    const at::Tensor rate = scalars_.learning_rate * range.rule.lr_factor;
+    const at::Tensor rate =
+        scalars_.learning_rate * (range.rule.lr_factor * optimizer_->relative_rate());
     const at::Tensor kept = decay == 0 ? at::Tensor() : 1 - rate * decay;
     for (const RangePiece& piece : pieces_of(range)) {
       const at::Tensor parameter = range.parameter.narrow(0, piece.begin, piece.numel);

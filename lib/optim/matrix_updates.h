@@ -14,6 +14,7 @@ ModelSpec with_marked_matrices(ModelSpec model, const OptimizerFactory& optimize
 
 // Of parameters whose "gradient" is the update that a MatrixOptimizer gave: fp32
 //   parameter * (1 - rate * decay) - rate * lr_factor(shape) * update
+// with the rate of the step, the group and the optimizer,
 // element by element, each operation rounded by itself, so that no cut changes a bit. Keeps no
 // state; StepScalars::gradient_scale does not count.
 OptimizerFactory apply_updates(std::shared_ptr<const MatrixOptimizer> optimizer);

@@ -27,6 +27,7 @@ class Muon final : public MatrixOptimizer {
     if (!config_.nesterov) return newton_schulz(momentum, config_);
     return newton_schulz(step.gradient.lerp(momentum, config_.momentum), config_);
   }
+  double relative_rate() const override { return config_.relative_rate; }
   double lr_factor(c10::IntArrayRef shape) const override {
     const auto rows = static_cast<double>(shape[0]), columns = static_cast<double>(shape[1]);
     if (config_.adjust_lr == MuonLrAdjustment::kMatchRmsAdamW) {
@@ -71,6 +72,8 @@ std::shared_ptr<const MatrixOptimizer> muon(const MuonConfig& config) {
         " must not be negative");
   check(config.ns_steps >= 0 && config.ns_steps <= kMostSteps, ErrorCode::kInvalidArgument,
         "Muon: ns_steps ", config.ns_steps, " must lie in [0, ", kMostSteps, "]");
+  check(config.relative_rate > 0, ErrorCode::kInvalidArgument, "Muon: relative_rate ",
+        config.relative_rate, " must be positive");
   check(config.epsilon > 0, ErrorCode::kInvalidArgument, "Muon: epsilon ", config.epsilon,
         " must be positive");
   return std::make_shared<const Muon>(config);

@@ -32,9 +32,9 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
                                       : "--adapter says it";
   const char* const no_checkpoint = "--save_strategy no writes no checkpoints";
   const Optim optim = o.training.optim;
-  const bool has_epsilon = optim == Optim::kAdamW || optim == Optim::kAdam;
+  const bool has_epsilon = optim == Optim::kAdamW || optim == Optim::kAdam || optim == Optim::kMuon;
   const bool has_betas = has_epsilon || optim == Optim::kLion;
-  const char* const no_betas = "--optim adamw_torch, adam and lion_32bit have betas";
+  const char* const no_betas = "--optim adamw_torch, adam, lion_32bit and muon have betas";
   return {
       {"loss_scale", fp16, scale},
       {"initial_loss_scale", fp16 && dynamic, scale},
@@ -48,7 +48,7 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
        "--lr_scheduler_type constant has none; constant_with_warmup has"},
       {"adam_beta1", has_betas, no_betas},
       {"adam_beta2", has_betas, no_betas},
-      {"adam_epsilon", has_epsilon, "--optim adamw_torch and adam have an epsilon"},
+      {"adam_epsilon", has_epsilon, "--optim adamw_torch, adam and muon have an epsilon"},
       {"lora_r", o.lora.adapter.empty(), no_adapters, true},
       {"lora_alpha", adapters, no_adapters, true},
       {"lora_dropout", adapters, no_adapters, true},

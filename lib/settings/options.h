@@ -22,7 +22,7 @@ enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
 enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
-enum class Optim { kAdamW, kAdam, kSgd, kAdagrad, kLion };
+enum class Optim { kAdamW, kAdam, kSgd, kAdagrad, kLion, kMuon };
 enum class DeepSpeedVersion { k16, k19 };
 
 template <>
@@ -57,7 +57,8 @@ inline constexpr auto kNames<Optim> = std::to_array<Named<Optim>>({{"adamw_torch
                                                                    {"adam", Optim::kAdam},
                                                                    {"sgd", Optim::kSgd},
                                                                    {"adagrad", Optim::kAdagrad},
-                                                                   {"lion_32bit", Optim::kLion}});
+                                                                   {"lion_32bit", Optim::kLion},
+                                                                   {"muon", Optim::kMuon}});
 template <>
 inline constexpr auto kNames<DeepSpeedVersion> = std::to_array<Named<DeepSpeedVersion>>(
     {{"0.16", DeepSpeedVersion::k16}, {"0.19", DeepSpeedVersion::k19}});

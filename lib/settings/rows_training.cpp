@@ -31,10 +31,13 @@ std::vector<Setting> training() {
        "steps in which the learning rate rises from 0; below 1: that part of all steps",
        {.least = 0}},
       {"optim", of<&T::optim>, kNumbers,
-       "optimizer; adam adds the decay to the gradient, lion_32bit reads AdamW's betas",
+       "optimizer; adam adds the decay to the gradient, lion_32bit reads AdamW's betas, muon leaves "
+       "what is no hidden matrix to AdamW",
        {.tag = "", .recorded = true}},
       {"optim_args", of<&T::optim_args>, kNumbers,
-       "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10"},
+       "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10, of muon lr=0.02 (its "
+       "own; --learning_rate is AdamW's), momentum, nesterov, ns_steps, eps, "
+       "adjust_lr_fn=match_rms_adamw"},
       {"weight_decay", of<&T::weight_decay>, kNumbers, "skips biases and norm weights",
        {.least = 0}},
       {"no_decay_names", of<&T::no_decay_names>, kNumbers,

@@ -58,7 +58,7 @@ struct FuzzCase {
   // Parameter groups: every third trained parameter in one and the next in another, with a learning
   // rate, and a decay or betas of their own. decay: the rule's name, matrices or all.
   bool groups = false;
-  std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad
+  std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad, muon
   std::string decay = "matrices";
   double learning_rate = 1e-2, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   uint64_t seed = 1;

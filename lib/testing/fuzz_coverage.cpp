@@ -254,7 +254,7 @@ void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("loss_scale", {"0", "3", "1024", "65536", "1099511627776"}));
   all.push_back(field("max_norm", {"0", "0.1", "100"}));
   all.push_back(field("groups", {"0", "1"}));
-  all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad"}));
+  all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "muon"}));
   all.push_back(field("decay", {"matrices", "all"}));
   all.push_back(field("learning_rate", {"0.01", "0.001"}));
   all.push_back(field("weight_decay", {"0", "0.1"}));

@@ -10,11 +10,9 @@ std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int 
                                  const StrategyMemory& memory) {
   if (c.model == "modules" || c.model == "chain")
     return "";  // adapted modules cannot be built without memory yet
-  const LayoutPlan plan{.parallel = c.parallel,
-                        .mesh = c.mesh,
-                        .accumulation = c.accumulation,
-                        .model = model,
-                        .moments = moments_of(optimizer_of(c))};
+  LayoutPlan plan{
+      .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model};
+  plan_optimizer(plan, optimizer_of(c));
   const LayoutCost formula = layout_cost(plan, stage);
   std::string text;
   const auto compare = [&](const char* what, int64_t held, double expected) {

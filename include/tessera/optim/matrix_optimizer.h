@@ -29,7 +29,8 @@ struct MatrixStep {
 
 // Has no state of its own: one serves all matrices of all ranks. The strategy subtracts learning
 // rate * update from the parameter, after the decay, in fp32, wherever its pieces lie; it leaves
-// parameter and state as they were where a step is skipped.
+// parameter and state as they were where a step is skipped. A group's rate and decay count; one
+// that sets betas is refused.
 class MatrixOptimizer {
  public:
   virtual ~MatrixOptimizer() = default;
@@ -43,7 +44,9 @@ class MatrixOptimizer {
   // wait for it. Decided from its arguments alone.
   virtual at::Tensor update(const MatrixStep& step, NamedTensors& state) const = 0;
 
-  // Of the step's learning rate, for matrices of this shape.
+  // Its learning rate over that of optimizer_step(), which the optimizer beside it takes as it is.
+  virtual double relative_rate() const { return 1; }
+  // Of its rate, for matrices of this shape; the decay's rate is without it.
   virtual double lr_factor(c10::IntArrayRef) const { return 1; }
   // Decoupled, of parameters that decay; a group's own counts instead.
   virtual double weight_decay() const { return 0; }

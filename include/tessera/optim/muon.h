@@ -22,6 +22,9 @@ struct MuonConfig {
   double epsilon = 1e-7;  // least norm to divide by
   int ns_steps = 5;
   MuonLrAdjustment adjust_lr = MuonLrAdjustment::kOriginal;
+  // Its learning rate over that of optimizer_step(), which everything else has: 20 for a Muon of
+  // 0.02 beside an AdamW of 0.001.
+  double relative_rate = 1;
 };
 
 // Throws Error(kInvalidArgument) for numbers that torch refuses.
