@@ -32,8 +32,8 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
       4.0 * (plan.moments * by_elements + (master ? trained : 0)) / shards + matrix_state;
   // Every data rank writes its part; of frozen parameters what forward reads.
   const double frozen = plan.saves_frozen ? d.parameter * (numel - trained) : 0;
-  cost.saved_bytes =
-      (4.0 * (plan.moments * by_elements + trained) + frozen) / plan.mesh.data + matrix_state;
+  const double saved = plan.moments * by_elements + trained + owners.room.all_state;
+  cost.saved_bytes = (4.0 * saved + frozen) / plan.mesh.data;
   double gathered = 0;
   if (rules.gathers_parameters) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);

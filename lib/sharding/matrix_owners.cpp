@@ -160,6 +160,7 @@ MatrixOwners matrix_owners(const std::vector<MatrixUnit>& units, int groups, int
       const auto shape = whole_shape(units[matrix.unit].layout->entries()[matrix.entry]);
       auto& [state, cost] = held[{matrix.group, matrix.shard, kin.cut, matrix.slice}];
       state += needs.state_numel(shape);
+      owners.room.all_state += static_cast<double>(needs.state_numel(shape)) / kin.slices();
       cost += needs.cost(shape);
       add_traffic(matrix, groups, kin, owners.sent);
     }

@@ -43,6 +43,7 @@ struct MatrixRoom {
   int64_t slices = 0;    // likewise: all ranks' slices
   int64_t whole = 0;     // of one matrix
   int64_t state = 0;     // of all matrices of one owner: what the optimizer keeps
+  double all_state = 0;  // of all matrices; of cut ones the share of a rank that has a slice
   double cost = 0;         // of one owner's updates
 };
 
