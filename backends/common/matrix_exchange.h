@@ -61,8 +61,8 @@ class MatrixExchange {
     std::string name;
     std::vector<int64_t> local, shape;  // of this rank's slice, and of the whole
     Placement placement;
-    bool here = false;  // this rank's slice of it comes here
-    bool mine = false;  // and this rank updates it
+    bool here = false;   // this rank's slice of it comes here
+    bool mine = false;   // and this rank updates it
     NamedTensors state;  // fp32, in its shapes, where it is mine
   };
   struct Round {
@@ -95,7 +95,7 @@ class MatrixExchange {
   std::vector<Round> rounds_;
   std::vector<at::Tensor> updates_;  // by unit: compact; undefined for other units
   std::array<at::Tensor, 2> gathered_, gathered_masters_, outgoing_;
-  at::Tensor gradient_, parameter_;              // fp32, of one whole matrix
+  at::Tensor gradient_, parameter_;  // fp32, of one whole matrix
   at::Tensor slices_, master_slices_, updates_of_slices_;
   at::Tensor step_count_;
 };

@@ -12,8 +12,7 @@ namespace tessera {
 MatrixUnits::MatrixUnits(Parts parts) : parts_(std::move(parts)) {
   const auto placed = [&](const std::vector<ParameterUnit>& units, int64_t expected) {
     const UnitOptimizerContext& all = parts_.context;
-    return parts_.placement(
-        {units, all.shard_rank, all.parameter_dtype, all.device, expected});
+    return parts_.placement({units, all.shard_rank, all.parameter_dtype, all.device, expected});
   };
   elements_ = placed(units_of_elements_, 0);
   matrices_ = placed(units_of_matrices_, parts_.context.expected_numel);
@@ -60,8 +59,7 @@ void MatrixUnits::step(const StepScalars& scalars) {
     if (!units_of_matrices_[unit].frozen) matrices_->complete(unit);
   }
   exchange_->run(
-      scalars,
-      [this](size_t unit, size_t segment) { return gradients_->owned(unit, segment); },
+      scalars, [this](size_t unit, size_t segment) { return gradients_->owned(unit, segment); },
       [this](size_t unit, size_t segment) { return matrices_->master(unit, segment); });
   for (size_t unit = 0; unit < units_of_matrices_.size(); ++unit) {
     if (!units_of_matrices_[unit].frozen) matrices_->gradient_ready(unit);

@@ -53,8 +53,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                               const OptimizerFactory& optimizer) {
   check(model_ == nullptr, ErrorCode::kInternal, name(), ": attach() was called twice");
   const InPhase phase("attach");
-  const ModelSpec spec =
-      with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
+  const ModelSpec spec = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
   const at::Device device = data().device();
   check_model(spec, config_.precision);
   check(context.device.type() == device.type(), ErrorCode::kInvalidArgument, name(),

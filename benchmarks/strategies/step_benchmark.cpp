@@ -88,7 +88,8 @@ void StepBenchmark::run(benchmark::State& state) {
   }
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
-  strategy->attach(model, {.device = device, .seed = 1}, programs::optimizer_of(options_.run.training));
+  strategy->attach(model, {.device = device, .seed = 1},
+                   programs::optimizer_of(options_.run.training));
   build_s_ = now_s() - build_begin;
 
   TrainerOptions trainer_options;

@@ -14,8 +14,7 @@ namespace {
 
 bool is_end(const std::string& word) {
   static const std::set<std::string> kEnds{"wte", "wpe", "head", "score", "classifier"};
-  return kEnds.contains(word) || word.find("embed") != std::string::npos ||
-         word.ends_with("_head");
+  return kEnds.contains(word) || word.find("embed") != std::string::npos || word.ends_with("_head");
 }
 
 // One update of a small matrix, for what can be wrong with every one.
@@ -30,8 +29,7 @@ void try_on(const MatrixOptimizer& optimizer, const std::vector<int64_t>& shape)
           "\"; names must differ, and \"parameter\" is taken");
     state.emplace_back(kind, at::zeros(kept, at::kFloat));
   }
-  const at::Tensor gradient =
-      at::arange(1, shape[0] * shape[1] + 1, at::kFloat).view(shape);
+  const at::Tensor gradient = at::arange(1, shape[0] * shape[1] + 1, at::kFloat).view(shape);
   MatrixStep step{name, gradient.clone(), {}, at::ones({}, at::kFloat)};
   if (optimizer.reads_parameter()) step.parameter = gradient.clone();
   check_update(optimizer, shape, optimizer.update(step, state), state);
@@ -48,8 +46,9 @@ void check_update(const MatrixOptimizer& optimizer, c10::IntArrayRef shape,
                   const at::Tensor& update, const NamedTensors& state) {
   check(update.defined() && update.sizes() == shape && update.is_floating_point(),
         ErrorCode::kInvalidArgument, optimizer.name(), ": the update of a matrix of shape ", shape,
-        " is ", update.defined() ? concat(update.scalar_type(), " of shape ", update.sizes())
-                                 : std::string("undefined"),
+        " is ",
+        update.defined() ? concat(update.scalar_type(), " of shape ", update.sizes())
+                         : std::string("undefined"),
         "; return a floating-point tensor of the gradient's shape");
   const MatrixOptimizer::NamedShapes kept = optimizer.state_shapes(shape);
   bool same = state.size() == kept.size();
@@ -57,9 +56,8 @@ void check_update(const MatrixOptimizer& optimizer, c10::IntArrayRef shape,
     same = state[i].first == kept[i].first && state[i].second.defined() &&
            state[i].second.sizes() == c10::IntArrayRef(kept[i].second);
   }
-  check(same, ErrorCode::kInvalidArgument, optimizer.name(),
-        ": the update of a matrix of shape ", shape,
-        " left a state of other names or shapes than state_shapes() gives");
+  check(same, ErrorCode::kInvalidArgument, optimizer.name(), ": the update of a matrix of shape ",
+        shape, " left a state of other names or shapes than state_shapes() gives");
 }
 
 int64_t state_numel(const MatrixOptimizer& optimizer, c10::IntArrayRef shape) {

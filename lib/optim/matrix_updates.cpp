@@ -14,8 +14,7 @@ namespace {
 
 class ApplyUpdates final : public Optimizer {
  public:
-  ApplyUpdates(std::shared_ptr<const MatrixOptimizer> optimizer,
-               std::vector<OptimizerRange> ranges)
+  ApplyUpdates(std::shared_ptr<const MatrixOptimizer> optimizer, std::vector<OptimizerRange> ranges)
       : optimizer_(std::move(optimizer)), ranges_(std::move(ranges)) {
     step_count_ = ranges_.empty() ? at::zeros({}) : at::zeros({}, options_of(ranges_.front()));
   }
@@ -93,11 +92,12 @@ std::set<NameInBlock> chosen_of(const ModelSpec& model, const WholeMatrices& mat
           revised.rule.group, "\" sets betas, which ", matrices.optimizer->name(),
           " does not have; it updates ", parameter.block, ".", parameter.name);
   }
-  check(trains, ErrorCode::kInvalidArgument, matrices.optimizer->name(),
-        " takes no parameter of model ", model.name,
-        ": none that is trained has two dimensions and is chosen (hidden_matrices() leaves out "
-        "embeddings and heads, by their names). Give a predicate that chooses some, or an optimizer "
-        "of elements");
+  check(
+      trains, ErrorCode::kInvalidArgument, matrices.optimizer->name(),
+      " takes no parameter of model ", model.name,
+      ": none that is trained has two dimensions and is chosen (hidden_matrices() leaves out "
+      "embeddings and heads, by their names). Give a predicate that chooses some, or an optimizer "
+      "of elements");
   for (const TiedParameter& tie : model.tied) {
     if (chosen.contains({tie.owner_block, tie.owner_parameter})) {
       chosen.emplace(tie.alias_block, tie.alias_parameter);

@@ -20,8 +20,7 @@ MatrixOwners owners_of(const LayoutPlan& plan, const Stage& stage) {
   for (const PlannedUnit& unit : stage.units) {
     units.push_back({&unit.layout, unit.matrices, unit.apart});
   }
-  const auto round_numel =
-      plan.parallel.bucket_bytes / static_cast<int64_t>(update_width(plan));
+  const auto round_numel = plan.parallel.bucket_bytes / static_cast<int64_t>(update_width(plan));
   return matrix_owners(
       units, plan.mesh.data / rules_of(plan).shards, round_numel,
       {[&](c10::IntArrayRef shape) { return plan.matrices->cost(shape); },

@@ -80,8 +80,7 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, const MatrixOwners
   }
   move_masters(plan, stage, {.moments = plan.moments, .gradient = d.gradient}, cost);
   if (plan.matrices == nullptr) return;
-  move_masters(plan, stage, {.matrices = true, .moments = 0, .gradient = update_width(plan)},
-               cost);
+  move_masters(plan, stage, {.matrices = true, .moments = 0, .gradient = update_width(plan)}, cost);
 }
 
 }  // namespace tessera

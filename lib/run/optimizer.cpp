@@ -13,9 +13,9 @@
 namespace tessera {
 
 template <>
-inline constexpr auto kNames<MuonLrAdjustment> = std::to_array<Named<MuonLrAdjustment>>(
-    {{"original", MuonLrAdjustment::kOriginal},
-     {"match_rms_adamw", MuonLrAdjustment::kMatchRmsAdamW}});
+inline constexpr auto kNames<MuonLrAdjustment> =
+    std::to_array<Named<MuonLrAdjustment>>({{"original", MuonLrAdjustment::kOriginal},
+                                            {"match_rms_adamw", MuonLrAdjustment::kMatchRmsAdamW}});
 
 }  // namespace tessera
 

@@ -117,8 +117,7 @@ class Rounds {
         slices += kin.slices() * numel;
         owners_.room.slices = std::max(owners_.room.slices, slices);
       }
-      owners_.room.whole =
-          std::max(owners_.room.whole, c10::multiply_integers(whole_shape(entry)));
+      owners_.room.whole = std::max(owners_.room.whole, c10::multiply_integers(whole_shape(entry)));
       owners_.rounds.back().matrices.push_back(std::move(matrix));
     }
   }
@@ -133,7 +132,7 @@ class Rounds {
   const std::vector<MatrixUnit>& units_;
   const int64_t round_numel_;
   MatrixOwners& owners_;
-  std::map<std::pair<int, int>, int64_t> filled_;              // of the last round, by data rank
+  std::map<std::pair<int, int>, int64_t> filled_;               // of the last round, by data rank
   std::map<std::tuple<int, int, int>, int64_t> slices_filled_;  // by owner
 };
 

@@ -13,8 +13,8 @@ namespace tessera {
 struct MatrixPiece {
   size_t segment = 0;
   int shard = 0;
-  FlatRange range;         // in the unit's flat buffer
-  int64_t in_matrix = 0;   // of its first element, in this rank's slice of the matrix
+  FlatRange range;        // in the unit's flat buffer
+  int64_t in_matrix = 0;  // of its first element, in this rank's slice of the matrix
 };
 
 // A matrix and the one rank among those of the data axis, and among those that hold slices of it,
@@ -44,7 +44,7 @@ struct MatrixRoom {
   int64_t whole = 0;     // of one matrix
   int64_t state = 0;     // of all matrices of one owner: what the optimizer keeps
   double all_state = 0;  // of all matrices; of cut ones the share of a rank that has a slice
-  double cost = 0;         // of one owner's updates
+  double cost = 0;       // of one owner's updates
 };
 
 // Elements that a rank of the data axis sends.

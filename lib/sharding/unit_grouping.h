@@ -23,8 +23,8 @@ struct UnitMembers {
 };
 
 // Takes the parameters of one block after the other. One that is apart is a unit of its own. The
-// others of a block form up to three units, of what is trained by elements, what is trained by whole
-// matrices and what is frozen, and share them with those of the blocks that follow until all
+// others of a block form up to three units, of what is trained by elements, what is trained by
+// whole matrices and what is frozen, and share them with those of the blocks that follow until all
 // together hold unit_numel elements.
 class UnitGrouping {
  public:

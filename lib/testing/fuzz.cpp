@@ -166,7 +166,8 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   std::vector<ParameterGroup> groups;
   if (!members[0].empty()) {
     groups.push_back({.name = "fast", .matches = in(members[0]), .lr_factor = 3});
-    const bool has_betas = c.optimizer != "sgd" && c.optimizer != "adagrad" && c.optimizer != "muon";
+    const bool has_betas =
+        c.optimizer != "sgd" && c.optimizer != "adagrad" && c.optimizer != "muon";
     if (has_betas) groups.back().betas = {0.7, 0.95};
   }
   if (!members[1].empty()) {

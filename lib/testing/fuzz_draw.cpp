@@ -190,7 +190,8 @@ void draw_work(Random& random, FuzzCase& c) {
   c.epsilon = pick<double>(random, {1e-8, 1e-3});
   c.groups = chance(random, 30);
   c.decay = word(random, {"matrices", "matrices", "all"});
-  c.optimizer = word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad", "muon", "muon"});
+  c.optimizer =
+      word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad", "muon", "muon"});
 }
 
 // Before the model and the mesh, which must allow it.

@@ -40,9 +40,8 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
         continue;
       }
       place_of_[name] = places_.size();
-      const bool matrix =
-          options.optimizer == "muon" && value.dim() == 2 &&
-          hidden_matrices()(builder.name, parameter.name, value.sizes());
+      const bool matrix = options.optimizer == "muon" && value.dim() == 2 &&
+                          hidden_matrices()(builder.name, parameter.name, value.sizes());
       places_.push_back(
           {name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay, matrix});
       offset += value.numel();

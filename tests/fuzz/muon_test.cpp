@@ -65,7 +65,8 @@ TEST_CASE("Muon's momentum goes on under another strategy and layout") {
       "then.shard_ranks=2",
       "strategy=zero2 data=2 pipeline=2 blocks=L6.L8.L5.L6 steps=3 resume=1 then.strategy=zero3 "
       "then.data=2",
-      "tensor=2 blocks=C8.C6 strategy=zero3 data=2 steps=3 resume=1 then.strategy=zero2 then.data=2",
+      "tensor=2 blocks=C8.C6 strategy=zero3 data=2 steps=3 resume=1 then.strategy=zero2 "
+      "then.data=2",
       "strategy=zero3 data=2 offload=optimizer+params steps=3 resume=1 then.strategy=zero2 "
       "then.data=2",
       "strategy=zero1 data=2 steps=3 resume=1 then.strategy=zero2 then.data=2 "

@@ -62,7 +62,8 @@ class UnitOptimizer {
   virtual NamedTensors state(size_t unit, size_t segment, const FlatRange& part) const = 0;
   // Optimizer::step_count(), once the last step has counted.
   virtual at::Tensor step_count() const = 0;
-  // What this rank keeps for matrices that it owns (tessera/optim/matrix_optimizer.h); like state().
+  // What this rank keeps for matrices that it owns (tessera/optim/matrix_optimizer.h); like
+  // state().
   virtual std::vector<MatrixState> matrix_states() const { return {}; }
   // Values were written into what state(), step_count() and matrix_states() gave.
   virtual void restored() {}

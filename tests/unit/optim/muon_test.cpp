@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/core/json.h"
 #include "lib/optim/matrix_updates.h"
+#include "tessera/core/json.h"
 #include "tessera/model/parameter_groups.h"
 #include "tessera/optim/adamw.h"
 #include "tests/support/messages.hpp"
@@ -31,8 +31,7 @@ struct One {
   at::Tensor parameter, momentum = at::zeros_like(parameter), count = scalar(0);
 
   void step(const at::Tensor& gradient, double rate) {
-    const std::vector<PlacedParameter> placed{
-        {"w", parameter.sizes().vec(), 0, parameter.numel()}};
+    const std::vector<PlacedParameter> placed{{"w", parameter.sizes().vec(), 0, parameter.numel()}};
     count.add_(1);
     NamedTensors state{{"momentum_buffer", momentum}};
     const at::Tensor update = optimizer->update({"w", gradient.clone(), {}, count}, state);
@@ -48,8 +47,7 @@ struct One {
 void torch_step(const at::Tensor& parameter, const at::Tensor& momentum, const at::Tensor& gradient,
                 const MuonConfig& config, double rate) {
   momentum.lerp_(gradient, 1 - config.momentum);
-  const at::Tensor update =
-      config.nesterov ? gradient.lerp(momentum, config.momentum) : momentum;
+  const at::Tensor update = config.nesterov ? gradient.lerp(momentum, config.momentum) : momentum;
   at::Tensor x = update.to(at::kBFloat16);
   if (x.size(0) > x.size(1)) x = x.t();
   x = x / x.norm().clamp_min(config.epsilon);
@@ -182,14 +180,14 @@ TEST_CASE("hidden matrices are those that names call neither embedding nor head"
 TEST_CASE("optimizers of matrices that cannot be are refused with a sentence") {
   const OptimizerFactory adamw = make_adamw({});
   const auto with = [&](Wrong::What what) {
-    return refusal(
-        [&] { with_matrices(std::make_shared<Wrong>(what), hidden_matrices(), adamw); });
+    return refusal([&] { with_matrices(std::make_shared<Wrong>(what), hidden_matrices(), adamw); });
   };
   CHECK(says(with(Wrong::kShape), "return a floating-point tensor of the gradient's shape"));
   CHECK(says(with(Wrong::kState), "left a state of other names or shapes"));
   CHECK(says(with(Wrong::kName), "\"parameter\" is taken"));
   CHECK(says(with(Wrong::kFactor), "factors must be positive"));
-  CHECK(says(refusal([&] { with_matrices(nullptr, hidden_matrices(), adamw); }), "one of them is null"));
+  CHECK(says(refusal([&] { with_matrices(nullptr, hidden_matrices(), adamw); }),
+             "one of them is null"));
   CHECK(says(refusal([&] { make_muon({}, make_muon({}, adamw)); }),
              "the optimizer beside it must treat every element alone"));
   CHECK(says(refusal([] { muon({.ns_steps = 100}); }), "must lie in [0, 99]"));
@@ -198,20 +196,17 @@ TEST_CASE("optimizers of matrices that cannot be are refused with a sentence") {
   CHECK(says(refusal([] { muon({.relative_rate = 0}); }), "relative_rate 0 must be positive"));
   // As one of elements.
   const at::Tensor parameter = at::zeros({4});
-  CHECK(says(refusal([&] {
-               make_muon({}, adamw)({{.parameter = parameter, .gradient = parameter}});
-             }),
-             "looks at whole matrices, but was asked to update elements"));
+  CHECK(says(
+      refusal([&] { make_muon({}, adamw)({{.parameter = parameter, .gradient = parameter}}); }),
+      "looks at whole matrices, but was asked to update elements"));
 }
 
 TEST_CASE("a model without hidden matrices, and a group with betas, are refused") {
   const OptimizerFactory optimizer = make_muon({}, make_adamw({}));
   const ModelSpec toy = toy_language_model({.layers = 1});
   const auto only_ends = [&] {
-    with_marked_matrices(freeze(toy,
-                                [](const std::string& block, const std::string&) {
-                                  return block.starts_with("layer");
-                                }),
+    with_marked_matrices(freeze(toy, [](const std::string& block,
+                                        const std::string&) { return block.starts_with("layer"); }),
                          optimizer);
   };
   CHECK(says(refusal(only_ends), "Muon takes no parameter of model"));
