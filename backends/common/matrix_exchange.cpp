@@ -214,7 +214,7 @@ at::Tensor MatrixExchange::update_of(Matrix& matrix, const StepScalars& scalars,
     if (skips) becomes = at::where(scalars.skip.ne(0), before[i].second, becomes);
     kept.copy_(becomes, /*non_blocking=*/true);
   }
-  return update;
+  return skips ? at::where(scalars.skip.ne(0), at::zeros({}, update.options()), update) : update;
 }
 
 void MatrixExchange::hand_out_slices(const Round& round, size_t turn) const {

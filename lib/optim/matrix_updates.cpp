@@ -22,10 +22,11 @@ class ApplyUpdates final : public Optimizer {
   size_t range_count() const override { return ranges_.size(); }
   void begin_step(const StepScalars& scalars) override {
     const at::NoGradGuard no_grad;
-    scalars_ = scalars;
-    skips_ = scalars.skip.defined() ? scalars.skip.ne(0) : at::Tensor();
-    if (skips_.defined()) {
-      step_count_.add_(skips_.logical_not());
+    rate_ = scalars.learning_rate;
+    if (scalars.skip.defined()) {
+      const at::Tensor counts = scalars.skip.eq(0);
+      step_count_.add_(counts);
+      rate_ = at::where(counts, rate_, 0);  // updates are zeros, too: nothing changes
     } else {
       step_count_.add_(1);
     }
@@ -49,16 +50,12 @@ class ApplyUpdates final : public Optimizer {
   void update_range(const OptimizerRange& range) const {
     const at::NoGradGuard no_grad;
     const double decay = range.decay(optimizer_->weight_decay());
-    const at::Tensor rate =
-        scalars_.learning_rate * (range.rule.lr_factor * optimizer_->relative_rate());
-    const at::Tensor kept = decay == 0 ? at::Tensor() : 1 - rate * decay;
+    const at::Tensor rate = rate_ * (range.rule.lr_factor * optimizer_->relative_rate());
     for (const RangePiece& piece : pieces_of(range)) {
       const at::Tensor parameter = range.parameter.narrow(0, piece.begin, piece.numel);
-      const at::Tensor step = range.gradient.narrow(0, piece.begin, piece.numel).to(at::kFloat) *
-                              (rate * optimizer_->lr_factor(piece.parameter.shape));
-      const at::Tensor decayed = kept.defined() ? parameter * kept : parameter;
-      const at::Tensor updated = decayed - step;
-      parameter.copy_(skips_.defined() ? at::where(skips_, parameter, updated) : updated);
+      const at::Tensor update = range.gradient.narrow(0, piece.begin, piece.numel);
+      if (decay != 0) parameter.mul_(1 - rate * decay);
+      parameter.sub_(update.to(at::kFloat) * (rate * optimizer_->lr_factor(piece.parameter.shape)));
     }
     if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
   }
@@ -66,8 +63,7 @@ class ApplyUpdates final : public Optimizer {
   const std::shared_ptr<const MatrixOptimizer> optimizer_;
   const std::vector<OptimizerRange> ranges_;
   at::Tensor step_count_;
-  StepScalars scalars_;
-  at::Tensor skips_;
+  at::Tensor rate_;  // of the step
 };
 
 using NameInBlock = std::pair<std::string, std::string>;

@@ -16,7 +16,7 @@ ModelSpec with_marked_matrices(ModelSpec model, const OptimizerFactory& optimize
 //   parameter * (1 - rate * decay) - rate * lr_factor(shape) * update
 // with the rate of the step, the group and the optimizer,
 // element by element, each operation rounded by itself, so that no cut changes a bit. Keeps no
-// state; StepScalars::gradient_scale does not count.
+// state; StepScalars::gradient_scale does not count, and what skips a step has updates of zeros.
 OptimizerFactory apply_updates(std::shared_ptr<const MatrixOptimizer> optimizer);
 
 // Elements that the optimizer keeps for a matrix.
