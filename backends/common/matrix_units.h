@@ -46,6 +46,7 @@ class MatrixUnits final : public UnitOptimizer {
   void prepare(ParameterStore& parameters, GradientStore& gradients,
                const OptimizerFactory& factory) override;
   void gradient_ready(size_t unit) override;
+  void gradients_reopened() override { elements_->gradients_reopened(); }
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override { of(unit).complete(unit); }
   at::Tensor master(size_t unit, size_t segment) const override {

@@ -51,7 +51,7 @@ TEST_CASE("Muon trains around stages, with ties, cut matrices and state on the h
       "blocks=L6.L6 tie=first groups=1 strategy=zero2 data=2",
       "tensor=2 blocks=L6.C8.L6 strategy=zero1 data=2",
       "tensor=2 blocks=C6.C8 strategy=zero3 data=2 pipeline=2",
-      "strategy=zero1 data=2 offload=optimizer offload_step=host",
+      "strategy=zero1 data=2 offload=optimizer offload_step=host accumulation=4 calls=2 steps=3",
       "strategy=zero2 data=2 offload=optimizer offload_step=device skip=1 steps=3",
       "strategy=zero3 data=2 offload=optimizer+params dtype=bf16",
   });
