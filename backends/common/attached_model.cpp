@@ -156,6 +156,7 @@ void Maker::add_unit(const UnitMembers& members) {
                            rules_.persistence_threshold, rules_.state);
   unit.uses = static_cast<int>(members.users.size());
   unit.frozen = members.frozen();
+  unit.matrices = members.matrices();
   unit.apart = members.apart;
   unit.turn = members.turn;
   at::Tensor full = at::zeros({unit.layout.numel()},

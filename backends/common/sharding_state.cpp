@@ -72,6 +72,22 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
   }
 }
 
+// What this rank owns of matrices that are updated whole.
+void add_matrix_state(const Kept& kept, std::vector<StateTensor>& state) {
+  for (const MatrixState& of : kept.optimizer.matrix_states()) {
+    const ParameterUnit& unit = kept.model.units[of.unit];
+    StateTensor piece{.name = unit.placed[of.entry].name,
+                      .kind = of.kind,
+                      .slice = {.shape = of.shape, .end = of.value.numel()},
+                      .value = of.value,
+                      .replicas = {}};
+    for (const Holders& held : unit.layout.entries()[of.entry].placement.holders) {
+      piece.replicas.push_back(held.ranks);
+    }
+    state.push_back(std::move(piece));
+  }
+}
+
 // Running statistics are those of the rank that is named for them.
 void add_buffer_state(const AttachedModel& model, size_t block, Communicator& data,
                       std::vector<StateTensor>& state) {
@@ -111,6 +127,7 @@ std::vector<StateTensor> ShardingStrategy::state() {
   std::vector<StateTensor> state;
   const Kept kept{*model_, *ranks_, *parameters_, *optimizer_};
   for (size_t unit = 0; unit < units().size(); ++unit) add_unit_state(kept, unit, state);
+  add_matrix_state(kept, state);
   for (size_t b = 0; b < block_count(); ++b) add_buffer_state(*model_, b, data(), state);
   const at::Tensor updates = optimizer_->step_count();
   const auto everyone = of_several({ranks_->world});
@@ -125,6 +142,7 @@ void ShardingStrategy::state_restored() {
   agreement_->order().forget_gradient();
   ++weights_version_;
   const at::NoGradGuard no_grad;
+  optimizer_->restored();
   for (size_t unit = 0; unit < units().size(); ++unit) {
     const size_t segments = units()[unit].frozen ? 0 : units()[unit].layout.segments().size();
     for (size_t segment = 0; segment < segments; ++segment) {

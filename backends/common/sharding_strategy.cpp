@@ -9,6 +9,7 @@
 #include "backends/common/agreement.h"
 #include "backends/common/attached_model.h"
 #include "backends/common/holder_sums.h"
+#include "backends/common/matrix_units.h"
 #include "backends/common/state_blocks.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
@@ -16,6 +17,7 @@
 #include "backends/common/strategy_ranks.h"
 #include "lib/comm/operation_scope.h"
 #include "lib/core/trace.h"
+#include "lib/optim/matrix_updates.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 #include "tessera/model/tensor_parallel.h"
@@ -52,7 +54,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                               const OptimizerFactory& optimizer) {
   check(model_ == nullptr, ErrorCode::kInternal, name(), ": attach() was called twice");
   const InPhase phase("attach");
-  const ModelSpec spec = transform_ ? transform_(given) : given;
+  const ModelSpec spec = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
   const at::Device device = data().device();
   check_model(spec, config_.precision);
   check(context.device.type() == device.type(), ErrorCode::kInvalidArgument, name(),
@@ -75,8 +77,7 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                                                device,
                                                expected_numel(spec) / shards().size(),
                                                needs.bytes};
-  optimizer_ = placement_ ? placement_(optimizer_context)
-                          : std::make_unique<DeviceOptimizer>(optimizer_context);
+  optimizer_ = make_optimizer(optimizer_context, optimizer);
   ShardingRules rules = rules_;
   rules.state = needs.rules;
   build_model(
@@ -103,6 +104,18 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   if (placement_ || ranks_->replicas != nullptr) {
     gradients_->on_reduced([this](size_t unit) { holder_sums_->reduced(unit); });
   }
+}
+
+std::unique_ptr<UnitOptimizer> ShardingStrategy::make_optimizer(
+    const UnitOptimizerContext& context, const OptimizerFactory& optimizer) const {
+  const UnitOptimizerFactory on_device = [](const UnitOptimizerContext& of) {
+    return std::make_unique<DeviceOptimizer>(of);
+  };
+  const UnitOptimizerFactory& placement = placement_ ? placement_ : on_device;
+  const WholeMatrices* matrices = whole_matrices(optimizer);
+  if (matrices == nullptr) return placement(context);
+  return std::make_unique<MatrixUnits>(
+      MatrixUnits::Parts{context, *ranks_, config_, placement, *matrices});
 }
 
 Communicator& ShardingStrategy::data() const { return ranks_->data; }

@@ -36,7 +36,7 @@ void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& r
   int64_t trained = 0, large = 0, cut = 0;  // parameters
   std::string defect;
   for (const ParameterUnit& unit : units) {
-    for (size_t e = 0; e < unit.layout.entries().size() && !unit.frozen; ++e) {
+    for (size_t e = 0; e < unit.layout.entries().size() && !unit.frozen && !unit.matrices; ++e) {
       const FlatEntry& entry = unit.layout.entries()[e];
       ++trained;
       if (entry.small) continue;

@@ -10,6 +10,7 @@
 #include "backends/pipeline/stage_links.h"
 #include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
+#include "lib/optim/matrix_updates.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -67,7 +68,7 @@ int Pipeline::stage_of_block(size_t block) const {
 void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
                       const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
-  const ModelSpec model = transform_ ? transform_(given) : given;
+  const ModelSpec model = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
   const InPhase phase("attach");
   check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
         ": its inner strategy was not given the mesh (ShardingSetup::mesh)");

@@ -19,7 +19,7 @@ bool is_read(const Setting& setting) {
   static const std::vector<std::string> names{
       "model_config", "max_seq_length", "padding_free", "gradient_accumulation_steps",
       "max_steps",    "max_grad_norm",  "dtype",        "gradient_dtype",
-      "reduce_dtype", "backend"};
+      "reduce_dtype", "backend",        "optim",        "optim_args"};
   const bool layout = settings::names_layout(setting) && setting.name != std::string("strategy");
   return layout || std::ranges::count(names, setting.name) > 0;
 }
@@ -30,6 +30,8 @@ Options::Options() {
   run.model.config = "bloom-tiny";
   run.data.max_seq_length = 128;
   run.training.max_steps = 10;
+  run.training.learning_rate = 1e-4;
+  run.training.weight_decay = 0.01;
   run.data.padding_free = PaddingFree::kTrue;
 }
 
@@ -53,6 +55,7 @@ std::string Options::variant() const {
   add(run.data.padding_free != defaults.run.data.padding_free, "padded");
   add(run.training.max_grad_norm != defaults.run.training.max_grad_norm,
       concat("clip", run.training.max_grad_norm));
+  add(run.training.optim != Optim::kAdamW, name_of(run.training.optim));
   add(!sync, "nosync");
   std::string text;
   for (const std::string& tag : all) {

@@ -14,12 +14,12 @@
 #include "benchmarks/strategies/row_source.h"
 #include "lib/core/clock.h"
 #include "lib/run/layout.h"
+#include "lib/run/optimizer.h"
 #include "tessera/backends/pipeline/pipeline.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/models/block_times.h"
 #include "tessera/models/language_model.h"
-#include "tessera/optim/adamw.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::bench {
@@ -88,7 +88,8 @@ void StepBenchmark::run(benchmark::State& state) {
   }
   auto strategy = make_strategy(config, mesh);
   const double build_begin = now_s();
-  strategy->attach(model, {.device = device, .seed = 1}, make_adamw({.weight_decay = 0.01}));
+  strategy->attach(model, {.device = device, .seed = 1},
+                   programs::optimizer_of(options_.run.training));
   build_s_ = now_s() - build_begin;
 
   TrainerOptions trainer_options;
@@ -116,6 +117,7 @@ void StepBenchmark::run(benchmark::State& state) {
                 [&](const StepReport& report) {
                   loss_ = report.loss;
                   times.push_back(report.step_time_s);
+                  if (report.phases) optimizer_s_ = report.phases->optimizer_s;
                 });
     return times;
   };
@@ -287,6 +289,7 @@ void StepBenchmark::print(const ModelSpec& model, const DeviceMesh& mesh, int64_
       .add("step_ms", median() * 1e3)
       .add("min_ms", *fastest * 1e3)
       .add("max_ms", *slowest * 1e3)
+      .add("optimizer_ms", optimizer_s_ * 1e3)  // of the last step, with the norm
       .add("slowest_over_line", slowest_over_line())
       .add("slowest_step", slowest - times_.begin() + options_.warmup + 1)
       .add("positions", std::accumulate(positions_.begin(), positions_.end(), int64_t{0}) /

@@ -58,7 +58,7 @@ class StepBenchmark {
   std::vector<int64_t> tokens_;     // of every step, padding not counted
   std::vector<int64_t> positions_;  // of every step's micro-batches here, padding counted
   int64_t mean_length_ = 0;
-  double build_s_ = 0, loss_ = 0;
+  double build_s_ = 0, loss_ = 0, optimizer_s_ = 0;
   OffloadReport offload_;
 };
 

@@ -25,6 +25,8 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/elementwise.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/matrix_optimizer.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/sgd.h"
 #include "tessera/train/parallel_module.h"
 #include "tessera/train/trainer.h"

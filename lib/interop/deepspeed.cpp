@@ -267,18 +267,25 @@ class Applier {
     const bool l2 = type.size() == 4 && optim == "adamw_torch" && find(params + "adam_w_mode") &&
                     !is_true(params + "adam_w_mode");  // of AdamW DeepSpeed does not look at it
     take("optim", l2 ? "adam" : optim, "optimizer.type");
-    std::string arguments;
+    const bool muon = optim == "muon", has_adam = muon || optim == "adamw_torch";
+    std::string arguments = muon ? muon_rate(params) : "";
     for (const char* name : {"momentum", "nesterov", "eps"}) {
       const Value* value = find(params + name);
       if (value == nullptr || value->is_auto() || optim == "adamw_torch") continue;
+      if (muon && std::string(name) == "eps") continue;  // of its AdamW
       arguments += concat(arguments.empty() ? "" : ",", name, "=", value->json.dump());
     }
-    if (!arguments.empty()) take("optim_args", arguments, "optimizer.params");
-    plain("learning_rate", params + "lr", kFile);
-    if (optim == "adamw_torch") plain("adam_epsilon", params + "eps", kFile);
+    if (!arguments.empty()) {
+      take("optim_args", arguments, muon ? "optimizer.type" : "optimizer.params");
+    }
+    const std::string rate = params + (muon && find(params + "adam_lr") ? "adam_lr" : "lr");
+    plain("learning_rate", rate, kFile);
+    if (has_adam) plain("adam_epsilon", params + "eps", kFile);
+    if (muon) fall_back("adam_epsilon", "1e-10", params + "eps");
     plain("weight_decay", params + "weight_decay", kFile);
     const std::string betas = params + "betas";
     if (optim == "lion_32bit") fall_back("adam_beta2", "0.99", betas);
+    if (muon) fall_back("adam_beta2", "0.95", betas);
     for (const auto& [index, flag] : {std::pair{size_t{0}, "adam_beta1"}, {1, "adam_beta2"}}) {
       const Value* value = find(betas);
       if (value == nullptr) continue;
@@ -288,7 +295,18 @@ class Applier {
         take(flag, value->json.at(index).dump(), betas, kFile);
       }
     }
-    fall_back("learning_rate", "0.001", params + "lr");
+    fall_back("learning_rate", muon ? "0.0003" : "0.001", rate);
+  }
+
+  // Of its matrices, as an argument; what is left has the rate "adam_lr" or "lr". A scheduler with
+  // a peak of its own gives it to both.
+  std::string muon_rate(const std::string& params) {
+    const Value* schedule = find("scheduler.type");
+    if (schedule != nullptr && schedule->text() != "WarmupCosineLR") return "";
+    const Value* value = find(params + "muon_lr");
+    if (value == nullptr) value = find(params + "lr");
+    if (value == nullptr) return "lr=0.02";
+    return "lr=" + (value->is_auto() ? flags_.text("learning_rate") : number_text(*value));
   }
 
   void scheduler() {

@@ -121,16 +121,18 @@ class Checks {
     if (type == nullptr) return;
     const std::string optim = optim_of(type->text());
     require(!optim.empty(), type, "optimizer.type \"", type->text(),
-            "\" is not available here; types are Adam, AdamW, Lion, SGD and Adagrad");
+            "\" is not available here; types are Adam, AdamW, Lion, Muon, SGD and Adagrad");
     const bool adam = optim == "adamw_torch";
     const auto only = [&](bool has, const char* key, const char* others) {
       const Value* value = file_.find(concat("optimizer.params.", key));
       require(has || value == nullptr, value, type->text(), " takes no ", key, "; ", others);
     };
-    only(adam || optim == "lion_32bit", "betas", "Adam, AdamW and Lion do");
-    only(adam || optim == "adagrad", "eps", "Adam, AdamW and Adagrad do");
-    only(optim == "sgd", "momentum", "SGD does");
+    const bool muon = optim == "muon";
+    only(adam || muon || optim == "lion_32bit", "betas", "Adam, AdamW, Lion and Muon do");
+    only(adam || muon || optim == "adagrad", "eps", "Adam, AdamW, Muon and Adagrad do");
+    only(muon || optim == "sgd", "momentum", "SGD and Muon do");
     only(optim == "sgd", "nesterov", "SGD does");
+    for (const char* key : {"muon_lr", "adam_lr"}) only(muon, key, "Muon does");
     const Value* corrected = file_.find("optimizer.params.bias_correction");
     require(corrected == nullptr || is_true(corrected), corrected,
             "optimizer.params.bias_correction false is not available here; leave it out");

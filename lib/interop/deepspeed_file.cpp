@@ -145,7 +145,7 @@ std::string optim_of(const std::string& type) {
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   if (name == "adam" || name == "adamw") return "adamw_torch";
   if (name == "lion") return "lion_32bit";
-  return name == "sgd" || name == "adagrad" ? name : "";
+  return name == "sgd" || name == "adagrad" || name == "muon" ? name : "";
 }
 
 const std::vector<std::string>& deepspeed_schedulers() {

@@ -200,6 +200,8 @@ constexpr K kKeys[] = {
     idle("optimizer.legacy_fusion", K::kSwitch, kAdamW),
     used("optimizer.params", K::kSection),
     used("optimizer.params.lr", K::kNumber, kAuto),
+    used("optimizer.params.muon_lr", K::kNumber),
+    used("optimizer.params.adam_lr", K::kNumber),
     used("optimizer.params.betas", K::kBetas, kAuto),
     used("optimizer.params.eps", K::kNumber, kAuto),
     used("optimizer.params.weight_decay", K::kNumber, kAuto),

@@ -28,7 +28,8 @@ constexpr const char* kBest =
     "use --save_strategy steps or epoch with --load_best_model_at_end, which keeps the best";
 constexpr const char* kReadsAhead = "batches are prepared ahead on a thread, always";
 constexpr const char* kOptimizers =
-    "--optim adamw_torch, adamw_torch_fused, adamw_8bit, adam, sgd, adagrad or lion_32bit; the "
+    "--optim adamw_torch, adamw_torch_fused, adamw_8bit, adam, sgd, adagrad, lion_32bit or muon; "
+    "the "
     "library takes "
     "any OptimizerFactory";
 constexpr const char* kHub =

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/core/error.h"
+#include "tessera/optim/matrix_optimizer.h"
 
 namespace tessera {
 
@@ -27,6 +28,9 @@ std::vector<StateFormat> Optimizer::state_formats(bool) const {
 }
 
 StateNeeds state_needs(const OptimizerFactory& factory) {
+  if (const WholeMatrices* matrices = whole_matrices(factory)) {
+    return state_needs(matrices->others);
+  }
   const at::Tensor nothing = at::empty({0}, at::kFloat);
   const auto optimizer = factory({{.parameter = nothing, .gradient = nothing}});
   const auto bytes = [&](bool small) {

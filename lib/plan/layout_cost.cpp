@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lib/optim/matrix_updates.h"
+#include "lib/plan/matrices.h"
 #include "lib/plan/offload.h"
 #include "lib/plan/optimizer_state.h"
 #include "lib/plan/rules.h"
@@ -24,11 +26,14 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   LayoutCost cost;
   cost.parameter_bytes = d.parameter * numel;
   cost.gradient_bytes = d.gradient * trained;
+  const MatrixOwners owners = owners_of(plan, stage);
   const StateBytes state = state_bytes(plan, stage);
-  cost.optimizer_bytes = (master ? 4.0 * trained / shards : 0) + state.most;
+  cost.optimizer_bytes = (master ? 4.0 * trained / shards : 0) + state.most +
+                         4.0 * static_cast<double>(owners.room.state);
   // Every data rank writes its part; of frozen parameters what forward reads.
   const double frozen = plan.saves_frozen ? d.parameter * (numel - trained) : 0;
-  cost.saved_bytes = (4.0 * trained + state.all + frozen) / plan.mesh.data;
+  cost.saved_bytes =
+      (4.0 * (trained + owners.room.all_state) + state.all + frozen) / plan.mesh.data;
   double gathered = 0;
   if (rules.gathers_parameters) {
     cost.parameter_bytes = d.parameter * (resident + (numel - resident) / shards);
@@ -43,9 +48,10 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
     const int depth = plan.parallel.overlap ? 2 : 1;
     cost.buffer_bytes += d.gradient * elements_of(slots_of(stage, &PlannedUnit::trained, depth));
   }
-  cost.buffer_bytes += wire_bytes(plan, stage);
-  move_to_host(plan, stage, cost);
+  cost.buffer_bytes += wire_bytes(plan, stage) + exchange_bytes(plan, stage, owners);
+  move_to_host(plan, stage, owners, cost);
   add_traffic(plan, stage, gathered, cost);
+  add_matrix_traffic(plan, owners, cost);
   return cost;
 }
 
@@ -60,6 +66,13 @@ LayoutCost largest_layout_cost(const LayoutPlan& plan) {
     }
   }
   return largest;
+}
+
+void plan_optimizer(LayoutPlan& plan, const OptimizerFactory& optimizer) {
+  plan.moments = state_needs(optimizer);
+  const WholeMatrices* matrices = whole_matrices(optimizer);
+  plan.matrices = matrices == nullptr ? nullptr : matrices->optimizer;
+  plan.model = with_marked_matrices(std::move(plan.model), optimizer);
 }
 
 }  // namespace tessera

@@ -1,11 +1,13 @@
 #pragma once
 #include "lib/plan/stage.h"
+#include "lib/sharding/matrix_owners.h"
 
 namespace tessera {
 
 // Masters, moments and staging in host memory, and the shards of parameters where asked. A step on
 // the device needs no staging but three chunks of what streams through it, and keeps fp32
-// parameters where they are.
-void move_to_host(const LayoutPlan& plan, const Stage& stage, LayoutCost& cost);
+// parameters where they are. owners: of the stage's whole matrices.
+void move_to_host(const LayoutPlan& plan, const Stage& stage, const MatrixOwners& owners,
+                  LayoutCost& cost);
 
 }  // namespace tessera

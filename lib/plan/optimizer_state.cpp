@@ -12,9 +12,9 @@ struct KeptRun {
   bool small = false;
 };
 
-std::vector<KeptRun> kept_runs(const PlannedUnit& unit, int rank) {
+std::vector<KeptRun> kept_runs(const PlannedUnit& unit, int rank, bool matrices = false) {
   std::vector<KeptRun> runs;
-  if (unit.frozen) return runs;
+  if (unit.frozen || unit.matrices != matrices) return runs;
   for (size_t segment = 0; segment < unit.layout.segments().size(); ++segment) {
     for (const OwnedRun& run : unit.layout.owned_runs(segment, rank)) {
       if (runs.empty() || runs.back().small != run.small) runs.push_back({.small = run.small});
@@ -49,7 +49,7 @@ StateBytes state_bytes(const LayoutPlan& plan, const Stage& stage) {
   return bytes;
 }
 
-StateChunks state_chunks(const LayoutPlan& plan, const Stage& stage) {
+StateChunks state_chunks(const LayoutPlan& plan, const Stage& stage, bool matrices) {
   const int64_t block = plan.moments.rules.block;
   const int64_t most = (plan.parallel.offload.chunk_numel + block - 1) / block * block;
   StateChunks largest;
@@ -57,13 +57,14 @@ StateChunks state_chunks(const LayoutPlan& plan, const Stage& stage) {
   for (int rank = 0; rank < ranks; ++rank) {
     std::array<int64_t, 2> numel{};  // of others, of small parameters
     for (const PlannedUnit& unit : stage.units) {
-      for (const KeptRun& run : kept_runs(unit, rank)) {
+      for (const KeptRun& run : kept_runs(unit, rank, matrices)) {
         int64_t& of_kind = numel[run.small ? 1 : 0];
         of_kind = std::max(of_kind, std::min(most, run.numel));
       }
     }
     double bytes = 0;
     for (const bool small : {false, true}) {
+      if (matrices) break;
       bytes += static_cast<double>(numel[small ? 1 : 0]) * plan.moments.bytes_of(small);
     }
     const auto of_both = static_cast<double>(std::max(numel[0], numel[1]));

@@ -15,11 +15,13 @@ namespace tessera {
 struct PlannedUnit {
   FlatLayout layout;
   bool frozen = false, apart = false;
+  bool matrices = false;  // see ParameterUnit
   size_t turn = 0;
   int stages = 1;  // that hold its parameters
 
   int64_t numel() const { return layout.numel(); }
   int64_t trained() const { return frozen ? 0 : numel(); }
+  int64_t whole_matrices() const { return matrices ? numel() : 0; }
   int64_t gathered() const { return layout.resident_begin(); }
   int64_t resident() const { return numel() - gathered(); }  // in full on every rank
 };
@@ -46,6 +48,7 @@ struct Stage {
   }
   double numel() const { return sum(&PlannedUnit::numel); }
   double trained() const { return sum(&PlannedUnit::trained); }
+  double whole_matrices() const { return sum(&PlannedUnit::whole_matrices); }
   double resident() const { return sum(&PlannedUnit::resident); }
 };
 

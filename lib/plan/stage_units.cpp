@@ -16,6 +16,7 @@ void make_units(const LayoutPlan& plan, const std::vector<StageBlocks>& blocks, 
                                                 rules.persistence_threshold, rules.state),
                            .frozen = members.frozen(),
                            .apart = members.apart,
+                           .matrices = members.matrices(),
                            .turn = members.turn});
   });
   auto stages_with = [&](const std::string& owner) {

@@ -7,13 +7,14 @@
 #include "lib/plan/wire.h"
 
 namespace tessera {
-namespace {
 
 void add(LayoutCost& cost, Traffic traffic) {
   if (traffic.bytes <= 0) return;
   cost.comm_bytes_per_step += traffic.bytes;
   cost.traffic.push_back(std::move(traffic));
 }
+
+namespace {
 
 void add_data_axis(const LayoutPlan& plan, const Stage& stage, double gathered, LayoutCost& cost) {
   const Dtypes d(plan.parallel.precision);

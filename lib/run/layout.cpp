@@ -18,12 +18,13 @@ ParallelConfig parallel_config(const Prepared& run, const TrainOptions& o) {
 }
 
 LayoutPlan layout_plan(const Prepared& run, const TrainOptions& o, int world_size) {
-  return {.parallel = parallel_config(run, o),
-          .mesh = mesh_extents(o, world_size),
-          .accumulation = o.training.gradient_accumulation_steps,
-          .model = run.model,
-          .moments = state_needs(optimizer_of(o.training)),
-          .saves_frozen = !run.adapter};
+  LayoutPlan plan{.parallel = parallel_config(run, o),
+                  .mesh = mesh_extents(o, world_size),
+                  .accumulation = o.training.gradient_accumulation_steps,
+                  .model = run.model,
+                  .saves_frozen = !run.adapter};
+  plan_optimizer(plan, optimizer_of(o.training));
+  return plan;
 }
 
 BatchShape batch_shape(const Prepared& run, const TrainOptions& o, int64_t length) {

@@ -7,7 +7,17 @@
 #include "tessera/optim/adagrad.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/sgd.h"
+
+namespace tessera {
+
+template <>
+inline constexpr auto kNames<MuonLrAdjustment> =
+    std::to_array<Named<MuonLrAdjustment>>({{"original", MuonLrAdjustment::kOriginal},
+                                            {"match_rms_adamw", MuonLrAdjustment::kMatchRmsAdamW}});
+
+}  // namespace tessera
 
 namespace tessera::programs {
 namespace {
@@ -31,6 +41,33 @@ void read_arguments(const TrainingOptions& options, const Arguments& known) {
   }
 }
 
+AdamWConfig adamw_config(const TrainingOptions& o) {
+  return {.beta1 = o.adam_beta1,
+          .beta2 = o.adam_beta2,
+          .epsilon = o.adam_epsilon,
+          .weight_decay = o.weight_decay,
+          .adam_w_mode = o.optim != Optim::kAdam,
+          .moments = o.moments()};
+}
+
+// Of matrices; its rate is given as it is, and follows the schedule of --learning_rate.
+OptimizerFactory muon_of(const TrainingOptions& o) {
+  MuonConfig config{.weight_decay = o.weight_decay};
+  double rate = o.learning_rate;
+  read_arguments(o, {{"lr", &rate},
+                     {"momentum", &config.momentum},
+                     {"nesterov", &config.nesterov},
+                     {"ns_steps", &config.ns_steps},
+                     {"eps", &config.epsilon},
+                     {"adjust_lr_fn", field_of(config.adjust_lr)}});
+  if (rate != o.learning_rate) {
+    require(o.learning_rate > 0 && rate > 0, "--optim_args: lr ", rate, " beside --learning_rate ",
+            o.learning_rate, "; both must be positive where they differ");
+    config.relative_rate = rate / o.learning_rate;
+  }
+  return make_muon(config, make_adamw(adamw_config(o)));
+}
+
 }  // namespace
 
 OptimizerFactory optimizer_of(const TrainingOptions& o) {
@@ -49,17 +86,14 @@ OptimizerFactory optimizer_of(const TrainingOptions& o) {
       read_arguments(o, {});
       return make_lion(
           {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .weight_decay = o.weight_decay});
+    case Optim::kMuon:
+      return muon_of(o);
     case Optim::kAdam:
     case Optim::kAdamW:
     case Optim::kAdamW8Bit:
       break;
   }
-  AdamWConfig config{.beta1 = o.adam_beta1,
-                     .beta2 = o.adam_beta2,
-                     .epsilon = o.adam_epsilon,
-                     .weight_decay = o.weight_decay,
-                     .adam_w_mode = o.optim != Optim::kAdam,
-                     .moments = o.moments()};
+  AdamWConfig config = adamw_config(o);
   const bool has_small = config.moments == MomentsDtype::kInt8;
   read_arguments(o, has_small ? Arguments{{"min_8bit_size", &config.min_8bit_size}} : Arguments{});
   return make_adamw(config);

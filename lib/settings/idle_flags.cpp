@@ -33,9 +33,11 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
   const char* const no_checkpoint = "--save_strategy no writes no checkpoints";
   const Optim optim = o.training.optim;
   const bool eight_bits = optim == Optim::kAdamW8Bit;
-  const bool has_epsilon = optim == Optim::kAdamW || eight_bits || optim == Optim::kAdam;
+  const bool has_epsilon =
+      optim == Optim::kAdamW || eight_bits || optim == Optim::kAdam || optim == Optim::kMuon;
   const bool has_betas = has_epsilon || optim == Optim::kLion;
-  const char* const no_betas = "--optim adamw_torch, adamw_8bit, adam and lion_32bit have betas";
+  const char* const no_betas =
+      "--optim adamw_torch, adamw_8bit, adam, lion_32bit and muon have betas";
   return {
       {"loss_scale", fp16, scale},
       {"initial_loss_scale", fp16 && dynamic, scale},
@@ -49,10 +51,11 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
        "--lr_scheduler_type constant has none; constant_with_warmup has"},
       {"adam_beta1", has_betas, no_betas},
       {"adam_beta2", has_betas, no_betas},
-      {"adam_epsilon", has_epsilon, "--optim adamw_torch, adamw_8bit and adam have an epsilon"},
+      {"adam_epsilon", has_epsilon,
+       "--optim adamw_torch, adamw_8bit, adam and muon have an epsilon"},
       {"moments_dtype", has_epsilon && (!eight_bits || o.training.moments() == MomentsDtype::kInt8),
        eight_bits ? "--optim adamw_8bit has moments in int8; adamw_torch has them in others"
-                  : "--optim adamw_torch and adam have moments",
+                  : "--optim adamw_torch, adam and muon have moments",
        true},
       {"lora_r", o.lora.adapter.empty(), no_adapters, true},
       {"lora_alpha", adapters, no_adapters, true},

@@ -24,7 +24,7 @@ enum class LabelPadding { kIgnore, kInclude };
 enum class PaddingFree { kAuto, kTrue, kFalse };
 enum class SaveStrategy { kSteps, kEpoch, kNo };
 enum class StageBalance { kTime, kFlops, kParameters, kMeasured };
-enum class Optim { kAdamW, kAdamW8Bit, kAdam, kSgd, kAdagrad, kLion };
+enum class Optim { kAdamW, kAdamW8Bit, kAdam, kSgd, kAdagrad, kLion, kMuon };
 enum class DeepSpeedVersion { k16, k19 };
 
 template <>
@@ -61,7 +61,8 @@ inline constexpr auto kNames<Optim> = std::to_array<Named<Optim>>({{"adamw_torch
                                                                    {"adam", Optim::kAdam},
                                                                    {"sgd", Optim::kSgd},
                                                                    {"adagrad", Optim::kAdagrad},
-                                                                   {"lion_32bit", Optim::kLion}});
+                                                                   {"lion_32bit", Optim::kLion},
+                                                                   {"muon", Optim::kMuon}});
 template <>
 inline constexpr auto kNames<std::optional<MomentsDtype>> =
     std::to_array<Named<std::optional<MomentsDtype>>>({{"", std::nullopt},

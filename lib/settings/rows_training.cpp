@@ -32,14 +32,15 @@ std::vector<Setting> training() {
        {.least = 0}},
       {"optim", of<&T::optim>, kNumbers,
        "optimizer; adamw_8bit keeps moments in 8 bits, adam adds the decay to the gradient, "
-       "lion_32bit reads AdamW's betas",
+       "lion_32bit reads AdamW's betas, muon leaves what is no hidden matrix to AdamW",
        {.tag = "", .recorded = true}},
       {"optim_args", of<&T::optim_args>, kNumbers,
        "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10, of adamw_8bit "
-       "min_8bit_size=4096"},
+       "min_8bit_size=4096, of muon lr=0.02 (its own; --learning_rate is AdamW's), momentum, "
+       "nesterov, ns_steps, eps, adjust_lr_fn=match_rms_adamw"},
       {"moments_dtype", of<&T::moments_dtype>, kNumbers,
-       "fp32, bf16 or int8: what adamw_torch and adam keep their moments in; int8: blocks of 256, "
-       "parameters below 4,096 elements in fp32",
+       "fp32, bf16 or int8: what adamw_torch and adam, and AdamW beside muon, keep their moments "
+       "in; int8: blocks of 256, parameters below 4,096 elements in fp32",
        {.tag = "mom"}},
       {"weight_decay", of<&T::weight_decay>, kNumbers, "skips biases and norm weights",
        {.least = 0}},

@@ -1,5 +1,6 @@
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/comm/operation_scope.h"
@@ -56,19 +57,27 @@ void ShardedGradients::complete_all() {
 }
 
 void ShardedGradients::wait_for_slot(size_t slot) {
-  pending_[slot].pending.wait();
-  if (pending_[slot].completes) reduced(*std::exchange(pending_[slot].completes, std::nullopt));
+  for (Pending& pending : std::exchange(pending_[slot].pending, {})) {
+    pending.sum.wait();
+    if (pending.completes) reduced(pending.unit);
+  }
 }
 
 void ShardedGradients::before_backward(size_t unit) {
   if (states_[unit].uses_done > 0) return;  // partial sums of the unit's other block
   const size_t slot = slots_->slot_of(unit);
-  const auto& filling = pending_[slot].filling;
-  check(!filling || *filling == unit, ErrorCode::kInternal, "the gradient of block ",
-        units_[unit].name, " would replace that of block ",
-        filling ? units_[*filling].name : std::string(), ", which is not complete");
-  pending_[slot].filling = unit;
-  wait_for_slot(slot);
+  // Units of one turn lie beside one another in the slot.
+  const auto in_the_way = [&](size_t other) {
+    return other == unit || units_[other].turn != units_[unit].turn;
+  };
+  for (const size_t other : pending_[slot].filling) {
+    check(other == unit || !in_the_way(other), ErrorCode::kInternal, "the gradient of block ",
+          units_[unit].name, " would replace that of block ", units_[other].name,
+          ", which is not complete");
+  }
+  pending_[slot].filling.insert(unit);
+  const auto& pending = pending_[slot].pending;
+  if (std::ranges::any_of(pending, in_the_way, &Pending::unit)) wait_for_slot(slot);
   buffers_[unit]->begin();
 }
 
@@ -86,11 +95,11 @@ void ShardedGradients::after_backward(size_t unit, bool last_micro_batch) {
                      owned(unit, segment), /*add=*/state.has_partial});
   }
   state.has_partial = true;
-  slot.filling.reset();
+  slot.filling.erase(unit);
   const InPhase phase("reduce");
   const ForTensor of(units_[unit].name);
-  slot.pending = options_.wire->reduce_scatter(comm_, parts);
-  if (state.uses_left == 0) slot.completes = unit;
+  slot.pending.push_back(
+      {unit, options_.wire->reduce_scatter(comm_, parts), /*completes=*/state.uses_left == 0});
   if (!options_.overlap) wait_for_slot(slots_->slot_of(unit));
 }
 
@@ -100,7 +109,7 @@ void ShardedGradients::finish() {
 
 void ShardedGradients::drop_step() {
   for (Slot& slot : pending_) {
-    slot.pending.wait();
+    for (Pending& pending : slot.pending) pending.sum.wait();
     slot = {};
   }
 }

@@ -16,7 +16,7 @@ UnitGrouping::UnitGrouping(int64_t unit_numel, Close close)
 
 void UnitGrouping::add(size_t block, Parameter parameter, bool apart) {
   if (!apart) {
-    (parameter.placement.frozen ? frozen_ : trained_).add(block, std::move(parameter));
+    open_for(parameter).add(block, std::move(parameter));
     return;
   }
   UnitMembers alone{.apart = true};
@@ -25,10 +25,16 @@ void UnitGrouping::add(size_t block, Parameter parameter, bool apart) {
 }
 
 void UnitGrouping::end_block(bool ends_unit) {
-  if (!ends_unit && trained_.numel + frozen_.numel < unit_numel_) return;
+  if (!ends_unit && trained_.numel + matrices_.numel + frozen_.numel < unit_numel_) return;
   close(trained_);
+  close(matrices_);
   close(frozen_);
   ++turn_;
+}
+
+UnitMembers& UnitGrouping::open_for(const Parameter& parameter) {
+  if (parameter.placement.frozen) return frozen_;
+  return parameter.rule.whole_matrix ? matrices_ : trained_;
 }
 
 void UnitGrouping::close(UnitMembers& open) {

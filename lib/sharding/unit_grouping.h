@@ -19,11 +19,13 @@ struct UnitMembers {
 
   void add(size_t block, Parameter parameter);
   bool frozen() const { return parameters.front().placement.frozen; }
+  bool matrices() const { return !frozen() && parameters.front().rule.whole_matrix; }
 };
 
 // Takes the parameters of one block after the other. One that is apart is a unit of its own. The
-// others of a block form two units, of what is trained and of what is frozen, and share them with
-// those of the blocks that follow until both together hold unit_numel elements.
+// others of a block form up to three units, of what is trained by elements, what is trained by
+// whole matrices and what is frozen, and share them with those of the blocks that follow until all
+// together hold unit_numel elements.
 class UnitGrouping {
  public:
   using Close = std::function<void(UnitMembers)>;
@@ -36,10 +38,11 @@ class UnitGrouping {
 
  private:
   void close(UnitMembers& open);
+  UnitMembers& open_for(const Parameter& parameter);
 
   int64_t unit_numel_;
   Close close_;
-  UnitMembers trained_, frozen_;
+  UnitMembers trained_, matrices_, frozen_;
   size_t turn_ = 0;
 };
 

@@ -166,7 +166,9 @@ ModelSpec with_rules(const ModelSpec& model, const FuzzCase& c) {
   std::vector<ParameterGroup> groups;
   if (!members[0].empty()) {
     groups.push_back({.name = "fast", .matches = in(members[0]), .lr_factor = 3});
-    if (c.optimizer != "sgd" && c.optimizer != "adagrad") groups.back().betas = {0.7, 0.95};
+    const bool has_betas =
+        c.optimizer != "sgd" && c.optimizer != "adagrad" && c.optimizer != "muon";
+    if (has_betas) groups.back().betas = {0.7, 0.95};
   }
   if (!members[1].empty()) {
     groups.push_back({.name = "decaying", .matches = in(members[1]), .lr_factor = 0.5});

@@ -58,7 +58,7 @@ struct FuzzCase {
   // Parameter groups: every third trained parameter in one and the next in another, with a learning
   // rate, and a decay or betas of their own. decay: the rule's name, matrices or all.
   bool groups = false;
-  std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad
+  std::string optimizer = "adamw";  // adamw, adam, sgd, lion, adagrad, muon
   std::string moments = "fp32";     // of adamw and adam: fp32, bf16, int8
   int64_t min_8bit_size = 4096;     // see AdamWConfig
   std::string decay = "matrices";

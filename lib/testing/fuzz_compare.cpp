@@ -314,7 +314,8 @@ class Comparison {
     }
     const at::Tensor start = oracle_.parameters();
     const at::Tensor size =
-        oracle_.update(oracle_.flat(step.gradients) * step.update_scale, step.learning_rate);
+        oracle_.update(oracle_.flat(step.gradients) * step.update_scale, step.learning_rate,
+                       /*exact=*/calls_.count == 1);
     const at::Tensor predicted = oracle_.parameters(), shown = oracle_.flat(step.parameters);
     const at::Tensor bound =
         0x1p-24 * (kParameterRoundings * (start.abs() + predicted.abs()) + kUpdateRoundings * size);

@@ -255,7 +255,7 @@ void add_work(std::vector<FuzzFeature>& all) {
   all.push_back(field("loss_scale", {"0", "3", "1024", "65536", "1099511627776"}));
   all.push_back(field("max_norm", {"0", "0.1", "100"}));
   all.push_back(field("groups", {"0", "1"}));
-  all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad"}));
+  all.push_back(field("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "muon"}));
   all.push_back(field("moments", {"fp32", "bf16", "int8"}, has_moments));
   all.push_back(field("min_8bit_size", {"1", "200", "300"},
                       [](const FuzzCase& c) { return has_moments(c) && c.moments == "int8"; }));

@@ -6,6 +6,7 @@
 #include "backends/layout_fields.h"
 #include "lib/testing/fuzz_blocks.h"
 #include "tessera/core/error.h"
+#include "tessera/optim/matrix_optimizer.h"
 
 namespace tessera::testing {
 namespace {
@@ -189,7 +190,8 @@ void draw_work(Random& random, FuzzCase& c) {
   c.epsilon = pick<double>(random, {1e-8, 1e-3});
   c.groups = chance(random, 30);
   c.decay = word(random, {"matrices", "matrices", "all"});
-  c.optimizer = word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad"});
+  c.optimizer =
+      word(random, {"adamw", "adamw", "adamw", "adam", "sgd", "lion", "adagrad", "muon", "muon"});
 }
 
 // Last of all, so that other draws stay what they were. Parameters of several blocks are rare.
@@ -233,6 +235,14 @@ void draw_resume(Random& random, const FuzzOptions& options, const FuzzFamily& f
   c.then = {other.mesh, other.parallel};
 }
 
+// Muon is refused where it finds nothing to do.
+bool has_hidden_matrix(const ModelSpec& model) {
+  return std::ranges::any_of(parameters_of(model), [](const ParameterInfo& parameter) {
+    return parameter.trained && !parameter.alias && parameter.shape.size() == 2 &&
+           hidden_matrices()(parameter.block, parameter.name, parameter.shape);
+  });
+}
+
 // Everything else as it must be for the disturbance to be one.
 void fit_refusal(FuzzCase& c) {
   if (c.refuse == "none") return;
@@ -272,6 +282,7 @@ FuzzCase draw_case(Random& random, const FuzzOptions& options) {
     draw_layout(random, options, family, model, c);
   }
   draw_work(random, c);
+  if (c.optimizer == "muon" && !has_hidden_matrix(model)) c.optimizer = "adamw";
   fit_refusal(c);
   draw_resume(random, options, family, model, c);
   const bool same_calls = c.resume == 0 || c.then.mesh.data == c.mesh.data;

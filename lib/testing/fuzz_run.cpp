@@ -11,6 +11,7 @@
 #include "tessera/optim/adagrad.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/sgd.h"
 
 namespace tessera::testing {
@@ -132,15 +133,19 @@ OptimizerFactory optimizer_of(const FuzzCase& c) {
   if (c.optimizer == "lion") {
     return make_lion({.beta1 = c.beta1, .beta2 = c.beta2, .weight_decay = c.weight_decay});
   }
-  check(c.optimizer == "adamw" || c.optimizer == "adam", ErrorCode::kInvalidArgument,
+  const bool muon = c.optimizer == "muon";
+  check(muon || c.optimizer == "adamw" || c.optimizer == "adam", ErrorCode::kInvalidArgument,
         "fuzz: no optimizer is called ", c.optimizer);
-  return make_adamw({.beta1 = c.beta1,
-                     .beta2 = c.beta2,
-                     .epsilon = c.epsilon,
-                     .weight_decay = c.weight_decay,
-                     .adam_w_mode = c.optimizer == "adamw",
-                     .moments = moments_of(c),
-                     .min_8bit_size = c.min_8bit_size});
+  OptimizerFactory adam = make_adamw({.beta1 = c.beta1,
+                                      .beta2 = c.beta2,
+                                      .epsilon = c.epsilon,
+                                      .weight_decay = c.weight_decay,
+                                      .adam_w_mode = c.optimizer != "adam"});
+  if (!muon) return adam;
+  return make_muon({.weight_decay = c.weight_decay,
+                    .momentum = kOracleMuonMomentum,
+                    .relative_rate = kOracleMuonRate},
+                   adam);
 }
 
 FuzzWork make_work(const FuzzCase& c, const FuzzModel& model) {

@@ -11,6 +11,7 @@
 
 #include "lib/testing/fuzz_tolerances.h"
 #include "tessera/core/error.h"
+#include "tessera/optim/matrix_optimizer.h"
 
 namespace tessera::testing {
 namespace {
@@ -46,7 +47,10 @@ Oracle::Oracle(const ModelSpec& model, const OracleOptions& options) : options_(
         continue;
       }
       place_of_[name] = places_.size();
-      places_.push_back({name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay});
+      const bool matrix = options.optimizer == "muon" && value.dim() == 2 &&
+                          hidden_matrices()(builder.name, parameter.name, value.sizes());
+      places_.push_back(
+          {name, value.sizes().vec(), offset, value.numel(), parameter.weight_decay, matrix});
       offset += value.numel();
       values.push_back(value.reshape({-1}));
       const UpdateRule& rule = parameter.rule;
@@ -226,11 +230,69 @@ at::Tensor Oracle::lion(const at::Tensor& gradient, const at::Tensor& rate) {
   return rate * at::where(direction.abs() <= 0x1p-18 * size, 0x1p25, 1.0);
 }
 
-at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate) {
+namespace {
+
+// After torch.optim.Muon, torch/optim/_muon.py: five iterations in bf16.
+at::Tensor orthogonal(const at::Tensor& x) {
+  const bool upright = x.size(0) > x.size(1);
+  at::Tensor y = x.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
+  if (upright) y = y.t();
+  y.div_(y.norm().clamp_min(1e-7));
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor gram = y.matmul(y.t());
+    y = at::addmm(y, at::addmm(gram, gram, gram, -4.7750, 2.0315), y, 3.4445);
+  }
+  return upright ? y.t() : y;
+}
+
+}  // namespace
+
+// AdamW's, but of matrices. Momentum is fp32, as gradients are shown, so that the iteration, which
+// magnifies a rounding of its input by up to 3.4445^5, starts from the very bits of the strategy.
+// Where it does not, what roundings of its input to bf16 do is measured (fuzz_tolerances.h, [Note:
+// other cases]).
+at::Tensor Oracle::muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact) {
+  const at::Tensor before = parameters_.clone();
+  at::Tensor size = adam(gradient, gradient.abs(), rate);
+  for (const Place& place : places_) {
+    if (!place.matrix) continue;
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.narrow(0, place.offset, place.numel);
+    };
+    const at::Tensor whole = part(gradient).to(at::kFloat).view(place.shape);
+    const auto [at, added] = momenta_.try_emplace(place.name, at::zeros_like(whole));
+    at->second.lerp_(whole, 1 - kOracleMuonMomentum);
+    const at::Tensor seen = whole.lerp(at->second, kOracleMuonMomentum);
+    const at::Tensor direction = orthogonal(seen).to(at::kDouble).flatten();
+    const double tall = double(place.shape[0]) / double(place.shape[1]);
+    const at::Tensor factor = part(rate) * std::sqrt(std::max(1.0, tall));
+    part(parameters_).copy_(part(before) - factor * direction);
+    part(size).copy_((factor * direction).abs());
+    if (exact) continue;
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(updates_));
+    double squares = 0;
+    for (size_t k = 0; k < kSamples; ++k) {
+      const at::Tensor moved = 2 * at::rand(seen.sizes(), generator) - 1;
+      const at::Tensor sampled = orthogonal(seen * (1 + unit_roundoff(at::kBFloat16) * moved));
+      squares += (sampled.to(at::kDouble).flatten() - direction).square().sum().item<double>();
+    }
+    part(size).add_(factor * (kNoise * std::sqrt(squares) / (kUpdateRoundings * 0x1p-24)));
+  }
+  return size;
+}
+
+at::Tensor Oracle::update(const at::Tensor& gradient, double learning_rate, bool exact) {
   const at::NoGradGuard no_grad;
   ++updates_;
   const std::string& optimizer = options_.optimizer;
-  const at::Tensor rate = learning_rate * lr_factor_;
+  at::Tensor rate = learning_rate * lr_factor_;
+  if (optimizer == "muon") {
+    for (const Place& place : places_) {
+      if (place.matrix) rate.narrow(0, place.offset, place.numel).mul_(kOracleMuonRate);
+    }
+    parameters_ = parameters_ * (1 - rate * decay_);
+    return muon(gradient, rate, exact);
+  }
   if (optimizer == "adamw" || optimizer == "lion") {
     parameters_ = parameters_ * (1 - rate * decay_);
     return optimizer == "lion" ? lion(gradient, rate) : adam(gradient, gradient.abs(), rate);

@@ -15,11 +15,14 @@
 namespace tessera::testing {
 
 inline constexpr double kOracleMomentum = 0.9, kOracleAdagradEpsilon = 1e-10;
+// Of matrices: the rate over that of the rest.
+inline constexpr double kOracleMuonRate = 4, kOracleMuonMomentum = 0.95;
 
 struct OracleOptions {
   uint64_t seed = 0;  // of the weights, as in BuildContext
   AdamWConfig adamw;
-  // adamw, adam, lion (of the same decay and betas), sgd (with kOracleMomentum), adagrad
+  // adamw, adam, lion (of the same decay and betas), sgd (with kOracleMomentum), adagrad, muon (of
+  // hidden matrices, with adamw beside it)
   std::string optimizer = "adamw";
   PlainForward forward;  // the model's blocks unless given
 };
@@ -66,6 +69,7 @@ class Oracle {
     std::vector<int64_t> shape;
     int64_t offset = 0, numel = 0;
     bool weight_decay = true;
+    bool matrix = false;  // updated as a whole
   };
 
   Oracle(const ModelSpec& model, const OracleOptions& options);
@@ -83,8 +87,9 @@ class Oracle {
                           double divisor = 0);
   OracleLoss evaluate(const GlobalBatch& batch, const OracleDtypes& dtypes);
   // One step of the optimizer; returns the size of what rounding acts on: the update with every
-  // term of its sums taken positive.
-  at::Tensor update(const at::Tensor& gradient, double learning_rate);
+  // term of its sums taken positive. exact: the gradient has the very bits that the strategy's
+  // optimizer sees.
+  at::Tensor update(const at::Tensor& gradient, double learning_rate, bool exact = true);
   // AdamW's moments as update() left them, and how far fp32 may be from them.
   struct Moments {
     at::Tensor exp_avg, exp_avg_sq, exp_avg_slack, exp_avg_sq_slack;
@@ -106,6 +111,7 @@ class Oracle {
   };
   at::Tensor adam(const at::Tensor& gradient, const at::Tensor& size, const at::Tensor& rate);
   at::Tensor lion(const at::Tensor& gradient, const at::Tensor& rate);
+  at::Tensor muon(const at::Tensor& gradient, const at::Tensor& rate, bool exact);
   at::Tensor run(const MicroBatch& batch, const OracleDtypes& dtypes, bool training);
   at::Tensor value_of(const std::string& name, const OracleDtypes& dtypes) const;
   double count_targets(const GlobalBatch& batch) const;
@@ -120,6 +126,7 @@ class Oracle {
   at::Tensor parameters_, exp_avg_, exp_avg_sq_, exp_avg_size_;
   at::Tensor exp_avg_slack_, exp_avg_sq_slack_;
   at::Tensor decay_, lr_factor_, beta1_, beta2_;  // of every element
+  std::map<std::string, at::Tensor> momenta_;     // of matrices, fp32
   int64_t updates_ = 0;
 };
 

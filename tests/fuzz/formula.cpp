@@ -10,11 +10,9 @@ std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int 
                                  const StrategyMemory& memory) {
   if (c.model == "modules" || c.model == "chain")
     return "";  // adapted modules cannot be built without memory yet
-  const LayoutPlan plan{.parallel = c.parallel,
-                        .mesh = c.mesh,
-                        .accumulation = c.accumulation,
-                        .model = model,
-                        .moments = state_needs(optimizer_of(c))};
+  LayoutPlan plan{
+      .parallel = c.parallel, .mesh = c.mesh, .accumulation = c.accumulation, .model = model};
+  plan_optimizer(plan, optimizer_of(c));
   const LayoutCost formula = layout_cost(plan, stage);
   std::string text;
   const auto compare = [&](const char* what, int64_t held, double expected) {
@@ -23,11 +21,12 @@ std::string compare_with_formula(const FuzzCase& c, const ModelSpec& model, int 
   };
   compare("parameter_bytes", memory.parameter_bytes, formula.parameter_bytes);
   compare("gradient_bytes", memory.gradient_bytes, formula.gradient_bytes);
-  // Small parameters, which keep more, lie at a unit's end: the formula is of the data rank that
-  // has most of them.
+  // The formula is of the data rank that has most: of whole matrices, and of small parameters,
+  // which keep more and lie at a unit's end.
   const bool small_ones = plan.moments.rules.small_numel > 1 && c.mesh.data > 1;
+  const bool ranks_differ = small_ones || c.optimizer == "muon";
   const auto compare_most = [&](const char* what, int64_t held, double most) {
-    if (!small_ones || static_cast<double>(held) > most) compare(what, held, most);
+    if (!ranks_differ || static_cast<double>(held) > most) compare(what, held, most);
   };
   compare_most("optimizer_bytes", memory.optimizer_bytes, formula.optimizer_bytes);
   // Norms and adapters lie at a unit's end: the formula is of the data rank that owns most of those

@@ -78,6 +78,9 @@ std::string l2_adam(const std::string& mode) {
 std::string sgd(const std::string& more) {
   return file(R"("optimizer": {"type": "SGD", "params": {"lr": 0.1)" + more + "}}");
 }
+std::string muon(const std::string& more) {
+  return file(R"("optimizer": {"type": "Muon", "params": {"lr": 0.01)" + more + "}}");
+}
 std::string warmup(const std::string& type, const std::string& more) {
   return file(R"("optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, "scheduler": {"type": ")" +
               type + R"(", "params": {)" + more + "}}");
@@ -167,6 +170,8 @@ std::vector<Effect> effects() {
       {"optimizer.params.weight_decay", adam(""), adam(R"(, "weight_decay": 0.5)"), other_weights},
       {"optimizer.type", adam(""), file(R"("optimizer": {"type": "Lion", "params": {"lr": 0.01}})"),
        less("optimizer")},
+      {"optimizer.params.muon_lr", muon(""), muon(R"(, "muon_lr": 0.05)"), other_weights},
+      {"optimizer.params.adam_lr", muon(""), muon(R"(, "adam_lr": 0.002)"), rate(1, 0.002)},
       {"optimizer.params.adam_w_mode", l2_adam("true"), l2_adam("false"), other_weights},
       {"optimizer.params.momentum", sgd(""), sgd(R"(, "momentum": 0.9)"), other_weights},
       {"optimizer.params.nesterov", sgd(R"(, "momentum": 0.9)"),

@@ -57,7 +57,7 @@ walk("effects_training.py", {"Training", "Adapters"}, [
     Effect("lr_scheduler_kwargs", "rate of every step", ['{"power": 3}', '{"power": 3, "lr_end": 0.001}'], rates,
            {**SCHEDULED, "lr_scheduler_type": "polynomial"}),
     Effect("warmup_steps", "rate of every step: more of them rise, a number below 1 is a part of all steps", [5, 0.2], rates, SCHEDULED),
-    Effect("optim", "the update, and what is kept for it: two numbers a parameter, one, or none", ["adamw_8bit", "adam", "lion_32bit", "sgd", "adagrad"],
+    Effect("optim", "the update, and what is kept for it: two numbers a parameter, one, or none", ["adamw_8bit", "adam", "lion_32bit", "sgd", "adagrad", "muon"],
            lambda run: (run.start["optim"], run.losses[1:], run.weights), {**ROWS, "weight_decay": 0.5},
            expect=lambda base, other: other.held("optimizer") <= base.held("optimizer")),
     updated("optim_args", "momentum, and where it looks", "momentum=0.9", "momentum=0.9,nesterov=true", context={**ROWS, "optim": "sgd", "learning_rate": 1}),

@@ -71,6 +71,17 @@ TEST_CASE("the plan counts what the optimizer keeps") {
     const Json stage = json_of(job + "--optim " + optimizer).at("stages").at(0);
     CHECK(stage.at("optimizer_bytes").as_double() == Approx(bytes * parameters / 8).epsilon(1e-3));
   }
+  // The momentum of hidden matrices, two moments of the table and the rest; of the fullest rank.
+  const Json muon = json_of(job + "--optim muon --optim_args lr=0.02").at("stages").at(0);
+  const double table = 250880.0 * 4096, fullest = 1.1;
+  CHECK(muon.at("optimizer_bytes").as_double() > (8 * parameters + 4 * table) / 8);
+  CHECK(muon.at("optimizer_bytes").as_double() < fullest * (8 * parameters + 4 * table) / 8);
+  CHECK(muon.at("buffer_bytes").as_double() >
+        json_of(job + "--optim sgd").at("stages").at(0).at("buffer_bytes").as_double());
+  const Answer rates = ask(job + "--optim muon --optim_args lr=0.02 --learning_rate 0");
+  CHECK(rates.code == 2);
+  CHECK_THAT(rates.err, test::contains("--optim_args: lr 0.02 beside --learning_rate 0; both must "
+                                       "be positive"));
   const Answer refused = ask(job + "--optim sgd --optim_args betas=0.9");
   CHECK(refused.code == 2);
   CHECK_THAT(refused.err, test::contains("\"betas=0.9\" is no argument of sgd; it takes momentum, "
@@ -78,7 +89,7 @@ TEST_CASE("the plan counts what the optimizer keeps") {
   const Answer unknown = ask(job + "--optim adafactor");
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, test::contains("'adafactor' is not one of adamw_torch, adamw_8bit, "
-                                         "adam, sgd, adagrad, lion_32bit"));
+                                         "adam, sgd, adagrad, lion_32bit, muon"));
   const Answer twice = ask(job + "--optim adamw_8bit --moments_dtype bf16");
   CHECK(twice.code == 2);
   CHECK_THAT(twice.err, test::contains("--optim adamw_8bit has moments in int8"));

@@ -65,6 +65,7 @@ layouts = [
                  "--validation_slice", "0:6", "--eval_steps", "1"], 0),
     ("zero3 bf16", ["--per_device_train_batch_size", "2", "--ranks", "2", "--strategy", "zero3", "--dtype", "bf16"], 0),
     ("offload", ["--per_device_train_batch_size", "2", "--ranks", "2", "--strategy", "zero1", "--offload", "optimizer"], 0),
+    ("muon", ["--per_device_train_batch_size", "2", "--ranks", "2", "--strategy", "zero3", "--optim", "muon", "--optim_args", "lr=0.01"], 0),
     ("three axes", ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2", "--ranks", "8", "--strategy", "zero2",
                     "--pipeline_parallel", "2", "--tensor_parallel", "2"], 0),
     ("mpi", ["--per_device_train_batch_size", "2", "--strategy", "fsdp"], 2),

@@ -102,6 +102,8 @@ class ShardingStrategy : public Strategy {
   struct ForwardPass;
   class ForwardNode;
 
+  std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& context,
+                                                const OptimizerFactory& optimizer) const;
   void enter();  // every call that is collective does so first
   void drop_call();
   void begin_gradients(bool adds);

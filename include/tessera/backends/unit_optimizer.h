@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,13 @@ struct KeptTensor {
 };
 // The elements of a tensor of this format that belong to a range, which begins with a block.
 FlatRange blocks_of(const StateFormat& format, const FlatRange& range);
+// One state tensor of a whole matrix: entry `entry` of the unit's layout.
+struct MatrixState {
+  size_t unit = 0, entry = 0;
+  std::string kind;            // "momentum_buffer"
+  std::vector<int64_t> shape;  // of the state, which a tensor axis does not cut
+  at::Tensor value;            // fp32, 1-D
+};
 
 // Owned by one ShardingStrategy. Order of calls: adopt() for every unit in order, prepare(), then
 // per step gradient_ready() for every unit, perhaps again after gradients_reopened(), step(), and
@@ -63,6 +71,11 @@ class UnitOptimizer {
                                         const FlatRange& part) const = 0;
   // Optimizer::step_count(), once the last step has counted.
   virtual at::Tensor step_count() const = 0;
+  // What this rank keeps for matrices that it owns (tessera/optim/matrix_optimizer.h); like
+  // state().
+  virtual std::vector<MatrixState> matrix_states() const { return {}; }
+  // Values were written into what state(), step_count() and matrix_states() gave.
+  virtual void restored() {}
   virtual void add_memory(StrategyMemory& memory) const = 0;
   // Of the latest step whose updates were used, or of the only one, which is then finished first.
   virtual OffloadReport report() { return {}; }

@@ -93,6 +93,7 @@ struct ModelSpec {
   // The first and the last block can be built for a tensor axis of their own, whatever is between
   // them, and take and return whole tensors: all stages of a pipeline can share them.
   bool shareable_ends = false;
+  bool matrices_marked = false;  // UpdateRule::whole_matrix is set where it has to be
   // Floating-point operations of forward and backward for one token at this sequence length: 6P +
   // 6*layers*hidden*sequence (causal attention counted at half). Null when unknown.
   std::function<double(int64_t sequence_length)> flops_per_token;

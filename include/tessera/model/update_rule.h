@@ -14,6 +14,8 @@ struct UpdateRule {
   double lr_factor = 1;                            // of the step's learning rate
   std::optional<double> weight_decay;              // instead of the optimizer's, whatever the shape
   std::optional<std::pair<double, double>> betas;  // instead of the optimizer's
+  // An optimizer of whole matrices updates it; set by strategies for the optimizer they are given.
+  bool whole_matrix = false;
   bool operator==(const UpdateRule&) const = default;
 };
 

@@ -105,7 +105,7 @@ class Optimizer {
 using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<OptimizerRange>)>;
 
 // What it asks of the ranges, and bytes that it keeps for an element of small parameters and of
-// others.
+// others. Of with_matrices() the optimizer of elements is meant.
 struct StateNeeds {
   StateRules rules;
   double bytes = 0, small_bytes = 0;

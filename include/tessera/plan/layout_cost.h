@@ -2,13 +2,14 @@
 // What a layout should hold and send per rank, from shapes alone: the formulas of
 // docs/strategies.md.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/backends/parallel_config.h"
 #include "tessera/comm/device_mesh.h"
 #include "tessera/model/model_spec.h"
-#include "tessera/optim/optimizer.h"
+#include "tessera/optim/matrix_optimizer.h"
 
 namespace tessera {
 
@@ -22,6 +23,8 @@ struct LayoutPlan {
   StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8};  // of the optimizer
   // Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;
+  // Of what the model marks as whole matrices (plan_optimizer()); null: there is none.
+  std::shared_ptr<const MatrixOptimizer> matrices = nullptr;
   bool saves_frozen = true;  // checkpoints have what is frozen, too
 };
 
@@ -52,5 +55,9 @@ struct LayoutCost {
 LayoutCost layout_cost(const LayoutPlan& plan, int stage = 0);
 // Category by category the largest of all stages; comm_bytes_per_step is the first stage's.
 LayoutCost largest_layout_cost(const LayoutPlan& plan);
+
+// Says what the optimizer keeps, and which of the plan's model it takes whole. Throws
+// Error(kInvalidArgument) where attach() would.
+void plan_optimizer(LayoutPlan& plan, const OptimizerFactory& optimizer);
 
 }  // namespace tessera

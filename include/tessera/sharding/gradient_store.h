@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -132,10 +132,14 @@ class ShardedGradients : public GradientStore {
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
   std::vector<std::unique_ptr<GradientBuffer>> buffers_;  // null: frozen
+  struct Pending {
+    size_t unit = 0;
+    Reduction sum;
+    bool completes = false;  // the unit's step
+  };
   struct Slot {
-    Reduction pending;
-    std::optional<size_t> filling;    // the unit whose uses in this micro-batch are not all done
-    std::optional<size_t> completes;  // the unit whose step's sum is complete with it
+    std::vector<Pending> pending;  // of units of one turn, in the order in which they were started
+    std::set<size_t> filling;      // units whose uses in this micro-batch are not all done
   };
   std::vector<Slot> pending_;  // by slot
 };

@@ -23,6 +23,8 @@ struct ParameterUnit {
   int uses = 1;                         // blocks whose forward reads these parameters
   // Its parameters are frozen: gathered like others, but without gradients, optimizer and updates.
   bool frozen = false;
+  // An optimizer of whole matrices updates its parameters.
+  bool matrices = false;
   // It may be in use whatever else is, because it has several users or other stages hold it too;
   // else it takes turns in buffers, in the order of `turn`. Units of one turn belong to the same
   // blocks.

@@ -11,8 +11,6 @@
 namespace strangers {
 namespace {
 
-constexpr double kTolerance = 1e-5;
-
 std::vector<Layout> layouts_of(const Program& program) {
   std::vector<Layout> all{{"single", {}, {}}};
   for (const char* strategy : {"ddp", "zero2", "zero3", "fsdp"}) {
@@ -26,13 +24,13 @@ std::vector<Layout> layouts_of(const Program& program) {
   return all;
 }
 
-std::string difference(const Trained& actual, const Trained& expected) {
+std::string difference(const Trained& actual, const Trained& expected, double tolerance) {
   if (actual.losses.size() != expected.losses.size() || expected.losses.empty()) {
     return "other steps";
   }
   for (size_t i = 0; i < expected.losses.size(); ++i) {
     const double loss = actual.losses[i], right = expected.losses[i];
-    if (!(std::abs(loss - right) <= kTolerance * std::abs(right))) {
+    if (!(std::abs(loss - right) <= tolerance * std::abs(right))) {
       return "loss " + std::to_string(i) + " is " + std::to_string(loss) + " instead of " +
              std::to_string(right);
     }
@@ -45,7 +43,7 @@ std::string difference(const Trained& actual, const Trained& expected) {
     if (!actual.weights.contains(name)) return name + " is missing";
     const double largest = (actual.weights.at(name) - value).abs().max().item<double>();
     const double scale = value.abs().max().item<double>();
-    if (!(largest <= kTolerance * scale)) {
+    if (!(largest <= tolerance * scale)) {
       return name + " differs by " + std::to_string(largest / scale) + " of its largest value";
     }
   }
@@ -61,7 +59,7 @@ int run(const Program& program) {
       Trained trained = program.port(world, layout);
       if (world.rank() == 0) actual = std::move(trained);
     });
-    const std::string what = difference(actual, expected);
+    const std::string what = difference(actual, expected, program.tolerance);
     differences += !what.empty();
     std::printf("%s, %s: %s\n", program.name.c_str(), layout.name.c_str(),
                 what.empty() ? "equal" : what.c_str());

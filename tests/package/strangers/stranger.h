@@ -34,6 +34,7 @@ struct Program {
   std::function<Trained()> plain;                             // in plain LibTorch, all rows at once
   std::function<Trained(Communicator&, const Layout&)> port;  // rank 0's result counts
   bool blocks = false;                                        // a pipeline can cut it
+  double tolerance = 1e-5;  // of losses and of a weight's largest value
 };
 
 // At static initialisation: `const Registered siamese(program(...))`.

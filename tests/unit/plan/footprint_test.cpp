@@ -84,6 +84,33 @@ TEST_CASE("memory and traffic of every rank follow the formulas") {
       });
 }
 
+TEST_CASE("whole matrices: what the rank that owns most holds and sends follows the formulas") {
+  for_all_ranks(matrix_layouts(), [](const Layout& layout, const Measured& measured,
+                                     const LayoutCost& formula) {
+    const StrategyMemory& memory = measured.reported;
+    require_equal("parameter_bytes", memory.parameter_bytes, formula.parameter_bytes);
+    require_equal("gradient_bytes", memory.gradient_bytes, formula.gradient_bytes);
+    require_equal("buffer_bytes", memory.buffer_bytes, formula.buffer_bytes);
+    const auto state = double(memory.optimizer_bytes + memory.host_bytes);
+    const double most = formula.optimizer_bytes + formula.host_bytes;
+    // Owners are balanced to one matrix: the largest has 4 * 128 * 128 elements.
+    constexpr double kMatrix = 4.0 * 4 * 128 * 128;
+    test::require(state <= most && state >= most - 2 * kMatrix, "state is ", state,
+                  " bytes, the formula says at most ", most);
+    const double held = double(measured.live_after_step);
+    test::require(held <= formula.device_bytes() + formula.host_bytes + kScalars &&
+                      held >= formula.device_bytes() + formula.host_bytes - 2 * kMatrix - kScalars,
+                  "allocated are ", held, " bytes, the formula says ",
+                  formula.device_bytes() + formula.host_bytes);
+    const auto sent = double(measured.sent_in_a_step);
+    test::require(sent <= 1.02 * formula.comm_bytes_per_step + kScalars &&
+                      sent >= 0.5 * formula.comm_bytes_per_step - kScalars,
+                  "sent in a step are ", sent, " bytes, the formula says ",
+                  formula.comm_bytes_per_step);
+    require_saved(layout, measured);
+  });
+}
+
 TEST_CASE("the peak of a step is what the formula says, within 2 %") {
   constexpr double kSlack = 0.02;
   for_all_ranks(memory_layouts(), [](const Layout& layout, const Measured& measured,

@@ -7,6 +7,7 @@
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/muon.h"
 #include "tests/support/counting_allocator.h"
 #include "tests/support/sized.h"
 #include "tests/unit/plan/pile.h"
@@ -49,13 +50,14 @@ std::string Layout::name() const {
 }
 
 LayoutPlan Layout::plan() const {
-  return {.parallel = parallel,
-          .mesh = mesh,
-          .accumulation = accumulation,
-          .model = model,
-          .moments = state_needs(make_adamw({})),
-          .activation_elements = activation_elements,
-          .tokens = tokens};
+  LayoutPlan plan{.parallel = parallel,
+                  .mesh = mesh,
+                  .accumulation = accumulation,
+                  .model = model,
+                  .activation_elements = activation_elements,
+                  .tokens = tokens};
+  plan_optimizer(plan, optimizer);
+  return plan;
 }
 
 std::vector<Layout> layouts() {
@@ -126,6 +128,34 @@ std::vector<Layout> layouts() {
       2);
   add({.strategy = "zero1", .gradient_checkpointing = true, .sequence_parallel = true},
       {.data = 1, .tensor = 4}, 2);
+  return all;
+}
+
+std::vector<Layout> matrix_layouts() {
+  std::vector<Layout> all;
+  const auto add = [&](ParallelConfig config, MeshExtents mesh) {
+    config.persistence_threshold = 1000;
+    config.bucket_bytes = 100'000;
+    all.push_back({config, mesh, /*accumulation=*/2, small_bloom(), "Muon", kTokens * kHidden,
+                   kTokens, make_muon({}, make_adamw({}))});
+  };
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3", "fsdp"}) {
+    add({.strategy = name}, {.data = 1});
+    add({.strategy = name}, {.data = 3});
+    add({.strategy = name}, {.pipeline = 2, .data = 2});
+    add({.strategy = name}, {.data = 2, .tensor = 2});
+  }
+  add({.strategy = "fsdp", .shard_ranks = 2}, {.data = 4});
+  for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+    ParallelConfig config{.strategy = "zero3",
+                          .offload = {.what = Offload::kOptimizerAndParameters, .step = step}};
+    config.precision.parameter = at::kBFloat16;
+    add(config, {.data = 2});
+    config.strategy = "zero1";
+    config.offload.what = Offload::kOptimizer;
+    config.precision = {};
+    add(config, {.data = 2});
+  }
   return all;
 }
 
@@ -203,7 +233,10 @@ std::vector<Layout> memory_layouts() {
 Measured measure(Communicator& world, const Layout& layout) {
   const int64_t begin = CountingAllocator::live_bytes();
   CountingAllocator::reset_peak();
-  const Player player(world, {layout.model, layout.mesh, layout.parallel});
+  const Player player(world, {.model = layout.model,
+                              .mesh = layout.mesh,
+                              .parallel = layout.parallel,
+                              .optimizer = layout.optimizer});
   Strategy& strategy = player.strategy();
   Measured measured;
   measured.live_after_attach = CountingAllocator::live_bytes() - begin;

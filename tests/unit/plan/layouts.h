@@ -6,6 +6,7 @@
 
 #include "tessera/backends/strategy.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/optim/adamw.h"
 #include "tessera/plan/layout_cost.h"
 
 namespace tessera::testing {
@@ -17,6 +18,7 @@ struct Layout {
   ModelSpec model;
   std::string remark;                          // of the model, for messages
   double activation_elements = 0, tokens = 0;  // of a micro-batch
+  OptimizerFactory optimizer = make_adamw({});
 
   int ranks() const;
   std::string name() const;
@@ -27,6 +29,8 @@ ModelSpec small_bloom();
 
 // It under every strategy alone, and under the legal combinations.
 std::vector<Layout> layouts();
+// It with whole matrices to update.
+std::vector<Layout> matrix_layouts();
 // A pile (pile.h) under the same, and what else changes memory: blocks of all sizes.
 std::vector<Layout> memory_layouts();
 

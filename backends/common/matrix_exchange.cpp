@@ -1,0 +1,285 @@
+#include "backends/common/matrix_exchange.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
+
+#include "lib/comm/operation_scope.h"
+#include "lib/core/trace.h"
+#include "lib/optim/matrix_updates.h"
+#include "tessera/model/tensor_parallel.h"
+
+namespace tessera {
+namespace {
+
+struct Message {
+  bool sends = false;
+  at::Tensor tensor;
+  int peer = 0;
+};
+
+Work transfer(Communicator& comm, const std::vector<Message>& messages) {
+  if (messages.empty()) return {};
+  Group group(comm);
+  for (const Message& message : messages) {
+    if (message.sends) {
+      comm.send(message.tensor, message.peer);
+    } else {
+      comm.recv(message.tensor, message.peer);
+    }
+  }
+  return group.end();
+}
+
+}  // namespace
+
+at::Tensor MatrixExchange::update(size_t unit, size_t segment) const {
+  return slice_of(updates_[unit], parts_.units[unit].layout.compact(segment));
+}
+
+at::Tensor MatrixExchange::piece_of(const Matrix& matrix, const MatrixPiece& piece,
+                                    const Owned& of) const {
+  const FlatLayout& layout = parts_.units[matrix.owned.unit].layout;
+  return slice_of(of(matrix.owned.unit, piece.segment), piece.range,
+                  layout.owned(piece.segment, shard_).offset)
+      .to(parts_.device);
+}
+
+at::Tensor MatrixExchange::slice_of_matrix(const Matrix& matrix, const at::Tensor& buffer,
+                                           const Owned& of) const {
+  if (shards_ == 1) return piece_of(matrix, matrix.owned.pieces.front(), of);
+  return buffer.narrow(0, matrix.owned.place, c10::multiply_integers(matrix.local));
+}
+
+at::Tensor MatrixExchange::outgoing(const Matrix& matrix, size_t turn) const {
+  return slice_of_matrix(matrix, outgoing_[turn],
+                         [this](size_t unit, size_t segment) { return update(unit, segment); });
+}
+
+void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, const Owned& masters) {
+  const TraceRange range("whole matrices");
+  const ForTensor of("whole matrices");
+  if (scalars.skip.defined()) {
+    step_count_.add_(scalars.skip.eq(0));
+  } else {
+    step_count_.add_(1);
+  }
+  const bool reads = parts_.optimizer.reads_parameter();
+  std::array<std::array<Work, 2>, 2> gathers;
+  const auto start = [&](size_t round) {
+    if (round >= rounds_.size()) return;
+    const size_t turn = round % 2;
+    gathers[turn][0] = gather(rounds_[round], gathered_[turn], gradients);
+    if (reads) gathers[turn][1] = gather(rounds_[round], gathered_masters_[turn], masters);
+  };
+  Work back;
+  std::vector<Work> told;
+  const auto end = [&](size_t round) {
+    back.wait();
+    told.push_back(tell_groups(rounds_[round]));
+    if (!parts_.overlap) told.back().wait();
+  };
+  start(0);
+  for (size_t round = 0; round < rounds_.size(); ++round) {
+    const size_t turn = round % 2;
+    if (parts_.overlap) start(round + 1);
+    for (Work& work : gathers[turn]) work.wait();
+    compute(rounds_[round], turn, scalars, gradients, masters);
+    if (round > 0) end(round - 1);
+    back = scatter(rounds_[round], turn);
+    if (!parts_.overlap) {
+      back.wait();
+      start(round + 1);
+    }
+  }
+  if (!rounds_.empty()) end(rounds_.size() - 1);
+  for (Work& work : told) work.wait();
+}
+
+Work MatrixExchange::gather(const Round& round, const at::Tensor& buffer, const Owned& of) const {
+  if (shards_ == 1) return {};
+  std::vector<Message> messages;
+  for (const Matrix& matrix : round.matrices) {
+    if (!in_my_group(matrix)) continue;
+    for (const MatrixPiece& piece : matrix.owned.pieces) {
+      const bool to_me = matrix.owned.shard == shard_, from_me = piece.shard == shard_;
+      if (!to_me && !from_me) continue;
+      if (!to_me) {
+        messages.push_back({true, piece_of(matrix, piece, of), matrix.owned.shard});
+        continue;
+      }
+      const at::Tensor place =
+          buffer.narrow(0, matrix.owned.place + piece.in_matrix, piece.range.numel);
+      if (from_me) {
+        place.copy_(piece_of(matrix, piece, of));
+      } else {
+        messages.push_back({false, place, piece.shard});
+      }
+    }
+  }
+  return transfer(*parts_.ranks.shards, messages);
+}
+
+void MatrixExchange::gather_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
+                                   const at::Tensor& slices) const {
+  std::vector<Message> messages;
+  for (const Matrix& matrix : round.matrices) {
+    if (!matrix.here) continue;
+    const at::Tensor slice = slice_of_matrix(matrix, buffer, of);
+    for (int rank = 0; rank < round.cut->size(); ++rank) {
+      if (!matrix.mine) continue;
+      const at::Tensor place =
+          slices.narrow(0, matrix.owned.slices_place + rank * slice.numel(), slice.numel());
+      if (rank == matrix.owned.slice) {
+        place.copy_(slice);
+      } else {
+        messages.push_back({false, place, rank});
+      }
+    }
+    if (!matrix.mine) messages.push_back({true, slice, matrix.owned.slice});
+  }
+  transfer(*round.cut, messages).wait();
+}
+
+at::Tensor MatrixExchange::whole(const Matrix& matrix, const at::Tensor& buffer, const Owned& of,
+                                 const at::Tensor& slices) const {
+  if (matrix.placement.cut == nullptr) {
+    return slice_of_matrix(matrix, buffer, of).view(matrix.local);
+  }
+  const int64_t numel = c10::multiply_integers(matrix.local);
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < matrix.placement.cut->size(); ++rank) {
+    parts.push_back(
+        slices.narrow(0, matrix.owned.slices_place + rank * numel, numel).view(matrix.local));
+  }
+  return join_parts(parts, matrix.placement.shard);
+}
+
+void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scalars,
+                             const Owned& gradients, const Owned& masters) {
+  const bool reads = parts_.optimizer.reads_parameter();
+  if (round.cut != nullptr) {
+    gather_slices(round, gathered_[turn], gradients, slices_);
+    if (reads) gather_slices(round, gathered_masters_[turn], masters, master_slices_);
+  }
+  for (Matrix& matrix : round.matrices) {
+    if (!matrix.mine) continue;
+    const auto in = [&](const at::Tensor& buffer) {
+      return buffer.narrow(0, 0, c10::multiply_integers(matrix.shape)).view(matrix.shape);
+    };
+    const at::Tensor gradient = in(gradient_);
+    gradient.copy_(whole(matrix, gathered_[turn], gradients, slices_));
+    if (scalars.gradient_scale.defined()) gradient.mul_(scalars.gradient_scale);
+    at::Tensor parameter;
+    if (reads) {
+      parameter = in(parameter_);
+      parameter.copy_(whole(matrix, gathered_masters_[turn], masters, master_slices_));
+    }
+    const at::Tensor update = update_of(matrix, scalars, gradient, parameter);
+    if (round.cut == nullptr) {
+      outgoing(matrix, turn).view(matrix.local).copy_(update);
+      continue;
+    }
+    const int64_t numel = c10::multiply_integers(matrix.local);
+    for (int rank = 0; rank < round.cut->size(); ++rank) {
+      const at::Tensor place =
+          updates_of_slices_.narrow(0, matrix.owned.slices_place + rank * numel, numel);
+      place.zero_();  // what pads a slice
+      copy_part(update, matrix.placement.shard, rank, place.view(matrix.local));
+    }
+  }
+  if (round.cut != nullptr) hand_out_slices(round, turn);
+}
+
+at::Tensor MatrixExchange::update_of(Matrix& matrix, const StepScalars& scalars,
+                                     const at::Tensor& gradient,
+                                     const at::Tensor& parameter) const {
+  const bool skips = scalars.skip.defined(), away = parts_.state_on_host;
+  NamedTensors state = matrix.state;
+  for (auto& [kind, tensor] : state) {
+    // What a skipped step must leave alone is not updated in place.
+    if (away) tensor = tensor.to(parts_.device, /*non_blocking=*/true, /*copy=*/true);
+    if (!away && skips) tensor = tensor.clone();
+  }
+  const NamedTensors before = away && skips ? state : matrix.state;
+  if (away && skips) {
+    for (auto& [kind, tensor] : state) tensor = tensor.clone();
+  }
+  const at::Tensor update =
+      parts_.optimizer.update({matrix.name, gradient, parameter, step_count_}, state);
+  check_update(parts_.optimizer, matrix.shape, update, state);
+  for (size_t i = 0; i < state.size(); ++i) {
+    const at::Tensor& kept = matrix.state[i].second;
+    at::Tensor becomes = state[i].second;
+    if (!skips && kept.is_same(becomes)) continue;
+    if (skips) becomes = at::where(scalars.skip.ne(0), before[i].second, becomes);
+    kept.copy_(becomes, /*non_blocking=*/true);
+  }
+  return skips ? at::where(scalars.skip.ne(0), at::zeros({}, update.options()), update) : update;
+}
+
+void MatrixExchange::hand_out_slices(const Round& round, size_t turn) const {
+  std::vector<Message> messages;
+  for (const Matrix& matrix : round.matrices) {
+    if (!matrix.here) continue;
+    const at::Tensor slice = outgoing(matrix, turn);
+    if (!matrix.mine) {
+      messages.push_back({false, slice, matrix.owned.slice});
+      continue;
+    }
+    for (int rank = 0; rank < round.cut->size(); ++rank) {
+      const at::Tensor from = updates_of_slices_.narrow(
+          0, matrix.owned.slices_place + rank * slice.numel(), slice.numel());
+      if (rank == matrix.owned.slice) {
+        slice.copy_(from);
+      } else {
+        messages.push_back({true, from, rank});
+      }
+    }
+  }
+  transfer(*round.cut, messages).wait();
+}
+
+Work MatrixExchange::scatter(const Round& round, size_t turn) const {
+  if (shards_ == 1) return {};  // the owner has computed into its place
+  const Owned places = [this](size_t unit, size_t segment) { return update(unit, segment); };
+  std::vector<Message> messages;
+  for (const Matrix& matrix : round.matrices) {
+    if (!in_my_group(matrix)) continue;
+    for (const MatrixPiece& piece : matrix.owned.pieces) {
+      const bool from_me = matrix.owned.shard == shard_, to_me = piece.shard == shard_;
+      if (!to_me && !from_me) continue;
+      if (!from_me) {
+        messages.push_back({false, piece_of(matrix, piece, places), matrix.owned.shard});
+        continue;
+      }
+      const at::Tensor from =
+          outgoing_[turn].narrow(0, matrix.owned.place + piece.in_matrix, piece.range.numel);
+      if (to_me) {
+        piece_of(matrix, piece, places).copy_(from);
+      } else {
+        messages.push_back({true, from, piece.shard});
+      }
+    }
+  }
+  return transfer(*parts_.ranks.shards, messages);
+}
+
+// Every rank of equal_shards has the same pieces.
+Work MatrixExchange::tell_groups(const Round& round) const {
+  Communicator* groups = parts_.ranks.equal_shards;
+  if (groups == nullptr || groups->size() == 1) return {};
+  const Owned places = [this](size_t unit, size_t segment) { return update(unit, segment); };
+  std::vector<std::pair<at::Tensor, int>> told;
+  for (const Matrix& matrix : round.matrices) {
+    for (const MatrixPiece& piece : matrix.owned.pieces) {
+      if (piece.shard != shard_) continue;
+      told.emplace_back(piece_of(matrix, piece, places), matrix.owned.group);
+    }
+  }
+  if (told.empty()) return {};
+  Group group(*groups);
+  for (const auto& [tensor, owner] : told) groups->broadcast(tensor, owner);
+  return group.end();
+}
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#pragma once
+// The step of a model of which an optimizer takes some matrices whole and another all that is left.
+#include <memory>
+#include <vector>
+
+#include "backends/common/matrix_exchange.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/backends/unit_optimizer.h"
+
+namespace tessera {
+
+// The updates of matrices where optimizers of elements look for gradients.
+class MatrixUpdates final : public GradientStore {
+ public:
+  explicit MatrixUpdates(const MatrixExchange& exchange) : exchange_(exchange) {}
+  // They belong to no backward: the exchange writes them within the optimizer's step.
+  void begin_step() override {}
+  void before_backward(size_t) override {}
+  void after_backward(size_t, bool) override {}
+  void finish() override {}
+  void drop_step() override {}
+  at::Tensor owned(size_t unit, size_t segment) const override {
+    return exchange_.update(unit, segment);
+  }
+  int64_t persistent_bytes() const override { return 0; }
+  int64_t buffer_bytes() const override { return exchange_.buffer_bytes(); }
+
+ private:
+  const MatrixExchange& exchange_;
+};
+
+// Two placements of the same kind behind one: each is shown the other's units as frozen ones. That
+// of matrices keeps masters and no moments; what the exchange gives it counts as gradients.
+class MatrixUnits final : public UnitOptimizer {
+ public:
+  struct Parts {
+    UnitOptimizerContext context;
+    const StrategyRanks& ranks;
+    const ParallelConfig& config;
+    UnitOptimizerFactory placement;
+    WholeMatrices optimizer;
+  };
+  explicit MatrixUnits(Parts parts);
+
+  void adopt(size_t unit, const at::Tensor& full_fp32) override;
+  void prepare(ParameterStore& parameters, GradientStore& gradients,
+               const OptimizerFactory& factory) override;
+  void gradient_ready(size_t unit) override;
+  void gradients_reopened() override { elements_->gradients_reopened(); }
+  void step(const StepScalars& scalars) override;
+  void complete(size_t unit) override { of(unit).complete(unit); }
+  at::Tensor master(size_t unit, size_t segment) const override {
+    return of(unit).master(unit, segment);
+  }
+  std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override {
+    return of(unit).state(unit, segment, part);
+  }
+  std::vector<MatrixState> matrix_states() const override;
+  at::Tensor step_count() const override { return elements_->step_count(); }
+  void restored() override;
+  void add_memory(StrategyMemory& memory) const override;
+  OffloadReport report() override;
+
+ private:
+  UnitOptimizer& of(size_t unit) const {
+    return parts_.context.units[unit].matrices ? *matrices_ : *elements_;
+  }
+
+  const Parts parts_;
+  std::vector<ParameterUnit> units_of_elements_, units_of_matrices_;
+  std::unique_ptr<UnitOptimizer> elements_, matrices_;
+  GradientStore* gradients_ = nullptr;
+  std::unique_ptr<MatrixExchange> exchange_;
+  std::unique_ptr<MatrixUpdates> updates_;
+};
+
+}  // namespace tessera
