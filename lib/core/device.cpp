@@ -33,6 +33,17 @@ c10::DeviceAllocator& allocator_of(at::Device device) {
   return *c10::getDeviceAllocator(device.type());
 }
 
+// The allocators of LibTorch 2.9 do not say it.
+template <typename Allocator>
+std::pair<size_t, size_t> memory_info(Allocator& allocator, at::Device device) {
+  if constexpr (requires { allocator.getMemoryInfo(device.index()); }) {
+    return allocator.getMemoryInfo(device.index());
+  } else {
+    fail(ErrorCode::kInvalidArgument, "this LibTorch does not say how much memory ", device.str(),
+         " has; build tessera for GPUs with LibTorch 2.11");
+  }
+}
+
 }  // namespace
 
 int gpu_count() {
@@ -151,7 +162,7 @@ int64_t room_for_steps(int64_t bytes, int64_t tokens, int64_t next_tokens, int64
 }
 
 std::pair<int64_t, int64_t> device_memory(at::Device device) {
-  const auto [free, total] = allocator_of(device).getMemoryInfo(device.index());
+  const auto [free, total] = memory_info(allocator_of(device), device);
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
