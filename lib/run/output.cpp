@@ -1,6 +1,6 @@
 #include "lib/run/output.h"
 
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <algorithm>
