@@ -76,8 +76,8 @@ TEST_CASE("the plan counts what the optimizer keeps") {
   const double table = 250880.0 * 4096, fullest = 1.1;
   CHECK(muon.at("optimizer_bytes").as_double() > (8 * parameters + 4 * table) / 8);
   CHECK(muon.at("optimizer_bytes").as_double() < fullest * (8 * parameters + 4 * table) / 8);
-  CHECK(muon.at("buffer_bytes").as_double() >
-        json_of(job + "--optim sgd").at("stages").at(0).at("buffer_bytes").as_double());
+  CHECK(muon.at("buffers_bytes").as_double() >
+        json_of(job + "--optim sgd").at("stages").at(0).at("buffers_bytes").as_double());
   const Answer rates = ask(job + "--optim muon --optim_args lr=0.02 --learning_rate 0");
   CHECK(rates.code == 2);
   CHECK_THAT(rates.err, test::contains("--optim_args: lr 0.02 beside --learning_rate 0; both must "
