@@ -34,6 +34,10 @@ TEST_CASE("Muon trains under every strategy as its oracle does") {
       "strategy=zero1 data=2 blocks=L6.L9.L4 max_norm=0.1",
       "strategy=zero2 data=3 accumulation=3 untargeted=ranks",
       "strategy=zero3 data=3 persistence_threshold=50",
+      // Matrices of which several shards have pieces.
+      "strategy=zero3 data=2 persistence_threshold=0 blocks=L9.L32",
+      "strategy=zero2 data=3 blocks=L32.L16 bucket_bytes=900",
+      "strategy=fsdp data=3 blocks=C40.L17.C16 tensor=2",
       "strategy=fsdp data=2 blocks=L6.L9 overlap=0",
       "strategy=fsdp data=4 shard_ranks=2 blocks=L6.L9",
       "strategy=zero2 data=2 accumulation=4 calls=2 steps=3",
