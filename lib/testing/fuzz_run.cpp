@@ -140,7 +140,9 @@ OptimizerFactory optimizer_of(const FuzzCase& c) {
                                       .beta2 = c.beta2,
                                       .epsilon = c.epsilon,
                                       .weight_decay = c.weight_decay,
-                                      .adam_w_mode = c.optimizer != "adam"});
+                                      .adam_w_mode = c.optimizer != "adam",
+                                      .moments = moments_of(c),
+                                      .min_8bit_size = c.min_8bit_size});
   if (!muon) return adam;
   return make_muon({.weight_decay = c.weight_decay,
                     .momentum = kOracleMuonMomentum,
