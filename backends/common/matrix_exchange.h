@@ -84,7 +84,7 @@ class MatrixExchange {
                    const at::Tensor& slices) const;
   void compute(Round& round, size_t turn, const StepScalars& scalars, const Owned& gradients,
                const Owned& masters);
-  at::Tensor update_of(Matrix& matrix, const StepScalars& scalars, const at::Tensor& gradient,
+  at::Tensor update_of(Matrix& matrix, const at::Tensor& gradient,
                        const at::Tensor& parameter) const;
   void hand_out_slices(const Round& round, size_t turn) const;
   Work scatter(const Round& round, size_t turn) const;

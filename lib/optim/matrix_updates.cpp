@@ -55,7 +55,12 @@ class ApplyUpdates final : public Optimizer {
       const at::Tensor parameter = range.parameter.narrow(0, piece.begin, piece.numel);
       const at::Tensor update = range.gradient.narrow(0, piece.begin, piece.numel);
       if (decay != 0) parameter.mul_(1 - rate * decay);
-      parameter.sub_(update.to(at::kFloat) * (rate * optimizer_->lr_factor(piece.parameter.shape)));
+      const at::Tensor factor = rate * optimizer_->lr_factor(piece.parameter.shape);
+      if (parameter.is_cuda()) {  // in one pass
+        parameter.addcmul_(update, factor, -1);
+      } else {
+        parameter.sub_(update.to(at::kFloat) * factor);
+      }
     }
     if (range.low_precision.defined()) range.low_precision.copy_(range.parameter);
   }
