@@ -23,7 +23,9 @@ Program example(const std::string& name, const Make& make, const Train& train,
   return example(
       name,
       [make, train](Communicator& world, const ParallelConfig& config) {
-        return train(world, config, seeded(make));
+        const auto made = seeded(make);
+        world.barrier();  // see train_under()
+        return train(world, config, made);
       },
       plain);
 }

@@ -102,7 +102,9 @@ template <typename Net>
 Trained train_under(const Supervised<Net>& work, Communicator& world, const Layout& layout) {
   const DeviceMesh mesh(world, layout.mesh);
   const auto strategy = make_strategy(layout.config, mesh);
-  strategy->attach(work.model(seeded([] { return std::make_shared<Net>(); })), {}, work.optimizer);
+  const auto net = seeded([] { return std::make_shared<Net>(); });
+  world.barrier();  // attach() draws from LibTorch's generator, too
+  strategy->attach(work.model(net), {}, work.optimizer);
   const int64_t rank = mesh.axis(Axis::kData).rank(), ranks = mesh.axis(Axis::kData).size();
   const int64_t pieces = work.whole ? 1 : 2;
   Trained trained;
