@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "lib/checkpoint/agreement.h"
 #include "lib/ops/update.h"
 #include "lib/run/loss_scaling.h"
 #include "lib/run/optimizer.h"
@@ -173,24 +174,11 @@ int64_t Session::load(const std::string& path) {
   return steps_;
 }
 
-template <typename Fn>
-void Session::on_first_rank(const Fn& fn) {
-  std::string problem;
-  ErrorCode code = ErrorCode::kInternal;
-  if (first()) {
-    try {
-      fn();
-    } catch (const Error& error) {
-      problem = error.what();
-      code = error.code();
-    }
-  }
-  const std::string said =
-      control_.exchange(problem.empty() ? "" : concat(static_cast<int>(code), " ", problem))
-          .front();
-  if (said.empty()) return;
-  const size_t space = said.find(' ');
-  throw Error(static_cast<ErrorCode>(std::stoi(said.substr(0, space))), said.substr(space + 1));
+void Session::on_first_rank(const std::function<void()>& fn) {
+  rank_0_does(control_, [&] {
+    fn();
+    return std::string();
+  });
 }
 
 void Session::export_model(const std::string& directory) {

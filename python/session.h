@@ -2,6 +2,7 @@
 // A model under a strategy and what a loop does with it; nothing of Python.
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,10 +64,8 @@ class Session {
 
  private:
   // Runs it on rank 0; what it throws is thrown on all ranks.
-  template <typename Fn>
-  void on_first_rank(const Fn& fn);
+  void on_first_rank(const std::function<void()>& fn);
   void check_gradient(const char* call) const;
-  bool first() const { return world_.rank() == 0; }
 
   Communicator& world_;
   ControlChannel& control_;

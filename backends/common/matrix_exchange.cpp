@@ -50,9 +50,8 @@ at::Tensor MatrixExchange::slice_of_matrix(const Matrix& matrix, const at::Tenso
   return buffer.narrow(0, matrix.owned.place, c10::multiply_integers(matrix.local));
 }
 
-at::Tensor MatrixExchange::outgoing(const Matrix& matrix, size_t turn) const {
-  return slice_of_matrix(matrix, outgoing_[turn],
-                         [this](size_t unit, size_t segment) { return update(unit, segment); });
+MatrixExchange::Owned MatrixExchange::places() const {
+  return [this](size_t unit, size_t segment) { return update(unit, segment); };
 }
 
 void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, const Owned& masters) {
@@ -72,8 +71,9 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
   const auto start = [&](size_t round) {
     if (round >= rounds_.size()) return;
     const size_t turn = round % 2;
-    gathers[turn][0] = gather(rounds_[round], gathered_[turn], gradients);
-    if (reads) gathers[turn][1] = gather(rounds_[round], gathered_masters_[turn], masters);
+    gathers[turn][0] = move_pieces(rounds_[round], gathered_[turn], gradients, Way::kToOwner);
+    if (!reads) return;
+    gathers[turn][1] = move_pieces(rounds_[round], gathered_masters_[turn], masters, Way::kToOwner);
   };
   Work back;
   std::vector<Work> told;
@@ -89,7 +89,7 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
     for (Work& work : gathers[turn]) work.wait();
     compute(rounds_[round], turn, scalars, gradients, masters);
     if (round > 0) end(round - 1);
-    back = scatter(rounds_[round], turn);
+    back = move_pieces(rounds_[round], outgoing_[turn], places(), Way::kBack);
     if (!parts_.overlap) {
       back.wait();
       start(round + 1);
@@ -99,47 +99,51 @@ void MatrixExchange::run(const StepScalars& scalars, const Owned& gradients, con
   for (Work& work : told) work.wait();
 }
 
-Work MatrixExchange::gather(const Round& round, const at::Tensor& buffer, const Owned& of) const {
-  if (shards_ == 1) return {};
+Work MatrixExchange::move_pieces(const Round& round, const at::Tensor& buffer, const Owned& of,
+                                 Way way) const {
+  if (shards_ == 1) return {};  // the owner computes where they lie
+  const bool to_owner = way == Way::kToOwner;
   std::vector<Message> messages;
   for (const Matrix& matrix : round.matrices) {
     if (!in_my_group(matrix)) continue;
     for (const MatrixPiece& piece : matrix.owned.pieces) {
-      const bool to_me = matrix.owned.shard == shard_, from_me = piece.shard == shard_;
-      if (!to_me && !from_me) continue;
-      if (!to_me) {
-        messages.push_back({true, piece_of(matrix, piece, of), matrix.owned.shard});
-        continue;
-      }
-      const at::Tensor place =
-          buffer.narrow(0, matrix.owned.place + piece.in_matrix, piece.range.numel);
-      if (from_me) {
-        place.copy_(piece_of(matrix, piece, of));
+      const bool owns = matrix.owned.shard == shard_, holds = piece.shard == shard_;
+      if (!owns && !holds) continue;
+      at::Tensor held, owned;
+      if (holds) held = piece_of(matrix, piece, of);
+      if (owns) owned = buffer.narrow(0, matrix.owned.place + piece.in_matrix, piece.range.numel);
+      if (owns && holds) {
+        to_owner ? owned.copy_(held) : held.copy_(owned);
+      } else if (owns) {
+        messages.push_back({!to_owner, owned, piece.shard});
       } else {
-        messages.push_back({false, place, piece.shard});
+        messages.push_back({to_owner, held, matrix.owned.shard});
       }
     }
   }
   return transfer(*parts_.ranks.shards, messages);
 }
 
-void MatrixExchange::gather_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
-                                   const at::Tensor& slices) const {
+void MatrixExchange::move_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
+                                 const at::Tensor& slices, Way way) const {
+  const bool to_owner = way == Way::kToOwner;
   std::vector<Message> messages;
   for (const Matrix& matrix : round.matrices) {
     if (!matrix.here) continue;
     const at::Tensor slice = slice_of_matrix(matrix, buffer, of);
+    if (!matrix.mine) {
+      messages.push_back({to_owner, slice, matrix.owned.slice});
+      continue;
+    }
     for (int rank = 0; rank < round.cut->size(); ++rank) {
-      if (!matrix.mine) continue;
       const at::Tensor place =
           slices.narrow(0, matrix.owned.slices_place + rank * slice.numel(), slice.numel());
       if (rank == matrix.owned.slice) {
-        place.copy_(slice);
+        to_owner ? place.copy_(slice) : slice.copy_(place);
       } else {
-        messages.push_back({false, place, rank});
+        messages.push_back({!to_owner, place, rank});
       }
     }
-    if (!matrix.mine) messages.push_back({true, slice, matrix.owned.slice});
   }
   transfer(*round.cut, messages).wait();
 }
@@ -162,8 +166,10 @@ void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scala
                              const Owned& gradients, const Owned& masters) {
   const bool reads = parts_.optimizer.reads_parameter();
   if (round.cut != nullptr) {
-    gather_slices(round, gathered_[turn], gradients, slices_);
-    if (reads) gather_slices(round, gathered_masters_[turn], masters, master_slices_);
+    move_slices(round, gathered_[turn], gradients, slices_, Way::kToOwner);
+    if (reads) {
+      move_slices(round, gathered_masters_[turn], masters, master_slices_, Way::kToOwner);
+    }
   }
   for (Matrix& matrix : round.matrices) {
     if (!matrix.mine) continue;
@@ -180,7 +186,7 @@ void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scala
     }
     const at::Tensor update = update_of(matrix, gradient, parameter);
     if (round.cut == nullptr) {
-      outgoing(matrix, turn).view(matrix.local).copy_(update);
+      slice_of_matrix(matrix, outgoing_[turn], places()).view(matrix.local).copy_(update);
       continue;
     }
     const int64_t numel = c10::multiply_integers(matrix.local);
@@ -191,7 +197,9 @@ void MatrixExchange::compute(Round& round, size_t turn, const StepScalars& scala
       copy_part(update, matrix.placement.shard, rank, place.view(matrix.local));
     }
   }
-  if (round.cut != nullptr) hand_out_slices(round, turn);
+  if (round.cut != nullptr) {
+    move_slices(round, outgoing_[turn], places(), updates_of_slices_, Way::kBack);
+  }
 }
 
 at::Tensor MatrixExchange::update_of(Matrix& matrix, const at::Tensor& gradient,
@@ -212,63 +220,15 @@ at::Tensor MatrixExchange::update_of(Matrix& matrix, const at::Tensor& gradient,
   return update;
 }
 
-void MatrixExchange::hand_out_slices(const Round& round, size_t turn) const {
-  std::vector<Message> messages;
-  for (const Matrix& matrix : round.matrices) {
-    if (!matrix.here) continue;
-    const at::Tensor slice = outgoing(matrix, turn);
-    if (!matrix.mine) {
-      messages.push_back({false, slice, matrix.owned.slice});
-      continue;
-    }
-    for (int rank = 0; rank < round.cut->size(); ++rank) {
-      const at::Tensor from = updates_of_slices_.narrow(
-          0, matrix.owned.slices_place + rank * slice.numel(), slice.numel());
-      if (rank == matrix.owned.slice) {
-        slice.copy_(from);
-      } else {
-        messages.push_back({true, from, rank});
-      }
-    }
-  }
-  transfer(*round.cut, messages).wait();
-}
-
-Work MatrixExchange::scatter(const Round& round, size_t turn) const {
-  if (shards_ == 1) return {};  // the owner has computed into its place
-  const Owned places = [this](size_t unit, size_t segment) { return update(unit, segment); };
-  std::vector<Message> messages;
-  for (const Matrix& matrix : round.matrices) {
-    if (!in_my_group(matrix)) continue;
-    for (const MatrixPiece& piece : matrix.owned.pieces) {
-      const bool from_me = matrix.owned.shard == shard_, to_me = piece.shard == shard_;
-      if (!to_me && !from_me) continue;
-      if (!from_me) {
-        messages.push_back({false, piece_of(matrix, piece, places), matrix.owned.shard});
-        continue;
-      }
-      const at::Tensor from =
-          outgoing_[turn].narrow(0, matrix.owned.place + piece.in_matrix, piece.range.numel);
-      if (to_me) {
-        piece_of(matrix, piece, places).copy_(from);
-      } else {
-        messages.push_back({true, from, piece.shard});
-      }
-    }
-  }
-  return transfer(*parts_.ranks.shards, messages);
-}
-
 // Every rank of equal_shards has the same pieces.
 Work MatrixExchange::tell_groups(const Round& round) const {
   Communicator* groups = parts_.ranks.equal_shards;
   if (groups == nullptr || groups->size() == 1) return {};
-  const Owned places = [this](size_t unit, size_t segment) { return update(unit, segment); };
   std::vector<std::pair<at::Tensor, int>> told;
   for (const Matrix& matrix : round.matrices) {
     for (const MatrixPiece& piece : matrix.owned.pieces) {
       if (piece.shard != shard_) continue;
-      told.emplace_back(piece_of(matrix, piece, places), matrix.owned.group);
+      told.emplace_back(piece_of(matrix, piece, places()), matrix.owned.group);
     }
   }
   if (told.empty()) return {};

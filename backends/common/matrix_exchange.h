@@ -74,20 +74,21 @@ class MatrixExchange {
   at::Tensor piece_of(const Matrix& matrix, const MatrixPiece& piece, const Owned& of) const;
   // Where the flat slice of a matrix whose pieces were gathered lies.
   at::Tensor slice_of_matrix(const Matrix& matrix, const at::Tensor& buffer, const Owned& of) const;
-  at::Tensor outgoing(const Matrix& matrix, size_t turn) const;
+  Owned places() const;  // update()
 
-  Work gather(const Round& round, const at::Tensor& buffer, const Owned& of) const;
+  enum class Way { kToOwner, kBack };
+  // Between the shards' pieces and the owner's buffer.
+  Work move_pieces(const Round& round, const at::Tensor& buffer, const Owned& of, Way way) const;
+  // Between the slices that a tensor axis holds and those of the owner, which lie side by side.
+  void move_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
+                   const at::Tensor& slices, Way way) const;
   // Of a cut matrix that is mine: all slices, joined.
-  void gather_slices(const Round& round, const at::Tensor& buffer, const Owned& of,
-                     const at::Tensor& slices) const;
   at::Tensor whole(const Matrix& matrix, const at::Tensor& buffer, const Owned& of,
                    const at::Tensor& slices) const;
   void compute(Round& round, size_t turn, const StepScalars& scalars, const Owned& gradients,
                const Owned& masters);
   at::Tensor update_of(Matrix& matrix, const at::Tensor& gradient,
                        const at::Tensor& parameter) const;
-  void hand_out_slices(const Round& round, size_t turn) const;
-  Work scatter(const Round& round, size_t turn) const;
   Work tell_groups(const Round& round) const;
 
   const Parts parts_;

@@ -23,12 +23,6 @@ TensorSlice whole(const at::Tensor& tensor) {
   return slice;
 }
 
-FlatRange overlap(const FlatRange& a, const FlatRange& b) {
-  const int64_t begin = std::max(a.offset, b.offset);
-  const int64_t end = std::min(a.offset + a.numel, b.offset + b.numel);
-  return {begin, std::max<int64_t>(0, end - begin)};
-}
-
 std::vector<Communicator*> of_several(std::initializer_list<Communicator*> axes) {
   std::vector<Communicator*> several;
   for (Communicator* axis : axes) {

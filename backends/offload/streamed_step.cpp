@@ -11,17 +11,10 @@
 namespace tessera {
 namespace {
 
-// The part of a piece that lies in the range; empty when there is none.
-FlatRange overlap(const Piece& piece, const FlatRange& range) {
-  const int64_t begin = std::max(piece.range.offset, range.offset);
-  const int64_t end = std::min(piece.range.offset + piece.range.numel, range.offset + range.numel);
-  return {begin, std::max<int64_t>(0, end - begin)};
-}
-
 template <typename Fn>
 void for_pieces(const std::vector<Piece>& pieces, const FlatRange& range, const Fn& fn) {
   for (const Piece& piece : pieces) {
-    const FlatRange common = overlap(piece, range);
+    const FlatRange common = overlap(piece.range, range);
     if (common.numel > 0) fn(piece, common);
   }
 }

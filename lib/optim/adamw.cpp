@@ -78,10 +78,11 @@ class AdamW : public Optimizer {
   }
   NamedTensors state(size_t range) const override {
     const ops::AdamWRange& update = updates_[range];
-    NamedTensors state{{"exp_avg", update.exp_avg}, {"exp_avg_sq", update.exp_avg_sq}};
-    if (update.exp_avg_largest.defined()) {
-      state.emplace_back(concat("exp_avg", kLargestOfBlocks), update.exp_avg_largest);
-      state.emplace_back(concat("exp_avg_sq", kLargestOfBlocks), update.exp_avg_sq_largest);
+    const at::Tensor* const kept[] = {&update.exp_avg, &update.exp_avg_sq, &update.exp_avg_largest,
+                                      &update.exp_avg_sq_largest};
+    NamedTensors state;
+    for (const StateFormat& format : state_formats(!update.exp_avg_largest.defined())) {
+      state.emplace_back(format.name, *kept[state.size()]);
     }
     return state;
   }

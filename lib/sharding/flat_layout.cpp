@@ -8,6 +8,13 @@
 #include "tessera/core/error.h"
 
 namespace tessera {
+
+FlatRange overlap(const FlatRange& a, const FlatRange& b) {
+  const int64_t begin = std::max(a.offset, b.offset);
+  const int64_t end = std::min(a.offset + a.numel, b.offset + b.numel);
+  return {begin, std::max<int64_t>(0, end - begin)};
+}
+
 namespace {
 
 int64_t round_up(int64_t value, int64_t multiple) {

@@ -16,14 +16,11 @@ int64_t aligned_numel(const FlatEntry& entry) {
 
 std::vector<MatrixPiece> pieces_of(const FlatLayout& layout, const FlatEntry& entry) {
   std::vector<MatrixPiece> pieces;
-  const int64_t end = entry.range.offset + entry.range.numel;
   for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
     for (int shard = 0; shard < layout.shards(); ++shard) {
-      const FlatRange owned = layout.owned(segment, shard);
-      const int64_t from = std::max(owned.offset, entry.range.offset);
-      const int64_t until = std::min(owned.offset + owned.numel, end);
-      if (from >= until) continue;
-      pieces.push_back({segment, shard, {from, until - from}, from - entry.range.offset});
+      const FlatRange part = overlap(layout.owned(segment, shard), entry.range);
+      if (part.numel == 0) continue;
+      pieces.push_back({segment, shard, part, part.offset - entry.range.offset});
     }
   }
   return pieces;

@@ -1,6 +1,8 @@
 #include "lib/testing/fuzz_blocks.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdlib>
 #include <set>
@@ -105,6 +107,20 @@ at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels) 
       at::cross_entropy_loss(scores, flat, {}, at::Reduction::Sum, kIgnoredLabel);
   const at::Tensor correct = scores.detach().argmax(-1).eq(flat).sum();
   return at::stack({loss, correct.to(loss.scalar_type())});
+}
+
+MicroBatch labelled_rows(int64_t rows, int64_t columns, int64_t classes, uint64_t seed) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  MicroBatch batch;
+  batch.input_ids = at::randn({rows, columns}, generator);
+  batch.labels = at::randint(classes, {rows}, generator, at::kLong);
+  batch.labels.masked_fill_(at::rand({rows}, generator).lt(0.25), kIgnoredLabel);
+  return batch;
+}
+
+void draw_parameter(const at::Tensor& parameter, at::Generator& generator) {
+  const at::NoGradGuard no_grad;
+  parameter.copy_(at::randn(parameter.sizes(), generator) * 0.4 + (parameter.dim() == 1 ? 0.2 : 0));
 }
 
 }  // namespace tessera::testing

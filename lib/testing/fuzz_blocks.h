@@ -1,5 +1,7 @@
 #pragma once
 // "L6.P.D" and its like: the list of blocks in a case.
+#include <ATen/core/Generator.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,6 +24,11 @@ std::vector<FuzzCase> smaller_blocks(const FuzzCase& fuzz_case, const std::strin
 
 // {sum of the cross-entropy, correct predictions} of logits [..., classes].
 at::Tensor loss_and_correct(const at::Tensor& logits, const at::Tensor& labels);
+
+// Rows of floating-point inputs, [rows, columns], about a quarter of whose labels are ignored.
+MicroBatch labelled_rows(int64_t rows, int64_t columns, int64_t classes, uint64_t seed);
+// Values that are small, and not about zero where the parameter is a vector.
+void draw_parameter(const at::Tensor& parameter, at::Generator& generator);
 
 FuzzFamily toy_family();
 FuzzFamily modules_family();

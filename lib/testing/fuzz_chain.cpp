@@ -88,16 +88,10 @@ TORCH_MODULE(Whole);
 Whole make_whole(const FuzzCase& c) {
   Whole whole(parts_of(c), c.hidden);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(c.seed);
-  const at::NoGradGuard no_grad;
   for (size_t i = 0; i < whole->parts.size(); ++i) {
     if (whole->linears[i].is_empty()) continue;
     for (at::Tensor p : {whole->linears[i]->weight, whole->linears[i]->bias}) {
-      p.copy_(at::randn(p.sizes(), generator) * 0.4 + (p.dim() == 1 ? 0.2 : 0));
-    }
-  }
-  for (size_t i = 0; i < whole->parts.size(); ++i) {
-    if (whole->linears[i].is_empty()) continue;
-    for (at::Tensor p : {whole->linears[i]->weight, whole->linears[i]->bias}) {
+      draw_parameter(p, generator);
       if (whole->parts[i].frozen && whole->parts[i].owner == i) p.set_requires_grad(false);
     }
   }
@@ -202,12 +196,8 @@ FuzzModel build_chain(const FuzzCase& c) {
   };
   result.gives_scores = !c.whole_module;
   result.batch = [c](int64_t rows, int64_t, uint64_t seed) {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-    MicroBatch batch;
-    batch.input_ids = at::randn({rows, c.hidden}, generator);
-    batch.extra["shift"] = at::randn({rows, c.hidden}, generator);
-    batch.labels = at::randint(kScores, {rows}, generator, at::kLong);
-    batch.labels.masked_fill_(at::rand({rows}, generator).lt(0.25), kIgnoredLabel);
+    MicroBatch batch = labelled_rows(rows, c.hidden, kScores, seed);
+    batch.extra["shift"] = labelled_rows(rows, c.hidden, kScores, seed + 1).input_ids;
     return batch;
   };
   return result;

@@ -102,11 +102,7 @@ torch::nn::Sequential make_sequential(const FuzzCase& c, uint64_t seed) {
     width = layer.width;
   }
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& parameter : sequential->parameters()) {
-    parameter.copy_(at::randn(parameter.sizes(), generator) * 0.4 +
-                    (parameter.dim() == 1 ? 0.2 : 0));
-  }
+  for (at::Tensor& parameter : sequential->parameters()) draw_parameter(parameter, generator);
   return sequential;
 }
 
@@ -194,12 +190,7 @@ FuzzModel build_modules(const FuzzCase& c) {
     if (layers[i].owner != i) result.same_terms = false;
   }
   result.batch = [c](int64_t rows, int64_t, uint64_t seed) {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-    MicroBatch batch;
-    batch.input_ids = at::randn({rows, c.hidden}, generator);
-    batch.labels = at::randint(kClasses, {rows}, generator, at::kLong);
-    batch.labels.masked_fill_(at::rand({rows}, generator).lt(0.25), kIgnoredLabel);
-    return batch;
+    return labelled_rows(rows, c.hidden, kClasses, seed);
   };
   return result;
 }

@@ -20,8 +20,7 @@ ParallelModule::ParallelModule(Communicator& world, const ModelSpec& model,
 
 at::Tensor ParallelModule::train_step(const at::Tensor& inputs, const at::Tensor& labels,
                                       const TrainStep& step) {
-  const std::vector<MicroBatch> batch{make_micro_batch(inputs, labels).to(device_)};
-  return train_step(batch, step);
+  return train_step(std::vector{make_micro_batch(inputs, labels)}, step);
 }
 
 at::Tensor ParallelModule::train_step(std::span<const MicroBatch> micro_batches,
@@ -41,8 +40,7 @@ at::Tensor ParallelModule::train_step(std::span<const MicroBatch> micro_batches,
 }
 
 at::Tensor ParallelModule::predict(const at::Tensor& inputs) {
-  const std::vector<MicroBatch> batch{make_micro_batch(inputs, {}).to(device_)};
-  return strategy_->predict(batch).front();
+  return strategy_->predict(std::vector{make_micro_batch(inputs, {}).to(device_)}).front();
 }
 
 void ParallelModule::copy_to(torch::nn::Module& module) { tessera::copy_to(*strategy_, &module); }

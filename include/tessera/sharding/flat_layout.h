@@ -16,6 +16,7 @@ struct FlatRange {
   int64_t offset = 0;  // elements
   int64_t numel = 0;
 };
+FlatRange overlap(const FlatRange& a, const FlatRange& b);  // of no elements: there is none
 
 struct FlatEntry {
   std::string name;

@@ -35,8 +35,7 @@ class ParallelModule {
   // torch::nn::CrossEntropyLoss, or any function of (scores, labels), that returns the mean over
   // the rows it is given. One of class weights is refused: see from_module(). The module itself
   // stays as it is until copy_to(). The world outlives this. Throws what from_module(),
-  // make_strategy() and Strategy::attach() throw; Error(kInvalidArgument) for an axis of pipeline
-  // stages: those take a model of blocks.
+  // make_strategy() and Strategy::attach() throw.
   template <typename Module, typename Loss>
   ParallelModule(Communicator& world, const Module& module, Loss loss,
                  const OptimizerFactory& optimizer,
@@ -77,13 +76,13 @@ class ParallelModule {
                   "labels, (const at::Tensor&, const at::Tensor&), and must return an at::Tensor; "
                   "for any other use from_callable(module, step)");
     if constexpr (detail::LossOfScores<Loss>) {
-      return from_module(module,
-                         // A holder's call is not const; ranks that are threads each have a copy.
-                         [loss](const at::Tensor& scores, const MicroBatch& batch) -> at::Tensor {
-                           Loss own = loss;
-                           return own(scores, batch.labels);
-                         },
-                         {.reduction = LossReduction::kMean});
+      return from_module(
+          module,
+          // A holder's call is not const.
+          [loss](const at::Tensor& scores, const MicroBatch& batch) mutable -> at::Tensor {
+            return loss(scores, batch.labels);
+          },
+          {.reduction = LossReduction::kMean});
     } else {
       return {};
     }

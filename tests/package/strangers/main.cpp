@@ -1,6 +1,7 @@
 // strangers PROGRAM: trains it in plain LibTorch and under every strategy; fails where they differ.
 // Without a name: the names.
 #include <tessera/comm/local.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -110,6 +111,11 @@ std::map<std::string, at::Tensor> weights_of(Strategy& strategy, bool several_bl
 }  // namespace strangers
 
 int main(int argc, char** argv) {
+  // Programs that save write beside where they run.
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("strangers_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  std::filesystem::current_path(folder);
   int differences = 0;
   bool found = argc < 2;
   for (const strangers::Program& program : strangers::programs()) {
@@ -120,5 +126,6 @@ int main(int argc, char** argv) {
       differences += strangers::run(program);
     }
   }
+  std::filesystem::remove_all(folder);
   return !found || differences > 0;
 }
