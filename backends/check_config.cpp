@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The only place that states which configurations are legal.
 #include "backends/check_config.h"
 

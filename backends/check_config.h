@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What strategies are and can do, before there are ranks.
 #include <string>

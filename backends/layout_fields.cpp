@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/layout_fields.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // THE table of ParallelConfig. Flags, records, names of runs, what has no effect on a layout and
 // what the layout fuzzer draws follow from it.

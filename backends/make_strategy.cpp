@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How strategies nest: Pipeline(ShardingStrategy with its optimizer on the device or the host), of
 // a model that TensorParallel may have changed.
 #include "backends/check_config.h"

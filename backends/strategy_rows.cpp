@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/strategy_rows.h"
 
 #include <array>

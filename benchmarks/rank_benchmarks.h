@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Google Benchmark with processes as ranks: all run the same rows, rank 0 reports.
 #include <benchmark/benchmark.h>

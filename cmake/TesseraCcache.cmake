@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # ccache keeps rebuilds short; the settings let it see through the precompiled header and build folders.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

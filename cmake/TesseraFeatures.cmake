@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Finds LibTorch and the optional parts (CUDA, NCCL, cuDNN frontend, MPI, hwloc) and says at configure time what was found.
 # Sets TESSERA_HAS_CUDA, TESSERA_HAS_NCCL, TESSERA_HAS_CUDNN_FRONTEND, TESSERA_HAS_MPI, TESSERA_HAS_HWLOC.
 include(TesseraTorch)

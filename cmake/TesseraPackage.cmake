@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Install rules: libraries, headers and a package configuration for find_package(tessera); programs (tessera_program); schema, documents.
 if(NOT TESSERA_INSTALL)
   return()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # libtessera.so: every part in one library, the target tessera::shared. It shows tessera's own names and hides the libraries inside it.
 # Programs and tests of this tree link the parts as they are.
 list(TRANSFORM _parts REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE _objects)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Helpers that give every target the same settings.
 include(GNUInstallDirs)
 set(TESSERA_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Test programs and ctest entries. Every entry has a label of this list; every Catch2 test case is an entry of its own.
 set(TESSERA_TEST_LABELS unit lint conformance parity mpi gpu fuzz programs package readers launch nightly)
 set(TESSERA_SKIPPED 77)  # exit status of an entry that this host cannot run

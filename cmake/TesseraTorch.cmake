@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # LibTorch as targets of our own: TorchConfig.cmake checks for a CUDA toolkit even when only the CPU part is used.
 # Read by the build and, installed, by find_package(tessera); knows CMake 3.16.
 

@@ -1,1 +1,2 @@
+// SPDX-License-Identifier: MIT
 // Carries the precompiled header; see TesseraTargets.cmake.

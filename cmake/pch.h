@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The LibTorch and standard headers nearly every file needs; compiled once. What a header leaves to
 // instantiate is instantiated in every file all the same: autograd's, which few need, would take

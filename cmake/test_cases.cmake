@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # cmake -DNAME= -DPROGRAM= -DCATCH_VERSION= -DLABELS=a,b -DTIMEOUT= -DOUTPUT= -P test_cases.cmake
 # Writes the ctest entries of a Catch2 program's test cases, for Catch2 2 and 3. Catch2 2 counts "no such case" as success unless told.
 if(CATCH_VERSION VERSION_LESS 3)

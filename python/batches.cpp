@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/batches.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Micro-batches from dictionaries of arrays, as transformers' models take them.
 #include <ATen/core/Tensor.h>

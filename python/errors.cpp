@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/errors.h"
 
 #include <c10/util/Exception.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The library's errors as Python's exception tessera.Error.
 #include <nanobind/nanobind.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/job.h"
 
 #include <nanobind/stl/shared_ptr.h>

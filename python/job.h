@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A job of one rank a process, as Python meets it: with tessera.Job() as job: ...
 #include <nanobind/nanobind.h>

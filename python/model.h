@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A built-in language model, as Python names it.
 #include <nanobind/nanobind.h>

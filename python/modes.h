@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a Python program has set for its own computations, kept away from ours.
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 

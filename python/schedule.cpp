@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/schedule.h"
 
 #include <nanobind/stl/string.h>

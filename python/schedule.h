@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Learning rates over time.
 #include <nanobind/nanobind.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/session.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A model under a strategy and what a loop does with it; nothing of Python.
 #include <ATen/core/Tensor.h>

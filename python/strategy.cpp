@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/strategy.h"
 
 #include <nanobind/stl/filesystem.h>

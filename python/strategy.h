@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The class Strategy: a model under a strategy, its steps, and what is kept of it.
 #include <nanobind/nanobind.h>

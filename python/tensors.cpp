@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "python/tensors.h"
 
 #include <ATen/DLConvertor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Arrays of Python (DLPack) as tensors, and back.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Weights that a Python program has in memory.
 #include <nanobind/nanobind.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # The main job on real input: a small BLOOM fine-tuned on the SQuAD-format sample, as one process and under every
 # strategy and combination of examples/compare/demo_rows.txt on 1 to 8 ranks, with the proof that all computed the same
 # thing; GPT-2 and Llama on two of them; and a strategy from outside the library. Fails when a verdict does.

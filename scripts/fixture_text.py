@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random texts for the fixtures of tokenizers."""
 
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Makes a bare Debian 12 (debootstrap's minbase and the packages that README names), clones this commit into it and runs scripts there.
 #   scripts/fresh_root.sh FOLDER [demo|test]...     default: demo test
 # Needs root and debootstrap. FOLDER is made anew each time; FOLDER/NAME.log is what a script printed. Nothing of this host but its name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/data/fixtures/chat_templates.json: templates that use every construct, and what transformers makes of them.
 
 A case is a template, the text that it gives (null: an error) and the characters that {% generation %} marks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes examples/data/classification_{train,heldout}.csv: short notices on four topics, no sentence twice.
 
 Usage: make_classification_sample.py [repository root]

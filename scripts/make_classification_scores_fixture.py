@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/metrics/fixtures/classification_scores.json: labels and predictions with scikit-learn's scores of them.
 
 Usage: make_classification_scores_fixture.py > tests/unit/metrics/fixtures/classification_scores.json

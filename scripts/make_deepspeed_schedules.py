@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/optim/data/deepspeed_schedules.json: learning rates of DeepSpeed's schedulers, update by update.
 
 Usage: make_deepspeed_schedules.py DEEPSPEED/deepspeed/runtime/lr_schedules.py   (that file alone; neither torch nor DeepSpeed is needed)

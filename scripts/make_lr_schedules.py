@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/optim/data/lr_schedules.json: learning rates of transformers' schedules, step by step.
 
 Usage: make_lr_schedules.py [repository root]   (needs torch and transformers 5)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/data/fixtures/{metaspace.json,metaspace_variants.json,metaspace_ids.jsonl}: a small BPE tokenizer with
 metaspaces and byte fallback, variants of it configured as Llama 2, Mistral and CodeLlama are, and what Hugging Face tokenizers
 makes of some thousands of strings with each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Trains examples/data/tokenizer: byte-level BPE with BLOOM's pattern and special tokens, about 2,000 tokens.
 
 Needs the `tokenizers` package. Run after the two sample data sets are made.

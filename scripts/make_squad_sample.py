@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes examples/data/squad_sample.json (SQuAD v1.1 format) from examples/data/sources/squad.txt.
 
 Usage: make_squad_sample.py [repository root]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/data/fixtures/squad_scores.json: texts, answers and predictions with what SQuAD's official formulas make of them.
 
 With the official scripts as arguments every number is also compared with theirs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/unit/data/fixtures/{tokenizer_variants.json,tokenizer_ids.jsonl}: what Hugging Face tokenizers makes of some
 thousands of strings, with examples/data/tokenizer and with variants of it (the patterns of GPT-2, Llama 3, Qwen and Mistral, NFC, added
 tokens that strip white space or stand alone, a template, ignore_merges).

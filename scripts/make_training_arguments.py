@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes tests/programs/training_arguments.txt: the names of transformers' TrainingArguments.
 
 Usage: make_training_arguments.py [repository root]   (needs torch and transformers 5)

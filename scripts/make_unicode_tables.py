@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes the tables of code points that lib/data asks about, read off the programs with which it has to agree.
 
 Usage: make_unicode_tables.py tokenizers > lib/data/unicode_tables.cpp   (\\p{L}, \\p{N} and \\s of Hugging Face tokenizers)

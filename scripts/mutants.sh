@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Plants the defects of tests/mutants one at a time in a tree of their own and runs the test that must find each.
 #   scripts/mutants.sh [--list] [--check] [--restart] [--table] [PATTERN...]
 # PATTERN: a glob over file names without .patch (core-*); no pattern: all of them. Results are kept in build/mutants/results by commit
@@ -23,7 +24,7 @@ list='' check='' restart='' table='' patterns=()
 for argument in "$@"; do
   case $argument in
     --list | --check | --restart | --table) declare "${argument#--}=1" ;;
-    -*) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    -*) sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
     *) patterns+=("$argument") ;;
   esac
 done

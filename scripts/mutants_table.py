@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Writes what scripts/mutants.sh found into tests/mutants/RESULTS.md, between its two markers.
 
 Usage: mutants_table.py PATCH_FOLDER RESULT_FOLDER DOCUMENT. Patches without a result keep the row they have in the document.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, clients' builds, real
 # launchers, the control channel, kills, lost work, the Python module, other versions of LibTorch, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
@@ -16,7 +17,7 @@ list='' restart='' short='' chosen=()
 for argument in "$@"; do
   case $argument in
     --list | --restart | --short) declare "${argument#--}=1" ;;
-    -*) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+    -*) sed -n '3,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
     *) chosen+=("$argument") ;;
   esac
 done

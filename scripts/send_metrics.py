@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Sends the metrics.jsonl of runs to Weights & Biases, MLflow or Comet.
 
     send_metrics.py --to wandb|mlflow|comet RUN_DIR... [--project NAME] [--resources]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Installs what tessera needs to build: system packages, and LibTorch from its wheel into .deps/. A second run takes seconds.
 # Writes .deps/env.sh (preset, LibTorch folder, PATH) for demo.sh and test.sh.
 #   TESSERA_CUDA=on|off            build the CUDA part or not; default: on when a toolkit and a GPU are there

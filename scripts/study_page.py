@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Puts a study that was run into docs/studies: its command, its rows' file, its tables, and its plot as a picture.
 
     scripts/study_page.py STUDY SIZE OUTPUT_DIR

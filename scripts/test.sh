@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Set-up, build and the whole test suite; ctest's summary comes last and its status is the exit status.
 # A test that this host cannot run is an error, not a skip. Arguments go to ctest, for example: scripts/test.sh -L unit
 set -euo pipefail

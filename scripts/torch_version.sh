@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Installs LibTorch of a version, or the newest of the package index, for builds that do not use a GPU; prints its folder.
 #   scripts/torch_version.sh FOLDER [VERSION]
 # FOLDER is made a virtual environment. Another version there is replaced.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/agreement.h"
 
 #include <ATen/ATen.h>

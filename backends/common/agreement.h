@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Ranks that must hold the same model, or work on the same data, find out when they do not. All
 // checks are collective, and all ranks throw when one must.

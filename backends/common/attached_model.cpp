@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/attached_model.h"
 
 #include <ATen/ATen.h>

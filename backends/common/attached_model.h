@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A model as a strategy holds it.
 #include <ATen/core/Tensor.h>

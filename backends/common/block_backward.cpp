@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/block_backward.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Backward of one block.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/copy_weights.h"
 
 #include <ATen/ATen.h>

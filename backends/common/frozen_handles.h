@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Parameters that a pass treats as constants.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/gradients.h"
 
 #include <ATen/ATen.h>

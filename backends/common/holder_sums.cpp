@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/holder_sums.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What follows from the placement of parameters once a step: sums over ranks that hold one value,
 // and the norm, in which every element counts once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The step of matrices that are updated as wholes: to their owners and back.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a MatrixExchange keeps: its plan, its buffers and the owners' state.
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/matrix_units.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The step of a model of which an optimizer takes some matrices whole and another all that is left.
 #include <memory>

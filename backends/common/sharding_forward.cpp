@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The model as a differentiable function: Strategy::forward().
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

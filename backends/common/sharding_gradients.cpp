@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The gradient between backward and the step: by which numbers it is divided, and by name.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

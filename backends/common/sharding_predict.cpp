@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scores in place of the loss: predictions and generation under a ShardingStrategy.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The state of a ShardingStrategy as pieces of the model's tensors: views of what it keeps.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

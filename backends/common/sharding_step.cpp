@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One micro-batch through the blocks of a ShardingStrategy, and what frames it.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

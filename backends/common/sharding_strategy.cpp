@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/sharding_strategy.h"
 
 #include <ATen/ATen.h>

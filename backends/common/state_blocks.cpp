@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/state_blocks.h"
 
 #include <ATen/ATen.h>

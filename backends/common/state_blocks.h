@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Parameters as slices of whole ones, and whether an optimizer's blocks keep to them.
 #include <vector>

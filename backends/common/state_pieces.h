@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What of which parameter this rank owns.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/step_agreement.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the ranks of a strategy tell each other before a step, and which call may follow which.
 #include <array>

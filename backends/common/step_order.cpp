@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/step_order.h"
 
 #include "tessera/core/error.h"

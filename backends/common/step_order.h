@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which calls of a strategy may follow each other.
 #include <string>

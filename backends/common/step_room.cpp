@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/step_room.h"
 
 #include <c10/core/CachingDeviceAllocator.h>

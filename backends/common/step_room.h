@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Room on the device for steps of every size.
 #include <c10/core/Device.h>

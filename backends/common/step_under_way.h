@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A step, an evaluation or a prediction of a strategy between its begin() and its end.
 #include <ATen/core/Tensor.h>

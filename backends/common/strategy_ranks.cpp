@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/common/strategy_ranks.h"
 
 #include "tessera/core/error.h"

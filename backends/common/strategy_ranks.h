@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The ranks that a strategy works with, by what they share.
 #include <array>

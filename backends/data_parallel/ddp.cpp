@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/data_parallel/ddp.h"
 
 namespace tessera {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/fsdp/fsdp.h"
 
 namespace tessera {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/offload/cpu_offload.h"
 
 #include "backends/offload/host_step.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/offload/host_home.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What both ways of stepping share: master weights and optimizer state of a rank's shards in host
 // memory.

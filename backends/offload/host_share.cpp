@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/offload/host_share.h"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which part of its host a rank may use.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The optimizer's step on the host's cores.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/offload/step_choice.h"
 
 #include <ATen/ATen.h>

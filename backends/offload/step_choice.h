@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Where the update of offloaded state runs when the user leaves it open.
 #include "backends/offload/host_share.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/offload/streamed_step.h"
 
 #include <ATen/ATen.h>

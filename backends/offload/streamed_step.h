@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The optimizer's step on the device, with state that lives in host memory and streams through it.
 #include <array>

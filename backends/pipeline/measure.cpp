@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/pipeline/measure.h"
 
 #include <ATen/ATen.h>

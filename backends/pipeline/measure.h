@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the blocks of a model cost on the machine at hand: for PipelineConfig::block_costs.
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/pipeline/partition.h"
 
 #include <algorithm>

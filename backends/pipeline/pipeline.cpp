@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/pipeline/pipeline.h"
 
 #include <ATen/ATen.h>

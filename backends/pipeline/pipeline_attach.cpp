@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How a pipeline takes over a model: which blocks this rank builds, and how tied parameters live on
 // several stages.
 #include <ATen/ATen.h>

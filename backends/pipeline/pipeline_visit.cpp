@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every stage's parameters to every rank, in the order of the model.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/pipeline/schedule.h"
 
 #include <algorithm>

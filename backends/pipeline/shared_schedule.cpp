@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Schedules in which all stages share the vocabulary.
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"

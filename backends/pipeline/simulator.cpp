@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/pipeline/simulator.h"
 
 #include <algorithm>

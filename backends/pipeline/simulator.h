@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Plays a pipeline schedule without any model: is it correct, what does it hold, how long is it
 // idle.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/pipeline/stage_links.h"
 
 #include <ATen/ATen.h>

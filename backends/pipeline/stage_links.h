@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Moves activations and their gradients between the stages of a pipeline.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/pipeline/stage_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What one stage does in a step, derived from the schedule of all stages.
 #include <optional>

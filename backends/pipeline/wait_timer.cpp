@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "backends/pipeline/wait_timer.h"
 
 #include <chrono>

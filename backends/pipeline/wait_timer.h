@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How long a rank waits for others within a step.
 #include <c10/core/Device.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/tensor/tensor_parallel.h"
 
 #include <utility>

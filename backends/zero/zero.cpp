@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/backends/zero/zero.h"
 
 namespace tessera {

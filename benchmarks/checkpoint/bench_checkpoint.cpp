@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Saving and loading beside the disk's own rates:
 //   bench_checkpoint [--directory DIR] [--mebibytes N] [--ranks N] [--device cpu|cuda]
 //   [--benchmark_...]

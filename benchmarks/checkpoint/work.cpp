@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/checkpoint/work.h"
 
 #include <ATen/ATen.h>

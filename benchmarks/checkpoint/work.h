@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // States to save and load, and the same bytes written and read plainly.
 #include <c10/core/Device.h>

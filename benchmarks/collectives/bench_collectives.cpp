@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Time, algbw and busbw of the collectives by size:
 //   bench_collectives --ranks 4                       threads of this process
 //   mpirun -n 4 bench_collectives --backend mpi       or nccl; rank 0 reports

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/collectives/collectives.h"
 
 #include <ATen/ATen.h>

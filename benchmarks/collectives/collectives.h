@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One measured collective, run by all ranks together.
 #include <cstdint>

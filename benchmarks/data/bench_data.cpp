@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tokeniser, row cache and data loader on synthetic text:
 //   bench_data [--tokenizer DIR] [--questions N] [--benchmark_...]
 //   bench_data --write squad FILE QUESTIONS | lines FILE BYTES       the text alone, for trials

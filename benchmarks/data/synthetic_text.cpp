@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/data/synthetic_text.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Text of any size without repeats: no two questions, contexts or lines are alike, and words follow
 // Zipf's law as in a language.

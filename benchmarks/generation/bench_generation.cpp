@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Prompts a second under any strategy, prefill and decode apart:
 //   bench_generation --model_config bloom-560m --dtype bf16 --batch_size 64 --max_new_tokens 16
 //   mpirun -n 2 bench_generation --model_config bloom-560m --dtype bf16 --strategy zero3

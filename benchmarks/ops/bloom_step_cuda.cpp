@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One GPU's training step of a BLOOM preset with nothing between the blocks and the kernels: no
 // strategy, no trainer. What a strategy adds to this is its own overhead.
 //   bench_bloom_step PRESET BATCH SEQUENCE [STEPS] [TRACE.json]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The host's AdamW, in turn with a triad (a = b + s c, streaming stores) on the same threads. Bytes
 // are those that must move: 12 an element for the triad; 24 plus gradient and 16-bit copy for
 // AdamW. of_triad is the ratio of the two rates, from medians.

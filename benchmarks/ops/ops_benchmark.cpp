@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every operation against its ATen reference, on the CPU and, where there is one, on the GPU
 // (device time).
 //   bench_ops --benchmark_filter=cuda/.*layer_norm

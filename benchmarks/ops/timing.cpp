@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/ops/timing.h"
 
 #include <ATen/Context.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Seconds of device time, or of wall time on the CPU.
 #include <c10/core/Device.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/ops/triad.h"
 
 #undef HWY_TARGET_INCLUDE

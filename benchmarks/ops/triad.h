@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The yardstick of memory bandwidth (McCalpin's STREAM) on one thread.
 #include <cstdint>

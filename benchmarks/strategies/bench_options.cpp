@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/strategies/bench_options.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Command line of bench_strategies: the programs' flags, of which two take lists.
 #include <cstdint>

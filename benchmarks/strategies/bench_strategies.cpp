@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Step time and memory of every strategy on random token ids, in rows of one length or of many
 // (--rows padded, left or packed, --supervise answer). One Google Benchmark row a
 // configuration and one JSON line with the keys that the rivals' scripts print, so that lines can

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/strategies/row_source.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "benchmarks/strategies/step_benchmark.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One configuration on one rank: builds, warms up, and runs one step per benchmark iteration.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-checkpoint verify out/checkpoint-500
 // tessera-checkpoint export out/checkpoint-500 model --dtype bf16
 #include <iostream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A strategy of a user's own, outside the library: is it one, and what does it gain?
 //   custom_strategy [ranks]
 #include <tessera/comm/local.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Local SGD (Stich 2019, "Local SGD converges fast and communicates little"): ranks step on their
 // own data alone and average their parameters every `interval` steps.

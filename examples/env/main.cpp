@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-env
 // mpirun -n 8 tessera-env --json --directory /scratch
 #include <iostream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-causal --model DIR --train_file text.txt --strategy zero2
 // --output_dir out
 #include "lib/run/program.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-classification --model DIR --train_file train.csv --strategy ddp
 // --output_dir out
 #include "lib/run/program.h"

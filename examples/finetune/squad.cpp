@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-squad --model DIR --train_file train.json --strategy zero2
 // --output_dir out
 #include "lib/run/program.h"

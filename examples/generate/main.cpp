@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // echo "The river rises" | tessera-generate --model DIR --max_new_tokens 16
 // mpirun -n 2 tessera-generate --model DIR --strategy zero3 --prompts prompts.jsonl --output
 // out.jsonl

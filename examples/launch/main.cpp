@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-launch -n 4 --max-restarts 3 tessera-finetune-squad --strategy zero3 ...
 #include <string>
 #include <vector>

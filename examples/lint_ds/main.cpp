@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-lint-ds ds_config.json
 // tessera-lint-ds --ranks 8 configs/*.json
 #include <iostream>

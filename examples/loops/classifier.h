@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A small classifier and its rows, for the programs that are about the loop around it.
 #include "program.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two towers that find each other's row, as CLIP: every image against the texts of all ranks.
 #include "program.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A DCGAN (Radford et al. 2015): two models, two strategies on one mesh. The generator's step goes
 // back through the discriminator, whose weights get no gradient from it.
 #include "program.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two learning rates, a part without decay, a part that stays as it is.
 #include "program.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Low-rank adapters (Hu et al. 2021) in a module of your own: what needs no gradient is frozen, has
 // no optimizer state, and is sharded all the same. add_lora() does it for any model.
 #include "classifier.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A mixture of experts whose router has an auxiliary loss (Shazeer et al. 2017; Fedus et al. 2021):
 // experts shall get equal shares of the rows of all ranks.
 #include "program.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A loop of your own: accumulation, clipping, a schedule and evaluations, all in sight.
 #include "classifier.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the programs of this folder share:
 //   NAME [STRATEGY [RANKS]]           one process; RANKS: as many threads

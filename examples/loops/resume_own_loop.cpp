@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A loop of your own that can be stopped and goes on, also under another strategy and on another
 // number of ranks:
 //   resume_own_loop zero3 4; resume_own_loop ddp 2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Trains under any strategy, then serves in plain LibTorch: the weights go into the module, the
 // module into a file that torch::load() reads.
 #include "classifier.h"

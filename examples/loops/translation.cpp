@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An encoder-decoder with two inputs: the sentence, and what has been translated of it so far.
 #include "program.h"
 

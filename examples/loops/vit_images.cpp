@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A vision transformer: pieces of an image are its words. Layers are blocks, so that zero3, fsdp
 // and pipelines have several.
 #include "program.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A torch::nn module of your own with the flags, metrics, checkpoints and evaluations of tessera's
 // programs:
 //   own_model --output_dir out --num_train_epochs 20 --learning_rate 1e-2 --save_strategy epoch

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-plan --model_config bloom-7b1 --strategy zero3 --ranks 8 --dtype bf16 --card h200
 #include <iostream>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blobs in one of four corners of an image: a training loop in plain LibTorch.
 #include <torch/torch.h>
 

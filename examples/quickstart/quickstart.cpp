@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A plain torch::nn module under any strategy:
 //   quickstart zero3                      one process, one rank
 //   quickstart zero3 4                    four ranks as threads

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-report runs/zero2 runs/zero3
 // tessera-report runs/compare --tables 4 --output table.csv
 #include <iostream>

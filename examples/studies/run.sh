@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # One study: its rows through tessera-compare, then its tables and plots.
 #   examples/studies/run.sh STUDY SIZE [OUTPUT_DIR] [more flags of tessera-compare]
 # STUDY: a folder beside this script; SIZE: one of its .txt files (cpu; gpu and others on GPUs). Called again with the

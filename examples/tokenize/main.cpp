@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // echo '"The river rises in the hills."' | tessera-tokenize --tokenizer examples/data/tokenizer
 // tessera-tokenize --tokenizer DIR --input train.json --max_seq_length 512 --output rows.jsonl
 #include <iostream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Work that every rank does on its own and that counts only when it went well on all.
 #include <functional>

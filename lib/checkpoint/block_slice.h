@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What is kept once for every block of a tensor's elements, as a tensor of its own.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The directory in which a run keeps its checkpoints; what rank 0 does there for all. Errors are
 // Error(kDataLoss) with the path and the system's reason.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/checkpoint/file_system.h"
 
 #include <fcntl.h>

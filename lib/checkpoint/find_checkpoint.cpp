@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/checkpoint/agreement.h"
 #include "lib/checkpoint/checkpoint_directory.h"
 #include "tessera/checkpoint/checkpoint.h"

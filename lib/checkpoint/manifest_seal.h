@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The last member of a manifest is the hash of all bytes before it.
 #include <string>

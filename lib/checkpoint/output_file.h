@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Files that must be on the disk before others may mention them.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/checkpoint/piece_reader.h"
 
 #include <algorithm>

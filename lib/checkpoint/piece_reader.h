@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The bytes of saved pieces, given out only when they have the hash of the manifest.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The dtype names of safetensors and what they are in ATen.
 #include <c10/core/ScalarType.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The checks on a safetensors header, apart from any file so that they can be fuzzed.
 #include <c10/core/ScalarType.h>
 

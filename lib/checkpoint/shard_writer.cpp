@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/checkpoint/shard_writer.h"
 
 #include <ATen/ATen.h>

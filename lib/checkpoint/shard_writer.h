@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One rank's file of a checkpoint.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Slices of a tensor as contiguous runs, and what two slices have in common.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Copies of a state, so that the run goes on while they are written.
 #include <ATen/core/Tensor.h>

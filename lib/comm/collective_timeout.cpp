@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/collective_timeout.h"
 
 #include <cstdlib>

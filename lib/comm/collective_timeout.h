@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How long an operation may take before the job is taken for stuck.
 #include <chrono>

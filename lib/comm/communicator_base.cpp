@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/communicator_base.h"
 
 #include <ATen/core/grad_mode.h>

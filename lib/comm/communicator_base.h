@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What every transport shares: argument checks, the byte count, groups, the log of calls. A
 // transport implements the start_ functions.

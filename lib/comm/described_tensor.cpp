@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/described_tensor.h"
 
 #include <ATen/ATen.h>

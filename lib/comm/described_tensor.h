@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tensors of which only the rank that gives them knows the form.
 #include <ATen/core/Tensor.h>

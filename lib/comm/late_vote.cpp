@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/comm/late_vote.h"
 
 #include <ATen/ATen.h>

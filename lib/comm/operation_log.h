@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The last operations of a rank, in memory of a fixed size: what it called, for what, and how far
 // each of them has come.

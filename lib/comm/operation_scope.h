@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the operations of a thread are for: communicators note it with each of them, and the message
 // about one that fails says it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Element-wise reductions on host memory, for the transports that add themselves.
 #include <c10/core/ScalarType.h>

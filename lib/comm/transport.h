@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a way of connecting ranks has to offer.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The programs that rows consist of, as child processes, each run once: what ended is written down
 // in the output directory and taken from there when the comparison is called again.

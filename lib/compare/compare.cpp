@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/compare/compare.h"
 
 // tessera-compare --strategies ddp,zero1,zero2,zero3 --rank_counts 2,4 --output_dir out <flags of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/compare/comparison.h"
 
 #include <unistd.h>

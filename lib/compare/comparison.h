@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Runs the rows of a comparison, each in processes of its own, and says what came out.
 #include <functional>

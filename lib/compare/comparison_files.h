@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The rows of a comparison for programs: docs/compare.md describes both files.
 #include <string>

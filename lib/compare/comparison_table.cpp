@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/compare/comparison_table.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The rows of a comparison on the terminal.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The search for the largest batch of a rank that fits.
 #include <algorithm>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/compare/parity.h"
 
 #include <ATen/ATen.h>

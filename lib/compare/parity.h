@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Did a run compute the same numbers as the reference run?
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows that other trainers run: the scripts of examples/compare/peers, given the same model, rows
 // and hyper-parameters.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/compare/row.h"
 
 #include "tessera/core/error.h"

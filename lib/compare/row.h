@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One row of a comparison: a way to do some work, and what became of it.
 #include <memory>

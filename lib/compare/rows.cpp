@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/compare/rows.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a finished run left in its output directory, and what several runs of one row have in
 // common.

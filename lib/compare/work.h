@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a row computes, apart from how: only rows that do the same work must have the same numbers.
 #include <map>

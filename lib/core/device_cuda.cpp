@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Builds with CUDA.
 #include <cuda_runtime_api.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Builds without CUDA.
 #include "lib/core/pci_address.h"
 #include "lib/core/pinning.h"

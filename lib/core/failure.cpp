@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/failure.h"
 
 #include <c10/util/Exception.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What an exception means, of whatever library it is.
 #include <exception>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/field.h"
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A variable behind a name, whatever its type: what flags set, what records say, what the lines of
 // the layout fuzzer hold.

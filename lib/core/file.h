@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Whole files as bytes, read with pread so that a file that shrinks meanwhile is an error and not a
 // fault.

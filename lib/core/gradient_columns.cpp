@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/gradient_columns.h"
 
 #include <utility>

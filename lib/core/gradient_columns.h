@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Column sums of the gradient between two blocks: the norm that begins the later block has them at
 // hand when it writes the gradient, and the bias that ends the earlier block wants them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/hash.h"
 
 #define XXH_INLINE_ALL

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Fingerprints: XXH3 for checkpoints and parameters, SHA-256 for data sets.
 #include <cstddef>

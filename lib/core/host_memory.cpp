@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/host_memory.h"
 
 #include <ATen/core/CachingHostAllocator.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Large blocks of host memory: how much there is, and page-locked tensors.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/host_name.h"
 
 #include <unistd.h>

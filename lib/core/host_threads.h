@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Threads for work on host memory, bound to the cores that belong to this rank.
 #include <c10/core/Device.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the machine's hardware topology says about cores and memory; lib/core only.
 #include <cstddef>

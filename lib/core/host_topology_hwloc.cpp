@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Builds with hwloc.
 #include <hwloc.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Builds without hwloc: all allowed cores count as near, and memory lies where it is touched first.
 #include "lib/core/host_topology.h"
 

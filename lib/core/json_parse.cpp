@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Json::parse on nlohmann's event parser, which checks grammar and UTF-8; the rest of the
 // strictness is here.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/key_value_cache.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/late_values.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/meta.h"
 
 #include <c10/core/Allocator.h>

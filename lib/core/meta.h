@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tensors without memory (meta) that stand for those of a device: a block that runs on them
 // allocates what it would allocate there, and computes nothing.

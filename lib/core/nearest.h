@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What somebody may have meant by a name that is not there.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/phase_clock.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Sizes that vary from batch to batch are rounded, so that GPUs meet few.
 #include <algorithm>

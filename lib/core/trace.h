@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "tessera/core/not_copied.h"
 // Named ranges for profilers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What one thread of the process has at a time, and ranks that are threads of it.
 

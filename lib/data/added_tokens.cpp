@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/added_tokens.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tokens that are found in the text before anything else, such as </s>.
 #include <absl/container/flat_hash_map.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/bpe.h"
 
 #include <absl/container/flat_hash_map.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Byte-pair encoding of one piece, from bytes or from characters.
 #include <absl/container/flat_hash_map.h>

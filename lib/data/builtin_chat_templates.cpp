@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/builtin_chat_templates.h"
 
 namespace tessera {

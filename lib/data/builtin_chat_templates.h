@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Chat templates that come with the library, written from the public descriptions of these formats.
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/chat_examples.h"
 
 #include <algorithm>

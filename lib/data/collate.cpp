@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/collate.h"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows to a micro-batch, one row a sequence.
 #include <optional>

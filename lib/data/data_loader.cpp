@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/data_loader.h"
 
 #include <algorithm>

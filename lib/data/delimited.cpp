@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/delimited.h"
 
 #include "lib/core/file.h"

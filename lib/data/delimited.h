@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Records of CSV and TSV files.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Work on many items, done by all of the process' cores and taken in the items' order.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Made by scripts/make_unicode_tables.py from tokenizers 0.23.3; do not edit.
 // clang-format off
 #include "lib/data/unicode.h"

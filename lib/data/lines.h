@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Files of one JSON value a line, or of one array.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The pre-tokenizer that writes spaces as U+2581, as SentencePiece does.
 #include <cstddef>

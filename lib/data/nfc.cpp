@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Unicode Standard Annex 15: decompose, order by combining class, compose.
 #include <absl/container/flat_hash_map.h>
 

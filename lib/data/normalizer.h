@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What tokenizers do to a text before they split it, and where its bytes come from.
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/padding_free.h"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Padded micro-batches without their padding: the same rows end to end.
 #include <optional>

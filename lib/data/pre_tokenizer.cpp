@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/pre_tokenizer.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Cutting text into the pieces that BPE merges inside of: the published patterns, scanned by
 // hand.

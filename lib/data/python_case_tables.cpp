@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Made by scripts/make_unicode_tables.py from Python 3.11.7, Unicode 14.0.0; do not edit.
 // clang-format off
 #include "lib/data/unicode.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows of random ids, to try speed and memory without data.
 #include <cstdint>

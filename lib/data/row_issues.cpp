@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/row_issues.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <absl/container/flat_hash_set.h>
 
 #include <optional>

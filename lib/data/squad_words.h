@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What SQuAD's official scripts compare of an answer.
 #include <string>

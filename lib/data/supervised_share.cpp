@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/supervised_share.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How many of a table's tokens a loss counts.
 #include "tessera/data/token_table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tokenised rows kept in files between runs, one file for each source, tokenizer and options.
 #include <cstdint>

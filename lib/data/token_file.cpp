@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/token_file.h"
 
 #include <fcntl.h>

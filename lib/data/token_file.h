@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The file behind a token cache's entry: header, words of all rows, their entries, notes.
 #include <cstdint>

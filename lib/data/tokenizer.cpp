@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/tokenizer.h"
 
 #include "lib/core/file.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/tokenizer_parts.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Parts of tokenizer.json. All of it throws Error(kDataLoss) with the place for what is not
 // understood exactly.

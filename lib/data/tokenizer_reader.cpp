@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tokenizer::load: everything tokenizer.json may say is either understood exactly or refused by
 // name.
 #include <charconv>

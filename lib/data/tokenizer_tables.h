@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a loaded tokenizer consists of.
 #include <absl/container/flat_hash_map.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The few Unicode questions that pre-tokenisation and the scores of answers ask. Texts are valid
 // UTF-8 wherever one is passed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/generation/log_probabilities.h"
 
 #include <algorithm>

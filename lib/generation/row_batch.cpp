@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/generation/row_batch.h"
 
 #include <ATen/ATen.h>

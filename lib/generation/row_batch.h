@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows of one batch while the model writes them.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/generation/window_losses.h"
 
 #include <ATen/ATen.h>

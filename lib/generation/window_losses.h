@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a causal model loses on pieces of token sequences.
 #include <cstdint>

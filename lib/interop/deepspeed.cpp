@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/interop/deepspeed.h"
 
 #include <algorithm>

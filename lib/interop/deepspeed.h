@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // --deepspeed FILE: what a DeepSpeed configuration says, as values of our flags.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What can be wrong with a DeepSpeed file beyond the kinds of its values.
 #include <algorithm>
 #include <cctype>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A DeepSpeed configuration file as users have it: JSON with comments and trailing commas.
 #include <cstdint>

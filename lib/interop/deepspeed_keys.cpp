@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/interop/deepspeed_keys.h"
 
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The keys of DeepSpeed configuration files (versions 0.16 to 0.19) and what each means here.
 #include <span>

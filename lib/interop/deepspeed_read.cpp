@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/file.h"
 #include "lib/interop/deepspeed_file.h"
 #include "lib/interop/foreign_flags.h"

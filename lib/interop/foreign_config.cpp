@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/interop/foreign_config.h"
 
 #include <algorithm>

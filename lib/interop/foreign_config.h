@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Configuration files of other trainers that people hand to --deepspeed: accelerate's YAML or JSON
 // and torchtitan's TOML are recognised and answered with our flags, not run; any other YAML or TOML

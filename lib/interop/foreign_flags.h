@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Flags that users bring from Hugging Face's TrainingArguments and older scripts, and what each
 // means here.

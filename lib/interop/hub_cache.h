@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Models and tokenizers by their names on the Hugging Face Hub, as other programs have fetched them
 // to this machine. Nothing is downloaded.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The sinks that write the files of an output directory.
 #include <cerrno>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // NVML through dlopen, so that neither builds nor hosts need it. Declarations follow the NVML API
 // reference.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Memory of a process tree from /proc/<pid>/{stat,statm,smaps_rollup}; formats as proc(5) describes
 // them.
 #include <dirent.h>

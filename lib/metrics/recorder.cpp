@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/metrics/recorder.h"
 
 #include <algorithm>

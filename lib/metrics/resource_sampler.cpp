@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/metrics/resource_sampler.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Samples memory and utilisation of the node and its GPUs while a run goes on.
 #include <sys/types.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/metrics/resource_summary.h"
 
 #include <algorithm>

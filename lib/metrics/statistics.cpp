@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/metrics/statistics.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // TensorBoard event files: TFRecord frames (length, CRC-32C, bytes, CRC-32C) around
 // tensorflow.Event messages in protocol buffer wire format. Formats:
 // tensorflow/core/util/event.proto and tensorflow/core/lib/io/record_writer.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Notice what should not happen in a run: losses that jump, ranks that keep the others waiting.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/adapters.h"
 
 #include <ATen/ATen.h>

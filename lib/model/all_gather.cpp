@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/all_gather.h"
 
 #include <ATen/ATen.h>

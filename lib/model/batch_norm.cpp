@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/batch_norm.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/lora_survey.h"
 
 #include <algorithm>

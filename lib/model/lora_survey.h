@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the blocks of a model with adapters have, read off shapes without memory.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/loss_check.h"
 
 #include <ATen/ATen.h>

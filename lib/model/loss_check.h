@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What can be told of a user's loss: whether it is what was declared.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/loss_sums.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The loss of a micro-batch as a last block returns it.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/model_spec.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A torch module, or one child of a Sequential, as a block.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Adapters of a torch module that knows nothing of them.
 #include <ATen/core/Tensor.h>

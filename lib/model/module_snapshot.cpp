@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/module_snapshot.h"
 
 #include <ATen/ATen.h>

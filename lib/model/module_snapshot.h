@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A user's module beside what its clone() makes.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The tensors of a user's module: which are used under which name, and who else holds them.
 #include <ATen/core/Tensor.h>

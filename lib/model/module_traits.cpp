@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/module_traits.h"
 
 #include <torch/nn/modules.h>

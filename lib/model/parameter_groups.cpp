@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/parameter_groups.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/seeded_generators.h"
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // LibTorch's default generators at the start of a seed, for code that takes no generator.
 #include <c10/core/Device.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Who shares a layer, and how its parameters are cut.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/model/tensor_collectives.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Collectives over a tensor axis without autograd, and what autograd functions share that call
 // them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Several tensors as the one that goes from block to block.
 #include <ATen/core/Tensor.h>

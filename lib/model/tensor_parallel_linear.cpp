@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Linear layers cut by columns and by rows of the product.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Embedding and loss whose table is cut by rows of the vocabulary.
 #include <ATen/ATen.h>
 

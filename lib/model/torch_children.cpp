@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <torch/nn/modules.h>
 
 #include "tessera/model/callable.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/whole_model.h"
 
 #include <ATen/ATen.h>

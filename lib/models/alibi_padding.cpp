@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/models/alibi_padding.h"
 
 #include <ATen/ATen.h>

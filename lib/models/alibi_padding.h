@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // ALiBi with padding on the left, as transformers computes it.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Low-rank adapters beside the products of a decoder block (tessera/model/lora.h): y += scale B (A
 // dropped(x)) for every weight that has one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a block drops in training: drawn from the micro-batch's seed and the block's place in the
 // model, so that every layout, and a block that runs again for backward, drops the same.

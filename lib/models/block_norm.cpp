@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/models/block_norm.h"
 
 namespace tessera::detail {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A decoder block's norm of either kind: layer norm, or root-mean-square norm where the weights
 // have no bias.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A block's products by hand: several of one input as one, where their weights lie side by side.
 #include <ATen/core/Tensor.h>

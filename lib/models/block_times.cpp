@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/models/block_times.h"
 
 #include "tessera/core/error.h"

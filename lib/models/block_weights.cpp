@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/models/block_weights.h"
 
 #include <ATen/ATen.h>

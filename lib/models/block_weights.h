@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Makes a block's parameters one after the other: from the checkpoint when there is one, else drawn
 // from the block's seed. Every rank of a tensor axis makes the whole tensor and keeps its part, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // BLOOM (Scao et al. 2022): ALiBi, a norm behind the embedding, biases everywhere.
 #include "lib/models/config_json.h"
 #include "lib/models/decoder_family.h"

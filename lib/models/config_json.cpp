@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/models/config_json.h"
 
 #include <algorithm>

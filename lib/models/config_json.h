@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Pieces of config.json that all families share.
 #include <c10/core/ScalarType.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the blocks of a language model cost, read off the shapes of their parameters.
 #include <cstdint>

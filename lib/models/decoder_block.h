@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The transformer block that all decoders share, as one function of its weights: norm, attention,
 // projection, norm, feed-forward, with two residual branches.

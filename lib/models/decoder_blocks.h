@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The blocks that every decoder-only model is made of.
 #include <memory>

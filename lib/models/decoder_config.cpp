@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/models/decoder_config.h"
 
 #include <algorithm>

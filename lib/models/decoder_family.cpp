@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/models/decoder_family.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A family of models: what its files call things. A file each, which maps config.json to the
 // description and back, and lists the published sizes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // GPT-2 (Radford et al. 2019): learned positions, weights stored [in, out], dropout by default.
 #include "lib/models/config_json.h"
 #include "lib/models/decoder_family.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Llama 1 to 3.x (Touvron et al. 2023, Grattafiori et al. 2024).
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Mistral (Jiang et al. 2023): Llama's layers with an attention window, of all layers or none.
 #include "lib/models/config_json.h"
 #include "lib/models/rotary_decoder.h"

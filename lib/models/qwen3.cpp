@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Qwen3 (Yang et al. 2025): Llama's layers with norms of query and key heads, whose size is their
 // own.
 #include "lib/models/config_json.h"

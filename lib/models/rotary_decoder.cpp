@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/models/rotary_decoder.h"
 
 #include <algorithm>

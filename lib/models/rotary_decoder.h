@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What Llama, Mistral and Qwen have in common: RMS norms, rotary positions, grouped queries and a
 // gated feed-forward layer, under the same names.

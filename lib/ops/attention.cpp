@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/ops/attention.h"
 
 #include <ATen/ATen.h>

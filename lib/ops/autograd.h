@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the autograd functions of this folder are made of.
 #include <torch/csrc/autograd/custom_function.h>

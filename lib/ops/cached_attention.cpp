@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention of one new token a row to the keys and values that are kept.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

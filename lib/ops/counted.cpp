@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/counted.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Operations on tensors without memory: they allocate what the real ones do and compute nothing.
 // [Note: counting] tests/unit/plan and tests/gpu hold them to what the real ones allocate.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/counted_attention.h"
 
 #include <ATen/Parallel.h>

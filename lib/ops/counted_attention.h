@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Attention on tensors without memory, part of counted.h's operations, and what both files share.
 #include <ATen/ATen.h>

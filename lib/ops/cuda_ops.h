@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How the operations reach their CUDA versions without knowing CUDA: a table that is absent from
 // CPU builds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/ops/kernels.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Moments in 8 bits, block by block: bitsandbytes' dynamic map (Dettmers et al. 2022, "8-bit
 // Optimizers via Block-wise Quantization"; create_dynamic_map with 7 bits of exponent). A code

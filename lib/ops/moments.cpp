@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/moments.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // AdamW's moments as they are kept: fp32, bf16 (rounded to nearest even), or 8 bits.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The operations that exist in several versions, each with the signature of its public declaration.
 // To add one: declare it in a header of tessera/ops, name it here, define it in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What operations on packed rows and attention to them share.
 #include <ATen/ATen.h>

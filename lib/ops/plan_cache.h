@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which plans were found best for operations of many sizes, in memory and in a file that all
 // processes of a host, and later runs, share.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Random numbers that depend on a seed and nothing else, on any device.
 #include <ATen/core/Generator.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The ATen version of every operation: right on any device and dtype, the yardstick of the CUDA
 // versions.

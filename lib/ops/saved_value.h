@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A value of any type that an autograd function keeps from forward to backward.
 #include <torch/csrc/autograd/custom_function.h>

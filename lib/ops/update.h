@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Whole-buffer operations of the optimizer step. No autograd; the ATen versions are the reference,
 // CUDA has one kernel each.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/adagrad.h"
 
 #include <ATen/ATen.h>

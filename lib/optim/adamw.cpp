@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/adamw.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/elementwise.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/optim/flat_optimizer.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What optimizers have in common whose update of a range is a few ATen operations.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/from_torch.h"
 
 #include <ATen/ATen.h>

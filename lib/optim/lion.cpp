@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/lion.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/loss_scaler.h"
 
 #include <ATen/ATen.h>

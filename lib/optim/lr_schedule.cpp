@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/lr_schedule.h"
 
 #include <algorithm>

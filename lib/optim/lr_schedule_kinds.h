@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The schedules' names: Hugging Face's and DeepSpeed's.
 #include "lib/core/field.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/matrix_optimizer.h"
 
 #include <ATen/ATen.h>

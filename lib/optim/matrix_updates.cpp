@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/optim/matrix_updates.h"
 
 #include <ATen/ATen.h>

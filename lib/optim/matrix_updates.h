@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What strategies do with an optimizer of whole matrices (tessera/optim/matrix_optimizer.h).
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/muon.h"
 
 #include <ATen/ATen.h>

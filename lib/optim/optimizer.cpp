@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/optimizer.h"
 
 #include <ATen/ops/empty.h>

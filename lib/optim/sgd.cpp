@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/optim/sgd.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a pass over micro-batches holds besides parameters, gradients and optimizer: from blocks
 // that run without memory, and the schedule's order.

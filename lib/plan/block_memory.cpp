@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/block_memory.h"
 
 #include <ATen/ATen.h>

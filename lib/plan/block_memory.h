@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a block's tensors take while it runs: counted on a block without memory.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/card.h"
 
 #include "lib/core/units.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a device can hold, and how fast it and its links are: for plans of hosts that are not here.
 #include <optional>

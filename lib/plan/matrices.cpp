@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/matrices.h"
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What matrices that are updated whole cost a rank.
 #include "lib/plan/stage.h"

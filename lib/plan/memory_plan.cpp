@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/memory_plan.h"
 
 #include <ATen/core/Tensor.h>

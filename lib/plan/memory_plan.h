@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // All that one rank holds in training, by category, from shapes alone.
 #include <algorithm>

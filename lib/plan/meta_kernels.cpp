@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/meta_kernels.h"
 
 #include <ATen/ATen.h>

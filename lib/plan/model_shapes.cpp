@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/model_shapes.h"
 
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A model's parameters as one rank of a tensor axis builds them, without memory.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "lib/plan/stage.h"
 #include "lib/sharding/matrix_owners.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/optimizer_state.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What an optimizer of elements keeps of a stage's shards. Small parameters may be kept otherwise
 // (StateRules), and ranks own different ones: the most of all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/plan/rules.h"
 
 #include <ATen/core/Tensor.h>

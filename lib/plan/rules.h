@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the names and options of a layout mean to its formulas.
 #include <c10/core/ScalarType.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The first rank of an axis that is nowhere: for blocks without memory.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The fixed buffers that units in flight take turns in.
 #include "lib/plan/stage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One pipeline stage's part of a model, and the order in which a step comes by it.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What sums of gradients need beside the gradients.
 #include "lib/plan/stage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Plots of one bar a run, and the plot over numbers of ranks.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What was compared with what, and on what it ran.
 #include <algorithm>
 #include <cmath>

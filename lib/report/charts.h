@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Two kinds of plots: lines over a quantity, and bars of stacked parts. Each is drawn for a wide
 // and for a narrow screen.

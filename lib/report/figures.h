@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which plots a set of runs fills, each with the table of its numbers.
 #include <string>

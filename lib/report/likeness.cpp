@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/report/likeness.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which runs did the same work, and what sets the others apart.
 #include <map>

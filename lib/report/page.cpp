@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/report/page.h"
 
 #include <algorithm>

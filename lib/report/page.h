@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The report as one HTML file that needs nothing else: style, plots and tables are inside, scripts
 // there are none.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The style sheet of the page. Colours after Okabe and Ito (2008), darker on white and lighter on
 // black, so that all kinds of colour blindness tell them apart and each stands out from its ground.

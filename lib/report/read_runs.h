@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Finds and reads runs: output directories of the programs, folders of tessera-compare, output of
 // bench_strategies.

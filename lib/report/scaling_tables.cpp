@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tables 5 (scaling) and 7 (one setting against another).
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Two runs beside each other.
 #include <string_view>
 

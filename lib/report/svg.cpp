@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/report/svg.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The parts of which plots are drawn: scales, ticks, and a drawing that takes its colours from the
 // page's style sheet.

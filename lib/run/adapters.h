@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The adapters of a run: from flags, or from a directory.
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/answers.h"
 
 #include <algorithm>

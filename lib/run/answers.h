@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // --generation: answers to the questions of a SQuAD validation file, and their scores.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/cached_rows.h"
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows of data files from --cache_dir, and what was said when they were made.
 #include <functional>

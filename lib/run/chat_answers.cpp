@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/chat_answers.h"
 
 #include <optional>

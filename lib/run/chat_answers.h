@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // --generation of tessera-finetune-chat: answers to held-out chats, compared with what the
 // assistant said there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Chats of tessera-finetune-chat: their template, and rows as people read them.
 #include <cstdint>

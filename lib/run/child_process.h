@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A program as a process of its own that this one watches.
 #include <sys/types.h>

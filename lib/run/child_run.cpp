@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/child_run.h"
 
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One run of a program as processes of its own, one for each process of a job.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/class_predictions.h"
 
 #include <ATen/ATen.h>

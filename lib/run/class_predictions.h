@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Predictions of a classifier for every row of its validation data, and their scores.
 #include <cstdint>

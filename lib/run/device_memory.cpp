@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/device_memory.h"
 
 #include "lib/metrics/resource_sampler.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What LibTorch's allocator says about a device; nothing for the CPU.
 #include <c10/core/Device.h>

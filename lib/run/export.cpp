@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/export.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The trained model as a Hugging Face directory, or its adapters as one of PEFT.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // --resize_embeddings: rows for the ids that a tokenizer has beyond the model's embedding.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/language_task.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A language model on rows of tokens, as the fine-tuning programs train it.
 #include "lib/run/prepare.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/loss_scaling.h"
 
 namespace tessera::programs {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The loss scale of a run.
 #include "lib/settings/options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/memory_advice.h"
 
 #include <algorithm>

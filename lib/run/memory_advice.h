@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What to tell a user whose run does not fit.
 #include <c10/core/Device.h>

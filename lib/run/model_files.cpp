@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/model_files.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/node_resources.h"
 
 #include <algorithm>

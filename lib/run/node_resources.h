@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run uses of its nodes: sampled on each, put together at the end.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The optimizer of a run.
 #include "lib/settings/options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/own_task.h"
 
 #include <ATen/ATen.h>

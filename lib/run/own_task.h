@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A model and rows of the user's own.
 #include "lib/run/run_task.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/prepare.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run needs and can be known without other ranks: read and checked once a process, before
 // anything is connected or written.

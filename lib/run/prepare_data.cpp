@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/prepare_data.h"
 
 #include "lib/core/hash.h"

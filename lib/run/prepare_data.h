@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The data files of a run.
 #include "lib/run/prepare.h"

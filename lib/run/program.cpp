@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/program.h"
 
 #include <ATen/Context.h>

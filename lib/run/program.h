@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The main function of the fine-tuning programs, and what programs with ranks begin with.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/progress_bar.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/rank_times.h"
 
 #include <ATen/ATen.h>

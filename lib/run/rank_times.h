@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How long each rank of a job works in a step, told to all of them without anybody waiting for it.
 #include <ATen/core/Tensor.h>

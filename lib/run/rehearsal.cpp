@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/rehearsal.h"
 
 #include <algorithm>

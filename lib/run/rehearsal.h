@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Whether a run would survive: what its checkpoints cost and whether they load, before it begins.
 #include <string>

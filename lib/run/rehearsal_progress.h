@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the runs of a rehearsal have written so far.
 #include <cstdint>

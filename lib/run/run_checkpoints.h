@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The checkpoints of a program's run: going on from one, and writing them.
 #include <optional>

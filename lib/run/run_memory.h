@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a rank holds while it trains, beside what was planned.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/run_parts.h"
 
 #include <algorithm>

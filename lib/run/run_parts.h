@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run is made of on one rank, from the layout to the trainer.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run says: its metrics from the first step to the summary, or what went wrong.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a checkpoint of a program's run remembers beside its tensors (Manifest::run).
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run trains: a model, its data and its scores. The rest of a run knows neither files nor
 // architectures.

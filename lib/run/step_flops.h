@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The floating-point operations that a step's rows need, for MFU.
 #include <string>

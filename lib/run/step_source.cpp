@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/step_source.h"
 
 #include <optional>

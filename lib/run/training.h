@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The steps of a run, with evaluations and checkpoints between them.
 #include <cstdint>

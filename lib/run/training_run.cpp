@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/training_run.h"
 
 #include <filesystem>

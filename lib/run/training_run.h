@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One rank's training run, from the agreement of the ranks to the exported model.
 #include "lib/run/run_context.h"

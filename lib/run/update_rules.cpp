@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/update_rules.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which parameters a run decays, and which have learning rates of their own.
 #include "lib/settings/options.h"

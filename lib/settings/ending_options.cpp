@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How a run ends and what it keeps: checkpoints, signals, numbers that are none.
 #include "lib/settings/require.h"
 #include "lib/settings/train_flags.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Command lines of the programs: --name value, --name=value, a JSON file of the same names, and
 // where each value came from.

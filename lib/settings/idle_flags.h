@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Flags that were given a value which nothing of the run reads.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the flags of the strategy section mean to the library.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "lib/settings/lists.h"
 #include "lib/settings/options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run is told, with Hugging Face's names and defaults.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/settings/table.h"
 
 namespace tessera::settings::rows {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // THE table of settings. Flags, their help and validation, --print_config, what is the same work,
 // names of runs and rows, and docs/flags.md follow from it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/settings/train_flags.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The flags of the fine-tuning programs, and what is wrong with their values.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/sharding/flat_layout.h"
 
 #include <algorithm>

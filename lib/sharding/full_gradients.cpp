@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/zeros.h>
 

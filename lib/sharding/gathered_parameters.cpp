@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 

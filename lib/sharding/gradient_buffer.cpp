@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/sharding/gradient_buffer.h"
 
 #include <ATen/ops/fill.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/sharding/gradient_wire.h"
 
 #include <ATen/ATen.h>

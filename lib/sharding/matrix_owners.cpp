@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/sharding/matrix_owners.h"
 
 #include <c10/util/accumulate.h>

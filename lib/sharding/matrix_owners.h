@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which rank owns a matrix that is updated as a whole, and in which order they are updated:
 // strategies do so, formulas foresee it.

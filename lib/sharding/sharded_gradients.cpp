@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/sharding/unit.h"
 
 namespace tessera {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/sharding/unit_grouping.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which parameters become a unit: strategies make their units with it, formulas foresee them.
 #include <cstdint>

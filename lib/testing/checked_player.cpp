@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/checked_player.h"
 
 #include <ATen/ATen.h>

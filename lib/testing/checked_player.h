@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The player of the conformance suite: it draws its share of the suite's work, and notes what a
 // strategy does that none may.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The checks of the conformance suite that have files of their own, and what all checks report to.
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/fuzz.h"
 
 #include <ATen/Parallel.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Looks without end for models, layouts and options under which a strategy computes other numbers
 // than a plain trainer in fp64 does, and shrinks what it finds to one line of text.

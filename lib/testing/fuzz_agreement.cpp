@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/fuzz_agreement.h"
 
 #include "lib/testing/fuzz_difference.h"

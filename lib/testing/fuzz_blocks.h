@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // "L6.P.D" and its like: the list of blocks in a case.
 #include <ATen/core/Generator.h>

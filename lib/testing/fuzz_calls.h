@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A step of several calls of forward_backward(), as Player makes them.
 #include <algorithm>

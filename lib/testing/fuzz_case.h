@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One case of the layout fuzzer: everything that decides what is run, as a plain struct that one
 // line of text holds, so that a case outlives changes of the generator.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The family "chain": parts of chain() that pass a pair of tensors and see a named tensor of the
 // micro-batch, with matrices tied by tie(); or all of it as one from_callable() step.
 #include <ATen/ATen.h>

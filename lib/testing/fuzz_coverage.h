@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a case covers: every option's values, counted only where the option does something.
 #include <functional>

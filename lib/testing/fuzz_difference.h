@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How comparisons end at the first difference.
 #include <ATen/ATen.h>

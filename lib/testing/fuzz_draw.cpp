@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/fuzz_draw.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Where the fuzzer's cases come from, and how they get smaller.
 #include <functional>

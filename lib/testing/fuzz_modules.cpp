@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The family "modules": torch modules through from_sequential() and from_module(), beside the same
 // layers as plain functions.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // AdamW's moments in bf16 and in 8 bits beside the oracle's exact ones.
 #include <string>

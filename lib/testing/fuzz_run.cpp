@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/fuzz_run.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Runs one case of the fuzzer on in-process ranks and keeps what came out.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How far a strategy's numbers may lie from the oracle's. Every figure follows from how many
 // roundings a value sees on its way; none is ever loosened for a case.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The family "toy": hand-written blocks with whatever a block may have.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/oracle.h"
 
 #include <ATen/ATen.h>

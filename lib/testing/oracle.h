@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A plain trainer that shares nothing with the strategies: the whole model on one rank, LibTorch's
 // autograd, sums, norms, clipping and AdamW of its own in fp64.

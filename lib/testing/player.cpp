@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/player.h"
 
 #include <ATen/ATen.h>

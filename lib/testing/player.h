@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Plays a model under a layout, on the ranks of a mesh, and keeps what came out: for the fuzzer,
 // the conformance suite and the tests of the project.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The check of the conformance suite on Strategy::state().
 #include <memory>
 

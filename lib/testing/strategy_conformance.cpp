@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/testing/strategy_conformance.h"
 
 #include <ATen/ATen.h>

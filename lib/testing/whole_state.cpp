@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/testing/whole_state.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a checkpoint does, in memory: puts the pieces of all ranks together and cuts them anew.
 #include <ATen/core/Tensor.h>

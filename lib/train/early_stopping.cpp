@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/train/early_stopping.h"
 
 #include "tessera/core/error.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Trainer::fit(): steps, and what happens between them.
 #include "tessera/core/error.h"
 #include "tessera/train/trainer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/train/parallel_module.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/train/weight_average.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A rank that ends badly, over TCP, one rank a process:
 //   ending_ranks slow|leave RANK
 // slow: this rank throws, and its unwinding takes five seconds. leave: it leaves a Bootstrap of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who fails tells the others at once: before a slow unwinding, and when it leaves a Bootstrap by an exception.
 
   endings.py PROGRAM     (PROGRAM: ending_ranks)

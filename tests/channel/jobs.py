@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Jobs of conformance_processes over TCP, started by hand, for the tests of this folder."""
 import argparse
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two network namespaces as two hosts with two ranks each; the link between them is cut: both sides end in bounded time and name the other.
 
   partition.py PROGRAM [--limit S]     (PROGRAM: conformance_processes; needs root, else the test is skipped)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two jobs of two ranks started at once on one port, in two folders: every rank ends, who was refused says why, and no rank of one runs
 with one of the other.
 

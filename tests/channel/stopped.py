@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Stops each rank in turn: all others name it and end with exit code 5, and the stopped one ends when it goes on.
 
   stopped.py PROGRAM [--ranks N] [--limit S]     (PROGRAM: conformance_processes)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Training in which each rank in turn is stopped in each phase: all others name it and end with 5, and it ends when it goes on. What
 was recorded until then is what a run that is left alone records.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hostile connections to a job's port: garbage, one byte at a time, silence, forged greetings; during the start and during the run.
 
 The start takes at most a second longer than without them, the memory of rank 0 grows by 16 MiB at most, and the job goes on.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Shared by the files of the conformance suite.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Collectives: values, dtypes, sizes, aliasing, bits.
 #include <ATen/CPUGeneratorImpl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What every transport must do, as code: each case is called by all ranks of a communicator and
 // throws on the first deviation.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/conformance/communicator_conformance.hpp"
 #include "tests/support/ranks.hpp"
 #include "tests/support/test.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The conformance suite on one rank a process:
 //   mpirun -n 4 conformance_processes TRANSPORT [checked|fail|kill|stuck|restart|idle|meet]
 // checked compares every collective across ranks. With fail, rank 1 throws while the others wait;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Messages between pairs, groups of operations, sub-groups, and how they mix.
 #include "tests/conformance/cases.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One planted defect of rank 1 in a job whose other ranks are right:
 //   planted TRANSPORT CASE [checked]      (mpirun -n N, RANK and WORLD_SIZE; local: 3 ranks as
 //   threads)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Plants one defect at a time into rank 1 of a job, and asserts what every rank says of it and how it ends.
 
   planted.py PROGRAM TRANSPORT [--mpirun COMMAND] [--ranks N] [--jobs N] [--cases a,b] [--show]     (PROGRAM: planted)

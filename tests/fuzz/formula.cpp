@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/fuzz/formula.h"
 
 #include "lib/testing/fuzz_run.h"

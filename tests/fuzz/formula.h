@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a rank holds beside lib/plan's formula, byte by byte.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The layout fuzzer by hand, for as long as wanted:
 //   fuzz_layouts [--seconds N] [--seed N] [--first N] [--cases N] [--only-strategy NAME]...
 //                [--only-model NAME]... [--case 'LINE'] [--no-shrink] [--with-known] [--verbose]

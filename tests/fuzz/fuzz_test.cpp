@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The fuzzer must be able to find, to shrink, and to say what it found in one line.
 #include "lib/testing/fuzz.h"
 

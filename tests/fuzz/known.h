@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Cases that the strategies cannot pass yet, each with its defect. The list only gets shorter.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/fuzz/language_models.h"
 
 #include <ATen/ATen.h>

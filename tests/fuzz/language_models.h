@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // BLOOM, GPT-2 and Llama for the fuzzer, with forwards of their own in plain ATen.
 #include "lib/testing/fuzz.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Muon under every layout, beside an oracle that updates whole matrices after torch's source, from
 // the gradients that the strategy shows; and what it holds beside the formula.
 #include <ATen/ATen.h>

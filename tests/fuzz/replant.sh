@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Plants defects of tests/mutants one at a time in a tree of its own and lets fuzz_layouts look for each with a fresh seed.
 #   tests/fuzz/replant.sh [--keep-looking SECONDS] NAME...
 # Prints a row of tests/mutants/RESULTS.md for each: seconds until it was found, cases that held before, the shrunk case's blocks and ranks, and
@@ -12,7 +13,7 @@ work=$root/build/replant tree=$root/build/replant/tree build=$root/build/replant
 jobs=${TESSERA_JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 export OMP_NUM_THREADS=1
 if [[ ${1:-} == --keep-looking ]]; then seconds=$2; shift 2; fi
-(($#)) || { sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+(($#)) || { sed -n '3,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 
 mkdir -p "$work"
 commit=$(git rev-parse HEAD)

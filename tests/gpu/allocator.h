@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // LibTorch's allocator of the first GPU, as tests watch it. Needs no CUDA header, so that builds
 // without a toolkit compile the tests too.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include "tests/gpu/allocator.h"

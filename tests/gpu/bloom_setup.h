@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A BLOOM in bf16, large enough that a GPU has to compute.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // States on a GPU: staged while they are written, copied there or to the host for an asynchronous
 // save, and loaded back.
 #include "tessera/checkpoint/checkpoint.h"

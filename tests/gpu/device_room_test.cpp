@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/device_room.h"
 
 #include <ATen/ATen.h>

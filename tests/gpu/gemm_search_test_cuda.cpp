@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/cuda/gemm_search.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows that are given piece by piece on the GPU.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

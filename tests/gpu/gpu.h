@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tests of this folder need a GPU; without one they say so and count as skipped in ctest, unless
 // TESSERA_GPUS says that it must be there: then they fail.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a test that needs GPUs finds. TESSERA_GPUS: how many this host must have.
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Loops of a user's own on GPUs, one process each, beside plain LibTorch on the CPU:
 //   mpirun -n RANKS loops_check STRATEGY [offload]
 // A GAN through Strategy::forward() (whose backward runs on autograd's thread of the device), rows

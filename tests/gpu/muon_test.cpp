@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Muon's iteration on a GPU: what it must do to singular values, and as on the CPU within bf16.
 #include "tessera/optim/muon.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operations that stand for a GPU's in a plan: they give and take what the GPU's do.
 #include <cmath>
 

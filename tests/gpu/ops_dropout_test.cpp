@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What dropout draws on the GPU, and that forward and backward drop the same.
 #include "lib/ops/reference.h"
 #include "tessera/ops/functional.h"

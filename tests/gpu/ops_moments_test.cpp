@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // AdamW with moments in bf16 and in 8 bits on the GPU.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What has rows of zeros behind a product's: norms that clear memory beside their work, products
 // into the first rows of a longer result.
 #include "tessera/ops/kernels.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention in windows and norms of heads on the GPU against the reference in fp64.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Where a step's time goes on GPUs, as a training loop is told it:
 //   mpirun -n RANKS phases_check STRATEGY
 // trains on every rank, then with more to do on the last one. The phases must add up to the step,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A pipeline whose device runs out of memory after its first steps:
 //   mpirun -n 2 pipeline_memory_check ROOM_MIB
 // takes all but so much of every device and trains on. With too little room every rank must end

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A step that runs out of memory on every GPU, then smaller ones:
 //   mpirun -n RANKS smaller_batch_check
 // The smaller steps must have the losses and gradient norms of a run in which the failed one was

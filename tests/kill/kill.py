@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The kill test: SIGKILL for a random rank of a training program at random steps and inside saves, resumed with `auto` each time. The final
 weights, the moments of the last checkpoint and the loss of every step must be those of the run that nobody disturbed, bit for bit.
 

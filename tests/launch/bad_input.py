@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Wrong variables of launchers: every rank ends within 10 s with the documented exit code and a line that names place and remedy.
 
 Usage: bad_input.py PROGRAM (conformance_processes).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # MPICH's mpirun (Hydra) on programs that are built with Open MPI, or without MPI. Unpacked, not installed: it would replace Open MPI's mpirun.
 mpich=$deps/mpich
 if [[ ! -x $mpich/usr/bin/mpiexec.hydra ]]; then

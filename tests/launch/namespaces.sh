@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Two network namespaces as two hosts, with two ranks each; a host that is lost.
 [[ $(id -u) == 0 ]] || die "namespaces: they need root"
 a=tessera-a-$$ b=tessera-b-$$

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Starts the conformance suite and a fine-tuning step with real launchers, as users do, and prints what each has proved.
 #   tests/launch/run.sh BIN_FOLDER [torchrun|slurm|mpich|namespaces...]      default: all
 # Needs root (Slurm's daemons, network namespaces) and, the first time, Debian's packages slurm-wlm, munge and mpich and the wheel of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Slurm on this host, with two nodes of its own: plain srun, no variables.
 if ! command -v slurmctld >/dev/null || ! command -v munged >/dev/null; then
   apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends slurm-wlm munge >/dev/null

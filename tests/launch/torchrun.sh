@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The real torchrun: standalone, static, c10d; once restarted.
 site=$(dirname "${TESSERA_TORCH_ROOT:-/nowhere/torch}")
 python=python3

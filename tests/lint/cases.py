@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Planted violations: each must be found, and nothing else."""
 
 

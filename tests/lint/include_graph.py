@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The picture in CONTRIBUTING.md: which folder includes which, from the includes of the tree.
 
 Usage: include_graph.py ROOT [--write]. Exits 1 when CONTRIBUTING.md has another picture; --write puts this one there.

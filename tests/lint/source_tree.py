@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Checks the rules of the source tree: who may include whom, where CUDA, NCCL and MPI may be known, file sizes.
 
 Usage: source_tree.py ROOT. Prints one line per violation and exits 1 when there is any.
@@ -77,7 +78,8 @@ ONLY_PUBLIC = re.compile(r"^(include/|examples/quickstart/|examples/custom_strat
 OWN_PROJECTS = ("examples/custom_strategy/", "examples/loops/", "tests/package/strangers/")
 SOURCE_FOLDERS = ("lib", "backends", "examples", "benchmarks", "python", "tests")
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
-MAX_LINES = 400
+MAX_LINES = 400  # without the line of the licence
+LICENCE = "SPDX-License-Identifier: MIT"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NCCL|MPI)", re.IGNORECASE)
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cub/|nccl|c10/cuda/|ATen/cuda/|torch/csrc/cuda)")
@@ -133,8 +135,9 @@ def check_file(root, path):
     """Yields (line number, message) for one file; path is relative to root, with slashes."""
     lines = (root / path).read_text(encoding="utf-8", errors="replace").splitlines()
     public = path.startswith("include/")
-    if len(lines) > MAX_LINES:
-        yield len(lines), f"{len(lines)} lines; {MAX_LINES} is the most, split the file by concept"
+    count = len(lines) - any(LICENCE in line for line in lines[:2])
+    if count > MAX_LINES:
+        yield len(lines), f"{count} lines; {MAX_LINES} is the most, split the file by concept"
     if path.endswith((".h", ".hpp", ".cuh")) and "#pragma once" not in lines:
         yield 1, "a header needs #pragma once"
     for number, line in enumerate(lines, 1):
@@ -183,9 +186,17 @@ def violations(root):
             yield f"{path}:{number}: {message}"
 
 
+def unlicensed(root):
+    """The same of files of code and of scripts that do not say their licence in their first two lines."""
+    scripts = [file for top in ("scripts", *SOURCE_FOLDERS) for file in sorted((root / top).rglob("*")) if file.suffix in (".py", ".sh", ".sbatch")]
+    for file in [*(root / path for path in source_files(root)), *build_files(root), *scripts]:
+        if file.is_file() and not any(LICENCE in line for line in file.read_text(encoding="utf-8", errors="replace").splitlines()[:2]):
+            yield f"{file.relative_to(root).as_posix()}:1: the first line of a file (the second one behind #!) is: {LICENCE}"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    found = list(violations(root))
+    found = [*violations(root), *unlicensed(root)]
     print("\n".join(found) if found else "the source tree keeps its rules")
     return 1 if found else 0
 

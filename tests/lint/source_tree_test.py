@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each rule of source_tree.py must turn red on a file that breaks it, and stay green on one that does not."""
 import pathlib
 import sys
@@ -62,16 +63,28 @@ CASES = [
     ("tests/package/client/CMakeLists.txt", "set(bin ${CMAKE_BINARY_DIR}/bin)\n", None),
     ("lib/core/a.cpp", "int x;\n" * 401, "401 lines"),
     ("lib/core/a.cpp", "int x;\n" * 400, None),
+    ("lib/core/a.cpp", "// SPDX-License-Identifier: MIT\n" + "int x;\n" * 400, None),
 ]
 
 
-def found(path, text):
+LICENCE = "SPDX-License-Identifier: MIT"
+UNLICENSED = [
+    ("lib/core/a.cpp", "int x;\n", "the first line of a file"),
+    ("lib/core/a.cpp", f"// {LICENCE}\nint x;\n", None),
+    ("scripts/a.sh", f"#!/bin/sh\n# {LICENCE}\n", None),
+    ("scripts/a.sh", f"#!/bin/sh\nset -e\n# {LICENCE}\n", "the first line of a file"),
+    ("cmake/a.cmake", "set(x 1)\n", "the first line of a file"),
+    ("tests/programs/a.py", "import os\n", "the first line of a file"),
+]
+
+
+def found(path, text, rules=source_tree.violations):
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         file = root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-        return list(source_tree.violations(root))
+        return list(rules(root))
 
 
 def drawn_badly():
@@ -82,4 +95,5 @@ def drawn_badly():
 
 if __name__ == "__main__":
     planted = [(f"{path}: {text[:60]!r}", found(path, text), expected) for path, text, expected in CASES]
+    planted += [(f"{path}: {text[:60]!r}", found(path, text, source_tree.unlicensed), expected) for path, text, expected in UNLICENSED]
     sys.exit(cases.check([*planted, ("the picture", drawn_badly(), None)]))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Checks ctest's own list of the suite: every entry has known labels, a time limit and a name of its own.
 
 Usage: suite.py CTEST BUILD_FOLDER LABEL... (the known labels). Prints one line per violation and exits 1 when there is any.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each rule of suite.py must turn red on a list of entries that breaks it, and stay green on one that does not."""
 import sys
 

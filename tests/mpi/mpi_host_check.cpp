@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A program that has MPI for itself, too, and runs jobs of tessera in it. Under mpirun:
 //   mpi_host_check WAY
 // ready: MPI is initialised with threads; jobs may come one after the other, and MPI goes on.

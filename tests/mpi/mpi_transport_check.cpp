@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Tensors larger than one MPI call takes. Under mpirun; throws on the first deviation.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """ports.py ROOT BUILD MPIRUN: examples/port differ in few lines, docs/porting.md shows them, and all three programs train the same."""
 import difflib
 import os

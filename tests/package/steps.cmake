@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # cmake -DSTEP=<function below> -DWORK_DIR= ... -P steps.cmake: one ctest entry of this folder.
 cmake_minimum_required(VERSION 3.25)
 

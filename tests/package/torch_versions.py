@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which versions of LibTorch a configuration takes, refuses, and says to be untried. Usage: torch_versions.py SOURCE_ROOT CMAKE"""
 import pathlib
 import subprocess

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What dropout draws depends on micro-batch and block alone: every layout that gives a data rank
 // the same micro-batches trains the same model, recomputation and tensor parallelism included.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Frozen parameters under every layout: kept bit for bit, without gradients, and the others trained
 // as on one rank.
 #include <ATen/ATen.h>

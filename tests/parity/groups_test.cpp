@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameter groups and decay rules under every layout: as on one rank.
 #include <cmath>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Adapters under every layout: trained as on one rank, beside a base that keeps its bits.
 #include "tessera/model/lora.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Offloading is invisible in the numbers: every row has the bits of the same row with everything on
 // the device.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Optimizers beside AdamW under every layout: as on one rank, where unit tests hold them to
 // LibTorch's numbers (tests/unit/optim/torch_optim_test.cpp).
 #include <torch/optim/rmsprop.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/parity/oracle_run.h"
 
 #include <ATen/ATen.h>

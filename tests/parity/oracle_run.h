@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The parity table beside lib/testing/oracle.h: a plain trainer that has no strategy, no store and
 // no operation of the library.

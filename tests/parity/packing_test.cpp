@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Rows of many lengths: packed and padded steps are those of every row alone, on every layout.
 #include <ATen/ATen.h>
 

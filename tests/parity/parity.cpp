@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/parity/parity.h"
 
 #include <ATen/ATen.h>

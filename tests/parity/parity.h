@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Runs one model and one sequence of global batches under any layout and compares what came out:
 // the parity table of the project.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The parity table with processes as ranks, over MPI, TCP or NCCL:
 //   mpirun -n 4 parity_ranks [transport [PART OF A ROW'S NAME]]
 // Every row is compared with the oracle, on the CPU; prints a line a row, exits 1 when one differs.

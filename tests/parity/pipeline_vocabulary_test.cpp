@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Pipelines whose stages share embedding and head.
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/parity/probe.h"
 
 #include <ATen/core/grad_mode.h>

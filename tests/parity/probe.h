@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A model of one parameter whose gradient the test dictates, number by number.
 #include <ATen/ATen.h>

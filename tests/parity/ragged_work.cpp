@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/parity/ragged_work.h"
 
 #include <random>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Parity of steps whose rows have many lengths: what a data loader makes of them, padded or packed,
 // beside every row run alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows of the parity table with threads as ranks, for tests.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The parity table on in-process ranks: every row must reproduce one rank that sees the whole
 // global batch at once.
 #include <ATen/ATen.h>

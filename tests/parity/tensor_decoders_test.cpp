@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // GPT-2, Llama and Qwen on tensor axes.
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"

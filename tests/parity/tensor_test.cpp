@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parity of tensor-parallel layouts with one rank, alone and around every sharding strategy.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Gradients accumulate in precision.gradient's dtype and travel in precision.reduce's: seen by
 // their bits and bytes.
 #include "tests/parity/parity.h"

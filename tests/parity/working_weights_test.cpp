@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // 16-bit training computes with the rounded master weights: what forward reads is compared with
 // them bit for bit, on every rank.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bad input: one clear message, the documented exit code, nothing written, no hang, on one and on several ranks.
 
 Usage: bad_input.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // --cache_dir of the fine-tuning programs.
 #include "lib/interop/foreign_flags.h"
 #include "lib/run/cached_rows.h"

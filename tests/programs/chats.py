@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Chats in every form: masks, long chats, rows shown, what is refused, resuming, answers in a terminal's place and to files.
 
 Usage: chats.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

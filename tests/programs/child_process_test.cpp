@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/child_process.h"
 
 #include <cstdlib>

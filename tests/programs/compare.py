@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tessera-compare: rows, verdicts and marks, repeats, going on after an interruption, the largest batch.
 
 Usage: compare.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What each key of a DeepSpeed file does: two runs that differ in it, told apart by what they
 // measure.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Two steps of a tiny model as a DeepSpeed file says, in this process.
 #include <fstream>

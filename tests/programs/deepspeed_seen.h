@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run of a DeepSpeedJob shows of its settings: metrics, bytes in memory and on the wire.
 #include <algorithm>

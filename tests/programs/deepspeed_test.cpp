@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // DeepSpeed configuration files: tests/programs/deepspeed/cases.json says what each must become.
 #include "lib/interop/deepspeed.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """No option without an effect. Walks over the flags that --help of the fine-tuning programs lists, and runs each with other values where it may act.
 Something that one can observe must differ then. effects_*.py have the entries, one file for one or two sections of --help.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Effects of the flags of the sections Model and Data.
 
 Usage: effects_data.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Effects of the flags of the sections Run and output, and General.
 
 Usage: effects_run.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

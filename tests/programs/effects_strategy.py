@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Effects of the flags of the section Strategy and precision.
 
 Usage: effects_strategy.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

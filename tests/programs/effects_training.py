@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Effects of the flags of the sections Training and Adapters.
 
 Usage: effects_training.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

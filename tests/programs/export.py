@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What tessera-checkpoint exports of a run's last checkpoint is what the run itself writes into final/.
 
 Usage: export.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

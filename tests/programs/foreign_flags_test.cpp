@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Hugging Face's flags on the fine-tuning programs.
 #include "lib/interop/foreign_flags.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Good runs: the files, events and tables that the programs promise.
 
 Usage: good_run.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/grown_embedding.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/interop/hub_cache.h"
 
 #include <stdlib.h>

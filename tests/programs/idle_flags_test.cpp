@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/settings/idle_flags.h"
 
 #include <sstream>

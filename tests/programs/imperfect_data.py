@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files with 1 % bad rows of each kind train and report the counts, on one and on three ranks; with --strict_data they stop.
 
 Usage: imperfect_data.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

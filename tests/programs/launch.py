@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """tessera-launch: when it starts mpirun again, what it calls it with, what becomes of signals.
 
 mpirun is played by a script that writes down its arguments and ends as the test says; the last case runs the real one.

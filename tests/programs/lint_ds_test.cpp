@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Findings of tessera-lint-ds, and what it says of the configurations of others.
 #include "lib/tools/lint_ds/lint_ds.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Work that must not be lost: runs that race for a directory, Ctrl-C at any moment, disks that are full and folders that may not be written.
 
 Usage: lost_work.py SOURCE_ROOT BIN_FOLDER [MPIRUN] [--races N] [--interrupts N] [--every-kind] [--seed N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A program with a model of its own: examples/own_model has what the training programs have.
 
 Usage: own_model.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

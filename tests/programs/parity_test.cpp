@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The verdict of tessera-compare: only runs whose every number was seen to agree pass.
 #include "lib/compare/parity.h"
 

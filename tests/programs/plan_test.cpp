@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-plan as a user meets it.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Whether predicted times order layouts as measured ones do, which --fit relies on.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

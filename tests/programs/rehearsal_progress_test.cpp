@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/rehearsal_progress.h"
 
 #include <fstream>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """--rehearse: what it does and says, under two kinds of launcher, and what it makes of a run that cannot be made.
 
 Usage: rehearse.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Numbers, plots and page of tessera-report.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Runs for the report's tests, written as the programs write theirs.
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/report/report.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs that stop and go on: the same bits as without the stop, under the same layout; the same run under another.
 
 Usage: resume.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

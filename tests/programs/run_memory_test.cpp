@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a run says of its memory where it cannot be planned.
 #include "lib/run/run_memory.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Answers, predictions and scores of the fine-tuning programs, against formulas of their own on the files they write.
 
 Usage: scores.py SOURCE_ROOT BIN_FOLDER [MPIRUN]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """scripts/send_metrics.py, with packages of the services' names that note their calls.
 
 Usage: send_metrics.py SOURCE_ROOT BIN_FOLDER

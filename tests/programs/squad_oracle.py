@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """SQuAD's official formulas for one answer and one prediction."""
 import collections
 import re

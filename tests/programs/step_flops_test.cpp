@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/run/step_flops.h"
 
 #include <ATen/ATen.h>

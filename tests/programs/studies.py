@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every study of examples/studies runs small on the CPU, with its tables; one is interrupted and goes on.
 
 Usage: studies.py SOURCE_ROOT BIN_FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs the programs as a user does, and checks events against the schema. Standard library only."""
 import json
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The options of tessera-finetune-causal, from a line as a shell takes it.
 #include <sstream>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One process: what a Strategy does and refuses. Usage: alone.py FOLDER_OF_THE_TWO_RANKS ROWS"""
 import gc
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two ranks, the second of which does something wrong. Usage: failing.py CASE"""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two ranks: other layouts give the numbers of ddp."""
 import numpy
 import tessera

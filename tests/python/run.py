@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Installs the module into a fresh virtual environment and tests it there, beside the program on the same rows.
 
 Usage: run.py SOURCE_ROOT BUILD_FOLDER CMAKE [MPIRUN]. The interpreter is one of the build's version, with NumPy. Where it has torch, too, the

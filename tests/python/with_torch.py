@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The module and torch in one process. Usage: with_torch.py before|after: when torch is imported."""
 import sys
 

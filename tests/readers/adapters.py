@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Adapters: peft opens what a run writes, with the logits of what tessera-checkpoint merges; a run goes on from what peft has written.
 
 Usage: adapters.py SOURCE_ROOT BIN_FOLDER, in the environment that run.sh makes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Chat templates as transformers renders them: texts, their ids, and which parts of them the assistant wrote.
 
 Usage: chat_templates.py SOURCE_ROOT BIN_FOLDER TEMPLATES... (folders with *.jinja), in the environment that run.sh makes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the programs write, opened with the libraries that others read it with.
 
 Usage: open_outputs.py SOURCE_ROOT BIN_FOLDER, in the environment that run.sh makes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Other trainers as rows of tessera-compare: from the same weights, on the same rows, they have our losses.
 
 Usage: peers.py SOURCE_ROOT BIN_FOLDER, in the environment that run.sh makes.

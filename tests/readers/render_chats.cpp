@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Renders chats for chat_templates.py: a line of JSON in, a line of JSON out.
 #include <iostream>
 #include <optional>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Opens what the programs write with the libraries that others read it with, and sets other trainers beside ours, in a virtual environment of its own.
 #   run.sh SOURCE_ROOT BIN_FOLDER TORCH_ROOT
 # The environment lies in SOURCE_ROOT/.deps/readers and is made once for these versions; LibTorch's own wheel serves where Python can

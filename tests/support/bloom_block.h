@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The decoder block as BLOOM has it, with its weights in the order of a list.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The entry point every test program shares.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/support/counting_allocator.h"
 
 #include <c10/core/Allocator.h>

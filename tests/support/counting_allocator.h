@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Counts what LibTorch allocates on the CPU, by the thread (rank) that asked for it.
 #include <cstdint>

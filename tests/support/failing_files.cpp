@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Preloaded into a program: whatever needs room or permission for files whose path contains
 // $TESSERA_FAIL_PATH fails with errno $TESSERA_FAIL_ERRNO, from the $TESSERA_FAIL_AFTER-th such
 // call on (0). Reading and removing go on.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Small networks, layouts and pairs of strategies for tests of Strategy::forward().
 #include <ATen/ATen.h>

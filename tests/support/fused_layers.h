@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A language model whose layers take their hand-scheduled version, as on GPUs.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Damaged inputs, for readers that must refuse them in good order.
 #include <cstdint>

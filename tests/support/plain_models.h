@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // BLOOM, GPT-2 and Llama with its kin as their papers have them, on whole parameters, in plain
 // ATen. Packed rows are run alone each and added up. In training they drop what the configuration

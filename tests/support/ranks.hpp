@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tests on in-process ranks. Catch2's assertions are not thread-safe: inside ranks use require(),
 // which throws.

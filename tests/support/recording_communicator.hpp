@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A communicator that writes down what its rank hands to the wire: dtypes, bits and bytes.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Language models in the sizes that a test names.
 #include <cstdint>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Starts one process a rank with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and MASTER_PORT set, and nothing else.
 
 Usage: start_ranks.py N COMMAND... Exits with the largest exit code of the ranks; one that a signal ended counts as 0.

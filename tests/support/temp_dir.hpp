@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A folder for one test, removed with everything in it.
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Catch2 under either of its major versions, behind LibTorch's logging: both have a CHECK, and the
 // later one holds.

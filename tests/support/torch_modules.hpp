@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Modules and losses as users of LibTorch have them, for tests of adapted modules.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/support/toy_models.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Small models with the difficulties of real ones: tied embedding, odd sizes, small and large
 // parameters, a counter.

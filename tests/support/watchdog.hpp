@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Ends the test program when something hangs, so that a hang is a failed test.
 #include <chrono>

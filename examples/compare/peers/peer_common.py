@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the rivals of tessera-compare share: the work they are given, and the files they leave.
 
 A peer is started with one argument, a JSON file that tessera-compare wrote: the model's directory, the rows of every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """DeepSpeed's engine around transformers' model: stages 0 to 3, offload of optimizer and parameters."""
 import os
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """transformers.Trainer as its users run it: fp32 weights under autocast, one process or data parallel."""
 import peer_common
 from peer_common import WORLD

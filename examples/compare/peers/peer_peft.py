@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Adapters of PEFT on a frozen base, trained by transformers.Trainer: one process or data parallel."""
 import peer_common
 from peer_hf import train

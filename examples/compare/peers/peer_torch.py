@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PyTorch's own parallelism around transformers' model: single, DistributedDataParallel, fully_shard (FSDP2)."""
 import contextlib
 

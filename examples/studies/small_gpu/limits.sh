@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=bash disable=SC2154  # run.sh's size
 # LibTorch's allocator gets what a card of 16 GB leaves beside the driver's context.
 if [[ $size != cpu* ]]; then

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # A training run in slices of its data, each a program of its own that goes on from the checkpoint of the one before:
 # what one does whose GPU is his for an hour at a time.   train.sh SIZE OUTPUT_DIR
 set -euo pipefail

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// One micro-batch on its way through contiguous blocks of a rank, forth and back.
+/// @file
+/// One micro-batch on its way through contiguous blocks of a rank, forth and back.
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -9,27 +11,27 @@
 
 namespace tessera {
 
-// Made by ShardingStrategy::make_run().
+/// Made by ShardingStrategy::make_run().
 struct MicroBatchRun {
   struct BlockRun {
-    at::Tensor input;           // leaf that collects the gradient of the block's input
-    at::Tensor output;          // undefined where backward runs the block again
-    bool has_backward = false;  // it or something before it is trained
+    at::Tensor input;           ///< leaf that collects the gradient of the block's input
+    at::Tensor output;          ///< undefined where backward runs the block again
+    bool has_backward = false;  ///< it or something before it is trained
   };
   MicroBatch micro_batch;
   size_t first_block = 0, block_count = 0;
   bool with_gradients = true;
-  bool with_scores = false;  // of the last block, in place of its loss
-  // Of Strategy::forward(): inputs are leaves that collect gradients; blocks' parameters get none.
+  bool with_scores = false;  ///< of the last block, in place of its loss
+  /// Of Strategy::forward(): inputs are leaves that collect gradients; blocks' parameters get none.
   bool input_gradients = false, parameter_gradients = true;
-  bool last_micro_batch = false;  // of the step: its backward completes the gradients
-  // Before forward(): the output of the block before the first (undefined when there is none).
-  // After it: the output of the last block, or its scores; undefined when that was the loss.
+  bool last_micro_batch = false;  ///< of the step: its backward completes the gradients
+  /// Before forward(): the output of the block before the first (undefined when there is none).
+  /// After it: the output of the last block, or its scores; undefined when that was the loss.
   at::Tensor hidden;
-  // Before backward(): of forward's output; the loss sets it in forward(). After it: of forward's
-  // input.
+  /// Before backward(): of forward's output; the loss sets it in forward(). After it: of forward's
+  /// input.
   at::Tensor gradient;
-  std::vector<BlockRun> blocks;  // between forward and backward
+  std::vector<BlockRun> blocks;  ///< between forward and backward
 };
 
 }  // namespace tessera

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Which strategy, in which precision, with which sizes: everything make_strategy() needs.
+/// @file
+/// Which strategy, in which precision, with which sizes: everything make_strategy() needs.
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -14,10 +16,11 @@
 namespace tessera {
 
 struct PrecisionConfig {
-  at::ScalarType parameter = at::kFloat;  // compute dtype: kFloat, kBFloat16 or kHalf
-  // What backward accumulates into; the parameter dtype unless given.
+  at::ScalarType parameter = at::kFloat;  ///< compute dtype: kFloat, kBFloat16 or kHalf
+  /// What backward accumulates into; the parameter dtype unless given.
   std::optional<at::ScalarType> gradient;
-  std::optional<at::ScalarType> reduce;  // what collectives carry; the gradient dtype unless given
+  /// what collectives carry; the gradient dtype unless given
+  std::optional<at::ScalarType> reduce;
 
   at::ScalarType gradient_dtype() const { return gradient.value_or(parameter); }
   at::ScalarType reduce_dtype() const { return reduce.value_or(gradient_dtype()); }
@@ -25,64 +28,64 @@ struct PrecisionConfig {
 
 enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 
-// Where the optimizer's update of offloaded state runs: on the host's cores, or on the device
-// through which the state streams. kAuto: on a GPU what is faster by a measurement in attach(); the
-// results are the same.
+/// Where the optimizer's update of offloaded state runs: on the host's cores, or on the device
+/// through which the state streams. kAuto: on a GPU what is faster by a measurement in attach();
+/// the results are the same.
 enum class OffloadStep { kAuto, kHost, kDevice };
 
 struct OffloadConfig {
   Offload what = Offload::kNone;
   OffloadStep step = OffloadStep::kAuto;
-  bool pin_memory = true;  // page-locked host memory: asynchronous copies at full link speed
-  int threads = 0;         // of the host's optimizer step; 0: this rank's share of the cores
-  int64_t chunk_numel = 16 << 20;  // step on the device: elements that stream together
+  bool pin_memory = true;  ///< page-locked host memory: asynchronous copies at full link speed
+  int threads = 0;         ///< of the host's optimizer step; 0: this rank's share of the cores
+  int64_t chunk_numel = 16 << 20;  ///< step on the device: elements that stream together
 };
 
 struct PipelineConfig {
-  std::string schedule = "1f1b";  // gpipe, 1f1b, interleaved
-  int chunks = 1;                 // interleaved: pieces of the model on each rank
-  // Embedding and head, with their tables, are cut over all stages, which run them together; else
-  // they lie on the first and the last stage. gpipe and 1f1b.
+  std::string schedule = "1f1b";  ///< gpipe, 1f1b, interleaved
+  int chunks = 1;                 ///< interleaved: pieces of the model on each rank
+  /// Embedding and head, with their tables, are cut over all stages, which run them together; else
+  /// they lie on the first and the last stage. gpipe and 1f1b.
   bool shared_vocabulary = false;
-  // What stages are balanced by: "flops", "parameters", or measured costs, one per block.
+  /// What stages are balanced by: "flops", "parameters", or measured costs, one per block.
   std::string balance = "flops";
   std::vector<double> block_costs;
 };
 
 struct ParallelConfig {
-  std::string strategy = "single";  // single, ddp, zero1, zero2, zero3, fsdp
+  std::string strategy = "single";  ///< single, ddp, zero1, zero2, zero3, fsdp
   PrecisionConfig precision = {};
-  int64_t bucket_bytes = 25 << 20;  // gradients reduced together once this many bytes are ready
-  bool overlap = true;              // false: wait for every collective where it is launched
-  // zero2, fsdp: keep full gradients over the accumulation, reduce once.
+  int64_t bucket_bytes = 25 << 20;  ///< gradients reduced together once this many bytes are ready
+  bool overlap = true;              ///< false: wait for every collective where it is launched
+  /// zero2, fsdp: keep full gradients over the accumulation, reduce once.
   bool reduce_at_boundary = false;
-  int64_t persistence_threshold = 100'000;  // zero3: parameters with fewer elements stay in full
-  int prefetch_blocks = 1;                  // zero3, fsdp: blocks gathered ahead, each way
-  // fsdp: consecutive blocks are wrapped together until they hold this many elements; 0: each block
-  // alone.
+  int64_t persistence_threshold = 100'000;  ///< zero3: parameters with fewer elements stay in full
+  int prefetch_blocks = 1;                  ///< zero3, fsdp: blocks gathered ahead, each way
+  /// fsdp: consecutive blocks are wrapped together until they hold this many elements; 0: each
+  /// block alone.
   int64_t unit_numel = 0;
-  bool reshard_after_forward = true;  // fsdp: false keeps parameters whole until the step
-  // fsdp: ranks of the data axis that share one copy of the model (hybrid sharding replicates it
-  // over the others); 0: all of them, 1: nothing is sharded.
+  bool reshard_after_forward = true;  ///< fsdp: false keeps parameters whole until the step
+  /// fsdp: ranks of the data axis that share one copy of the model (hybrid sharding replicates it
+  /// over the others); 0: all of them, 1: nothing is sharded.
   int shard_ranks = 0;
-  // Keep only every block's input in forward and run the block again in backward (Chen et al.
-  // 2016).
+  /// Keep only every block's input in forward and run the block again in backward (Chen et al.
+  /// 2016).
   bool gradient_checkpointing = false;
-  // Decoder blocks keep the outputs of their norms and of the activation function for backward,
-  // which else forms them anew; without effect under gradient_checkpointing.
+  /// Decoder blocks keep the outputs of their norms and of the activation function for backward,
+  /// which else forms them anew; without effect under gradient_checkpointing.
   bool keep_activations = false;
   OffloadConfig offload = {};
-  PipelineConfig pipeline = {};    // with a pipeline axis of more than one rank
-  bool sequence_parallel = false;  // with a tensor axis of more than one rank
+  PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
+  bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
 
   bool keeps_activations() const { return keep_activations && !gradient_checkpointing; }
 };
 
-// Names that make_strategy() accepts.
+/// Names that make_strategy() accepts.
 std::vector<std::string> strategy_names();
 
-// The only place that states which combinations are legal; throws Error(kInvalidArgument) for the
-// rest. The mesh outlives the strategy.
+/// The only place that states which combinations are legal; throws Error(kInvalidArgument) for the
+/// rest. The mesh outlives the strategy.
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const DeviceMesh& mesh);
 std::unique_ptr<Strategy> make_strategy(const ParallelConfig&, const DeviceMesh&&) = delete;
 

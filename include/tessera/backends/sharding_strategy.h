@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What all strategies share that keep every block on every rank of the data axis and differ only in
-// who owns which range of its flat buffers and when it is materialised.
+/// @file
+/// What all strategies share that keep every block on every rank of the data axis and differ only
+/// in who owns which range of its flat buffers and when it is materialised.
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,13 +21,13 @@ class StepRoom;
 struct StepUnderWay;
 struct StrategyRanks;
 
-// Derived classes say the rules, and perhaps stores of their own; the loop over blocks and
-// micro-batches, loss scaling, norms and the optimizer step are written once, here. Block
-// boundaries are explicit: every block runs on a detached leaf and has its own backward call, so
-// that "before" and "after" a block are places in this loop, not hooks.
+/// Derived classes say the rules, and perhaps stores of their own; the loop over blocks and
+/// micro-batches, loss scaling, norms and the optimizer step are written once, here. Block
+/// boundaries are explicit: every block runs on a detached leaf and has its own backward call, so
+/// that "before" and "after" a block are places in this loop, not hooks.
 class ShardingStrategy : public Strategy {
  public:
-  // Collective where the rules ask for groups of ranks.
+  /// Collective where the rules ask for groups of ranks.
   ShardingStrategy(const ParallelConfig& config, const ShardingSetup& setup,
                    const ShardingRules& rules);
   ~ShardingStrategy() override;
@@ -56,45 +58,45 @@ class ShardingStrategy : public Strategy {
   OffloadReport offload_report() override { return optimizer_->report(); }
   int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override;
-  // As visit_parameters() and visit_gradients(), but of a parameter that is cut only this rank's
-  // slice: gather_whole() makes it whole.
+  /// As visit_parameters() and visit_gradients(), but of a parameter that is cut only this rank's
+  /// slice: gather_whole() makes it whole.
   void visit_parameter_slices(const ParameterVisitor& visitor);
   void visit_gradient_slices(const ParameterVisitor& visitor);
-  // gradient_norms() squared, of what lies on this rank's stage.
+  /// gradient_norms() squared, of what lies on this rank's stage.
   NamedTensors squared_norms();
 
-  // The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:
-  // begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
-  // order for the same blocks, then finish().
+  /// The pieces of forward_backward() and evaluate(), for schedules that interleave micro-batches:
+  /// begin(), then make_run(), forward() and backward() of every micro-batch, each in increasing
+  /// order for the same blocks, then finish().
   void begin(std::span<const MicroBatch> micro_batches, bool with_gradients,
              const BackwardOptions& options = {});
-  // The same for predict(): forward() of every micro-batch, then finish_predictions().
+  /// The same for predict(): forward() of every micro-batch, then finish_predictions().
   void begin_predictions(std::span<const MicroBatch> micro_batches);
   void finish_predictions();
-  // Of micro-batch `index` through blocks [first_block, first_block + block_count) of this rank.
+  /// Of micro-batch `index` through blocks [first_block, first_block + block_count) of this rank.
   MicroBatchRun make_run(size_t index, size_t first_block, size_t block_count) const;
-  // The loss block's backward follows its forward at once, inside forward().
+  /// The loss block's backward follows its forward at once, inside forward().
   void forward(MicroBatchRun& run);
   void backward(MicroBatchRun& run);
-  // loss and counters are undefined when this rank's part of the model has no loss.
+  /// loss and counters are undefined when this rank's part of the model has no loss.
   StepResult finish();
-  // Whether the loss on this rank gives what it is divided by; and what follows from that where the
-  // loss is on another stage: after finish(), with its sum over the batch.
+  /// Whether the loss on this rank gives what it is divided by; and what follows from that where
+  /// the loss is on another stage: after finish(), with its sum over the batch.
   bool gives_divisor() const;
   void divide_by(const at::Tensor& divisor);
   size_t block_count() const;
-  int sharers() const;  // ranks of the mesh that share one data coordinate
-  // Also for what was begun and can neither be finished nor dropped on all ranks.
+  int sharers() const;  ///< ranks of the mesh that share one data coordinate
+  /// Also for what was begun and can neither be finished nor dropped on all ranks.
   void give_up(const std::string& why) override;
 
  protected:
-  // The stores that the rules say.
+  /// The stores that the rules say.
   virtual std::unique_ptr<ParameterStore> make_parameters();
   virtual std::unique_ptr<GradientStore> make_gradients();
 
   const ParallelConfig& config() const { return config_; }
   Communicator& data() const;
-  Communicator& shards() const;  // that own one shard each
+  Communicator& shards() const;  ///< that own one shard each
   const std::vector<ParameterUnit>& units() const;
   StoreOptions store_options(at::ScalarType dtype) const;
 
@@ -104,7 +106,7 @@ class ShardingStrategy : public Strategy {
 
   std::unique_ptr<UnitOptimizer> make_optimizer(const UnitOptimizerContext& context,
                                                 const OptimizerFactory& optimizer) const;
-  void enter();  // every call that is collective does so first
+  void enter();  ///< every call that is collective does so first
   void drop_call();
   void begin_gradients(bool adds);
   void settle_targets();
@@ -141,15 +143,15 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
-  // What the gradients have yet to be multiplied by to be those of the mean.
+  /// What the gradients have yet to be multiplied by to be those of the mean.
   at::Tensor divided_;
-  // fp64 device scalars. seed: by which backward has divided; total: of all calls, those before
-  // this one included. See [Note: a gradient of several calls].
+  /// fp64 device scalars. seed: by which backward has divided; total: of all calls, those before
+  /// this one included. See [Note: a gradient of several calls].
   struct {
     at::Tensor seed, before, total;
   } divisors_;
-  int64_t weights_version_ = 0;  // counts what changes them
-  at::Tensor steps_begun_;       // and ended: int64 scalar on the host, from which seeds follow
+  int64_t weights_version_ = 0;  ///< counts what changes them
+  at::Tensor steps_begun_;       ///< and ended: int64 scalar on the host, from which seeds follow
 };
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Adapter directories in the layout of Hugging Face's PEFT: adapter_config.json and
-// adapter_model.safetensors.
+/// @file
+/// Adapter directories in the layout of Hugging Face's PEFT: adapter_config.json and
+/// adapter_model.safetensors.
 #include <ATen/core/Tensor.h>
 
 #include <string>
@@ -16,21 +18,21 @@ namespace tessera {
 
 struct AdapterConfig {
   LoraRule rule;
-  std::string base_model;       // base_model_name_or_path
-  std::string task_type;        // CAUSAL_LM or SEQ_CLS; "" is neither
-  bool fan_in_fan_out = false;  // the base stores its matrices [in, out], as GPT-2 does
+  std::string base_model;       ///< base_model_name_or_path
+  std::string task_type;        ///< CAUSAL_LM or SEQ_CLS; "" is neither
+  bool fan_in_fan_out = false;  ///< the base stores its matrices [in, out], as GPT-2 does
 
-  // Of adapter_config.json, but for targets that are no list of names (see AdapterDirectory).
-  // Throws Error(kDataLoss) with key and line for what is not plain LoRA: other kinds of adapters,
-  // ranks of single modules, biases, DoRA.
+  /// Of adapter_config.json, but for targets that are no list of names (see AdapterDirectory).
+  /// Throws Error(kDataLoss) with key and line for what is not plain LoRA: other kinds of adapters,
+  /// ranks of single modules, biases, DoRA.
   static AdapterConfig from_json(const Json& json);
   std::string to_json() const;
 };
 
-// The tensors of an adapter directory, by PEFT's names.
+/// The tensors of an adapter directory, by PEFT's names.
 class AdapterDirectory final : public TensorSource {
  public:
-  // Throws Error(kDataLoss) for files that do not belong together.
+  /// Throws Error(kDataLoss) for files that do not belong together.
   explicit AdapterDirectory(const std::string& directory);
 
   const AdapterConfig& config() const { return config_; }
@@ -39,8 +41,8 @@ class AdapterDirectory final : public TensorSource {
   bool has(const std::string& name) const override;
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;
 
-  // Throws Error(kDataLoss) unless model, which add_lora() has made by config(), trains exactly
-  // what is here.
+  /// Throws Error(kDataLoss) unless model, which add_lora() has made by config(), trains exactly
+  /// what is here.
   void check_fits(const ModelSpec& model) const;
 
  private:
@@ -52,7 +54,7 @@ class AdapterDirectory final : public TensorSource {
   SafetensorsFile file_;
 };
 
-// Of a HuggingFaceWriter that writes what the model trains: one file, adapter_model.safetensors.
+/// Of a HuggingFaceWriter that writes what the model trains: one file, adapter_model.safetensors.
 HuggingFaceWriterOptions adapter_writer_options(const ModelSpec& model);
 
 }  // namespace tessera

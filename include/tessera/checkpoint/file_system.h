@@ -1,24 +1,26 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What writing a checkpoint asks of the file system, in one place, so that tests can make any of
-// these calls fail.
+/// @file
+/// What writing a checkpoint asks of the file system, in one place, so that tests can make any of
+/// these calls fail.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace tessera {
 
-// Every call does what the system's does: -1 and errno when it fails. Any thread.
+/// Every call does what the system's does: -1 and errno when it fails. Any thread.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  virtual int open(const std::string& path, int flags);  // new files get the mode 0644
+  virtual int open(const std::string& path, int flags);  ///< new files get the mode 0644
   virtual int64_t write(int file, const void* bytes, size_t size, int64_t at);
   virtual int sync(int file);
   virtual int close(int file);
   virtual int rename(const std::string& from, const std::string& to);
   virtual int make_directory(const std::string& path);
-  virtual int remove(const std::string& path);          // a file or an empty directory
-  virtual int64_t free_bytes(const std::string& path);  // of its file system, for this user
+  virtual int remove(const std::string& path);          ///< a file or an empty directory
+  virtual int64_t free_bytes(const std::string& path);  ///< of its file system, for this user
 
   static FileSystem& system();
 };

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What a checkpoint says of itself: its tensors, where their pieces lie, and the run they belong
-// to. docs/formats.md describes the file.
+/// @file
+/// What a checkpoint says of itself: its tensors, where their pieces lie, and the run they belong
+/// to. docs/formats.md describes the file.
 #include <c10/core/ScalarType.h>
 
 #include <compare>
@@ -15,23 +17,23 @@
 namespace tessera {
 
 struct SavedFile {
-  std::string name;  // in the directory of the checkpoint
+  std::string name;  ///< in the directory of the checkpoint
   int64_t bytes = 0;
-  int64_t header_bytes = 0;  // of the safetensors header with its length; pieces follow
-  uint64_t header_hash = 0;  // XXH3 of these bytes
+  int64_t header_bytes = 0;  ///< of the safetensors header with its length; pieces follow
+  uint64_t header_hash = 0;  ///< XXH3 of these bytes
 };
 
 struct SavedPiece {
-  size_t file = 0;     // index into Manifest::files
-  int64_t offset = 0;  // first byte in the file
+  size_t file = 0;     ///< index into Manifest::files
+  int64_t offset = 0;  ///< first byte in the file
   TensorSlice slice;
-  std::vector<uint64_t> hashes;  // XXH3 of every block of Manifest::block_bytes, the last shorter
+  std::vector<uint64_t> hashes;  ///< XXH3 of every block of Manifest::block_bytes, the last shorter
 };
 
 struct TensorKey {
   std::string name, kind;
   auto operator<=>(const TensorKey&) const = default;
-  std::string title() const { return name + " (" + kind + ")"; }  // for messages
+  std::string title() const { return name + " (" + kind + ")"; }  ///< for messages
 };
 
 struct SavedTensor {
@@ -46,24 +48,24 @@ struct Manifest {
 
   int64_t step = 0;
   int64_t block_bytes = kBlockBytes;
-  std::map<std::string, std::string> libraries;  // name -> version
+  std::map<std::string, std::string> libraries;  ///< name -> version
   std::vector<SavedFile> files;
   std::map<TensorKey, SavedTensor> tensors;
-  std::string run = "{}";  // JSON object of the one who saved
+  std::string run = "{}";  ///< JSON object of the one who saved
 
-  int64_t total_bytes() const;  // of the files
+  int64_t total_bytes() const;  ///< of the files
 
-  // Adds the files and pieces of another part of the same checkpoint. Throws Error(kInternal) when
-  // dtypes or shapes of a tensor differ.
+  /// Adds the files and pieces of another part of the same checkpoint. Throws Error(kInternal) when
+  /// dtypes or shapes of a tensor differ.
   void merge(const Manifest& part);
-  // Throws Error(kInternal) naming the tensor when pieces overlap or leave holes.
+  /// Throws Error(kInternal) naming the tensor when pieces overlap or leave holes.
   void check_complete() const;
 
   std::string to_json() const;
-  // Refuses newer format versions, changed bytes, files outside the directory, and whatever the
-  // pieces contradict. Throws Error(kDataLoss) with `origin`, and the place in the file.
+  /// Refuses newer format versions, changed bytes, files outside the directory, and whatever the
+  /// pieces contradict. Throws Error(kDataLoss) with `origin`, and the place in the file.
   static Manifest parse(std::string_view text, const std::string& origin);
-  // Of one rank: its pieces need not make up whole tensors.
+  /// Of one rank: its pieces need not make up whole tensors.
   static Manifest parse_part(std::string_view text, const std::string& origin);
 };
 

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// The state of a training run as pieces of named tensors, independent of the strategy and of the
-// number of ranks that hold it. Strategies say it, checkpoints keep it.
+/// @file
+/// The state of a training run as pieces of named tensors, independent of the strategy and of the
+/// number of ranks that hold it. Strategies say it, checkpoints keep it.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -11,19 +13,20 @@
 
 namespace tessera {
 
-// Which elements of a whole tensor a piece has: of a local tensor, which is the whole one or a
-// slice of one dimension, the elements [begin, end) in row-major order.
+/// Which elements of a whole tensor a piece has: of a local tensor, which is the whole one or a
+/// slice of one dimension, the elements [begin, end) in row-major order.
 struct TensorSlice {
-  // Of the sliced dimension: indices [local, local + size) are the whole's [global, global + size).
+  /// Of the sliced dimension: indices [local, local + size) are the whole's [global, global +
+  /// size).
   struct Interval {
     int64_t local = 0, global = 0, size = 0;
     bool operator==(const Interval&) const = default;
   };
-  std::vector<int64_t> shape;  // of the whole tensor
-  int dim = -1;                // the sliced dimension; -1: the local tensor is the whole one
-  int64_t local_size = 0;      // extent of that dimension in the local tensor, padding included
-  // In increasing order, without overlap; local indices in none of them are padding, which is zero.
-  // Empty when dim is -1.
+  std::vector<int64_t> shape;  ///< of the whole tensor
+  int dim = -1;                ///< the sliced dimension; -1: the local tensor is the whole one
+  int64_t local_size = 0;      ///< extent of that dimension in the local tensor, padding included
+  /// In increasing order, without overlap; local indices in none of them are padding, which is
+  /// zero. Empty when dim is -1.
   std::vector<Interval> intervals;
   int64_t begin = 0, end = 0;
 
@@ -33,21 +36,21 @@ struct TensorSlice {
 
 inline constexpr int64_t kSmallState = 1 << 10;
 
-// A piece of the state, as a view of the memory in which the run itself keeps it: valid, at the
-// same address, as long as the strategy is; read and written between steps only.
+/// A piece of the state, as a view of the memory in which the run itself keeps it: valid, at the
+/// same address, as long as the strategy is; read and written between steps only.
 struct StateTensor {
-  std::string name;  // canonical: block and parameter, such as "h.3.mlp.up.weight"
-  // "parameter" (fp32 masters; what forward reads where the parameter is frozen) or one of the
-  // optimizer's state names such as "exp_avg": the optimizer's step alone changes them. "buffer",
-  // and the scalars "step_count" of "optimizer" and "steps_begun" of "strategy" (int64, on the
-  // host): forward may change them.
+  std::string name;  ///< canonical: block and parameter, such as "h.3.mlp.up.weight"
+  /// "parameter" (fp32 masters; what forward reads where the parameter is frozen) or one of the
+  /// optimizer's state names such as "exp_avg": the optimizer's step alone changes them. "buffer",
+  /// and the scalars "step_count" of "optimizer" and "steps_begun" of "strategy" (int64, on the
+  /// host): forward may change them.
   std::string kind;
   TensorSlice slice;
-  at::Tensor value;  // 1-D, slice.numel() elements, contiguous, on any device
-  // Ranks that hold the same bytes for the same slice, along independent axes; each may write a
-  // part of it.
+  at::Tensor value;  ///< 1-D, slice.numel() elements, contiguous, on any device
+  /// Ranks that hold the same bytes for the same slice, along independent axes; each may write a
+  /// part of it.
   std::vector<Communicator*> replicas;
-  bool frozen = false;  // a parameter that nothing changes
+  bool frozen = false;  ///< a parameter that nothing changes
 };
 
 }  // namespace tessera

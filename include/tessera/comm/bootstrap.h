@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Finds out how this process was launched and connects the ranks.
+/// @file
+/// Finds out how this process was launched and connects the ranks.
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,43 +12,43 @@
 
 namespace tessera {
 
-// Throws Error(kInvalidArgument) naming the variables that are missing, are no number in range, or
-// contradict each other. Local rank and size by hand may be left out: they are then found when the
-// ranks connect.
+/// Throws Error(kInvalidArgument) naming the variables that are missing, are no number in range, or
+/// contradict each other. Local rank and size by hand may be left out: they are then found when the
+/// ranks connect.
 LaunchInfo detect_launch();
 
-// Names of the transports in this build ("local" always; "mpi", "nccl" when built).
+/// Names of the transports in this build ("local" always; "mpi", "nccl" when built).
 std::vector<std::string> available_transports();
 struct TransportInfo {
   std::string name;
-  std::string library;           // "NCCL 2.28.9"; empty for a transport of this library's own
-  std::string unusable_because;  // by this process as it was launched; empty when it is usable
+  std::string library;           ///< "NCCL 2.28.9"; empty for a transport of this library's own
+  std::string unusable_because;  ///< by this process as it was launched; empty when it is usable
 };
 std::vector<TransportInfo> describe_transports(const LaunchInfo& launch);
 
-// Connects the processes of one job; one per process, outlives every communicator it makes.
-//
-// The control channel is a star of TCP connections to rank 0, where its ranks prove to each other
-// that they know the job's secret. How they learn where rank 0 listens depends on the launcher:
-// torchrun's store, MPI, MPICH's process manager, the Slurm step, or MASTER_ADDR and MASTER_PORT.
-// TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait for all ranks; the error names the missing
-// ones. A process that ends without a word ends every communicator of the others with
-// Error(kUnavailable), and so does one that is silent for TESSERA_HEARTBEAT_TIMEOUT_S (45) because
-// it is stopped, swapped out or cut off; one that computes answers all the time. One that an
-// exception destroys before conclude() ends them too.
+/// Connects the processes of one job; one per process, outlives every communicator it makes.
+///
+/// The control channel is a star of TCP connections to rank 0, where its ranks prove to each other
+/// that they know the job's secret. How they learn where rank 0 listens depends on the launcher:
+/// torchrun's store, MPI, MPICH's process manager, the Slurm step, or MASTER_ADDR and MASTER_PORT.
+/// TESSERA_RENDEZVOUS_TIMEOUT_S (120) bounds the wait for all ranks; the error names the missing
+/// ones. A process that ends without a word ends every communicator of the others with
+/// Error(kUnavailable), and so does one that is silent for TESSERA_HEARTBEAT_TIMEOUT_S (45) because
+/// it is stopped, swapped out or cut off; one that computes answers all the time. One that an
+/// exception destroys before conclude() ends them too.
 class Bootstrap : public ControlChannel {
  public:
   virtual const LaunchInfo& launch() const = 0;
-  // transport: "auto" (nccl when this rank has a GPU, else mpi, else local), "local", "mpi" or
-  // "nccl". Collective. Throws Error(kInvalidArgument) with the available ones when the transport
-  // is not built or cannot serve the launch, and names two ranks that would share one GPU.
+  /// transport: "auto" (nccl when this rank has a GPU, else mpi, else local), "local", "mpi" or
+  /// "nccl". Collective. Throws Error(kInvalidArgument) with the available ones when the transport
+  /// is not built or cannot serve the launch, and names two ranks that would share one GPU.
   virtual std::unique_ptr<Communicator> connect(const std::string& transport) = 0;
 
-  // Ends every communicator on all ranks with Error(kUnavailable, reason). Any thread.
+  /// Ends every communicator on all ranks with Error(kUnavailable, reason). Any thread.
   virtual void abort(const std::string& reason) = 0;
-  // Last call, collective: tells every rank how each one ended. status is empty when this one ended
-  // well, else as run_job packs it; "?" stands for ranks that did not answer within 10 s after the
-  // first failure. Wakes ranks that still wait in an operation when this one failed.
+  /// Last call, collective: tells every rank how each one ended. status is empty when this one
+  /// ended well, else as run_job packs it; "?" stands for ranks that did not answer within 10 s
+  /// after the first failure. Wakes ranks that still wait in an operation when this one failed.
   virtual std::vector<std::string> conclude(const std::string& status) = 0;
 };
 std::unique_ptr<Bootstrap> make_bootstrap();

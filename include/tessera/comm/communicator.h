@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// One ordered channel over a fixed set of ranks, and the handle of an operation under way on it.
+/// @file
+/// One ordered channel over a fixed set of ranks, and the handle of an operation under way on it.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -14,10 +16,10 @@ namespace tessera {
 
 enum class ReduceOp { kSum, kMax, kMin };
 
-// Handle of asynchronous operations; a default-constructed one is already complete. It keeps the
-// tensors of the operation alive. wait() on a GPU makes the current stream wait (the host goes on);
-// on a CPU it blocks the caller. It throws Error(kUnavailable) when the communicator was aborted.
-// Copies share the operation; waiting twice is harmless.
+/// Handle of asynchronous operations; a default-constructed one is already complete. It keeps the
+/// tensors of the operation alive. wait() on a GPU makes the current stream wait (the host goes
+/// on); on a CPU it blocks the caller. It throws Error(kUnavailable) when the communicator was
+/// aborted. Copies share the operation; waiting twice is harmless.
 class Work {
  public:
   class Impl {
@@ -34,17 +36,18 @@ class Work {
     impl_->wait();
     impl_.reset();
   }
-  bool pending() const { return impl_ != nullptr; }  // not yet waited for through this handle
+  bool pending() const { return impl_ != nullptr; }  ///< not yet waited for through this handle
 
  private:
   std::shared_ptr<Impl> impl_;
 };
 
-// Every rank of the communicator calls the same operations in the same order. Tensors are
-// contiguous, live on device(), and are any of float32, float64, float16, bfloat16, int64, int32,
-// int8, uint8. All operations return at once; their tensors must not be touched before wait() on
-// the returned Work. On a GPU an operation starts after what the current stream holds when it is
-// called. A size-1 communicator is an ordinary one. Calls on one communicator come from one thread.
+/// Every rank of the communicator calls the same operations in the same order. Tensors are
+/// contiguous, live on device(), and are any of float32, float64, float16, bfloat16, int64, int32,
+/// int8, uint8. All operations return at once; their tensors must not be touched before wait() on
+/// the returned Work. On a GPU an operation starts after what the current stream holds when it is
+/// called. A size-1 communicator is an ordinary one. Calls on one communicator come from one
+/// thread.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -52,43 +55,43 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual at::Device device() const = 0;
-  virtual std::string transport() const = 0;  // "local", "mpi", "tcp" or "nccl"
+  virtual std::string transport() const = 0;  ///< "local", "mpi", "tcp" or "nccl"
 
-  // In place; every rank ends with the same bits.
+  /// In place; every rank ends with the same bits.
   virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) = 0;
-  // output.numel() == size() * input.numel(); rank r's input becomes output's r-th part. input may
-  // be output's own part (the r-th slice of the same storage): then nothing is copied.
+  /// output.numel() == size() * input.numel(); rank r's input becomes output's r-th part. input may
+  /// be output's own part (the r-th slice of the same storage): then nothing is copied.
   virtual Work all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
-  // input.numel() == size() * output.numel(); output becomes the reduction of everyone's rank()-th
-  // part. output may be input's own part; the rest of input then has no defined value afterwards.
+  /// input.numel() == size() * output.numel(); output becomes the reduction of everyone's rank()-th
+  /// part. output may be input's own part; the rest of input then has no defined value afterwards.
   virtual Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                               ReduceOp op = ReduceOp::kSum) = 0;
   virtual Work broadcast(const at::Tensor& tensor, int root) = 0;
-  // Point to point; matched in order per pair of ranks, independent of the collectives.
+  /// Point to point; matched in order per pair of ranks, independent of the collectives.
   virtual Work send(const at::Tensor& tensor, int destination) = 0;
   virtual Work recv(const at::Tensor& tensor, int source) = 0;
-  // Returns when every rank has called it (blocks the host).
+  /// Returns when every rank has called it (blocks the host).
   virtual void barrier() = 0;
 
-  // Between the two calls operations are collected (their returned Work is empty) and run together;
-  // end_group() returns their common handle. Use Group below.
+  /// Between the two calls operations are collected (their returned Work is empty) and run
+  /// together; end_group() returns their common handle. Use Group below.
   virtual void begin_group() = 0;
   virtual Work end_group() = 0;
 
-  // Collective: ranks with the same color form a new communicator, ordered by (key, old rank).
+  /// Collective: ranks with the same color form a new communicator, ordered by (key, old rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  // Ends every pending and future operation of this communicator on every rank it can reach with
-  // Error(kUnavailable, reason). Any thread.
+  /// Ends every pending and future operation of this communicator on every rank it can reach with
+  /// Error(kUnavailable, reason). Any thread.
   virtual void abort(const std::string& reason) = 0;
 
-  // Bytes this rank has handed to the wire since construction, in the ring model: all_reduce
-  // 2(n-1)/n, all_gather and reduce_scatter (n-1)/n of the full tensor, broadcast and send the
-  // tensor once.
+  /// Bytes this rank has handed to the wire since construction, in the ring model: all_reduce
+  /// 2(n-1)/n, all_gather and reduce_scatter (n-1)/n of the full tensor, broadcast and send the
+  /// tensor once.
   virtual int64_t bytes_sent() const = 0;
 };
 
-// Scope in which operations are collected:  Group group(comm); ...; Work work = group.end();
+/// Scope in which operations are collected:  Group group(comm); ...; Work work = group.end();
 class Group {
  public:
   explicit Group(Communicator& comm) : comm_(&comm) { comm.begin_group(); }
@@ -107,7 +110,7 @@ class Group {
   Communicator* comm_;
 };
 
-// A channel that talks through a communicator, which must outlive it.
+/// A channel that talks through a communicator, which must outlive it.
 class CommunicatorChannel final : public ControlChannel {
  public:
   explicit CommunicatorChannel(Communicator& comm) : comm_(&comm) {}

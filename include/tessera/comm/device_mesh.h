@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// The ranks of the world arranged on three axes: pipeline x data x tensor, tensor innermost.
+/// @file
+/// The ranks of the world arranged on three axes: pipeline x data x tensor, tensor innermost.
 #include <array>
 #include <memory>
 
@@ -15,11 +17,11 @@ struct MeshExtents {
   int tensor = 1;
 };
 
-// Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
+/// Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
 class DeviceMesh {
  public:
-  // Collective. Throws Error(kInvalidArgument) with all extents in the message unless their product
-  // is world.size().
+  /// Collective. Throws Error(kInvalidArgument) with all extents in the message unless their
+  /// product is world.size().
   DeviceMesh(Communicator& world, const MeshExtents& extents);
 
   Communicator& world() const { return *world_; }

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// A question to all ranks whose answer can wait.
+/// @file
+/// A question to all ranks whose answer can wait.
 #include <ATen/core/Tensor.h>
 
 #include <optional>
@@ -9,20 +11,20 @@
 
 namespace tessera {
 
-// Asked at one step and answered at a later one, so that neither the host nor the device waits.
+/// Asked at one step and answered at a later one, so that neither the host nor the device waits.
 class LateVote {
  public:
   enum class Of { kAny, kAll };
 
-  // Collective.
+  /// Collective.
   LateVote(Communicator& world, Of of, bool mine);
-  // Whether any rank, or every rank, has said true; the same on all.
+  /// Whether any rank, or every rank, has said true; the same on all.
   bool answer();
 
  private:
   at::Tensor votes_;
   Work work_;
-  std::optional<LateValues> copied_;  // from a device
+  std::optional<LateValues> copied_;  ///< from a device
 };
 
 }  // namespace tessera

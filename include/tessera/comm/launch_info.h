@@ -1,17 +1,19 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Who this process is among those of its job.
+/// @file
+/// Who this process is among those of its job.
 #include <string>
 
 namespace tessera {
 
-// What the environment says about this process, see docs/clusters.md.
+/// What the environment says about this process, see docs/clusters.md.
 struct LaunchInfo {
-  // "torchrun", "mpirun" (Open MPI), "hydra" (MPICH, Intel MPI), "srun", "environment" (RANK,
-  // WORLD_SIZE by hand), "threads" (in-process ranks) or "none" (one rank).
+  /// "torchrun", "mpirun" (Open MPI), "hydra" (MPICH, Intel MPI), "srun", "environment" (RANK,
+  /// WORLD_SIZE by hand), "threads" (in-process ranks) or "none" (one rank).
   std::string launcher = "none";
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;  // among the ranks of this host
+  int local_rank = 0;  ///< among the ranks of this host
   int local_size = 1;
 };
 

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Streams, events and memory counters, the same for every device; on the CPU streams and events do
-// nothing.
+/// @file
+/// Streams, events and memory counters, the same for every device; on the CPU streams and events do
+/// nothing.
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -13,20 +15,20 @@
 
 namespace tessera {
 
-// GPUs that this process sees; 0 in builds without CUDA.
+/// GPUs that this process sees; 0 in builds without CUDA.
 int gpu_count();
-// "NVIDIA H200", or "CPU".
+/// "NVIDIA H200", or "CPU".
 std::string device_name(at::Device device);
-// Makes device the current one of this thread; nothing on the CPU.
+/// Makes device the current one of this thread; nothing on the CPU.
 void set_current_device(at::Device device);
-// Blocks the host until everything on the device is done.
+/// Blocks the host until everything on the device is done.
 void synchronize_device(at::Device device);
 
 c10::Stream current_stream(at::Device device);
-// A stream beside the current one, from the device's pool. The CPU has only one: it is returned.
+/// A stream beside the current one, from the device's pool. The CPU has only one: it is returned.
 c10::Stream side_stream(at::Device device, bool high_priority = false);
 
-// Makes stream the current one of this thread while it lives.
+/// Makes stream the current one of this thread while it lives.
 class StreamScope : NotCopied {
  public:
   explicit StreamScope(c10::Stream stream);
@@ -36,28 +38,28 @@ class StreamScope : NotCopied {
   c10::Stream previous_;
 };
 
-// A point on a stream that other streams can wait for. On the CPU all calls do nothing. Made when
-// first recorded.
+/// A point on a stream that other streams can wait for. On the CPU all calls do nothing. Made when
+/// first recorded.
 class Marker {
  public:
   void record(c10::Stream stream);
   void record(at::Device device) { record(current_stream(device)); }
   void block(
-      c10::Stream stream) const;  // stream waits for the last record; nothing before the first
+      c10::Stream stream) const;  ///< stream waits for the last record; nothing before the first
   void block(at::Device device) const { block(current_stream(device)); }
-  void synchronize() const;  // the host waits
+  void synchronize() const;  ///< the host waits
   bool done() const;
 
  private:
   std::unique_ptr<c10::Event> event_;
 };
 
-// Seconds between two points on a stream of a GPU, or on the host's clock for the CPU; read late.
+/// Seconds between two points on a stream of a GPU, or on the host's clock for the CPU; read late.
 class StreamTimer {
  public:
   void start(c10::Stream stream) { mark(stream, begin_); }
   void stop(c10::Stream stream) { mark(stream, end_); }
-  // Waits for the second point; 0 unless both were set.
+  /// Waits for the second point; 0 unless both were set.
   double seconds() const;
 
  private:
@@ -69,8 +71,8 @@ class StreamTimer {
   Point begin_, end_;
 };
 
-// Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts
-// requests for device memory that the cache could not serve (on the CPU: all allocations).
+/// Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts
+/// requests for device memory that the cache could not serve (on the CPU: all allocations).
 struct MemoryUse {
   int64_t allocated_bytes = 0;
   int64_t peak_allocated_bytes = 0;
@@ -78,16 +80,16 @@ struct MemoryUse {
   int64_t peak_reserved_bytes = 0;
   int64_t allocations = 0;
 };
-// Of a GPU, by this process. Throws Error(kInvalidArgument) for the CPU: count it with
-// HostMemoryCounter.
+/// Of a GPU, by this process. Throws Error(kInvalidArgument) for the CPU: count it with
+/// HostMemoryCounter.
 MemoryUse memory_use(at::Device device);
 void reset_peak_memory(at::Device device);
-// Free and total bytes of the device.
+/// Free and total bytes of the device.
 std::pair<int64_t, int64_t> device_memory(at::Device device);
 
-// Counts the CPU tensors that the current thread allocates and frees while the counter lives, so
-// that each in-process rank sees its own. Use it on the thread that made it. Frees by other threads
-// are not seen. Counters nest; only the innermost counts.
+/// Counts the CPU tensors that the current thread allocates and frees while the counter lives, so
+/// that each in-process rank sees its own. Use it on the thread that made it. Frees by other
+/// threads are not seen. Counters nest; only the innermost counts.
 class HostMemoryCounter : NotCopied {
  public:
   HostMemoryCounter();

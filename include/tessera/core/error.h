@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// One error type for the whole library. Every message says what happened, where, and what to do
-// about it.
+/// @file
+/// One error type for the whole library. Every message says what happened, where, and what to do
+/// about it.
 #if __cplusplus < 202002L
 #error "tessera needs C++20: compile with -std=c++20 or later"
 #endif
@@ -10,15 +12,15 @@
 
 namespace tessera {
 
-// Canonical codes; exit_code() maps them to the exit codes of the programs.
+/// Canonical codes; exit_code() maps them to the exit codes of the programs.
 enum class ErrorCode {
-  kInvalidArgument,    // usage or configuration: exit 2
-  kResourceExhausted,  // out of memory: exit 3
-  kDataLoss,           // bad data, model, checkpoint or disk: exit 4
-  kUnavailable,        // a peer failed or a collective timed out: exit 5
-  kNumerics,           // training stopped on non-finite numbers: exit 6
-  kInternal,           // a defect of the library: exit 70
-  kPreempted,          // stopped by a signal after a complete checkpoint: exit 75
+  kInvalidArgument,    ///< usage or configuration: exit 2
+  kResourceExhausted,  ///< out of memory: exit 3
+  kDataLoss,           ///< bad data, model, checkpoint or disk: exit 4
+  kUnavailable,        ///< a peer failed or a collective timed out: exit 5
+  kNumerics,           ///< training stopped on non-finite numbers: exit 6
+  kInternal,           ///< a defect of the library: exit 70
+  kPreempted,          ///< stopped by a signal after a complete checkpoint: exit 75
 };
 
 const char* error_code_name(ErrorCode code);
@@ -33,7 +35,7 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// Joins its arguments with operator<<.
+/// Joins its arguments with operator<<.
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
@@ -46,7 +48,7 @@ template <typename... Parts>
   throw Error(code, concat(parts...));
 }
 
-// Throws Error(code, message parts...) unless the condition holds.
+/// Throws Error(code, message parts...) unless the condition holds.
 template <typename... Parts>
 void check(bool condition, ErrorCode code, const Parts&... parts) {
   if (!condition) fail(code, parts...);

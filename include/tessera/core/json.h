@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Strict reading of JSON (limits, no duplicate keys, integers stay integers) and plain writing of
-// it.
+/// @file
+/// Strict reading of JSON (limits, no duplicate keys, integers stay integers) and plain writing of
+/// it.
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -18,47 +20,47 @@ namespace tessera {
 struct JsonLimits {
   size_t max_bytes = size_t{64} << 20;
   size_t max_depth = 64;
-  ErrorCode error_code = ErrorCode::kDataLoss;  // of every error, also of the accessors
+  ErrorCode error_code = ErrorCode::kDataLoss;  ///< of every error, also of the accessors
 };
 
 enum class JsonType { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
 const char* json_type_name(JsonType type);
 
-// A value inside a parsed document; a cheap handle that keeps the document alive.
-// Every accessor throws an Error like `config.json: n_layer: expected an integer, found string
-// (line 7, byte 93)`.
+/// A value inside a parsed document; a cheap handle that keeps the document alive.
+/// Every accessor throws an Error like `config.json: n_layer: expected an integer, found string
+/// (line 7, byte 93)`.
 class Json {
  public:
-  // Refuses: more than the limits, invalid UTF-8, duplicate keys, anything after the value,
-  // comments, NaN. `origin` is the file name in messages.
+  /// Refuses: more than the limits, invalid UTF-8, duplicate keys, anything after the value,
+  /// comments, NaN. `origin` is the file name in messages.
   static Json parse(std::string_view text, const JsonLimits& limits, const std::string& origin);
   static Json parse_file(const std::string& path, const JsonLimits& limits = {});
 
   JsonType type() const;
   bool is_null() const { return type() == JsonType::kNull; }
   bool is_bool() const { return type() == JsonType::kBool; }
-  bool is_integer() const { return type() == JsonType::kInteger; }  // of any size
+  bool is_integer() const { return type() == JsonType::kInteger; }  ///< of any size
   bool is_number() const { return is_integer() || type() == JsonType::kNumber; }
   bool is_string() const { return type() == JsonType::kString; }
   bool is_array() const { return type() == JsonType::kArray; }
   bool is_object() const { return type() == JsonType::kObject; }
 
   bool as_bool() const;
-  // Only what is written as an integer (not 1.0, not 1e3) and fits the range.
+  /// Only what is written as an integer (not 1.0, not 1e3) and fits the range.
   int64_t as_int64() const;
   int64_t as_int64(int64_t min, int64_t max) const;
-  double as_double() const;  // any number
+  double as_double() const;  ///< any number
   std::string as_string() const;
 
-  size_t size() const;                                   // of an array or object
-  Json at(std::string_view key) const;                   // must exist
-  std::optional<Json> find(std::string_view key) const;  // nullopt when absent or null
-  bool contains(std::string_view key) const;             // present, null or not
+  size_t size() const;                                   ///< of an array or object
+  Json at(std::string_view key) const;                   ///< must exist
+  std::optional<Json> find(std::string_view key) const;  ///< nullopt when absent or null
+  bool contains(std::string_view key) const;             ///< present, null or not
   Json at(size_t index) const;
-  std::vector<Json> items() const;                            // of an array
-  std::vector<std::pair<std::string, Json>> members() const;  // of an object, in file order
+  std::vector<Json> items() const;                            ///< of an array
+  std::vector<std::pair<std::string, Json>> members() const;  ///< of an object, in file order
 
-  // The member's value, or the fallback when it is absent or null.
+  /// The member's value, or the fallback when it is absent or null.
   bool get(std::string_view key, bool fallback) const;
   int64_t get(std::string_view key, int64_t fallback) const;
   int64_t get(std::string_view key, int fallback) const { return get(key, int64_t{fallback}); }
@@ -67,12 +69,12 @@ class Json {
   std::string get(std::string_view key, const char* fallback) const;
 
   const std::string& origin() const;
-  std::string path() const;  // like `model.merges[3]`; empty at the root
-  size_t offset() const;     // of the value's first byte
-  // Throws an Error that names file, path, line and byte of this value.
+  std::string path() const;  ///< like `model.merges[3]`; empty at the root
+  size_t offset() const;     ///< of the value's first byte
+  /// Throws an Error that names file, path, line and byte of this value.
   [[noreturn]] void fail(const std::string& message) const;
 
-  std::string dump(int indent = 0) const;  // as JsonWriter writes it
+  std::string dump(int indent = 0) const;  ///< as JsonWriter writes it
 
  private:
   struct Node;
@@ -90,12 +92,12 @@ class Json {
   const Node* node_;
 };
 
-// Writes one JSON value. Doubles take the shortest form that reads back equal; those that are not
-// finite become null. Strings must be valid UTF-8 (else Error kInternal); calls that do not nest
-// are Error kInternal.
+/// Writes one JSON value. Doubles take the shortest form that reads back equal; those that are not
+/// finite become null. Strings must be valid UTF-8 (else Error kInternal); calls that do not nest
+/// are Error kInternal.
 class JsonWriter {
  public:
-  explicit JsonWriter(int indent = 0) : indent_(indent) {}  // 0: one line
+  explicit JsonWriter(int indent = 0) : indent_(indent) {}  ///< 0: one line
 
   JsonWriter& begin_object();
   JsonWriter& end_object();
@@ -127,9 +129,9 @@ class JsonWriter {
     key(name);
     return value(item);
   }
-  JsonWriter& scalar(std::string_view json);  // already JSON, copied as it is
+  JsonWriter& scalar(std::string_view json);  ///< already JSON, copied as it is
 
-  const std::string& text() const;  // the finished value
+  const std::string& text() const;  ///< the finished value
 
  private:
   struct Level {

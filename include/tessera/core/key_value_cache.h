@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What attention keeps of the tokens that rows have had so far, so that each token passes through
-// the model once.
+/// @file
+/// What attention keeps of the tokens that rows have had so far, so that each token passes through
+/// the model once.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -8,22 +10,22 @@
 
 namespace tessera {
 
-// Of one batch of rows on one rank; blocks find their part by their own address. Memory is taken at
-// a block's first call and used again for later batches of this size.
+/// Of one batch of rows on one rank; blocks find their part by their own address. Memory is taken
+/// at a block's first call and used again for later batches of this size.
 class KeyValueCache {
  public:
   struct Part {
-    at::Tensor keys, values;  // [rows, capacity, key heads, d]
+    at::Tensor keys, values;  ///< [rows, capacity, key heads, d]
   };
   KeyValueCache(int64_t rows, int64_t capacity) : rows_(rows), capacity_(capacity) {}
 
   int64_t rows() const { return rows_; }
-  int64_t capacity() const { return capacity_; }  // tokens a row can have
+  int64_t capacity() const { return capacity_; }  ///< tokens a row can have
 
-  // keys [batch, n, key heads, d] gives heads, size, dtype and device of a part that is new. Throws
-  // Error(kInvalidArgument) when it does not fit the one that is there.
+  /// keys [batch, n, key heads, d] gives heads, size, dtype and device of a part that is new.
+  /// Throws Error(kInvalidArgument) when it does not fit the one that is there.
   const Part& part_of(const void* block, const at::Tensor& keys);
-  // Keeps the keys and values of the rows' first n tokens; both [batch, n, key heads, d].
+  /// Keeps the keys and values of the rows' first n tokens; both [batch, n, key heads, d].
   void begin(const void* block, const at::Tensor& keys, const at::Tensor& values);
   int64_t bytes() const;
 

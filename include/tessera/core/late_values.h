@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Device scalars on their way to the host.
+/// @file
+/// Device scalars on their way to the host.
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
@@ -9,22 +11,22 @@
 
 namespace tessera {
 
-// Starts the copy when made and waits for it only when read, so that the host can issue more work
-// in between.
+/// Starts the copy when made and waits for it only when read, so that the host can issue more work
+/// in between.
 class LateValues {
  public:
-  // values: scalar tensors of one device, any dtype.
+  /// values: scalar tensors of one device, any dtype.
   explicit LateValues(const std::vector<at::Tensor>& values);
   std::vector<double> read();
 
  private:
   struct Group {
-    at::Tensor host;             // values of one dtype
-    std::vector<size_t> places;  // among all
+    at::Tensor host;             ///< values of one dtype
+    std::vector<size_t> places;  ///< among all
   };
   std::vector<Group> groups_;
   size_t count_ = 0;
-  std::unique_ptr<c10::Event> copied_;  // null on the CPU
+  std::unique_ptr<c10::Event> copied_;  ///< null on the CPU
 };
 
 }  // namespace tessera

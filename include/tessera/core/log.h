@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Leveled messages on standard error, one line each, with the rank that speaks.
+/// @file
+/// Leveled messages on standard error, one line each, with the rank that speaks.
 #include <string>
 
 #include "tessera/core/error.h"
@@ -8,16 +10,16 @@ namespace tessera {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// The rank printed before this thread's messages; -1 (the start value) prints none. Child threads
-// do not inherit it.
+/// The rank printed before this thread's messages; -1 (the start value) prints none. Child threads
+/// do not inherit it.
 void set_log_rank(int rank);
 int log_rank();
 
-// Least level printed: TESSERA_LOG_LEVEL = debug, info, warning or error, read once; info without
-// it.
+/// Least level printed: TESSERA_LOG_LEVEL = debug, info, warning or error, read once; info without
+/// it.
 LogLevel log_threshold();
 
-// "I 12:34:56.789 [rank 3] text": the whole line is written with one call.
+/// "I 12:34:56.789 [rank 3] text": the whole line is written with one call.
 void write_log(LogLevel level, const std::string& text);
 
 template <typename... Parts>

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 
 namespace tessera {
 
-// A base of classes whose objects have one place: neither copied nor moved.
+/// A base of classes whose objects have one place: neither copied nor moved.
 class NotCopied {
  public:
   NotCopied(const NotCopied&) = delete;

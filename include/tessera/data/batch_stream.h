@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// A data loader's steps, prepared on a thread ahead of the one that trains.
+/// @file
+/// A data loader's steps, prepared on a thread ahead of the one that trains.
 #include <c10/core/Device.h>
 
 #include <condition_variable>
@@ -14,17 +16,17 @@
 
 namespace tessera {
 
-// Gives what the loader's next() would, in the same order. Used by one thread.
+/// Gives what the loader's next() would, in the same order. Used by one thread.
 class BatchStream {
  public:
-  // ahead: steps kept ready. device: whose memory pinned batches go to.
+  /// ahead: steps kept ready. device: whose memory pinned batches go to.
   explicit BatchStream(DataLoader loader, at::Device device = at::kCPU, size_t ahead = 2);
   ~BatchStream();
   BatchStream(const BatchStream&) = delete;
   BatchStream& operator=(const BatchStream&) = delete;
 
-  std::vector<MicroBatch> next();  // throws what the loader threw
-  // The loader's before the step that next() gives next, however far ahead the thread is.
+  std::vector<MicroBatch> next();  ///< throws what the loader threw
+  /// The loader's before the step that next() gives next, however far ahead the thread is.
   const DataLoaderState& state() const { return state_; }
 
  private:
@@ -34,7 +36,7 @@ class BatchStream {
   };
   void prepare();
 
-  DataLoader loader_;  // the thread's
+  DataLoader loader_;  ///< the thread's
   const at::Device device_;
   const size_t ahead_;
   DataLoaderState state_;

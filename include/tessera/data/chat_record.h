@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// One row of instruction data, in any of the forms in which it is published, as messages.
+/// @file
+/// One row of instruction data, in any of the forms in which it is published, as messages.
 #include <optional>
 #include <string>
 
@@ -8,16 +10,17 @@
 namespace tessera {
 
 enum class ChatForm { kMessages, kPromptCompletion, kAlpaca, kShareGpt };
-const char* chat_form_name(ChatForm form);  // by its keys: "messages", "prompt and completion", ...
+const char* chat_form_name(
+    ChatForm form);  ///< by its keys: "messages", "prompt and completion", ...
 
 struct ChatRecord {
   ChatForm form;
-  Json messages;              // an array of {"role", "content", ...}
-  std::optional<Json> tools;  // an array
+  Json messages;              ///< an array of {"role", "content", ...}
+  std::optional<Json> tools;  ///< an array
 };
 
-// Why a row cannot be used: what() is one sentence with what to do, to which the caller adds file
-// and row; reason() counts equal ones together, as RowIssues does.
+/// Why a row cannot be used: what() is one sentence with what to do, to which the caller adds file
+/// and row; reason() counts equal ones together, as RowIssues does.
 class ChatRecordError : public Error {
  public:
   ChatRecordError(std::string reason, const std::string& sentence)
@@ -28,10 +31,10 @@ class ChatRecordError : public Error {
   std::string reason_;
 };
 
-// The form follows from the keys: `messages`; `prompt` and `completion`, texts or messages;
-// `instruction`, `input` and `output`; `conversations` of {"from", "value"}. `system` and `tools`
-// may stand beside. Throws ChatRecordError: no such keys, an unknown role, content that is missing,
-// empty or in parts. Whether roles may follow one another so is the template's to say.
+/// The form follows from the keys: `messages`; `prompt` and `completion`, texts or messages;
+/// `instruction`, `input` and `output`; `conversations` of {"from", "value"}. `system` and `tools`
+/// may stand beside. Throws ChatRecordError: no such keys, an unknown role, content that is
+/// missing, empty or in parts. Whether roles may follow one another so is the template's to say.
 ChatRecord read_chat_record(const Json& row);
 
 }  // namespace tessera

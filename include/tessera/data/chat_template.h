@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Chats as the text that a model was made for, and which of it the assistant wrote.
+/// @file
+/// Chats as the text that a model was made for, and which of it the assistant wrote.
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -11,50 +13,50 @@
 
 namespace tessera {
 
-enum class TrainOn { kAll, kAssistant, kLast };  // everything, all answers, the last answer
+enum class TrainOn { kAll, kAssistant, kLast };  ///< everything, all answers, the last answer
 
 struct TextSpan {
-  size_t begin, end;  // bytes
+  size_t begin, end;  ///< bytes
   bool operator==(const TextSpan&) const = default;
 };
 
 struct RenderedChat {
   std::string text;
-  std::vector<TextSpan> trained;  // in order, none empty; without answers there are none
+  std::vector<TextSpan> trained;  ///< in order, none empty; without answers there are none
 };
 
-// A template in the Jinja of transformers, whose `apply_chat_template` gives the same text. The
-// text holds the special tokens: tokenise it without adding any. Templates run in a sandbox with
-// bounds on time, output and depth. Immutable: a copy shares its parts and threads may use one
-// together.
+/// A template in the Jinja of transformers, whose `apply_chat_template` gives the same text. The
+/// text holds the special tokens: tokenise it without adding any. Templates run in a sandbox with
+/// bounds on time, output and depth. Immutable: a copy shares its parts and threads may use one
+/// together.
 class ChatTemplate {
  public:
-  // Of a tokenizer's directory: chat_template.jinja, additional_chat_templates/, or chat_template
-  // of tokenizer_config.json, which also names the special tokens. Throws Error(kInvalidArgument)
-  // with the remedy where there is none, and "file:line: what" for what a template asks and is not
-  // there.
+  /// Of a tokenizer's directory: chat_template.jinja, additional_chat_templates/, or chat_template
+  /// of tokenizer_config.json, which also names the special tokens. Throws Error(kInvalidArgument)
+  /// with the remedy where there is none, and "file:line: what" for what a template asks and is not
+  /// there.
   static ChatTemplate load(const std::string& directory);
-  // One of names(), ignoring case, or a file; special tokens of that directory.
+  /// One of names(), ignoring case, or a file; special tokens of that directory.
   static ChatTemplate choose(const std::string& name_or_file, const std::string& directory);
   static std::vector<std::string> names();
 
-  // `messages`: an array of objects with "role"; `tools`: an array. Throws Error(kInvalidArgument)
-  // "file:line: what" where the template refuses them.
+  /// `messages`: an array of objects with "role"; `tools`: an array. Throws Error(kInvalidArgument)
+  /// "file:line: what" where the template refuses them.
   std::string render(const Json& messages, const std::optional<Json>& tools,
                      bool add_generation_prompt) const;
 
-  // The whole chat and what is trained of it: the answers of the assistant with their end tokens.
-  // These are what the template marks by {% generation %}; in one without marks, what an answer
-  // adds to the text of the chat before it and its generation prompt, without white space behind
-  // the end token. Refused then, naming the turn: chats whose beginnings do not begin the whole
-  // text.
+  /// The whole chat and what is trained of it: the answers of the assistant with their end tokens.
+  /// These are what the template marks by {% generation %}; in one without marks, what an answer
+  /// adds to the text of the chat before it and its generation prompt, without white space behind
+  /// the end token. Refused then, naming the turn: chats whose beginnings do not begin the whole
+  /// text.
   RenderedChat render_for_training(const Json& messages, const std::optional<Json>& tools,
                                    TrainOn train_on) const;
 
-  // Names and texts; the one of a chat without tools is called "default".
+  /// Names and texts; the one of a chat without tools is called "default".
   std::vector<std::pair<std::string, std::string>> sources() const;
   bool marks_generation() const;
-  // What stands behind an answer, like "<|im_end|>": generation stops there. May be empty.
+  /// What stands behind an answer, like "<|im_end|>": generation stops there. May be empty.
   std::string end_of_turn() const;
 
  private:

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Labelled texts from CSV, TSV and JSON lines.
+/// @file
+/// Labelled texts from CSV, TSV and JSON lines.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,47 +16,47 @@ namespace tessera {
 
 struct LabelledText {
   std::string text;
-  std::string label;  // as in the file
-  int64_t line = 0;   // where its record starts
+  std::string label;  ///< as in the file
+  int64_t line = 0;   ///< where its record starts
 };
 
 struct LabelledTexts {
   std::string path;
   std::vector<LabelledText> rows;
-  // As in the header, or "column 2" without one.
+  /// As in the header, or "column 2" without one.
   std::vector<std::string> text_columns = {};
   std::string label_column = {};
 };
 
 struct ColumnOptions {
-  // A name, a number counted from 1, or several with commas between them, joined by a space. Empty:
-  // found by the usual names (text, sentence, ...; label, class, ...); in a table without a header
-  // column 1 is the label, if it holds integers, and the others are text.
+  /// A name, a number counted from 1, or several with commas between them, joined by a space.
+  /// Empty: found by the usual names (text, sentence, ...; label, class, ...); in a table without a
+  /// header column 1 is the label, if it holds integers, and the others are text.
   std::string text = {};
   std::string label = {};
 };
 
-// By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
-// and TSV have a header when columns are given by name or a usual name is found. Throws
-// Error(kDataLoss) with file and line for anything malformed. Rows without a text or a label are
-// skipped with `issues`, errors without.
+/// By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
+/// and TSV have a header when columns are given by name or a usual name is found. Throws
+/// Error(kDataLoss) with file and line for anything malformed. Rows without a text or a label are
+/// skipped with `issues`, errors without.
 LabelledTexts read_labelled_texts(const std::string& path, const ColumnOptions& columns = {},
                                   RowIssues* issues = nullptr);
 
-// Which class number a label in the file means.
+/// Which class number a label in the file means.
 class LabelMap {
  public:
-  // Integers that start at 0 or 1 keep their order and gaps (1-based ones shift down by one); other
-  // labels are numbered in sorted order.
+  /// Integers that start at 0 or 1 keep their order and gaps (1-based ones shift down by one);
+  /// other labels are numbered in sorted order.
   static LabelMap from(const LabelledTexts& texts);
-  // Class i is names[i], as in a model's id2label; unless told otherwise, integers 0..n-1 are
-  // accepted too.
+  /// Class i is names[i], as in a model's id2label; unless told otherwise, integers 0..n-1 are
+  /// accepted too.
   static LabelMap from_names(std::vector<std::string> names, bool accept_numbers = true);
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
   std::optional<int32_t> find(const std::string& label) const;
-  // Throws Error(kDataLoss) naming `where` and the labels known.
+  /// Throws Error(kDataLoss) naming `where` and the labels known.
   int32_t id(const std::string& label, const std::string& where) const;
 
  private:
@@ -65,8 +67,8 @@ class LabelMap {
   bool accept_numbers_ = false;
 };
 
-// Tokens of every text with the tokenizer's template, at most max_seq_length of them. Rows without
-// tokens and with labels that are not in the map are skipped with `issues`, errors without.
+/// Tokens of every text with the tokenizer's template, at most max_seq_length of them. Rows without
+/// tokens and with labels that are not in the map are skipped with `issues`, errors without.
 Dataset classification_examples(const LabelledTexts& texts, const LabelMap& labels,
                                 const Tokenizer& tokenizer, int64_t max_seq_length,
                                 RowIssues* issues = nullptr, const Progress& progress = {});

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Serves one optimizer step's micro-batches after the other, the same rows in the same order on
-// every layout of ranks.
+/// @file
+/// Serves one optimizer step's micro-batches after the other, the same rows in the same order on
+/// every layout of ranks.
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -17,63 +19,63 @@ enum class LastBatch {
 enum class PaddingSide { kRight, kLeft };
 
 struct DataLoaderOptions {
-  int64_t micro_batch_size = 1;    // rows per rank and micro-batch
-  int64_t accumulation_steps = 1;  // micro-batches per rank and optimizer step
-  int64_t data_rank = 0;           // place on the data axis
-  int64_t data_size = 1;           // its extent
-  bool shuffle = true;             // false: file order
+  int64_t micro_batch_size = 1;    ///< rows per rank and micro-batch
+  int64_t accumulation_steps = 1;  ///< micro-batches per rank and optimizer step
+  int64_t data_rank = 0;           ///< place on the data axis
+  int64_t data_size = 1;           ///< its extent
+  bool shuffle = true;             ///< false: file order
   uint64_t seed = 42;
   LastBatch last_batch = LastBatch::kPad;
   PaddingSide padding_side = PaddingSide::kRight;
   int64_t pad_id = 0;
-  int64_t pad_to = 0;              // every row's length; 0: the longest of the micro-batch
-  int64_t pad_to_multiple_of = 1;  // lengths are rounded up to it
-  // Rows of about one length come together, as with transformers' group_by_length: the order is
-  // then a function of the global batch size, too.
+  int64_t pad_to = 0;              ///< every row's length; 0: the longest of the micro-batch
+  int64_t pad_to_multiple_of = 1;  ///< lengths are rounded up to it
+  /// Rows of about one length come together, as with transformers' group_by_length: the order is
+  /// then a function of the global batch size, too.
   bool group_by_length = false;
-  // A step's rows lie end to end in sequences of pad_to tokens (tessera/data/packing.h);
-  // micro_batch_size and global_batch_size() still count rows.
+  /// A step's rows lie end to end in sequences of pad_to tokens (tessera/data/packing.h);
+  /// micro_batch_size and global_batch_size() still count rows.
   bool packing = false;
-  // The rows of a micro-batch lie end to end, too, in sequences of a length that the loader chooses
-  // once (one alone may be shorter), whatever padding_side says: its numbers are those it has
-  // padded, and GPUs meet few shapes. Micro-batches that need their mask are padded.
+  /// The rows of a micro-batch lie end to end, too, in sequences of a length that the loader
+  /// chooses once (one alone may be shorter), whatever padding_side says: its numbers are those it
+  /// has padded, and GPUs meet few shapes. Micro-batches that need their mask are padded.
   bool padding_free = false;
-  std::optional<int64_t> pad_token;  // see PackingOptions
-  bool supervise_padding =
-      false;  // causal: padding gets its own id as label, as when labels = input_ids
-  // The model sees no later position, so padding at the end changes nothing before it and needs no
-  // mask.
+  std::optional<int64_t> pad_token;  ///< see PackingOptions
+  /// causal: padding gets its own id as label, as when labels = input_ids
+  bool supervise_padding = false;
+  /// The model sees no later position, so padding at the end changes nothing before it and needs no
+  /// mask.
   bool causal_attention = true;
-  bool always_attention_mask = false;  // also where it changes no supervised number
-  bool pinned = false;                 // in page-locked memory; needs a GPU
+  bool always_attention_mask = false;  ///< also where it changes no supervised number
+  bool pinned = false;                 ///< in page-locked memory; needs a GPU
 };
 
 struct DataLoaderState {
   int64_t epoch = 0;
-  int64_t consumed = 0;  // rows of this epoch that all ranks together have taken
+  int64_t consumed = 0;  ///< rows of this epoch that all ranks together have taken
   bool operator==(const DataLoaderState&) const = default;
 };
 
-// Step k of an epoch takes rows k*B .. k*B+B-1 of the epoch's order, B = global_batch_size(); the
-// rank with coordinate r takes the r-th part of them, its micro-batches in order; packed, its share
-// of their tokens. The order is a function of (seed, epoch) only, so a run continues from its state
-// at any number of ranks.
+/// Step k of an epoch takes rows k*B .. k*B+B-1 of the epoch's order, B = global_batch_size(); the
+/// rank with coordinate r takes the r-th part of them, its micro-batches in order; packed, its
+/// share of their tokens. The order is a function of (seed, epoch) only, so a run continues from
+/// its state at any number of ranks.
 class DataLoader {
  public:
-  // Throws Error(kInvalidArgument) for sizes that make no sense, rows longer than pad_to, or no
-  // full batch with kDrop.
+  /// Throws Error(kInvalidArgument) for sizes that make no sense, rows longer than pad_to, or no
+  /// full batch with kDrop.
   DataLoader(TokenTable rows, const DataLoaderOptions& options);
 
   int64_t global_batch_size() const;
-  int64_t steps_per_epoch() const;  // the same on every rank
-  bool epoch_finished() const;      // no step is left in this epoch
-  // accumulation_steps micro-batches on the CPU; starts the next epoch when this one is finished.
+  int64_t steps_per_epoch() const;  ///< the same on every rank
+  bool epoch_finished() const;      ///< no step is left in this epoch
+  /// accumulation_steps micro-batches on the CPU; starts the next epoch when this one is finished.
   std::vector<MicroBatch> next();
 
-  // Before the next step: an epoch that is finished is still the current one.
+  /// Before the next step: an epoch that is finished is still the current one.
   const DataLoaderState& state() const { return state_; }
-  void restore(
-      const DataLoaderState& state);  // Error(kInvalidArgument) when it cannot be of this data set
+  /// Error(kInvalidArgument) when it cannot be of this data set
+  void restore(const DataLoaderState& state);
 
  private:
   std::vector<MicroBatch> padded_step();
@@ -83,13 +85,13 @@ class DataLoader {
 
   TokenTable rows_;
   DataLoaderOptions options_;
-  int64_t padding_free_length_ = 0;  // of the sequences; 0: rows are padded
+  int64_t padding_free_length_ = 0;  ///< of the sequences; 0: rows are padded
   DataLoaderState state_;
   std::vector<int64_t> order_;
   int64_t order_epoch_ = -1;
 };
 
-// The rows 0..count-1 in the order of one epoch; equal on every machine.
+/// The rows 0..count-1 in the order of one epoch; equal on every machine.
 std::vector<int64_t> shuffled_order(int64_t count, uint64_t seed, int64_t epoch);
 
 }  // namespace tessera

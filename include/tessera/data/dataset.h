@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Tokenised examples in memory: what every reader makes and the data loader serves.
+/// @file
+/// Tokenised examples in memory: what every reader makes and the data loader serves.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -10,35 +12,35 @@
 
 namespace tessera {
 
-// Called now and then on the reader's thread with the share of a file that is done, in [0, 1].
+/// Called now and then on the reader's thread with the share of a file that is done, in [0, 1].
 using Progress = std::function<void(double)>;
 
 enum class Task { kCausal, kClassification };
 
 struct Example {
   std::vector<int32_t> input_ids;
-  // Causal: one per token as in Hugging Face (not shifted: labels[s] is token s itself or
-  // kIgnoredLabel). Classification: exactly one.
+  /// Causal: one per token as in Hugging Face (not shifted: labels[s] is token s itself or
+  /// kIgnoredLabel). Classification: exactly one.
   std::vector<int32_t> labels;
-  std::vector<uint8_t> attention_mask;  // one per token; empty when all are real
+  std::vector<uint8_t> attention_mask;  ///< one per token; empty when all are real
 };
 
 struct Dataset {
   Task task = Task::kCausal;
   std::vector<Example> examples;
-  int64_t num_labels = 0;  // classification
+  int64_t num_labels = 0;  ///< classification
 
   int64_t size() const { return static_cast<int64_t>(examples.size()); }
-  int64_t longest() const;  // tokens
+  int64_t longest() const;  ///< tokens
 };
 
-// The examples of "BEGIN:END" (either may be missing), counted from 0, END not included. Throws
-// Error(kInvalidArgument) when it is malformed, empty or reaches past the end.
+/// The examples of "BEGIN:END" (either may be missing), counted from 0, END not included. Throws
+/// Error(kInvalidArgument) when it is malformed, empty or reaches past the end.
 struct Slice {
   int64_t begin = 0;
-  int64_t end = -1;  // -1: to the end
+  int64_t end = -1;  ///< -1: to the end
   static Slice parse(const std::string& text);
-  std::pair<int64_t, int64_t> within(int64_t rows) const;  // begin and end
+  std::pair<int64_t, int64_t> within(int64_t rows) const;  ///< begin and end
   Dataset of(Dataset dataset) const;
 };
 

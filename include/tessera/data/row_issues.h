@@ -1,13 +1,15 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Rows of a data file that cannot be used: skipped and counted instead of ending the run.
+/// @file
+/// Rows of a data file that cannot be used: skipped and counted instead of ending the run.
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
-// Of one file, by reason. A reader that is given none, or a strict one, throws at the first such
-// row.
+/// Of one file, by reason. A reader that is given none, or a strict one, throws at the first such
+/// row.
 class RowIssues {
  public:
   explicit RowIssues(bool strict = false) : strict_(strict) {}
@@ -15,21 +17,21 @@ class RowIssues {
   struct Kind {
     std::string reason;
     int64_t count = 0;
-    std::vector<std::string> places;  // the first three: file and line, or file and JSON path
+    std::vector<std::string> places;  ///< the first three: file and line, or file and JSON path
   };
 
-  void add_rows(int64_t count) { rows_ += count; }  // that the file has, bad ones included
+  void add_rows(int64_t count) { rows_ += count; }  ///< that the file has, bad ones included
   void skip(const std::string& reason, const std::string& place);
 
   bool strict() const { return strict_; }
   int64_t rows() const { return rows_; }
   int64_t skipped() const;
-  const std::vector<Kind>& kinds() const { return kinds_; }  // in order of appearance
-  // "5 of 800 rows skipped: no label (5): a.csv:7, a.csv:9, a.csv:12, ..."
+  const std::vector<Kind>& kinds() const { return kinds_; }  ///< in order of appearance
+  /// "5 of 800 rows skipped: no label (5): a.csv:7, a.csv:9, a.csv:12, ..."
   std::string text() const;
 
-  static constexpr double kMostSkipped = 0.05;  // of the rows
-  // Throws Error(kDataLoss) when more rows than that were skipped.
+  static constexpr double kMostSkipped = 0.05;  ///< of the rows
+  /// Throws Error(kDataLoss) when more rows than that were skipped.
   void check_share(const std::string& path) const;
 
  private:
@@ -40,7 +42,7 @@ class RowIssues {
 
 inline bool stops_at_first(const RowIssues* issues) { return !issues || issues->strict(); }
 
-// Skips the row, or throws Error(kDataLoss): "{place}: {detail}".
+/// Skips the row, or throws Error(kDataLoss): "{place}: {detail}".
 void skip_row(RowIssues* issues, const std::string& reason, const std::string& place,
               const std::string& detail);
 

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Rows tokenised elsewhere: JSON lines with input_ids, optional attention_mask, and labels.
+/// @file
+/// Rows tokenised elsewhere: JSON lines with input_ids, optional attention_mask, and labels.
 #include <string>
 #include <vector>
 
@@ -10,22 +12,22 @@ namespace tessera {
 
 struct TokenRowOptions {
   Task task = Task::kCausal;
-  int64_t vocab_size = 0;      // ids must be below
-  int64_t num_labels = 0;      // classification: labels must be below
-  int64_t max_seq_length = 0;  // longer rows are cut at their end; 0: any length
+  int64_t vocab_size = 0;      ///< ids must be below
+  int64_t num_labels = 0;      ///< classification: labels must be below
+  int64_t max_seq_length = 0;  ///< longer rows are cut at their end; 0: any length
   Progress progress = {};
 };
 
 struct TokenRows {
   Dataset dataset;
-  int64_t cut = 0;                        // rows that were too long
-  std::vector<std::string> ignored_keys;  // that rows have beyond the known ones
+  int64_t cut = 0;                        ///< rows that were too long
+  std::vector<std::string> ignored_keys;  ///< that rows have beyond the known ones
 };
 
-// Causal rows carry `labels` as a list of the same length (kIgnoredLabel or an id; not shifted);
-// without them the labels are the ids where the mask is 1. Classification rows carry one integer.
-// Throws Error(kDataLoss) with file, line and place for anything else. Rows without tokens, and
-// classification rows without a label, are skipped with `issues`, errors without.
+/// Causal rows carry `labels` as a list of the same length (kIgnoredLabel or an id; not shifted);
+/// without them the labels are the ids where the mask is 1. Classification rows carry one integer.
+/// Throws Error(kDataLoss) with file, line and place for anything else. Rows without tokens, and
+/// classification rows without a label, are skipped with `issues`, errors without.
 TokenRows read_token_rows(const std::string& path, const TokenRowOptions& options,
                           RowIssues* issues = nullptr);
 

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// How likely a causal model finds texts behind prompts.
+/// @file
+/// How likely a causal model finds texts behind prompts.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,10 +15,10 @@ struct Continuation {
   std::vector<int64_t> prompt, ids;
 };
 
-// Logarithm of the probability of each one's ids behind its prompt, all of them together; 0 without
-// ids. The same on every rank. Collective: every rank of the mesh gives the same continuations.
-// batch_size: rows that a rank works on together. Throws Error(kInvalidArgument) for an empty
-// prompt.
+/// Logarithm of the probability of each one's ids behind its prompt, all of them together; 0
+/// without ids. The same on every rank. Collective: every rank of the mesh gives the same
+/// continuations. batch_size: rows that a rank works on together. Throws Error(kInvalidArgument)
+/// for an empty prompt.
 std::vector<double> log_probabilities(Strategy& strategy, const DeviceMesh& mesh,
                                       std::span<const Continuation> continuations,
                                       int64_t batch_size);

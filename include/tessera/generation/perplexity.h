@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// How well a causal model predicts a text.
+/// @file
+/// How well a causal model predicts a text.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,25 +12,25 @@
 namespace tessera {
 
 struct PerplexityOptions {
-  int64_t window = 1024;   // tokens that the model sees at once
-  int64_t stride = 512;    // from one window's begin to the next, at most window
-  int64_t batch_size = 1;  // windows that a rank works on together
+  int64_t window = 1024;   ///< tokens that the model sees at once
+  int64_t stride = 512;    ///< from one window's begin to the next, at most window
+  int64_t batch_size = 1;  ///< windows that a rank works on together
 };
 
 struct Perplexity {
-  // exp of the mean over windows of the window's mean loss, weighted by its new tokens less one, as
-  // in the guide "Perplexity of fixed-length models" of transformers.
+  /// exp of the mean over windows of the window's mean loss, weighted by its new tokens less one,
+  /// as in the guide "Perplexity of fixed-length models" of transformers.
   double value = 0;
-  double per_token = 0;  // exp of the mean loss of all predicted tokens
+  double per_token = 0;  ///< exp of the mean loss of all predicted tokens
   int64_t predicted_tokens = 0;
   int64_t windows = 0;
 };
 
-// Of the text's tokens, each predicted from those before it in the first window in which it is new:
-// at least window - stride of them but for the text's beginning. The same on every rank.
-// Collective: every rank of the mesh gives the same ids and options. Windows are spread over the
-// data ranks. Throws Error(kInvalidArgument) for fewer than two tokens and for sizes that make no
-// sense.
+/// Of the text's tokens, each predicted from those before it in the first window in which it is
+/// new: at least window - stride of them but for the text's beginning. The same on every rank.
+/// Collective: every rank of the mesh gives the same ids and options. Windows are spread over the
+/// data ranks. Throws Error(kInvalidArgument) for fewer than two tokens and for sizes that make no
+/// sense.
 Perplexity perplexity(Strategy& strategy, const DeviceMesh& mesh, std::span<const int64_t> ids,
                       const PerplexityOptions& options);
 

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Scores of a classifier's predictions, as scikit-learn defines them with zero_division=0.
+/// @file
+/// Scores of a classifier's predictions, as scikit-learn defines them with zero_division=0.
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -8,19 +10,19 @@ namespace tessera::metrics {
 
 struct ClassScore {
   double precision = 0, recall = 0, f1 = 0;
-  int64_t support = 0;  // rows of this class
+  int64_t support = 0;  ///< rows of this class
 };
 
 struct ClassificationScores {
   int64_t total = 0;
   double accuracy = 0;
-  // Means over the classes that occur among labels or predictions, plain and by support.
+  /// Means over the classes that occur among labels or predictions, plain and by support.
   double f1_macro = 0, f1_weighted = 0;
   std::vector<ClassScore> classes;
-  std::vector<std::vector<int64_t>> confusion;  // [label][prediction]
+  std::vector<std::vector<int64_t>> confusion;  ///< [label][prediction]
 };
 
-// Throws Error(kInvalidArgument) for no rows, unequal numbers, or a class outside 0 .. classes-1.
+/// Throws Error(kInvalidArgument) for no rows, unequal numbers, or a class outside 0 .. classes-1.
 ClassificationScores classification_scores(std::span<const int64_t> labels,
                                            std::span<const int64_t> predictions, int64_t classes);
 
@@ -28,8 +30,8 @@ struct ClassThreshold {
   double threshold = 0.5, f1 = 0;
 };
 
-// Of two classes: class 1 is predicted where its probability is at least the threshold. The
-// probability that occurs and gives class 1 the best F1; of equal ones the lowest.
+/// Of two classes: class 1 is predicted where its probability is at least the threshold. The
+/// probability that occurs and gives class 1 the best F1; of equal ones the lowest.
 ClassThreshold best_threshold(std::span<const int64_t> labels,
                               std::span<const double> probabilities);
 

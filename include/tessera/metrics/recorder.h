@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Turns what happens in a run into events for its sinks, and into the run's summary.
+/// @file
+/// Turns what happens in a run into events for its sinks, and into the run's summary.
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -13,35 +15,35 @@
 
 namespace tessera::metrics {
 
-// What only the program knows at the end of a run.
+/// What only the program knows at the end of a run.
 struct RunEndInfo {
   int exit_code = 0;
   std::optional<std::string> param_hash_final = {};
   std::optional<int64_t> gpu_mem_allocated_peak_bytes = {}, gpu_mem_reserved_peak_bytes = {};
-  std::optional<int64_t> pinned_peak_bytes = {};  // of the node that has most
-  Fields extra = {};                              // appended as they are
+  std::optional<int64_t> pinned_peak_bytes = {};  ///< of the node that has most
+  Fields extra = {};                              ///< appended as they are
 };
 
-// One per run on the rank that reports. Methods may be called from any thread.
+/// One per run on the rank that reports. Methods may be called from any thread.
 class Recorder {
  public:
-  // Only every logging_steps-th step (and the first) is passed on; the summary counts all of them.
+  /// Only every logging_steps-th step (and the first) is passed on; the summary counts all of them.
   Recorder(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps = 1, int64_t rank = 0);
   ~Recorder();
 
   void start(const RunStartRecord& record);
   void data(const DataRecord& record);
-  // Notes a loss that is not finite, and one that jumps, as anomalies before it.
+  /// Notes a loss that is not finite, and one that jumps, as anomalies before it.
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
   void checkpoint(const CheckpointRecord& record);
   void resource(const ResourceRecord& record);
-  // What was sampled on a node beside this one; counts in the summary.
+  /// What was sampled on a node beside this one; counts in the summary.
   void other_node(const ResourceSummary& node);
   void anomaly(const AnomalyRecord& record);
-  // The summary's runtime ends here, not at finish(): exporting a model is no training.
+  /// The summary's runtime ends here, not at finish(): exporting a model is no training.
   void end_of_training();
-  // Writes run_end with the statistics of the run; once, and nothing follows it.
+  /// Writes run_end with the statistics of the run; once, and nothing follows it.
   void finish(const RunEndInfo& info);
 
  private:

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What the samples of a node's resources come to, and those of several nodes together.
+/// @file
+/// What the samples of a node's resources come to, and those of several nodes together.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,7 +10,7 @@
 
 namespace tessera::metrics {
 
-// Peak, mean and minimum of a sampled quantity.
+/// Peak, mean and minimum of a sampled quantity.
 struct Track {
   int64_t peak = 0, least = 0, count = 0;
   double sum = 0;
@@ -20,7 +22,7 @@ struct Track {
   Value mean_value() const;
 };
 
-// GPUs count one by one, host memory by node: its peak is the largest node's.
+/// GPUs count one by one, host memory by node: its peak is the largest node's.
 struct ResourceSummary {
   Track gpu_used, cpu_rss, cpu_pss, pinned;
   double gpu_util_sum = 0;
@@ -28,7 +30,7 @@ struct ResourceSummary {
 
   void add(const ResourceRecord& sample);
   void add(const ResourceSummary& node);
-  // For ranks of the same program.
+  /// For ranks of the same program.
   std::string bytes() const;
   static ResourceSummary from_bytes(const std::string& bytes);
 };

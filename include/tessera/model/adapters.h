@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Makes any torch::nn module a model that every strategy can train.
+/// @file
+/// Makes any torch::nn module a model that every strategy can train.
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -19,30 +21,32 @@ class SequentialImpl;
 
 namespace tessera {
 
-// (output of the module in fp32, micro-batch) -> SUM of the loss over the micro-batch's targets: a
-// scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are counters as Block
-// describes them. Divide by nothing: strategies divide by the sum of MicroBatch::target_count.
-// ModuleOptions::reduction declares another reduction. The labels are fp32 where they are floating.
-// Error(kInvalidArgument) refuses, where it can be told, what is no such sum:
-//   any other shape;
-//   a mean, which stays the same when every row is there twice. A loss that is divided by something
-//   is called once more to find out, without gradients. One that is of a whole micro-batch has one
-//   target: set target_count to 1;
-//   LibTorch's class weights, by whose sum it divides;
-//   mse_loss and its kin over several numbers a row where the rows are counted as targets.
+/// (output of the module in fp32, micro-batch) -> SUM of the loss over the micro-batch's targets: a
+/// scalar, or with ModuleOptions::counters a 1-D tensor whose further elements are counters as
+/// Block describes them. Divide by nothing: strategies divide by the sum of
+/// MicroBatch::target_count. ModuleOptions::reduction declares another reduction. The labels are
+/// fp32 where they are floating. Error(kInvalidArgument) refuses, where it can be told, what is no
+/// such sum:
+///   any other shape;
+///   a mean, which stays the same when every row is there twice. A loss that is divided by
+///   something is called once more to find out, without gradients. One that is of a whole
+///   micro-batch has one target: set target_count to 1; LibTorch's class weights, by whose sum it
+///   divides; mse_loss and its kin over several numbers a row where the rows are counted as
+///   targets.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
 
 struct ModuleOptions {
-  // Every data rank computes running statistics (of BatchNorm, InstanceNorm) from its own rows: the
-  // rank whose values are the model's. Without it modules that have them are refused.
+  /// Every data rank computes running statistics (of BatchNorm, InstanceNorm) from its own rows:
+  /// the rank whose values are the model's. Without it modules that have them are refused.
   std::optional<int> running_statistics_of_rank = std::nullopt;
-  // No module looks at any position but its own, so that several rows may lie in a sequence
-  // (MicroBatch::packed, which modules never see).
+  /// No module looks at any position but its own, so that several rows may lie in a sequence
+  /// (MicroBatch::packed, which modules never see).
   bool takes_packed_rows = false;
-  // How many counters the loss returns behind the sum, or as LossResult::counters.
+  /// How many counters the loss returns behind the sum, or as LossResult::counters.
   int counters = 0;
-  // What the loss returns. kMean: the micro-batch's mean, which counts target_count times; refused
-  // of LibTorch's class weights, whose sum is to be LossResult::divisor. kNone: no counters behind.
+  /// What the loss returns. kMean: the micro-batch's mean, which counts target_count times; refused
+  /// of LibTorch's class weights, whose sum is to be LossResult::divisor. kNone: no counters
+  /// behind.
   LossReduction reduction = LossReduction::kSum;
 };
 
@@ -50,22 +54,22 @@ namespace detail {
 
 using Tensors = std::vector<at::Tensor>;
 
-// torch::nn::Module has no virtual forward: the module and how to call it.
+/// torch::nn::Module has no virtual forward: the module and how to call it.
 struct CallableModule {
   std::shared_ptr<torch::nn::Module> module;
-  // given: BlockBuilder::takes tensors; of a first block the micro-batch's input_ids, or none.
+  /// given: BlockBuilder::takes tensors; of a first block the micro-batch's input_ids, or none.
   std::function<Tensors(const Tensors& given, const MicroBatch&)> forward = nullptr;
-  std::function<LossResult(const MicroBatch&)> step = nullptr;  // in place of forward
+  std::function<LossResult(const MicroBatch&)> step = nullptr;  ///< in place of forward
   bool sees_micro_batch = true;
-  std::function<at::Tensor(const MicroBatch&)> scores = nullptr;  // beside a step
+  std::function<at::Tensor(const MicroBatch&)> scores = nullptr;  ///< beside a step
 };
 struct ModuleSource {
   std::function<CallableModule()> make;
-  // What make() copies; null when it makes a module anew.
+  /// What make() copies; null when it makes a module anew.
   std::shared_ptr<const torch::nn::Module> original = nullptr;
-  const char* maker = "clone()";  // what users call make()
+  const char* maker = "clone()";  ///< what users call make()
 };
-// takes and gives: see BlockBuilder. gives 0: the block has the loss.
+/// takes and gives: see BlockBuilder. gives 0: the block has the loss.
 ModelSpec model_of_one_block(ModuleSource source, LossFunction loss, const ModuleOptions& options,
                              int takes, int gives);
 
@@ -79,7 +83,7 @@ inline constexpr bool kHasValues = false;
 template <typename Make, typename Values>
 inline constexpr bool kHasValues<MadeWithValues<Make, Values>> = true;
 
-// The class of the module that is given as this; void: as none of what is known.
+/// The class of the module that is given as this; void: as none of what is known.
 template <typename Given>
 struct ModuleType {
   using type = void;
@@ -124,7 +128,7 @@ std::shared_ptr<M> clone(const std::shared_ptr<M>& module) {
   return copy;
 }
 
-// callable: makes a CallableModule of a pointer to the module.
+/// callable: makes a CallableModule of a pointer to the module.
 template <typename Given, typename Callable>
 ModuleSource source_of(const Given& given, const Callable& callable) {
   if constexpr (kHasValues<Given>) {
@@ -151,48 +155,45 @@ concept TakesOneTensor = requires(M& module, const at::Tensor& input) {
 
 }  // namespace detail
 
-// For a module without clone(): make() makes one of its class, which gets the values, ties and
-// modes that `module` has at attach().
+/// For a module without clone(): make() makes one of its class, which gets the values, ties and
+/// modes that `module` has at attach().
 template <typename Make, typename Module>
 auto with_values(Make make, Module module) {
   return detail::MadeWithValues<Make, Module>{std::move(make), std::move(module)};
 }
 
-// The module as one block. It is given as
-//   a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
-//   rank with the default generators seeded from the run's seed, so that every rank draws the same
-//   weights; or with_values(function, module); or the module itself (shared_ptr or holder; it must
-//   derive from torch::nn::Cloneable): every rank trains a copy of it as it is at attach(). Values,
-//   ties and modes are copied also where clone() leaves them out, as it does with children that are
-//   not Cloneable. The module itself stays as it is.
-// Either way every data rank starts with the values of the first one, in tensors of its own. A
-// tensor that a copy would share with the module is refused. So is one that the function returns
-// twice, or that several ranks return.
-//
-// Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
-// floating) and returns one tensor. It may change its input in place; the micro-batch's own tensors
-// stay as they are.
-// Modes. Modules are in training mode where micro_batch.training is set, else in eval mode. Those
-// that are in eval mode inside a module in training mode when the block is built (a BatchNorm whose
-// statistics are to stay) remain so.
-// Random numbers. What forward() and the loss draw from LibTorch's default generators (dropout)
-// depends on micro_batch.seed and the block's place: the same on every layout of ranks, and again
-// when the block runs again for backward. The generators' own states are put back. They belong to
-// the process, so on the CPU ranks that are threads take turns in blocks that may draw: all but
-// those made of LibTorch's own layers without randomness. So forward() must not wait for other
-// ranks.
-// Parameters. One that needs no gradient is frozen. Those with two or more dimensions decay. A
-// tensor registered under several names is one parameter, under its first name; so is one that was
-// assigned to the weight of another Linear, Embedding or Conv (head->weight = table->weight).
-// Parameters that share memory in another way are refused.
-// Buffers stay on every rank. Constants must be equal on all ranks; forward() may not change them.
-// Floating ones are kept in fp32; the module sees them in the dtype of the weights, as after
-// Module::to(dtype). Running statistics (buffers named running_mean, running_var,
-// num_batches_tracked) need ModuleOptions and fp32 weights; they advance once a micro-batch, also
-// under gradient checkpointing.
-// Refusals are Error(kInvalidArgument) with the block's and the tensor's name: when the block is
-// built, or when its forward() does what it may not. Errors of LibTorch inside forward() get the
-// block's name added and keep their type.
+/// The module as one block. It is given as
+///   a function that makes it, e.g. [] { return std::make_shared<Net>(784, 10); }: called once per
+///   rank with the default generators seeded from the run's seed, so that every rank draws the same
+///   weights; or with_values(function, module); or the module itself (shared_ptr or holder; it must
+///   derive from torch::nn::Cloneable): every rank trains a copy of it as it is at attach().
+///   Values, ties and modes are copied also where clone() leaves them out, as it does with children
+///   that are not Cloneable. The module itself stays as it is.
+/// Either way every data rank starts with the values of the first one, in tensors of its own. A
+/// tensor that a copy would share with the module is refused. So is one that the function returns
+/// twice, or that several ranks return.
+///
+/// Input and output. forward() takes micro_batch.input_ids (cast to the weights' dtype when it is
+/// floating) and returns one tensor. It may change its input in place; the micro-batch's own
+/// tensors stay as they are. Modes. Modules are in training mode where micro_batch.training is set,
+/// else in eval mode. Those that are in eval mode inside a module in training mode when the block
+/// is built (a BatchNorm whose statistics are to stay) remain so. Random numbers. What forward()
+/// and the loss draw from LibTorch's default generators (dropout) depends on micro_batch.seed and
+/// the block's place: the same on every layout of ranks, and again when the block runs again for
+/// backward. The generators' own states are put back. They belong to the process, so on the CPU
+/// ranks that are threads take turns in blocks that may draw: all but those made of LibTorch's own
+/// layers without randomness. So forward() must not wait for other ranks. Parameters. One that
+/// needs no gradient is frozen. Those with two or more dimensions decay. A tensor registered under
+/// several names is one parameter, under its first name; so is one that was assigned to the weight
+/// of another Linear, Embedding or Conv (head->weight = table->weight). Parameters that share
+/// memory in another way are refused. Buffers stay on every rank. Constants must be equal on all
+/// ranks; forward() may not change them. Floating ones are kept in fp32; the module sees them in
+/// the dtype of the weights, as after Module::to(dtype). Running statistics (buffers named
+/// running_mean, running_var, num_batches_tracked) need ModuleOptions and fp32 weights; they
+/// advance once a micro-batch, also under gradient checkpointing. Refusals are
+/// Error(kInvalidArgument) with the block's and the tensor's name: when the block is built, or when
+/// its forward() does what it may not. Errors of LibTorch inside forward() get the block's name
+/// added and keep their type.
 template <typename Module>
 ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptions& options = {}) {
   using M = detail::ModuleOf<Module>;
@@ -219,9 +220,9 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
   }
 }
 
-// One block per child, the loss in the last one (nullptr: a part for chain()); children take and
-// return one tensor. Otherwise as from_module(module): built blocks are copies. A tensor that
-// several children have (a child that stands there twice) is one parameter, tied.
+/// One block per child, the loss in the last one (nullptr: a part for chain()); children take and
+/// return one tensor. Otherwise as from_module(module): built blocks are copies. A tensor that
+/// several children have (a child that stands there twice) is one parameter, tied.
 ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
                           const ModuleOptions& options = {});
 

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// The smallest unit a strategy moves: a piece of a model with parameters and a forward function.
+/// @file
+/// The smallest unit a strategy moves: a piece of a model with parameters and a forward function.
 #include <ATen/core/Tensor.h>
 
 #include <string>
@@ -11,66 +13,67 @@
 
 namespace tessera {
 
-// A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its
-// gradient, never the handle.
+/// A named leaf tensor of a block. Strategies replace its storage (Tensor::set_data) and its
+/// gradient, never the handle.
 struct Parameter {
-  std::string name;          // unique inside the block, e.g. "self_attention.dense.weight"
-  at::Tensor tensor;         // leaf; one that needs no gradient is frozen
-  bool weight_decay = true;  // false for biases and norm weights
-  Placement placement;       // made by cut_parameter(); strategies fill in what they add
-  // Whoever adds to .grad() by hand asks take_blank() or settle_blank() first
-  // (tessera/core/blank.h; the operations of tessera/ops do, and autograd need not), so strategies
-  // need not clear it.
+  std::string name;          ///< unique inside the block, e.g. "self_attention.dense.weight"
+  at::Tensor tensor;         ///< leaf; one that needs no gradient is frozen
+  bool weight_decay = true;  ///< false for biases and norm weights
+  Placement placement;       ///< made by cut_parameter(); strategies fill in what they add
+  /// Whoever adds to .grad() by hand asks take_blank() or settle_blank() first
+  /// (tessera/core/blank.h; the operations of tessera/ops do, and autograd need not), so strategies
+  /// need not clear it.
   bool blank_gradient = false;
   UpdateRule rule;
 };
 
-// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.
+/// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.
 struct Buffer {
-  std::string name;  // unique inside the block, also among its parameters
+  std::string name;  ///< unique inside the block, also among its parameters
   at::Tensor tensor;
-  // Blocks may change it in forward (running statistics) when a data rank is named whose values
-  // are the model's, also in evaluation; -1: constant, and equal on all ranks.
+  /// Blocks may change it in forward (running statistics) when a data rank is named whose values
+  /// are the model's, also in evaluation; -1: constant, and equal on all ranks.
   int data_rank = -1;
 };
 
-// Blocks of a model run in order; each takes the previous one's output. The last block returns a
-// 1-D fp32 tensor whose element 0 is the SUM of the loss over the micro-batch's supervised targets;
-// further elements are counters summed over batches (element 1: correct predictions, when the block
-// knows them) and carry no gradient.
-//
-// Contract with strategies [docs/extending.md]: parameters hold their values between before_forward
-// and after_forward and between before_backward and after_backward, and nowhere else. During
-// backward every parameter's .grad() is a defined tensor to be ADDED to: autograd does so by
-// itself; a hand-written block may write there directly and return no gradient to autograd. For the
-// last block that already holds while its forward runs with gradients enabled, and
-// micro_batch.loss_gradient is set: backward's incoming gradient of element 0 is that same scalar.
+/// Blocks of a model run in order; each takes the previous one's output. The last block returns a
+/// 1-D fp32 tensor whose element 0 is the SUM of the loss over the micro-batch's supervised
+/// targets; further elements are counters summed over batches (element 1: correct predictions, when
+/// the block knows them) and carry no gradient.
+///
+/// Contract with strategies [docs/extending.md]: parameters hold their values between
+/// before_forward and after_forward and between before_backward and after_backward, and nowhere
+/// else. During backward every parameter's .grad() is a defined tensor to be ADDED to: autograd
+/// does so by itself; a hand-written block may write there directly and return no gradient to
+/// autograd. For the last block that already holds while its forward runs with gradients enabled,
+/// and micro_batch.loss_gradient is set: backward's incoming gradient of element 0 is that same
+/// scalar.
 class Block {
  public:
   virtual ~Block() = default;
-  // hidden: the previous block's output; for the first block undefined (it reads
-  // micro_batch.input_ids).
+  /// hidden: the previous block's output; for the first block undefined (it reads
+  /// micro_batch.input_ids).
   virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
-  // Whether forward() keeps to the rows of micro_batch.packed: it looks at no other position, or
-  // only at those of the same row. Strategies refuse packed micro-batches for blocks that do not.
+  /// Whether forward() keeps to the rows of micro_batch.packed: it looks at no other position, or
+  /// only at those of the same row. Strategies refuse packed micro-batches for blocks that do not.
   virtual bool takes_packed_rows() const { return false; }
-  // Of a last block: element 1 of what it returns is what its loss is divided by in place of
-  // MicroBatch::target_count, summed over micro-batches and ranks as the loss is; counters follow.
+  /// Of a last block: element 1 of what it returns is what its loss is divided by in place of
+  /// MicroBatch::target_count, summed over micro-batches and ranks as the loss is; counters follow.
   virtual bool gives_divisor() const { return false; }
-  // Always the same handles in the same order. One whose tensor needs no gradient is frozen.
+  /// Always the same handles in the same order. One whose tensor needs no gradient is frozen.
   virtual std::vector<Parameter> parameters() = 0;
-  // On the rank's device, kept whole on every rank that has the block.
+  /// On the rank's device, kept whole on every rank that has the block.
   virtual std::vector<Buffer> buffers() { return {}; }
-  // Whether forward() takes rows piece by piece (MicroBatch::so_far). A block that treats every
-  // token alone does without doing anything.
+  /// Whether forward() takes rows piece by piece (MicroBatch::so_far). A block that treats every
+  /// token alone does without doing anything.
   virtual bool continues_rows() const { return false; }
 };
 
-// A last block that can also give its scores instead of the loss.
+/// A last block that can also give its scores instead of the loss.
 class Head : public Block {
  public:
-  // Causal models: [batch, sequence, vocabulary], or [n, vocabulary] where the micro-batch has
-  // head_positions; classifiers: [labels, classes]. The same on every rank of a tensor axis.
+  /// Causal models: [batch, sequence, vocabulary], or [n, vocabulary] where the micro-batch has
+  /// head_positions; classifiers: [labels, classes]. The same on every rank of a tensor axis.
   virtual at::Tensor logits(const at::Tensor& hidden, const MicroBatch& micro_batch) = 0;
 };
 

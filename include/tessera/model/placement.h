@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Where the model's own axes put a parameter; how the data axis cuts it further is the strategy's
-// business. Norms, counts, visits, late sums and the state of a model follow from it.
+/// @file
+/// Where the model's own axes put a parameter; how the data axis cuts it further is the strategy's
+/// business. Norms, counts, visits, late sums and the state of a model follow from it.
 #include <c10/util/ArrayRef.h>
 #include <c10/util/accumulate.h>
 
@@ -11,17 +13,17 @@
 
 namespace tessera {
 
-// How a parameter's local tensor relates to the whole one under tensor parallelism. The default:
-// every tensor rank holds all of it.
+/// How a parameter's local tensor relates to the whole one under tensor parallelism. The default:
+/// every tensor rank holds all of it.
 struct TensorShard {
-  int dim = -1;  // the local tensor is the rank's slice of this dimension; -1: not sliced
-  // The whole dimension consists of this many equal parts, and the local one of a slice of each in
-  // the same order: 3 for queries, keys and values stored one after the other.
+  int dim = -1;  ///< the local tensor is the rank's slice of this dimension; -1: not sliced
+  /// The whole dimension consists of this many equal parts, and the local one of a slice of each in
+  /// the same order: 3 for queries, keys and values stored one after the other.
   int parts = 1;
-  int64_t full_size = 0;  // of the dimension in the whole parameter, without padding
+  int64_t full_size = 0;  ///< of the dimension in the whole parameter, without padding
 
   bool replicated() const { return dim < 0; }
-  // Elements of the whole parameter, given the shape of the local tensor.
+  /// Elements of the whole parameter, given the shape of the local tensor.
   int64_t whole_numel(c10::IntArrayRef local) const {
     const int64_t numel = c10::multiply_integers(local);
     return replicated() || numel == 0 ? numel : numel / local[dim] * full_size;
@@ -29,23 +31,23 @@ struct TensorShard {
   bool operator==(const TensorShard&) const = default;
 };
 
-// Ranks that hold the same value of a parameter.
+/// Ranks that hold the same value of a parameter.
 struct Holders {
   Communicator* ranks = nullptr;
-  // Their gradients are parts of the sum, which the strategy makes once a step; else they are equal
-  // already.
+  /// Their gradients are parts of the sum, which the strategy makes once a step; else they are
+  /// equal already.
   bool partial = false;
   bool operator==(const Holders&) const = default;
 };
 
-// Communicators outlive the model and its strategy.
+/// Communicators outlive the model and its strategy.
 struct Placement {
-  Communicator* cut = nullptr;  // the ranks that hold its slices; null: it is whole here
-  TensorShard shard;            // the slice; of one rank of cut when that is null
+  Communicator* cut = nullptr;  ///< the ranks that hold its slices; null: it is whole here
+  TensorShard shard;            ///< the slice; of one rank of cut when that is null
   std::vector<Holders> holders;
-  bool frozen = false;  // no gradient, no optimizer state, never changed
+  bool frozen = false;  ///< no gradient, no optimizer state, never changed
 
-  // One rank speaks for all holders: what is counted or said once, it counts and says.
+  /// One rank speaks for all holders: what is counted or said once, it counts and says.
   bool first_holder() const {
     for (const Holders& held : holders) {
       if (held.ranks->rank() != 0) return false;
@@ -58,7 +60,7 @@ struct Placement {
     }
     return false;
   }
-  // What this rank adds to the number of the whole model's elements.
+  /// What this rank adds to the number of the whole model's elements.
   int64_t counted_numel(c10::IntArrayRef local) const {
     const bool counts = first_holder() && (cut == nullptr || cut->rank() == 0);
     return counts ? shard.whole_numel(local) : 0;

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// How the optimizer treats a parameter, and which parameters a flat buffer holds.
+/// @file
+/// How the optimizer treats a parameter, and which parameters a flat buffer holds.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,32 +10,32 @@
 
 namespace tessera {
 
-// Made by with_groups() (tessera/model/parameter_groups.h).
+/// Made by with_groups() (tessera/model/parameter_groups.h).
 struct UpdateRule {
-  std::string group;                               // empty: none
-  double lr_factor = 1;                            // of the step's learning rate
-  std::optional<double> weight_decay;              // instead of the optimizer's, whatever the shape
-  std::optional<std::pair<double, double>> betas;  // instead of the optimizer's
-  // An optimizer of whole matrices updates it; set by strategies for the optimizer they are given.
+  std::string group;                   ///< empty: none
+  double lr_factor = 1;                ///< of the step's learning rate
+  std::optional<double> weight_decay;  ///< instead of the optimizer's, whatever the shape
+  std::optional<std::pair<double, double>> betas;  ///< instead of the optimizer's
+  /// An optimizer of whole matrices updates it; set by strategies for the optimizer they are given.
   bool whole_matrix = false;
   bool operator==(const UpdateRule&) const = default;
 };
 
-// What an optimizer asks of the pieces of parameters that it is given. block: elements that share
-// what is kept for them, counted from each parameter's begin; pieces begin with one.
-// small_numel: of parameters with fewer elements (of the whole one) less is shared; pieces of such
-// and of others come in ranges of their own.
+/// What an optimizer asks of the pieces of parameters that it is given. block: elements that share
+/// what is kept for them, counted from each parameter's begin; pieces begin with one.
+/// small_numel: of parameters with fewer elements (of the whole one) less is shared; pieces of such
+/// and of others come in ranges of their own.
 struct StateRules {
   int64_t block = 1;
   int64_t small_numel = 0;
   bool operator==(const StateRules&) const = default;
 };
 
-// A parameter in a buffer of several.
+/// A parameter in a buffer of several.
 struct PlacedParameter {
-  std::string name;              // "block.parameter"; of tied ones the owner's
-  std::vector<int64_t> shape;    // of the whole parameter
-  int64_t begin = 0, numel = 0;  // in the buffer; on a tensor axis of the rank's slice
+  std::string name;              ///< "block.parameter"; of tied ones the owner's
+  std::vector<int64_t> shape;    ///< of the whole parameter
+  int64_t begin = 0, numel = 0;  ///< in the buffer; on a tensor axis of the rank's slice
 };
 
 }  // namespace tessera

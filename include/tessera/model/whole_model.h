@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// A model built in one piece on one device, without any strategy: what tests compare with and what
-// inference uses.
+/// @file
+/// A model built in one piece on one device, without any strategy: what tests compare with and what
+/// inference uses.
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,17 +11,17 @@
 
 namespace tessera {
 
-// Owns every block. Tied parameters share storage and gradient. Parameters have zero gradients from
-// the start.
+/// Owns every block. Tied parameters share storage and gradient. Parameters have zero gradients
+/// from the start.
 class WholeModel {
  public:
   WholeModel(const ModelSpec& spec, const BuildContext& context);
 
-  // What the last block returns: see Block.
+  /// What the last block returns: see Block.
   at::Tensor forward(const MicroBatch& micro_batch);
-  // Throws Error(kInvalidArgument) when the last block is not a Head.
+  /// Throws Error(kInvalidArgument) when the last block is not a Head.
   at::Tensor logits(const MicroBatch& micro_batch);
-  // Names are the checkpoint's; tied parameters appear once, at their owner.
+  /// Names are the checkpoint's; tied parameters appear once, at their owner.
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
 

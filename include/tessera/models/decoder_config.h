@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What a decoder-only language model is made of: every family of models that is built in is such a
-// description, and one set of blocks computes them all.
+/// @file
+/// What a decoder-only language model is made of: every family of models that is built in is such a
+/// description, and one set of blocks computes them all.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,10 +14,10 @@ namespace tessera {
 
 enum class ModelHead { kCausal, kClassification };
 
-// Every layer is norm, attention, residual, norm, feed-forward, residual.
+/// Every layer is norm, attention, residual, norm, feed-forward, residual.
 struct DecoderConfig {
-  // "model_type" of config.json: bloom, gpt2, llama, mistral, qwen2, qwen3. Names of keys and
-  // parameters follow from it, nothing else.
+  /// "model_type" of config.json: bloom, gpt2, llama, mistral, qwen2, qwen3. Names of keys and
+  /// parameters follow from it, nothing else.
   std::string model_type;
   std::string name;
 
@@ -23,47 +25,47 @@ struct DecoderConfig {
   int64_t hidden = 64;
   int64_t layers = 2;
   int64_t heads = 4;
-  int64_t key_heads = 0;  // each serves heads / key_heads query heads; 0: as many as heads
-  int64_t head_dim = 0;   // 0: hidden / heads
-  int64_t inner = 0;      // columns of the feed-forward layer; 0: 4 * hidden
-  bool tied_head = true;  // the head's weight is the embedding's
-  double initializer_range = 0.02;  // drawn weights are normal(0, it)
+  int64_t key_heads = 0;  ///< each serves heads / key_heads query heads; 0: as many as heads
+  int64_t head_dim = 0;   ///< 0: hidden / heads
+  int64_t inner = 0;      ///< columns of the feed-forward layer; 0: 4 * hidden
+  bool tied_head = true;  ///< the head's weight is the embedding's
+  double initializer_range = 0.02;  ///< drawn weights are normal(0, it)
 
   enum class Norm { kLayer, kRms };
   Norm norm = Norm::kLayer;
   double epsilon = 1e-5;
   bool embedding_norm = false;
-  bool query_key_norm = false;           // an RMS norm of every query and key head
-  bool residual_post_layernorm = false;  // the residual branches start at the norms' outputs
+  bool query_key_norm = false;           ///< an RMS norm of every query and key head
+  bool residual_post_layernorm = false;  ///< the residual branches start at the norms' outputs
 
   enum class Positions { kAlibi, kLearned, kRotary };
   Positions positions = Positions::kRotary;
-  int64_t max_positions = 0;         // longest sequence that has positions; 0: any
-  int64_t trained_positions = 2048;  // of the original training, of rotary positions: no limit
+  int64_t max_positions = 0;         ///< longest sequence that has positions; 0: any
+  int64_t trained_positions = 2048;  ///< of the original training, of rotary positions: no limit
   ops::RotaryOptions rotary;
 
   bool query_key_value_bias = false, dense_bias = false, mlp_bias = false;
-  std::vector<int64_t> windows;           // by layer: see ops::SelfAttention; empty: none anywhere
-  bool scale_attention = true;            // by 1 / sqrt(head dimension)
-  bool scale_attention_by_layer = false;  // and by 1 / (layer + 1)
-  bool gated = false;                     // SwiGLU, else GELU
+  std::vector<int64_t> windows;  ///< by layer: see ops::SelfAttention; empty: none anywhere
+  bool scale_attention = true;   ///< by 1 / sqrt(head dimension)
+  bool scale_attention_by_layer = false;  ///< and by 1 / (layer + 1)
+  bool gated = false;                     ///< SwiGLU, else GELU
 
-  // In training only; what is dropped depends on MicroBatch::seed and the block.
+  /// In training only; what is dropped depends on MicroBatch::seed and the block.
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
 
-  // A preset made for trials, without published weights: any tokenizer's vocabulary will do.
+  /// A preset made for trials, without published weights: any tokenizer's vocabulary will do.
   bool trial = false;
   std::optional<int64_t> bos_token, eos_token, pad_token;
-  std::vector<std::string> labels;   // names of the classes; empty when the file has none
-  std::vector<std::string> notices;  // what a program should tell its user once
+  std::vector<std::string> labels;   ///< names of the classes; empty when the file has none
+  std::vector<std::string> notices;  ///< what a program should tell its user once
 
   int64_t key_head_count() const { return key_heads > 0 ? key_heads : heads; }
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t inner_size() const { return inner > 0 ? inner : 4 * hidden; }
   int64_t window_of(size_t layer) const { return windows.empty() ? 0 : windows.at(layer); }
 
-  // Throws Error(kInvalidArgument) when the sizes do not make a model; all that is made of it
-  // relies on that.
+  /// Throws Error(kInvalidArgument) when the sizes do not make a model; all that is made of it
+  /// relies on that.
   void validate() const;
 };
 

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Adagrad (Duchi et al. 2011) as torch.optim.Adagrad, weight decay added to the gradient.
+/// @file
+/// Adagrad (Duchi et al. 2011) as torch.optim.Adagrad, weight decay added to the gradient.
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {
@@ -7,7 +9,7 @@ namespace tessera {
 struct AdagradConfig {
   double lr_decay = 0.0;
   double epsilon = 1e-10;
-  double weight_decay = 0.0;  // applied to ranges whose weight_decay flag is set
+  double weight_decay = 0.0;  ///< applied to ranges whose weight_decay flag is set
 };
 
 OptimizerFactory make_adagrad(const AdagradConfig& config);

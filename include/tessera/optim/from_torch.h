@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// A class of torch::optim that treats every element alone, under every strategy:
-//   #include <torch/optim/rmsprop.h>
-//   make_from_torch<torch::optim::RMSprop>(torch::optim::RMSpropOptions().momentum(0.9))
-// A step waits for the device, and has a launch for each of its operations and ranges: what the
-// library has itself (adamw.h, sgd.h, lion.h, adagrad.h) is faster.
+/// @file
+/// A class of torch::optim that treats every element alone, under every strategy:
+///   #include <torch/optim/rmsprop.h>
+///   make_from_torch<torch::optim::RMSprop>(torch::optim::RMSpropOptions().momentum(0.9))
+/// A step waits for the device, and has a launch for each of its operations and ranges: what the
+/// library has itself (adamw.h, sgd.h, lion.h, adagrad.h) is faster.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -30,9 +32,9 @@ struct SGDParamState;
 
 namespace tessera {
 
-// What a class keeps for a parameter, a torch::optim::OptimizerParamState. Specialize it for a
-// class of your own; its tensors are found by the names that torch's have: exp_avg, exp_avg_sq,
-// max_exp_avg_sq, sum, square_avg, grad_avg, momentum_buffer.
+/// What a class keeps for a parameter, a torch::optim::OptimizerParamState. Specialize it for a
+/// class of your own; its tensors are found by the names that torch's have: exp_avg, exp_avg_sq,
+/// max_exp_avg_sq, sum, square_avg, grad_avg, momentum_buffer.
 template <typename T>
 struct TorchParamState {
   using type = void;
@@ -58,15 +60,15 @@ struct TorchParamState<torch::optim::SGD> {
   using type = torch::optim::SGDParamState;
 };
 
-// One class of torch::optim with its options.
+/// One class of torch::optim with its options.
 class TorchOptimizer {
  public:
   virtual ~TorchOptimizer() = default;
   virtual bool takes_betas() const = 0;
-  virtual double learning_rate() const = 0;  // of the options
-  // Makes the class anew for one parameter and steps once a gradient. range: whose decay and betas
-  // count instead of the options'. state: what it kept after `steps` steps; without any it starts
-  // by itself. Returns what it then keeps.
+  virtual double learning_rate() const = 0;  ///< of the options
+  /// Makes the class anew for one parameter and steps once a gradient. range: whose decay and betas
+  /// count instead of the options'. state: what it kept after `steps` steps; without any it starts
+  /// by itself. Returns what it then keeps.
   struct Start {
     const OptimizerRange& range;
     double learning_rate = 0;
@@ -134,7 +136,7 @@ class TorchOptimizerOf final : public TorchOptimizer {
     return options;
   }
 
-  // fn(name, tensor, set) for those that the state has.
+  /// fn(name, tensor, set) for those that the state has.
   template <typename Fn>
   static void for_tensors(State& state, const Fn& fn) {
 #define TESSERA_TORCH_STATE(member)                                                       \
@@ -154,9 +156,9 @@ class TorchOptimizerOf final : public TorchOptimizer {
   const Options options_;
 };
 
-// T: a class of torch::optim, or one of your own with a TorchParamState. Its step is tried on a
-// small parameter. Throws Error(kInvalidArgument) for what does not treat every element alone, as
-// LBFGS, or does not begin with zeros.
+/// T: a class of torch::optim, or one of your own with a TorchParamState. Its step is tried on a
+/// small parameter. Throws Error(kInvalidArgument) for what does not treat every element alone, as
+/// LBFGS, or does not begin with zeros.
 template <typename T, typename Options>
 OptimizerFactory make_from_torch(Options options) {
   constexpr bool kIncluded = requires { sizeof(T); };

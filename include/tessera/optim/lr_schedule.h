@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Learning rate as a function of the number of updates made so far.
+/// @file
+/// Learning rate as a function of the number of updates made so far.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -20,61 +22,61 @@ enum class LrScheduleKind {
   kInverseSqrt,
   kWarmupStableDecay,
   kReduceOnPlateau,
-  kWarmupLr,  // this and the next two: DeepSpeed's
+  kWarmupLr,  ///< this and the next two: DeepSpeed's
   kWarmupDecayLr,
   kWarmupCosineLr,
 };
 
-// Hugging Face's names (constant, linear, cosine_with_restarts, ...) and DeepSpeed's. Throws
-// Error(kInvalidArgument) naming the kinds for any other name.
+/// Hugging Face's names (constant, linear, cosine_with_restarts, ...) and DeepSpeed's. Throws
+/// Error(kInvalidArgument) naming the kinds for any other name.
 LrScheduleKind parse_lr_schedule(const std::string& name);
 std::vector<std::string> lr_schedule_names();
 
-// What Hugging Face calls lr_scheduler_kwargs, with its names and defaults; a kind reads its own.
+/// What Hugging Face calls lr_scheduler_kwargs, with its names and defaults; a kind reads its own.
 struct LrScheduleOptions {
-  std::optional<double> num_cycles;  // cosines 0.5 (half a wave), with restarts 1
-  // cosine_with_min_lr, cosine_warmup_with_min_lr: one of both; reduce_lr_on_plateau: min_lr
+  std::optional<double> num_cycles;  ///< cosines 0.5 (half a wave), with restarts 1
+  /// cosine_with_min_lr, cosine_warmup_with_min_lr: one of both; reduce_lr_on_plateau: min_lr
   std::optional<double> min_lr, min_lr_rate;
-  std::optional<double> warmup_lr_rate;     // cosine_warmup_with_min_lr: 1 / warmup steps
-  double lr_end = 1e-7, power = 1;          // polynomial
-  std::optional<int64_t> timescale;         // inverse_sqrt: warmup steps, or 10,000
-  std::optional<int64_t> num_decay_steps;   // warmup_stable_decay: must be given
-  std::optional<int64_t> num_stable_steps;  // warmup_stable_decay: what is left
-  // warmup_stable_decay: linear (unless given), cosine, 1-sqrt; DeepSpeed's: log, linear
+  std::optional<double> warmup_lr_rate;     ///< cosine_warmup_with_min_lr: 1 / warmup steps
+  double lr_end = 1e-7, power = 1;          ///< polynomial
+  std::optional<int64_t> timescale;         ///< inverse_sqrt: warmup steps, or 10,000
+  std::optional<int64_t> num_decay_steps;   ///< warmup_stable_decay: must be given
+  std::optional<int64_t> num_stable_steps;  ///< warmup_stable_decay: what is left
+  /// warmup_stable_decay: linear (unless given), cosine, 1-sqrt; DeepSpeed's: log, linear
   std::optional<std::string> warmup_type;
-  std::string decay_type = "cosine";                  // the same
-  double min_lr_ratio = 0;                            // warmup_stable_decay
-  double factor = 0.1, threshold = 1e-4, eps = 1e-8;  // reduce_lr_on_plateau
-  int64_t patience = 10, cooldown = 0;                // reduce_lr_on_plateau
-  double warmup_min_lr = 0;                           // WarmupLR, WarmupDecayLR
-  std::optional<int64_t> total_num_steps;             // WarmupDecayLR, WarmupCosineLR: all steps
-  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // WarmupCosineLR
+  std::string decay_type = "cosine";                  ///< the same
+  double min_lr_ratio = 0;                            ///< warmup_stable_decay
+  double factor = 0.1, threshold = 1e-4, eps = 1e-8;  ///< reduce_lr_on_plateau
+  int64_t patience = 10, cooldown = 0;                ///< reduce_lr_on_plateau
+  double warmup_min_lr = 0;                           ///< WarmupLR, WarmupDecayLR
+  std::optional<int64_t> total_num_steps;             ///< WarmupDecayLR, WarmupCosineLR: all steps
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  ///< WarmupCosineLR
 };
 
-// From a JSON object; empty text gives the defaults. Throws Error(kInvalidArgument) for keys that
-// are not this kind's and for values of another type.
+/// From a JSON object; empty text gives the defaults. Throws Error(kInvalidArgument) for keys that
+/// are not this kind's and for values of another type.
 LrScheduleOptions parse_lr_schedule_options(LrScheduleKind kind, const std::string& json);
 
-// The formulas of transformers' get_*_schedule functions, and of DeepSpeed's schedulers, whose
-// first update is made at their least rate and which lag a step behind from then on.
+/// The formulas of transformers' get_*_schedule functions, and of DeepSpeed's schedulers, whose
+/// first update is made at their least rate and which lag a step behind from then on.
 struct LrSchedule {
   LrScheduleKind kind = LrScheduleKind::kLinear;
   double peak = 5e-5;
   int64_t warmup_steps = 0;
-  int64_t total_steps = 0;  // until the rate has fallen; 0: a Trainer's max_steps
+  int64_t total_steps = 0;  ///< until the rate has fallen; 0: a Trainer's max_steps
   LrScheduleOptions options = {};
 
-  // reduce_lr_on_plateau gives the peak: see PlateauRate. Throws as end() does.
+  /// reduce_lr_on_plateau gives the peak: see PlateauRate. Throws as end() does.
   double at(int64_t updates_done) const;
-  // The updates after which the rate has fallen; none for kinds that do not fall to an end. Throws
-  // Error(kInvalidArgument) when total_steps is needed and not set.
+  /// The updates after which the rate has fallen; none for kinds that do not fall to an end. Throws
+  /// Error(kInvalidArgument) when total_steps is needed and not set.
   std::optional<int64_t> end() const;
-  // Throws Error(kInvalidArgument) when the options do not fit the kind or the peak.
+  /// Throws Error(kInvalidArgument) when the options do not fit the kind or the peak.
   void validate() const;
 };
 
-// A rate that is multiplied by `factor` once a metric (less is better) has not improved for more
-// than `patience` observations: torch's ReduceLROnPlateau in mode min, with a relative threshold.
+/// A rate that is multiplied by `factor` once a metric (less is better) has not improved for more
+/// than `patience` observations: torch's ReduceLROnPlateau in mode min, with a relative threshold.
 class PlateauRate {
  public:
   PlateauRate(double start, const LrScheduleOptions& options)
@@ -83,7 +85,7 @@ class PlateauRate {
   struct State {
     double rate = 0;
     double best = std::numeric_limits<double>::infinity();
-    int64_t bad = 0, cooldown_left = 0;  // observations
+    int64_t bad = 0, cooldown_left = 0;  ///< observations
     bool operator==(const State&) const = default;
   };
 

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Updates flat ranges of parameters. Strategies decide which ranges a rank owns; optimizers know
-// nothing of ranks.
+/// @file
+/// Updates flat ranges of parameters. Strategies decide which ranges a rank owns; optimizers know
+/// nothing of ranks.
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
@@ -15,47 +17,47 @@
 
 namespace tessera {
 
-// A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and
-// keep their addresses.
+/// A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and
+/// keep their addresses.
 struct OptimizerRange {
-  // fp32, updated in place: the master weights, or the parameter itself when it is fp32.
+  /// fp32, updated in place: the master weights, or the parameter itself when it is fp32.
   at::Tensor parameter;
-  at::Tensor gradient;  // any floating dtype; read only
-  // 16-bit copy of parameter, written after the update; undefined in fp32 training.
+  at::Tensor gradient;  ///< any floating dtype; read only
+  /// 16-bit copy of parameter, written after the update; undefined in fp32 training.
   at::Tensor low_precision;
   bool weight_decay = true;
-  bool small = false;  // see StateRules
+  bool small = false;  ///< see StateRules
   UpdateRule rule = {};
-  // Which parameters it holds pieces of: its first element is element `begin` of the buffer in
-  // which they are placed. Empty: that is not known.
+  /// Which parameters it holds pieces of: its first element is element `begin` of the buffer in
+  /// which they are placed. Empty: that is not known.
   std::span<const PlacedParameter> placed = {};
   int64_t begin = 0;
 
-  // What decays it, given the optimizer's own decay.
+  /// What decays it, given the optimizer's own decay.
   double decay(double configured) const {
     return rule.weight_decay.value_or(weight_decay ? configured : 0.0);
   }
 };
 
-// The piece of a parameter that a range holds; what lies between pieces is padding.
+/// The piece of a parameter that a range holds; what lies between pieces is padding.
 struct RangePiece {
   const PlacedParameter& parameter;
-  int64_t offset = 0;            // inside the parameter: of its first element
-  int64_t begin = 0, numel = 0;  // in the range
+  int64_t offset = 0;            ///< inside the parameter: of its first element
+  int64_t begin = 0, numel = 0;  ///< in the range
 };
 std::vector<RangePiece> pieces_of(const OptimizerRange& range);
-// For optimizers without them. Throws Error(kInvalidArgument) naming the group that sets betas.
+/// For optimizers without them. Throws Error(kInvalidArgument) naming the group that sets betas.
 void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& optimizer);
 
-// Device scalars (fp32, one element), so that a step never waits for the host. Undefined members
-// mean 1 and 0.
+/// Device scalars (fp32, one element), so that a step never waits for the host. Undefined members
+/// mean 1 and 0.
 struct StepScalars {
   at::Tensor learning_rate;
-  at::Tensor gradient_scale;  // multiplies every gradient: clip factor / loss scale
-  at::Tensor skip;            // non-zero: change nothing, not even the step count
+  at::Tensor gradient_scale;  ///< multiplies every gradient: clip factor / loss scale
+  at::Tensor skip;            ///< non-zero: change nothing, not even the step count
 };
 
-// A tensor that update() keeps for a range, 1-D: an element for every `block` of the range's.
+/// A tensor that update() keeps for a range, 1-D: an element for every `block` of the range's.
 struct StateFormat {
   std::string name;
   at::ScalarType dtype = at::kFloat;
@@ -67,10 +69,10 @@ struct StateFormat {
   }
 };
 
-// A range whose state its owner keeps, for example in another memory.
+/// A range whose state its owner keeps, for example in another memory.
 struct ExternalRange {
   OptimizerRange range;
-  std::vector<at::Tensor> state;  // as Optimizer::state_formats() lists them
+  std::vector<at::Tensor> state;  ///< as Optimizer::state_formats() lists them
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -79,33 +81,34 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual size_t range_count() const = 0;
-  // Starts a step: counts it unless skipped. The scalars stay valid until the last update().
+  /// Starts a step: counts it unless skipped. The scalars stay valid until the last update().
   virtual void begin_step(const StepScalars& scalars) = 0;
-  // Updates ranges [first, first + count).
+  /// Updates ranges [first, first + count).
   virtual void update(size_t first, size_t count) = 0;
-  // The same update for ranges that are none of this optimizer's own. Several threads may call it
-  // at once for disjoint ranges.
+  /// The same update for ranges that are none of this optimizer's own. Several threads may call it
+  /// at once for disjoint ranges.
   virtual void update(std::span<const ExternalRange> ranges) const = 0;
-  // Of the tensors that update() keeps for every element, in the order of state(); they start as
-  // zeros.
+  /// Of the tensors that update() keeps for every element, in the order of state(); they start as
+  /// zeros.
   virtual std::vector<std::string> state_names() const = 0;
-  // The same with what else there is, for ranges of small parameters and others. Zeros to begin
-  // with. Unless it says otherwise, fp32 for every element.
+  /// The same with what else there is, for ranges of small parameters and others. Zeros to begin
+  /// with. Unless it says otherwise, fp32 for every element.
   virtual std::vector<StateFormat> state_formats(bool small) const;
-  // The same for every range, whatever it holds; asked of an optimizer of an empty range, too.
+  /// The same for every range, whatever it holds; asked of an optimizer of an empty range, too.
   virtual StateRules state_rules() const { return {}; }
-  // State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), in the order of their formats.
+  /// State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), in the order of their
+  /// formats.
   virtual NamedTensors state(size_t range) const = 0;
-  virtual at::Tensor step_count() const = 0;  // fp32 device scalar
+  virtual at::Tensor step_count() const = 0;  ///< fp32 device scalar
   virtual int64_t state_bytes() const = 0;
 };
 
-// The optimizer's scalars live where the first range does; a range may be empty. A strategy also
-// makes one of an empty range, to see what it asks for.
+/// The optimizer's scalars live where the first range does; a range may be empty. A strategy also
+/// makes one of an empty range, to see what it asks for.
 using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<OptimizerRange>)>;
 
-// What it asks of the ranges, and bytes that it keeps for an element of small parameters and of
-// others. Of with_matrices() the optimizer of elements is meant.
+/// What it asks of the ranges, and bytes that it keeps for an element of small parameters and of
+/// others. Of with_matrices() the optimizer of elements is meant.
 struct StateNeeds {
   StateRules rules;
   double bytes = 0, small_bytes = 0;

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// What a layout should hold and send per rank, from shapes alone: the formulas of
-// docs/strategies.md.
+/// @file
+/// What a layout should hold and send per rank, from shapes alone: the formulas of
+/// docs/strategies.md.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,51 +15,51 @@
 
 namespace tessera {
 
-// A model and a way to spread it over ranks.
+/// A model and a way to spread it over ranks.
 struct LayoutPlan {
   ParallelConfig parallel;
   MeshExtents mesh;
-  int64_t accumulation = 1;  // micro-batches a step
+  int64_t accumulation = 1;  ///< micro-batches a step
   ModelSpec model;
   bool on_gpu = false;
-  StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8};  // of the optimizer
-  // Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
+  StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8};  ///< of the optimizer
+  /// Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;
-  // Of what the model marks as whole matrices (plan_optimizer()); null: there is none.
+  /// Of what the model marks as whole matrices (plan_optimizer()); null: there is none.
   std::shared_ptr<const MatrixOptimizer> matrices = nullptr;
-  bool saves_frozen = true;  // checkpoints have what is frozen, too
+  bool saves_frozen = true;  ///< checkpoints have what is frozen, too
 };
 
-// What one rank sends in a step for one purpose, in the ring model.
+/// What one rank sends in a step for one purpose, in the ring model.
 struct Traffic {
-  std::string what;       // "gradients"
-  std::string operation;  // "reduce-scatter"
+  std::string what;       ///< "gradients"
+  std::string operation;  ///< "reduce-scatter"
   Axis axis = Axis::kData;
-  int ranks = 1;  // that take part
+  int ranks = 1;  ///< that take part
   double bytes = 0;
 };
 
-// Of one rank; the categories are those of StrategyMemory.
+/// Of one rank; the categories are those of StrategyMemory.
 struct LayoutCost {
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
   double host_bytes = 0;
-  double saved_bytes = 0;  // of a checkpoint, by this rank; a copy of them while it is written
-  double comm_bytes_per_step = 0;  // sent by one rank over all axes: the sum of traffic
-  std::vector<Traffic> traffic;    // what is not empty
+  double saved_bytes = 0;  ///< of a checkpoint, by this rank; a copy of them while it is written
+  double comm_bytes_per_step = 0;  ///< sent by one rank over all axes: the sum of traffic
+  std::vector<Traffic> traffic;    ///< what is not empty
 
   double device_bytes() const {
     return parameter_bytes + gradient_bytes + optimizer_bytes + buffer_bytes;
   }
 };
 
-// Of a rank of this pipeline stage. Throws Error(kInvalidArgument) for a model that the mesh cannot
-// share or cut.
+/// Of a rank of this pipeline stage. Throws Error(kInvalidArgument) for a model that the mesh
+/// cannot share or cut.
 LayoutCost layout_cost(const LayoutPlan& plan, int stage = 0);
-// Category by category the largest of all stages; comm_bytes_per_step is the first stage's.
+/// Category by category the largest of all stages; comm_bytes_per_step is the first stage's.
 LayoutCost largest_layout_cost(const LayoutPlan& plan);
 
-// Says what the optimizer keeps, and which of the plan's model it takes whole. Throws
-// Error(kInvalidArgument) where attach() would.
+/// Says what the optimizer keeps, and which of the plan's model it takes whole. Throws
+/// Error(kInvalidArgument) where attach() would.
 void plan_optimizer(LayoutPlan& plan, const OptimizerFactory& optimizer);
 
 }  // namespace tessera

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Fixed buffers that the blocks in flight take turns in.
+/// @file
+/// Fixed buffers that the blocks in flight take turns in.
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
@@ -8,33 +10,33 @@
 
 namespace tessera {
 
-// What needs a buffer while it is in use.
+/// What needs a buffer while it is in use.
 struct SlotUser {
   int64_t numel = 0;
-  // Users of one turn are in use together; turns follow each other in increasing order, there and
-  // back.
+  /// Users of one turn are in use together; turns follow each other in increasing order, there and
+  /// back.
   size_t turn = 0;
-  bool exclusive = false;  // a buffer of its own, whatever the turn
+  bool exclusive = false;  ///< a buffer of its own, whatever the turn
 };
 
-// Turns take the slots round and round, so that `depth` neighbours never meet. A slot is as large
-// as the largest of its turns, whose users lie in it one after the other: never more memory than
-// the `depth` largest turns take.
+/// Turns take the slots round and round, so that `depth` neighbours never meet. A slot is as large
+/// as the largest of its turns, whose users lie in it one after the other: never more memory than
+/// the `depth` largest turns take.
 struct SlotAssignment {
-  std::vector<size_t> slot;         // by user
-  std::vector<int64_t> offset;      // by user, in its slot
-  std::vector<int64_t> slot_numel;  // by slot
+  std::vector<size_t> slot;         ///< by user
+  std::vector<int64_t> offset;      ///< by user, in its slot
+  std::vector<int64_t> slot_numel;  ///< by slot
 };
 SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth);
 
-// The assignment is static, so addresses never change and nothing is allocated inside a step.
+/// The assignment is static, so addresses never change and nothing is allocated inside a step.
 class BufferSlots {
  public:
-  // Buffers start as zeros.
+  /// Buffers start as zeros.
   BufferSlots(const std::vector<SlotUser>& users, int depth, at::TensorOptions options);
 
   size_t slot_of(size_t user) const { return assignment_.slot[user]; }
-  const at::Tensor& buffer(size_t user) const { return views_[user]; }  // [numel]
+  const at::Tensor& buffer(size_t user) const { return views_[user]; }  ///< [numel]
   size_t slot_count() const { return slots_.size(); }
   int64_t bytes() const;
 

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Where each parameter of a block lies in the block's flat buffer, and which part of it each rank
-// owns.
+/// @file
+/// Where each parameter of a block lies in the block's flat buffer, and which part of it each rank
+/// owns.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -13,10 +15,10 @@
 namespace tessera {
 
 struct FlatRange {
-  int64_t offset = 0;  // elements
+  int64_t offset = 0;  ///< elements
   int64_t numel = 0;
 };
-FlatRange overlap(const FlatRange& a, const FlatRange& b);  // of no elements: there is none
+FlatRange overlap(const FlatRange& a, const FlatRange& b);  ///< of no elements: there is none
 
 struct FlatEntry {
   std::string name;
@@ -24,35 +26,35 @@ struct FlatEntry {
   FlatRange range;
   bool weight_decay = true;
   Placement placement;
-  size_t source = 0;  // index among the parameters the layout was made of
+  size_t source = 0;  ///< index among the parameters the layout was made of
   UpdateRule rule;
-  bool small = false;  // see StateRules
+  bool small = false;  ///< see StateRules
 };
 
-// Part of a rank's share with equal treatment.
+/// Part of a rank's share with equal treatment.
 struct OwnedRun {
-  FlatRange range;  // in the flat buffer
+  FlatRange range;  ///< in the flat buffer
   bool weight_decay = true;
-  std::vector<Holders> holders;  // see Placement
+  std::vector<Holders> holders;  ///< see Placement
   UpdateRule rule;
-  bool small = false;  // see StateRules
+  bool small = false;  ///< see StateRules
 };
 
-// How a flat buffer is cut into shards.
+/// How a flat buffer is cut into shards.
 enum class ShardGranularity {
-  kFlat,       // one segment over the whole buffer (ZeRO-1, ZeRO-2, FSDP)
-  kParameter,  // one segment per parameter of at least the persistence threshold, one for all
-               // smaller ones (ZeRO-3)
+  kFlat,       ///< one segment over the whole buffer (ZeRO-1, ZeRO-2, FSDP)
+  kParameter,  ///< one segment per parameter of at least the persistence threshold, one for all
+               ///< smaller ones (ZeRO-3)
 };
 
-// Small parameters come last (StateRules), before them those with weight decay first, then those
-// that one rank holds alone, then by group, so that an owned range is few runs of equal treatment;
-// every entry starts at a multiple of alignment() elements. A segment is padded to shards *
-// alignment() and cut into equal shards; rank r owns the r-th of every segment. Every rank computes
-// the same layout.
+/// Small parameters come last (StateRules), before them those with weight decay first, then those
+/// that one rank holds alone, then by group, so that an owned range is few runs of equal treatment;
+/// every entry starts at a multiple of alignment() elements. A segment is padded to shards *
+/// alignment() and cut into equal shards; rank r owns the r-th of every segment. Every rank
+/// computes the same layout.
 class FlatLayout {
  public:
-  // Elements: 128 bytes in 16 bit. More where the optimizer's blocks are larger.
+  /// Elements: 128 bytes in 16 bit. More where the optimizer's blocks are larger.
   static constexpr int64_t kAlignment = 64;
 
   FlatLayout() = default;
@@ -61,21 +63,21 @@ class FlatLayout {
 
   int64_t alignment() const { return alignment_; }
   int shards() const { return shards_; }
-  int64_t numel() const { return numel_; }                  // with padding
-  int64_t shard_numel() const { return numel_ / shards_; }  // what one rank owns
-  // What this rank adds to the number of the model's elements (Placement).
+  int64_t numel() const { return numel_; }                  ///< with padding
+  int64_t shard_numel() const { return numel_ / shards_; }  ///< what one rank owns
+  /// What this rank adds to the number of the model's elements (Placement).
   int64_t counted_numel() const;
   const std::vector<FlatEntry>& entries() const { return entries_; }
   const std::vector<FlatRange>& segments() const { return segments_; }
-  // Segments from here on hold the small parameters that stay in full on every rank; equals numel()
-  // when there are none.
+  /// Segments from here on hold the small parameters that stay in full on every rank; equals
+  /// numel() when there are none.
   int64_t resident_begin() const { return resident_begin_; }
 
-  FlatRange owned(size_t segment, int rank) const;  // in the flat buffer
-  // Where the owned part of a segment lies in the rank's compact shard, in which owned parts follow
-  // one another.
+  FlatRange owned(size_t segment, int rank) const;  ///< in the flat buffer
+  /// Where the owned part of a segment lies in the rank's compact shard, in which owned parts
+  /// follow one another.
   FlatRange compact(size_t segment) const;
-  // The owned range of a segment, cut where the treatment changes.
+  /// The owned range of a segment, cut where the treatment changes.
   std::vector<OwnedRun> owned_runs(size_t segment, int rank) const;
 
  private:
@@ -87,7 +89,7 @@ class FlatLayout {
   std::vector<FlatRange> segments_;
 };
 
-// Views of a flat buffer whose first element is element base_offset of the layout.
+/// Views of a flat buffer whose first element is element base_offset of the layout.
 at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry, int64_t base_offset = 0);
 at::Tensor slice_of(const at::Tensor& flat, const FlatRange& range, int64_t base_offset = 0);
 

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// A unit's whole gradient, as the handles of its parameters see it.
+/// @file
+/// A unit's whole gradient, as the handles of its parameters see it.
 #include <ATen/core/Tensor.h>
 
 #include <utility>
@@ -9,11 +11,11 @@
 
 namespace tessera {
 
-// Between begin() and complete() every handle's .grad() is to be added to; those of parameters that
-// allow it start blank (tessera/core/blank.h), the others as zeros. Autograd finds zeros.
+/// Between begin() and complete() every handle's .grad() is to be added to; those of parameters
+/// that allow it start blank (tessera/core/blank.h), the others as zeros. Autograd finds zeros.
 class GradientBuffer {
  public:
-  // flat: [unit.layout.numel()]; becomes the storage of the handles' .grad().
+  /// flat: [unit.layout.numel()]; becomes the storage of the handles' .grad().
   GradientBuffer(const ParameterUnit& unit, at::Tensor flat);
   ~GradientBuffer();
   GradientBuffer(const GradientBuffer&) = delete;
@@ -21,11 +23,11 @@ class GradientBuffer {
 
   const at::Tensor& flat() const { return flat_; }
   void begin();
-  // begin() of one whose to_clear() are zeros already.
+  /// begin() of one whose to_clear() are zeros already.
   void begin_cleared();
-  // What begin() sets to zero: all but the blank parameters, side by side where they lie so.
+  /// What begin() sets to zero: all but the blank parameters, side by side where they lie so.
   const std::vector<at::Tensor>& to_clear() const { return to_clear_; }
-  // What nobody has written holds zeros.
+  /// What nobody has written holds zeros.
   void complete();
 
  private:

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Where backward accumulates, and how the sums over ranks are made.
+/// @file
+/// Where backward accumulates, and how the sums over ranks are made.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -18,34 +20,34 @@
 
 namespace tessera {
 
-// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() ..
-// after_backward(), then finish(). Frozen units have no gradient: they are in the list, but no call
-// names them.
+/// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() ..
+/// after_backward(), then finish(). Frozen units have no gradient: they are in the list, but no
+/// call names them.
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
-  // fn(unit) is called once a step, when on the current stream owned() of the unit holds the step's
-  // sum: as early as that costs no waiting, at the latest in finish().
+  /// fn(unit) is called once a step, when on the current stream owned() of the unit holds the
+  /// step's sum: as early as that costs no waiting, at the latest in finish().
   void on_reduced(std::function<void(size_t)> fn) { on_reduced_ = std::move(fn); }
   virtual void begin_step() = 0;
-  // In place of begin_step(), after finish(): what the step then computes is added to owned(). What
-  // ranks hold beside the owned parts, or all of them hold alike, counts once. Throws
-  // Error(kInvalidArgument) where a store cannot.
+  /// In place of begin_step(), after finish(): what the step then computes is added to owned().
+  /// What ranks hold beside the owned parts, or all of them hold alike, counts once. Throws
+  /// Error(kInvalidArgument) where a store cannot.
   virtual void continue_step();
-  // From here to after_backward() every handle's .grad is defined, zero (or blank: GradientBuffer)
-  // or holding partial sums.
+  /// From here to after_backward() every handle's .grad is defined, zero (or blank: GradientBuffer)
+  /// or holding partial sums.
   virtual void before_backward(size_t unit) = 0;
-  // The unit's gradient of this micro-batch is complete for one of its uses.
+  /// The unit's gradient of this micro-batch is complete for one of its uses.
   virtual void after_backward(size_t unit, bool last_micro_batch) = 0;
-  // In place of a last micro-batch, before finish(): no backward pass follows. Throws as
-  // continue_step() does.
+  /// In place of a last micro-batch, before finish(): no backward pass follows. Throws as
+  /// continue_step() does.
   virtual void complete_all();
-  // On return (current stream) owned() holds the sum over micro-batches and ranks.
+  /// On return (current stream) owned() holds the sum over micro-batches and ranks.
   virtual void finish() = 0;
-  // In place of the rest of a step: waits for the sums under way and forgets
-  // them.
+  /// In place of the rest of a step: waits for the sums under way and forgets
+  /// them.
   virtual void drop_step() = 0;
-  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  // its address never changes
+  virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  ///< its address never changes
   virtual int64_t persistent_bytes() const = 0;
   virtual int64_t buffer_bytes() const = 0;
 
@@ -59,9 +61,9 @@ class GradientStore {
   std::function<void(size_t)> on_reduced_;
 };
 
-// A full gradient per unit that lives through the step; reduced in buckets as the last
-// micro-batch's backward completes units: an all-reduce when the layout has one shard (DDP), else a
-// reduce-scatter in place (ZeRO-1).
+/// A full gradient per unit that lives through the step; reduced in buckets as the last
+/// micro-batch's backward completes units: an all-reduce when the layout has one shard (DDP), else
+/// a reduce-scatter in place (ZeRO-1).
 class FullGradients : public GradientStore {
  public:
   FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
@@ -84,12 +86,12 @@ class FullGradients : public GradientStore {
   Communicator& comm_;
   StoreOptions options_;
   std::vector<at::Tensor> flats_;
-  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  // null: frozen
-  std::vector<at::Tensor> to_clear_;                      // of all buffers
+  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
+  std::vector<at::Tensor> to_clear_;                      ///< of all buffers
   std::vector<int> uses_left_;
-  bool cleared_ = false;        // in this step
-  std::vector<bool> begun_;     // likewise
-  std::vector<size_t> bucket_;  // units whose gradients are complete but not yet on the wire
+  bool cleared_ = false;        ///< in this step
+  std::vector<bool> begun_;     ///< likewise
+  std::vector<size_t> bucket_;  ///< units whose gradients are complete but not yet on the wire
   int64_t bucket_bytes_ = 0;
   struct Bucket {
     Reduction reduction;
@@ -99,9 +101,9 @@ class FullGradients : public GradientStore {
   std::vector<Bucket> pending_;
 };
 
-// Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward until
-// it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3), and its part of the sum added to the
-// shard in the gradients' dtype.
+/// Each rank keeps its shard; a unit's full gradient lives in a fixed buffer from its backward
+/// until it is reduce-scattered, every micro-batch (ZeRO-2, ZeRO-3), and its part of the sum added
+/// to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
   ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
@@ -119,10 +121,10 @@ class ShardedGradients : public GradientStore {
 
  private:
   struct State {
-    at::Tensor shard;          // compact
-    int uses_done = 0;         // in this micro-batch
-    bool has_partial = false;  // shard holds sums of earlier micro-batches of this step
-    int uses_left = 0;         // in the last micro-batch
+    at::Tensor shard;          ///< compact
+    int uses_done = 0;         ///< in this micro-batch
+    bool has_partial = false;  ///< shard holds sums of earlier micro-batches of this step
+    int uses_left = 0;         ///< in the last micro-batch
   };
   void wait_for_slot(size_t slot);
 
@@ -131,17 +133,18 @@ class ShardedGradients : public GradientStore {
   StoreOptions options_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
-  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  // null: frozen
+  std::vector<std::unique_ptr<GradientBuffer>> buffers_;  ///< null: frozen
   struct Pending {
     size_t unit = 0;
     Reduction sum;
-    bool completes = false;  // the unit's step
+    bool completes = false;  ///< the unit's step
   };
   struct Slot {
-    std::vector<Pending> pending;  // of units of one turn, in the order in which they were started
-    std::set<size_t> filling;      // units whose uses in this micro-batch are not all done
+    /// of units of one turn, in the order in which they were started
+    std::vector<Pending> pending;
+    std::set<size_t> filling;  ///< units whose uses in this micro-batch are not all done
   };
-  std::vector<Slot> pending_;  // by slot
+  std::vector<Slot> pending_;  ///< by slot
 };
 
 }  // namespace tessera

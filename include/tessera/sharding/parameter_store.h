@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Where the parameters of all units live between uses, and how they become whole for a block.
+/// @file
+/// Where the parameters of all units live between uses, and how they become whole for a block.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -17,42 +19,43 @@ namespace tessera {
 class GradientWire;
 
 struct StoreOptions {
-  at::ScalarType dtype = at::kFloat;  // of the stored tensors
-  GradientWire* wire = nullptr;       // gradients: how they are summed; outlives the store
-  bool overlap = true;                // false: wait for each collective where it is launched
-  int64_t bucket_bytes = 25 << 20;    // full gradients: launch once this much is ready
-  int prefetch_blocks = 1;            // gathered parameters: buffers beyond the one in use
-  bool keep_gathered = false;         // gathered parameters: in full until published anew
-  bool host_shards = false;           // gathered parameters: shards live in host memory
-  bool pin_memory = true;             // of host shards
+  at::ScalarType dtype = at::kFloat;  ///< of the stored tensors
+  GradientWire* wire = nullptr;       ///< gradients: how they are summed; outlives the store
+  bool overlap = true;                ///< false: wait for each collective where it is launched
+  int64_t bucket_bytes = 25 << 20;    ///< full gradients: launch once this much is ready
+  int prefetch_blocks = 1;            ///< gathered parameters: buffers beyond the one in use
+  bool keep_gathered = false;         ///< gathered parameters: in full until published anew
+  bool host_shards = false;           ///< gathered parameters: shards live in host memory
+  bool pin_memory = true;             ///< of host shards
 };
 
-// Used by one strategy on one thread. Units are addressed by their index in the strategy's list,
-// which outlives the store. Order of calls: adopt() for every unit, finalize(), then per use
-// acquire() .. release(), and publish() after an update.
+/// Used by one strategy on one thread. Units are addressed by their index in the strategy's list,
+/// which outlives the store. Order of calls: adopt() for every unit, finalize(), then per use
+/// acquire() .. release(), and publish() after an update.
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
-  // Takes what this rank keeps of the unit's initial values: full_fp32 is [layout.numel()] on the
-  // device.
+  /// Takes what this rank keeps of the unit's initial values: full_fp32 is [layout.numel()] on the
+  /// device.
   virtual void adopt(size_t unit, const at::Tensor& full_fp32) = 0;
-  // Gives every handle its storage.
+  /// Gives every handle its storage.
   virtual void finalize() = 0;
 
-  // From here to release() the handles hold the full parameters, on the current stream.
+  /// From here to release() the handles hold the full parameters, on the current stream.
   virtual void acquire(size_t unit) = 0;
-  // A hint that acquire(unit) comes soon; starts the gather when a buffer is free.
+  /// A hint that acquire(unit) comes soon; starts the gather when a buffer is free.
   virtual void prefetch(size_t unit) = 0;
   virtual void release(size_t unit) = 0;
-  // Nobody uses any unit any more, though not all were released: the next acquire() makes them
-  // whole anew.
+  /// Nobody uses any unit any more, though not all were released: the next acquire() makes them
+  /// whole anew.
   virtual void drop_uses() {}
 
-  // The part of a segment that this rank updates, in compute dtype; its address never changes.
+  /// The part of a segment that this rank updates, in compute dtype; its address never changes.
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
-  // Whether owned() is host memory though the device is a GPU (offloaded parameters).
+  /// Whether owned() is host memory though the device is a GPU (offloaded parameters).
   virtual bool owned_on_host(size_t, size_t) const { return false; }
-  // The owned parts were updated: makes the change visible to every rank before the next acquire().
+  /// The owned parts were updated: makes the change visible to every rank before the next
+  /// acquire().
   virtual void publish(size_t unit) = 0;
 
   virtual int64_t persistent_bytes() const = 0;
@@ -60,8 +63,8 @@ class ParameterStore {
   virtual int64_t host_bytes() const { return 0; }
 };
 
-// Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
-// all-gathered in place, overlapping whatever comes before the next acquire().
+/// Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
+/// all-gathered in place, overlapping whatever comes before the next acquire().
 class ResidentParameters : public ParameterStore {
  public:
   ResidentParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
@@ -84,9 +87,9 @@ class ResidentParameters : public ParameterStore {
   std::vector<Work> gathers_;
 };
 
-// Each rank keeps its shard; full parameters exist only in the fixed buffers of the blocks in
-// flight (ZeRO-3, FSDP). Small parameters (from layout.resident_begin()) stay in full. In debug
-// builds a released buffer is filled with NaN, so that use outside residency shows.
+/// Each rank keeps its shard; full parameters exist only in the fixed buffers of the blocks in
+/// flight (ZeRO-3, FSDP). Small parameters (from layout.resident_begin()) stay in full. In debug
+/// builds a released buffer is filled with NaN, so that use outside residency shows.
 class GatheredParameters : public ParameterStore {
  public:
   GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
@@ -108,12 +111,12 @@ class GatheredParameters : public ParameterStore {
  private:
   enum class Residency { kSharded, kGathering, kUnsharded };
   struct State {
-    at::Tensor shard;     // owned parts of the segments before resident_begin, compact
-    at::Tensor resident;  // the segments from resident_begin on, in full
+    at::Tensor shard;     ///< owned parts of the segments before resident_begin, compact
+    at::Tensor resident;  ///< the segments from resident_begin on, in full
     Residency residency = Residency::kSharded;
     int acquired = 0;
     Work gather, resident_gather;
-    Marker fetched;  // host shards: the own part is in its place
+    Marker fetched;  ///< host shards: the own part is in its place
   };
   void gather(size_t unit);
   void make_room(size_t unit);
@@ -128,7 +131,7 @@ class GatheredParameters : public ParameterStore {
   std::optional<c10::Stream> from_host_;
   std::vector<State> states_;
   std::unique_ptr<BufferSlots> slots_;
-  std::vector<std::vector<size_t>> in_slot_;  // by slot: the units whose values it holds
+  std::vector<std::vector<size_t>> in_slot_;  ///< by slot: the units whose values it holds
 };
 
 }  // namespace tessera

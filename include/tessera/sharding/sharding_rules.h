@@ -1,25 +1,28 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Who owns what of a model that the ranks of a data axis hold together.
+/// @file
+/// Who owns what of a model that the ranks of a data axis hold together.
 #include <cstdint>
 
 #include "tessera/sharding/flat_layout.h"
 
 namespace tessera {
 
-// What a sharding strategy is: the stores, the formulas of lib/plan and the checks follow from it.
-// Every rank owns one shard of every flat buffer; where there are fewer shards than ranks of the
-// data axis, groups of neighbours share one copy of the model and the copies' gradients are summed.
+/// What a sharding strategy is: the stores, the formulas of lib/plan and the checks follow from it.
+/// Every rank owns one shard of every flat buffer; where there are fewer shards than ranks of the
+/// data axis, groups of neighbours share one copy of the model and the copies' gradients are
+/// summed.
 struct ShardingRules {
-  int shards = 1;  // divides the ranks of the data axis
+  int shards = 1;  ///< divides the ranks of the data axis
   ShardGranularity granularity = ShardGranularity::kFlat;
-  int64_t persistence_threshold = 0;  // see FlatLayout
-  int64_t unit_numel = 0;  // consecutive blocks form a unit until it holds this many elements
-  // Parameters lie in shards and are whole only where a block needs them; else in full everywhere.
+  int64_t persistence_threshold = 0;  ///< see FlatLayout
+  int64_t unit_numel = 0;  ///< consecutive blocks form a unit until it holds this many elements
+  /// Parameters lie in shards and are whole only where a block needs them; else in full everywhere.
   bool gathers_parameters = false;
-  bool keeps_gathered = false;  // whole from the first use until the update
-  // Gradients are reduced into shards in every micro-batch; else once a step, in full until then.
+  bool keeps_gathered = false;  ///< whole from the first use until the update
+  /// Gradients are reduced into shards in every micro-batch; else once a step, in full until then.
   bool shards_gradients = false;
-  StateRules state = {};  // the optimizer's
+  StateRules state = {};  ///< the optimizer's
 };
 
 }  // namespace tessera

@@ -1,26 +1,28 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Stopping when an evaluation's loss no longer falls.
+/// @file
+/// Stopping when an evaluation's loss no longer falls.
 #include <cstdint>
 #include <limits>
 
 namespace tessera {
 
 struct EarlyStoppingConfig {
-  int64_t patience = 3;  // evaluations in a row that may bring no improvement; at least 1
-  double min_delta = 0;  // by which a loss must fall below the best one to be an improvement
+  int64_t patience = 3;  ///< evaluations in a row that may bring no improvement; at least 1
+  double min_delta = 0;  ///< by which a loss must fall below the best one to be an improvement
 };
 
-// Losses must be the same on every rank, as EvalReport::loss is.
+/// Losses must be the same on every rank, as EvalReport::loss is.
 class EarlyStopping {
  public:
-  // Throws Error(kInvalidArgument) for a patience below 1 or a min_delta that is negative.
+  /// Throws Error(kInvalidArgument) for a patience below 1 or a min_delta that is negative.
   explicit EarlyStopping(const EarlyStoppingConfig& config);
-  // Whether to stop. A loss that is NaN is no improvement.
+  /// Whether to stop. A loss that is NaN is no improvement.
   bool observe(double loss);
 
   struct State {
     double best = std::numeric_limits<double>::infinity();
-    int64_t bad = 0;  // evaluations since the best one
+    int64_t bad = 0;  ///< evaluations since the best one
     bool operator==(const State&) const = default;
   };
   const State& state() const { return state_; }

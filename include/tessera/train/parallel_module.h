@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// A torch::nn module trained by all ranks of a job, for a loop that was written for one process.
+/// @file
+/// A torch::nn module trained by all ranks of a job, for a loop that was written for one process.
 #include <concepts>
 #include <memory>
 #include <span>
@@ -24,39 +26,40 @@ concept LossOfScores = std::copy_constructible<Loss> &&
 
 struct TrainStep {
   double learning_rate = 0;
-  double max_grad_norm = 0;  // clip the gradient to this global norm; 0: no clipping
+  double max_grad_norm = 0;  ///< clip the gradient to this global norm; 0: no clipping
 };
 
-// Owns a strategy over all ranks of the world and the mesh beneath it. Used by one thread per rank;
-// every call is collective.
+/// Owns a strategy over all ranks of the world and the mesh beneath it. Used by one thread per
+/// rank; every call is collective.
 class ParallelModule {
  public:
-  // The module as from_module() takes it, and LibTorch's loss of it: a holder such as
-  // torch::nn::CrossEntropyLoss, or any function of (scores, labels), that returns the mean over
-  // the rows it is given. One of class weights is refused: see from_module(). The module itself
-  // stays as it is until copy_to(). The world outlives this. Throws what from_module(),
-  // make_strategy() and Strategy::attach() throw.
+  /// The module as from_module() takes it, and LibTorch's loss of it: a holder such as
+  /// torch::nn::CrossEntropyLoss, or any function of (scores, labels), that returns the mean over
+  /// the rows it is given. One of class weights is refused: see from_module(). The module itself
+  /// stays as it is until copy_to(). The world outlives this. Throws what from_module(),
+  /// make_strategy() and Strategy::attach() throw.
   template <typename Module, typename Loss>
   ParallelModule(Communicator& world, const Module& module, Loss loss,
                  const OptimizerFactory& optimizer,
                  const ParallelConfig& config = {.strategy = "ddp"})
       : ParallelModule(world, model_of(module, std::move(loss)), optimizer, config) {}
-  // Any model of data-parallel ranks: of several inputs (from_callable()), of blocks.
+  /// Any model of data-parallel ranks: of several inputs (from_callable()), of blocks.
   ParallelModule(Communicator& world, const ModelSpec& model, const OptimizerFactory& optimizer,
                  const ParallelConfig& config = {.strategy = "ddp"});
 
-  // Forward, backward, the sum over ranks and the update. inputs and labels: this rank's rows, on
-  // any device; ranks may have different numbers of them. Returns the mean loss over the rows of
-  // all ranks before the update: fp32 device scalar, the same on every rank. Gradients that are not
-  // finite reach the weights, as in a plain loop: a Trainer stops there, and scales losses in fp16.
+  /// Forward, backward, the sum over ranks and the update. inputs and labels: this rank's rows, on
+  /// any device; ranks may have different numbers of them. Returns the mean loss over the rows of
+  /// all ranks before the update: fp32 device scalar, the same on every rank. Gradients that are
+  /// not finite reach the weights, as in a plain loop: a Trainer stops there, and scales losses in
+  /// fp16.
   at::Tensor train_step(const at::Tensor& inputs, const at::Tensor& labels, const TrainStep& step);
   at::Tensor train_step(std::span<const MicroBatch> micro_batches, const TrainStep& step);
-  // Scores of this rank's rows, in eval mode, without gradients.
+  /// Scores of this rank's rows, in eval mode, without gradients.
   at::Tensor predict(const at::Tensor& inputs);
-  // The trained weights into the module, whole, on every rank.
+  /// The trained weights into the module, whole, on every rank.
   void copy_to(torch::nn::Module& module);
-  // On one rank alone, where it returns true; other ranks' modules stay as they are:
-  //   if (!model.copy_to(net, 0)) return;
+  /// On one rank alone, where it returns true; other ranks' modules stay as they are:
+  ///   if (!model.copy_to(net, 0)) return;
   bool copy_to(torch::nn::Module& module, int rank);
   template <typename Holder>
   requires requires(const Holder& holder) { holder.ptr(); }
@@ -65,7 +68,7 @@ class ParallelModule {
   requires requires(const Holder& holder) { holder.ptr(); }
   bool copy_to(const Holder& module, int rank) { return copy_to(*module.ptr(), rank); }
 
-  // For everything else: evaluation, gradients by name, checkpoints, a Trainer.
+  /// For everything else: evaluation, gradients by name, checkpoints, a Trainer.
   Strategy& strategy() { return *strategy_; }
 
  private:

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// An exponential moving average of a model's weights (Polyak and Juditsky 1992).
+/// @file
+/// An exponential moving average of a model's weights (Polyak and Juditsky 1992).
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -10,22 +12,22 @@
 
 namespace tessera {
 
-// average = decay * average + (1 - decay) * weights after every update, in fp32. It is kept as the
-// strategy keeps its master weights: of the same pieces, where they lie, 4 bytes an element of
-// those. Frozen parameters and buffers are not averaged. Used by the strategy's thread.
+/// average = decay * average + (1 - decay) * weights after every update, in fp32. It is kept as the
+/// strategy keeps its master weights: of the same pieces, where they lie, 4 bytes an element of
+/// those. Frozen parameters and buffers are not averaged. Used by the strategy's thread.
 class WeightAverage {
  public:
-  // Begins with the weights as they are. The strategy is attached and outlives this. Throws
-  // Error(kInvalidArgument) unless 0 <= decay < 1.
+  /// Begins with the weights as they are. The strategy is attached and outlives this. Throws
+  /// Error(kInvalidArgument) unless 0 <= decay < 1.
   WeightAverage(Strategy& strategy, double decay);
 
-  // After an optimizer_step(). skip: the step's; non-zero leaves the average as it is. An offloaded
-  // update is waited for.
+  /// After an optimizer_step(). skip: the step's; non-zero leaves the average as it is. An
+  /// offloaded update is waited for.
   void update(const at::Tensor& skip = {});
 
-  // While it lives the strategy's weights are the average: to evaluate, to export, copy_to(). Then
-  // they are what they were, whatever was done in between. Collective. A gradient that no
-  // optimizer_step() has used is dropped, as by Strategy::state_restored().
+  /// While it lives the strategy's weights are the average: to evaluate, to export, copy_to(). Then
+  /// they are what they were, whatever was done in between. Collective. A gradient that no
+  /// optimizer_step() has used is dropped, as by Strategy::state_restored().
   class Swapped {
    public:
     explicit Swapped(WeightAverage& average);
@@ -35,13 +37,13 @@ class WeightAverage {
 
    private:
     WeightAverage& average_;
-    int exceptions_;  // under way at its making
+    int exceptions_;  ///< under way at its making
   };
 
-  // This rank's part, of kind "average": to be saved and loaded with Strategy::state(), under any
-  // layout.
+  /// This rank's part, of kind "average": to be saved and loaded with Strategy::state(), under any
+  /// layout.
   std::vector<StateTensor> state();
-  int64_t bytes() const;  // of this rank
+  int64_t bytes() const;  ///< of this rank
 
  private:
   std::vector<StateTensor> weights() const;
@@ -49,7 +51,7 @@ class WeightAverage {
 
   Strategy& strategy_;
   double decay_;
-  std::vector<at::Tensor> averages_;  // by weights()
+  std::vector<at::Tensor> averages_;  ///< by weights()
 };
 
 }  // namespace tessera

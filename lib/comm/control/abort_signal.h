@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One job's wish to stop, seen by every communicator of the process.
 #include <atomic>

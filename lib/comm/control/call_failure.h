@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The one sentence about communication that has failed: rank, host, operation, tensor, step, phase,
 // since when, who had come.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/comm/control_channel.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/control/control_client.h"
 
 #include <poll.h>

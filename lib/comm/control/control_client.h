@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A rank's side of the control channel.
 #include <condition_variable>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Who has fallen silent: both ends of the control channel send a pulse when they say nothing else.
 #include <ctime>

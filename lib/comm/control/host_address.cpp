@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Which address of this host others use.
 #include <arpa/inet.h>
 #include <ifaddrs.h>

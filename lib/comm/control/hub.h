@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rank 0's side of the control channel: one thread that serves the connections of all ranks.
 #include <deque>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How the hub tells the ranks of its job from strangers.
 #include <algorithm>
 #include <cctype>

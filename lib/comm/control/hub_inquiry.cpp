@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // How the hub finds out what has failed, and for whom.
 #include <algorithm>
 

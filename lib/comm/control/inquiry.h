@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the hub learns from the ranks before it tells all of them why the job ends.
 #include <string>

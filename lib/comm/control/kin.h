@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Which processes were started together, where no launcher says it.
 #include <string>

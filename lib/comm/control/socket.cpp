@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/control/socket.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // TCP sockets: an owned descriptor, listening, connecting, addresses.
 #include <chrono>

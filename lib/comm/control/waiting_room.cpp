@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/control/waiting_room.h"
 
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Those who have connected to a port and not yet proved that they belong to the job.
 #include <poll.h>

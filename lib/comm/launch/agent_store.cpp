@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/launch/agent_store.h"
 
 #include <c10/util/Exception.h>

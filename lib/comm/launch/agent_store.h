@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The key-value store that torchrun's agent keeps at MASTER_ADDR:MASTER_PORT.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/comm/bootstrap.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Hearing of an exception where it is thrown, before destructors run on its way out.
 #include <exception>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Turns the variables of a launcher into who this process is and how it finds the other ranks.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/launch/pmi.h"
 
 #include <poll.h>

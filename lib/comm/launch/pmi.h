@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The process manager of MPICH and Intel MPI (Hydra), spoken to without their library.
 #include <string>

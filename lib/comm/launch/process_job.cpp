@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/launch/process_job.h"
 
 #include <ATen/Parallel.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One process as a rank of its job, from the connection to the end; for run_job() and for what has
 // no function to give it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/launch/slurm_step.h"
 
 #include <algorithm>

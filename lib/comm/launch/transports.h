@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The transports of this build; what was not built is not in the table.
 #include <span>

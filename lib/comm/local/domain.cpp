@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/local/domain.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The shared state of in-process ranks: the helper threads of a world, and the meetings of each of
 // its groups.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/local/meeting.h"
 
 #include <algorithm>

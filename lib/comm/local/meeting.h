@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One operation of in-process ranks: they bring their buffers, and whoever has time does the work
 // on them in place.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/Parallel.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/mpi/mpi_communicator.h"
 
 #include <algorithm>

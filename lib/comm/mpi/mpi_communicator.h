@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The communicator over MPI: every operation is a set of non-blocking MPI calls.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The MPI library of this process: initialisation, the lock around its calls, progress of what is
 // under way.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The MPI transport's entries of the table of transports.
 #include "lib/comm/control/whereabouts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/nccl/nccl_communicator.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The communicator over NCCL: collectives on a side stream, messages on edges of their own.
 #include <c10/cuda/CUDAStream.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/nccl/nccl_edge.h"
 
 #include <ATen/ops/zeros.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Messages of one direction between two ranks: a communicator and a stream of their own, so that no
 // message waits for another direction or for a collective.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/nccl/nccl_handle.h"
 
 #include <cuda_runtime_api.h>

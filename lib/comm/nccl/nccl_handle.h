@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // An NCCL communicator that can be waited for and aborted from any thread, and the thread that
 // watches them all.

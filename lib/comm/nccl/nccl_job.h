@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the NCCL communicators of one job share.
 #include <ATen/core/Tensor.h>

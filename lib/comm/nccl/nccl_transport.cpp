@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/nccl/nccl_transport.h"
 
 #include <ATen/Context.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The NCCL transport's entries of the table of transports.
 #include "lib/comm/transport.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/tcp/mesh.h"
 
 #include <fcntl.h>

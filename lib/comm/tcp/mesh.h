@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The connections between the processes of a job, and the thread that moves bytes over them.
 #include <ATen/core/Tensor.h>

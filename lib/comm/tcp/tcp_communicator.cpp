@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/tcp/tcp_communicator.h"
 
 #include <ATen/ATen.h>

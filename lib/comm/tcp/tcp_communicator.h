@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The communicator over TCP: every rank reduces its own part of a tensor, in rank order.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/tcp/tcp_transport.h"
 
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The TCP transport's entries of the table of transports: CPU ranks without MPI.
 #include "lib/comm/transport.h"

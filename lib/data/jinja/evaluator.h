@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Walks a parsed template: scopes, loops, macros, and what all of it may cost.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Filters of lists, dicts and what else can be walked over.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Texts with places for values: the operator %, the filter format and str.format.
 #include <cstdio>
 

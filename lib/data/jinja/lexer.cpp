@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/jinja/lexer.h"
 
 #include <algorithm>

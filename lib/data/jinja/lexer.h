@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Cuts a template into text and the tokens of its tags, with the white space that tags take away.
 #include <cstdint>

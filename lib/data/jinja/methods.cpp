@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Methods of Python's str, dict and list that the sandbox allows.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tokens to statements and expressions, with the grammar and precedence of Jinja 3.1.
 #include <functional>

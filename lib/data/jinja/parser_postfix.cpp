@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What follows a value: attributes, items, slices, calls, filters and tests.
 #include "lib/data/jinja/parser.h"
 #include "lib/data/jinja/text.h"

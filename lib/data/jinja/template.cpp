@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/jinja/template.h"
 
 #include "lib/core/file.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // An interpreter of the Jinja subset that chat templates use, as transformers renders them: a
 // sandbox with trim_blocks, lstrip_blocks, loop controls and the tag {% generation %}.

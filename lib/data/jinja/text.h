@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What Python's str does, on valid UTF-8; positions and lengths count code points.
 #include <cstddef>

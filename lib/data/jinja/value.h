@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Values of templates: what Python has, as far as chat templates see it.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Vectorised, threaded versions of the whole-buffer operations for tensors in host memory. They
 // fall back to the reference by themselves for dtypes and layouts they do not know.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/cpu/kernels.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The host's versions of the whole-buffer operations on raw arrays, for one thread: the widest
 // vectors of the machine, chosen at run time. No contraction into fused multiply-adds, so that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Moments in 16 and 8 bits to fp32 and back, with the widest vectors of the machine.
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // One element of AdamW, the same in every kernel.
 #include "lib/ops/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What one launch of AdamW works on.
 #include <cstdint>

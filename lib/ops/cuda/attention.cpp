@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Chooses between the kernel for packed rows, the attention graph, LibTorch's kernel (with dropout,
 // or windows in packed rows) and the reference. Key masks take the reference: per-key tensors have
 // wrong gradients in cuDNN 9.19's backward graph. Padding on the right needs no mask under causal

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // cuDNN's attention through cudnn-frontend. ALiBi enters through score_mod: a per-column fp32 bias
 // of cuDNN 9.19 has wrong gradients, and a 16-bit one loses its precision.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Causal attention in one pass over Q, K and V, which are read strided out of one buffer, as are
 // their gradients written. Implemented by a cuDNN graph, or absent

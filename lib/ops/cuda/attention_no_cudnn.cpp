@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/cuda/attention_graph.h"
 #include "tessera/core/error.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One new token a row against the keys and values kept: checks around the kernel.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One block for each row and query head. A group of lanes holds one key or value 8 elements a lane
 // and walks over every kGroups-th token with a softmax of its own (Milakov, Gimelshein 2018); at
 // the end the groups' parts are added up.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What blocks of a cluster and bulk copies work with in shared memory (compute capability 9 and
 // later), a name for each instruction.

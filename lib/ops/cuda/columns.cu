@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // GELU, dropout and the column sums that become bias gradients. Column kernels: a block owns 64
 // columns (8 threads of 16 bytes) and a strided share of the rows.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Softmax cross-entropy in place: a cluster of blocks shares a row and reads it twice. So few rows
 // are in flight that the second read finds the row in the L2 cache, and device memory sees one read
 // and one write. Wide rows of 16 bits with a scale go to cross_entropy_pipelined.cu.

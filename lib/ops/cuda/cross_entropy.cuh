@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the kernels of cross_entropy.cu and cross_entropy_pipelined.cu share.
 #include "lib/ops/cuda/launch.h"

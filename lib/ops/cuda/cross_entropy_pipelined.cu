@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Softmax cross-entropy in place for wide rows of 16 bits: each row is read once.
 //
 // [Note: pipelined rows] As many clusters as the GPU holds at once stay and take every so many-th

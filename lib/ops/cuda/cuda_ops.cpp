@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/cuda_ops.h"
 
 #include "lib/ops/cuda/entries.h"

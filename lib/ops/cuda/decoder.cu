@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // SwiGLU and rotary positions, eight elements a thread.
 #include "lib/ops/cuda/dispatch.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // From a run-time element type to a template argument.
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Norms, GELU, SwiGLU, dropout, column sums and the cross-entropy: checks around the kernels.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"

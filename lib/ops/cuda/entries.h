@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The CUDA version of every operation: takes any tensors on a CUDA device and falls back to the
 // reference by itself.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/cuda/gemm.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Matrix products of 16-bit tensors through cuBLASLt. The first products of a shape try the
 // library's suggestions and the fastest is kept, for shapes of about as many tokens and in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Norms of query and key heads: checks around the kernels.
 #include "lib/ops/cuda/entries.h"
 #include "lib/ops/cuda/support.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Root-mean-square norms of query and key heads. A group of lanes holds one head of one token,
 // eight elements a lane.
 #include "lib/ops/cuda/dispatch.cuh"

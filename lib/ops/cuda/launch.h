@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Launchers of the CUDA kernels: raw pointers, sizes and a stream. 16-bit data is bf16 or fp16,
 // contiguous and 16-byte aligned; row lengths are multiples of 8. Nothing is allocated and nothing

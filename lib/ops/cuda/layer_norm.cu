@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Layer norm and root-mean-square norm with fp32 statistics. The latter takes no mean off and has
 // no bias (kRms). Forward: kWarps warps hold one row in registers, two passes over them (mean, then
 // variance). Backward: threads of a group own 8 columns each and walk over rows, so that the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Linear layers on 16-bit tensors. A row-major [rows, columns] tensor is a column-major [columns,
 // rows] matrix.
 #include "lib/ops/cuda/entries.h"

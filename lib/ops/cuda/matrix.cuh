@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Products of 16-bit matrices in tiles of 64 x 64 by four warps, each of which has 16 rows of the
 // result. Left factors and results lie in registers as the PTX manual has them for m16n8k16.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Philox 4x32-10 (Salmon et al. 2011) as dropout draws from it: element i takes number i % 4 of the
 // block that counter i / 4 gives.

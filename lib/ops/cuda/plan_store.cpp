@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/cuda/plan_store.h"
 
 #include <ATen/cuda/CUDAContext.h>

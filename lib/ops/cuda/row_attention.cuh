@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the kernels of attention row by row share.
 #include <cuda_pipeline_primitives.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What the wrappers share: which tensors the kernels can take, and errors of launches.
 #include <ATen/ATen.h>

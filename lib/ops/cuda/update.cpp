@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // AdamW and sums of squares: fills the kernels' tables.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Whole-buffer kernels: AdamW over many ranges, sums of squares, and the embedding's gradient.
 #include <algorithm>
 

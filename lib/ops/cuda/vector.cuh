@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // 16-byte accesses to 16-bit and fp32 data, unpacked to fp32, and the reductions the kernels share.
 #include <cuda_bf16.h>

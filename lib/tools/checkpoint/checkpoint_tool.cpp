@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/checkpoint/checkpoint_tool.h"
 
 #include <ATen/ATen.h>

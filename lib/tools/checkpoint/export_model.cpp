@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/checkpoint/export_model.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The model of a checkpoint as a Hugging Face directory.
 #include <c10/core/ScalarType.h>

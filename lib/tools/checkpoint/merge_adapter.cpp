@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/checkpoint/merge_adapter.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A base model and its adapters as one Hugging Face directory.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/checkpoint/tensor_set.h"
 
 #include <filesystem>

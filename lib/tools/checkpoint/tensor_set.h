@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The tensors of a checkpoint, of a Hugging Face directory, of adapters or of one safetensors file.
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/env/bandwidth.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // How fast a host moves bytes, in a few seconds.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/env/environment.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What of a host matters for training on it.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/generate/chat.h"
 
 #include <unistd.h>

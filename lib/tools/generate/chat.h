@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Chats that tessera-generate answers.
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/generate/generate.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What tessera-generate can be told: names and defaults of transformers' GenerationConfig.
 #include <cstdint>

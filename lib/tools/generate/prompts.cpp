@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/generate/prompts.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/launch/launch.h"
 
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // tessera-launch: mpirun again and again, as long as that may help.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/lint_ds/lint_ds.h"
 
 #include <algorithm>

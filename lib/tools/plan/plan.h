@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What a run with these options would hold and take: from shapes alone.
 #include <string>

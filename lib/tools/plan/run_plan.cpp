@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/plan/run_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/plan/tables.h"
 
 #include <cstdio>

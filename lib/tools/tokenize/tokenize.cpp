@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/tools/tokenize/tokenize.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // tessera-tokenize as a function, so that tests can run it in their own process.
 #include <iosfwd>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // adapter_config.json: what is accepted reads back from what is written of it.
 #include "tessera/checkpoint/adapter.h"
 #include "tessera/core/json.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every reader reads its corpus in every build, without Clang: inputs that are hard to read.
 #include <algorithm>
 #include <cstdint>

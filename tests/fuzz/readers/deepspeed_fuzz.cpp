@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A DeepSpeed file: what is wrong with it are findings with a line, never an exception.
 #include <algorithm>
 

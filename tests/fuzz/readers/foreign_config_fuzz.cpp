@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A file that may be accelerate's, torchtitan's or anything else. The first character says how it
 // is named: y (YAML), t (TOML) or j (JSON); the rest is the file.
 #include "lib/interop/foreign_config.h"

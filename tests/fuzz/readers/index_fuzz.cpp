@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // model.safetensors.index.json beside two shards, a link that leads out of the folder and a file
 // that is no shard.
 #include "tessera/checkpoint/huggingface.h"

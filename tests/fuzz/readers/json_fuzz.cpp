@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Json::parse, every accessor, and JsonWriter, whose text must read back as the same.
 #include "tessera/core/json.h"
 #include "tests/fuzz/readers/reader_fuzz.h"

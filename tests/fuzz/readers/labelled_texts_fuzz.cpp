@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // CSV, TSV and JSON lines of labelled texts. The first character says which (c, t or j; capital:
 // columns are given by number), the rest is the file.
 #include "tessera/data/classification.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // manifest.json of a checkpoint, as it is and with the seal that its bytes need.
 #include "lib/checkpoint/manifest_seal.h"
 #include "tessera/checkpoint/manifest.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // config.json of every family: what is accepted is valid, and reads back from what is written of
 // it.
 #include "tessera/core/json.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What every fuzz target of a reader shares. A target is one function, LLVMFuzzerTestOneInput,
 // in a file of its own: libFuzzer calls it with bytes of its own making, and the suite with those

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
 # Fuzzes the readers one after the other; unbounded time or memory is a finding too.
 #   tests/fuzz/readers/run.sh BUILD SECONDS [READER...]
 # BUILD: folder of the `fuzz` preset. Inputs that reach new code are kept in BUILD/grown/READER and started from the next time; what

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Byte vocabularies, without which no tokenizer.json is accepted and which would fill every input.
 #include <string>

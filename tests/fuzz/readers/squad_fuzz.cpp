@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A SQuAD file, read strictly and with bad rows skipped.
 #include "tessera/data/squad.h"
 #include "tests/fuzz/readers/reader_fuzz.h"

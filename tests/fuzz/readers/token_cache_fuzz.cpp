@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The file of a token cache. The first byte says what its header is made of: 0, the bytes as they
 // are; else the next 32 bytes are its counts, and magic, key, task and hashes are right.
 #include <algorithm>

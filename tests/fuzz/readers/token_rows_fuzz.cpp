@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // JSON lines of token ids, for both tasks, and the table that is made of them.
 #include "tessera/data/token_rows.h"
 #include "tessera/data/token_table.h"

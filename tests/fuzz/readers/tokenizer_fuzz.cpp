@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tokenizer.json, tokenizer_config.json and a text, separated by NUL: what is accepted encodes any
 // text and decodes its ids.
 #include <filesystem>

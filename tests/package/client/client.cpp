@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a user's own project looks like: two in-process ranks train a linear layer under data
 // parallelism.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A program of examples/loops beside a plain LibTorch loop: the same losses.
 #include "stranger.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A pretrained backbone that stays as it is, and a new head.
 #include "stranger.h"
 

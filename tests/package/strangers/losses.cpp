@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Losses as LibTorch has them: means over rows, over elements, and of class weights.
 #include "stranger.h"
 

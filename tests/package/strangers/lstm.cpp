@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Characters one after the other through an LSTM.
 #include "stranger.h"
 

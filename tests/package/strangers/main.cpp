@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // strangers PROGRAM: trains it in plain LibTorch and under every strategy; fails where they differ.
 // Without a name: the names.
 #include <tessera/comm/local.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Muon of a network's hidden matrices, and AdamW with a rate of its own for the table, the head and
 // everything else. LibTorch's C++ side has no Muon: it is written out after torch/optim/_muon.py.
 #include "stranger.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A small GPT whose head is the table: as one module, and as blocks.
 #include "stranger.h"
 

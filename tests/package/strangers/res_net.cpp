@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A residual network whose BatchNorm sees the rows of all ranks.
 #include "stranger.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Pairs of rows, of the same kind or not: a contrastive margin loss (Hadsell et al. 2006).
 #include "stranger.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A program as users of LibTorch write it, beside the same program under tessera's strategies.
 #include <tessera/comm/local.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The critic of a Wasserstein GAN: its gradient's norm is part of its loss (Gulrajani et al. 2017).
 #include "stranger.h"
 

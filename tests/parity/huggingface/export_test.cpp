@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The trained model that rank 0 writes, block by block, is the one that was trained.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The directories that make_fixtures.py wrote.
 #include <string>

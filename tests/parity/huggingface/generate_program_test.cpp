@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // tessera-generate: prompts in, JSON lines out, one line for what is wrong.
 #include <ATen/ATen.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What generate() writes with processes as ranks, over MPI, TCP or NCCL:
 //   mpirun -n 2 generation_ranks [transport]
 // Prints a line a layout; exits 4 or more with the first difference from transformers.

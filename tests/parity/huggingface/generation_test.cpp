@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What generate() writes is what transformers writes behind the same prompts, under every strategy.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/parity/huggingface/generation_work.h"
 
 #include <ATen/ATen.h>

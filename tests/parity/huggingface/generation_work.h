@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // What make_generation.py has found, and layouts under which it must be found again.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The logits of every directory variant are those of transformers.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Adapters that peft has made train as in peft, under every strategy; merged, they give its logits.
 #include "tessera/model/lora.h"
 

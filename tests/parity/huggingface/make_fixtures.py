@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makes the fixtures of this folder with transformers and torch: tiny directories of every family and the numbers they must give.
 
 Usage: make_fixtures.py OUTPUT_DIRECTORY [NAME...], all or those of these names. Made with transformers 5.23, torch 2.11, safetensors 0.8; the suite reads only the results.

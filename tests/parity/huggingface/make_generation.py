@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makes generation/ in this folder with transformers and torch: two tiny models beside those of make_fixtures.py (with heads of their
 own, for tied ones mostly repeat the last token), what generate() writes behind left-padded prompts with all of them, what its logits processors leave of scores, and the perplexity of the guide's sliding window.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makes the fixtures of lora/ with peft, transformers and torch: adapters of the models beside it, and the numbers they must give.
 
 Usage: make_lora.py DIRECTORY, which make_fixtures.py has filled. Made with peft 0.21, transformers 5.23, torch 2.11; the suite reads only the

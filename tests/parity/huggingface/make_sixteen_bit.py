@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Makes causal/{bf16,fp16}.json: the tiny BLOOM of causal/ trained in 16 bit by torch, with fp32 masters and torch's GradScaler.
 
 Usage: make_sixteen_bit.py OUTPUT_DIRECTORY, after make_fixtures.py. Dropout is off; the batches are those of causal/, again and again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The fine-tuning programs reproduce the training of transformers from the same directory and ids.
 #include <ATen/ATen.h>
 

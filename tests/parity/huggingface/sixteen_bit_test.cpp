@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Training in bf16 and fp16 agrees with torch on transformers' model, with fp32 masters and torch's
 // GradScaler (make_sixteen_bit.py), under every strategy.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Training steps agree with torch.optim.AdamW on transformers' model, under every strategy.
 #include <ATen/ATen.h>
 

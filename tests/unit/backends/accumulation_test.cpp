@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A gradient that several calls of forward_backward() add up to is that of one call.
 #include <ATen/ATen.h>
 

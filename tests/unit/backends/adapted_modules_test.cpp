@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // torch::nn modules as people write them, under strategies, against the same steps in plain
 // LibTorch.
 #include <ATen/ATen.h>

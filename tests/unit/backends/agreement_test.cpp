@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Ranks that were given different models or different data say so, and do not train on.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/sequential.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Gradients that start blank are the ones that start as zeros, whatever writes them.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The backward of a block of one node is the engine's.
 #include "backends/common/block_backward.h"
 

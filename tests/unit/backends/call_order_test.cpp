@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Calls that may not follow each other, and schedules without an end, under every layout: refused
 // in one sentence on all ranks, and nothing is lost by having asked.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Models of from_callable(): several inputs and outputs, and losses as users have them.
 #include "tessera/model/callable.h"
 

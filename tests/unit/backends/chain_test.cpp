@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Models of several blocks from torch modules: chain(), tie(), tuples between blocks.
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>

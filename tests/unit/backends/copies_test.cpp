@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Weights from a strategy to a plain module and back.
 #include <ATen/ATen.h>
 #include <torch/nn/cloneable.h>

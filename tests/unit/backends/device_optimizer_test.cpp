@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // In which pieces a step updates what lies on the device.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

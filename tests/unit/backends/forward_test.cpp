@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The model as a differentiable function, and what of it is refused.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

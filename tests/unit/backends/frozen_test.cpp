@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Frozen parameters keep their bits, cost no gradient and no optimizer state, and leave the others'
 // training as it is.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What FSDP's options do to memory and traffic per rank.
 #include <ATen/ATen.h>
 

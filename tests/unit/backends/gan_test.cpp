@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Loops over two models that users of LibTorch have, beside the plain ones.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>

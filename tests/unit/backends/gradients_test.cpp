@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Gradients by name before the step: as the plain gradient, under every layout.
 #include "tessera/backends/gradients.h"
 

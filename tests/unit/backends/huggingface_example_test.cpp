@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The example of tessera/checkpoint/huggingface.h, with a model made of torch modules.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>

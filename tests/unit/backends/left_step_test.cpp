@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Steps and evaluations that an exception leaves: on all ranks alike they count as not made, else
 // nothing goes on.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Losses as users write them: the sum over the targets, or refused.
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/unit/backends/module_shapes.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Programs in the shapes that users write, under every layout: as in plain LibTorch, or refused.
 #include <torch/nn/module.h>

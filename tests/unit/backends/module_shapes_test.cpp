@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Modules whose tensors are held by others, too: by the module's copy, another rank, another block.
 #include "tests/unit/backends/module_shapes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Moments in bf16 and in 8 bits: the same bits under every strategy, through checkpoints, too.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What offloading promises besides its numbers (tests/parity/offload_test.cpp): memory, refusals,
 // errors of its threads, and that a step under way is finished before anybody looks.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a pipeline sends and holds, and what is measured of it.
 #include <ATen/ATen.h>
 

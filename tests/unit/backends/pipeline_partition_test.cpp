@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The balanced split of blocks into stages against all possible splits.
 #include <algorithm>
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Messages between stages whose devices may wait, in any turn, for every message under way, as GPUs
 // do that load a kernel; a message is under way from its sending until it is received.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Schedules of the pipeline for many sizes, played by the simulator, and the simulator itself on
 // broken ones.
 #include <algorithm>

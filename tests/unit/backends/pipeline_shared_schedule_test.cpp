@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Schedules in which all stages share the vocabulary, for many sizes, and the simulator on broken
 // ones.
 #include <algorithm>

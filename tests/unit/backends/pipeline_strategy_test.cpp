@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a pipeline builds, refuses and shows; its numbers are in tests/parity.
 #include <ATen/ATen.h>
 

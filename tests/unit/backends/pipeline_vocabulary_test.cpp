@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What stages that share the vocabulary build, refuse, show and hold; numbers are in tests/parity.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Pipelines of all strategies for unit tests.
 #include <map>

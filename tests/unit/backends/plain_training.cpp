@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/unit/backends/plain_training.h"
 
 #include <ATen/ATen.h>

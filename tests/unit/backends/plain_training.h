@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Training steps in plain LibTorch, and the same steps of an adapted module under a strategy.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Scores for batches of the user's own, and generation with models of the user's own.
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>

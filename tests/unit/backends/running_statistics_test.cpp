@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Running statistics: data ranks see other rows, and those of one named rank are the model's.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The state of every strategy and layout: whole, exact, and good for any other layout.
 #include <ATen/ATen.h>
 #include <torch/nn/cloneable.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Programs in the shapes that users of LibTorch have, each beside a plain loop over the batch.
 #include <ATen/CPUGeneratorImpl.h>

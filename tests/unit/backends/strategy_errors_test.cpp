@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What make_strategy() and attach() refuse, and that they do so on every rank before any
 // collective.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What TensorParallel refuses, counts and holds; its numbers are in tests/parity/tensor_test.cpp.
 #include "tessera/backends/tensor/tensor_parallel.h"
 

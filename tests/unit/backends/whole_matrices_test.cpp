@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // An optimizer of whole matrices of a user's own: it reads parameters, counts steps and keeps
 // states of several shapes. Under every layout as on one rank, and resumed under another one.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/checkpoint/adapter.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/checkpoint/block_slice.h"
 
 #include <map>

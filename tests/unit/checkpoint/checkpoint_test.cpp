@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/checkpoint/checkpoint.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/checkpoint/checkpoint_writer.h"
 
 #include "tests/support/messages.hpp"

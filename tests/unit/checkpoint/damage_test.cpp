@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Files that were changed or cut after they were written.
 #include "tests/support/messages.hpp"
 #include "tests/support/temp_dir.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/checkpoint/directory_lock.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every call of a save that can fail, fails; the process is killed at every call.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>

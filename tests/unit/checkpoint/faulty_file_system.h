@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A file system whose k-th call fails, or at whose k-th call the process is killed.
 #include <signal.h>

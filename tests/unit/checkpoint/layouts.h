@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Tensors cut at random, and where each element lies, found one by one.
 #include <ATen/ATen.h>

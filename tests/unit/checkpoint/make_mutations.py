@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random mutations of good safetensors files, with the verdict of the Python package `safetensors`.
 
 Usage: make_mutations.py COUNT SEED > FILE. One case a line: `accept HEX` or `refuse HEX`, HEX being the whole file.

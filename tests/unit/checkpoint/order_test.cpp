@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The order of a save's calls: a loss of power at any time keeps what was durable by then.
 #include <fcntl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // safetensors files put together byte by byte, so that tests can make wrong ones.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One test for each way in which a safetensors header can be wrong; every message names the byte.
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/core/error.h"

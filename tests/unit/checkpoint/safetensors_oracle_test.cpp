@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The reader accepts and refuses what the Python package does, but for the stricter cases listed
 // here.
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/checkpoint/snapshot.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The state of small runs under chosen layouts, and comparing what was loaded with it.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The control channel with stopped, late and hostile callers.
 #include <poll.h>
 

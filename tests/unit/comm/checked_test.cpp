@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/comm/checked.h"
 
 #include "tests/conformance/communicator_conformance.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/comm/device_mesh.h"
 
 #include "tests/support/ranks.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Ranks whose hosts have IPv6 addresses only, on the loopback of IPv6.
 #include <ifaddrs.h>
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/comm/local.h"
 
 #include <sys/resource.h>

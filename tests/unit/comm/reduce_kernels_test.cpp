@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/comm/reduce_kernels.h"
 
 #include <limits>

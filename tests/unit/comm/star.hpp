@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A hub and its ranks as threads of one process, over real sockets.
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What strangers and hasty ranks can take from a rank of the TCP transport.
 #include <fcntl.h>
 #include <poll.h>

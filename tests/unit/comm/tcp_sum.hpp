@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A sum over the TCP transport, whose two ranks stand in for one another's hosts.
 #include <string>

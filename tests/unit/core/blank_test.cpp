@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/blank.h"
 
 #include <ATen/ATen.h>

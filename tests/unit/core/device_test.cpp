@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/device.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/error.h"
 
 #include "tests/support/test.hpp"

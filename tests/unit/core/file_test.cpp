@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/file.h"
 
 #include "tests/support/messages.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/hash.h"
 
 #include "tests/support/temp_dir.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/core/host_topology.h"
 
 #include <algorithm>

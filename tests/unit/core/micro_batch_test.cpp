@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/micro_batch.h"
 
 #include <ATen/ATen.h>

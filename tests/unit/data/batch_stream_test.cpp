@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/batch_stream.h"
 
 #include "tests/support/messages.hpp"

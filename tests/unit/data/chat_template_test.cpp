@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/chat_template.h"
 
 #include "lib/core/file.h"

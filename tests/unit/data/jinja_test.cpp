@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Templates against what transformers makes of them (scripts/make_chat_template_fixture.py).
 #include "lib/core/file.h"
 #include "lib/data/jinja/template.h"

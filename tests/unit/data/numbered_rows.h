@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Rows whose tokens say where they come from.
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/packing.h"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/random_rows.h"
 
 #include <algorithm>

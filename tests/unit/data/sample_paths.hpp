@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Where the shipped samples and this folder's fixtures are.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/text_blocks.h"
 
 #include <algorithm>

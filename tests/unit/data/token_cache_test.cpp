@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/data/token_cache.h"
 
 #include <atomic>

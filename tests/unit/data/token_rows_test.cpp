@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/data/token_rows.h"
 
 #include "tests/support/messages.hpp"

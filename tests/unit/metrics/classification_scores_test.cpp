@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/metrics/classification_scores.h"
 
 #include "tessera/core/json.h"

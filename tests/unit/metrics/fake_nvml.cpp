@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A driver with three GPUs, none of which is where its number says, for tests of GpuMonitor.
 #include <cstdio>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What an adapted module draws at random, and in which mode it runs.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameters and buffers of adapted modules: frozen, tied, constant, running statistics.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/activation.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/model/lora.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Modules whose forward talks to other ranks, where ranks are threads of one process.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Parameter groups and decay rules: who is in them, and what is refused.
 #include "tessera/model/parameter_groups.h"
 

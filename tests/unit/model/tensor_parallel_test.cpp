@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Every tensor-parallel layer against the whole operation: values and all gradients.
 #include "tessera/model/tensor_parallel.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The BLOOM block on a tensor axis, composed and hand-scheduled, against the whole block.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

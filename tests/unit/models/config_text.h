@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Texts of config.json with one thing changed, and what becomes of them.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The hand-scheduled block with the weights of GPT-2 and Llama against the composed one; BLOOM's is
 // in bloom_block_*_test.cpp.
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Blocks of GPT-2, Llama and Qwen with drawn weights, and how a tensor axis cuts them.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // GPT-2 and Llama as models; their numbers are compared with transformers' in
 // tests/parity/huggingface.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Where and what the models drop in training, against their papers' forward in plain ATen with the
 // numbers that Philox gives for the seeds.
 #include <ATen/ATen.h>

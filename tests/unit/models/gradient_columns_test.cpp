@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Blocks one after the other: what the later one hands to the earlier one changes no gradient.
 #include "lib/core/gradient_columns.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // MicroBatch::keep_activations: what hand-scheduled blocks keep from forward, or form anew in
 // backward, and that their gradients are the same.
 #include <ATen/core/grad_mode.h>

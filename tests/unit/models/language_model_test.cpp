@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/models/language_model.h"
 
 #include <numeric>

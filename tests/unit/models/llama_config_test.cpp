@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tessera/models/language_model.h"

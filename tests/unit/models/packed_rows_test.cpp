@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Packed rows and the head's positions change no number of any model.
 #include <ATen/ATen.h>
 

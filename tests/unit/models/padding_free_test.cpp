@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Micro-batches without padding have the loss and the gradients of padded ones.
 #include <ATen/ATen.h>
 

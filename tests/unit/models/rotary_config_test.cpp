@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 #include "tests/unit/models/config_text.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // One new token a row against the keys and values that are kept.
 #include <cmath>
 

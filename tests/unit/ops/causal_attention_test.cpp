@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include <ATen/core/PhiloxRNGEngine.h>
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Norms that clear other memory beside their work, on any device.
 #include <ATen/ATen.h>

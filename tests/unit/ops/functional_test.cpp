@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/ops/functional.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Compares an operation with a plain formula: values and all gradients.
 #include <ATen/ATen.h>

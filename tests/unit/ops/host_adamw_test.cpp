@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The host's own AdamW and sum of squares against their references, and that their bits depend on
 // nothing but their inputs.
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Moments in 8 bits and in bf16: the map, blocks, and the host's AdamW on them.
 #include "lib/ops/moments.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/plan_cache.h"
 
 #include <fcntl.h>

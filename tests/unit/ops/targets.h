@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Runs what the host's kernels do with every instruction set of this machine.
 #include <hwy/targets.h>

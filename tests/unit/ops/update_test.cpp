@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "lib/ops/update.h"
 
 #include <cmath>

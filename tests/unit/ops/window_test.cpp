@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Attention in windows, norms of heads, and yarn's positions.
 #include <cmath>
 #include <numbers>

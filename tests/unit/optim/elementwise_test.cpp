@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Optimizers of a user's own as one function.
 #include "tessera/optim/elementwise.h"
 

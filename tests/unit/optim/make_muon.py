@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes data/muon.json: 20 steps of torch.optim.Muon (torch 2.11, CPU) in fp32. Gradients are those of muon_test.cpp."""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // AdamW with moments in bf16 and in 8 bits beside a plain loop of the same quantization.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Muon beside torch.optim.Muon, and optimizers of whole matrices where they are no good.
 #include "tessera/optim/muon.h"
 

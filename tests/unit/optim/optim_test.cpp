@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Optimizers against plain fp64 loops of the published formulas, the loss scaler's life.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Optimizers beside LibTorch's own classes, over 20 steps in fp32; those of torch::optim under this
 // library's interface.
 #include <ATen/ATen.h>

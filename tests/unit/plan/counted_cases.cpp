@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/unit/plan/counted_cases.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // The operations whose allocations a plan counts, on tensors that are there and on such without
 // memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Operations that stand for the CPU's in a plan: they give and take what the CPU's do.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What every strategy and combination holds and sends, by its own account and by the allocator's,
 // against the formulas of docs/strategies.md.
 #include <functional>

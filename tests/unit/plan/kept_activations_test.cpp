@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What a layer keeps for backward with ParallelConfig::keep_activations and without, by the plan.
 #include "lib/plan/block_memory.h"
 #include "tessera/models/language_model.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/plan/layout_cost.h"
 
 #include <ATen/ATen.h>

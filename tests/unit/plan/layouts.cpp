@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/unit/plan/layouts.h"
 
 #include <ATen/ATen.h>

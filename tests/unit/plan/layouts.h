@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // Ways to spread one model over ranks, and what was measured on each of them.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What ranks hold with moments in bf16 and 8 bits, beside the formula.
 #include <algorithm>
 #include <map>

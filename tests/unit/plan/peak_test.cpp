@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The most that a rank holds in a step, by the plan and by LibTorch's allocator.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tests/unit/plan/pile.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 // A model that is nothing but parameters: what a step needs beyond what its strategy holds is a few
 // numbers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The table of settings, and what follows from it.
 #include "lib/settings/table.h"
 

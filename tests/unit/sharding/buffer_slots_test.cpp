@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/sharding/buffer_slots.h"
 
 #include <ATen/ATen.h>

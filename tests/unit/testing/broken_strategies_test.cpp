@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The conformance suite must be able to fail: data parallelism with one defect planted at a time.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // The shipped conformance suite over every strategy of the project, and over one from outside.
 #include "examples/custom_strategy/local_sgd.h"
 #include "tessera/backends/parallel_config.h"

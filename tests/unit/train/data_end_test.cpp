@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Data that end on some ranks earlier than on others.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // What happens between the steps of Trainer::fit(): evaluations, saving, stopping early, averages,
 // gradients by name, and callbacks that throw.
 #include <ATen/ATen.h>

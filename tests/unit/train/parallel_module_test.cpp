@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A loop written for one process, with ParallelModule in place of the module and its optimizer.
 #include "tessera/train/parallel_module.h"
 

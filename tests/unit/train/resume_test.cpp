@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // A run that is stopped at any step and goes on in new objects is the run that was never stopped.
 #include <ATen/ATen.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/train/stop_signal.h"
 
 #include <sys/wait.h>

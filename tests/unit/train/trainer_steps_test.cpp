@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Steps that throw, and schedules that end before the run.
 #include <ATen/ATen.h>
 #include <unistd.h>

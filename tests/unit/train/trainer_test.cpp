@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #include "tessera/train/trainer.h"
 
 #include <ATen/ATen.h>

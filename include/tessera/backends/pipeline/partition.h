@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// Which blocks of a model go to which stage of a pipeline.
+/// @file
+/// Which blocks of a model go to which stage of a pipeline.
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -9,27 +11,27 @@
 
 namespace tessera {
 
-// Splits costs.size() blocks into `parts` contiguous ones of at least one block so that the most
-// expensive part is as cheap as can be, and among those splits the costs differ least (smallest sum
-// of squares); of equals the one with fewer blocks in the first parts, whose stages hold most
-// micro-batches. Returns the blocks of each part. Exact: O(blocks^2 * parts). All zero: counts.
+/// Splits costs.size() blocks into `parts` contiguous ones of at least one block so that the most
+/// expensive part is as cheap as can be, and among those splits the costs differ least (smallest
+/// sum of squares); of equals the one with fewer blocks in the first parts, whose stages hold most
+/// micro-batches. Returns the blocks of each part. Exact: O(blocks^2 * parts). All zero: counts.
 std::vector<size_t> balanced_split(const std::vector<double>& costs, size_t parts);
 
-// The cost of every block: config.block_costs when given, else what config.balance names ("flops",
-// "parameters"). Recomputation makes time and flops of all blocks but the loss 4/3 of what they
-// are. Throws Error(kInvalidArgument) for other names and for costs that do not fit the model.
+/// The cost of every block: config.block_costs when given, else what config.balance names ("flops",
+/// "parameters"). Recomputation makes time and flops of all blocks but the loss 4/3 of what they
+/// are. Throws Error(kInvalidArgument) for other names and for costs that do not fit the model.
 std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& config,
                                 bool recompute = false);
 
-// Contiguous blocks: [first, first + count) of the model.
+/// Contiguous blocks: [first, first + count) of the model.
 struct ModelPart {
   size_t first = 0, count = 0;
   double cost = 0;
 };
-// The stages * chunks parts in the model's order; part p lies on stage p % stages. With a shared
-// vocabulary they are parts of what is between the first and the last block, whose costs all stages
-// bear alike. Throws Error(kInvalidArgument) with both numbers when there are more parts than
-// blocks, and when the model's ends cannot be shared.
+/// The stages * chunks parts in the model's order; part p lies on stage p % stages. With a shared
+/// vocabulary they are parts of what is between the first and the last block, whose costs all
+/// stages bear alike. Throws Error(kInvalidArgument) with both numbers when there are more parts
+/// than blocks, and when the model's ends cannot be shared.
 std::vector<ModelPart> partition(const ModelSpec& model, const PipelineConfig& config, int stages,
                                  bool recompute = false);
 

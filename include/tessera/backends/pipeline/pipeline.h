@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// The model cut into stages, one a rank of the pipeline axis, through which micro-batches flow.
+/// @file
+/// The model cut into stages, one a rank of the pipeline axis, through which micro-batches flow.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,26 +22,26 @@ class StageLinks;
 class WaitTimer;
 struct StagePlan;
 
-// Of one forward_backward(), until every stage has ended it.
+/// Of one forward_backward(), until every stage has ended it.
 struct PipelineTimes {
   double total_s = 0;
-  double waited_s = 0;  // this rank had nothing to do: to compare with the schedule's bubble
+  double waited_s = 0;  ///< this rank had nothing to do: to compare with the schedule's bubble
   double idle_share() const { return total_s > 0 ? waited_s / total_s : 0; }
 };
 
-// Runs a schedule (gpipe, 1f1b or interleaved) over a sharding strategy that holds this rank's
-// blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the pipeline
-// axis must be given the same micro-batches. Blocks of other stages are never built. A tied
-// parameter lives on every stage that uses it and starts as the owner's (which builds its block
-// twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al. 2024)
-// every stage builds its part of the first and the last block beside its own blocks: its rows of
-// the tables.
+/// Runs a schedule (gpipe, 1f1b or interleaved) over a sharding strategy that holds this rank's
+/// blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the pipeline
+/// axis must be given the same micro-batches. Blocks of other stages are never built. A tied
+/// parameter lives on every stage that uses it and starts as the owner's (which builds its block
+/// twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al. 2024)
+/// every stage builds its part of the first and the last block beside its own blocks: its rows of
+/// the tables.
 class Pipeline : public Strategy {
  public:
-  // inner knows the mesh (ShardingSetup::mesh). transform: of the whole model; null: as it is.
+  /// inner knows the mesh (ShardingSetup::mesh). transform: of the whole model; null: as it is.
   Pipeline(const ParallelConfig& config, std::unique_ptr<ShardingStrategy> inner,
            Communicator& pipeline, ModelTransform transform = {});
-  // With GPipe's schedule, whatever config says.
+  /// With GPipe's schedule, whatever config says.
   static std::unique_ptr<Pipeline> gpipe(ParallelConfig config,
                                          std::unique_ptr<ShardingStrategy> inner,
                                          Communicator& pipeline) {
@@ -52,14 +54,14 @@ class Pipeline : public Strategy {
   void attach(const ModelSpec& model, const BuildContext& context,
               const OptimizerFactory& optimizer) override;
   void set_loss_scale(const at::Tensor& scale) override { inner_->set_loss_scale(scale); }
-  // Results are the same on all stages.
+  /// Results are the same on all stages.
   StepResult forward_backward(std::span<const MicroBatch> micro_batches,
                               const BackwardOptions& options = {}) override;
   StepResult evaluate(std::span<const MicroBatch> micro_batches) override;
   void end_of_data(Pass pass, int64_t done) override { inner_->end_of_data(pass, done); }
   std::vector<at::Tensor> predict(std::span<const MicroBatch> micro_batches,
                                   const ScoreSelection& select = {}) override;
-  at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) override;  // refused
+  at::Tensor forward(const MicroBatch&, const ForwardOptions& = {}) override;  ///< refused
   bool continues_rows() const override { return inner_->continues_rows(); }
   void require_connected() const override { inner_->require_connected(); }
   at::Tensor grad_norm_squared() override { return inner_->grad_norm_squared(); }
@@ -82,12 +84,12 @@ class Pipeline : public Strategy {
   int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override { return inner_->parameter_count(); }
 
-  // After attach(): the parts of the model in order; part p is on stage p % stages.
-  // With a shared vocabulary they leave out the first and the last block.
+  /// After attach(): the parts of the model in order; part p is on stage p % stages.
+  /// With a shared vocabulary they leave out the first and the last block.
   const std::vector<ModelPart>& parts() const { return parts_; }
-  // Costs a small collective a step while it is on. Collective: the same on all ranks.
+  /// Costs a small collective a step while it is on. Collective: the same on all ranks.
   void measure_times(bool on);
-  // Of the latest step that was measured; waits for it.
+  /// Of the latest step that was measured; waits for it.
   PipelineTimes times() const;
 
  private:
@@ -115,15 +117,15 @@ class Pipeline : public Strategy {
   Communicator& pipeline_;
   const ModelTransform transform_;
   std::vector<ModelPart> parts_;
-  std::vector<std::pair<size_t, size_t>> chunks_;       // this rank's blocks: first, count
-  std::map<std::string, size_t> block_index_;           // in the whole model
-  std::vector<std::unique_ptr<Communicator>> holders_;  // of tied parameters; outlive inner_
-  std::unique_ptr<Communicator> everyone_;  // of a shared vocabulary: the stages; outlives inner_
+  std::vector<std::pair<size_t, size_t>> chunks_;       ///< this rank's blocks: first, count
+  std::map<std::string, size_t> block_index_;           ///< in the whole model
+  std::vector<std::unique_ptr<Communicator>> holders_;  ///< of tied parameters; outlive inner_
+  std::unique_ptr<Communicator> everyone_;  ///< of a shared vocabulary: the stages; outlives inner_
   std::unique_ptr<ShardingStrategy> inner_;
   std::unique_ptr<WaitTimer> timer_;
   std::unique_ptr<StageLinks> links_;
   std::map<std::pair<size_t, bool>, std::unique_ptr<StagePlan>> plans_;
-  // How many counters the loss block gives, and whether a divisor; known after the first result.
+  /// How many counters the loss block gives, and whether a divisor; known after the first result.
   int64_t counters_ = -1;
   bool gives_divisor_ = false;
 };

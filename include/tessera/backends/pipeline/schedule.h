@@ -1,17 +1,19 @@
+// SPDX-License-Identifier: MIT
 #pragma once
-// In which order the stages of a pipeline work on the micro-batches of a step: pure functions.
+/// @file
+/// In which order the stages of a pipeline work on the micro-batches of a step: pure functions.
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
 
-// One micro-batch through one chunk of a stage's blocks. The model is cut into stages * chunks
-// parts; part p lies on stage p % stages as its chunk p / stages.
+/// One micro-batch through one chunk of a stage's blocks. The model is cut into stages * chunks
+/// parts; part p lies on stage p % stages as its chunk p / stages.
 struct PipelineAction {
-  // With a shared vocabulary the first and the last block lie on no stage but on all of them:
-  // embedding, head (loss, both ways) and the embedding's backward are passes of all stages at
-  // once.
+  /// With a shared vocabulary the first and the last block lie on no stage but on all of them:
+  /// embedding, head (loss, both ways) and the embedding's backward are passes of all stages at
+  /// once.
   enum class Kind { kForward, kBackward, kEmbed, kHead, kEmbedBackward };
   Kind kind = Kind::kForward;
   int micro_batch = 0;
@@ -20,14 +22,14 @@ struct PipelineAction {
   bool of_all_stages() const { return kind != Kind::kForward && kind != Kind::kBackward; }
   bool operator==(const PipelineAction&) const = default;
 };
-std::string to_string(const PipelineAction& action);  // "forward of micro-batch 3 in chunk 1"
+std::string to_string(const PipelineAction& action);  ///< "forward of micro-batch 3 in chunk 1"
 
 struct PipelineSchedule {
   int micro_batches = 0;
   int chunks = 1;
   bool shared_vocabulary = false;
-  // By stage: its actions in order. Within one chunk micro-batches come in increasing order, both
-  // ways, and passes of all stages come in the same order on all of them.
+  /// By stage: its actions in order. Within one chunk micro-batches come in increasing order, both
+  /// ways, and passes of all stages come in the same order on all of them.
   std::vector<std::vector<PipelineAction>> stages;
 
   int stage_count() const { return static_cast<int>(stages.size()); }
@@ -37,56 +39,56 @@ struct PipelineSchedule {
   }
 };
 
-// All forwards, then all backwards: every micro-batch is in flight at once (Huang et al. 2019).
+/// All forwards, then all backwards: every micro-batch is in flight at once (Huang et al. 2019).
 PipelineSchedule gpipe(int stages, int micro_batches);
 
-// Stage s starts with min(stages - 1 - s, micro_batches) forwards, then alternates one forward with
-// one backward, so that at most stages - s micro-batches are in flight (PipeDream-Flush, Narayanan
-// et al. 2021).
+/// Stage s starts with min(stages - 1 - s, micro_batches) forwards, then alternates one forward
+/// with one backward, so that at most stages - s micro-batches are in flight (PipeDream-Flush,
+/// Narayanan et al. 2021).
 PipelineSchedule one_f_one_b(int stages, int micro_batches);
 
-// Each stage has several chunks of the model, which shortens the bubble by that factor (Narayanan
-// et al. 2021). Micro-batches go through in groups: every chunk runs a whole group before the next
-// chunk does. Groups have `stages` micro-batches; a remainder is spread over the first groups, and
-// fewer micro-batches than stages form one group, all of whose forwards precede its backwards.
+/// Each stage has several chunks of the model, which shortens the bubble by that factor (Narayanan
+/// et al. 2021). Micro-batches go through in groups: every chunk runs a whole group before the next
+/// chunk does. Groups have `stages` micro-batches; a remainder is spread over the first groups, and
+/// fewer micro-batches than stages form one group, all of whose forwards precede its backwards.
 PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chunks);
 
-// The same two with a vocabulary that all stages share (Yeung et al. 2024, in lockstep): between
-// two passes of the head every stage runs at most one forward and one backward, and no stage waits
-// but for the pipeline to fill and to drain: the bubble is that of the blocks alone. Under 1f1b the
-// stage d before the last holds at most d + 1 + ceil(d / 2) micro-batches.
+/// The same two with a vocabulary that all stages share (Yeung et al. 2024, in lockstep): between
+/// two passes of the head every stage runs at most one forward and one backward, and no stage waits
+/// but for the pipeline to fill and to drain: the bubble is that of the blocks alone. Under 1f1b
+/// the stage d before the last holds at most d + 1 + ceil(d / 2) micro-batches.
 PipelineSchedule shared_gpipe(int stages, int micro_batches);
 PipelineSchedule shared_one_f_one_b(int stages, int micro_batches);
 
-// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names, for chunks
-// that the schedule does not have, and for interleaved with a shared vocabulary.
+/// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names, for chunks
+/// that the schedule does not have, and for interleaved with a shared vocabulary.
 PipelineSchedule make_schedule(const std::string& name, int stages, int micro_batches, int chunks,
                                bool shared_vocabulary = false);
 
-// Whether backward follows the loss at once, by name: else its stage may work on other
-// micro-batches in between, and the loss block, which runs both ways in forward, shares no unit.
+/// Whether backward follows the loss at once, by name: else its stage may work on other
+/// micro-batches in between, and the loss block, which runs both ways in forward, shares no unit.
 bool backward_follows_loss(const std::string& name);
 
-// What an evaluation needs, in the same order.
+/// What an evaluation needs, in the same order.
 PipelineSchedule forwards_of(const PipelineSchedule& schedule);
 
-// Idle share of a step whose stages all cost the same and whose messages cost nothing:
-// (S-1)/(chunks*M + S-1). Interleaved: exact when stages divide micro_batches.
+/// Idle share of a step whose stages all cost the same and whose messages cost nothing:
+/// (S-1)/(chunks*M + S-1). Interleaved: exact when stages divide micro_batches.
 double bubble_share(int stages, int micro_batches, int chunks = 1);
 
-// What an action waits for, or hands on: the result of one action for the next one. The tensor is
-// the output of a forward, or the gradient of the input of a backward.
+/// What an action waits for, or hands on: the result of one action for the next one. The tensor is
+/// the output of a forward, or the gradient of the input of a backward.
 struct PipelineMessage {
-  int source = 0, destination = 0;  // stages
-  PipelineAction action;            // the destination's
-  int boundary = 0;                 // crossed: between parts boundary - 1 and boundary
+  int source = 0, destination = 0;  ///< stages
+  PipelineAction action;            ///< the destination's
+  int boundary = 0;                 ///< crossed: between parts boundary - 1 and boundary
 
   bool operator==(const PipelineMessage&) const = default;
 };
-// Nothing for the first part's forward, the last part's backward and passes of all stages.
+/// Nothing for the first part's forward, the last part's backward and passes of all stages.
 std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,
                                         const PipelineAction& action);
-// Nothing for the last part's forward, the first part's backward and passes of all stages.
+/// Nothing for the last part's forward, the first part's backward and passes of all stages.
 std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
                                          const PipelineAction& action);
 

@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: MIT
 #pragma once
 #include "tessera/backends/sharding_strategy.h"
 
 namespace tessera {
 
-// ZeRO stage 1 (Rajbhandari et al. 2020): optimizer state and master weights are sharded. Gradients
-// are reduce-scattered in place during the last micro-batch's backward; updated parameters are
-// all-gathered under the next forward.
+/// ZeRO stage 1 (Rajbhandari et al. 2020): optimizer state and master weights are sharded.
+/// Gradients are reduce-scattered in place during the last micro-batch's backward; updated
+/// parameters are all-gathered under the next forward.
 class ZeroStage1 : public ShardingStrategy {
  public:
   ZeroStage1(const ParallelConfig& config, const ShardingSetup& setup)
@@ -14,9 +15,9 @@ class ZeroStage1 : public ShardingStrategy {
   std::string name() const override { return "zero1"; }
 };
 
-// ZeRO stage 2: gradients are sharded too. A block's full gradient lives only until it is
-// reduce-scattered, every micro-batch; with reduce_at_boundary full gradients are kept over the
-// accumulation and reduced once, as in stage 1.
+/// ZeRO stage 2: gradients are sharded too. A block's full gradient lives only until it is
+/// reduce-scattered, every micro-batch; with reduce_at_boundary full gradients are kept over the
+/// accumulation and reduced once, as in stage 1.
 class ZeroStage2 : public ShardingStrategy {
  public:
   ZeroStage2(const ParallelConfig& config, const ShardingSetup& setup)
@@ -25,9 +26,9 @@ class ZeroStage2 : public ShardingStrategy {
   std::string name() const override { return "zero2"; }
 };
 
-// ZeRO stage 3: parameters are sharded as well, each on its own; those below the persistence
-// threshold stay in full. A block's parameters are gathered before its forward and again before its
-// backward, the next block's meanwhile.
+/// ZeRO stage 3: parameters are sharded as well, each on its own; those below the persistence
+/// threshold stay in full. A block's parameters are gathered before its forward and again before
+/// its backward, the next block's meanwhile.
 class ZeroStage3 : public ShardingStrategy {
  public:
   ZeroStage3(const ParallelConfig& config, const ShardingSetup& setup)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main contrastive_main
 #include "loops/contrastive.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main gan_main
 #include "loops/gan.cpp"
 #undef main

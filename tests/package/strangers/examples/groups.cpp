@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main groups_main
 #include "loops/groups.cpp"
 #undef main

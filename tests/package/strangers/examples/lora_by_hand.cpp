@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main lora_by_hand_main
 #include "loops/lora_by_hand.cpp"
 #undef main

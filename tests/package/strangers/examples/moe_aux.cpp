@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main moe_aux_main
 #include "loops/moe_aux.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main own_loop_main
 #include "loops/own_loop.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main own_optimizer_main
 #include "loops/own_optimizer.cpp"
 #undef main

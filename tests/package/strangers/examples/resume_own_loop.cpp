@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main resume_own_loop_main
 #include "loops/resume_own_loop.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main train_then_serve_main
 #include "loops/train_then_serve.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main translation_main
 #include "loops/translation.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 #define main vit_images_main
 #include "loops/vit_images.cpp"
 #undef main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: MIT
 // Programs that must not compile; misuse.py compiles them and looks for what each says.
 #include "tessera/model/callable.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Compiles programs that must not compile: each misuse is one error, which says what its comment has.
 
 Usage: misuse.py COMPILER INCLUDE_DIRS SOURCE. The folders are separated by colons.
