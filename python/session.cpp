@@ -49,7 +49,7 @@ programs::FlagSet read_settings(const SettingTexts& settings, int64_t world,
   std::vector<std::string> arguments;
   for (const auto& [name, value] : settings) {
     check(flags.has(name) && name != "help" && name != "print_config", ErrorCode::kInvalidArgument,
-          "tessera.Strategy has no setting ", name, "; docs/flags.md has their names");
+          "tessera.Strategy has no setting ", name, "; docs/reference/flags.md has their names");
     arguments.push_back(concat("--", name, "=", value));
   }
   flags.parse(arguments);

@@ -31,9 +31,9 @@ struct ClipResult {
 // Every call is collective and made by one thread.
 class Session {
  public:
-  // settings: of docs/flags.md, those of the strategy and of the optimizer. weights: null draws
-  // them; weights_text says which they are, the same on all ranks. Throws Error(kInvalidArgument)
-  // on all ranks where these differ or are refused.
+  // settings: of docs/reference/flags.md, those of the strategy and of the optimizer. weights: null
+  // draws them; weights_text says which they are, the same on all ranks. Throws
+  // Error(kInvalidArgument) on all ranks where these differ or are refused.
   Session(Communicator& world, ControlChannel& control, const Model& model,
           const TensorSource* weights, const std::string& weights_text,
           const SettingTexts& settings);

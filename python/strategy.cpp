@@ -193,7 +193,7 @@ void bind_strategy(nb::module_& module) {
       "A model spread over the ranks of a job. weights: {name: array} by the names of a "
       "checkpoint of transformers, a directory with safetensors, or None: the model's "
       "own. Settings have the names and values of the programs' flags "
-      "(docs/flags.md): strategy=\"zero2\", dtype=\"bf16\", tensor_parallel=2, "
+      "(docs/reference/flags.md): strategy=\"zero2\", dtype=\"bf16\", tensor_parallel=2, "
       "optim=\"sgd\", seed=1.\n\nEvery call is collective: all ranks make it.")
       .def(nb::new_([](std::shared_ptr<Job> job, const Model& model, nb::object weights,
                        const nb::kwargs& settings) {

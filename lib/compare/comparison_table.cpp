@@ -181,7 +181,7 @@ std::string comparison_text(const ComparisonView& view) {
           ? concat("Medians of ", view.repeat, " runs +- their standard deviation (the least).\n")
           : "",
       "\n", second,
-      "MiB of the largest rank, measured / formula (docs/strategies.md). sent per "
+      "MiB of the largest rank, measured / formula (docs/concepts/strategies.md). sent per "
       "step: what rank 0 hands to the wire.\n");
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // THE table of settings. Flags, their help and validation, --print_config, what is the same work,
-// names of runs and rows, and docs/flags.md follow from it.
+// names of runs and rows, and docs/reference/flags.md follow from it.
 #include <functional>
 #include <optional>
 #include <span>
@@ -86,7 +86,7 @@ std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gp
 metrics::Fields record(const TrainOptions& options, Program program);
 std::vector<std::string> recorded_names();
 
-// The table as Markdown, for docs/flags.md.
+// The table as Markdown, for docs/reference/flags.md.
 std::string to_markdown();
 
 namespace rows {  // of the sections

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Distributed training of language models: DDP, ZeRO, FSDP, offload, pipelines and tensor parallelism.
 
-Documentation: docs/python.md. torch need not be imported, nor be there; where it is, both use one LibTorch.
+Documentation: docs/library/python.md. torch need not be imported, nor be there; where it is, both use one LibTorch.
 """
 from tessera import _libtorch
 

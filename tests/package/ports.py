@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""ports.py ROOT BUILD MPIRUN: examples/port differ in few lines, docs/porting.md shows them, and all three programs train the same."""
+"""ports.py ROOT BUILD MPIRUN: examples/port differ in few lines, docs/library/porting.md shows them, and all three programs train the same."""
 import difflib
 import os
 import pathlib
@@ -31,11 +31,11 @@ def run(name: str, ranks: int) -> list[float]:
     return [float(number) for number in found[0]]
 
 
-page = (root / "docs/porting.md").read_text()
+page = (root / "docs/library/porting.md").read_text()
 shown = [block.splitlines() for block in re.findall(r"```diff\n(.*?)\n```", page, re.S)]
 for pair, block, most in ((("plain", "ddp"), shown[0], 8), (("ddp", "zero3"), shown[1], 2)):
     lines = changes(*pair)
-    assert sorted(lines) == sorted(block), f"docs/porting.md does not show {pair}:\n" + "\n".join(lines)
+    assert sorted(lines) == sorted(block), f"docs/library/porting.md does not show {pair}:\n" + "\n".join(lines)
     added = sum(line.startswith("+") for line in lines)
     assert added <= most, f"{pair}: {added} changed lines, more than {most}"
     print(f"{pair[0]} -> {pair[1]}: {added} changed lines")

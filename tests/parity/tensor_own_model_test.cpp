@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A user's own model on a tensor axis, made of the public layers: docs/extending.md shows it.
+// A user's own model on a tensor axis, made of the public layers: docs/library/extending.md shows
+// it.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 

@@ -151,8 +151,8 @@ def listed(program):
 
 
 def table():
-    """{(flag, help): what another value changes} of docs/flags.md."""
-    rows = re.findall(r"^\| `--(\w+)`[^|]* \| [^|]* \| [^|]* \| (\w+) \| (.*) \|$", (ROOT / "docs/flags.md").read_text(), re.M)
+    """{(flag, help): what another value changes} of docs/reference/flags.md."""
+    rows = re.findall(r"^\| `--(\w+)`[^|]* \| [^|]* \| [^|]* \| (\w+) \| (.*) \|$", (ROOT / "docs/reference/flags.md").read_text(), re.M)
     return {(flag, text): changes for flag, changes, text in rows}
 
 
@@ -226,7 +226,7 @@ def walk(file, sections, effects):
         if text is None:
             continue
         kind = effect.changes or changes.get((effect.flag, text), "")
-        walked.check.that(kind or effect.flag in helps[effect.program]["General"], f"docs/flags.md has a row for --{effect.flag}: '{text}'")
+        walked.check.that(kind or effect.flag in helps[effect.program]["General"], f"docs/reference/flags.md has a row for --{effect.flag}: '{text}'")
         left = set(walked.show(effect, kind, choices, default))
         reached[effect.flag, text] = reached.get((effect.flag, text), left) & left
     for program, all_sections in helps.items():

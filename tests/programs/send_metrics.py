@@ -82,7 +82,7 @@ def send(arguments, packages=()):
     return done.returncode, done.stdout.decode(), [json.loads(line) for line in calls.read_text().splitlines()]
 
 
-check.that(os.access(ROOT / "scripts/send_metrics.py", os.X_OK), "the script runs as docs/metrics.md calls it")
+check.that(os.access(ROOT / "scripts/send_metrics.py", os.X_OK), "the script runs as docs/reference/metrics.md calls it")
 for service, package in (("wandb", "wandb"), ("mlflow", "mlflow"), ("comet", "comet_ml")):
     code, text, calls = send(["--to", service, str(run), "--project", "p"], [package])
     check.that(code == 0 and calls[-1] == ["finish"], f"{service}: {text}")

@@ -71,16 +71,16 @@ subprocess.run([CMAKE, "--install", BUILD, "--component", "python", "--prefix", 
 site = next((folder / "venv/lib").glob("python3*/site-packages"))
 (site / "others.pth").write_text(str(pathlib.Path(numpy.__file__).parent.parent) + "\n")
 
-# The script of docs/python.md, and the program, on the same rows.
+# The script of docs/library/python.md, and the program, on the same rows.
 script = folder / "train.py"
-script.write_text(re.search(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL).group(1))
-check(len([line for line in script.read_text().splitlines() if line]) <= 25, "the script of docs/python.md has 25 lines at most")
+script.write_text(re.search(r"```python\n(.*?)```", (ROOT / "docs/library/python.md").read_text(), re.DOTALL).group(1))
+check(len([line for line in script.read_text().splitlines() if line]) <= 25, "the script of docs/library/python.md has 25 lines at most")
 rows = folder / "rows.jsonl"
 random = numpy.random.default_rng(0)
 rows.write_text("".join(json.dumps({"input_ids": random.integers(0, 500, 24).tolist()}) + "\n" for _ in range(40)))
 ranks = by_mpirun if MPIRUN else by_environment
 codes, said = ranks(python, script, rows, STEPS, folder / "out")
-check(set(codes) == {0}, "the script of docs/python.md ends well on two ranks", said)
+check(set(codes) == {0}, "the script of docs/library/python.md ends well on two ranks", said)
 seen = [tuple(map(float, pair)) for pair in re.findall(r"loss (\S+) norm (\S+)", said)]
 codes, said = ranks(BUILD / "bin/tessera-finetune-causal", "--model_config", "bloom-mini", "--train_ids", rows, "--shuffle", "false",
                     "--max_steps", STEPS, "--per_device_train_batch_size", "4", "--strategy", "zero2", "--seed", "42",

@@ -2,7 +2,7 @@
 #pragma once
 /// @file
 /// What a checkpoint says of itself: its tensors, where their pieces lie, and the run they belong
-/// to. docs/formats.md describes the file.
+/// to. docs/reference/formats.md describes the file.
 #include <c10/core/ScalarType.h>
 
 #include <compare>

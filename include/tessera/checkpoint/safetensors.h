@@ -35,7 +35,8 @@ int64_t safetensors_header_length(std::string_view start, int64_t file_size,
 /// Checks the header completely: the tensors are well-formed and fill the rest of the file without
 /// overlap, hole or remainder. `text` is the JSON header, which starts at byte 8. Throws
 /// Error(kDataLoss) with `origin` and the byte of the file. The format is that of
-/// github.com/huggingface/safetensors; docs/formats.md lists where this reader is stricter.
+/// github.com/huggingface/safetensors; docs/reference/formats.md lists where this reader is
+/// stricter.
 SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t file_size,
                                            const std::string& origin);
 

@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// What the environment says about this process, see docs/clusters.md.
+/// What the environment says about this process, see docs/guides/clusters.md.
 struct LaunchInfo {
   /// "torchrun", "mpirun" (Open MPI), "hydra" (MPICH, Intel MPI), "srun", "environment" (RANK,
   /// WORLD_SIZE by hand), "threads" (in-process ranks) or "none" (one rank).

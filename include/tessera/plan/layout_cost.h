@@ -2,7 +2,7 @@
 #pragma once
 /// @file
 /// What a layout should hold and send per rank, from shapes alone: the formulas of
-/// docs/strategies.md.
+/// docs/concepts/strategies.md.
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -49,7 +49,7 @@ struct ProgramFlag {
 
 struct TrainingProgram {
   std::string name, summary = "";
-  /// beside those of docs/flags.md that name no language model
+  /// beside those of docs/reference/flags.md that name no language model
   std::vector<ProgramFlag> flags = {};
   /// Called once a process when the flags are read; torch::manual_seed(--seed) was called before,
   /// so that all processes draw the same weights. What it throws ends the program.

@@ -18,10 +18,10 @@ struct ExportOptions {
 };
 
 // Parameters and buffers, one at a time in memory, under the names that transformers knows, with
-// the config.json that the run has kept ("model" of Checkpoint::run(), docs/formats.md). Tied
-// weights are stored once, at their owner, as transformers does. Returns the number of tensors.
-// Of a run with adapters: the directory of its adapters. Throws Error(kDataLoss) when the run has
-// kept no configuration or a tensor has no name.
+// the config.json that the run has kept ("model" of Checkpoint::run(), docs/reference/formats.md).
+// Tied weights are stored once, at their owner, as transformers does. Returns the number of
+// tensors. Of a run with adapters: the directory of its adapters. Throws Error(kDataLoss) when the
+// run has kept no configuration or a tensor has no name.
 int64_t export_model(const Checkpoint& checkpoint, const ExportOptions& options);
 
 }  // namespace tessera::programs

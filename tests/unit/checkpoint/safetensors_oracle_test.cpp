@@ -16,8 +16,8 @@ using namespace tessera;
 
 namespace {
 
-// What Python accepts and this reader refuses, by a piece of the message. docs/formats.md explains
-// each.
+// What Python accepts and this reader refuses, by a piece of the message. docs/reference/formats.md
+// explains each.
 constexpr std::string_view kStricter[] = {
     "only spaces may follow",          // Python allows any white space there
     "the header must start with '{'",  // and before the object, although the format forbids it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What every strategy and combination holds and sends, by its own account and by the allocator's,
-// against the formulas of docs/strategies.md.
+// against the formulas of docs/concepts/strategies.md.
 #include <functional>
 
 #include "tests/support/counting_allocator.h"

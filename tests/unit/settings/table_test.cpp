@@ -92,7 +92,8 @@ TEST_CASE("a name of a layout has no tag twice, and none of the defaults") {
 }
 
 TEST_CASE("every program has a flag of a name once, with help") {
-  for (const Program program : {Program::kSquad, Program::kText, Program::kClassification, Program::kChat}) {
+  for (const Program program :
+       {Program::kSquad, Program::kText, Program::kClassification, Program::kChat}) {
     std::set<std::string> names;
     for (const Setting& setting : table()) {
       if (!setting.is_of(program)) continue;
@@ -143,7 +144,7 @@ TEST_CASE("records say what a run was told that changes its cost; the schema kno
 }
 
 // TESSERA_WRITE_DOCS=1 writes the page instead.
-TEST_CASE("docs/flags.md says what the table says") {
+TEST_CASE("docs/reference/flags.md says what the table says") {
   const std::string head =
       "# Flags of the training programs\n\n"
       "Written from the table in `lib/settings` (CONTRIBUTING.md says how). \"Changes\" says what "

@@ -136,7 +136,7 @@ TEST_CASE("resumed at any step: the rate of a plateau") {
   CHECK(seen.reports.back().learning_rate < seen.reports.front().learning_rate);
 }
 
-// The loop of docs/checkpoints.md.
+// The loop of docs/guides/checkpoints.md.
 TEST_CASE("a user's own loop saves, and goes on from the newest checkpoint") {
   const TempDir folder;
   const auto train_to = [&](const std::string& strategy_name, int64_t save_at) {
