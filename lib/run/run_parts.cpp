@@ -45,6 +45,17 @@ std::string counts_text(const std::vector<ModelPart>& parts) {
   return text;
 }
 
+// Of stages whose blocks were measured: what each takes.
+std::string times_text(const std::vector<ModelPart>& parts) {
+  std::string text;
+  for (const ModelPart& part : parts) {
+    char milliseconds[32];
+    std::snprintf(milliseconds, sizeof(milliseconds), "%.3g", 1000 * part.cost);
+    text += concat(text.empty() ? "" : ", ", milliseconds);
+  }
+  return concat("; measured: ", text, " ms per micro-batch");
+}
+
 // When all of this data has been seen as often as asked for, or --max_steps.
 int64_t last_step(const TrainOptions& o, const RunParts& parts) {
   if (o.training.max_steps > 0) return o.training.max_steps;
@@ -144,7 +155,8 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   if (run.reports() && stages > 1) {
     const auto shares =
         partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);
-    log(LogLevel::kInfo, "pipeline stages of ", counts_text(shares), " blocks");
+    log(LogLevel::kInfo, "pipeline stages of ", counts_text(shares), " blocks",
+        config.pipeline.block_costs.empty() ? "" : times_text(shares));
   }
   return parts;
 }

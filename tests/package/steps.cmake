@@ -147,6 +147,14 @@ function(refusals)
   must_fail("has no component 'magic'" ${configure} -B ${WORK_DIR}/refusals/component -DCOMPONENTS=magic)
 endfunction()
 
+# A part of another project is configured, and has the targets of that name.
+function(configure_from_source)
+  file(REMOVE_RECURSE ${WORK_DIR}/configured)
+  run(${CMAKE_COMMAND} -S ${CLIENT_DIR} -B ${WORK_DIR}/configured -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DWAY=add_subdirectory
+      -DPOLICIES=3.25 -DSOURCE=${SOURCE_DIR} -DTESSERA_TORCH_ROOT=${TORCH_ROOT} -DTESSERA_WITH_CUDA=OFF)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/configured --target client -- -n)
+endfunction()
+
 # add_subdirectory and fetch_content one after the other in one build folder: the second compiles nothing again.
 function(from_source)
   set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros,include_file_mtime,include_file_ctime)

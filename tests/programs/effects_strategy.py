@@ -30,6 +30,7 @@ layout = lambda seen: (sent(seen), state(seen))
 activations = lambda seen: seen.held("activation")
 scales = lambda seen: seen.column("loss_scale")
 parts = lambda seen: seen.says(r"pipeline stages of ([\d, ]+) blocks")
+stage_times = lambda seen: [float(ms) for ms in ", ".join(seen.says(r"pipeline stages of [\d, ]+ blocks; measured: (.*) ms")).split(", ") if ms]
 less = lambda of: lambda base, other: of(other) < of(base)
 more = lambda of: lambda base, other: of(other) > of(base)
 
@@ -90,8 +91,9 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
     Effect("pipeline_chunks", "activations go round more often", [4], sent,
            {**STAGES, "model_config": MODEL, "pipeline_schedule": "interleaved", "pipeline_chunks": 2}, expect=more(sent)),
     Effect("pipeline_vocabulary", "no stage holds the whole table", ["shared"], layout, STAGES, expect=less(lambda seen: seen.held("parameter"))),
-    Effect("pipeline_balance", "blocks of every stage; on CPUs the head may take as long as it has operations", ["flops", "parameters", "measured"],
-           parts, BALANCED, "squad", alike={"measured": ["flops"]}),
+    Effect("pipeline_balance", "blocks of every stage", ["flops", "parameters"], parts, BALANCED, "squad"),
+    Effect("pipeline_balance", "blocks are timed, and the times of both stages are said; the stages may be those of another value", ["measured"], stage_times,
+           BALANCED, "squad", expect=lambda base, other: len(stage_times(other)) == 2 and min(stage_times(other)) > 0),
     Effect("gradient_checkpointing", "activations that are kept for backward", [True], activations, expect=less(activations), bits=True),
     Effect("keep_activations", "memory of layers on a GPU", [True], lambda seen: seen.says(r"layers +[\d.]+"), CARD, run=planned,
            gpu="layers on CPUs keep the same either way; the plan for a GPU counts them"),
