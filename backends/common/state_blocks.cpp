@@ -31,38 +31,45 @@ TensorSlice slice_of_whole(const FlatEntry& entry, const FlatRange& part) {
   return slice;
 }
 
-void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,
-                    const StrategyRanks& ranks) {
-  if (rules.block == 1) return;
-  int64_t trained = 0, large = 0, cut = 0;  // parameters
-  std::string defect;
-  for (const ParameterUnit& unit : units) {
-    for (size_t e = 0; e < unit.layout.entries().size() && !unit.frozen && !unit.matrices; ++e) {
-      const FlatEntry& entry = unit.layout.entries()[e];
-      ++trained;
-      if (entry.small) continue;
-      ++large;
-      const std::string why = block_defect(slice_of_whole(entry, entry.range), rules.block);
-      if (why.empty()) continue;
-      ++cut;
-      if (defect.empty()) defect = concat(unit.placed[e].name, ": ", why);
-    }
-  }
-  if (ranks.sharers > 1) {
-    const auto options = at::TensorOptions(at::kLong).device(ranks.data.device());
-    const at::Tensor sums = at::tensor({trained, large, cut}, at::kLong).to(options);
-    ranks.world->all_reduce(sums).wait();
-    const at::Tensor all = sums.cpu();
-    trained = all[0].item<int64_t>();
-    large = all[1].item<int64_t>();
-    cut = all[2].item<int64_t>();
-  }
+void BlockCounts::add(const std::string& name, const FlatEntry& entry, const StateRules& rules) {
+  ++trained;
+  if (entry.small) return;
+  ++large;
+  const std::string why = block_defect(slice_of_whole(entry, entry.range), rules.block);
+  if (why.empty()) return;
+  ++cut;
+  if (defect.empty()) defect = concat(name, ": ", why);
+}
+
+void BlockCounts::require(const StateRules& rules) const {
   check(cut == 0, ErrorCode::kInvalidArgument, "moments in 8 bits: the tensor axis cuts ",
         defect.empty() ? "parameters of other ranks inside blocks" : defect,
         "; use fewer tensor ranks, or moments in bf16 or fp32");
   check(large > 0 || trained == 0, ErrorCode::kInvalidArgument,
         "moments in 8 bits: every trained parameter is too small for them, of fewer than ",
         rules.small_numel, " elements (min_8bit_size); use moments in bf16 or fp32");
+}
+
+void require_blocks(const std::vector<ParameterUnit>& units, const StateRules& rules,
+                    const StrategyRanks& ranks) {
+  if (rules.block == 1) return;
+  BlockCounts counts;
+  for (const ParameterUnit& unit : units) {
+    for (size_t e = 0; e < unit.layout.entries().size() && !unit.frozen && !unit.matrices; ++e) {
+      counts.add(unit.placed[e].name, unit.layout.entries()[e], rules);
+    }
+  }
+  if (ranks.sharers > 1) {
+    const auto options = at::TensorOptions(at::kLong).device(ranks.data.device());
+    const at::Tensor sums =
+        at::tensor({counts.trained, counts.large, counts.cut}, at::kLong).to(options);
+    ranks.world->all_reduce(sums).wait();
+    const at::Tensor all = sums.cpu();
+    counts.trained = all[0].item<int64_t>();
+    counts.large = all[1].item<int64_t>();
+    counts.cut = all[2].item<int64_t>();
+  }
+  counts.require(rules);
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 
 #include "backends/check_config.h"
 #include "lib/core/units.h"
+#include "lib/plan/optimizer_state.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
 
@@ -44,6 +45,7 @@ std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& ba
   check_config(plan.parallel, plan.mesh);
   const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
+  require_state_blocks(plan);
   std::vector<MemoryPlan> stages;
   for (const Activations& activations : activations_of(plan, batch)) {
     stages.push_back({.state = layout_cost(plan, static_cast<int>(stages.size())),

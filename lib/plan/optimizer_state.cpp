@@ -5,6 +5,8 @@
 #include <array>
 #include <vector>
 
+#include "backends/common/state_blocks.h"
+
 namespace tessera {
 namespace {
 
@@ -72,6 +74,21 @@ StateChunks state_chunks(const LayoutPlan& plan, const Stage& stage, bool matric
     largest = {std::max(largest.numel, of_both), std::max(largest.bytes, bytes)};
   }
   return largest;
+}
+
+void require_state_blocks(const LayoutPlan& plan) {
+  const StateRules& rules = plan.moments.rules;
+  if (rules.block == 1) return;
+  BlockCounts counts;
+  for (const auto& block : make_stage(plan, 0).shapes.blocks) {  // of the whole model
+    for (const ParameterShape& shape : block) {
+      const Parameter& parameter = shape.parameter;
+      if (parameter.placement.frozen || parameter.rule.whole_matrix) continue;
+      const FlatLayout alone({parameter}, 1, ShardGranularity::kFlat, 0, rules);
+      counts.add(shape.owner, alone.entries().front(), rules);
+    }
+  }
+  counts.require(rules);
 }
 
 }  // namespace tessera

@@ -23,4 +23,7 @@ struct StateChunks {
 };
 StateChunks state_chunks(const LayoutPlan& plan, const Stage& stage, bool matrices = false);
 
+// Throws Error(kInvalidArgument) where the layout cannot keep moments in 8 bits, as attach() does.
+void require_state_blocks(const LayoutPlan& plan);
+
 }  // namespace tessera

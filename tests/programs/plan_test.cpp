@@ -94,6 +94,11 @@ TEST_CASE("the plan counts what the optimizer keeps") {
   const Answer twice = ask(job + "--optim adamw_8bit --moments_dtype bf16");
   CHECK(twice.code == 2);
   CHECK_THAT(twice.err, test::contains("--optim adamw_8bit has moments in int8"));
+  const Answer cut = ask(
+      "--model_config bloom-mini --strategy ddp --ranks 2 --tensor_parallel 2 --dtype bf16 "
+      "--card h200 --optim adamw_8bit");
+  CHECK(cut.code == 2);
+  CHECK_THAT(cut.err, test::contains("moments in 8 bits: the tensor axis cuts "));
 }
 
 TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and time") {
