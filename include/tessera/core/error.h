@@ -23,13 +23,16 @@ enum class ErrorCode {
   kPreempted,          ///< stopped by a signal after a complete checkpoint: exit 75
 };
 
+/// For messages: "invalid argument", "out of memory", ...
 const char* error_code_name(ErrorCode code);
-int exit_code(ErrorCode code);
+int exit_code(ErrorCode code);  ///< see the codes
 
+/// What every function of the library throws.
 class Error : public std::runtime_error {
  public:
+  /// The message names what happened, where, and what to do.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ErrorCode code() const { return code_; }
+  ErrorCode code() const { return code_; }  ///< of the error, which decides the exit code
 
  private:
   ErrorCode code_;
@@ -43,6 +46,7 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
+/// Throws Error(code, message parts...).
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
   throw Error(code, concat(parts...));

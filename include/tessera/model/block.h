@@ -24,13 +24,13 @@ struct Parameter {
   /// (tessera/core/blank.h; the operations of tessera/ops do, and autograd need not), so strategies
   /// need not clear it.
   bool blank_gradient = false;
-  UpdateRule rule;
+  UpdateRule rule;  ///< how the optimizer treats it
 };
 
 /// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.
 struct Buffer {
-  std::string name;  ///< unique inside the block, also among its parameters
-  at::Tensor tensor;
+  std::string name;   ///< unique inside the block, also among its parameters
+  at::Tensor tensor;  ///< no leaf that trains; strategies may replace its storage
   /// Blocks may change it in forward (running statistics) when a data rank is named whose values
   /// are the model's, also in evaluation; -1: constant, and equal on all ranks.
   int data_rank = -1;
