@@ -20,7 +20,7 @@ READS = [
     ("scripts/a.py", 'os.environ.get("TESSERA_A", "")\n', "TESSERA_A"),
     ("cmake/a.cmake", 'set(root $ENV{Torch_ROOT})\n', "Torch_ROOT"),
 ]
-# (the page, what lib/core/a.cpp reads, a piece of the complaint; None: no complaint)
+# (the page, what a file reads, a piece of the complaint; None: no complaint)
 PAGES = [
     ("`TESSERA_A`", "TESSERA_A", None),
     ("TESSERA_A", "TESSERA_A", "reads TESSERA_A, which docs/reference/environment.md lacks"),
@@ -47,7 +47,7 @@ for path, text, wanted in READS:
             failures.append(f"{path} {text!r}: {found}, not {wanted}")
 for page, name, wanted in PAGES:
     with tempfile.TemporaryDirectory() as folder:
-        said = environment.problems(tree(folder, {environment.PAGE: page, "lib/core/a.cpp": f'getenv("{name}")'}))
+        said = environment.problems(tree(folder, {environment.PAGE: page, "lib/run/child_process.cpp": f'getenv("{name}")'}))
         if (wanted is None) != (not said) or (wanted and not any(wanted in line for line in said)):
             failures.append(f"the page {page!r} with {name}: {said}, not {wanted}")
 print("\n".join(failures) or f"{len(READS) + len(PAGES)} cases")
