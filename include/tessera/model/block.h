@@ -41,7 +41,7 @@ struct Buffer {
 /// targets; further elements are counters summed over batches (element 1: correct predictions, when
 /// the block knows them) and carry no gradient.
 ///
-/// Contract with strategies [docs/library/extending.md]: parameters hold their values between
+/// Contract with strategies [docs/library/own-model.md]: parameters hold their values between
 /// before_forward and after_forward and between before_backward and after_backward, and nowhere
 /// else. During backward every parameter's .grad() is a defined tensor to be ADDED to: autograd
 /// does so by itself; a hand-written block may write there directly and return no gradient to

@@ -3,7 +3,7 @@
 /// @file
 /// AdamW with decoupled weight decay (Loshchilov, Hutter 2019). The update rule is torch's, the
 /// defaults are not: no decay, and where there is one only matrices have it
-/// (docs/library/extending.md).
+/// (docs/library/own-optimizer.md).
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {

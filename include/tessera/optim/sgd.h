@@ -2,7 +2,7 @@
 #pragma once
 /// @file
 /// Stochastic gradient descent with momentum (dampening 0, weight decay added to the gradient). The
-/// update rule is torch's; decay only counts for matrices (docs/library/extending.md).
+/// update rule is torch's; decay only counts for matrices (docs/library/own-optimizer.md).
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {
