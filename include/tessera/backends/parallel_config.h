@@ -61,7 +61,7 @@ struct PipelineConfig {
 /// The fields of one layout, named like the programs' flags.
 struct ParallelConfig {
   std::string strategy = "single";  ///< single, ddp, zero1, zero2, zero3, fsdp
-  PrecisionConfig precision = {};   ///< dtypes
+  PrecisionConfig precision = {};   ///< dtypes of parameters, gradients and collectives
   int64_t bucket_bytes = 25 << 20;  ///< gradients reduced together once this many bytes are ready
   bool overlap = true;              ///< false: wait for every collective where it is launched
   /// zero2, fsdp: keep full gradients over the accumulation, reduce once.

@@ -90,7 +90,7 @@ class ShardingStrategy : public Strategy {
   bool gives_divisor() const;
   void divide_by(const at::Tensor& divisor);
   ///@}
-  size_t block_count() const;  ///< of this rank
+  size_t block_count() const;  ///< number of blocks on this rank
   int sharers() const;         ///< ranks of the mesh that share one data coordinate
   /// Also for what was begun and can neither be finished nor dropped on all ranks.
   void give_up(const std::string& why) override;
@@ -102,12 +102,14 @@ class ShardingStrategy : public Strategy {
   virtual std::unique_ptr<GradientStore> make_gradients();
   ///@}
 
-  const ParallelConfig& config() const { return config_; }  ///< as given to the constructor
-  Communicator& data() const;                               ///< the data axis
-  Communicator& shards() const;                             ///< that own one shard each
-  /// Of this rank, in the order of their first blocks.
+  const ParallelConfig& config() const {
+    return config_;
+  }                              ///< the configuration given to the constructor
+  Communicator& data() const;    ///< the communicator of the data axis
+  Communicator& shards() const;  ///< that own one shard each
+  /// The units of this rank, in the order of their first blocks.
   const std::vector<ParameterUnit>& units() const;
-  /// What stores of tensors of this dtype are made with.
+  /// The options for stores of tensors of this dtype, from the configuration.
   StoreOptions store_options(at::ScalarType dtype) const;
 
  private:

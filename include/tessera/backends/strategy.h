@@ -91,7 +91,7 @@ struct ForwardOptions {
 class Strategy {
  public:
   virtual ~Strategy() = default;
-  virtual std::string name() const = 0;  ///< for messages and records, as "zero3" or "zero1+1f1b"
+  virtual std::string name() const = 0;  ///< what messages call it, as "zero3" or "zero1+1f1b"
 
   /// Once: builds what this rank owns. All validation happens here, before the first collective,
   /// from values equal on all ranks.
@@ -208,7 +208,7 @@ class Strategy {
     fail(ErrorCode::kInvalidArgument, "strategy ", name(), " does not take a state");
   }
 
-  virtual StrategyMemory memory() const = 0;  ///< by category, after attach()
+  virtual StrategyMemory memory() const = 0;  ///< bytes by category, after attach()
   /// Finishes the step under way first.
   virtual OffloadReport offload_report() { return {}; }
   /// By this rank over communicators of the strategy's own; those of the mesh count for themselves.

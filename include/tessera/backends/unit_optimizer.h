@@ -19,12 +19,13 @@ namespace tessera {
 
 /// What a UnitOptimizer works on; everything outlives it.
 struct UnitOptimizerContext {
-  const std::vector<ParameterUnit>& units;      ///< the strategy's, in order
-  int shard_rank = 0;                           ///< which shard of every layout this rank owns
-  at::ScalarType parameter_dtype = at::kFloat;  ///< compute dtype
-  at::Device device = at::kCPU;                 ///< of parameters and gradients
-  int64_t expected_numel = 0;  ///< about what this rank will own; 0 when the model does not say
-  double state_bytes = 8;      ///< that the optimizer keeps for an element
+  const std::vector<ParameterUnit>& units;  ///< the strategy's units, in order
+  int shard_rank = 0;                       ///< which shard of every layout this rank owns
+  at::ScalarType parameter_dtype =
+      at::kFloat;                ///< dtype of the parameters that blocks compute with
+  at::Device device = at::kCPU;  ///< where parameters and gradients are
+  int64_t expected_numel = 0;    ///< about what this rank will own; 0 when the model does not say
+  double state_bytes = 8;        ///< that the optimizer keeps for an element
 };
 
 /// A part of what an optimizer keeps.
@@ -91,7 +92,7 @@ using UnitOptimizerFactory =
 /// Everything on the device, updated unit by unit on the current stream.
 class DeviceOptimizer : public UnitOptimizer {
  public:
-  /// What the context refers to outlives it.
+  /// All that the context refers to outlives the optimizer.
   explicit DeviceOptimizer(const UnitOptimizerContext& context) : context_(context) {}
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void prepare(ParameterStore& parameters, GradientStore& gradients,

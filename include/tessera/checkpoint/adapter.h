@@ -36,8 +36,8 @@ class AdapterDirectory final : public TensorSource {
   /// Throws Error(kDataLoss) for files that do not belong together.
   explicit AdapterDirectory(const std::string& directory);
 
-  const AdapterConfig& config() const { return config_; }  ///< of adapter_config.json
-  const SafetensorsFile& file() const { return file_; }    ///< adapter_model.safetensors
+  const AdapterConfig& config() const { return config_; }  ///< the content of adapter_config.json
+  const SafetensorsFile& file() const { return file_; }    ///< the open adapter_model.safetensors
 
   bool has(const std::string& name) const override;
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;

@@ -18,7 +18,7 @@ namespace tessera {
 /// What loading did on this rank.
 struct LoadReport {
   int64_t bytes_read = 0;              ///< by this rank
-  double load_s = 0;                   ///< seconds
+  double load_s = 0;                   ///< seconds that load() took on this rank
   std::vector<std::string> converted;  ///< "name (kind): Float to BFloat16", of this rank
   std::vector<std::string> unused;     ///< tensors of the checkpoint that no rank has asked for
 };
@@ -30,7 +30,7 @@ class Checkpoint {
   /// Refuses a manifest that Manifest::parse() refuses, and missing, extra or cut files.
   explicit Checkpoint(std::string path);
 
-  const std::string& path() const { return path_; }  ///< the directory
+  const std::string& path() const { return path_; }  ///< the checkpoint's directory
   /// What it holds: tensors, files and their hashes.
   const Manifest& manifest() const { return manifest_; }
   /// The JSON object that was given to CheckpointWriter::save().

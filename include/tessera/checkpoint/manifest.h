@@ -34,28 +34,28 @@ struct SavedPiece {
 
 /// What a tensor of the state is called.
 struct TensorKey {
-  std::string name, kind;                                         ///< as StateTensor's
-  auto operator<=>(const TensorKey&) const = default;             ///< by name, then kind
+  std::string name, kind;                              ///< name and kind as in StateTensor
+  auto operator<=>(const TensorKey&) const = default;  ///< by name, then kind
   std::string title() const { return name + " (" + kind + ")"; }  ///< for messages
 };
 
 /// A tensor of the state and where its pieces lie.
 struct SavedTensor {
-  at::ScalarType dtype = at::kFloat;  ///< of the stored bytes
-  std::vector<int64_t> shape;         ///< of the whole tensor
+  at::ScalarType dtype = at::kFloat;  ///< dtype of the stored bytes
+  std::vector<int64_t> shape;         ///< shape of the whole tensor
   std::vector<SavedPiece> pieces;     ///< together all elements, each once
 };
 
 /// The content of manifest.json.
 struct Manifest {
-  static constexpr int64_t kVersion = 1;  ///< of the format; readers refuse newer ones
+  static constexpr int64_t kVersion = 1;  ///< version of the format; readers refuse newer ones
   static constexpr int64_t kBlockBytes = int64_t{1} << 20;  ///< bytes that share one hash
 
   int64_t step = 0;                              ///< optimizer steps made
   int64_t block_bytes = kBlockBytes;             ///< bytes that share one hash in this checkpoint
   std::map<std::string, std::string> libraries;  ///< name -> version
-  std::vector<SavedFile> files;                  ///< of all ranks
-  std::map<TensorKey, SavedTensor> tensors;      ///< by name and kind
+  std::vector<SavedFile> files;                  ///< the files of all ranks
+  std::map<TensorKey, SavedTensor> tensors;      ///< the tensors by name and kind
   std::string run = "{}";                        ///< JSON object of the one who saved
 
   int64_t total_bytes() const;  ///< of the files

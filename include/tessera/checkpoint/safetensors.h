@@ -18,9 +18,9 @@ namespace tessera {
 /// One tensor of a file.
 struct SafetensorsEntry {
   std::string name;                              ///< unique in the file
-  at::ScalarType dtype = at::ScalarType::Float;  ///< of the stored bytes
-  std::vector<int64_t> shape;                    ///< may be empty: a scalar
-  int64_t begin = 0, end = 0;                    ///< bytes of the file
+  at::ScalarType dtype = at::ScalarType::Float;  ///< dtype of the stored bytes
+  std::vector<int64_t> shape;                    ///< extents; empty for a scalar
+  int64_t begin = 0, end = 0;  ///< first byte in the file, and the byte behind the last
 };
 
 /// What the header says of a file.
@@ -51,7 +51,7 @@ class SafetensorsFile {
   SafetensorsFile(SafetensorsFile&&) noexcept;  ///< the other one may only be destroyed
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
-  const std::string& path() const { return path_; }             ///< as given to the constructor
+  const std::string& path() const { return path_; }  ///< the path given to the constructor
   const SafetensorsHeader& header() const { return header_; }   ///< entries and metadata
   const SafetensorsEntry* find(const std::string& name) const;  ///< null when absent
 

@@ -28,7 +28,7 @@ struct TensorSlice {
   /// In increasing order, without overlap; local indices in none of them are padding, which is
   /// zero. Empty when dim is -1.
   std::vector<Interval> intervals;
-  int64_t begin = 0, end = 0;  ///< of the local tensor's elements in row-major order
+  int64_t begin = 0, end = 0;  ///< elements of the local tensor, in row-major order
 
   int64_t numel() const { return end - begin; }         ///< elements of the piece
   bool operator==(const TensorSlice&) const = default;  ///< compares all members

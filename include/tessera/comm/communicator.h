@@ -34,7 +34,7 @@ class Work {
   /// Takes an operation that has begun.
   explicit Work(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-  /// See the class; the operation is given up by this handle.
+  /// Waits as the class says; afterwards this handle has no operation.
   void wait() {
     if (impl_ == nullptr) return;
     impl_->wait();
@@ -56,9 +56,9 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual int rank() const = 0;               ///< of this process or thread, from 0
-  virtual int size() const = 0;               ///< ranks of the communicator
-  virtual at::Device device() const = 0;      ///< where its tensors live
+  virtual int rank() const = 0;               ///< this rank's number, from 0
+  virtual int size() const = 0;               ///< the number of ranks
+  virtual at::Device device() const = 0;      ///< the device on which its tensors are
   virtual std::string transport() const = 0;  ///< "local", "mpi", "tcp" or "nccl"
 
   /// In place; every rank ends with the same bits.

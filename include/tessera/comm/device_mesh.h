@@ -9,14 +9,14 @@
 
 namespace tessera {
 
-/// A direction of the mesh.
+/// A direction of the mesh; kTensor is the innermost.
 enum class Axis { kPipeline = 0, kData = 1, kTensor = 2 };
 
 /// Ranks along each axis.
 struct MeshExtents {
-  int pipeline = 1;  ///< stages
-  int data = 1;      ///< ranks that share out a batch
-  int tensor = 1;    ///< ranks that share every layer
+  int pipeline = 1;  ///< the number of pipeline stages
+  int data = 1;      ///< ranks that divide the global batch
+  int tensor = 1;    ///< ranks that divide each layer
 };
 
 /// Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
@@ -26,7 +26,7 @@ class DeviceMesh {
   /// product is world.size().
   DeviceMesh(Communicator& world, const MeshExtents& extents);
 
-  Communicator& world() const { return *world_; }  ///< all ranks
+  Communicator& world() const { return *world_; }  ///< the communicator of all ranks
   /// The ranks that differ from this one on this axis alone.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   int extent(Axis axis) const { return this->axis(axis).size(); }  ///< ranks along the axis

@@ -24,14 +24,15 @@ void set_current_device(at::Device device);
 /// Blocks the host until everything on the device is done.
 void synchronize_device(at::Device device);
 
-c10::Stream current_stream(at::Device device);  ///< of this thread; the CPU has one
+c10::Stream current_stream(
+    at::Device device);  ///< this thread's current stream; the CPU has one stream
 /// A stream beside the current one, from the device's pool. The CPU has only one: it is returned.
 c10::Stream side_stream(at::Device device, bool high_priority = false);
 
 /// Makes stream the current one of this thread while it lives.
 class StreamScope : NotCopied {
  public:
-  explicit StreamScope(c10::Stream stream);  ///< makes it current
+  explicit StreamScope(c10::Stream stream);  ///< makes the stream current
   ~StreamScope();
 
  private:
@@ -78,16 +79,16 @@ class StreamTimer {
 /// Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts
 /// requests for device memory that the cache could not serve (on the CPU: all allocations).
 struct MemoryUse {
-  int64_t allocated_bytes = 0;       ///< in use by tensors
+  int64_t allocated_bytes = 0;       ///< bytes in use by tensors
   int64_t peak_allocated_bytes = 0;  ///< the most since the peak was reset
-  int64_t reserved_bytes = 0;        ///< held by the allocator
+  int64_t reserved_bytes = 0;        ///< bytes held by the allocator
   int64_t peak_reserved_bytes = 0;   ///< the most since the peak was reset
-  int64_t allocations = 0;           ///< see above
+  int64_t allocations = 0;           ///< requests that the cache could not serve
 };
 /// Of a GPU, by this process. Throws Error(kInvalidArgument) for the CPU: count it with
 /// HostMemoryCounter.
 MemoryUse memory_use(at::Device device);
-/// From now on peaks are counted anew; nothing on the CPU.
+/// Sets the device's peaks to what is in use now; does nothing on the CPU.
 void reset_peak_memory(at::Device device);
 /// Free and total bytes of the device.
 std::pair<int64_t, int64_t> device_memory(at::Device device);

@@ -25,14 +25,14 @@ enum class ErrorCode {
 
 /// For messages: "invalid argument", "out of memory", ...
 const char* error_code_name(ErrorCode code);
-int exit_code(ErrorCode code);  ///< see the codes
+int exit_code(ErrorCode code);  ///< the exit code of a program that ends by this error
 
-/// What every function of the library throws.
+/// The exception that all functions of the library throw.
 class Error : public std::runtime_error {
  public:
   /// The message names what happened, where, and what to do.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ErrorCode code() const { return code_; }  ///< of the error, which decides the exit code
+  ErrorCode code() const { return code_; }  ///< the code, which decides the exit code of a program
 
  private:
   ErrorCode code_;

@@ -19,8 +19,8 @@ namespace tessera {
 
 /// What Json::parse() accepts.
 struct JsonLimits {
-  size_t max_bytes = size_t{64} << 20;          ///< of the document
-  size_t max_depth = 64;                        ///< of arrays and objects inside each other
+  size_t max_bytes = size_t{64} << 20;          ///< most bytes of the document
+  size_t max_depth = 64;                        ///< most arrays and objects inside each other
   ErrorCode error_code = ErrorCode::kDataLoss;  ///< of every error, also of the accessors
 };
 
@@ -39,29 +39,31 @@ class Json {
   /// The file as parse() reads it; its path is the origin.
   static Json parse_file(const std::string& path, const JsonLimits& limits = {});
 
-  JsonType type() const;                                            ///< of this value
+  JsonType type() const;                                            ///< the type of this value
   bool is_null() const { return type() == JsonType::kNull; }        ///< whether it is null
   bool is_bool() const { return type() == JsonType::kBool; }        ///< whether it is true or false
   bool is_integer() const { return type() == JsonType::kInteger; }  ///< of any size
-  bool is_number() const { return is_integer() || type() == JsonType::kNumber; }  ///< integers, too
+  bool is_number() const {
+    return is_integer() || type() == JsonType::kNumber;
+  }  ///< whether it is a number, integers included
   bool is_string() const { return type() == JsonType::kString; }  ///< whether it is a string
   bool is_array() const { return type() == JsonType::kArray; }    ///< whether it is an array
   bool is_object() const { return type() == JsonType::kObject; }  ///< whether it is an object
 
-  bool as_bool() const;  ///< throws unless it is true or false
+  bool as_bool() const;  ///< the value; throws unless it is true or false
   ///@{
   /// Only what is written as an integer (not 1.0, not 1e3) and fits the range.
   int64_t as_int64() const;
   int64_t as_int64(int64_t min, int64_t max) const;
   ///@}
   double as_double() const;       ///< any number
-  std::string as_string() const;  ///< throws unless it is a string
+  std::string as_string() const;  ///< the value; throws unless it is a string
 
   size_t size() const;                                   ///< of an array or object
   Json at(std::string_view key) const;                   ///< must exist
   std::optional<Json> find(std::string_view key) const;  ///< nullopt when absent or null
   bool contains(std::string_view key) const;             ///< present, null or not
-  Json at(size_t index) const;      ///< item of an array; throws where it has fewer
+  Json at(size_t index) const;      ///< an item of an array; throws if there are fewer
   std::vector<Json> items() const;  ///< of an array
   std::vector<std::pair<std::string, Json>> members() const;  ///< of an object, in file order
 
@@ -113,7 +115,7 @@ class JsonWriter {
   JsonWriter& begin_array();
   JsonWriter& end_array();
   ///@}
-  JsonWriter& key(std::string_view name);        ///< of the next value; inside an object
+  JsonWriter& key(std::string_view name);        ///< writes the name of the next value of an object
   JsonWriter& null() { return scalar("null"); }  ///< writes null
   ///@{
   /// Writes a value of its JSON type; a vector as an array.
@@ -137,7 +139,7 @@ class JsonWriter {
     return end_array();
   }
   ///@}
-  /// key() and value().
+  /// Writes a name and its value: key() and value().
   template <typename T>
   JsonWriter& field(std::string_view name, const T& item) {
     key(name);

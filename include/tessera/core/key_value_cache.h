@@ -18,10 +18,10 @@ class KeyValueCache {
   struct Part {
     at::Tensor keys, values;  ///< [rows, capacity, key heads, d]
   };
-  /// Allocates nothing.
+  /// A cache for so many rows of at most so many tokens; allocates nothing yet.
   KeyValueCache(int64_t rows, int64_t capacity) : rows_(rows), capacity_(capacity) {}
 
-  int64_t rows() const { return rows_; }          ///< of the batch
+  int64_t rows() const { return rows_; }          ///< rows of the batch
   int64_t capacity() const { return capacity_; }  ///< tokens a row can have
 
   /// keys [batch, n, key heads, d] gives heads, size, dtype and device of a part that is new.
@@ -29,7 +29,7 @@ class KeyValueCache {
   const Part& part_of(const void* block, const at::Tensor& keys);
   /// Keeps the keys and values of the rows' first n tokens; both [batch, n, key heads, d].
   void begin(const void* block, const at::Tensor& keys, const at::Tensor& values);
-  int64_t bytes() const;  ///< of all parts
+  int64_t bytes() const;  ///< bytes of all parts
 
  private:
   int64_t rows_, capacity_;

@@ -8,13 +8,13 @@
 
 namespace tessera {
 
-/// In increasing order.
+/// How important a message is, in increasing order.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 /// The rank printed before this thread's messages; -1 (the start value) prints none. Child threads
 /// do not inherit it.
 void set_log_rank(int rank);
-int log_rank();  ///< as set_log_rank() set it on this thread
+int log_rank();  ///< the rank that set_log_rank() set on this thread, or -1
 
 /// Least level printed: TESSERA_LOG_LEVEL = debug, info, warning or error, read once; info without
 /// it.

@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-/// What the computing stream does at a time of a step.
+/// What the computing stream does in a part of a step.
 enum class Phase { kForward, kBackward, kCommunication, kOptimizer };
 
 /// Seconds of one step.
@@ -63,7 +63,7 @@ class PhaseClock {
 /// runs; what an inner scope takes is not the outer one's. Nothing elsewhere, and on other streams.
 class PhaseScope : NotCopied {
  public:
-  explicit PhaseScope(Phase phase);  ///< until the scope ends
+  explicit PhaseScope(Phase phase);  ///< the phase lasts until the scope ends
   ~PhaseScope();
 
  private:
@@ -75,7 +75,7 @@ class PhaseScope : NotCopied {
 /// Any thread; nothing on the CPU.
 class CopyScope : NotCopied {
  public:
-  explicit CopyScope(c10::Stream stream);  ///< what the stream copies until the scope ends
+  explicit CopyScope(c10::Stream stream);  ///< times what the stream copies until the scope ends
   ~CopyScope();
 
  private:

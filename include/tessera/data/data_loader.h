@@ -27,7 +27,7 @@ struct DataLoaderOptions {
   int64_t data_rank = 0;                   ///< place on the data axis
   int64_t data_size = 1;                   ///< its extent
   bool shuffle = true;                     ///< false: file order
-  uint64_t seed = 42;                      ///< of the order of every epoch
+  uint64_t seed = 42;                      ///< seed of the order of every epoch
   LastBatch last_batch = LastBatch::kPad;  ///< where an epoch's rows do not divide into batches
   PaddingSide padding_side = PaddingSide::kRight;  ///< where rows of a micro-batch differ in length
   int64_t pad_id = 0;                              ///< the id that rows are filled up with
@@ -55,7 +55,7 @@ struct DataLoaderOptions {
 
 /// A place in the data, the same on every rank.
 struct DataLoaderState {
-  int64_t epoch = 0;     ///< from 0
+  int64_t epoch = 0;     ///< number of the epoch, from 0
   int64_t consumed = 0;  ///< rows of this epoch that all ranks together have taken
   bool operator==(const DataLoaderState&) const = default;  ///< compares both members
 };

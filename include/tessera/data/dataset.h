@@ -29,11 +29,11 @@ struct Example {
 
 /// Rows of one file.
 struct Dataset {
-  Task task = Task::kCausal;      ///< of all rows
+  Task task = Task::kCausal;      ///< what the labels of all rows are
   std::vector<Example> examples;  ///< in the file's order
   int64_t num_labels = 0;         ///< classification
 
-  int64_t size() const { return static_cast<int64_t>(examples.size()); }  ///< rows
+  int64_t size() const { return static_cast<int64_t>(examples.size()); }  ///< the number of rows
   int64_t longest() const;                                                ///< tokens
 };
 
@@ -42,9 +42,9 @@ struct Dataset {
 struct Slice {
   int64_t begin = 0;                                       ///< the first row
   int64_t end = -1;                                        ///< -1: to the end
-  static Slice parse(const std::string& text);             ///< of "BEGIN:END"; throws as above
+  static Slice parse(const std::string& text);             ///< reads "BEGIN:END"; throws as above
   std::pair<int64_t, int64_t> within(int64_t rows) const;  ///< begin and end
-  Dataset of(Dataset dataset) const;                       ///< the rows of the slice
+  Dataset of(Dataset dataset) const;  ///< the rows of the data set that are in the slice
 };
 
 }  // namespace tessera

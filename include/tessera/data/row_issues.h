@@ -18,7 +18,7 @@ class RowIssues {
   /// Rows that cannot be used for one reason.
   struct Kind {
     std::string reason;               ///< the same sentence for all of them
-    int64_t count = 0;                ///< of such rows
+    int64_t count = 0;                ///< the number of such rows
     std::vector<std::string> places;  ///< the first three: file and line, or file and JSON path
   };
 
@@ -26,9 +26,9 @@ class RowIssues {
   /// Counts a row of the file that is not used.
   void skip(const std::string& reason, const std::string& place);
 
-  bool strict() const { return strict_; }                    ///< as given to the constructor
-  int64_t rows() const { return rows_; }                     ///< of the file, bad ones included
-  int64_t skipped() const;                                   ///< of all reasons
+  bool strict() const { return strict_; }  ///< whether the first bad row is an error
+  int64_t rows() const { return rows_; }   ///< rows of the file, bad ones included
+  int64_t skipped() const;                 ///< rows skipped for any reason
   const std::vector<Kind>& kinds() const { return kinds_; }  ///< in order of appearance
   /// "5 of 800 rows skipped: no label (5): a.csv:7, a.csv:9, a.csv:12, ..."
   std::string text() const;

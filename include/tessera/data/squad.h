@@ -14,7 +14,7 @@ namespace tessera {
 
 /// One question of a file.
 struct SquadQuestion {
-  std::string id, question, context;  ///< UTF-8, as in the file
+  std::string id, question, context;  ///< texts in UTF-8, as in the file
   std::vector<std::string> answers;   ///< empty: the question has none
   size_t answer_begin = 0;            ///< byte of the context where the first one stands
   std::string where;                  ///< file and place, for messages
@@ -40,7 +40,7 @@ std::string squad_prompt(const SquadQuestion& question);
 /// What a model is given to answer one question, or a window of its context.
 struct SquadPrompt {
   size_t question = 0;       ///< place among the questions
-  std::vector<int64_t> ids;  ///< its tokens
+  std::vector<int64_t> ids;  ///< the prompt's tokens
 };
 
 /// The prompts of all questions, in their order, each of at most max_seq_length - max_new_tokens
@@ -54,7 +54,7 @@ std::vector<SquadPrompt> squad_prompts(const std::vector<SquadQuestion>& questio
 struct SquadExamples {
   Dataset dataset;                     ///< in the questions' order
   std::vector<size_t> question_index;  ///< of each example, into the questions
-  int64_t skipped_unanswerable = 0;    ///< questions
+  int64_t skipped_unanswerable = 0;    ///< questions without an answer that were skipped
   int64_t cut_contexts = 0;            ///< questions whose context did not fit
   int64_t windows = 0;                 ///< examples made of them
   int64_t windows_left_out = 0;        ///< without the answer

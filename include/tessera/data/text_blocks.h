@@ -21,8 +21,8 @@ struct TextBlockOptions {
 
 /// What for_each_text_block() did.
 struct TextCounts {
-  int64_t blocks = 0;          ///< given to `take`
-  int64_t documents = 0;       ///< with text
+  int64_t blocks = 0;          ///< blocks given to `take`
+  int64_t documents = 0;       ///< documents with text
   int64_t dropped_tokens = 0;  ///< the rest after the last whole block
 };
 

@@ -46,14 +46,14 @@ uint64_t words_of(const TokenRowEntry& entry, Task task);
 /// Appends a row's words and entry; `begin` counts from the first word ever appended.
 class TokenRowEncoder {
  public:
-  explicit TokenRowEncoder(Task task) : task_(task) {}  ///< of rows for this task
+  explicit TokenRowEncoder(Task task) : task_(task) {}  ///< encodes rows of this task
   void add(const Example& example);                     ///< appends the row; the example is copied
 
-  Task task() const { return task_; }           ///< as given to the constructor
+  Task task() const { return task_; }           ///< the task given to the constructor
   int64_t longest() const { return longest_; }  ///< tokens of the longest row ever appended
   /// What was appended since the last clear().
   std::vector<int32_t> words;
-  std::vector<TokenRowEntry> entries;  ///< one a row, beside words
+  std::vector<TokenRowEntry> entries;  ///< one entry a row, for words
   void clear();                        ///< forgets words and entries; what comes next counts on
 
  private:
@@ -73,7 +73,7 @@ class TokenTable {
 
   Task task() const { return task_; }                                     ///< what labels are
   int64_t num_labels() const { return num_labels_; }                      ///< classification
-  int64_t size() const { return static_cast<int64_t>(entries_.size()); }  ///< rows
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }  ///< the number of rows
   int64_t longest() const;            ///< tokens; reads all entries
   TokenRow row(int64_t index) const;  ///< views that hold as long as the table does; index from 0
   TokenTable slice(int64_t begin, int64_t end) const;  ///< both within 0 .. size()

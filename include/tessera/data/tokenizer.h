@@ -15,7 +15,7 @@ namespace tessera {
 
 /// One token and where it comes from.
 struct Token {
-  int32_t id;         ///< 0 .. size()-1
+  int32_t id;         ///< the token's id, 0 .. size()-1
   size_t begin, end;  ///< the bytes of the text it covers; empty for tokens a template adds
   bool operator==(const Token&) const = default;  ///< compares all members
 };

@@ -24,8 +24,8 @@ struct Perplexity {
   /// as in the guide "Perplexity of fixed-length models" of transformers.
   double value = 0;
   double per_token = 0;          ///< exp of the mean loss of all predicted tokens
-  int64_t predicted_tokens = 0;  ///< of the text
-  int64_t windows = 0;           ///< that the text was cut into
+  int64_t predicted_tokens = 0;  ///< tokens of the text that were predicted
+  int64_t windows = 0;           ///< windows that the text was cut into
 };
 
 /// Of the text's tokens, each predicted from those before it in the first window in which it is

@@ -16,11 +16,11 @@ struct ClassScore {
 
 /// Measures of all rows.
 struct ClassificationScores {
-  int64_t total = 0;    ///< rows
+  int64_t total = 0;    ///< the number of rows
   double accuracy = 0;  ///< share of rows predicted right, in [0, 1]
   /// Means over the classes that occur among labels or predictions, plain and by support.
   double f1_macro = 0, f1_weighted = 0;
-  std::vector<ClassScore> classes;              ///< by class number
+  std::vector<ClassScore> classes;              ///< measures of each class, by class number
   std::vector<std::vector<int64_t>> confusion;  ///< [label][prediction]
 };
 
@@ -30,7 +30,7 @@ ClassificationScores classification_scores(std::span<const int64_t> labels,
 
 /// Where to part two classes.
 struct ClassThreshold {
-  double threshold = 0.5, f1 = 0;  ///< a probability, and class 1's F1 with it
+  double threshold = 0.5, f1 = 0;  ///< a probability, and the F1 of class 1 with it
 };
 
 /// Of two classes: class 1 is predicted where its probability is at least the threshold. The

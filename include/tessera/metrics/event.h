@@ -14,7 +14,7 @@ namespace tessera::metrics {
 
 /// Text that already is JSON, such as a resolved configuration.
 struct JsonText {
-  bool operator==(const JsonText&) const = default;  ///< of the text
+  bool operator==(const JsonText&) const = default;  ///< compares the texts
   std::string text;                                  ///< one JSON value
 };
 /// std::monostate is an unknown value: null in JSON, an empty cell in CSV.
@@ -50,7 +50,7 @@ struct RunStartRecord {
   std::string dataset, dataset_sha256;  ///< the training files, and their SHA-256 together
   /// Rows, and optimizer steps of the whole run.
   int64_t num_train_samples = 0, num_train_steps = 0;
-  uint64_t seed = 0;  ///< of weights, order and dropout
+  uint64_t seed = 0;  ///< seed of weights, order and dropout
   /// How mfu_ratio is reckoned; the peak is dense, of one device. Unknown: there is no mfu_ratio.
   std::string mfu_formula;
   std::optional<double> peak_flops_per_second;  ///< of one device in the compute dtype
@@ -63,14 +63,14 @@ struct RunStartRecord {
 struct DataRecord {
   /// Rows that were skipped for one reason.
   struct Issue {
-    std::string reason;               ///< the same for all of them
-    int64_t count = 0;                ///< rows
+    std::string reason;               ///< the sentence that is the same for all of them
+    int64_t count = 0;                ///< the number of such rows
     std::vector<std::string> places;  ///< the first three: file and line or path
   };
   std::string file, role;                                ///< train or validation
   int64_t rows = 0;                                      ///< in the file
   int64_t examples = 0;                                  ///< made of them
-  int64_t skipped_rows = 0;                              ///< of rows
+  int64_t skipped_rows = 0;                              ///< rows that were skipped
   std::vector<Issue> issues;                             ///< why
   std::vector<std::string> text_columns, label_columns;  ///< as in the file
   std::optional<int64_t> cut_contexts, windows;  ///< too long for a row, and the rows made of them
@@ -83,8 +83,8 @@ struct StepRecord {
   int64_t step = 0;          ///< counted from 1
   double epoch = 0;          ///< epochs done, with fractions
   double loss = 0;           ///< mean over the targets of the global batch
-  double learning_rate = 0;  ///< of this step
-  /// Norm before clipping; the factor; fp16's scale.
+  double learning_rate = 0;  ///< learning rate of this step
+  /// Gradient norm before clipping, clip factor, and loss scale in fp16.
   std::optional<double> grad_norm, clip_coefficient, loss_scale;
   bool skipped = false;    ///< whether weights stayed as they were
   double step_time_s = 0;  ///< seconds from the step before
@@ -92,7 +92,7 @@ struct StepRecord {
   std::optional<double> data_time_s, forward_s, backward_s, comm_exposed_s, optimizer_s, h2d_d2h_s;
   int64_t samples = 0, tokens = 0, supervised_tokens = 0;  ///< of all ranks; tokens count padding
   std::optional<double> mfu_ratio;                         ///< model FLOP/s over peak FLOP/s
-  /// Peaks of this rank's device.
+  /// Peak bytes of this rank's device.
   std::optional<int64_t> gpu_mem_allocated_bytes, gpu_mem_reserved_bytes;
   std::optional<int64_t> comm_bytes;    ///< sent by this rank during the step
   std::optional<int64_t> slowest_rank;  ///< waiting left out; nothing with one rank
@@ -103,7 +103,7 @@ struct EvalRecord {
   int64_t step = 0;                       ///< optimizer steps made
   double epoch = 0;                       ///< epochs done, with fractions
   double eval_loss = 0;                   ///< mean over the targets of all rows
-  double eval_runtime_s = 0;              ///< seconds
+  double eval_runtime_s = 0;              ///< seconds of the evaluation
   int64_t samples = 0, steps = 0;         ///< rows, and calls of the evaluation
   std::optional<double> eval_perplexity;  ///< of causal language models: exp(eval_loss)
   std::optional<double> eval_accuracy, eval_f1_macro, eval_f1_weighted;  ///< classification, [0, 1]
@@ -112,8 +112,8 @@ struct EvalRecord {
 
 /// One checkpoint that was written or read.
 struct CheckpointRecord {
-  std::string path;                               ///< its directory
-  int64_t bytes = 0;                              ///< of all files
+  std::string path;                               ///< directory of the checkpoint
+  int64_t bytes = 0;                              ///< bytes of all files
   double write_s = 0, stall_s = 0, waited_s = 0;  ///< seconds: see SavedCheckpoint
   std::string restored_from;  ///< the checkpoint that was read; empty: it was written
 };

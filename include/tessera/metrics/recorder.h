@@ -17,9 +17,9 @@ namespace tessera::metrics {
 
 /// What only the program knows at the end of a run.
 struct RunEndInfo {
-  int exit_code = 0;                                 ///< of the program
+  int exit_code = 0;                                 ///< exit code of the program
   std::optional<std::string> param_hash_final = {};  ///< hash of the final parameters
-  /// Of the rank's device.
+  /// Peak bytes of the rank's device.
   std::optional<int64_t> gpu_mem_allocated_peak_bytes = {}, gpu_mem_reserved_peak_bytes = {};
   std::optional<int64_t> pinned_peak_bytes = {};  ///< of the node that has most
   Fields extra = {};                              ///< appended as they are

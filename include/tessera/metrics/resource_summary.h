@@ -13,7 +13,7 @@ namespace tessera::metrics {
 /// Peak, mean and minimum of a sampled quantity.
 struct Track {
   int64_t peak = 0, least = 0, count = 0;  ///< 0 before the first sample
-  double sum = 0;                          ///< of the samples
+  double sum = 0;                          ///< sum of the samples
 
   ///@{
   /// Counts a sample, or what another one counted; an unknown sample counts for nothing.
@@ -27,9 +27,9 @@ struct Track {
 
 /// GPUs count one by one, host memory by node: its peak is the largest node's.
 struct ResourceSummary {
-  Track gpu_used, cpu_rss, cpu_pss, pinned;  ///< bytes
-  double gpu_util_sum = 0;                   ///< of samples in [0, 1]
-  int64_t gpu_util_count = 0;                ///< samples
+  Track gpu_used, cpu_rss, cpu_pss, pinned;  ///< samples in bytes
+  double gpu_util_sum = 0;                   ///< sum of utilisation samples, each in [0, 1]
+  int64_t gpu_util_count = 0;                ///< number of utilisation samples
 
   ///@{
   /// Counts one sample, or another node's.

@@ -227,7 +227,7 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
 ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
                           const ModuleOptions& options = {});
 
-/// The same of a holder, such as torch::nn::Sequential.
+/// The same for a holder, such as torch::nn::Sequential.
 template <typename Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
 ModelSpec from_sequential(const Holder& sequential, LossFunction loss,

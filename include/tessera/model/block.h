@@ -30,7 +30,7 @@ struct Parameter {
 /// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.
 struct Buffer {
   std::string name;   ///< unique inside the block, also among its parameters
-  at::Tensor tensor;  ///< no leaf that trains; strategies may replace its storage
+  at::Tensor tensor;  ///< the value; strategies may replace its storage
   /// Blocks may change it in forward (running statistics) when a data rank is named whose values
   /// are the model's, also in evaluation; -1: constant, and equal on all ranks.
   int data_rank = -1;

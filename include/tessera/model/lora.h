@@ -27,8 +27,8 @@ struct LoraRule {
   int64_t r = 8;                       ///< rank of A and B, at least 1
   double alpha = 8;                    ///< numerator of scale()
   double dropout = 0;                  ///< of what goes into A
-  bool use_rslora = false;             ///< see scale()
-  LoraInit init = LoraInit::kDefault;  ///< of A
+  bool use_rslora = false;             ///< whether scale() divides by sqrt(r)
+  LoraInit init = LoraInit::kDefault;  ///< how A is drawn
   /// Names or ends of names, as "q_proj"; {"all-linear"}: all linear layers but the output head;
   /// empty: ModelSpec::default_lora_targets.
   std::vector<std::string> target_modules;
@@ -49,7 +49,7 @@ struct LoraRule {
 
 /// PEFT's prefix of what adapter_model.safetensors holds.
 inline constexpr std::string_view kLoraPrefix = "base_model.model.";
-/// Ends of stored names.
+/// The ends of the stored names of A and B.
 inline constexpr std::string_view kLoraA = "lora_A.weight", kLoraB = "lora_B.weight";
 
 /// Whether a block's parameter of this name belongs to an adapter.
@@ -63,7 +63,7 @@ std::string adapter_name(const std::string& weight, std::string_view matrix);
 struct LoraMatrices {
   at::Tensor a, b;  ///< [r, in], [out, r]
 };
-/// Of the module `module` of block `block_index`, whose weight is [out, in]; drawn from
+/// The matrices for `module` of block `block_index`, whose weight is [out, in], drawn from
 /// context.seed.
 LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
                            const std::string& module, int64_t out, int64_t in);

@@ -42,7 +42,7 @@ struct BuildContext {
   std::shared_ptr<const LoraRule> lora = nullptr;
   /// Set by chain(): what an adapted module is called there, and its place. Empty: its own.
   std::string chained_as = {};
-  size_t chained_index = 0;  ///< among the blocks of the whole chain
+  size_t chained_index = 0;  ///< place among the blocks of the whole chain
 };
 
 /// Weights are drawn per block, so they are the same on every layout of ranks.
@@ -50,8 +50,8 @@ uint64_t block_seed(uint64_t seed, size_t block_index);
 
 /// "block" is the block's name, "parameter" the parameter's name inside it.
 struct TiedParameter {
-  std::string owner_block, owner_parameter;  ///< of the block that has the tensor
-  std::string alias_block, alias_parameter;  ///< of the block that uses it
+  std::string owner_block, owner_parameter;  ///< the place that has the tensor
+  std::string alias_block, alias_parameter;  ///< the place that uses it, too
   /// Set by pipelines when the two lie on different stages: the ranks that hold a copy, the owner's
   /// first. Then only one of the blocks is here; when that is the alias's, it starts as `copy`.
   Communicator* holders = nullptr;
@@ -72,7 +72,7 @@ struct BlockBuilder {
   /// (ModelSpec::tied) is built without memory (see tied_placeholder()); the strategy gives it its
   /// storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
-  BlockCost cost = {};     ///< zeros: unknown
+  BlockCost cost = {};     ///< balances pipeline stages; zeros: unknown
   bool ends_unit = false;  ///< strategies never handle its parameters together with later blocks'
   /// The weights come from the user's program: every data rank takes the first one's. Else they
   /// must be equal already.
@@ -128,11 +128,11 @@ ModelSpec freeze(
 
 /// What one parameter is, without its values.
 struct ParameterInfo {
-  std::string block, name;     ///< names
-  std::vector<int64_t> shape;  ///< of the whole parameter
+  std::string block, name;     ///< names of the block, and of the parameter inside it
+  std::vector<int64_t> shape;  ///< shape of the whole parameter
   bool trained = true;         ///< false: frozen
   bool alias = false;          ///< of a tied parameter
-  int64_t numel() const;       ///< elements
+  int64_t numel() const;       ///< number of elements
 };
 /// Of all blocks in order. Every block is built once: torch modules on the CPU, others on the meta
 /// device, without memory.
@@ -142,7 +142,7 @@ std::vector<ParameterInfo> parameters_of(const ModelSpec& model);
 struct ParameterCount {
   int64_t all = 0, trained = 0;  ///< elements; tied ones once
 };
-/// Of all blocks; built as parameters_of() builds them.
+/// Counts the elements of all blocks, which are built as parameters_of() builds them.
 ParameterCount parameter_count(const ModelSpec& model);
 
 /// A leaf of the given shape that occupies one element: stands for a tied parameter until a

@@ -44,7 +44,7 @@ struct Holders {
 struct Placement {
   Communicator* cut = nullptr;   ///< the ranks that hold its slices; null: it is whole here
   TensorShard shard;             ///< the slice; of one rank of cut when that is null
-  std::vector<Holders> holders;  ///< along independent axes
+  std::vector<Holders> holders;  ///< ranks with the same value, along independent axes
   bool frozen = false;           ///< no gradient, no optimizer state, never changed
 
   /// One rank speaks for all holders: what is counted or said once, it counts and says.

@@ -25,10 +25,10 @@ class Communicator;
 class TensorAxis {
  public:
   TensorAxis() = default;                            ///< one rank
-  explicit TensorAxis(const BuildContext& context);  ///< that of the context; one rank without one
+  explicit TensorAxis(const BuildContext& context);  ///< the axis of the context, or one rank
 
   int rank() const { return rank_; }  ///< this rank's place, from 0
-  int size() const { return size_; }  ///< ranks
+  int size() const { return size_; }  ///< the number of ranks
   /// Whether activations between layers are cut by tokens.
   bool sequence_parallel() const { return sequence_parallel_; }
   Communicator& comm() const { return *comm_; }  ///< only when size() > 1
@@ -137,7 +137,8 @@ class CutLayer {
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
  protected:
-  explicit CutLayer(const BuildContext& context) : axis_(context) {}  ///< on the context's axis
+  explicit CutLayer(const BuildContext& context)
+      : axis_(context) {}  ///< for a layer on the context's axis
 
   TensorAxis axis_;                    ///< the ranks that share it
   std::vector<Parameter> parameters_;  ///< made by the constructor of the layer
@@ -149,14 +150,15 @@ class ColumnParallelLinear : public CutLayer {
   /// weight [out, in]; bias [out] or undefined. parts: see TensorCut.
   ColumnParallelLinear(const BuildContext& context, const std::string& name,
                        const at::Tensor& weight, const at::Tensor& bias = {}, int parts = 1);
-  /// X between layers -> [tokens..., out / size]; see column_parallel_linear().
+  /// Takes x as it is between layers, returns [tokens..., out / size]; see
+  /// column_parallel_linear().
   at::Tensor forward(const at::Tensor& x, at::IntArrayRef tokens = {}) const;
 };
 
 /// A linear layer whose inputs are cut.
 class RowParallelLinear : public CutLayer {
  public:
-  /// Weight [out, in]; bias [out] or undefined.
+  /// Takes a weight [out, in] and a bias [out] or undefined.
   RowParallelLinear(const BuildContext& context, const std::string& name, const at::Tensor& weight,
                     const at::Tensor& bias = {});
   at::Tensor forward(const at::Tensor& x) const;  ///< x [tokens..., in / size] -> between layers

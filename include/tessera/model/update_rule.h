@@ -26,8 +26,8 @@ struct UpdateRule {
 /// small_numel: of parameters with fewer elements (of the whole one) less is shared; pieces of such
 /// and of others come in ranges of their own.
 struct StateRules {
-  int64_t block = 1;                                   ///< elements
-  int64_t small_numel = 0;                             ///< elements
+  int64_t block = 1;                                   ///< see above; in elements
+  int64_t small_numel = 0;                             ///< see above; in elements
   bool operator==(const StateRules&) const = default;  ///< compares both members
 };
 

@@ -24,7 +24,9 @@ class WholeModel {
   at::Tensor logits(const MicroBatch& micro_batch);
   /// Names are the checkpoint's; tied parameters appear once, at their owner.
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }  ///< in order
+  const std::vector<std::unique_ptr<Block>>& blocks() const {
+    return blocks_;
+  }  ///< the blocks in order
 
  private:
   at::Tensor run_body(const MicroBatch& micro_batch);

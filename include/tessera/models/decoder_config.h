@@ -32,20 +32,20 @@ struct DecoderConfig {
   bool tied_head = true;      ///< the head's weight is the embedding's
   double initializer_range = 0.02;  ///< drawn weights are normal(0, it)
 
-  /// KLayer subtracts the mean, kRms does not.
+  /// The kind of norm: kLayer subtracts the mean, kRms does not.
   enum class Norm { kLayer, kRms };
-  Norm norm = Norm::kLayer;              ///< of every layer and of the head
+  Norm norm = Norm::kLayer;              ///< the norm of every layer and of the head
   double epsilon = 1e-5;                 ///< added to the variance
   bool embedding_norm = false;           ///< a norm behind the embedding, as BLOOM has
   bool query_key_norm = false;           ///< an RMS norm of every query and key head
   bool residual_post_layernorm = false;  ///< the residual branches start at the norms' outputs
 
-  /// How attention knows places.
+  /// How attention learns positions.
   enum class Positions { kAlibi, kLearned, kRotary };
-  Positions positions = Positions::kRotary;  ///< see the kinds
+  Positions positions = Positions::kRotary;  ///< how attention learns positions
   int64_t max_positions = 0;                 ///< longest sequence that has positions; 0: any
   int64_t trained_positions = 2048;  ///< of the original training, of rotary positions: no limit
-  ops::RotaryOptions rotary;         ///< of kRotary
+  ops::RotaryOptions rotary;         ///< options of kRotary
 
   /// Which linear layers have a bias.
   bool query_key_value_bias = false, dense_bias = false, mlp_bias = false;
@@ -59,18 +59,18 @@ struct DecoderConfig {
 
   /// A preset made for trials, without published weights: any tokenizer's vocabulary will do.
   bool trial = false;
-  /// Of config.json; nothing where it names none.
+  /// Special tokens of config.json; nothing if it names none.
   std::optional<int64_t> bos_token, eos_token, pad_token;
   std::vector<std::string> labels;   ///< names of the classes; empty when the file has none
   std::vector<std::string> notices;  ///< what a program should tell its user once
 
-  /// Heads of keys and values.
+  /// The number of key and value heads.
   int64_t key_head_count() const { return key_heads > 0 ? key_heads : heads; }
-  /// Columns of one head.
+  /// The columns of one head.
   int64_t head_size() const { return head_dim > 0 ? head_dim : hidden / heads; }
-  /// Columns of the feed-forward layer.
+  /// The columns of the feed-forward layer.
   int64_t inner_size() const { return inner > 0 ? inner : 4 * hidden; }
-  /// Of this layer's attention; 0: none.
+  /// The attention window of a layer, in keys; 0: none.
   int64_t window_of(size_t layer) const { return windows.empty() ? 0 : windows.at(layer); }
 
   /// Throws Error(kInvalidArgument) when the sizes do not make a model; all that is made of it

@@ -38,7 +38,7 @@ at::Tensor rotary_frequencies(int64_t head_dim, const RotaryOptions& options);
 struct RotaryTables {
   at::Tensor cos, sin;  ///< fp32 [positions, d/2]
 };
-/// Fp32, on the device of the frequencies [d/2], for places 0 .. positions-1.
+/// Tables in fp32 for places 0 .. positions-1, on the device of the frequencies [d/2].
 RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, double magnitude = 1);
 
 /// Turns the pairs (x[i], x[i + d/2]) of every head by their position's angles, in fp32 and rounded
@@ -47,7 +47,7 @@ RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, dou
 at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables,
                   const at::Tensor& positions = {});
 
-/// How causal_attention() weighs.
+/// Options of causal_attention().
 struct CausalAttentionOptions {
   double scale = 1.0;    ///< multiplies the scores
   double dropout = 0.0;  ///< of the probabilities; 0 outside of training

@@ -47,9 +47,9 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 /// gelu_tanh(x W^T + bias); pre_activation receives x W^T + bias unless null.
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation);
-/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), of x's shape and dtype.
+/// Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) in x's shape and dtype.
 at::Tensor gelu_tanh_forward(const at::Tensor& x);
-/// Gradient of x, of its shape.
+/// The gradient of x, in its shape.
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 /// The same in one pass with what a feed-forward block needs around it: gradient is overwritten
 /// with the gradient of pre_activation, whose column sums go to bias_gradient (unless undefined).
@@ -104,7 +104,7 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
 /// device alike; the tensor at hand begins at element `first` of it.
 struct Dropout {
   double probability = 0;                      ///< in [0, 1); 0: off
-  uint64_t seed = 0;                           ///< of the numbers
+  uint64_t seed = 0;                           ///< seed of the numbers
   int64_t first = 0;                           ///< place of the first element in the whole tensor
   bool on() const { return probability > 0; }  ///< whether it does anything
 };
@@ -124,7 +124,7 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
 /// kernel by first_head and the shape.
 struct AttentionDropout {
   double probability = 0;                      ///< in [0, 1); 0: off
-  uint64_t seed = 0;                           ///< of the numbers
+  uint64_t seed = 0;                           ///< seed of the numbers
   int64_t first_head = 0;                      ///< number of the first head at hand
   bool on() const { return probability > 0; }  ///< whether it does anything
 };
@@ -141,7 +141,7 @@ struct SelfAttention {
   AttentionDropout dropout = {};  ///< of the probabilities
   int64_t window = 0;             ///< a query sees so many keys at most, up to its own; 0: all
 };
-/// Qkv by its parts.
+/// The parts of qkv.
 struct QueriesKeysValues {
   at::Tensor q, k, v;  ///< [batch, sequence, heads or key_heads, d]
 };
@@ -213,7 +213,7 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
 /// left as they are. Logits for it: x weight^T with rows padded so that kernels can use wide
 /// accesses; [rows, vocabulary].
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight);
-/// Labels int64 [rows]; see logits_forward() above.
+/// Turns logits into gradients as said above; labels are int64 [rows].
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss);
 /// cross_entropy_ in two halves, for logits that are some columns of wider ones. A label of at

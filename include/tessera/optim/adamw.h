@@ -19,7 +19,7 @@ enum class MomentsDtype {
   kInt8,
 };
 
-/// Torch's names.
+/// Options by torch.optim.AdamW's names.
 struct AdamWConfig {
   double beta1 = 0.9;         ///< of the first moment, in [0, 1)
   double beta2 = 0.999;       ///< of the second moment, in [0, 1)
@@ -33,7 +33,8 @@ struct AdamWConfig {
   int64_t min_8bit_size = 4096;
 };
 
-/// Keeps "exp_avg" and "exp_avg_sq"; throws Error(kInvalidArgument) for numbers that torch refuses.
+/// Makes AdamW, which keeps "exp_avg" and "exp_avg_sq". Throws Error(kInvalidArgument) for numbers
+/// that torch refuses.
 OptimizerFactory make_adamw(const AdamWConfig& config);
 
 }  // namespace tessera

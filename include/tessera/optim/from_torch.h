@@ -73,26 +73,26 @@ class TorchOptimizer {
   /// by itself. Returns what it then keeps.
   struct Start {
     const OptimizerRange& range;  ///< the piece of a parameter
-    double learning_rate = 0;     ///< of the step
-    int64_t steps = 0;            ///< made before
-    NamedTensors state;           ///< by the names of TorchParamState
+    double learning_rate = 0;     ///< learning rate of the step
+    int64_t steps = 0;            ///< steps made before
+    NamedTensors state;           ///< tensors by the names of TorchParamState
   };
-  /// See Start; a null start takes the options as they are.
+  /// Steps once a gradient as Start says; a null start takes the options as they are.
   virtual NamedTensors run(const at::Tensor& parameter, const std::vector<at::Tensor>& gradients,
                            const Start* start) const = 0;
 };
 
-/// What the template below makes; name is for messages.
+/// The factory that the template below returns; name is for messages.
 OptimizerFactory make_from_torch(const std::string& name,
                                  const std::shared_ptr<const TorchOptimizer>& optimizer);
-/// Throws Error(kInvalidArgument): T has no TorchParamState.
+/// Throws Error(kInvalidArgument), which says that T has no TorchParamState.
 [[noreturn]] void refuse_torch_optimizer(const std::string& name);
 
 /// T with its options; State is what it keeps for a parameter.
 template <typename T, typename State, typename Options>
 class TorchOptimizerOf final : public TorchOptimizer {
  public:
-  /// The options are copied.
+  /// Copies the options.
   explicit TorchOptimizerOf(Options options) : options_(std::move(options)) {}
 
   bool takes_betas() const override { return kBetas; }

@@ -16,20 +16,20 @@ namespace tessera {
 /// scale) stay in fp32's range; what leaves it is an overflow like any other.
 inline constexpr double kLargestLossScale = 0x1p63;
 
-/// Torch.amp.GradScaler's names.
+/// Options by torch.amp.GradScaler's names.
 struct LossScalerConfig {
   bool enabled = false;                  ///< false: the scale stays 1
   double initial_scale = 65536;          ///< 2^16
   double growth_factor = 2;              ///< at least 1
   double backoff_factor = 0.5;           ///< at an overflow, in (0, 1]; 1: a constant scale
   int64_t growth_interval = 1000;        ///< finite steps in a row before the scale grows
-  double min_scale = 1;                  ///< an overflow lowers the scale no further
+  double min_scale = 1;                  ///< overflows lower the scale no further
   double max_scale = kLargestLossScale;  ///< growth stops here; at most kLargestLossScale
 };
 
-/// For checkpoints.
+/// What a checkpoint keeps of a LossScaler.
 struct LossScalerState {
-  double scale = 1;                                         ///< that multiplies the loss
+  double scale = 1;                                         ///< the scale that multiplies the loss
   int64_t good_steps = 0;                                   ///< finite steps in a row
   bool operator==(const LossScalerState&) const = default;  ///< compares both members
 };
@@ -38,7 +38,7 @@ struct LossScalerState {
 /// order: gradients of a step are always divided by the scale they were multiplied with.
 class LossScaler {
  public:
-  /// The scale lives on this device.
+  /// Keeps the scale on this device.
   LossScaler(const LossScalerConfig& config, at::Device device);
   const at::Tensor& scale() const { return scale_; }  ///< fp32 scalar, same address for ever
   /// found_inf: fp32 scalar, non-zero when the step's gradients were not finite.

@@ -31,7 +31,7 @@ struct OptimizerRange {
   /// Which parameters it holds pieces of: its first element is element `begin` of the buffer in
   /// which they are placed. Empty: that is not known.
   std::span<const PlacedParameter> placed = {};
-  int64_t begin = 0;  ///< see placed
+  int64_t begin = 0;  ///< first element of the range in the buffer, see placed
 
   /// What decays it, given the optimizer's own decay.
   double decay(double configured) const {
@@ -41,11 +41,11 @@ struct OptimizerRange {
 
 /// The piece of a parameter that a range holds; what lies between pieces is padding.
 struct RangePiece {
-  const PlacedParameter& parameter;  ///< as OptimizerRange::placed has it
+  const PlacedParameter& parameter;  ///< the entry of OptimizerRange::placed
   int64_t offset = 0;                ///< inside the parameter: of its first element
-  int64_t begin = 0, numel = 0;      ///< in the range
+  int64_t begin = 0, numel = 0;      ///< first element in the range, and how many
 };
-/// In order; empty where `placed` is.
+/// The pieces of the range in order; none where `placed` is empty.
 std::vector<RangePiece> pieces_of(const OptimizerRange& range);
 /// For optimizers without them. Throws Error(kInvalidArgument) naming the group that sets betas.
 void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& optimizer);
@@ -61,12 +61,12 @@ struct StepScalars {
 /// A tensor that update() keeps for a range, 1-D: an element for every `block` of the range's.
 struct StateFormat {
   std::string name;                   ///< as checkpoints call it
-  at::ScalarType dtype = at::kFloat;  ///< of the kept elements
+  at::ScalarType dtype = at::kFloat;  ///< dtype of the kept elements
   int64_t block = 1;                  ///< elements of the range that share one
 
-  /// Kept elements for a range of so many.
+  /// The kept elements for a range of so many elements.
   int64_t numel(int64_t of_range) const { return (of_range + block - 1) / block; }
-  /// Of the range.
+  /// Bytes that it keeps for an element of the range.
   double bytes_per_element() const {
     return static_cast<double>(c10::elementSize(dtype)) / static_cast<double>(block);
   }
@@ -84,7 +84,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;  ///< tens
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual size_t range_count() const = 0;  ///< ranges that it was made of
+  virtual size_t range_count() const = 0;  ///< the number of ranges that it was made of
   /// Starts a step: counts it unless skipped. The scalars stay valid until the last update().
   virtual void begin_step(const StepScalars& scalars) = 0;
   /// Updates ranges [first, first + count).
@@ -104,7 +104,7 @@ class Optimizer {
   /// formats.
   virtual NamedTensors state(size_t range) const = 0;
   virtual at::Tensor step_count() const = 0;  ///< fp32 device scalar
-  virtual int64_t state_bytes() const = 0;    ///< of all state tensors
+  virtual int64_t state_bytes() const = 0;    ///< bytes of all state tensors
 };
 
 /// The optimizer's scalars live where the first range does; a range may be empty. A strategy also
@@ -115,9 +115,9 @@ using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<Op
 /// others. Of with_matrices() the optimizer of elements is meant.
 struct StateNeeds {
   StateRules rules;                   ///< see StateRules
-  double bytes = 0, small_bytes = 0;  ///< for an element
+  double bytes = 0, small_bytes = 0;  ///< bytes for an element, and for one of a small parameter
 
-  /// For an element of either kind.
+  /// The bytes for an element of either kind.
   double bytes_of(bool small) const { return small ? small_bytes : bytes; }
 };
 /// Makes an optimizer of an empty range and asks it.

@@ -7,14 +7,14 @@
 
 namespace tessera {
 
-/// Torch's names.
+/// Options by torch.optim.SGD's names.
 struct SgdConfig {
   double momentum = 0.0;      ///< in [0, 1)
   double weight_decay = 0.0;  ///< applied to ranges whose weight_decay flag is set
   bool nesterov = false;      ///< needs a momentum
 };
 
-/// Keeps "momentum_buffer" where there is a momentum: fp32, 4 bytes an element.
+/// Makes SGD, which keeps "momentum_buffer" if it has a momentum: fp32, 4 bytes an element.
 OptimizerFactory make_sgd(const SgdConfig& config);
 
 }  // namespace tessera

@@ -34,21 +34,21 @@ struct LayoutPlan {
 struct Traffic {
   std::string what;         ///< "gradients"
   std::string operation;    ///< "reduce-scatter"
-  Axis axis = Axis::kData;  ///< over which it is sent
+  Axis axis = Axis::kData;  ///< the axis over which it is sent
   int ranks = 1;            ///< that take part
-  double bytes = 0;         ///< of one rank
+  double bytes = 0;         ///< bytes that one rank sends
 };
 
 /// Of one rank; the categories are those of StrategyMemory.
 struct LayoutCost {
-  /// On the device.
+  /// Bytes on the device, by category.
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
-  double host_bytes = 0;   ///< in host memory
+  double host_bytes = 0;   ///< bytes in host memory
   double saved_bytes = 0;  ///< of a checkpoint, by this rank; a copy of them while it is written
   double comm_bytes_per_step = 0;  ///< sent by one rank over all axes: the sum of traffic
   std::vector<Traffic> traffic;    ///< what is not empty
 
-  /// Of all categories on the device.
+  /// The bytes of all categories on the device.
   double device_bytes() const {
     return parameter_bytes + gradient_bytes + optimizer_bytes + buffer_bytes;
   }

@@ -22,7 +22,7 @@ namespace tessera {
 
 /// Rows of data that are asked for by their numbers, as of torch::data's get_batch().
 struct RowSet {
-  int64_t count = 0;  ///< of the set
+  int64_t count = 0;  ///< the number of rows
   /// The micro-batch of these rows, on the CPU (make_micro_batch()); the same on every rank that
   /// asks. Called by the thread of a rank, in any order. With in-process ranks (--ranks) several
   /// call it at once.
@@ -32,7 +32,7 @@ struct RowSet {
 /// What a program trains.
 struct TrainingTask {
   ModelSpec model;    ///< from_module(), from_sequential(), or blocks of your own
-  RowSet train;       ///< of training
+  RowSet train;       ///< rows to train on
   RowSet validation;  ///< without rows there are no evaluations
   /// Names the data, e.g. a file and its hash. Where a checkpoint has another one the weights go on
   /// and the data begins anew.
@@ -44,7 +44,7 @@ struct TrainingTask {
 /// A flag of the program's own. The variable has the default, and outlives the run.
 struct ProgramFlag {
   std::string name;  ///< without dashes, e.g. "hidden_size"
-  /// Where the value goes.
+  /// Where the flag's value is written.
   std::variant<bool*, int64_t*, uint64_t*, double*, std::string*> variable;
   std::string help;  ///< one sentence for --help
 };

@@ -16,16 +16,16 @@ namespace tessera {
 
 /// Contiguous elements of a flat buffer.
 struct FlatRange {
-  int64_t offset = 0;  ///< elements
-  int64_t numel = 0;   ///< elements
+  int64_t offset = 0;  ///< first element
+  int64_t numel = 0;   ///< number of elements
 };
 FlatRange overlap(const FlatRange& a, const FlatRange& b);  ///< of no elements: there is none
 
 /// One parameter in a flat buffer.
 struct FlatEntry {
-  std::string name;            ///< inside its block
-  std::vector<int64_t> shape;  ///< of the rank's tensor
-  FlatRange range;             ///< in the flat buffer, without padding
+  std::string name;            ///< the parameter's name inside its block
+  std::vector<int64_t> shape;  ///< shape of the rank's tensor
+  FlatRange range;             ///< its elements in the flat buffer, without padding
   bool weight_decay = true;    ///< see Parameter
   Placement placement;         ///< see Parameter
   size_t source = 0;           ///< index among the parameters the layout was made of
@@ -60,20 +60,20 @@ class FlatLayout {
   static constexpr int64_t kAlignment = 64;
 
   FlatLayout() = default;
-  /// The layout of these parameters in so many shards. Elements; see above.
+  /// Lays these parameters out in so many shards; the threshold is in elements.
   FlatLayout(const std::vector<Parameter>& parameters, int shards, ShardGranularity granularity,
              int64_t persistence_threshold = 0, const StateRules& state = {});
 
-  /// Elements that every entry starts at a multiple of.
+  /// Every entry starts at a multiple of so many elements.
   int64_t alignment() const { return alignment_; }
-  int shards() const { return shards_; }                    ///< equal parts of every segment
-  int64_t numel() const { return numel_; }                  ///< with padding
+  int shards() const { return shards_; }    ///< the number of shards of every segment
+  int64_t numel() const { return numel_; }  ///< with padding
   int64_t shard_numel() const { return numel_ / shards_; }  ///< what one rank owns
   /// What this rank adds to the number of the model's elements (Placement).
   int64_t counted_numel() const;
-  /// In the order of the buffer.
+  /// The parameters in the order of the buffer.
   const std::vector<FlatEntry>& entries() const { return entries_; }
-  /// What is cut into shards, in order.
+  /// The segments, each cut into shards, in order.
   const std::vector<FlatRange>& segments() const { return segments_; }
   /// Segments from here on hold the small parameters that stay in full on every rank; equals
   /// numel() when there are none.

@@ -22,7 +22,7 @@ class GradientBuffer {
   GradientBuffer& operator=(const GradientBuffer&) = delete;
 
   const at::Tensor& flat() const { return flat_; }  ///< [unit.layout.numel()]
-  void begin();                                     ///< a backward pass may add from here on
+  void begin();                                     ///< from here on a backward pass may add
   /// begin() of one whose to_clear() are zeros already.
   void begin_cleared();
   /// What begin() sets to zero: all but the blank parameters, side by side where they lie so.

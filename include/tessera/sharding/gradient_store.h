@@ -48,15 +48,17 @@ class GradientStore {
   /// them.
   virtual void drop_step() = 0;
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  ///< its address never changes
-  virtual int64_t persistent_bytes() const = 0;  ///< of gradients that live between steps
-  virtual int64_t buffer_bytes() const = 0;      ///< of buffers that blocks take turns in
+  virtual int64_t persistent_bytes() const = 0;  ///< bytes of gradients that live between steps
+  virtual int64_t buffer_bytes() const = 0;      ///< bytes of buffers that blocks take turns in
 
  protected:
-  /// For stores: tells whom on_reduced() named.
+  /// Calls the function that on_reduced() was given; for derived stores.
   void reduced(size_t unit) const {
     if (on_reduced_) on_reduced_(unit);
   }
-  bool reports_reductions() const { return on_reduced_ != nullptr; }  ///< whether anybody was named
+  bool reports_reductions() const {
+    return on_reduced_ != nullptr;
+  }  ///< whether on_reduced() was given a function
 
  private:
   std::function<void(size_t)> on_reduced_;
@@ -67,7 +69,7 @@ class GradientStore {
 /// a reduce-scatter in place (ZeRO-1).
 class FullGradients : public GradientStore {
  public:
-  /// The units, which outlive the store, are reduced over comm.
+  /// Reduces over comm; units and comm outlive the store.
   FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
   void begin_step() override;
   void continue_step() override;
@@ -108,7 +110,7 @@ class FullGradients : public GradientStore {
 /// to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
-  /// The units, which outlive the store, are reduced over comm.
+  /// Reduces over comm; units and comm outlive the store.
   ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                    StoreOptions options);
   void begin_step() override;

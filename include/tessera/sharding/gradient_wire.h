@@ -58,11 +58,11 @@ class GradientWire {
     at::Tensor full, own;  ///< 1-D, contiguous, in the gradients' dtype
     bool add = false;      ///< whether own keeps what it holds
   };
-  /// For each part, together.
+  /// Reduces all parts together; see Part.
   Reduction reduce_scatter(Communicator& comm, const std::vector<Part>& parts);
   /// Every sum that was started is in its place, whoever holds its Reduction.
   void settle_all() { settle_until(pieces_); }
-  int64_t bytes() const;  ///< of the staging
+  int64_t bytes() const;  ///< bytes of the staging
 
  private:
   friend class Reduction;

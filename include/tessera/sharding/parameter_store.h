@@ -59,16 +59,16 @@ class ParameterStore {
   /// acquire().
   virtual void publish(size_t unit) = 0;
 
-  virtual int64_t persistent_bytes() const = 0;     ///< of parameters that live between steps
-  virtual int64_t buffer_bytes() const = 0;         ///< of buffers that blocks take turns in
-  virtual int64_t host_bytes() const { return 0; }  ///< of shards in host memory
+  virtual int64_t persistent_bytes() const = 0;     ///< bytes of parameters that live between steps
+  virtual int64_t buffer_bytes() const = 0;         ///< bytes of buffers that blocks take turns in
+  virtual int64_t host_bytes() const { return 0; }  ///< bytes of shards in host memory
 };
 
 /// Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
 /// all-gathered in place, overlapping whatever comes before the next acquire().
 class ResidentParameters : public ParameterStore {
  public:
-  /// The units, which outlive the store, are gathered over comm.
+  /// Gathers over comm; units and comm outlive the store.
   ResidentParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                      StoreOptions options);
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
@@ -94,7 +94,7 @@ class ResidentParameters : public ParameterStore {
 /// builds a released buffer is filled with NaN, so that use outside residency shows.
 class GatheredParameters : public ParameterStore {
  public:
-  /// The units, which outlive the store, are gathered over comm.
+  /// Gathers over comm; units and comm outlive the store.
   GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                      StoreOptions options);
   ~GatheredParameters() override;

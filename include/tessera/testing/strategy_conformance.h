@@ -22,7 +22,8 @@ using StrategyFactory = std::function<std::unique_ptr<Strategy>(const DeviceMesh
 /// A model, and data for it on the CPU: batch() gives the same micro-batch for equal arguments.
 struct ConformanceWork {
   ModelSpec model;  ///< at most a few thousand elements
-  std::function<MicroBatch(int64_t rows, uint64_t seed)> batch;  ///< of so many rows
+  std::function<MicroBatch(int64_t rows, uint64_t seed)>
+      batch;  ///< makes a micro-batch of so many rows
 };
 
 /// Five blocks between a tied embedding, parameters of small and odd sizes, ignored labels, and a
@@ -39,11 +40,11 @@ enum class Promise {
 /// How the strategy is checked.
 struct ConformanceOptions {
   MeshExtents mesh{.data = 2};                ///< ranks are threads
-  Promise promise = Promise::kExact;          ///< checked up to this one
+  Promise promise = Promise::kExact;          ///< the promise that is checked
   ConformanceWork work = conformance_work();  ///< model and data
-  /// Of both runs that are compared.
+  /// The optimizer of both runs that are compared.
   OptimizerFactory optimizer = make_adamw({.weight_decay = 0.1});
-  double learning_rate = 1e-2;  ///< of every step
+  double learning_rate = 1e-2;  ///< the rate of every step
   /// Relative, of tensors by norms; comparisons with one rank. "Changes nothing" means bits.
   double tolerance = 1e-5;
   std::vector<std::string> only = {};  ///< names of checks; empty: all of the promise
@@ -55,7 +56,7 @@ struct Finding {
   std::string text;   ///< what was expected and what happened
 };
 
-std::vector<std::string> conformance_checks(Promise promise);  ///< their names
+std::vector<std::string> conformance_checks(Promise promise);  ///< the names of a promise's checks
 
 /// Empty for a strategy that keeps its promise. An exception inside a check is a finding too.
 std::vector<Finding> check_conformance(const StrategyFactory& make,

@@ -16,7 +16,7 @@ namespace tessera {
 /// without this. Those that are ignored stay so. One at a time in a process.
 class StopSignals {
  public:
-  /// Takes the signals over until it is destroyed.
+  /// Takes over these signals until it is destroyed.
   explicit StopSignals(const std::vector<int>& numbers = {SIGTERM, SIGUSR1, SIGINT});
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;

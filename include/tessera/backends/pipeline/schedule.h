@@ -15,9 +15,9 @@ struct PipelineAction {
   /// embedding, head (loss, both ways) and the embedding's backward are passes of all stages at
   /// once.
   enum class Kind { kForward, kBackward, kEmbed, kHead, kEmbedBackward };
-  Kind kind = Kind::kForward;  ///< what is run
-  int micro_batch = 0;         ///< of the step, from 0
-  int chunk = 0;               ///< of the stage's blocks, from 0
+  Kind kind = Kind::kForward;  ///< which pass is run
+  int micro_batch = 0;         ///< the micro-batch's number in the step, from 0
+  int chunk = 0;               ///< the chunk's number on the stage, from 0
 
   /// Whether every stage takes part in it.
   bool of_all_stages() const { return kind != Kind::kForward && kind != Kind::kBackward; }
@@ -27,14 +27,14 @@ std::string to_string(const PipelineAction& action);  ///< "forward of micro-bat
 
 /// Who does what in which order in one step.
 struct PipelineSchedule {
-  int micro_batches = 0;           ///< of a step
+  int micro_batches = 0;           ///< micro-batches of one step
   int chunks = 1;                  ///< pieces of the model on each stage
   bool shared_vocabulary = false;  ///< whether the first and the last block lie on all stages
   /// By stage: its actions in order. Within one chunk micro-batches come in increasing order, both
   /// ways, and passes of all stages come in the same order on all of them.
   std::vector<std::vector<PipelineAction>> stages;
 
-  /// Ranks of the pipeline axis.
+  /// The number of stages.
   int stage_count() const { return static_cast<int>(stages.size()); }
   int part_count() const { return stage_count() * chunks; }  ///< parts that the model is cut into
   /// The part of the model that the action runs on its stage.
