@@ -12,6 +12,7 @@ READS = [
     ("backends/zero/a.cpp", 'std::getenv(\n    "TESSERA_A");\n', "TESSERA_A"),
     ("lib/run/a.cpp", 'setenv("CUBLAS_X", ":4096:8", 0);\n', "CUBLAS_X"),
     ("lib/comm/a.cpp", 'const auto text = environment("TESSERA_A");\n', "TESSERA_A"),
+    ("lib/comm/launch/a.cpp", 'launch.host = variables.text("OMPI_MCA_orte_a");\n', "OMPI_MCA_orte_a"),
     ("lib/compare/a.cpp", 'environment_["OMPI_MCA_a"] = "1";\n', "OMPI_MCA_a"),
     ("lib/comm/launch/launcher.cpp", '{"srun", {"SLURM_STEP_ID", nullptr}},\n', "SLURM_STEP_ID"),
     ("lib/data/a.cpp", 'fail("the type CAUSAL_LM", "SEQ_CLS");\n', None),
