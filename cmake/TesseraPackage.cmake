@@ -23,7 +23,7 @@ install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/te
               ${PROJECT_SOURCE_DIR}/cmake/TesseraTorch.cmake
         DESTINATION ${_package_dir} COMPONENT development)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/schema DESTINATION ${_share_dir} COMPONENT programs)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${_share_dir}/docs COMPONENT docs FILES_MATCHING PATTERN "*.md"
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${_share_dir}/docs COMPONENT docs FILES_MATCHING PATTERN "*.md" PATTERN "*.svg"
         PATTERN schema EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
         DESTINATION ${_share_dir}/docs COMPONENT docs)

@@ -89,8 +89,10 @@ def found(path, text, rules=source_tree.violations):
 
 def drawn_badly():
     """An arrow that follows from others is drawn, or one is missing."""
-    drawn = include_graph.picture({"a": {"b", "c"}, "b": {"c"}, "comm": set()})
-    return [] if "a --> b\n" in drawn and "b --> c\n" in drawn else [drawn]
+    edges = {"a": {"b", "c"}, "b": {"c"}, "d": {"c"}, "comm": set(), "tests": {"a"}}
+    drawn, shown = include_graph.picture(edges), include_graph.svg(edges)
+    good = "a --> b\n" in drawn and "b --> c\n" in drawn
+    return [] if good and shown.count("<path d=") == 3 and shown.count("<rect") == 5 and ">tests<" not in shown else [drawn, shown]
 
 
 if __name__ == "__main__":

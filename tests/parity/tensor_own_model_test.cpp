@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A user's own model on a tensor axis, made of the public layers: docs/library/extending.md shows
+// A user's own model on a tensor axis, made of the public layers: docs/library/own-model.md shows
 // it.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

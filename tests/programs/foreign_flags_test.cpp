@@ -2,10 +2,12 @@
 // Hugging Face's flags on the fine-tuning programs.
 #include "lib/interop/foreign_flags.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
 
+#include "lib/core/file.h"
 #include "lib/settings/train_flags.h"
 #include "tessera/core/error.h"
 #include "tests/support/messages.hpp"
@@ -106,6 +108,60 @@ TEST_CASE("every TrainingArgument is a flag, or answered") {
     CHECK((own.contains(name) || answered || !values.empty()));
   }
   CHECK(count > 100);
+}
+
+namespace {
+
+// What docs/migrate/hf-trainer.md says of every TrainingArgument, between its two marks.
+std::string table_of_training_arguments() {
+  std::set<std::string> own = own_names(Program::kSquad);
+  own.merge(own_names(Program::kClassification));
+  const auto value = [](const char* text) {
+    return text == std::string("*") ? "" : concat(" ", text);
+  };
+  std::string same, rows;
+  std::ifstream lines(TESSERA_TRAINING_ARGUMENTS);
+  for (std::string name; std::getline(lines, name);) {
+    if (own.contains(name)) same += concat(same.empty() ? "" : ", ", "`--", name, "`");
+    for (const ForeignFlag& row : foreign_flags()) {
+      if (row.name != name) continue;
+      rows += concat("| `--", name, value(row.value), "` | ");
+      switch (row.meaning) {
+        case ForeignFlag::kSets:
+          rows += concat("`--", row.flag, value(row.to), "`");
+          break;
+        case ForeignFlag::kNeeds:
+          rows += concat("needs `--", row.flag, "`");
+          break;
+        case ForeignFlag::kNoEffect:
+          rows += concat("no effect: ", row.text);
+          break;
+        case ForeignFlag::kRefused:
+          rows += concat("not available: ", row.text);
+          break;
+      }
+      rows += " |\n";
+    }
+  }
+  return concat("These have the same name and meaning: ", same,
+                ".\n\n| in TrainingArguments | here |\n|---|---|\n", rows);
+}
+
+}  // namespace
+
+// TESSERA_WRITE_DOCS=1 writes the table instead.
+TEST_CASE("docs/migrate/hf-trainer.md says what the table of foreign flags says") {
+  const std::string begin = "<!-- written by test_programs -->\n", end = "<!-- end -->\n";
+  const std::string page = read_file(TESSERA_HF_TRAINER_PAGE, 1 << 20);
+  const size_t from = page.find(begin), to = page.find(end);
+  REQUIRE(from != std::string::npos);
+  REQUIRE(to != std::string::npos);
+  const std::string wanted =
+      page.substr(0, from + begin.size()) + table_of_training_arguments() + page.substr(to);
+  if (std::getenv("TESSERA_WRITE_DOCS") != nullptr) {
+    std::ofstream(TESSERA_HF_TRAINER_PAGE) << wanted;
+  }
+  CHECK(read_file(TESSERA_HF_TRAINER_PAGE, 1 << 20) == wanted);
 }
 
 TEST_CASE("values of Hugging Face's flags become ours") {

@@ -13,6 +13,7 @@ class Module;
 
 namespace tessera {
 
+/// How copy_to() and copy_from() match names.
 struct CopyOptions {
   /// What the module calls the strategy's parameter or buffer, such as ModelSpec::checkpoint_name.
   /// Null: "block.parameter" where the module has that name, else "parameter".

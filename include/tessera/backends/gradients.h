@@ -28,6 +28,7 @@ struct GradientPiece {
   /// it counts every element of the model once.
   bool counted = true;
 };
+/// Called for one piece after the other; makes no collective calls.
 using GradientVisitor = std::function<void(const GradientPiece&)>;
 
 /// Standard normal numbers for the elements of a piece: fp32 [slice.numel()], on its device. An

@@ -13,15 +13,17 @@ namespace tessera {
 
 /// Made by ShardingStrategy::make_run().
 struct MicroBatchRun {
+  /// What one block leaves in forward for its backward.
   struct BlockRun {
     at::Tensor input;           ///< leaf that collects the gradient of the block's input
     at::Tensor output;          ///< undefined where backward runs the block again
     bool has_backward = false;  ///< it or something before it is trained
   };
-  MicroBatch micro_batch;
+  MicroBatch micro_batch;  ///< on this rank's device, with seed and modes set
+  /// Blocks of this rank: [first_block, first_block + block_count).
   size_t first_block = 0, block_count = 0;
-  bool with_gradients = true;
-  bool with_scores = false;  ///< of the last block, in place of its loss
+  bool with_gradients = true;  ///< false: an evaluation or a prediction
+  bool with_scores = false;    ///< of the last block, in place of its loss
   /// Of Strategy::forward(): inputs are leaves that collect gradients; blocks' parameters get none.
   bool input_gradients = false, parameter_gradients = true;
   bool last_micro_batch = false;  ///< of the step: its backward completes the gradients

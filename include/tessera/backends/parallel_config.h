@@ -15,6 +15,7 @@
 
 namespace tessera {
 
+/// Dtypes of parameters, gradients and their sums.
 struct PrecisionConfig {
   at::ScalarType parameter = at::kFloat;  ///< compute dtype: kFloat, kBFloat16 or kHalf
   /// What backward accumulates into; the parameter dtype unless given.
@@ -22,10 +23,13 @@ struct PrecisionConfig {
   /// what collectives carry; the gradient dtype unless given
   std::optional<at::ScalarType> reduce;
 
+  /// The dtype of accumulated gradients.
   at::ScalarType gradient_dtype() const { return gradient.value_or(parameter); }
+  /// The dtype of gradients in collectives.
   at::ScalarType reduce_dtype() const { return reduce.value_or(gradient_dtype()); }
 };
 
+/// What lives in host memory.
 enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 
 /// Where the optimizer's update of offloaded state runs: on the host's cores, or on the device
@@ -33,14 +37,16 @@ enum class Offload { kNone, kOptimizer, kOptimizerAndParameters };
 /// the results are the same.
 enum class OffloadStep { kAuto, kHost, kDevice };
 
+/// What lives in host memory, and how it is updated.
 struct OffloadConfig {
-  Offload what = Offload::kNone;
-  OffloadStep step = OffloadStep::kAuto;
+  Offload what = Offload::kNone;          ///< kOptimizer: master weights and moments
+  OffloadStep step = OffloadStep::kAuto;  ///< where their update runs
   bool pin_memory = true;  ///< page-locked host memory: asynchronous copies at full link speed
   int threads = 0;         ///< of the host's optimizer step; 0: this rank's share of the cores
   int64_t chunk_numel = 16 << 20;  ///< step on the device: elements that stream together
 };
 
+/// How a model is cut into stages, and their order of work.
 struct PipelineConfig {
   std::string schedule = "1f1b";  ///< gpipe, 1f1b, interleaved
   int chunks = 1;                 ///< interleaved: pieces of the model on each rank
@@ -49,12 +55,13 @@ struct PipelineConfig {
   bool shared_vocabulary = false;
   /// What stages are balanced by: "flops", "parameters", or measured costs, one per block.
   std::string balance = "flops";
-  std::vector<double> block_costs;
+  std::vector<double> block_costs;  ///< one per block, in any unit; then balance is not looked at
 };
 
+/// The fields of one layout, named like the programs' flags.
 struct ParallelConfig {
   std::string strategy = "single";  ///< single, ddp, zero1, zero2, zero3, fsdp
-  PrecisionConfig precision = {};
+  PrecisionConfig precision = {};   ///< dtypes of parameters, gradients and collectives
   int64_t bucket_bytes = 25 << 20;  ///< gradients reduced together once this many bytes are ready
   bool overlap = true;              ///< false: wait for every collective where it is launched
   /// zero2, fsdp: keep full gradients over the accumulation, reduce once.
@@ -74,10 +81,11 @@ struct ParallelConfig {
   /// Decoder blocks keep the outputs of their norms and of the activation function for backward,
   /// which else forms them anew; without effect under gradient_checkpointing.
   bool keep_activations = false;
-  OffloadConfig offload = {};
+  OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
   bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
 
+  /// Whether decoder blocks keep them, given both options.
   bool keeps_activations() const { return keep_activations && !gradient_checkpointing; }
 };
 

@@ -15,6 +15,7 @@ using ModelTransform = std::function<ModelSpec(const ModelSpec&)>;
 
 /// All of it outlives the strategy. A data axis alone is a whole setup.
 struct ShardingSetup {
+  /// The communicator outlives the strategy.
   ShardingSetup(Communicator& data_axis) : data(data_axis) {}
 
   Communicator& data;  ///< the data axis

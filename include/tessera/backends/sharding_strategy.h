@@ -58,10 +58,12 @@ class ShardingStrategy : public Strategy {
   OffloadReport offload_report() override { return optimizer_->report(); }
   int64_t extra_bytes_sent() const override;
   int64_t parameter_count() const override;
+  ///@{
   /// As visit_parameters() and visit_gradients(), but of a parameter that is cut only this rank's
   /// slice: gather_whole() makes it whole.
   void visit_parameter_slices(const ParameterVisitor& visitor);
   void visit_gradient_slices(const ParameterVisitor& visitor);
+  ///@}
   /// gradient_norms() squared, of what lies on this rank's stage.
   NamedTensors squared_norms();
 
@@ -72,32 +74,42 @@ class ShardingStrategy : public Strategy {
              const BackwardOptions& options = {});
   /// The same for predict(): forward() of every micro-batch, then finish_predictions().
   void begin_predictions(std::span<const MicroBatch> micro_batches);
-  void finish_predictions();
+  void finish_predictions();  ///< ends what begin_predictions() began
   /// Of micro-batch `index` through blocks [first_block, first_block + block_count) of this rank.
   MicroBatchRun make_run(size_t index, size_t first_block, size_t block_count) const;
+  ///@{
   /// The loss block's backward follows its forward at once, inside forward().
   void forward(MicroBatchRun& run);
   void backward(MicroBatchRun& run);
+  ///@}
   /// loss and counters are undefined when this rank's part of the model has no loss.
   StepResult finish();
+  ///@{
   /// Whether the loss on this rank gives what it is divided by; and what follows from that where
   /// the loss is on another stage: after finish(), with its sum over the batch.
   bool gives_divisor() const;
   void divide_by(const at::Tensor& divisor);
-  size_t block_count() const;
-  int sharers() const;  ///< ranks of the mesh that share one data coordinate
+  ///@}
+  size_t block_count() const;  ///< number of blocks on this rank
+  int sharers() const;         ///< ranks of the mesh that share one data coordinate
   /// Also for what was begun and can neither be finished nor dropped on all ranks.
   void give_up(const std::string& why) override;
 
  protected:
+  ///@{
   /// The stores that the rules say.
   virtual std::unique_ptr<ParameterStore> make_parameters();
   virtual std::unique_ptr<GradientStore> make_gradients();
+  ///@}
 
-  const ParallelConfig& config() const { return config_; }
-  Communicator& data() const;
+  const ParallelConfig& config() const {
+    return config_;
+  }                              ///< the configuration given to the constructor
+  Communicator& data() const;    ///< the communicator of the data axis
   Communicator& shards() const;  ///< that own one shard each
+  /// The units of this rank, in the order of their first blocks.
   const std::vector<ParameterUnit>& units() const;
+  /// The options for stores of tensors of this dtype, from the configuration.
   StoreOptions store_options(at::ScalarType dtype) const;
 
  private:

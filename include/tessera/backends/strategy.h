@@ -38,7 +38,7 @@ struct StrategyMemory {
   int64_t buffer_bytes = 0;     ///< parameters and gradients of the blocks in flight, staging
   /// The four above are on the device; offloaded state lives in host memory (pinned included).
   int64_t host_bytes = 0;
-  int64_t pinned_bytes = 0;
+  int64_t pinned_bytes = 0;  ///< of host_bytes: page-locked
 };
 
 /// How the last offloaded step went; zeros when nothing is offloaded.
@@ -52,13 +52,14 @@ struct OffloadReport {
 
 /// A parameter in full on its way to a visitor; valid during the call.
 struct VisitedParameter {
-  const std::string& block;
-  const std::string& name;
+  const std::string& block;  ///< the block's name
+  const std::string& name;   ///< the parameter's name inside the block
   /// fp32, on the rank's device: the master copy in 16-bit training; of frozen parameters what
   /// forward reads.
   const at::Tensor& value;
   const Placement& placement;  ///< what of it lies on this rank
 };
+/// Called for one parameter after the other, on every rank in the same order.
 using ParameterVisitor = std::function<void(const VisitedParameter&)>;
 
 /// What to keep of the scores of the micro-batch at this place. Runs without gradients on every
@@ -90,7 +91,7 @@ struct ForwardOptions {
 class Strategy {
  public:
   virtual ~Strategy() = default;
-  virtual std::string name() const = 0;
+  virtual std::string name() const = 0;  ///< what messages call it, as "zero3" or "zero1+1f1b"
 
   /// Once: builds what this rank owns. All validation happens here, before the first collective,
   /// from values equal on all ranks.
@@ -106,12 +107,14 @@ class Strategy {
   /// the last gradient, unless options say what becomes of it.
   virtual StepResult forward_backward(std::span<const MicroBatch> micro_batches,
                                       const BackwardOptions& options = {}) = 0;
+  /// The same sums without gradients, with the modules in evaluation mode.
   virtual StepResult evaluate(std::span<const MicroBatch> micro_batches) = 0;
+  /// What a rank has no more data for.
+  enum class Pass { kTraining, kEvaluation };
   /// What a rank calls instead of the next forward_backward() or evaluate() when it has no more
   /// data, after `done` of them; the Trainer does. Nothing happens where that is so on all ranks.
   /// Where it is not, all throw Error(kDataLoss), which names the ranks whose data have ended:
   /// those that go on from the call they make.
-  enum class Pass { kTraining, kEvaluation };
   virtual void end_of_data(Pass, int64_t /*done*/) {}
 
   /// The scores that the last block (a Head) gives for each micro-batch, or what select makes of
@@ -205,7 +208,7 @@ class Strategy {
     fail(ErrorCode::kInvalidArgument, "strategy ", name(), " does not take a state");
   }
 
-  virtual StrategyMemory memory() const = 0;
+  virtual StrategyMemory memory() const = 0;  ///< bytes by category, after attach()
   /// Finishes the step under way first.
   virtual OffloadReport offload_report() { return {}; }
   /// By this rank over communicators of the strategy's own; those of the mesh count for themselves.

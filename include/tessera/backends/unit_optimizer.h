@@ -19,24 +19,25 @@ namespace tessera {
 
 /// What a UnitOptimizer works on; everything outlives it.
 struct UnitOptimizerContext {
-  const std::vector<ParameterUnit>& units;
-  int shard_rank = 0;  ///< which shard of every layout this rank owns
-  at::ScalarType parameter_dtype = at::kFloat;
-  at::Device device = at::kCPU;
-  int64_t expected_numel = 0;  ///< about what this rank will own; 0 when the model does not say
-  double state_bytes = 8;      ///< that the optimizer keeps for an element
+  const std::vector<ParameterUnit>& units;  ///< the strategy's units, in order
+  int shard_rank = 0;                       ///< which shard of every layout this rank owns
+  at::ScalarType parameter_dtype =
+      at::kFloat;                ///< dtype of the parameters that blocks compute with
+  at::Device device = at::kCPU;  ///< where parameters and gradients are
+  int64_t expected_numel = 0;    ///< about what this rank will own; 0 when the model does not say
+  double state_bytes = 8;        ///< that the optimizer keeps for an element
 };
 
 /// A part of what an optimizer keeps.
 struct KeptTensor {
-  StateFormat format;
-  at::Tensor value;
+  StateFormat format;  ///< name, dtype and block
+  at::Tensor value;    ///< 1-D, format.numel() elements of its range
 };
 /// The elements of a tensor of this format that belong to a range, which begins with a block.
 FlatRange blocks_of(const StateFormat& format, const FlatRange& range);
 /// One state tensor of a whole matrix: entry `entry` of the unit's layout.
 struct MatrixState {
-  size_t unit = 0, entry = 0;
+  size_t unit = 0, entry = 0;  ///< the unit, and the matrix's place in its layout
   std::string kind;            ///< "momentum_buffer"
   std::vector<int64_t> shape;  ///< of the state, which a tensor axis does not cut
   at::Tensor value;            ///< fp32, 1-D
@@ -78,17 +79,20 @@ class UnitOptimizer {
   virtual std::vector<MatrixState> matrix_states() const { return {}; }
   /// Values were written into what state(), step_count() and matrix_states() gave.
   virtual void restored() {}
+  /// Adds what it holds to memory's categories.
   virtual void add_memory(StrategyMemory& memory) const = 0;
   /// Of the latest step whose updates were used, or of the only one, which is then finished first.
   virtual OffloadReport report() { return {}; }
 };
 
+/// Makes the optimizer of one strategy.
 using UnitOptimizerFactory =
     std::function<std::unique_ptr<UnitOptimizer>(const UnitOptimizerContext&)>;
 
 /// Everything on the device, updated unit by unit on the current stream.
 class DeviceOptimizer : public UnitOptimizer {
  public:
+  /// All that the context refers to outlives the optimizer.
   explicit DeviceOptimizer(const UnitOptimizerContext& context) : context_(context) {}
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void prepare(ParameterStore& parameters, GradientStore& gradients,

@@ -16,8 +16,9 @@
 
 namespace tessera {
 
+/// What adapter_config.json says.
 struct AdapterConfig {
-  LoraRule rule;
+  LoraRule rule;                ///< rank, scale, dropout and targets
   std::string base_model;       ///< base_model_name_or_path
   std::string task_type;        ///< CAUSAL_LM or SEQ_CLS; "" is neither
   bool fan_in_fan_out = false;  ///< the base stores its matrices [in, out], as GPT-2 does
@@ -26,7 +27,7 @@ struct AdapterConfig {
   /// Throws Error(kDataLoss) with key and line for what is not plain LoRA: other kinds of adapters,
   /// ranks of single modules, biases, DoRA.
   static AdapterConfig from_json(const Json& json);
-  std::string to_json() const;
+  std::string to_json() const;  ///< adapter_config.json as PEFT writes it
 };
 
 /// The tensors of an adapter directory, by PEFT's names.
@@ -35,8 +36,8 @@ class AdapterDirectory final : public TensorSource {
   /// Throws Error(kDataLoss) for files that do not belong together.
   explicit AdapterDirectory(const std::string& directory);
 
-  const AdapterConfig& config() const { return config_; }
-  const SafetensorsFile& file() const { return file_; }
+  const AdapterConfig& config() const { return config_; }  ///< the content of adapter_config.json
+  const SafetensorsFile& file() const { return file_; }    ///< the open adapter_model.safetensors
 
   bool has(const std::string& name) const override;
   at::Tensor read(const std::string& name, at::IntArrayRef shape) const override;

@@ -15,9 +15,10 @@
 
 namespace tessera {
 
+/// What loading did on this rank.
 struct LoadReport {
-  int64_t bytes_read = 0;  ///< by this rank
-  double load_s = 0;
+  int64_t bytes_read = 0;              ///< by this rank
+  double load_s = 0;                   ///< seconds that load() took on this rank
   std::vector<std::string> converted;  ///< "name (kind): Float to BFloat16", of this rank
   std::vector<std::string> unused;     ///< tensors of the checkpoint that no rank has asked for
 };
@@ -29,8 +30,10 @@ class Checkpoint {
   /// Refuses a manifest that Manifest::parse() refuses, and missing, extra or cut files.
   explicit Checkpoint(std::string path);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  ///< the checkpoint's directory
+  /// What it holds: tensors, files and their hashes.
   const Manifest& manifest() const { return manifest_; }
+  /// The JSON object that was given to CheckpointWriter::save().
   const std::string& run() const { return manifest_.run; }
 
   /// Fills the values: every rank asks for what it holds, under whatever layout, and reads the
@@ -54,6 +57,7 @@ Checkpoint open_checkpoint(Communicator& world, const std::string& path);
 LoadReport load_checkpoint(Communicator& world, const Checkpoint& checkpoint,
                            const std::vector<StateTensor>& state);
 
+/// What find_checkpoint() returns.
 struct FoundCheckpoint {
   std::string path;                  ///< "" when there is none
   std::vector<std::string> skipped;  ///< newer ones that do not count, one sentence each

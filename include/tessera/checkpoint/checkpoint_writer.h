@@ -19,6 +19,7 @@ class CheckpointDirectory;
 class Snapshot;
 struct ShardPiece;
 
+/// How checkpoints are written.
 struct CheckpointOptions {
   int64_t total_limit = 0;  ///< complete checkpoints that remain; 0: all
   /// save() returns when the state is copied; the rest happens on a thread beside the next steps.
@@ -30,12 +31,13 @@ struct CheckpointOptions {
   /// and where that is one of GPUs a call waits for the work that is queued there.
   ControlChannel* channel = nullptr;
   bool locked = false;  ///< rank 0 holds the directory's DirectoryLock, which outlives the writer
-  FileSystem* files = &FileSystem::system();
+  FileSystem* files = &FileSystem::system();  ///< where they are written: tests give one that fails
 };
 
+/// A checkpoint that is complete.
 struct SavedCheckpoint {
-  std::string path;
-  int64_t step = 0;
+  std::string path;    ///< its directory
+  int64_t step = 0;    ///< of the run
   int64_t bytes = 0;   ///< of all ranks' files
   double write_s = 0;  ///< from save() until it was complete
   double stall_s = 0;  ///< of it, how long this rank's calls took
@@ -51,6 +53,7 @@ struct SavedCheckpoint {
 /// When asynchronous, the error comes from the next call.
 class CheckpointWriter {
  public:
+  /// Makes the directory where it is missing.
   CheckpointWriter(Communicator& world, std::string directory, CheckpointOptions options = {});
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;

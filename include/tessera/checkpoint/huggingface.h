@@ -23,6 +23,7 @@ namespace tessera {
 /// (pytorch_model.bin) are refused with the command that converts them.
 class HuggingFaceDirectory final : public TensorSource {
  public:
+  /// Throws Error(kDataLoss) with file and reason for what is missing or malformed.
   explicit HuggingFaceDirectory(const std::string& directory);
 
   bool has(const std::string& name) const override;
@@ -31,6 +32,7 @@ class HuggingFaceDirectory final : public TensorSource {
   std::vector<std::string> names() const;  ///< as stored, sorted
   /// As stored, with or without the prefix; "" when absent.
   std::string stored_name(const std::string& name) const;
+  /// The directory's safetensors files, opened.
   const std::vector<SafetensorsFile>& files() const { return files_; }
   /// Of the names and the first 256 bytes of all tensors, 32 digits: tells models apart wherever
   /// they lie and however they are cut into files.
@@ -47,6 +49,7 @@ class HuggingFaceDirectory final : public TensorSource {
   std::unordered_map<std::string, size_t> file_of_;
 };
 
+/// How a model directory is written.
 struct HuggingFaceWriterOptions {
   at::ScalarType dtype = at::kFloat;  ///< kFloat, kBFloat16 or kHalf
   /// a larger model gets several files and an index
@@ -72,11 +75,14 @@ class HuggingFaceWriter {
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
+  /// Writes one tensor of any device in the options' dtype.
   void add(const std::string& name, const at::Tensor& value);
   void add_buffer(const std::string& name, const at::Tensor& value);  ///< in its own dtype
+  /// Writes a small file beside the weights, such as config.json.
   void add_text(const std::string& file_name, const std::string& content);
   /// A copy under the same name, e.g. of tokenizer.json, in the folder of this name.
   void add_file(const std::string& source_path, const std::string& into = "");
+  /// Writes the index and gives the directory its name; throws Error(kDataLoss) with the file.
   void commit();
 
  private:

@@ -15,13 +15,15 @@
 
 namespace tessera {
 
+/// One tensor of a file.
 struct SafetensorsEntry {
-  std::string name;
-  at::ScalarType dtype = at::ScalarType::Float;
-  std::vector<int64_t> shape;
-  int64_t begin = 0, end = 0;  ///< bytes of the file
+  std::string name;                              ///< unique in the file
+  at::ScalarType dtype = at::ScalarType::Float;  ///< dtype of the stored bytes
+  std::vector<int64_t> shape;                    ///< extents; empty for a scalar
+  int64_t begin = 0, end = 0;  ///< first byte in the file, and the byte behind the last
 };
 
+/// What the header says of a file.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;        ///< in the order of their bytes
   std::map<std::string, std::string> metadata;  ///< "__metadata__"
@@ -43,13 +45,14 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t file_s
 /// An open file. Its header is checked by the constructor; read() may be called by several threads.
 class SafetensorsFile {
  public:
+  /// Opens the file; throws Error(kDataLoss) with path and byte for what is malformed.
   explicit SafetensorsFile(std::string path);
   ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile(SafetensorsFile&&) noexcept;  ///< the other one may only be destroyed
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
-  const std::string& path() const { return path_; }
-  const SafetensorsHeader& header() const { return header_; }
+  const std::string& path() const { return path_; }  ///< the path given to the constructor
+  const SafetensorsHeader& header() const { return header_; }   ///< entries and metadata
   const SafetensorsEntry* find(const std::string& name) const;  ///< null when absent
 
   /// The tensor on the CPU in its stored dtype. Throws Error(kDataLoss) with file, name and byte
@@ -84,8 +87,8 @@ class SafetensorsWriter {
   bool has_room(const std::string& name, const at::Tensor& tensor) const;
   /// Any device and layout; the bytes are written at once.
   void add(const std::string& name, const at::Tensor& tensor);
-  int64_t data_bytes() const { return offset_; }
-  size_t tensor_count() const { return names_.size(); }
+  int64_t data_bytes() const { return offset_; }         ///< bytes of tensors written so far
+  size_t tensor_count() const { return names_.size(); }  ///< tensors written so far
   /// Writes the header and makes the file durable. Without it the file is not valid.
   void finish(const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

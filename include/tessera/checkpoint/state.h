@@ -19,8 +19,8 @@ struct TensorSlice {
   /// Of the sliced dimension: indices [local, local + size) are the whole's [global, global +
   /// size).
   struct Interval {
-    int64_t local = 0, global = 0, size = 0;
-    bool operator==(const Interval&) const = default;
+    int64_t local = 0, global = 0, size = 0;  ///< the first index in both tensors, and how many
+    bool operator==(const Interval&) const = default;  ///< compares all members
   };
   std::vector<int64_t> shape;  ///< of the whole tensor
   int dim = -1;                ///< the sliced dimension; -1: the local tensor is the whole one
@@ -28,12 +28,13 @@ struct TensorSlice {
   /// In increasing order, without overlap; local indices in none of them are padding, which is
   /// zero. Empty when dim is -1.
   std::vector<Interval> intervals;
-  int64_t begin = 0, end = 0;
+  int64_t begin = 0, end = 0;  ///< elements of the local tensor, in row-major order
 
-  int64_t numel() const { return end - begin; }
-  bool operator==(const TensorSlice&) const = default;
+  int64_t numel() const { return end - begin; }         ///< elements of the piece
+  bool operator==(const TensorSlice&) const = default;  ///< compares all members
 };
 
+/// Bytes: a save copies smaller tensors before it returns, as what forward may change.
 inline constexpr int64_t kSmallState = 1 << 10;
 
 /// A piece of the state, as a view of the memory in which the run itself keeps it: valid, at the
@@ -45,8 +46,8 @@ struct StateTensor {
   /// and the scalars "step_count" of "optimizer" and "steps_begun" of "strategy" (int64, on the
   /// host): forward may change them.
   std::string kind;
-  TensorSlice slice;
-  at::Tensor value;  ///< 1-D, slice.numel() elements, contiguous, on any device
+  TensorSlice slice;  ///< which elements of the whole tensor it has
+  at::Tensor value;   ///< 1-D, slice.numel() elements, contiguous, on any device
   /// Ranks that hold the same bytes for the same slice, along independent axes; each may write a
   /// part of it.
   std::vector<Communicator*> replicas;

@@ -19,11 +19,13 @@ LaunchInfo detect_launch();
 
 /// Names of the transports in this build ("local" always; "mpi", "nccl" when built).
 std::vector<std::string> available_transports();
+/// One transport of this build.
 struct TransportInfo {
-  std::string name;
+  std::string name;              ///< "local", "mpi", "nccl" or "tcp"
   std::string library;           ///< "NCCL 2.28.9"; empty for a transport of this library's own
   std::string unusable_because;  ///< by this process as it was launched; empty when it is usable
 };
+/// Every transport of this build, with why this process cannot use it.
 std::vector<TransportInfo> describe_transports(const LaunchInfo& launch);
 
 /// Connects the processes of one job; one per process, outlives every communicator it makes.
@@ -38,7 +40,7 @@ std::vector<TransportInfo> describe_transports(const LaunchInfo& launch);
 /// exception destroys before conclude() ends them too.
 class Bootstrap : public ControlChannel {
  public:
-  virtual const LaunchInfo& launch() const = 0;
+  virtual const LaunchInfo& launch() const = 0;  ///< how this process was launched
   /// transport: "auto" (nccl when this rank has a GPU, else mpi, else local), "local", "mpi" or
   /// "nccl". Collective. Throws Error(kInvalidArgument) with the available ones when the transport
   /// is not built or cannot serve the launch, and names two ranks that would share one GPU.
@@ -51,6 +53,8 @@ class Bootstrap : public ControlChannel {
   /// after the first failure. Wakes ranks that still wait in an operation when this one failed.
   virtual std::vector<std::string> conclude(const std::string& status) = 0;
 };
+/// Collective over the processes of the job; throws Error(kUnavailable) with the ranks that are
+/// missing.
 std::unique_ptr<Bootstrap> make_bootstrap();
 
 }  // namespace tessera

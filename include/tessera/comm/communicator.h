@@ -14,6 +14,7 @@
 
 namespace tessera {
 
+/// How elements of several ranks become one.
 enum class ReduceOp { kSum, kMax, kMin };
 
 /// Handle of asynchronous operations; a default-constructed one is already complete. It keeps the
@@ -22,15 +23,18 @@ enum class ReduceOp { kSum, kMax, kMin };
 /// aborted. Copies share the operation; waiting twice is harmless.
 class Work {
  public:
+  /// One operation under way; transports derive theirs from it.
   class Impl {
    public:
     virtual ~Impl() = default;
-    virtual void wait() = 0;
+    virtual void wait() = 0;  ///< as Work::wait(); called once
   };
 
   Work() = default;
+  /// Takes an operation that has begun.
   explicit Work(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+  /// Waits as the class says; afterwards this handle has no operation.
   void wait() {
     if (impl_ == nullptr) return;
     impl_->wait();
@@ -52,9 +56,9 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual at::Device device() const = 0;
+  virtual int rank() const = 0;               ///< this rank's number, from 0
+  virtual int size() const = 0;               ///< the number of ranks
+  virtual at::Device device() const = 0;      ///< the device on which its tensors are
   virtual std::string transport() const = 0;  ///< "local", "mpi", "tcp" or "nccl"
 
   /// In place; every rank ends with the same bits.
@@ -66,17 +70,18 @@ class Communicator {
   /// part. output may be input's own part; the rest of input then has no defined value afterwards.
   virtual Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                               ReduceOp op = ReduceOp::kSum) = 0;
+  /// Every rank gets the root's tensor; the same shape and dtype on all ranks.
   virtual Work broadcast(const at::Tensor& tensor, int root) = 0;
   /// Point to point; matched in order per pair of ranks, independent of the collectives.
   virtual Work send(const at::Tensor& tensor, int destination) = 0;
-  virtual Work recv(const at::Tensor& tensor, int source) = 0;
+  virtual Work recv(const at::Tensor& tensor, int source) = 0;  ///< into the tensor; see send()
   /// Returns when every rank has called it (blocks the host).
   virtual void barrier() = 0;
 
   /// Between the two calls operations are collected (their returned Work is empty) and run
   /// together; end_group() returns their common handle. Use Group below.
   virtual void begin_group() = 0;
-  virtual Work end_group() = 0;
+  virtual Work end_group() = 0;  ///< ends the scope; the handle of all its operations
 
   /// Collective: ranks with the same color form a new communicator, ordered by (key, old rank).
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
@@ -94,6 +99,7 @@ class Communicator {
 /// Scope in which operations are collected:  Group group(comm); ...; Work work = group.end();
 class Group {
  public:
+  /// The communicator outlives the scope.
   explicit Group(Communicator& comm) : comm_(&comm) { comm.begin_group(); }
   ~Group() {
     if (comm_ == nullptr) return;
@@ -104,6 +110,7 @@ class Group {
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
+  /// Runs what was collected; once.
   Work end() { return std::exchange(comm_, nullptr)->end_group(); }
 
  private:
@@ -113,6 +120,7 @@ class Group {
 /// A channel that talks through a communicator, which must outlive it.
 class CommunicatorChannel final : public ControlChannel {
  public:
+  /// The communicator outlives the channel.
   explicit CommunicatorChannel(Communicator& comm) : comm_(&comm) {}
   int rank() const override;
   int size() const override;

@@ -11,8 +11,8 @@ namespace tessera {
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  virtual int rank() const = 0;  ///< this rank's number, from 0
+  virtual int size() const = 0;  ///< the number of ranks
   /// Every rank's bytes, by rank. Collective. Throws Error(kUnavailable) when a rank has failed.
   virtual std::vector<std::string> exchange(const std::string& bytes) = 0;
 };

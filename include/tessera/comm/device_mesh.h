@@ -9,12 +9,14 @@
 
 namespace tessera {
 
+/// A direction of the mesh; kTensor is the innermost.
 enum class Axis { kPipeline = 0, kData = 1, kTensor = 2 };
 
+/// Ranks along each axis.
 struct MeshExtents {
-  int pipeline = 1;
-  int data = 1;
-  int tensor = 1;
+  int pipeline = 1;  ///< the number of pipeline stages
+  int data = 1;      ///< ranks that divide the global batch
+  int tensor = 1;    ///< ranks that divide each layer
 };
 
 /// Owns one communicator per axis, made from the world by split(). The world outlives the mesh.
@@ -24,9 +26,11 @@ class DeviceMesh {
   /// product is world.size().
   DeviceMesh(Communicator& world, const MeshExtents& extents);
 
-  Communicator& world() const { return *world_; }
+  Communicator& world() const { return *world_; }  ///< the communicator of all ranks
+  /// The ranks that differ from this one on this axis alone.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
-  int extent(Axis axis) const { return this->axis(axis).size(); }
+  int extent(Axis axis) const { return this->axis(axis).size(); }  ///< ranks along the axis
+  /// This rank's place on the axis, from 0.
   int coordinate(Axis axis) const { return this->axis(axis).rank(); }
 
  private:

@@ -14,6 +14,7 @@ namespace tessera {
 /// Asked at one step and answered at a later one, so that neither the host nor the device waits.
 class LateVote {
  public:
+  /// Whether one true makes the answer true, or all are needed.
   enum class Of { kAny, kAll };
 
   /// Collective.

@@ -10,9 +10,10 @@
 
 namespace tessera {
 
+/// How run_job() connects the ranks.
 struct JobOptions {
   int ranks = 0;  ///< in-process ranks (threads, CPU); 0: one rank a process, as launched
-  std::string transport = "auto";
+  std::string transport = "auto";  ///< as Bootstrap::connect() takes it
   /// compare every collective across ranks before it runs, see checked.h
   bool debug_collectives = false;
 };

@@ -11,10 +11,10 @@ struct LaunchInfo {
   /// "torchrun", "mpirun" (Open MPI), "hydra" (MPICH, Intel MPI), "srun", "environment" (RANK,
   /// WORLD_SIZE by hand), "threads" (in-process ranks) or "none" (one rank).
   std::string launcher = "none";
-  int rank = 0;
-  int world_size = 1;
+  int rank = 0;        ///< this rank's number in the job, from 0
+  int world_size = 1;  ///< ranks of the job
   int local_rank = 0;  ///< among the ranks of this host
-  int local_size = 1;
+  int local_size = 1;  ///< ranks on this host
 };
 
 }  // namespace tessera

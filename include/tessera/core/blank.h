@@ -15,6 +15,7 @@ namespace tessera {
 void declare_blank(const std::vector<at::Tensor>& tensors);
 /// Writes zeros to those that are still blank as a whole.
 void clear_blank(const std::vector<at::Tensor>& tensors);
+/// Those that are blank no longer are; nothing is written.
 void forget_blank(const std::vector<at::Tensor>& tensors);
 
 /// True: x was blank, one declared tensor or several that lie side by side. It no longer is, and

@@ -24,14 +24,15 @@ void set_current_device(at::Device device);
 /// Blocks the host until everything on the device is done.
 void synchronize_device(at::Device device);
 
-c10::Stream current_stream(at::Device device);
+c10::Stream current_stream(
+    at::Device device);  ///< this thread's current stream; the CPU has one stream
 /// A stream beside the current one, from the device's pool. The CPU has only one: it is returned.
 c10::Stream side_stream(at::Device device, bool high_priority = false);
 
 /// Makes stream the current one of this thread while it lives.
 class StreamScope : NotCopied {
  public:
-  explicit StreamScope(c10::Stream stream);
+  explicit StreamScope(c10::Stream stream);  ///< makes the stream current
   ~StreamScope();
 
  private:
@@ -42,13 +43,17 @@ class StreamScope : NotCopied {
 /// first recorded.
 class Marker {
  public:
+  ///@{
+  /// Sets the point behind what the stream, or the device's current one, holds now.
   void record(c10::Stream stream);
   void record(at::Device device) { record(current_stream(device)); }
+  ///@}
   void block(
       c10::Stream stream) const;  ///< stream waits for the last record; nothing before the first
+  /// The same for the device's current stream.
   void block(at::Device device) const { block(current_stream(device)); }
   void synchronize() const;  ///< the host waits
-  bool done() const;
+  bool done() const;         ///< whether the point is passed; asks without waiting
 
  private:
   std::unique_ptr<c10::Event> event_;
@@ -57,8 +62,8 @@ class Marker {
 /// Seconds between two points on a stream of a GPU, or on the host's clock for the CPU; read late.
 class StreamTimer {
  public:
-  void start(c10::Stream stream) { mark(stream, begin_); }
-  void stop(c10::Stream stream) { mark(stream, end_); }
+  void start(c10::Stream stream) { mark(stream, begin_); }  ///< sets the first point
+  void stop(c10::Stream stream) { mark(stream, end_); }     ///< sets the second point
   /// Waits for the second point; 0 unless both were set.
   double seconds() const;
 
@@ -74,15 +79,16 @@ class StreamTimer {
 /// Bytes of tensors; reserved is what the caching allocator holds of the device. allocations counts
 /// requests for device memory that the cache could not serve (on the CPU: all allocations).
 struct MemoryUse {
-  int64_t allocated_bytes = 0;
-  int64_t peak_allocated_bytes = 0;
-  int64_t reserved_bytes = 0;
-  int64_t peak_reserved_bytes = 0;
-  int64_t allocations = 0;
+  int64_t allocated_bytes = 0;       ///< bytes in use by tensors
+  int64_t peak_allocated_bytes = 0;  ///< the most since the peak was reset
+  int64_t reserved_bytes = 0;        ///< bytes held by the allocator
+  int64_t peak_reserved_bytes = 0;   ///< the most since the peak was reset
+  int64_t allocations = 0;           ///< requests that the cache could not serve
 };
 /// Of a GPU, by this process. Throws Error(kInvalidArgument) for the CPU: count it with
 /// HostMemoryCounter.
 MemoryUse memory_use(at::Device device);
+/// Sets the device's peaks to what is in use now; does nothing on the CPU.
 void reset_peak_memory(at::Device device);
 /// Free and total bytes of the device.
 std::pair<int64_t, int64_t> device_memory(at::Device device);
@@ -94,8 +100,8 @@ class HostMemoryCounter : NotCopied {
  public:
   HostMemoryCounter();
   ~HostMemoryCounter();
-  MemoryUse use() const;
-  void reset_peak();
+  MemoryUse use() const;  ///< since the counter was made
+  void reset_peak();      ///< the peak becomes what is in use
 
  private:
   struct State;

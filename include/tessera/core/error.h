@@ -23,13 +23,16 @@ enum class ErrorCode {
   kPreempted,          ///< stopped by a signal after a complete checkpoint: exit 75
 };
 
+/// For messages: "invalid argument", "out of memory", ...
 const char* error_code_name(ErrorCode code);
-int exit_code(ErrorCode code);
+int exit_code(ErrorCode code);  ///< the exit code of a program that ends by this error
 
+/// The exception that all functions of the library throw.
 class Error : public std::runtime_error {
  public:
+  /// The message names what happened, where, and what to do.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
-  ErrorCode code() const { return code_; }
+  ErrorCode code() const { return code_; }  ///< the code, which decides the exit code of a program
 
  private:
   ErrorCode code_;
@@ -43,6 +46,7 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
+/// Throws Error(code, message parts...).
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
   throw Error(code, concat(parts...));

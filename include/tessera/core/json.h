@@ -17,14 +17,16 @@
 
 namespace tessera {
 
+/// What Json::parse() accepts.
 struct JsonLimits {
-  size_t max_bytes = size_t{64} << 20;
-  size_t max_depth = 64;
+  size_t max_bytes = size_t{64} << 20;          ///< most bytes of the document
+  size_t max_depth = 64;                        ///< most arrays and objects inside each other
   ErrorCode error_code = ErrorCode::kDataLoss;  ///< of every error, also of the accessors
 };
 
+/// Kinds of values; kInteger is written without fraction and exponent.
 enum class JsonType { kNull, kBool, kInteger, kNumber, kString, kArray, kObject };
-const char* json_type_name(JsonType type);
+const char* json_type_name(JsonType type);  ///< as messages call it, e.g. "integer"
 
 /// A value inside a parsed document; a cheap handle that keeps the document alive.
 /// Every accessor throws an Error like `config.json: n_layer: expected an integer, found string
@@ -34,32 +36,38 @@ class Json {
   /// Refuses: more than the limits, invalid UTF-8, duplicate keys, anything after the value,
   /// comments, NaN. `origin` is the file name in messages.
   static Json parse(std::string_view text, const JsonLimits& limits, const std::string& origin);
+  /// The file as parse() reads it; its path is the origin.
   static Json parse_file(const std::string& path, const JsonLimits& limits = {});
 
-  JsonType type() const;
-  bool is_null() const { return type() == JsonType::kNull; }
-  bool is_bool() const { return type() == JsonType::kBool; }
+  JsonType type() const;                                            ///< the type of this value
+  bool is_null() const { return type() == JsonType::kNull; }        ///< whether it is null
+  bool is_bool() const { return type() == JsonType::kBool; }        ///< whether it is true or false
   bool is_integer() const { return type() == JsonType::kInteger; }  ///< of any size
-  bool is_number() const { return is_integer() || type() == JsonType::kNumber; }
-  bool is_string() const { return type() == JsonType::kString; }
-  bool is_array() const { return type() == JsonType::kArray; }
-  bool is_object() const { return type() == JsonType::kObject; }
+  bool is_number() const {
+    return is_integer() || type() == JsonType::kNumber;
+  }  ///< whether it is a number, integers included
+  bool is_string() const { return type() == JsonType::kString; }  ///< whether it is a string
+  bool is_array() const { return type() == JsonType::kArray; }    ///< whether it is an array
+  bool is_object() const { return type() == JsonType::kObject; }  ///< whether it is an object
 
-  bool as_bool() const;
+  bool as_bool() const;  ///< the value; throws unless it is true or false
+  ///@{
   /// Only what is written as an integer (not 1.0, not 1e3) and fits the range.
   int64_t as_int64() const;
   int64_t as_int64(int64_t min, int64_t max) const;
-  double as_double() const;  ///< any number
-  std::string as_string() const;
+  ///@}
+  double as_double() const;       ///< any number
+  std::string as_string() const;  ///< the value; throws unless it is a string
 
   size_t size() const;                                   ///< of an array or object
   Json at(std::string_view key) const;                   ///< must exist
   std::optional<Json> find(std::string_view key) const;  ///< nullopt when absent or null
   bool contains(std::string_view key) const;             ///< present, null or not
-  Json at(size_t index) const;
-  std::vector<Json> items() const;                            ///< of an array
+  Json at(size_t index) const;      ///< an item of an array; throws if there are fewer
+  std::vector<Json> items() const;  ///< of an array
   std::vector<std::pair<std::string, Json>> members() const;  ///< of an object, in file order
 
+  ///@{
   /// The member's value, or the fallback when it is absent or null.
   bool get(std::string_view key, bool fallback) const;
   int64_t get(std::string_view key, int64_t fallback) const;
@@ -67,10 +75,11 @@ class Json {
   double get(std::string_view key, double fallback) const;
   std::string get(std::string_view key, const std::string& fallback) const;
   std::string get(std::string_view key, const char* fallback) const;
+  ///@}
 
-  const std::string& origin() const;
-  std::string path() const;  ///< like `model.merges[3]`; empty at the root
-  size_t offset() const;     ///< of the value's first byte
+  const std::string& origin() const;  ///< the file name given to parse()
+  std::string path() const;           ///< like `model.merges[3]`; empty at the root
+  size_t offset() const;              ///< of the value's first byte
   /// Throws an Error that names file, path, line and byte of this value.
   [[noreturn]] void fail(const std::string& message) const;
 
@@ -99,12 +108,17 @@ class JsonWriter {
  public:
   explicit JsonWriter(int indent = 0) : indent_(indent) {}  ///< 0: one line
 
+  ///@{
+  /// Opens or closes an object or an array.
   JsonWriter& begin_object();
   JsonWriter& end_object();
   JsonWriter& begin_array();
   JsonWriter& end_array();
-  JsonWriter& key(std::string_view name);
-  JsonWriter& null() { return scalar("null"); }
+  ///@}
+  JsonWriter& key(std::string_view name);        ///< writes the name of the next value of an object
+  JsonWriter& null() { return scalar("null"); }  ///< writes null
+  ///@{
+  /// Writes a value of its JSON type; a vector as an array.
   template <std::integral T>
   JsonWriter& value(T number) {
     if constexpr (std::same_as<T, bool>) {
@@ -124,6 +138,8 @@ class JsonWriter {
     for (const auto& item : items) value(item);
     return end_array();
   }
+  ///@}
+  /// Writes a name and its value: key() and value().
   template <typename T>
   JsonWriter& field(std::string_view name, const T& item) {
     key(name);

@@ -17,7 +17,7 @@ class LateValues {
  public:
   /// values: scalar tensors of one device, any dtype.
   explicit LateValues(const std::vector<at::Tensor>& values);
-  std::vector<double> read();
+  std::vector<double> read();  ///< the numbers in the order they were given in; waits for the copy
 
  private:
   struct Group {

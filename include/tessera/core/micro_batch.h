@@ -16,7 +16,7 @@ class Communicator;
 class GradientColumns;
 class KeyValueCache;
 
-constexpr int64_t kIgnoredLabel = -100;
+constexpr int64_t kIgnoredLabel = -100;  ///< a target that counts for nothing
 
 /// Rows that lie end to end in sequences. Attention and positions stay inside each row, so that its
 /// numbers are those it has alone. All sequences have the same number of tokens, and the
@@ -33,8 +33,8 @@ struct PackedRows {
   /// in the sequence, its own behind the last token.
   at::Tensor first_keys;
 
-  bool defined() const { return !lengths.empty(); }
-  int64_t longest() const;
+  bool defined() const { return !lengths.empty(); }  ///< whether rows are packed
+  int64_t longest() const;                           ///< tokens of the longest row
 };
 /// Rows of these lengths in sequences of this many tokens. Throws Error(kInvalidArgument) for
 /// lengths that are not positive and for a row that continues in the next sequence.
@@ -48,7 +48,8 @@ struct RowsSoFar {
   /// fills them up is overwritten once the row goes on.
   at::Tensor lengths;
 
-  bool defined() const { return cache != nullptr; }
+  bool defined() const { return cache != nullptr; }  ///< whether rows are given piece by piece
+  /// Whether the rows' beginnings were given already.
   bool begun() const { return lengths.defined(); }
 };
 

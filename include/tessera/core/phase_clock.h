@@ -14,13 +14,15 @@
 
 namespace tessera {
 
+/// What the computing stream does in a part of a step.
 enum class Phase { kForward, kBackward, kCommunication, kOptimizer };
 
+/// Seconds of one step.
 struct PhaseTimes {
-  double forward_s = 0, backward_s = 0;
-  double communication_s = 0;  ///< waiting for other ranks
-  double optimizer_s = 0;      ///< with the norm of the gradient, and waiting for offloaded updates
-  double step_s = 0;           ///< from begin to end of the step, what is in no phase included
+  double forward_s = 0, backward_s = 0;  ///< of the blocks, without what is counted below
+  double communication_s = 0;            ///< waiting for other ranks
+  double optimizer_s = 0;  ///< with the norm of the gradient, and waiting for offloaded updates
+  double step_s = 0;       ///< from begin to end of the step, what is in no phase included
   /// From the end of the step before to the end of this one, by the GPU's clock; nothing on the
   /// CPU, where the host's says it, and for the first step.
   std::optional<double> since_last_end_s;
@@ -44,9 +46,9 @@ class PhaseClock {
   PhaseClock& operator=(const PhaseClock&) = delete;
 
   void begin_anew();  ///< the next step follows none
-  void begin_step();
-  void end_step();
-  void drop_step();  ///< begun, but there is none
+  void begin_step();  ///< the step begins now, on the device's current stream
+  void end_step();    ///< the step ends now
+  void drop_step();   ///< begun, but there is none
   /// Of the step that ended last; waits for its end. Nothing when none ended since the last call,
   /// or the device refused to tell.
   std::optional<PhaseTimes> read();
@@ -61,7 +63,7 @@ class PhaseClock {
 /// runs; what an inner scope takes is not the outer one's. Nothing elsewhere, and on other streams.
 class PhaseScope : NotCopied {
  public:
-  explicit PhaseScope(Phase phase);
+  explicit PhaseScope(Phase phase);  ///< the phase lasts until the scope ends
   ~PhaseScope();
 
  private:
@@ -73,7 +75,7 @@ class PhaseScope : NotCopied {
 /// Any thread; nothing on the CPU.
 class CopyScope : NotCopied {
  public:
-  explicit CopyScope(c10::Stream stream);
+  explicit CopyScope(c10::Stream stream);  ///< times what the stream copies until the scope ends
   ~CopyScope();
 
  private:

@@ -21,21 +21,24 @@ namespace tessera {
 /// it is left out; its end is cut off.
 enum class LongChats { kDropTurns, kSkip, kCut };
 
+/// How chats become rows.
 struct ChatOptions {
-  int64_t max_seq_length = 512;
-  TrainOn train_on = TrainOn::kAssistant;
-  LongChats long_chats = LongChats::kDropTurns;
-  int64_t most_rows = 0;  ///< after which reading ends, whatever they are; 0: at the file's end
-  Progress progress = {};
+  int64_t max_seq_length = 512;                  ///< tokens of a row at most
+  TrainOn train_on = TrainOn::kAssistant;        ///< which tokens are labels
+  LongChats long_chats = LongChats::kDropTurns;  ///< what becomes of chats that are too long
+  int64_t most_rows = 0;   ///< after which reading ends, whatever they are; 0: at the file's end
+  Progress progress = {};  ///< null: nobody is told
 };
 
+/// What for_each_chat_example() did.
 struct ChatCounts {
-  int64_t chats = 0;
+  int64_t chats = 0;                            ///< rows given to `take`
   std::array<int64_t, 4> forms{};               ///< rows of each ChatForm
   int64_t shortened = 0, dropped_messages = 0;  ///< kDropTurns: chats, and what they lost
   int64_t skipped_long = 0;                     ///< kSkip
   int64_t cut = 0, cut_answers = 0;             ///< kCut: chats; of them those within an answer
 
+  /// Of the forms that occur, as chat_form_name() calls them.
   std::vector<std::string> form_names() const;
   std::string forms_text() const;  ///< "800 chats by messages; 2 by prompt and completion"
 };

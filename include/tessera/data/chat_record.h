@@ -9,12 +9,14 @@
 
 namespace tessera {
 
+/// The form in which a row was published.
 enum class ChatForm { kMessages, kPromptCompletion, kAlpaca, kShareGpt };
 const char* chat_form_name(
     ChatForm form);  ///< by its keys: "messages", "prompt and completion", ...
 
+/// A row of instruction data as messages.
 struct ChatRecord {
-  ChatForm form;
+  ChatForm form;              ///< which keys it had
   Json messages;              ///< an array of {"role", "content", ...}
   std::optional<Json> tools;  ///< an array
 };
@@ -23,9 +25,10 @@ struct ChatRecord {
 /// and row; reason() counts equal ones together, as RowIssues does.
 class ChatRecordError : public Error {
  public:
+  /// reason: without the row's own values; sentence: with them.
   ChatRecordError(std::string reason, const std::string& sentence)
       : Error(ErrorCode::kDataLoss, sentence), reason_(std::move(reason)) {}
-  const std::string& reason() const { return reason_; }
+  const std::string& reason() const { return reason_; }  ///< the same for all rows with this defect
 
  private:
   std::string reason_;

@@ -13,15 +13,18 @@
 
 namespace tessera {
 
-enum class TrainOn { kAll, kAssistant, kLast };  ///< everything, all answers, the last answer
+/// Which tokens are labels: everything, all answers, the last answer.
+enum class TrainOn { kAll, kAssistant, kLast };
 
+/// A part of a text.
 struct TextSpan {
-  size_t begin, end;  ///< bytes
-  bool operator==(const TextSpan&) const = default;
+  size_t begin, end;                                 ///< bytes
+  bool operator==(const TextSpan&) const = default;  ///< compares all members
 };
 
+/// A chat as text, and what is trained of it.
 struct RenderedChat {
-  std::string text;
+  std::string text;               ///< the whole chat, in UTF-8
   std::vector<TextSpan> trained;  ///< in order, none empty; without answers there are none
 };
 
@@ -38,7 +41,7 @@ class ChatTemplate {
   static ChatTemplate load(const std::string& directory);
   /// One of names(), ignoring case, or a file; special tokens of that directory.
   static ChatTemplate choose(const std::string& name_or_file, const std::string& directory);
-  static std::vector<std::string> names();
+  static std::vector<std::string> names();  ///< names of the templates that are built in
 
   /// `messages`: an array of objects with "role"; `tools`: an array. Throws Error(kInvalidArgument)
   /// "file:line: what" where the template refuses them.
@@ -55,7 +58,7 @@ class ChatTemplate {
 
   /// Names and texts; the one of a chat without tools is called "default".
   std::vector<std::pair<std::string, std::string>> sources() const;
-  bool marks_generation() const;
+  bool marks_generation() const;  ///< whether the template marks answers itself
   /// What stands behind an answer, like "<|im_end|>": generation stops there. May be empty.
   std::string end_of_turn() const;
 

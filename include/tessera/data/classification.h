@@ -14,26 +14,29 @@
 
 namespace tessera {
 
+/// One row of a file.
 struct LabelledText {
-  std::string text;
+  std::string text;   ///< the text columns, joined by a space
   std::string label;  ///< as in the file
   int64_t line = 0;   ///< where its record starts
 };
 
+/// The rows of a file, and what its columns are called.
 struct LabelledTexts {
-  std::string path;
-  std::vector<LabelledText> rows;
+  std::string path;                ///< path of the file
+  std::vector<LabelledText> rows;  ///< without those that were skipped
   /// As in the header, or "column 2" without one.
   std::vector<std::string> text_columns = {};
-  std::string label_column = {};
+  std::string label_column = {};  ///< name of the label column, as in text_columns
 };
 
+/// Which columns are text and label.
 struct ColumnOptions {
   /// A name, a number counted from 1, or several with commas between them, joined by a space.
   /// Empty: found by the usual names (text, sentence, ...; label, class, ...); in a table without a
   /// header column 1 is the label, if it holds integers, and the others are text.
   std::string text = {};
-  std::string label = {};
+  std::string label = {};  ///< the label column, given as text is
 };
 
 /// By extension: .csv (RFC 4180), .tsv (tabs, no quoting), .jsonl or .json (one object a line). CSV
@@ -53,8 +56,11 @@ class LabelMap {
   /// accepted too.
   static LabelMap from_names(std::vector<std::string> names, bool accept_numbers = true);
 
-  int64_t size() const { return static_cast<int64_t>(names_.size()); }
-  const std::vector<std::string>& names() const { return names_; }
+  int64_t size() const { return static_cast<int64_t>(names_.size()); }  ///< the number of classes
+  const std::vector<std::string>& names() const {
+    return names_;
+  }  ///< names of the classes, by class number
+  /// The class number of a label; nothing if the label is not known.
   std::optional<int32_t> find(const std::string& label) const;
   /// Throws Error(kDataLoss) naming `where` and the labels known.
   int32_t id(const std::string& label, const std::string& where) const;

@@ -12,22 +12,25 @@
 
 namespace tessera {
 
+/// What becomes of an epoch's last rows that fill no batch.
 enum class LastBatch {
   kDrop,
   kPad
 };  // kPad: filled with rows without targets, which count for nothing
+/// Which end of a row is filled.
 enum class PaddingSide { kRight, kLeft };
 
+/// How rows become micro-batches.
 struct DataLoaderOptions {
-  int64_t micro_batch_size = 1;    ///< rows per rank and micro-batch
-  int64_t accumulation_steps = 1;  ///< micro-batches per rank and optimizer step
-  int64_t data_rank = 0;           ///< place on the data axis
-  int64_t data_size = 1;           ///< its extent
-  bool shuffle = true;             ///< false: file order
-  uint64_t seed = 42;
-  LastBatch last_batch = LastBatch::kPad;
-  PaddingSide padding_side = PaddingSide::kRight;
-  int64_t pad_id = 0;
+  int64_t micro_batch_size = 1;            ///< rows per rank and micro-batch
+  int64_t accumulation_steps = 1;          ///< micro-batches per rank and optimizer step
+  int64_t data_rank = 0;                   ///< place on the data axis
+  int64_t data_size = 1;                   ///< its extent
+  bool shuffle = true;                     ///< false: file order
+  uint64_t seed = 42;                      ///< seed of the order of every epoch
+  LastBatch last_batch = LastBatch::kPad;  ///< where an epoch's rows do not divide into batches
+  PaddingSide padding_side = PaddingSide::kRight;  ///< where rows of a micro-batch differ in length
+  int64_t pad_id = 0;                              ///< the id that rows are filled up with
   int64_t pad_to = 0;              ///< every row's length; 0: the longest of the micro-batch
   int64_t pad_to_multiple_of = 1;  ///< lengths are rounded up to it
   /// Rows of about one length come together, as with transformers' group_by_length: the order is
@@ -50,10 +53,11 @@ struct DataLoaderOptions {
   bool pinned = false;                 ///< in page-locked memory; needs a GPU
 };
 
+/// A place in the data, the same on every rank.
 struct DataLoaderState {
-  int64_t epoch = 0;
+  int64_t epoch = 0;     ///< number of the epoch, from 0
   int64_t consumed = 0;  ///< rows of this epoch that all ranks together have taken
-  bool operator==(const DataLoaderState&) const = default;
+  bool operator==(const DataLoaderState&) const = default;  ///< compares both members
 };
 
 /// Step k of an epoch takes rows k*B .. k*B+B-1 of the epoch's order, B = global_batch_size(); the
@@ -66,9 +70,9 @@ class DataLoader {
   /// full batch with kDrop.
   DataLoader(TokenTable rows, const DataLoaderOptions& options);
 
-  int64_t global_batch_size() const;
-  int64_t steps_per_epoch() const;  ///< the same on every rank
-  bool epoch_finished() const;      ///< no step is left in this epoch
+  int64_t global_batch_size() const;  ///< rows of an optimizer step over all ranks
+  int64_t steps_per_epoch() const;    ///< the same on every rank
+  bool epoch_finished() const;        ///< no step is left in this epoch
   /// accumulation_steps micro-batches on the CPU; starts the next epoch when this one is finished.
   std::vector<MicroBatch> next();
 

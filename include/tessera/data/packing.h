@@ -30,14 +30,15 @@ std::vector<SequencesOfRows> share_out_rows(std::span<const int64_t> lengths, in
 /// lengths occur, and to the multiple; at most sequence_length.
 int64_t last_sequence_length(int64_t tokens, int64_t sequence_length, int64_t multiple = 1);
 
+/// How packed micro-batches are laid out.
 struct PackingOptions {
-  int64_t sequence_length = 0;
-  int64_t multiple = 1;  ///< of which the last sequence's length is one
-  int64_t pad_id = 0;    ///< what fills sequences up
+  int64_t sequence_length = 0;  ///< tokens of every sequence but the last
+  int64_t multiple = 1;         ///< of which the last sequence's length is one
+  int64_t pad_id = 0;           ///< what fills sequences up
   /// Classification: rows are pooled at their last token that is not this one (the model's pad
   /// token), without it at the last that is not masked.
   std::optional<int64_t> pad_token;
-  bool pinned = false;
+  bool pinned = false;  ///< in page-locked memory; needs a GPU
 };
 
 /// The micro-batch of some of a step's rows; without any it is a sequence that counts for nothing.

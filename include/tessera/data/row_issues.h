@@ -12,20 +12,23 @@ namespace tessera {
 /// row.
 class RowIssues {
  public:
+  /// strict: the first such row is an error.
   explicit RowIssues(bool strict = false) : strict_(strict) {}
 
+  /// Rows that cannot be used for one reason.
   struct Kind {
-    std::string reason;
-    int64_t count = 0;
+    std::string reason;               ///< the same sentence for all of them
+    int64_t count = 0;                ///< the number of such rows
     std::vector<std::string> places;  ///< the first three: file and line, or file and JSON path
   };
 
   void add_rows(int64_t count) { rows_ += count; }  ///< that the file has, bad ones included
+  /// Counts a row of the file that is not used.
   void skip(const std::string& reason, const std::string& place);
 
-  bool strict() const { return strict_; }
-  int64_t rows() const { return rows_; }
-  int64_t skipped() const;
+  bool strict() const { return strict_; }  ///< whether the first bad row is an error
+  int64_t rows() const { return rows_; }   ///< rows of the file, bad ones included
+  int64_t skipped() const;                 ///< rows skipped for any reason
   const std::vector<Kind>& kinds() const { return kinds_; }  ///< in order of appearance
   /// "5 of 800 rows skipped: no label (5): a.csv:7, a.csv:9, a.csv:12, ..."
   std::string text() const;
@@ -40,6 +43,7 @@ class RowIssues {
   std::vector<Kind> kinds_;
 };
 
+/// Whether a reader throws at the first such row.
 inline bool stops_at_first(const RowIssues* issues) { return !issues || issues->strict(); }
 
 /// Skips the row, or throws Error(kDataLoss): "{place}: {detail}".

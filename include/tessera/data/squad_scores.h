@@ -12,8 +12,10 @@
 
 namespace tessera {
 
+/// Whose official script scores the answers: v1.1's or v2.0's.
 enum class SquadVersion { k1, k2 };
 
+/// Measures of one answer.
 struct SquadScore {
   double exact_match = 0, f1 = 0;  ///< in [0, 1]
 };
@@ -24,11 +26,13 @@ struct SquadScore {
 SquadScore squad_score(std::string_view prediction, std::span<const std::string> answers,
                        SquadVersion version);
 
+/// What a model answered.
 struct SquadPrediction {
-  std::string text;
-  double no_answer_probability = 0;
+  std::string text;                  ///< empty: no answer
+  double no_answer_probability = 0;  ///< v2.0: above the threshold the answer counts as empty
 };
 
+/// Means over questions.
 struct SquadMeans {
   double exact_match = 0, f1 = 0;  ///< percent
   int64_t total = 0;               ///< questions
@@ -36,12 +40,13 @@ struct SquadMeans {
 
 /// Predictions of a greater no-answer probability count as empty.
 struct SquadThreshold {
-  double best = 0;  ///< the measure with it, percent
-  double threshold = 0;
+  double best = 0;       ///< the measure with it, percent
+  double threshold = 0;  ///< least value that counts as an answer
 };
 
+/// What the official scripts print.
 struct SquadEvaluation {
-  SquadMeans all;
+  SquadMeans all;  ///< over all questions
   /// v2.0; absent where there is no such question.
   std::optional<SquadMeans> has_answer, no_answer;
   std::optional<SquadThreshold> best_exact, best_f1;  ///< v2.0

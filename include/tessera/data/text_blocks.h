@@ -12,15 +12,17 @@
 
 namespace tessera {
 
+/// How documents are cut.
 struct TextBlockOptions {
   int64_t block_size = 512;          ///< tokens of a block
   std::string text_column = "text";  ///< of JSON lines
-  Progress progress = {};
+  Progress progress = {};            ///< null: nobody is told
 };
 
+/// What for_each_text_block() did.
 struct TextCounts {
-  int64_t blocks = 0;
-  int64_t documents = 0;
+  int64_t blocks = 0;          ///< blocks given to `take`
+  int64_t documents = 0;       ///< documents with text
   int64_t dropped_tokens = 0;  ///< the rest after the last whole block
 };
 

@@ -10,16 +10,18 @@
 
 namespace tessera {
 
+/// What rows have to be.
 struct TokenRowOptions {
-  Task task = Task::kCausal;
+  Task task = Task::kCausal;   ///< what labels are
   int64_t vocab_size = 0;      ///< ids must be below
   int64_t num_labels = 0;      ///< classification: labels must be below
   int64_t max_seq_length = 0;  ///< longer rows are cut at their end; 0: any length
-  Progress progress = {};
+  Progress progress = {};      ///< null: nobody is told
 };
 
+/// The rows of a file.
 struct TokenRows {
-  Dataset dataset;
+  Dataset dataset;                        ///< in the file's order
   int64_t cut = 0;                        ///< rows that were too long
   std::vector<std::string> ignored_keys;  ///< that rows have beyond the known ones
 };

@@ -16,7 +16,7 @@ namespace tessera {
 
 /// One row, as views into its table.
 struct TokenRow {
-  std::span<const int32_t> input_ids;
+  std::span<const int32_t> input_ids;       ///< tokens, without padding
   std::span<const uint8_t> attention_mask;  ///< one per token; empty when all are real
   std::span<const int32_t> labels;          ///< causal: one per token where they are not as below
   /// Causal: tokens before it have no label, the others themselves. Classification: the class.
@@ -35,8 +35,8 @@ struct TokenRow {
 struct TokenRowEntry {
   uint64_t begin;        ///< word of the first id
   uint32_t tokens : 31;  ///< number of ids
-  uint32_t masked : 1;
-  int32_t label;
+  uint32_t masked : 1;   ///< whether a mask follows
+  int32_t label;         ///< see TokenRow; -1: labels follow
 };
 static_assert(sizeof(TokenRowEntry) == 16);
 
@@ -46,15 +46,15 @@ uint64_t words_of(const TokenRowEntry& entry, Task task);
 /// Appends a row's words and entry; `begin` counts from the first word ever appended.
 class TokenRowEncoder {
  public:
-  explicit TokenRowEncoder(Task task) : task_(task) {}
-  void add(const Example& example);
+  explicit TokenRowEncoder(Task task) : task_(task) {}  ///< encodes rows of this task
+  void add(const Example& example);                     ///< appends the row; the example is copied
 
-  Task task() const { return task_; }
-  int64_t longest() const { return longest_; }
+  Task task() const { return task_; }           ///< the task given to the constructor
+  int64_t longest() const { return longest_; }  ///< tokens of the longest row ever appended
   /// What was appended since the last clear().
   std::vector<int32_t> words;
-  std::vector<TokenRowEntry> entries;
-  void clear();
+  std::vector<TokenRowEntry> entries;  ///< one entry a row, for words
+  void clear();                        ///< forgets words and entries; what comes next counts on
 
  private:
   Task task_;
@@ -71,11 +71,11 @@ class TokenTable {
   TokenTable(Task task, int64_t num_labels, std::span<const TokenRowEntry> entries,
              const int32_t* words, std::shared_ptr<const void> owner);
 
-  Task task() const { return task_; }
-  int64_t num_labels() const { return num_labels_; }  ///< classification
-  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
-  int64_t longest() const;  ///< tokens; reads all entries
-  TokenRow row(int64_t index) const;
+  Task task() const { return task_; }                                     ///< what labels are
+  int64_t num_labels() const { return num_labels_; }                      ///< classification
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }  ///< the number of rows
+  int64_t longest() const;            ///< tokens; reads all entries
+  TokenRow row(int64_t index) const;  ///< views that hold as long as the table does; index from 0
   TokenTable slice(int64_t begin, int64_t end) const;  ///< both within 0 .. size()
 
  private:

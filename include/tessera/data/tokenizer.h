@@ -13,10 +13,11 @@
 
 namespace tessera {
 
+/// One token and where it comes from.
 struct Token {
-  int32_t id;
+  int32_t id;         ///< the token's id, 0 .. size()-1
   size_t begin, end;  ///< the bytes of the text it covers; empty for tokens a template adds
-  bool operator==(const Token&) const = default;
+  bool operator==(const Token&) const = default;  ///< compares all members
 };
 
 /// Ids equal those of Hugging Face's `tokenizers` for every valid UTF-8 text. Immutable: a copy
@@ -33,6 +34,7 @@ class Tokenizer {
   /// add_special_tokens the tokenizer's own template applies, as it does by default in Hugging Face
   /// (Llama 3 puts its first token in front).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  /// As encode(), with the bytes of the text that each token covers.
   std::vector<Token> encode_with_offsets(std::string_view text,
                                          bool add_special_tokens = true) const;
 
@@ -41,10 +43,13 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;
 
   int64_t size() const;  ///< ids are 0 .. size()-1
+  ///@{
+  /// The special token's id; nothing where the tokenizer's files name none.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
   std::optional<int32_t> unk_id() const;
+  ///@}
   const std::string& origin() const;  ///< the path of tokenizer.json
   /// Whether a text cut between a line feed and a letter or digit of ASCII, where another one or
   /// punctuation stands before the line feed, has the tokens of the whole text.

@@ -17,18 +17,19 @@ namespace tessera {
 /// drawn depends on the seed, the prompt's place among the prompts and the token's place alone: it
 /// is the same on every layout, in every batch, up to rounding.
 struct SamplingOptions {
-  double temperature = 1.0;
-  int64_t top_k = 0;
-  double top_p = 1.0;
-  uint64_t seed = 0;
+  double temperature = 1.0;  ///< divides the scores; above 0
+  int64_t top_k = 0;         ///< best tokens that may be drawn; 0: all
+  double top_p = 1.0;        ///< probability that the drawn tokens have together, in (0, 1]; 1: all
+  uint64_t seed = 0;         ///< seed of the draws
 };
 
+/// What generate() writes.
 struct GenerationOptions {
-  int64_t max_new_tokens = 20;
+  int64_t max_new_tokens = 20;  ///< a row ends after so many tokens
   /// A row ends behind any of them. Empty is an error, unless rows are to end by their length
   /// alone.
   std::vector<int64_t> end_tokens;
-  bool without_end_token = false;
+  bool without_end_token = false;  ///< rows end by their length alone
   /// none: the best token, of equal ones the lowest (greedy)
   std::optional<SamplingOptions> sampling;
   /// of prompt and answer together, as the model has them; 0: any number
@@ -42,8 +43,10 @@ struct GenerationOptions {
   bool use_cache = true;
 };
 
+/// Why a row ended.
 enum class FinishReason { kEndToken, kLength };
 
+/// What was written behind one prompt.
 struct GeneratedRow {
   std::vector<int64_t> ids;                     ///< without the prompt; an end token is the last
   FinishReason finish = FinishReason::kLength;  ///< kLength: max_new_tokens or max_positions
@@ -64,7 +67,7 @@ std::vector<GeneratedRow> generate(Strategy& strategy, const DeviceMesh& mesh,
 /// What generate() holds of rows at a time: each of `batches` that the pipeline's stages work on
 /// has this many rows, prompts padded to `width`, and a key/value cache of `capacity` tokens a row.
 struct GenerationShape {
-  int64_t batches = 1, rows = 0, width = 0, capacity = 0;
+  int64_t batches = 1, rows = 0, width = 0, capacity = 0;  ///< numbers of batches, rows and tokens
 };
 /// Of prompts that are not empty.
 GenerationShape generation_shape(const DeviceMesh& mesh,

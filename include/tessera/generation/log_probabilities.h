@@ -11,8 +11,9 @@
 
 namespace tessera {
 
+/// A text behind a prompt.
 struct Continuation {
-  std::vector<int64_t> prompt, ids;
+  std::vector<int64_t> prompt, ids;  ///< token ids of both
 };
 
 /// Logarithm of the probability of each one's ids behind its prompt, all of them together; 0

@@ -11,19 +11,21 @@
 
 namespace tessera {
 
+/// How a text is cut into windows.
 struct PerplexityOptions {
   int64_t window = 1024;   ///< tokens that the model sees at once
   int64_t stride = 512;    ///< from one window's begin to the next, at most window
   int64_t batch_size = 1;  ///< windows that a rank works on together
 };
 
+/// What perplexity() returns.
 struct Perplexity {
   /// exp of the mean over windows of the window's mean loss, weighted by its new tokens less one,
   /// as in the guide "Perplexity of fixed-length models" of transformers.
   double value = 0;
-  double per_token = 0;  ///< exp of the mean loss of all predicted tokens
-  int64_t predicted_tokens = 0;
-  int64_t windows = 0;
+  double per_token = 0;          ///< exp of the mean loss of all predicted tokens
+  int64_t predicted_tokens = 0;  ///< tokens of the text that were predicted
+  int64_t windows = 0;           ///< windows that the text was cut into
 };
 
 /// Of the text's tokens, each predicted from those before it in the first window in which it is

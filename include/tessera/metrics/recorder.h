@@ -17,8 +17,9 @@ namespace tessera::metrics {
 
 /// What only the program knows at the end of a run.
 struct RunEndInfo {
-  int exit_code = 0;
-  std::optional<std::string> param_hash_final = {};
+  int exit_code = 0;                                 ///< exit code of the program
+  std::optional<std::string> param_hash_final = {};  ///< hash of the final parameters
+  /// Peak bytes of the rank's device.
   std::optional<int64_t> gpu_mem_allocated_peak_bytes = {}, gpu_mem_reserved_peak_bytes = {};
   std::optional<int64_t> pinned_peak_bytes = {};  ///< of the node that has most
   Fields extra = {};                              ///< appended as they are
@@ -31,16 +32,16 @@ class Recorder {
   Recorder(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps = 1, int64_t rank = 0);
   ~Recorder();
 
-  void start(const RunStartRecord& record);
-  void data(const DataRecord& record);
+  void start(const RunStartRecord& record);  ///< writes run_start
+  void data(const DataRecord& record);       ///< writes data
   /// Notes a loss that is not finite, and one that jumps, as anomalies before it.
   void step(const StepRecord& record);
-  void eval(const EvalRecord& record);
-  void checkpoint(const CheckpointRecord& record);
-  void resource(const ResourceRecord& record);
+  void eval(const EvalRecord& record);              ///< writes eval
+  void checkpoint(const CheckpointRecord& record);  ///< writes checkpoint
+  void resource(const ResourceRecord& record);      ///< writes resource, and counts the sample
   /// What was sampled on a node beside this one; counts in the summary.
   void other_node(const ResourceSummary& node);
-  void anomaly(const AnomalyRecord& record);
+  void anomaly(const AnomalyRecord& record);  ///< writes anomaly
   /// The summary's runtime ends here, not at finish(): exporting a model is no training.
   void end_of_training();
   /// Writes run_end with the statistics of the run; once, and nothing follows it.

@@ -10,9 +10,11 @@
 
 namespace tessera::metrics {
 
+/// Takes the events of one run in order.
 class Sink {
  public:
   virtual ~Sink() = default;
+  /// Throws Error(kDataLoss) with the path where a file cannot be written.
   virtual void write(const Event& event) = 0;
 };
 

@@ -35,6 +35,7 @@ namespace tessera {
 ///   targets.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const MicroBatch&)>;
 
+/// What the adapters cannot see for themselves.
 struct ModuleOptions {
   /// Every data rank computes running statistics (of BatchNorm, InstanceNorm) from its own rows:
   /// the rank whose values are the model's. Without it modules that have them are refused.
@@ -226,6 +227,7 @@ ModelSpec from_module(const Module& module, LossFunction loss, const ModuleOptio
 ModelSpec from_sequential(std::shared_ptr<torch::nn::SequentialImpl> sequential, LossFunction loss,
                           const ModuleOptions& options = {});
 
+/// The same for a holder, such as torch::nn::Sequential.
 template <typename Holder>
 requires requires(const Holder& holder) { holder.ptr(); }
 ModelSpec from_sequential(const Holder& sequential, LossFunction loss,

@@ -15,8 +15,10 @@ namespace tessera {
 /// (LossReduction::kMean).
 at::Tensor all_gather(const at::Tensor& tensor, const MicroBatch& micro_batch);
 
+///@{
 /// This rank's place among them and how many there are, e.g. for the labels of its rows.
 int data_rank(const MicroBatch& micro_batch);
 int data_ranks(const MicroBatch& micro_batch);
+///@}
 
 }  // namespace tessera

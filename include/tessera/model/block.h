@@ -24,13 +24,13 @@ struct Parameter {
   /// (tessera/core/blank.h; the operations of tessera/ops do, and autograd need not), so strategies
   /// need not clear it.
   bool blank_gradient = false;
-  UpdateRule rule;
+  UpdateRule rule;  ///< how the optimizer treats it
 };
 
 /// A tensor of a block that is no parameter: nothing trains it, but it is part of the model.
 struct Buffer {
-  std::string name;  ///< unique inside the block, also among its parameters
-  at::Tensor tensor;
+  std::string name;   ///< unique inside the block, also among its parameters
+  at::Tensor tensor;  ///< the value; strategies may replace its storage
   /// Blocks may change it in forward (running statistics) when a data rank is named whose values
   /// are the model's, also in evaluation; -1: constant, and equal on all ranks.
   int data_rank = -1;
@@ -41,7 +41,7 @@ struct Buffer {
 /// targets; further elements are counters summed over batches (element 1: correct predictions, when
 /// the block knows them) and carry no gradient.
 ///
-/// Contract with strategies [docs/library/extending.md]: parameters hold their values between
+/// Contract with strategies [docs/library/own-model.md]: parameters hold their values between
 /// before_forward and after_forward and between before_backward and after_backward, and nowhere
 /// else. During backward every parameter's .grad() is a defined tensor to be ADDED to: autograd
 /// does so by itself; a hand-written block may write there directly and return no gradient to

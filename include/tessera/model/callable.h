@@ -222,6 +222,8 @@ ModelSpec from_callable(const Module& module, Step step, const ModuleOptions& op
   }
 }
 
+/// The same with what predict() and forward() of a strategy give: scores(M&, const MicroBatch&)
+/// returns a tensor. Labels are not looked at there.
 template <typename Module, typename Step, typename Scores>
 requires(!std::convertible_to<Scores, ModuleOptions>) ModelSpec
     from_callable(const Module& module, Step step, Scores scores,

@@ -24,19 +24,19 @@ enum class LoraInit {
 /// A module is a layer by its name in the checkpoint, e.g. "model.layers.0.self_attn.q_proj": the
 /// stored name of its weight without ".weight".
 struct LoraRule {
-  int64_t r = 8;
-  double alpha = 8;
-  double dropout = 0;  ///< of what goes into A
-  bool use_rslora = false;
-  LoraInit init = LoraInit::kDefault;
+  int64_t r = 8;                       ///< rank of A and B, at least 1
+  double alpha = 8;                    ///< numerator of scale()
+  double dropout = 0;                  ///< of what goes into A
+  bool use_rslora = false;             ///< whether scale() divides by sqrt(r)
+  LoraInit init = LoraInit::kDefault;  ///< how A is drawn
   /// Names or ends of names, as "q_proj"; {"all-linear"}: all linear layers but the output head;
   /// empty: ModelSpec::default_lora_targets.
   std::vector<std::string> target_modules;
   /// Ends of names of modules that are trained in full.
   std::vector<std::string> modules_to_save;
 
-  double scale() const;  ///< alpha / r, or alpha / sqrt(r) with use_rslora
-  bool all_linear() const;
+  double scale() const;     ///< alpha / r, or alpha / sqrt(r) with use_rslora
+  bool all_linear() const;  ///< whether target_modules is {"all-linear"}
   /// Whether the module gets an adapter: a target is its name or stands in it after a dot at the
   /// end, and it is not trained in full. all-linear: every module; the block knows which are
   /// linear.
@@ -49,6 +49,7 @@ struct LoraRule {
 
 /// PEFT's prefix of what adapter_model.safetensors holds.
 inline constexpr std::string_view kLoraPrefix = "base_model.model.";
+/// The ends of the stored names of A and B.
 inline constexpr std::string_view kLoraA = "lora_A.weight", kLoraB = "lora_B.weight";
 
 /// Whether a block's parameter of this name belongs to an adapter.
@@ -62,6 +63,8 @@ std::string adapter_name(const std::string& weight, std::string_view matrix);
 struct LoraMatrices {
   at::Tensor a, b;  ///< [r, in], [out, r]
 };
+/// The matrices for `module` of block `block_index`, whose weight is [out, in], drawn from
+/// context.seed.
 LoraMatrices lora_matrices(const BuildContext& context, size_t block_index,
                            const std::string& module, int64_t out, int64_t in);
 

@@ -22,14 +22,15 @@ struct LoraRule;
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  virtual bool has(const std::string& name) const = 0;
+  virtual bool has(const std::string& name) const = 0;  ///< whether there is a tensor of this name
   /// A new tensor on the CPU in its stored dtype; throws Error(kDataLoss) with file and name when
   /// missing or of another shape.
   virtual at::Tensor read(const std::string& name, at::IntArrayRef shape) const = 0;
 };
 
+/// What blocks are built with.
 struct BuildContext {
-  at::Device device = at::kCPU;
+  at::Device device = at::kCPU;          ///< where parameters are made
   uint64_t seed = 0;                     ///< block i draws its weights from block_seed(seed, i)
   const TensorSource* source = nullptr;  ///< pretrained weights; null draws them
   /// Ranks that share every layer of this model; null: each rank has whole layers. Set by
@@ -41,7 +42,7 @@ struct BuildContext {
   std::shared_ptr<const LoraRule> lora = nullptr;
   /// Set by chain(): what an adapted module is called there, and its place. Empty: its own.
   std::string chained_as = {};
-  size_t chained_index = 0;
+  size_t chained_index = 0;  ///< place among the blocks of the whole chain
 };
 
 /// Weights are drawn per block, so they are the same on every layout of ranks.
@@ -49,12 +50,12 @@ uint64_t block_seed(uint64_t seed, size_t block_index);
 
 /// "block" is the block's name, "parameter" the parameter's name inside it.
 struct TiedParameter {
-  std::string owner_block, owner_parameter;
-  std::string alias_block, alias_parameter;
+  std::string owner_block, owner_parameter;  ///< the place that has the tensor
+  std::string alias_block, alias_parameter;  ///< the place that uses it, too
   /// Set by pipelines when the two lie on different stages: the ranks that hold a copy, the owner's
   /// first. Then only one of the blocks is here; when that is the alias's, it starts as `copy`.
   Communicator* holders = nullptr;
-  std::shared_ptr<const Parameter> copy = nullptr;
+  std::shared_ptr<const Parameter> copy = nullptr;  ///< the owner's parameter; see holders
 };
 
 /// What a block costs; by it stages are balanced. Zeros: unknown.
@@ -64,13 +65,14 @@ struct BlockCost {
   double flops_per_token = 0;
 };
 
+/// How one block is made.
 struct BlockBuilder {
   std::string name;  ///< unique in the model, e.g. "h.3"
   /// Builds the block in fp32 on context.device. A parameter that aliases another block's
   /// (ModelSpec::tied) is built without memory (see tied_placeholder()); the strategy gives it its
   /// storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
-  BlockCost cost = {};
+  BlockCost cost = {};     ///< balances pipeline stages; zeros: unknown
   bool ends_unit = false;  ///< strategies never handle its parameters together with later blocks'
   /// The weights come from the user's program: every data rank takes the first one's. Else they
   /// must be equal already.
@@ -85,10 +87,11 @@ struct BlockBuilder {
   std::vector<Parameter> parameters_of(Block& built) const;  ///< revised
 };
 
+/// A model: blocks in order, and what ties them.
 struct ModelSpec {
-  std::string name;  ///< e.g. "bloom-560m"
-  std::vector<BlockBuilder> blocks;
-  std::vector<TiedParameter> tied;
+  std::string name;                  ///< e.g. "bloom-560m"
+  std::vector<BlockBuilder> blocks;  ///< in the order they run in
+  std::vector<TiedParameter> tied;   ///< parameters that are one
   /// the last block returns the loss; false in parts without the model's end
   bool has_loss = true;
   /// As many ranks as divide this number (e.g. of attention heads) can share every layer as
@@ -112,7 +115,7 @@ struct ModelSpec {
   std::string stored_name(const std::string& block, const std::string& parameter) const {
     return checkpoint_name ? checkpoint_name(block, parameter) : block + "." + parameter;
   }
-  size_t block_count() const { return blocks.size(); }
+  size_t block_count() const { return blocks.size(); }  ///< blocks of this spec
   /// The blocks at these places in this order (increasing); ties with both ends inside stay.
   ModelSpec subset(const std::vector<size_t>& indices) const;
   ModelSpec slice(size_t first, size_t count) const;  ///< contiguous blocks
@@ -123,20 +126,23 @@ ModelSpec freeze(
     ModelSpec model,
     std::function<bool(const std::string& block, const std::string& parameter)> frozen);
 
+/// What one parameter is, without its values.
 struct ParameterInfo {
-  std::string block, name;
-  std::vector<int64_t> shape;
-  bool trained = true;
-  bool alias = false;  ///< of a tied parameter
-  int64_t numel() const;
+  std::string block, name;     ///< names of the block, and of the parameter inside it
+  std::vector<int64_t> shape;  ///< shape of the whole parameter
+  bool trained = true;         ///< false: frozen
+  bool alias = false;          ///< of a tied parameter
+  int64_t numel() const;       ///< number of elements
 };
 /// Of all blocks in order. Every block is built once: torch modules on the CPU, others on the meta
 /// device, without memory.
 std::vector<ParameterInfo> parameters_of(const ModelSpec& model);
 
+/// Elements of a model.
 struct ParameterCount {
   int64_t all = 0, trained = 0;  ///< elements; tied ones once
 };
+/// Counts the elements of all blocks, which are built as parameters_of() builds them.
 ParameterCount parameter_count(const ModelSpec& model);
 
 /// A leaf of the given shape that occupies one element: stands for a tied parameter until a

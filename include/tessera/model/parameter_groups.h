@@ -20,9 +20,10 @@ namespace tessera {
 using ParameterPredicate = std::function<bool(
     const std::string& block, const std::string& parameter, c10::IntArrayRef shape)>;
 
+/// What is treated otherwise, and how.
 struct ParameterGroup {
-  std::string name;
-  ParameterPredicate matches;
+  std::string name;                                     ///< for messages; unique
+  ParameterPredicate matches;                           ///< which parameters belong to it
   double lr_factor = 1;                                 ///< above 0
   std::optional<double> weight_decay = {};              ///< instead of the optimizer's
   std::optional<std::pair<double, double>> betas = {};  ///< instead of the optimizer's
@@ -43,7 +44,10 @@ enum class DecayRule {
   kMatrices,  ///< the library's: as the blocks say, those of two dimensions and more
   kAll,       ///< torch's
 };
+///@{
+/// The model with weight decay for what the rule, or the predicate, chooses.
 ModelSpec with_decay(ModelSpec model, DecayRule rule);
 ModelSpec with_decay(ModelSpec model, ParameterPredicate decays);
+///@}
 
 }  // namespace tessera

@@ -22,30 +22,30 @@ struct TensorShard {
   int parts = 1;
   int64_t full_size = 0;  ///< of the dimension in the whole parameter, without padding
 
-  bool replicated() const { return dim < 0; }
+  bool replicated() const { return dim < 0; }  ///< whether it is not sliced
   /// Elements of the whole parameter, given the shape of the local tensor.
   int64_t whole_numel(c10::IntArrayRef local) const {
     const int64_t numel = c10::multiply_integers(local);
     return replicated() || numel == 0 ? numel : numel / local[dim] * full_size;
   }
-  bool operator==(const TensorShard&) const = default;
+  bool operator==(const TensorShard&) const = default;  ///< compares all members
 };
 
 /// Ranks that hold the same value of a parameter.
 struct Holders {
-  Communicator* ranks = nullptr;
+  Communicator* ranks = nullptr;  ///< the ranks, this one included
   /// Their gradients are parts of the sum, which the strategy makes once a step; else they are
   /// equal already.
   bool partial = false;
-  bool operator==(const Holders&) const = default;
+  bool operator==(const Holders&) const = default;  ///< compares both members
 };
 
 /// Communicators outlive the model and its strategy.
 struct Placement {
-  Communicator* cut = nullptr;  ///< the ranks that hold its slices; null: it is whole here
-  TensorShard shard;            ///< the slice; of one rank of cut when that is null
-  std::vector<Holders> holders;
-  bool frozen = false;  ///< no gradient, no optimizer state, never changed
+  Communicator* cut = nullptr;   ///< the ranks that hold its slices; null: it is whole here
+  TensorShard shard;             ///< the slice; of one rank of cut when that is null
+  std::vector<Holders> holders;  ///< ranks with the same value, along independent axes
+  bool frozen = false;           ///< no gradient, no optimizer state, never changed
 
   /// One rank speaks for all holders: what is counted or said once, it counts and says.
   bool first_holder() const {
@@ -54,6 +54,7 @@ struct Placement {
     }
     return true;
   }
+  /// Whether any holders' gradients are parts of a sum.
   bool partial() const {
     for (const Holders& held : holders) {
       if (held.partial) return true;

@@ -24,13 +24,15 @@ class Communicator;
 /// The ranks that share every layer of a model; copied freely, the communicator outlives it.
 class TensorAxis {
  public:
-  TensorAxis() = default;  ///< one rank
-  explicit TensorAxis(const BuildContext& context);
+  TensorAxis() = default;                            ///< one rank
+  explicit TensorAxis(const BuildContext& context);  ///< the axis of the context, or one rank
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return rank_; }  ///< this rank's place, from 0
+  int size() const { return size_; }  ///< the number of ranks
+  /// Whether activations between layers are cut by tokens.
   bool sequence_parallel() const { return sequence_parallel_; }
   Communicator& comm() const { return *comm_; }  ///< only when size() > 1
+  /// Tokens of one rank under sequence parallelism, filling included.
   int64_t rows_per_rank(int64_t rows) const { return (rows + size_ - 1) / size_; }
 
  private:
@@ -131,36 +133,44 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
 /// context.device. Parameters are called name.weight and name.bias.
 class CutLayer {
  public:
+  /// Handles for Block::parameters().
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
  protected:
-  explicit CutLayer(const BuildContext& context) : axis_(context) {}
+  explicit CutLayer(const BuildContext& context)
+      : axis_(context) {}  ///< for a layer on the context's axis
 
-  TensorAxis axis_;
-  std::vector<Parameter> parameters_;
+  TensorAxis axis_;                    ///< the ranks that share it
+  std::vector<Parameter> parameters_;  ///< made by the constructor of the layer
 };
 
+/// A linear layer whose outputs are cut.
 class ColumnParallelLinear : public CutLayer {
  public:
   /// weight [out, in]; bias [out] or undefined. parts: see TensorCut.
   ColumnParallelLinear(const BuildContext& context, const std::string& name,
                        const at::Tensor& weight, const at::Tensor& bias = {}, int parts = 1);
+  /// Takes x as it is between layers, returns [tokens..., out / size]; see
+  /// column_parallel_linear().
   at::Tensor forward(const at::Tensor& x, at::IntArrayRef tokens = {}) const;
 };
 
+/// A linear layer whose inputs are cut.
 class RowParallelLinear : public CutLayer {
  public:
+  /// Takes a weight [out, in] and a bias [out] or undefined.
   RowParallelLinear(const BuildContext& context, const std::string& name, const at::Tensor& weight,
                     const at::Tensor& bias = {});
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const at::Tensor& x) const;  ///< x [tokens..., in / size] -> between layers
 };
 
+/// A table whose rows are cut.
 class VocabParallelEmbedding : public CutLayer {
  public:
   /// weight [vocabulary, n]
   VocabParallelEmbedding(const BuildContext& context, const std::string& name,
                          const at::Tensor& weight);
-  at::Tensor forward(const at::Tensor& ids) const;
+  at::Tensor forward(const at::Tensor& ids) const;  ///< ids [tokens...] int64 -> between layers
 
  private:
   int64_t vocabulary_;

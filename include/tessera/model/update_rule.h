@@ -18,7 +18,7 @@ struct UpdateRule {
   std::optional<std::pair<double, double>> betas;  ///< instead of the optimizer's
   /// An optimizer of whole matrices updates it; set by strategies for the optimizer they are given.
   bool whole_matrix = false;
-  bool operator==(const UpdateRule&) const = default;
+  bool operator==(const UpdateRule&) const = default;  ///< compares all members
 };
 
 /// What an optimizer asks of the pieces of parameters that it is given. block: elements that share
@@ -26,9 +26,9 @@ struct UpdateRule {
 /// small_numel: of parameters with fewer elements (of the whole one) less is shared; pieces of such
 /// and of others come in ranges of their own.
 struct StateRules {
-  int64_t block = 1;
-  int64_t small_numel = 0;
-  bool operator==(const StateRules&) const = default;
+  int64_t block = 1;                                   ///< see above; in elements
+  int64_t small_numel = 0;                             ///< see above; in elements
+  bool operator==(const StateRules&) const = default;  ///< compares both members
 };
 
 /// A parameter in a buffer of several.

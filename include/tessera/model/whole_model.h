@@ -15,6 +15,7 @@ namespace tessera {
 /// from the start.
 class WholeModel {
  public:
+  /// Builds every block on context.device.
   WholeModel(const ModelSpec& spec, const BuildContext& context);
 
   /// What the last block returns: see Block.
@@ -23,7 +24,9 @@ class WholeModel {
   at::Tensor logits(const MicroBatch& micro_batch);
   /// Names are the checkpoint's; tied parameters appear once, at their owner.
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  const std::vector<std::unique_ptr<Block>>& blocks() const { return blocks_; }
+  const std::vector<std::unique_ptr<Block>>& blocks() const {
+    return blocks_;
+  }  ///< the blocks in order
 
  private:
   at::Tensor run_body(const MicroBatch& micro_batch);

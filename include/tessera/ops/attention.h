@@ -12,6 +12,7 @@ namespace tessera::ops {
 
 /// Rotary positions (Su et al. 2021) and the ways to longer contexts.
 struct RotaryOptions {
+  /// How frequencies are changed for longer contexts.
   enum class Kind {
     kDefault,
     kLinear,  ///< every frequency is divided by factor (Chen et al. 2023)
@@ -19,15 +20,15 @@ struct RotaryOptions {
     kLlama3,  ///< by turns over the original context (Grattafiori et al. 2024)
     kYarn,    ///< by the place among the frequencies (Peng et al. 2023)
   };
-  double theta = 10'000;
-  Kind kind = Kind::kDefault;
-  double factor = 1;
-  int64_t original_positions = 8192;                           ///< llama3, yarn
+  double theta = 10'000;              ///< base of the frequencies
+  Kind kind = Kind::kDefault;         ///< how they are changed
+  double factor = 1;                  ///< linear, llama3, yarn: by how much the context grows
+  int64_t original_positions = 8192;  ///< llama3, yarn
   double low_frequency_factor = 1, high_frequency_factor = 4;  ///< llama3, in turns
   double beta_fast = 32, beta_slow = 1;                        ///< yarn, in turns
   bool whole_bounds = true;                                    ///< yarn: rounded outwards
   double magnitude = 1;  ///< yarn: cosines and sines are multiplied by it
-  bool operator==(const RotaryOptions&) const = default;
+  bool operator==(const RotaryOptions&) const = default;  ///< compares all members
 };
 
 /// theta^(-2i/d) for i < d/2, changed as the kind says: fp32 [d/2] on the CPU.
@@ -37,6 +38,7 @@ at::Tensor rotary_frequencies(int64_t head_dim, const RotaryOptions& options);
 struct RotaryTables {
   at::Tensor cos, sin;  ///< fp32 [positions, d/2]
 };
+/// Tables in fp32 for places 0 .. positions-1, on the device of the frequencies [d/2].
 RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, double magnitude = 1);
 
 /// Turns the pairs (x[i], x[i + d/2]) of every head by their position's angles, in fp32 and rounded
@@ -45,8 +47,9 @@ RotaryTables rotary_tables(const at::Tensor& frequencies, int64_t positions, dou
 at::Tensor rotary(const at::Tensor& x, const RotaryTables& tables,
                   const at::Tensor& positions = {});
 
+/// Options of causal_attention().
 struct CausalAttentionOptions {
-  double scale = 1.0;
+  double scale = 1.0;    ///< multiplies the scores
   double dropout = 0.0;  ///< of the probabilities; 0 outside of training
   uint64_t seed = 0;  ///< what dropout draws from; on the CPU with the head's number in the model
   int64_t first_head = 0;  ///< that number for the first head given here

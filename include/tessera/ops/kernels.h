@@ -17,11 +17,12 @@ namespace tessera::ops {
 /// Column sums on their way into gradients of biases and norm weights: a block collects them and
 /// adds them all in one launch, in a fixed order.
 struct ColumnSums {
+  /// One gradient and what is added to it.
   struct Item {
     at::Tensor partial;   ///< [parts, n], rows may be strided
     at::Tensor gradient;  ///< [n], receives gradient += sum over parts
   };
-  std::vector<Item> items;
+  std::vector<Item> items;  ///< in the order they were collected in
 };
 void add_column_sums(ColumnSums& sums);  ///< and empties it
 
@@ -46,7 +47,9 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 /// gelu_tanh(x W^T + bias); pre_activation receives x W^T + bias unless null.
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias, at::Tensor* pre_activation);
+/// Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) in x's shape and dtype.
 at::Tensor gelu_tanh_forward(const at::Tensor& x);
+/// The gradient of x, in its shape.
 at::Tensor gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x);
 /// The same in one pass with what a feed-forward block needs around it: gradient is overwritten
 /// with the gradient of pre_activation, whose column sums go to bias_gradient (unless undefined).
@@ -61,6 +64,7 @@ at::Tensor swiglu_forward(const at::Tensor& gate_up);
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
                             at::Tensor* output);
 
+/// What a layer norm gives, and what its backward needs.
 struct LayerNormOutput {
   at::Tensor output, mean, rstd;  ///< mean and rstd [rows], fp32 (fp64 for fp64)
 };
@@ -68,6 +72,7 @@ struct LayerNormOutput {
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
                                    const at::Tensor& cleared = {});
+/// Where a norm's backward adds its gradients.
 struct LayerNormGradients {
   at::Tensor weight, bias;        ///< accumulated through sums; undefined: not wanted
   at::Tensor column_sum;          ///< [n], accumulated with the column sums of the result (the bias
@@ -77,6 +82,7 @@ struct LayerNormGradients {
   at::Tensor cleared;             ///< as in layer_norm_forward
 };
 
+/// What an RMS norm gives, and what its backward needs.
 struct RmsNormOutput {
   at::Tensor output, rstd;  ///< rstd as a layer norm's
 };
@@ -85,7 +91,7 @@ RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, do
                                const at::Tensor& cleared = {});
 /// What forward had; an RMS norm has no mean and no bias.
 struct NormInput {
-  at::Tensor x, mean, rstd, weight, bias;
+  at::Tensor x, mean, rstd, weight, bias;  ///< weight and bias [n]; see LayerNormOutput
 };
 /// Gradient of x, plus residual_gradient where defined. output, unless null, receives the norm's
 /// output anew. An RMS norm leaves gradients.bias alone.
@@ -97,10 +103,10 @@ at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
 /// tensor takes number i that Philox 4x32-10 (Salmon et al. 2011) gives for the seed, on every
 /// device alike; the tensor at hand begins at element `first` of it.
 struct Dropout {
-  double probability = 0;
-  uint64_t seed = 0;
-  int64_t first = 0;
-  bool on() const { return probability > 0; }
+  double probability = 0;                      ///< in [0, 1); 0: off
+  uint64_t seed = 0;                           ///< seed of the numbers
+  int64_t first = 0;                           ///< place of the first element in the whole tensor
+  bool on() const { return probability > 0; }  ///< whether it does anything
 };
 /// residual + dropped x, in fp32 and rounded once; residual undefined: 0. Contiguous, of one shape.
 at::Tensor dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout& dropout);
@@ -117,10 +123,10 @@ void rotary_(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
 /// Of attention's probabilities. The portable version draws by the head's number in the model, a
 /// kernel by first_head and the shape.
 struct AttentionDropout {
-  double probability = 0;
-  uint64_t seed = 0;
-  int64_t first_head = 0;  ///< number of the first head at hand
-  bool on() const { return probability > 0; }
+  double probability = 0;                      ///< in [0, 1); 0: off
+  uint64_t seed = 0;                           ///< seed of the numbers
+  int64_t first_head = 0;                      ///< number of the first head at hand
+  bool on() const { return probability > 0; }  ///< whether it does anything
 };
 
 /// Causal attention of tokens to those before them, out of one tensor qkv [batch, sequence, (heads
@@ -130,17 +136,19 @@ struct SelfAttention {
   /// Columns of qkv are [heads, 3, d], as BLOOM stores them; else all queries, all keys, all
   /// values.
   bool by_head = false;
-  double scale = 1.0;
-  at::Tensor slopes;  ///< ALiBi: fp32 [heads] on qkv's device; undefined: none
-  AttentionDropout dropout = {};
-  int64_t window = 0;  ///< a query sees so many keys at most, up to its own; 0: all
+  double scale = 1.0;             ///< multiplies the scores
+  at::Tensor slopes;              ///< ALiBi: fp32 [heads] on qkv's device; undefined: none
+  AttentionDropout dropout = {};  ///< of the probabilities
+  int64_t window = 0;             ///< a query sees so many keys at most, up to its own; 0: all
 };
+/// The parts of qkv.
 struct QueriesKeysValues {
   at::Tensor q, k, v;  ///< [batch, sequence, heads or key_heads, d]
 };
 SelfAttention alibi(const at::Tensor& slopes, int64_t head_dim);                       ///< BLOOM's
 QueriesKeysValues split_heads(const at::Tensor& qkv, const SelfAttention& attention);  ///< views
 
+/// What attention gives, and what its backward needs.
 struct AttentionOutput {
   at::Tensor output, log_sum_exp;  ///< [batch, sequence, heads * d]; fp32 [batch, heads, sequence],
                                    ///< private to the version that wrote it
@@ -158,8 +166,9 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 /// Root-mean-square norms of every query and every key head (Qwen3), each over its d numbers.
 struct HeadNorms {
   at::Tensor query, key;  ///< [d]: one weight for all heads
-  double epsilon = 1e-6;
+  double epsilon = 1e-6;  ///< added to the mean of squares
 };
+/// What head_norm_() leaves for its backward.
 struct HeadNormInput {
   at::Tensor x, rstd;  ///< [batch, sequence, heads + key_heads, d] as it was; rstd fp32 (fp64 for
                        ///< fp64) [batch, sequence, heads + key_heads, 1]
@@ -204,6 +213,7 @@ void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
 /// left as they are. Logits for it: x weight^T with rows padded so that kernels can use wide
 /// accesses; [rows, vocabulary].
 at::Tensor logits_forward(const at::Tensor& x, const at::Tensor& weight);
+/// Turns logits into gradients as said above; labels are int64 [rows].
 void cross_entropy_(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                     const at::Tensor& row_loss);
 /// cross_entropy_ in two halves, for logits that are some columns of wider ones. A label of at

@@ -3,7 +3,7 @@
 /// @file
 /// AdamW with decoupled weight decay (Loshchilov, Hutter 2019). The update rule is torch's, the
 /// defaults are not: no decay, and where there is one only matrices have it
-/// (docs/library/extending.md).
+/// (docs/library/own-optimizer.md).
 #include "tessera/optim/optimizer.h"
 
 namespace tessera {
@@ -19,19 +19,22 @@ enum class MomentsDtype {
   kInt8,
 };
 
+/// Options by torch.optim.AdamW's names.
 struct AdamWConfig {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
+  double beta1 = 0.9;         ///< of the first moment, in [0, 1)
+  double beta2 = 0.999;       ///< of the second moment, in [0, 1)
+  double epsilon = 1e-8;      ///< added to the root
   double weight_decay = 0.0;  ///< applied to ranges whose weight_decay flag is set
   /// false: torch's Adam, which adds weight_decay * parameter to the gradient.
   bool adam_w_mode = true;
-  MomentsDtype moments = MomentsDtype::kFloat32;
+  MomentsDtype moments = MomentsDtype::kFloat32;  ///< what both moments are kept in
   /// kInt8: parameters of fewer elements have moments in fp32, as bitsandbytes' do. A model without
   /// a larger one is refused.
   int64_t min_8bit_size = 4096;
 };
 
+/// Makes AdamW, which keeps "exp_avg" and "exp_avg_sq". Throws Error(kInvalidArgument) for numbers
+/// that torch refuses.
 OptimizerFactory make_adamw(const AdamWConfig& config);
 
 }  // namespace tessera

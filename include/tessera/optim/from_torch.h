@@ -37,8 +37,9 @@ namespace tessera {
 /// max_exp_avg_sq, sum, square_avg, grad_avg, momentum_buffer.
 template <typename T>
 struct TorchParamState {
-  using type = void;
+  using type = void;  ///< void: T is not known
 };
+/// @cond
 template <>
 struct TorchParamState<torch::optim::Adagrad> {
   using type = torch::optim::AdagradParamState;
@@ -59,33 +60,39 @@ template <>
 struct TorchParamState<torch::optim::SGD> {
   using type = torch::optim::SGDParamState;
 };
+/// @endcond
 
 /// One class of torch::optim with its options.
 class TorchOptimizer {
  public:
   virtual ~TorchOptimizer() = default;
-  virtual bool takes_betas() const = 0;
+  virtual bool takes_betas() const = 0;      ///< whether a group's betas mean something to it
   virtual double learning_rate() const = 0;  ///< of the options
   /// Makes the class anew for one parameter and steps once a gradient. range: whose decay and betas
   /// count instead of the options'. state: what it kept after `steps` steps; without any it starts
   /// by itself. Returns what it then keeps.
   struct Start {
-    const OptimizerRange& range;
-    double learning_rate = 0;
-    int64_t steps = 0;
-    NamedTensors state;
+    const OptimizerRange& range;  ///< the piece of a parameter
+    double learning_rate = 0;     ///< learning rate of the step
+    int64_t steps = 0;            ///< steps made before
+    NamedTensors state;           ///< tensors by the names of TorchParamState
   };
+  /// Steps once a gradient as Start says; a null start takes the options as they are.
   virtual NamedTensors run(const at::Tensor& parameter, const std::vector<at::Tensor>& gradients,
                            const Start* start) const = 0;
 };
 
+/// The factory that the template below returns; name is for messages.
 OptimizerFactory make_from_torch(const std::string& name,
                                  const std::shared_ptr<const TorchOptimizer>& optimizer);
+/// Throws Error(kInvalidArgument), which says that T has no TorchParamState.
 [[noreturn]] void refuse_torch_optimizer(const std::string& name);
 
+/// T with its options; State is what it keeps for a parameter.
 template <typename T, typename State, typename Options>
 class TorchOptimizerOf final : public TorchOptimizer {
  public:
+  /// Copies the options.
   explicit TorchOptimizerOf(Options options) : options_(std::move(options)) {}
 
   bool takes_betas() const override { return kBetas; }

@@ -6,11 +6,13 @@
 
 namespace tessera {
 
+/// Options by the paper's names.
 struct LionConfig {
-  double beta1 = 0.9, beta2 = 0.99;
-  double weight_decay = 0.0;  ///< applied to ranges whose weight_decay flag is set
+  double beta1 = 0.9, beta2 = 0.99;  ///< of the update and of the momentum, in [0, 1)
+  double weight_decay = 0.0;         ///< applied to ranges whose weight_decay flag is set
 };
 
+/// Makes Lion, which keeps "exp_avg" in fp32: 4 bytes an element.
 OptimizerFactory make_lion(const LionConfig& config);
 
 }  // namespace tessera

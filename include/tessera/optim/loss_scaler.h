@@ -16,26 +16,29 @@ namespace tessera {
 /// scale) stay in fp32's range; what leaves it is an overflow like any other.
 inline constexpr double kLargestLossScale = 0x1p63;
 
+/// Options by torch.amp.GradScaler's names.
 struct LossScalerConfig {
-  bool enabled = false;          ///< false: the scale stays 1
-  double initial_scale = 65536;  ///< 2^16
-  double growth_factor = 2;
-  double backoff_factor = 0.5;
-  int64_t growth_interval = 1000;  ///< finite steps in a row before the scale grows
-  double min_scale = 1;
+  bool enabled = false;                  ///< false: the scale stays 1
+  double initial_scale = 65536;          ///< 2^16
+  double growth_factor = 2;              ///< at least 1
+  double backoff_factor = 0.5;           ///< at an overflow, in (0, 1]; 1: a constant scale
+  int64_t growth_interval = 1000;        ///< finite steps in a row before the scale grows
+  double min_scale = 1;                  ///< overflows lower the scale no further
   double max_scale = kLargestLossScale;  ///< growth stops here; at most kLargestLossScale
 };
 
+/// What a checkpoint keeps of a LossScaler.
 struct LossScalerState {
-  double scale = 1;
-  int64_t good_steps = 0;  ///< finite steps in a row
-  bool operator==(const LossScalerState&) const = default;
+  double scale = 1;                                         ///< the scale that multiplies the loss
+  int64_t good_steps = 0;                                   ///< finite steps in a row
+  bool operator==(const LossScalerState&) const = default;  ///< compares both members
 };
 
 /// One per training run. Per step: read scale() for backward and unscaling, then update(), in this
 /// order: gradients of a step are always divided by the scale they were multiplied with.
 class LossScaler {
  public:
+  /// Keeps the scale on this device.
   LossScaler(const LossScalerConfig& config, at::Device device);
   const at::Tensor& scale() const { return scale_; }  ///< fp32 scalar, same address for ever
   /// found_inf: fp32 scalar, non-zero when the step's gradients were not finite.
@@ -43,7 +46,7 @@ class LossScaler {
   LossScalerState state() const;  ///< waits for the device
   /// A scale outside this scaler's bounds becomes the nearest bound.
   void restore(const LossScalerState& state);
-  bool enabled() const { return config_.enabled; }
+  bool enabled() const { return config_.enabled; }  ///< false: scale() is 1 for ever
   /// Whether an overflow at this scale leaves nothing to lower. A constant scale (backoff 1) never
   /// falls, so its overflows say nothing.
   bool exhausted(double scale) const {

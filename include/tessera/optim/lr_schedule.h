@@ -10,6 +10,7 @@
 
 namespace tessera {
 
+/// Kinds of schedules; transformers and DeepSpeed name them alike.
 enum class LrScheduleKind {
   kConstant,
   kConstantWithWarmup,
@@ -30,7 +31,7 @@ enum class LrScheduleKind {
 /// Hugging Face's names (constant, linear, cosine_with_restarts, ...) and DeepSpeed's. Throws
 /// Error(kInvalidArgument) naming the kinds for any other name.
 LrScheduleKind parse_lr_schedule(const std::string& name);
-std::vector<std::string> lr_schedule_names();
+std::vector<std::string> lr_schedule_names();  ///< the names that parse_lr_schedule() accepts
 
 /// What Hugging Face calls lr_scheduler_kwargs, with its names and defaults; a kind reads its own.
 struct LrScheduleOptions {
@@ -60,11 +61,11 @@ LrScheduleOptions parse_lr_schedule_options(LrScheduleKind kind, const std::stri
 /// The formulas of transformers' get_*_schedule functions, and of DeepSpeed's schedulers, whose
 /// first update is made at their least rate and which lag a step behind from then on.
 struct LrSchedule {
-  LrScheduleKind kind = LrScheduleKind::kLinear;
-  double peak = 5e-5;
-  int64_t warmup_steps = 0;
-  int64_t total_steps = 0;  ///< until the rate has fallen; 0: a Trainer's max_steps
-  LrScheduleOptions options = {};
+  LrScheduleKind kind = LrScheduleKind::kLinear;  ///< the formula
+  double peak = 5e-5;                             ///< the largest rate
+  int64_t warmup_steps = 0;                       ///< updates until the peak
+  int64_t total_steps = 0;         ///< until the rate has fallen; 0: a Trainer's max_steps
+  LrScheduleOptions options = {};  ///< options that this kind reads
 
   /// reduce_lr_on_plateau gives the peak: see PlateauRate. Throws as end() does.
   double at(int64_t updates_done) const;
@@ -79,20 +80,22 @@ struct LrSchedule {
 /// than `patience` observations: torch's ReduceLROnPlateau in mode min, with a relative threshold.
 class PlateauRate {
  public:
+  /// Begins with the rate `start`.
   PlateauRate(double start, const LrScheduleOptions& options)
       : state_{.rate = start}, options_(options) {}
 
+  /// What a checkpoint keeps of a PlateauRate.
   struct State {
-    double rate = 0;
-    double best = std::numeric_limits<double>::infinity();
-    int64_t bad = 0, cooldown_left = 0;  ///< observations
-    bool operator==(const State&) const = default;
+    double rate = 0;                                        ///< the rate now
+    double best = std::numeric_limits<double>::infinity();  ///< the least metric so far
+    int64_t bad = 0, cooldown_left = 0;  ///< observations without improvement, and left to wait
+    bool operator==(const State&) const = default;  ///< compares all members
   };
 
-  double rate() const { return state_.rate; }
-  void observe(double metric);
-  const State& state() const { return state_; }
-  void restore(const State& state) { state_ = state; }
+  double rate() const { return state_.rate; }  ///< the rate now
+  void observe(double metric);  ///< takes a metric, equal on all ranks; NaN is no improvement
+  const State& state() const { return state_; }         ///< the state after the observations so far
+  void restore(const State& state) { state_ = state; }  ///< continues from this state
 
  private:
   State state_;

@@ -41,7 +41,8 @@ class MatrixOptimizer {
   /// What it keeps for a matrix of this shape: names, as checkpoints have them, and shapes of fp32
   /// tensors that start as zeros.
   using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
-  virtual NamedShapes state_shapes(c10::IntArrayRef shape) const = 0;
+  virtual NamedShapes state_shapes(c10::IntArrayRef shape)
+      const = 0;  ///< names and shapes of its state for a matrix of this shape
   /// Returns the update: of the gradient's shape, any floating dtype. state: as state_shapes()
   /// lists it; tensors are changed in place or replaced. Queues work on the current stream and does
   /// not wait for it. Decided from its arguments alone.
@@ -80,10 +81,11 @@ OptimizerFactory with_matrices(std::shared_ptr<const MatrixOptimizer> optimizer,
 /// What with_matrices() makes; strategies look for it. Called as a factory of an optimizer of
 /// elements it throws Error(kInvalidArgument).
 struct WholeMatrices {
-  std::shared_ptr<const MatrixOptimizer> optimizer;
-  MatrixPredicate chooses;
-  OptimizerFactory others;
+  std::shared_ptr<const MatrixOptimizer> optimizer;  ///< the optimizer of the matrices
+  MatrixPredicate chooses;                           ///< chooses the matrices
+  OptimizerFactory others;                           ///< the optimizer of all other elements
 
+  /// Throws Error(kInvalidArgument): strategies look inside.
   std::unique_ptr<Optimizer> operator()(const std::vector<OptimizerRange>& ranges) const;
 };
 /// Null: the optimizer treats every element alone.

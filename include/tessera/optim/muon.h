@@ -16,14 +16,17 @@ enum class MuonLrAdjustment {
   kMatchRmsAdamW,  ///< 0.2 sqrt(max(rows, columns)): takes AdamW's rates (Liu et al. 2025)
 };
 
+/// Options by torch.optim.Muon's names.
 struct MuonConfig {
   double weight_decay = 0.1;  ///< decoupled, of parameters that decay
-  double momentum = 0.95;
-  bool nesterov = true;
+  double momentum = 0.95;     ///< of the gradient's average, in [0, 1)
+  bool nesterov = true;       ///< whether the update looks one step ahead
+  /// Coefficients of the iteration's polynomial.
   std::array<double, 3> ns_coefficients = {3.4445, -4.7750, 2.0315};
   double epsilon = 1e-7;  ///< least norm to divide by
-  int ns_steps = 5;
-  MuonLrAdjustment adjust_lr = MuonLrAdjustment::kOriginal;
+  int ns_steps = 5;       ///< number of iterations
+  MuonLrAdjustment adjust_lr =
+      MuonLrAdjustment::kOriginal;  ///< how the rate follows the matrix's shape
   /// Its learning rate over that of optimizer_step(), which everything else has: 20 for a Muon of
   /// 0.02 beside an AdamW of 0.001.
   double relative_rate = 1;

@@ -25,13 +25,13 @@ struct OptimizerRange {
   at::Tensor gradient;  ///< any floating dtype; read only
   /// 16-bit copy of parameter, written after the update; undefined in fp32 training.
   at::Tensor low_precision;
-  bool weight_decay = true;
-  bool small = false;  ///< see StateRules
-  UpdateRule rule = {};
+  bool weight_decay = true;  ///< whether the optimizer's own decay is for it
+  bool small = false;        ///< see StateRules
+  UpdateRule rule = {};      ///< what its group says instead
   /// Which parameters it holds pieces of: its first element is element `begin` of the buffer in
   /// which they are placed. Empty: that is not known.
   std::span<const PlacedParameter> placed = {};
-  int64_t begin = 0;
+  int64_t begin = 0;  ///< first element of the range in the buffer, see placed
 
   /// What decays it, given the optimizer's own decay.
   double decay(double configured) const {
@@ -41,10 +41,11 @@ struct OptimizerRange {
 
 /// The piece of a parameter that a range holds; what lies between pieces is padding.
 struct RangePiece {
-  const PlacedParameter& parameter;
-  int64_t offset = 0;            ///< inside the parameter: of its first element
-  int64_t begin = 0, numel = 0;  ///< in the range
+  const PlacedParameter& parameter;  ///< the entry of OptimizerRange::placed
+  int64_t offset = 0;                ///< inside the parameter: of its first element
+  int64_t begin = 0, numel = 0;      ///< first element in the range, and how many
 };
+/// The pieces of the range in order; none where `placed` is empty.
 std::vector<RangePiece> pieces_of(const OptimizerRange& range);
 /// For optimizers without them. Throws Error(kInvalidArgument) naming the group that sets betas.
 void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& optimizer);
@@ -52,18 +53,20 @@ void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& opt
 /// Device scalars (fp32, one element), so that a step never waits for the host. Undefined members
 /// mean 1 and 0.
 struct StepScalars {
-  at::Tensor learning_rate;
+  at::Tensor learning_rate;   ///< the group's factor is not in it
   at::Tensor gradient_scale;  ///< multiplies every gradient: clip factor / loss scale
   at::Tensor skip;            ///< non-zero: change nothing, not even the step count
 };
 
 /// A tensor that update() keeps for a range, 1-D: an element for every `block` of the range's.
 struct StateFormat {
-  std::string name;
-  at::ScalarType dtype = at::kFloat;
-  int64_t block = 1;
+  std::string name;                   ///< as checkpoints call it
+  at::ScalarType dtype = at::kFloat;  ///< dtype of the kept elements
+  int64_t block = 1;                  ///< elements of the range that share one
 
+  /// The kept elements for a range of so many elements.
   int64_t numel(int64_t of_range) const { return (of_range + block - 1) / block; }
+  /// Bytes that it keeps for an element of the range.
   double bytes_per_element() const {
     return static_cast<double>(c10::elementSize(dtype)) / static_cast<double>(block);
   }
@@ -71,16 +74,17 @@ struct StateFormat {
 
 /// A range whose state its owner keeps, for example in another memory.
 struct ExternalRange {
-  OptimizerRange range;
+  OptimizerRange range;           ///< whose parameter and gradient are updated
   std::vector<at::Tensor> state;  ///< as Optimizer::state_formats() lists them
 };
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;  ///< tensors in a fixed order
 
+/// Updates the ranges that it was made of.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual size_t range_count() const = 0;
+  virtual size_t range_count() const = 0;  ///< the number of ranges that it was made of
   /// Starts a step: counts it unless skipped. The scalars stay valid until the last update().
   virtual void begin_step(const StepScalars& scalars) = 0;
   /// Updates ranges [first, first + count).
@@ -100,7 +104,7 @@ class Optimizer {
   /// formats.
   virtual NamedTensors state(size_t range) const = 0;
   virtual at::Tensor step_count() const = 0;  ///< fp32 device scalar
-  virtual int64_t state_bytes() const = 0;
+  virtual int64_t state_bytes() const = 0;    ///< bytes of all state tensors
 };
 
 /// The optimizer's scalars live where the first range does; a range may be empty. A strategy also
@@ -110,11 +114,13 @@ using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<Op
 /// What it asks of the ranges, and bytes that it keeps for an element of small parameters and of
 /// others. Of with_matrices() the optimizer of elements is meant.
 struct StateNeeds {
-  StateRules rules;
-  double bytes = 0, small_bytes = 0;
+  StateRules rules;                   ///< see StateRules
+  double bytes = 0, small_bytes = 0;  ///< bytes for an element, and for one of a small parameter
 
+  /// The bytes for an element of either kind.
   double bytes_of(bool small) const { return small ? small_bytes : bytes; }
 };
+/// Makes an optimizer of an empty range and asks it.
 StateNeeds state_needs(const OptimizerFactory& factory);
 
 }  // namespace tessera

@@ -17,11 +17,11 @@ namespace tessera {
 
 /// A model and a way to spread it over ranks.
 struct LayoutPlan {
-  ParallelConfig parallel;
-  MeshExtents mesh;
+  ParallelConfig parallel;   ///< the strategy and its sizes
+  MeshExtents mesh;          ///< ranks along each axis
   int64_t accumulation = 1;  ///< micro-batches a step
-  ModelSpec model;
-  bool on_gpu = false;
+  ModelSpec model;           ///< as attach() would be given it
+  bool on_gpu = false;       ///< whether the strategy runs on GPUs
   StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8};  ///< of the optimizer
   /// Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;
@@ -32,21 +32,23 @@ struct LayoutPlan {
 
 /// What one rank sends in a step for one purpose, in the ring model.
 struct Traffic {
-  std::string what;       ///< "gradients"
-  std::string operation;  ///< "reduce-scatter"
-  Axis axis = Axis::kData;
-  int ranks = 1;  ///< that take part
-  double bytes = 0;
+  std::string what;         ///< "gradients"
+  std::string operation;    ///< "reduce-scatter"
+  Axis axis = Axis::kData;  ///< the axis over which it is sent
+  int ranks = 1;            ///< that take part
+  double bytes = 0;         ///< bytes that one rank sends
 };
 
 /// Of one rank; the categories are those of StrategyMemory.
 struct LayoutCost {
+  /// Bytes on the device, by category.
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
-  double host_bytes = 0;
+  double host_bytes = 0;   ///< bytes in host memory
   double saved_bytes = 0;  ///< of a checkpoint, by this rank; a copy of them while it is written
   double comm_bytes_per_step = 0;  ///< sent by one rank over all axes: the sum of traffic
   std::vector<Traffic> traffic;    ///< what is not empty
 
+  /// The bytes of all categories on the device.
   double device_bytes() const {
     return parameter_bytes + gradient_bytes + optimizer_bytes + buffer_bytes;
   }

@@ -22,16 +22,17 @@ namespace tessera {
 
 /// Rows of data that are asked for by their numbers, as of torch::data's get_batch().
 struct RowSet {
-  int64_t count = 0;
+  int64_t count = 0;  ///< the number of rows
   /// The micro-batch of these rows, on the CPU (make_micro_batch()); the same on every rank that
   /// asks. Called by the thread of a rank, in any order. With in-process ranks (--ranks) several
   /// call it at once.
   std::function<MicroBatch(std::span<const int64_t> rows)> batch = nullptr;
 };
 
+/// What a program trains.
 struct TrainingTask {
-  ModelSpec model;  ///< from_module(), from_sequential(), or blocks of your own
-  RowSet train;
+  ModelSpec model;    ///< from_module(), from_sequential(), or blocks of your own
+  RowSet train;       ///< rows to train on
   RowSet validation;  ///< without rows there are no evaluations
   /// Names the data, e.g. a file and its hash. Where a checkpoint has another one the weights go on
   /// and the data begins anew.
@@ -42,13 +43,15 @@ struct TrainingTask {
 
 /// A flag of the program's own. The variable has the default, and outlives the run.
 struct ProgramFlag {
-  std::string name;
+  std::string name;  ///< without dashes, e.g. "hidden_size"
+  /// Where the flag's value is written.
   std::variant<bool*, int64_t*, uint64_t*, double*, std::string*> variable;
-  std::string help;
+  std::string help;  ///< one sentence for --help
 };
 
+/// A program of your own.
 struct TrainingProgram {
-  std::string name, summary = "";
+  std::string name, summary = "";  ///< for --help and messages
   /// beside those of docs/reference/flags.md that name no language model
   std::vector<ProgramFlag> flags = {};
   /// Called once a process when the flags are read; torch::manual_seed(--seed) was called before,

@@ -12,7 +12,7 @@ namespace tessera {
 
 /// What needs a buffer while it is in use.
 struct SlotUser {
-  int64_t numel = 0;
+  int64_t numel = 0;  ///< elements that it needs
   /// Users of one turn are in use together; turns follow each other in increasing order, there and
   /// back.
   size_t turn = 0;
@@ -27,6 +27,7 @@ struct SlotAssignment {
   std::vector<int64_t> offset;      ///< by user, in its slot
   std::vector<int64_t> slot_numel;  ///< by slot
 };
+/// Assigns slots as SlotAssignment says; the same on every rank.
 SlotAssignment assign_slots(const std::vector<SlotUser>& users, int depth);
 
 /// The assignment is static, so addresses never change and nothing is allocated inside a step.
@@ -35,10 +36,11 @@ class BufferSlots {
   /// Buffers start as zeros.
   BufferSlots(const std::vector<SlotUser>& users, int depth, at::TensorOptions options);
 
+  /// The slot that the user takes.
   size_t slot_of(size_t user) const { return assignment_.slot[user]; }
   const at::Tensor& buffer(size_t user) const { return views_[user]; }  ///< [numel]
-  size_t slot_count() const { return slots_.size(); }
-  int64_t bytes() const;
+  size_t slot_count() const { return slots_.size(); }                   ///< the number of buffers
+  int64_t bytes() const;                                                ///< bytes of all slots
 
  private:
   SlotAssignment assignment_;

@@ -14,30 +14,32 @@
 
 namespace tessera {
 
+/// Contiguous elements of a flat buffer.
 struct FlatRange {
-  int64_t offset = 0;  ///< elements
-  int64_t numel = 0;
+  int64_t offset = 0;  ///< first element
+  int64_t numel = 0;   ///< number of elements
 };
 FlatRange overlap(const FlatRange& a, const FlatRange& b);  ///< of no elements: there is none
 
+/// One parameter in a flat buffer.
 struct FlatEntry {
-  std::string name;
-  std::vector<int64_t> shape;
-  FlatRange range;
-  bool weight_decay = true;
-  Placement placement;
-  size_t source = 0;  ///< index among the parameters the layout was made of
-  UpdateRule rule;
-  bool small = false;  ///< see StateRules
+  std::string name;            ///< the parameter's name inside its block
+  std::vector<int64_t> shape;  ///< shape of the rank's tensor
+  FlatRange range;             ///< its elements in the flat buffer, without padding
+  bool weight_decay = true;    ///< see Parameter
+  Placement placement;         ///< see Parameter
+  size_t source = 0;           ///< index among the parameters the layout was made of
+  UpdateRule rule;             ///< see Parameter
+  bool small = false;          ///< see StateRules
 };
 
 /// Part of a rank's share with equal treatment.
 struct OwnedRun {
-  FlatRange range;  ///< in the flat buffer
-  bool weight_decay = true;
+  FlatRange range;               ///< in the flat buffer
+  bool weight_decay = true;      ///< as of its parameters
   std::vector<Holders> holders;  ///< see Placement
-  UpdateRule rule;
-  bool small = false;  ///< see StateRules
+  UpdateRule rule;               ///< as of its parameters
+  bool small = false;            ///< see StateRules
 };
 
 /// How a flat buffer is cut into shards.
@@ -58,16 +60,20 @@ class FlatLayout {
   static constexpr int64_t kAlignment = 64;
 
   FlatLayout() = default;
+  /// Lays these parameters out in so many shards; the threshold is in elements.
   FlatLayout(const std::vector<Parameter>& parameters, int shards, ShardGranularity granularity,
              int64_t persistence_threshold = 0, const StateRules& state = {});
 
+  /// Every entry starts at a multiple of so many elements.
   int64_t alignment() const { return alignment_; }
-  int shards() const { return shards_; }
-  int64_t numel() const { return numel_; }                  ///< with padding
+  int shards() const { return shards_; }    ///< the number of shards of every segment
+  int64_t numel() const { return numel_; }  ///< with padding
   int64_t shard_numel() const { return numel_ / shards_; }  ///< what one rank owns
   /// What this rank adds to the number of the model's elements (Placement).
   int64_t counted_numel() const;
+  /// The parameters in the order of the buffer.
   const std::vector<FlatEntry>& entries() const { return entries_; }
+  /// The segments, each cut into shards, in order.
   const std::vector<FlatRange>& segments() const { return segments_; }
   /// Segments from here on hold the small parameters that stay in full on every rank; equals
   /// numel() when there are none.
@@ -89,8 +95,10 @@ class FlatLayout {
   std::vector<FlatRange> segments_;
 };
 
+///@{
 /// Views of a flat buffer whose first element is element base_offset of the layout.
 at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry, int64_t base_offset = 0);
 at::Tensor slice_of(const at::Tensor& flat, const FlatRange& range, int64_t base_offset = 0);
+///@}
 
 }  // namespace tessera

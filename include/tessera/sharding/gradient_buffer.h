@@ -21,8 +21,8 @@ class GradientBuffer {
   GradientBuffer(const GradientBuffer&) = delete;
   GradientBuffer& operator=(const GradientBuffer&) = delete;
 
-  const at::Tensor& flat() const { return flat_; }
-  void begin();
+  const at::Tensor& flat() const { return flat_; }  ///< [unit.layout.numel()]
+  void begin();                                     ///< from here on a backward pass may add
   /// begin() of one whose to_clear() are zeros already.
   void begin_cleared();
   /// What begin() sets to zero: all but the blank parameters, side by side where they lie so.

@@ -20,7 +20,7 @@
 
 namespace tessera {
 
-/// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() ..
+/// Order of calls per step: begin_step(), then per micro-batch and unit before_backward() and
 /// after_backward(), then finish(). Frozen units have no gradient: they are in the list, but no
 /// call names them.
 class GradientStore {
@@ -29,7 +29,7 @@ class GradientStore {
   /// fn(unit) is called once a step, when on the current stream owned() of the unit holds the
   /// step's sum: as early as that costs no waiting, at the latest in finish().
   void on_reduced(std::function<void(size_t)> fn) { on_reduced_ = std::move(fn); }
-  virtual void begin_step() = 0;
+  virtual void begin_step() = 0;  ///< the first call of a step
   /// In place of begin_step(), after finish(): what the step then computes is added to owned().
   /// What ranks hold beside the owned parts, or all of them hold alike, counts once. Throws
   /// Error(kInvalidArgument) where a store cannot.
@@ -48,14 +48,17 @@ class GradientStore {
   /// them.
   virtual void drop_step() = 0;
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;  ///< its address never changes
-  virtual int64_t persistent_bytes() const = 0;
-  virtual int64_t buffer_bytes() const = 0;
+  virtual int64_t persistent_bytes() const = 0;  ///< bytes of gradients that live between steps
+  virtual int64_t buffer_bytes() const = 0;      ///< bytes of buffers that blocks take turns in
 
  protected:
+  /// Calls the function that on_reduced() was given; for derived stores.
   void reduced(size_t unit) const {
     if (on_reduced_) on_reduced_(unit);
   }
-  bool reports_reductions() const { return on_reduced_ != nullptr; }
+  bool reports_reductions() const {
+    return on_reduced_ != nullptr;
+  }  ///< whether on_reduced() was given a function
 
  private:
   std::function<void(size_t)> on_reduced_;
@@ -66,6 +69,7 @@ class GradientStore {
 /// a reduce-scatter in place (ZeRO-1).
 class FullGradients : public GradientStore {
  public:
+  /// Reduces over comm; units and comm outlive the store.
   FullGradients(const std::vector<ParameterUnit>& units, Communicator& comm, StoreOptions options);
   void begin_step() override;
   void continue_step() override;
@@ -106,6 +110,7 @@ class FullGradients : public GradientStore {
 /// to the shard in the gradients' dtype.
 class ShardedGradients : public GradientStore {
  public:
+  /// Reduces over comm; units and comm outlive the store.
   ShardedGradients(const std::vector<ParameterUnit>& units, Communicator& comm,
                    StoreOptions options);
   void begin_step() override;

@@ -55,13 +55,14 @@ class GradientWire {
   /// full: [size * part], whose value is lost; own: [part] gets this rank's part of the sum, added
   /// to what it holds where asked. own may be this rank's part of full.
   struct Part {
-    at::Tensor full, own;
-    bool add = false;
+    at::Tensor full, own;  ///< 1-D, contiguous, in the gradients' dtype
+    bool add = false;      ///< whether own keeps what it holds
   };
+  /// Reduces all parts together; see Part.
   Reduction reduce_scatter(Communicator& comm, const std::vector<Part>& parts);
   /// Every sum that was started is in its place, whoever holds its Reduction.
   void settle_all() { settle_until(pieces_); }
-  int64_t bytes() const;
+  int64_t bytes() const;  ///< bytes of the staging
 
  private:
   friend class Reduction;

@@ -18,6 +18,7 @@ namespace tessera {
 
 class GradientWire;
 
+/// How a store keeps its tensors.
 struct StoreOptions {
   at::ScalarType dtype = at::kFloat;  ///< of the stored tensors
   GradientWire* wire = nullptr;       ///< gradients: how they are summed; outlives the store
@@ -45,7 +46,7 @@ class ParameterStore {
   virtual void acquire(size_t unit) = 0;
   /// A hint that acquire(unit) comes soon; starts the gather when a buffer is free.
   virtual void prefetch(size_t unit) = 0;
-  virtual void release(size_t unit) = 0;
+  virtual void release(size_t unit) = 0;  ///< the handles may be empty from here on
   /// Nobody uses any unit any more, though not all were released: the next acquire() makes them
   /// whole anew.
   virtual void drop_uses() {}
@@ -58,15 +59,16 @@ class ParameterStore {
   /// acquire().
   virtual void publish(size_t unit) = 0;
 
-  virtual int64_t persistent_bytes() const = 0;
-  virtual int64_t buffer_bytes() const = 0;
-  virtual int64_t host_bytes() const { return 0; }
+  virtual int64_t persistent_bytes() const = 0;     ///< bytes of parameters that live between steps
+  virtual int64_t buffer_bytes() const = 0;         ///< bytes of buffers that blocks take turns in
+  virtual int64_t host_bytes() const { return 0; }  ///< bytes of shards in host memory
 };
 
 /// Full parameters on every rank (DDP, ZeRO-1, ZeRO-2). After an update the owned parts are
 /// all-gathered in place, overlapping whatever comes before the next acquire().
 class ResidentParameters : public ParameterStore {
  public:
+  /// Gathers over comm; units and comm outlive the store.
   ResidentParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                      StoreOptions options);
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
@@ -92,6 +94,7 @@ class ResidentParameters : public ParameterStore {
 /// builds a released buffer is filled with NaN, so that use outside residency shows.
 class GatheredParameters : public ParameterStore {
  public:
+  /// Gathers over comm; units and comm outlive the store.
   GatheredParameters(const std::vector<ParameterUnit>& units, Communicator& comm,
                      StoreOptions options);
   ~GatheredParameters() override;

@@ -13,9 +13,9 @@ namespace tessera {
 /// data axis, groups of neighbours share one copy of the model and the copies' gradients are
 /// summed.
 struct ShardingRules {
-  int shards = 1;  ///< divides the ranks of the data axis
-  ShardGranularity granularity = ShardGranularity::kFlat;
-  int64_t persistence_threshold = 0;  ///< see FlatLayout
+  int shards = 1;                                          ///< divides the ranks of the data axis
+  ShardGranularity granularity = ShardGranularity::kFlat;  ///< how buffers are cut
+  int64_t persistence_threshold = 0;                       ///< see FlatLayout
   int64_t unit_numel = 0;  ///< consecutive blocks form a unit until it holds this many elements
   /// Parameters lie in shards and are whole only where a block needs them; else in full everywhere.
   bool gathers_parameters = false;

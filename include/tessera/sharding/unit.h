@@ -14,8 +14,8 @@ namespace tessera {
 
 /// Owned by the strategy; the parameter and gradient stores keep the buffers.
 struct ParameterUnit {
-  std::string name;  ///< for messages: that of its first block
-  FlatLayout layout;
+  std::string name;                 ///< for messages: that of its first block
+  FlatLayout layout;                ///< where its parameters lie
   std::vector<std::string> blocks;  ///< by entry of the layout: the owning block's name
   /// Handles to give storage to, by entry of the layout: the owner's, then aliases of tied
   /// parameters in other blocks.
@@ -31,7 +31,7 @@ struct ParameterUnit {
   /// else it takes turns in buffers, in the order of `turn`. Units of one turn belong to the same
   /// blocks.
   bool apart = false;
-  size_t turn = 0;
+  size_t turn = 0;  ///< place among the units that take turns
 };
 
 /// Points the handles of all entries that start in [begin, end) at their views of flat, whose first

@@ -7,6 +7,7 @@
 
 namespace tessera {
 
+/// When EarlyStopping stops.
 struct EarlyStoppingConfig {
   int64_t patience = 3;  ///< evaluations in a row that may bring no improvement; at least 1
   double min_delta = 0;  ///< by which a loss must fall below the best one to be an improvement
@@ -20,13 +21,14 @@ class EarlyStopping {
   /// Whether to stop. A loss that is NaN is no improvement.
   bool observe(double loss);
 
+  /// What a checkpoint keeps of EarlyStopping.
   struct State {
-    double best = std::numeric_limits<double>::infinity();
-    int64_t bad = 0;  ///< evaluations since the best one
-    bool operator==(const State&) const = default;
+    double best = std::numeric_limits<double>::infinity();  ///< the least loss so far
+    int64_t bad = 0;                                        ///< evaluations since the best one
+    bool operator==(const State&) const = default;          ///< compares both members
   };
-  const State& state() const { return state_; }
-  void restore(const State& state) { state_ = state; }
+  const State& state() const { return state_; }         ///< the state after the losses so far
+  void restore(const State& state) { state_ = state; }  ///< continues from this state
 
  private:
   EarlyStoppingConfig config_;

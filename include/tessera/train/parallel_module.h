@@ -24,8 +24,9 @@ concept LossOfScores = std::copy_constructible<Loss> &&
 
 }  // namespace detail
 
+/// The numbers of one train_step().
 struct TrainStep {
-  double learning_rate = 0;
+  double learning_rate = 0;  ///< rate of the update; at least 0
   double max_grad_norm = 0;  ///< clip the gradient to this global norm; 0: no clipping
 };
 
@@ -53,6 +54,7 @@ class ParallelModule {
   /// not finite reach the weights, as in a plain loop: a Trainer stops there, and scales losses in
   /// fp16.
   at::Tensor train_step(const at::Tensor& inputs, const at::Tensor& labels, const TrainStep& step);
+  /// The same for micro-batches: one step over all of them.
   at::Tensor train_step(std::span<const MicroBatch> micro_batches, const TrainStep& step);
   /// Scores of this rank's rows, in eval mode, without gradients.
   at::Tensor predict(const at::Tensor& inputs);
@@ -61,12 +63,18 @@ class ParallelModule {
   /// On one rank alone, where it returns true; other ranks' modules stay as they are:
   ///   if (!model.copy_to(net, 0)) return;
   bool copy_to(torch::nn::Module& module, int rank);
+  ///@{
+  /// The same for a holder.
   template <typename Holder>
   requires requires(const Holder& holder) { holder.ptr(); }
   void copy_to(const Holder& module) { copy_to(*module.ptr()); }
+  ///@}
+  ///@{
+  /// The same for a holder.
   template <typename Holder>
   requires requires(const Holder& holder) { holder.ptr(); }
   bool copy_to(const Holder& module, int rank) { return copy_to(*module.ptr(), rank); }
+  ///@}
 
   /// For everything else: evaluation, gradients by name, checkpoints, a Trainer.
   Strategy& strategy() { return *strategy_; }

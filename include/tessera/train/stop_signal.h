@@ -16,6 +16,7 @@ namespace tessera {
 /// without this. Those that are ignored stay so. One at a time in a process.
 class StopSignals {
  public:
+  /// Takes over these signals until it is destroyed.
   explicit StopSignals(const std::vector<int>& numbers = {SIGTERM, SIGUSR1, SIGINT});
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
@@ -30,7 +31,7 @@ class StopSignals {
 /// Lets every rank stop after the same step, whichever was asked to.
 class StopAgreement {
  public:
-  explicit StopAgreement(Communicator& world) : world_(world) {}
+  explicit StopAgreement(Communicator& world) : world_(world) {}  ///< the world outlives it
   /// Collective, between steps: what any rank was asked for in an earlier call, the same on all
   /// ranks. The answer to this call is read in the next one, so the host waits for nothing it has
   /// just issued; a lone rank has it at once.

@@ -27,6 +27,7 @@ using BatchSource = std::function<std::vector<MicroBatch>()>;
 /// and to observe() between steps. Returns whether to go on, the same on every rank.
 using StepBoundary = std::function<bool(int64_t step)>;
 
+/// How fit() trains.
 struct TrainerOptions {
   at::Device device = at::kCPU;  ///< where micro-batches are moved
   int64_t max_steps = 0;       ///< optimizer steps, skipped ones included; 0: until the source ends
@@ -37,7 +38,7 @@ struct TrainerOptions {
   std::function<double(int64_t updates_done)> learning_rate = nullptr;
   /// Keeps a WeightAverage of this decay, which evaluations of fit() use; 0: none.
   double average_decay = 0;
-  LossScalerConfig loss_scaler;
+  LossScalerConfig loss_scaler;  ///< enabled: losses are scaled, as fp16 needs
   /// Called before every update, when the step's forward and backward are issued.
   std::function<void()> before_update;
   /// Training stops with Error(kNumerics), which names the first non-finite gradient, after so many
@@ -49,27 +50,27 @@ struct TrainerOptions {
 
 /// One optimizer step, the same on every rank but for the times, which are this rank's.
 struct StepReport {
-  int64_t step = 0;      ///< from 1
-  double loss = 0;       ///< mean over the global batch's targets
-  double grad_norm = 0;  ///< before clipping, without loss scale
-  double clip_coefficient = 1;
-  double learning_rate = 0;
-  double loss_scale = 1;
-  bool skipped = false;
-  /// Of all ranks; see MicroBatch.
-  double target_count = 0;
-  int64_t samples = 0, tokens = 0;
+  int64_t step = 0;                  ///< from 1
+  double loss = 0;                   ///< mean over the global batch's targets
+  double grad_norm = 0;              ///< before clipping, without loss scale
+  double clip_coefficient = 1;       ///< what gradients were multiplied by; 1: not clipped
+  double learning_rate = 0;          ///< of this step's update
+  double loss_scale = 1;             ///< what the loss was multiplied by
+  bool skipped = false;              ///< whether the weights stayed as they were
+  double target_count = 0;           ///< of all ranks; see MicroBatch
+  int64_t samples = 0, tokens = 0;   ///< of all ranks; see MicroBatch
   double step_time_s = 0;            ///< from the previous step's end to this one's
   double data_time_s = 0;            ///< waiting for the source
   std::optional<PhaseTimes> phases;  ///< of the device
 };
 
+/// One evaluation; the same on every rank but for what is this rank's.
 struct EvalReport {
-  double loss = 0;
-  double target_count = 0;
+  double loss = 0;               ///< mean over the targets of all ranks
+  double target_count = 0;       ///< of all ranks
   std::vector<double> counters;  ///< see Block
   int64_t samples = 0;           ///< this rank's
-  double time_s = 0;
+  double time_s = 0;             ///< seconds of this rank
 };
 
 /// What happens inside Trainer::fit() beside steps. Every rank gives the same, and all are called
@@ -87,13 +88,14 @@ struct FitOptions {
   /// last one; 0: never. Weights are the average where there is one
   /// (TrainerOptions::average_decay). The loss is observe()d.
   int64_t evaluate_every = 0;
-  std::function<BatchSource()> evaluation = nullptr;
+  std::function<BatchSource()> evaluation = nullptr;  ///< see evaluate_every
+  /// Called with each evaluation's report.
   std::function<void(int64_t step, const EvalReport&)> on_evaluation = nullptr;
   std::optional<EarlyStoppingConfig> early_stopping = std::nullopt;  ///< by the evaluations' losses
   /// Called every so many steps and after the last one, behind the evaluation; 0: never.
   int64_t save_every = 0;
-  std::function<void(int64_t step)> on_save = nullptr;
-  StepBoundary boundary = nullptr;  ///< behind all of these
+  std::function<void(int64_t step)> on_save = nullptr;  ///< see save_every
+  StepBoundary boundary = nullptr;                      ///< behind all of these
 };
 
 /// Drives one attached Strategy. Device values are read one step late, so the host never waits for
@@ -101,6 +103,7 @@ struct FitOptions {
 /// one before fit() returns.
 class Trainer {
  public:
+  /// The strategy is attached and outlives the trainer.
   Trainer(Strategy& strategy, const TrainerOptions& options);
   ~Trainer();
 

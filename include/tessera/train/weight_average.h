@@ -30,7 +30,7 @@ class WeightAverage {
   /// optimizer_step() has used is dropped, as by Strategy::state_restored().
   class Swapped {
    public:
-    explicit Swapped(WeightAverage& average);
+    explicit Swapped(WeightAverage& average);  ///< swaps them in; the average outlives it
     ~Swapped() noexcept(false);
     Swapped(const Swapped&) = delete;
     Swapped& operator=(const Swapped&) = delete;

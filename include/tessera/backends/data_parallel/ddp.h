@@ -8,9 +8,12 @@ namespace tessera {
 /// in buckets while backward still runs. With one rank it is plain training ("single").
 class Ddp : public ShardingStrategy {
  public:
+  /// The setup outlives the strategy.
   Ddp(const ParallelConfig& config, const ShardingSetup& setup)
       : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  /// One shard: nothing is sharded, whatever the number of ranks.
   static ShardingRules rules(const ParallelConfig& config, int ranks);
+  /// "single" or "ddp", as the configuration says.
   std::string name() const override { return config().strategy; }
 };
 

@@ -14,8 +14,9 @@ class Fsdp : public ShardingStrategy {
   /// Collective when shard_ranks asks for groups.
   Fsdp(const ParallelConfig& config, const ShardingSetup& setup)
       : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  /// What is sharded over how many of the data ranks, as the configuration says.
   static ShardingRules rules(const ParallelConfig& config, int ranks);
-  std::string name() const override { return "fsdp"; }
+  std::string name() const override { return "fsdp"; }  ///< "fsdp"
 };
 
 }  // namespace tessera

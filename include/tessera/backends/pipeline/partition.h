@@ -25,8 +25,8 @@ std::vector<double> block_costs(const ModelSpec& model, const PipelineConfig& co
 
 /// Contiguous blocks: [first, first + count) of the model.
 struct ModelPart {
-  size_t first = 0, count = 0;
-  double cost = 0;
+  size_t first = 0, count = 0;  ///< blocks of the model: [first, first + count)
+  double cost = 0;              ///< of its blocks, in the unit of block_costs()
 };
 /// The stages * chunks parts in the model's order; part p lies on stage p % stages. With a shared
 /// vocabulary they are parts of what is between the first and the last block, whose costs all

@@ -24,8 +24,9 @@ struct StagePlan;
 
 /// Of one forward_backward(), until every stage has ended it.
 struct PipelineTimes {
-  double total_s = 0;
+  double total_s = 0;   ///< seconds of the step on this rank
   double waited_s = 0;  ///< this rank had nothing to do: to compare with the schedule's bubble
+  /// waited_s / total_s; 0 before anything was measured.
   double idle_share() const { return total_s > 0 ? waited_s / total_s : 0; }
 };
 
@@ -49,6 +50,7 @@ class Pipeline : public Strategy {
     return std::make_unique<Pipeline>(config, std::move(inner), pipeline);
   }
   ~Pipeline() override;
+  /// The inner strategy's and the schedule's, as "zero1+1f1b".
   std::string name() const override { return inner_->name() + "+" + config_.pipeline.schedule; }
 
   void attach(const ModelSpec& model, const BuildContext& context,

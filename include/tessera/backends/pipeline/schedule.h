@@ -15,25 +15,29 @@ struct PipelineAction {
   /// embedding, head (loss, both ways) and the embedding's backward are passes of all stages at
   /// once.
   enum class Kind { kForward, kBackward, kEmbed, kHead, kEmbedBackward };
-  Kind kind = Kind::kForward;
-  int micro_batch = 0;
-  int chunk = 0;
+  Kind kind = Kind::kForward;  ///< which pass is run
+  int micro_batch = 0;         ///< the micro-batch's number in the step, from 0
+  int chunk = 0;               ///< the chunk's number on the stage, from 0
 
+  /// Whether every stage takes part in it.
   bool of_all_stages() const { return kind != Kind::kForward && kind != Kind::kBackward; }
-  bool operator==(const PipelineAction&) const = default;
+  bool operator==(const PipelineAction&) const = default;  ///< compares all members
 };
 std::string to_string(const PipelineAction& action);  ///< "forward of micro-batch 3 in chunk 1"
 
+/// Who does what in which order in one step.
 struct PipelineSchedule {
-  int micro_batches = 0;
-  int chunks = 1;
-  bool shared_vocabulary = false;
+  int micro_batches = 0;           ///< micro-batches of one step
+  int chunks = 1;                  ///< pieces of the model on each stage
+  bool shared_vocabulary = false;  ///< whether the first and the last block lie on all stages
   /// By stage: its actions in order. Within one chunk micro-batches come in increasing order, both
   /// ways, and passes of all stages come in the same order on all of them.
   std::vector<std::vector<PipelineAction>> stages;
 
+  /// The number of stages.
   int stage_count() const { return static_cast<int>(stages.size()); }
-  int part_count() const { return stage_count() * chunks; }
+  int part_count() const { return stage_count() * chunks; }  ///< parts that the model is cut into
+  /// The part of the model that the action runs on its stage.
   int part(int stage, const PipelineAction& action) const {
     return action.chunk * stage_count() + stage;
   }
@@ -53,12 +57,14 @@ PipelineSchedule one_f_one_b(int stages, int micro_batches);
 /// fewer micro-batches than stages form one group, all of whose forwards precede its backwards.
 PipelineSchedule interleaved_one_f_one_b(int stages, int micro_batches, int chunks);
 
+///@{
 /// The same two with a vocabulary that all stages share (Yeung et al. 2024, in lockstep): between
 /// two passes of the head every stage runs at most one forward and one backward, and no stage waits
 /// but for the pipeline to fill and to drain: the bubble is that of the blocks alone. Under 1f1b
 /// the stage d before the last holds at most d + 1 + ceil(d / 2) micro-batches.
 PipelineSchedule shared_gpipe(int stages, int micro_batches);
 PipelineSchedule shared_one_f_one_b(int stages, int micro_batches);
+///@}
 
 /// By name: gpipe, 1f1b, interleaved. Throws Error(kInvalidArgument) for other names, for chunks
 /// that the schedule does not have, and for interleaved with a shared vocabulary.
@@ -83,7 +89,7 @@ struct PipelineMessage {
   PipelineAction action;            ///< the destination's
   int boundary = 0;                 ///< crossed: between parts boundary - 1 and boundary
 
-  bool operator==(const PipelineMessage&) const = default;
+  bool operator==(const PipelineMessage&) const = default;  ///< compares all members
 };
 /// Nothing for the first part's forward, the last part's backward and passes of all stages.
 std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,

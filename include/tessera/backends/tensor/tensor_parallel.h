@@ -7,6 +7,7 @@
 
 namespace tessera {
 
+/// How the ranks of a tensor axis share a model.
 struct TensorParallelOptions {
   bool sequence_parallel = false;  ///< norms and residuals on the rank's own tokens only
 };
@@ -17,6 +18,7 @@ struct TensorParallelOptions {
 /// micro-batches and return the same results.
 class TensorParallel {
  public:
+  /// The communicator outlives the models that are made.
   explicit TensorParallel(Communicator& tensor, const TensorParallelOptions& options = {})
       : tensor_(&tensor), options_(options) {}
 

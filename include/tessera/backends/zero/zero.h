@@ -9,10 +9,12 @@ namespace tessera {
 /// parameters are all-gathered under the next forward.
 class ZeroStage1 : public ShardingStrategy {
  public:
+  /// The setup outlives the strategy.
   ZeroStage1(const ParallelConfig& config, const ShardingSetup& setup)
       : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  /// One shard a rank: of optimizer state and masters.
   static ShardingRules rules(const ParallelConfig& config, int ranks);
-  std::string name() const override { return "zero1"; }
+  std::string name() const override { return "zero1"; }  ///< "zero1"
 };
 
 /// ZeRO stage 2: gradients are sharded too. A block's full gradient lives only until it is
@@ -20,10 +22,12 @@ class ZeroStage1 : public ShardingStrategy {
 /// accumulation and reduced once, as in stage 1.
 class ZeroStage2 : public ShardingStrategy {
  public:
+  /// The setup outlives the strategy.
   ZeroStage2(const ParallelConfig& config, const ShardingSetup& setup)
       : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  /// One shard a rank: of gradients, too, unless they are reduced at the boundary.
   static ShardingRules rules(const ParallelConfig& config, int ranks);
-  std::string name() const override { return "zero2"; }
+  std::string name() const override { return "zero2"; }  ///< "zero2"
 };
 
 /// ZeRO stage 3: parameters are sharded as well, each on its own; those below the persistence
@@ -31,10 +35,12 @@ class ZeroStage2 : public ShardingStrategy {
 /// its backward, the next block's meanwhile.
 class ZeroStage3 : public ShardingStrategy {
  public:
+  /// The setup outlives the strategy.
   ZeroStage3(const ParallelConfig& config, const ShardingSetup& setup)
       : ShardingStrategy(config, setup, rules(config, setup.data.size())) {}
+  /// One shard a rank of every parameter that is not below the threshold.
   static ShardingRules rules(const ParallelConfig& config, int ranks);
-  std::string name() const override { return "zero3"; }
+  std::string name() const override { return "zero3"; }  ///< "zero3"
 };
 
 }  // namespace tessera
