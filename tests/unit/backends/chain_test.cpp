@@ -101,7 +101,7 @@ struct Decoder : nn::Module {
   }
   nn::Linear query{register_module("query", nn::Linear(8, 8))};
 };
-struct Translator : nn::Module {
+struct Translation : nn::Module {
   std::shared_ptr<Encoder> encoder{register_module("0", std::make_shared<Encoder>())};
   std::shared_ptr<Encoder> target{register_module("1", std::make_shared<Encoder>())};
   std::shared_ptr<Decoder> first{register_module("2", std::make_shared<Decoder>())};
@@ -110,7 +110,7 @@ struct Translator : nn::Module {
 };
 
 // Lengths differ from step to step: so do the shapes that cross a stage.
-std::vector<MicroBatch> translations() {
+std::vector<MicroBatch> translated_rows() {
   int64_t length = 2;
   return two_steps([&](const at::Generator& g) {
     const at::Tensor target = at::randint(11, {12, length}, g, at::kLong);
@@ -120,7 +120,7 @@ std::vector<MicroBatch> translations() {
   });
 }
 
-ModelSpec translator(const std::shared_ptr<Translator>& net) {
+ModelSpec translation(const std::shared_ptr<Translation>& net) {
   return chain({block_of(as_is(net->encoder)),
                 block_of(as_is(net->target),
                          [](Encoder& target, const at::Tensor& memory, const MicroBatch& batch) {
@@ -194,24 +194,24 @@ TEST_CASE("children of a module by name as blocks") {
 }
 
 TEST_CASE("an encoder-decoder as blocks that pass two tensors") {
-  check_program<Translator>("translation", translations(),
-                            [](Translator& net, const MicroBatch& batch) {
-                              at::Tensor memory = net.encoder->forward(batch.input_ids);
-                              at::Tensor state = net.target->forward(batch.get("target"));
-                              std::tie(memory, state) = net.first->forward(memory, state);
-                              std::tie(memory, state) = net.second->forward(memory, state);
-                              return token_loss(net.head->forward(state), batch) +
-                                     0.1 * memory.square().mean();
-                            },
-                            translator, {.blocks = true});
+  check_program<Translation>("translation", translated_rows(),
+                             [](Translation& net, const MicroBatch& batch) {
+                               at::Tensor memory = net.encoder->forward(batch.input_ids);
+                               at::Tensor state = net.target->forward(batch.get("target"));
+                               std::tie(memory, state) = net.first->forward(memory, state);
+                               std::tie(memory, state) = net.second->forward(memory, state);
+                               return token_loss(net.head->forward(state), batch) +
+                                      0.1 * memory.square().mean();
+                             },
+                             translation, {.blocks = true});
 }
 
 TEST_CASE("tuples and second inputs in bf16") {
-  const auto net = std::make_shared<Translator>();
+  const auto net = std::make_shared<Translation>();
   const auto losses = [&](at::ScalarType dtype) {
     ParallelConfig config{.strategy = "zero2"};
     config.precision.parameter = dtype;
-    return train_under(config, {.pipeline = 2, .data = 2}, translator(net), {translations(), 4})
+    return train_under(config, {.pipeline = 2, .data = 2}, translation(net), {translated_rows(), 4})
         .losses;
   };
   const std::vector<double> wide = losses(at::kFloat), narrow = losses(at::kBFloat16);

@@ -46,7 +46,7 @@ MicroBatch tokens(int rank) {
   return make_micro_batch(ids, ids.roll(1, 1));
 }
 
-const std::vector<std::string> kLayouts{
+const std::vector<std::string> kCopyLayouts{
     "strategy=single",
     "strategy=ddp data=2",
     "strategy=zero2 data=2",
@@ -80,7 +80,7 @@ TEST_CASE("weights go to a module and come back, whole, under every layout") {
   const auto first = made(3), second = made(4);
   const auto model = from_module(with_values([] { return std::make_shared<Net>(); }, first),
                                  loss_of, {.running_statistics_of_rank = 0});
-  for (const std::string& line : kLayouts) {
+  for (const std::string& line : kCopyLayouts) {
     INFO(line);
     const test::Watchdog watchdog(line, std::chrono::seconds(30));
     const FuzzCase layout = parse_case(line);

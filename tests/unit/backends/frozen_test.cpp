@@ -28,7 +28,7 @@ nn::Sequential some_module() {
                         nn::LayerNorm(nn::LayerNormOptions({5})), nn::Linear(5, 2));
 }
 
-std::vector<MicroBatch> batches() {
+std::vector<MicroBatch> frozen_batches() {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
   std::vector<MicroBatch> all;
   for (int i = 0; i < 3; ++i) {
@@ -48,7 +48,7 @@ void check_frozen(const std::vector<std::string>& prefixes, bool only = false) {
     item.value().set_requires_grad(false);
     frozen[item.key()] = item.value().clone();
   }
-  const auto data = batches();
+  const auto data = frozen_batches();
   const ModelSpec model = from_sequential(module, squared_error);
   std::vector<std::pair<NamedLayout, Trained>> results;
   for (const NamedLayout& layout : layouts_of_modules()) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kRanks = 2;
 
-void save(const std::string& directory, int64_t step, FileSystem& files, bool asynchronous) {
+void save_step(const std::string& directory, int64_t step, FileSystem& files, bool asynchronous) {
   run_ranks(kRanks, [&](Communicator& world) {
     const auto state = state_of(small_model(), world.rank(), kRanks, step, 1);
     save_checkpoint(world, directory, step, state, "{}",
@@ -30,9 +30,9 @@ void save(const std::string& directory, int64_t step, FileSystem& files, bool as
   });
 }
 
-void save(const std::string& directory, int64_t step) {
+void save_step(const std::string& directory, int64_t step) {
   FaultyFileSystem files(FaultyFileSystem::kNever, Fault::kOnce, 0);
-  save(directory, step, files, false);
+  save_step(directory, step, files, false);
 }
 
 // What is found after a save of step 2 over a checkpoint of step 1: the step, which loads.
@@ -47,7 +47,7 @@ int64_t found_step(const std::string& directory) {
 
 // The next run of the job saves as if nothing had been, and leaves nothing else behind.
 void require_goes_on(const std::string& directory) {
-  save(directory, 3);
+  save_step(directory, 3);
   require_loads(directory + "/checkpoint-3", 3, small_model());
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
@@ -62,9 +62,9 @@ void require_goes_on(const std::string& directory) {
 int calls_of_a_save() {
   const TempDir folder;
   FaultyFileSystem files(FaultyFileSystem::kNever, Fault::kOnce, 0);
-  save(folder.path("run"), 1, files, false);
+  save_step(folder.path("run"), 1, files, false);
   const int before = files.calls();
-  save(folder.path("run"), 2, files, false);
+  save_step(folder.path("run"), 2, files, false);
   return files.calls() - before;
 }
 
@@ -80,10 +80,10 @@ TEST_CASE("whichever call of a save fails, the previous or the new checkpoint lo
     for (int call = 0; call < calls; ++call) {
       const TempDir folder;
       const std::string directory = folder.path("run");
-      save(directory, 1);
+      save_step(directory, 1);
       FaultyFileSystem files(call, fault, error);
       const std::string said =
-          error_of(ErrorCode::kDataLoss, [&] { save(directory, 2, files, asynchronous); });
+          error_of(ErrorCode::kDataLoss, [&] { save_step(directory, 2, files, asynchronous); });
       INFO("call " << call << ": " << files.failed() << ": " << said);
       REQUIRE(files.failed() != "");
       if (said != "no error") {
@@ -108,12 +108,12 @@ TEST_CASE("killed at any call of a save, the previous or the new checkpoint load
   for (int call = 0; call < calls; ++call) {
     const TempDir folder;
     const std::string directory = folder.path("run");
-    save(directory, 1);
+    save_step(directory, 1);
     const pid_t child = ::fork();
     if (child == 0) {
       at::set_num_threads(1);  // LibTorch makes its pools anew, before several threads would
       FaultyFileSystem files(call, Fault::kKill, 0);
-      save(directory, 2, files, asynchronous);
+      save_step(directory, 2, files, asynchronous);
       ::_exit(0);
     }
     int status = 0;

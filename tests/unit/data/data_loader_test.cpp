@@ -39,7 +39,7 @@ std::vector<int64_t> rows_of(const std::vector<MicroBatch>& batches) {
   return rows;
 }
 
-std::vector<int64_t> values(const at::Tensor& tensor) {
+std::vector<int64_t> as_list(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kLong).contiguous();
   return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
 }
@@ -151,8 +151,8 @@ TEST_CASE(
       samples += batch.sample_count;
       targets += batch.target_count;
       if (rank == 2 && step == 1) {
-        CHECK(values(batch.input_ids) == List{1});  // not the pad id
-        CHECK(values(batch.labels) == List{kIgnoredLabel});
+        CHECK(as_list(batch.input_ids) == List{1});  // not the pad id
+        CHECK(as_list(batch.labels) == List{kIgnoredLabel});
         CHECK(batch.target_count == 0);
       }
     }
@@ -179,28 +179,28 @@ TEST_CASE("causal rows are padded, shifted and counted; the mask is given only w
     return DataLoader(dataset, options).next()[0];
   };
   const MicroBatch right = batch_with({});
-  CHECK(values(right.input_ids) == List{5, 6, 7, 8, 9, 3});
-  CHECK(values(right.labels) == List{6, 7, -100, 9, -100, -100});
+  CHECK(as_list(right.input_ids) == List{5, 6, 7, 8, 9, 3});
+  CHECK(as_list(right.labels) == List{6, 7, -100, 9, -100, -100});
   CHECK_FALSE(right.attention_mask.defined());
   CHECK(right.sample_count == 2);
   CHECK(right.token_count == 6);
   CHECK(right.target_count == 3);
 
   const MicroBatch fixed = batch_with({.pad_to = 4, .always_attention_mask = true});
-  CHECK(values(fixed.input_ids) == List{5, 6, 7, 3, 8, 9, 3, 3});
-  CHECK(values(fixed.attention_mask) == List{1, 1, 1, 0, 1, 1, 0, 0});
+  CHECK(as_list(fixed.input_ids) == List{5, 6, 7, 3, 8, 9, 3, 3});
+  CHECK(as_list(fixed.attention_mask) == List{1, 1, 1, 0, 1, 1, 0, 0});
   CHECK(fixed.attention_mask.scalar_type() == at::kBool);
 
   // As Hugging Face: the padded row is shifted, so the token before the first real one predicts it.
   const MicroBatch left = batch_with({.padding_side = PaddingSide::kLeft});
-  CHECK(values(left.input_ids) == List{5, 6, 7, 3, 8, 9});
-  CHECK(values(left.labels) == List{6, 7, -100, 8, 9, -100});
-  CHECK(values(left.attention_mask) == List{1, 1, 1, 0, 1, 1});
+  CHECK(as_list(left.input_ids) == List{5, 6, 7, 3, 8, 9});
+  CHECK(as_list(left.labels) == List{6, 7, -100, 8, 9, -100});
+  CHECK(as_list(left.attention_mask) == List{1, 1, 1, 0, 1, 1});
 
   // labels = input_ids, padding included, as in the published exercises.
   const MicroBatch all = batch_with({.pad_to = 4, .supervise_padding = true});
-  CHECK(values(all.labels) == List{6, 7, 3, -100, 9, 3, 3, -100});
-  CHECK(values(all.attention_mask) == List{1, 1, 1, 0, 1, 1, 0, 0});
+  CHECK(as_list(all.labels) == List{6, 7, 3, -100, 9, 3, 3, -100});
+  CHECK(as_list(all.attention_mask) == List{1, 1, 1, 0, 1, 1, 0, 0});
   CHECK(all.target_count == 6);
   CHECK(error_of([&] { batch_with({.pad_to = 2}); }) ==
         "DataLoader: a row has 3 tokens, more than the length to pad to, 2");
@@ -213,18 +213,18 @@ TEST_CASE("a row's own mask is kept unless it only marks unsupervised padding at
     return DataLoader(dataset, {}).next()[0].attention_mask;
   };
   CHECK_FALSE(mask_of({{5, 6, 3}, {5, 6, -100}, {1, 1, 0}}).defined());
-  CHECK(values(mask_of({{5, 6, 3}, {5, 6, 3}, {1, 1, 0}})) == List{1, 1, 0});
-  CHECK(values(mask_of({{3, 5, 6}, {-100, 5, 6}, {0, 1, 1}})) == List{0, 1, 1});
-  CHECK(values(mask_of({{5, 3, 6}, {5, -100, 6}, {1, 0, 1}})) == List{1, 0, 1});
+  CHECK(as_list(mask_of({{5, 6, 3}, {5, 6, 3}, {1, 1, 0}})) == List{1, 1, 0});
+  CHECK(as_list(mask_of({{3, 5, 6}, {-100, 5, 6}, {0, 1, 1}})) == List{0, 1, 1});
+  CHECK(as_list(mask_of({{5, 3, 6}, {5, -100, 6}, {1, 0, 1}})) == List{1, 0, 1});
 }
 
 TEST_CASE("classification batches carry one label a row, and filling rows none") {
   const Dataset dataset = numbered(3, Task::kClassification);
   DataLoader loader(dataset, {.micro_batch_size = 4, .shuffle = false, .causal_attention = false});
   const MicroBatch batch = loader.next()[0];
-  CHECK(values(batch.input_ids) == List{10, 0, 0, 11, 11, 0, 12, 12, 12, 1, 0, 0});
-  CHECK(values(batch.labels) == List{0, 1, 0, kIgnoredLabel});
-  CHECK(values(batch.attention_mask) == List{1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0});
+  CHECK(as_list(batch.input_ids) == List{10, 0, 0, 11, 11, 0, 12, 12, 12, 1, 0, 0});
+  CHECK(as_list(batch.labels) == List{0, 1, 0, kIgnoredLabel});
+  CHECK(as_list(batch.attention_mask) == List{1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0, 0});
   CHECK(batch.sample_count == 3);
   CHECK(batch.target_count == 3);
   // A causal model needs no mask for padding at the end, but for padding at the start.

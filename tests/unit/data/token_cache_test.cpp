@@ -19,12 +19,12 @@ using namespace tessera;
 namespace {
 
 // Every form a row can have in memory.
-const std::vector<Example> kRows = {{{5, 6, 7}, {-100, 6, 7}, {}},
-                                    {{8}, {8}, {}},
-                                    {{1, 2, 3, 4, 5}, {-100, 2, -100, 4, 5}, {1, 1, 1, 0, 1}},
-                                    {{9, 9}, {-100, -100}, {}},
-                                    {{3, 2}, {3, 2}, {0, 1}},
-                                    {{}, {}, {}}};
+const std::vector<Example> kCachedRows = {{{5, 6, 7}, {-100, 6, 7}, {}},
+                                          {{8}, {8}, {}},
+                                          {{1, 2, 3, 4, 5}, {-100, 2, -100, 4, 5}, {1, 1, 1, 0, 1}},
+                                          {{9, 9}, {-100, -100}, {}},
+                                          {{3, 2}, {3, 2}, {0, 1}},
+                                          {{}, {}, {}}};
 
 bool same(const TokenTable& table, const std::vector<Example>& rows) {
   if (table.size() != static_cast<int64_t>(rows.size())) return false;
@@ -53,7 +53,7 @@ struct Cache {
         entry,
         [&](const RowTaker& take) {
           ++made;
-          for (const Example& row : kRows) take(row);
+          for (const Example& row : kCachedRows) take(row);
           return RowFacts{.num_labels = 7, .notes = "three rows skipped"};
         },
         [&](const std::string& text) { said.push_back(text); });
@@ -82,11 +82,11 @@ TEST_CASE("rows come back from memory and from the cache as they were") {
   CHECK_FALSE(found.made);
   CHECK(memory.made);
   for (const TokenisedRows* rows : {&fresh, &found, &memory}) {
-    CHECK(same(rows->rows, kRows));
+    CHECK(same(rows->rows, kCachedRows));
     CHECK(rows->rows.longest() == 5);
     CHECK(rows->rows.num_labels() == 7);
     CHECK(rows->facts.notes == "three rows skipped");
-    CHECK(same(rows->rows.slice(1, 3), {kRows[1], kRows[2]}));
+    CHECK(same(rows->rows.slice(1, 3), {kCachedRows[1], kCachedRows[2]}));
   }
   CHECK(cache.said.empty());
 }
@@ -124,7 +124,7 @@ TEST_CASE("a rows' file that is cut, changed or of another key is said and made 
     cache.said.clear();
     const int before = cache.made;
     const TokenisedRows rows = cache.rows();
-    CHECK(same(rows.rows, kRows));
+    CHECK(same(rows.rows, kCachedRows));
     CHECK(cache.made == before + 1);
     REQUIRE(cache.said.size() == 1);
     CHECK(cache.said[0].find(cache.file() + ": ") == 0);
@@ -162,7 +162,7 @@ TEST_CASE("rows of a crafted file that lie outside its tokens are refused and ma
   REQUIRE(sealed(whole) == whole);
   const auto rows = value_at<uint64_t>(whole, kRowsAt), words = value_at<uint64_t>(whole, kWordsAt);
   const auto notes = value_at<uint64_t>(whole, kNotesAt);
-  REQUIRE(rows == kRows.size());
+  REQUIRE(rows == kCachedRows.size());
   const size_t entries = whole.size() - notes - rows * kEntryBytes;
   const auto changed = [&](const std::function<void(std::string&)>& change) {
     std::string bytes = whole;
@@ -190,7 +190,7 @@ TEST_CASE("rows of a crafted file that lie outside its tokens are refused and ma
     write(cache.file(), crafted[i]);
     cache.said.clear();
     const int before = cache.made;
-    CHECK(same(cache.rows().rows, kRows));
+    CHECK(same(cache.rows().rows, kCachedRows));
     CHECK(cache.made == before + 1);
     CHECK(cache.said.size() == 1);
   }
@@ -200,7 +200,7 @@ TEST_CASE("nothing stays of rows that could not be made, and what a dead process
   Cache cache;
   const auto fails = [&] {
     tokenised_rows(cache.entry, [&](const RowTaker& take) -> RowFacts {
-      take(kRows[0]);
+      take(kCachedRows[0]);
       fail(ErrorCode::kDataLoss, "row 2 is bad");
     });
   };
@@ -210,7 +210,7 @@ TEST_CASE("nothing stays of rows that could not be made, and what a dead process
   }
   write(cache.file() + ".tmp", std::string(10'000, 'x'));
   write(cache.file() + ".rows.tmp", std::string(10'000, 'x'));
-  CHECK(same(cache.rows().rows, kRows));
+  CHECK(same(cache.rows().rows, kCachedRows));
   CHECK_FALSE(std::filesystem::exists(cache.file() + ".tmp"));
 }
 

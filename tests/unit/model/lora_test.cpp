@@ -45,7 +45,7 @@ struct Outer : nn::Cloneable<Outer> {
 ModelSpec outer() {
   return from_module([] { return std::make_shared<Outer>(); }, squared_error);
 }
-MicroBatch small_batch() {
+MicroBatch lora_batch() {
   return make_micro_batch(at::arange(12, at::kFloat).reshape({4, 3}) / 10, at::ones({4, 2}));
 }
 LoraRule rule_of(std::vector<std::string> targets, std::vector<std::string> saved = {}) {
@@ -113,7 +113,7 @@ TEST_CASE("a module with adapters computes with W + s B A and trains them alone"
   for (const Parameter& parameter : plain.parameters()) {
     CHECK(at::equal(parameter.tensor, named(whole, parameter.name).tensor));
   }
-  const MicroBatch batch = small_batch();
+  const MicroBatch batch = lora_batch();
   CHECK(at::equal(whole.forward(batch), plain.forward(batch)));
 
   {
