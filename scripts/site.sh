@@ -14,8 +14,7 @@ fi
 if [[ ${1:-} == --serve ]]; then exec "$venv/bin/mkdocs" serve; fi
 "$venv/bin/mkdocs" build --strict
 if command -v doxygen >/dev/null && [[ -e docs/Doxyfile ]]; then
-  mkdir -p build/site/api
-  (cat docs/Doxyfile; printf '%s\n' "OUTPUT_DIRECTORY = build/site" "HTML_OUTPUT = api" "GENERATE_LATEX = NO" "QUIET = YES") | doxygen -
+  doxygen docs/Doxyfile
   echo "site: build/site/index.html, API in build/site/api/index.html"
 else
   echo "site: build/site/index.html, without the API (no doxygen)"
