@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [[ $# == 0 || ($# == 1 && $1 == --serve) ]] || { sed -n '3,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+export NO_MKDOCS_2_WARNING=1  # of a successor
 venv=.deps/site stamp=.deps/site/requirements.txt
 if ! cmp -s docs/requirements.txt "$stamp"; then
   python3 -m venv "$venv" || { echo "site: python3 -m venv failed; install python3-venv" >&2; exit 1; }
