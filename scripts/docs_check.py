@@ -31,7 +31,8 @@ FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
 PATH = re.compile(r"(?<![\w/.<~$-])((?:docs|lib|include|backends|examples|benchmarks|tests|scripts|cmake|tessera)/[\w./*{},+-]*[\w*}/])")
 TOPS = ("lib", "include", "backends", "examples", "benchmarks", "tests", "scripts", "cmake", "python")
 # Flags of other people's programs, in text.
-FOREIGN = {"nv", "ipc", "ulimit", "shm-size", "gpus", "network", "multi_gpu", "no_python", "na-prob-file", "bind-to", "standalone", "no-python"}
+FOREIGN = {"nv", "ipc", "ulimit", "shm-size", "gpus", "network", "multi_gpu", "no_python", "na-prob-file", "bind-to", "standalone", "no-python",
+           "build-arg", "rm"}
 SOURCES = {".h", ".hpp", ".cpp", ".cu", ".py", ".sh", ".sbatch", ".cmake", ".txt", ".json"}
 
 
