@@ -260,8 +260,10 @@ def run(root, chosen, clone, seconds):
                                                              if not RECORDS.match(page.name) and page.name != "CONTRIBUTING.md"]
     failed = ran = 0
     if not todo or todo[0].name != "README.md":
-        subprocess.run([clone / "scripts/build.sh"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([clone / "scripts/build.sh"], cwd=clone, check=True, stdout=subprocess.DEVNULL)
     for page in todo:
+        binaries = sorted(str(folder) for folder in clone.glob("build/*/bin"))
+        environment["PATH"] = os.pathsep.join([*binaries, os.environ["PATH"]])
         blocks = [block for block in page.shell_blocks() if not block["mark"]]
         if not blocks:
             continue
@@ -279,8 +281,6 @@ def run(root, chosen, clone, seconds):
         if status:
             failed += 1
             print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), flush=True)
-        binaries = sorted(str(folder) for folder in clone.glob("build/*/bin"))
-        environment["PATH"] = os.pathsep.join([*binaries, os.environ["PATH"]])
         subprocess.run(["git", "-C", clone, "clean", "-ffdxq", "-e", "/build", "-e", "/.deps"], check=True)
     print(f"{ran} blocks of {len(todo)} pages run in a fresh clone, {failed} page(s) failed")
     return 1 if failed else 0

@@ -81,11 +81,11 @@ def found_by_help():
 
 
 def ran(blocks):
-    """What --run says of a page in a clone whose scripts/build.sh does nothing."""
+    """What --run says of a page in a clone whose scripts/build.sh makes one program."""
     with tempfile.TemporaryDirectory() as folder:
         root = tree(f"{folder}/src", "# Page\n" + blocks)
         (root / "scripts").mkdir()
-        (root / "scripts/build.sh").write_text("#!/bin/sh\n")
+        (root / "scripts/build.sh").write_text("#!/bin/sh\nmkdir -p build/x/bin\nprintf '#!/bin/sh\\n' >build/x/bin/planted\nchmod +x build/x/bin/planted\n")
         (root / "scripts/build.sh").chmod(0o755)
         git = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@example.org"]
         for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
@@ -97,6 +97,8 @@ def ran(blocks):
 
 
 RUNS = [
+    (f"{FENCE}bash\nplanted\n{FENCE}\n", None),
+    (f"{FENCE}bash\nunplanted\n{FENCE}\n", "docs/page.md:3: exit status 127: unplanted"),
     (f"{FENCE}bash\nX=3\ntest -e README.md\n{FENCE}\ntext\n{FENCE}bash\ntest $X = 3\n{FENCE}\n", None),
     (f"{FENCE}bash\ntrue\n{FENCE}\ntext\n{FENCE}bash\ntrue\nfalse\ntrue\n{FENCE}\n", "docs/page.md:8: exit status 1: false"),
     (f"{FENCE}bash\nfalse | true\n{FENCE}\n", "docs/page.md:3: exit status 1"),
