@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, clients' builds, real
-# launchers, the control channel, kills, lost work, the Python module, other versions of LibTorch, a bare system. Writes tests/NIGHTLY.md, newest first.
+# launchers, the control channel, kills, lost work, the Python module, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work python torch_versions fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work python torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -129,7 +129,15 @@ stage_kills() {
   python3 -B tests/kill/kill.py . "build/${TESSERA_PRESET:-release}/bin" --kills "$kills" --log "$state/kills-$commit.jsonl"
 }
 
-# Both commands of README in a bare Debian 12, as root of it, with this host's network and certificates; --short: the first one.
+# Every command of README and of the pages in a fresh clone, and the site; --short: README and the site.
+stage_docs() {
+  local pages=()
+  [[ -z $short ]] || pages=(README.md)
+  scripts/site.sh
+  TESSERA_TORCH_ROOT="$TESSERA_TORCH_ROOT" scripts/docs_check.sh "${pages[@]}"
+}
+
+# demo.sh and test.sh in a bare Debian 12, as root of it, with this host's network and certificates; --short: the first one.
 stage_fresh() {
   local commands=(demo test)
   [[ -z $short ]] || commands=(demo)

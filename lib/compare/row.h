@@ -55,7 +55,7 @@ struct ComparisonRow {
   bool failed() const;
 };
 
-// (other - row) / other, and (row - other) / other: by table 4 of docs/guides/comparing.md.
+// (other - row) / other, and (row - other) / other: by table 4 of docs/guides/report.md.
 std::optional<double> memory_savings(const ComparisonRow& row, const ComparisonRow& baseline);
 std::optional<double> runtime_change(const ComparisonRow& row, const ComparisonRow& baseline);
 // Tokens per second and rank over the baseline's: 1 is linear scaling.
