@@ -80,17 +80,18 @@ def found_by_help():
         return list(docs_check.links(root, root / "bin"))
 
 
-def ran(blocks):
+def ran(blocks, pages=("docs/page.md",), readme="# Title\n", more=()):
     """What --run says of a page in a clone whose scripts/build.sh makes one program."""
     with tempfile.TemporaryDirectory() as folder:
         root = tree(f"{folder}/src", "# Page\n" + blocks)
+        (root / "README.md").write_text(readme)
         (root / "scripts").mkdir()
         (root / "scripts/build.sh").write_text("#!/bin/sh\nmkdir -p build/x/bin\nprintf '#!/bin/sh\\n' >build/x/bin/planted\nchmod +x build/x/bin/planted\n")
         (root / "scripts/build.sh").chmod(0o755)
         git = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@example.org"]
         for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
             subprocess.run([*git, *words], check=True)
-        done = subprocess.run([sys.executable, "-B", docs_check.__file__, "--run", "--clone", f"{folder}/clone", root, "docs/page.md"],
+        done = subprocess.run([sys.executable, "-B", docs_check.__file__, "--run", "--clone", f"{folder}/clone", *more, root, *pages],
                               capture_output=True, text=True, check=False)
         said = [line for line in done.stdout.splitlines() if "exit status" in line]
         return [] if done.returncode == 0 else said or [f"exit status {done.returncode}: {done.stdout}{done.stderr}"]
@@ -116,5 +117,8 @@ def measured_badly():
 
 if __name__ == "__main__":
     planted = [(repr(text[:60]), found(text), expected) for text, expected in PAGES]
+    failing = ran(f"{FENCE}bash\ntrue\n{FENCE}\n", ("README.md", "docs/page.md"), f"{FENCE}bash\nfalse\n{FENCE}\n")
+    late = ran(f"{FENCE}bash\nsleep 20\n{FENCE}\n", more=("--seconds", "1"))
+    planted += [("README fails", failing, "README.md:2: exit status 1: false"), ("a page takes too long", late, "after 1 s")]
     planted += [(f"run {text[:60]!r}", ran(text), expected) for text, expected in RUNS]
     sys.exit(cases.check([*planted, ("the program's help", found_by_help(), "tessera-train has no flag --planted"), ("words", measured_badly(), None)]))
