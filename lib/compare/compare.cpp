@@ -15,41 +15,54 @@
 namespace tessera::programs {
 namespace {
 
+constexpr const char* kSummary =
+    "The same work under a list of strategies, each in processes of its own.";
+constexpr const char* kSection = "Comparison";
+
 void add_flags(FlagSet& flags, CompareOptions& o) {
-  flags.section("Comparison (all other flags go to the fine-tuning program)");
-  flags.add("task", &o.task, "which program runs", {"squad", "causal", "classification", "chat"});
-  flags.add("strategies", &o.strategies, "the rows, each on each of --rank_counts");
-  flags.add("rank_counts", &o.rank_counts, "numbers of ranks");
+  flags.section(kSection);
+  flags.add("task", &o.task, "which program runs", {"squad", "causal", "classification", "chat"},
+            "which program runs");
+  flags.add("strategies", &o.strategies, "the rows, each on each of --rank_counts", {},
+            "the rows, one each");
+  flags.add("rank_counts", &o.rank_counts, "numbers of ranks", {}, "numbers of ranks, as 2,4");
   flags.add("deepspeed", &o.deepspeed,
             "rows of these DeepSpeed configuration files, instead of --strategies unless both are "
-            "given");
+            "given",
+            {}, "rows of DeepSpeed files");
   flags.add(
       "peer", &o.peer,
       "rows that other trainers run on the same work: hf (transformers.Trainer), peft (the same "
-      "with its adapters), torch, each also with -compile, deepspeed");
+      "with its adapters), torch, each also with -compile, deepspeed",
+      {}, "other trainers: hf, peft, torch");
   flags.add("python", &o.python, "of the peers: has torch and transformers");
   flags.add("rows", &o.rows,
             "instead of these: FILE with one row a line, its number of ranks and its flags; lines "
-            "that begin with -- hold flags for all");
+            "that begin with -- hold flags for all",
+            {}, "FILE with one row a line");
   flags.add("reference", &o.reference, "single on one rank is the first row");
   flags.add("baseline", &o.baseline,
             "the ROW whose memory and runtime the others' are set against; the first unless given");
-  flags.add("repeat", &o.repeat, "runs of every row: median, standard deviation and minimum");
+  flags.add("repeat", &o.repeat, "runs of every row: median, standard deviation and minimum", {},
+            "runs of every row");
   flags.add("scaling", &o.scaling,
             "strong: a step has the same rows in every row; weak: every rank has the same rows",
-            {"strong", "weak"});
+            {"strong", "weak"}, "same step, or same work a rank");
   flags.add("global_batch_size", &o.global_batch_size,
             "rows of an optimizer step in every run; 0: the batch of the largest run");
   flags.add("largest_batch", &o.largest_batch,
             "find the largest batch of a rank, up to this, for every row, and run it with that; "
-            "with --global_batch_size among its divisors");
+            "with --global_batch_size among its divisors",
+            {}, "search up to this batch; 0: none");
   flags.add("launcher", &o.launcher, "auto: mpirun where it is found, else threads",
-            {"auto", "mpirun", "srun", "threads"});
+            {"auto", "mpirun", "srun", "threads"}, "how ranks are started");
   flags.add("tolerance", &o.tolerance,
             "largest relative difference; 0: 1e-5 in fp32, 2e-2 in 16 bit");
   flags.add("output_dir", &o.output_dir,
-            "one folder per run, logs, compare.json, comparison.csv; rows that it has are not run "
-            "again");
+            "one folder per run, logs, compare.json, comparison.csv, report.html; rows that it has "
+            "are not run "
+            "again",
+            {}, "runs, tables, report.html");
   flags.add("overwrite_output_dir", &o.overwrite_output_dir, "replace an earlier comparison");
 }
 
@@ -71,16 +84,41 @@ std::vector<std::string> with_flags_of_file(const std::vector<std::string>& argu
   return all;
 }
 
+bool is_chosen_here(const std::string& name, bool weak) {
+  return name == "strategy" || name == "ranks" || name == "dry_run" ||
+         (!weak && name == "gradient_accumulation_steps");
+}
+
+// With the flags of the program that is started.
+std::string help_text(const std::vector<std::string>& given, const CompareOptions& asked) {
+  FlagSet flags("tessera-compare", kSummary);
+  CompareOptions options;
+  TrainOptions train;
+  add_flags(flags, options);
+  const FlagSet own = flags;
+  const Program program = program_of(asked.task);
+  add_flags(flags, train, [&](const settings::Setting& setting) {
+    return setting.is_of(program) && !flags.has(setting.name) &&
+           !is_chosen_here(setting.name, asked.scaling == "weak");
+  });
+  flags.explain([&](const std::string& name) {
+    return own.has(name) ? std::vector<std::string>() : facts_of(name, program);
+  });
+  flags.understand_foreign(find_foreign);
+  flags.show_one_screen("--model M --train_file F --rank_counts 2 --output_dir out");
+  flags.parse(given);
+  return flags.help();
+}
+
 }  // namespace
 
 int run_compare(const std::vector<std::string>& given) {
-  FlagSet flags("tessera-compare",
-                "The same work under a list of strategies, each in processes of its own.");
+  FlagSet flags("tessera-compare", kSummary);
   CompareOptions options;
   add_flags(flags, options);
   const std::vector<std::string> passed = flags.parse_known(with_flags_of_file(given));
   if (flags.help_requested()) {
-    std::fputs(flags.help().c_str(), stdout);
+    std::fputs(help_text(given, options).c_str(), stdout);
     return 0;
   }
   if (flags.given("deepspeed") && !flags.given("strategies")) options.strategies.clear();
@@ -99,7 +137,7 @@ int run_compare(const std::vector<std::string>& given) {
     return 0;
   }
   for (const char* name : {"strategy", "ranks", "gradient_accumulation_steps", "dry_run"}) {
-    if (weak && name == std::string("gradient_accumulation_steps")) continue;
+    if (!is_chosen_here(name, weak)) continue;
     require(!train_flags.given(name), "--", name,
             " is chosen by tessera-compare for every row; see --help");
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "lib/checkpoint/directory_lock.h"
@@ -14,10 +15,12 @@
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
 #include "lib/core/nearest.h"
+#include "lib/report/report.h"
 #include "lib/run/output.h"
 #include "lib/settings/require.h"
 #include "tessera/comm/bootstrap.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera::programs {
 namespace {
@@ -287,12 +290,25 @@ void Comparison::write_files() {
   write_text_file(options_.output_dir + "/compare.json", comparison_json(view()));
 }
 
+// Of what is there; a page that cannot be made is no reason to fail.
+void Comparison::write_report() const {
+  const std::string page = options_.output_dir + "/report.html";
+  std::ostringstream said, problem;
+  const int code = report::run_report({options_.output_dir, "--output", page}, said, problem);
+  if (code == 0) {
+    std::printf("report: %s\n", page.c_str());
+  } else {
+    log(LogLevel::kWarning, "report.html is not written: ", problem.str());
+  }
+}
+
 int Comparison::conclude() {
   const ComparisonRow& base = baseline();
   std::printf("\n%s on %s\n%s\n", base.prepared->model.name.c_str(),
               base.prepared->train_path.c_str(), comparison_text(view()).c_str());
   std::printf("files: %s/compare.json, comparison.csv, <row>/metrics.jsonl, logs/<row>.log\n",
               options_.output_dir.c_str());
+  write_report();
   int code = 0;
   for (const ComparisonRow& row : rows_) {
     if (!row.failed()) continue;

@@ -48,6 +48,7 @@ class Comparison {
   void judge(ComparisonRow& row);
   void say(const std::string& line);
   void write_files();
+  void write_report() const;
   int conclude();
   ComparisonView view() const;
   const ComparisonRow& baseline() const;

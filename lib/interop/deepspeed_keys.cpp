@@ -61,7 +61,7 @@ constexpr K kKeys[] = {
     idle("tensorboard.output_path", K::kText, "files go to --output_dir"),
     idle("tensorboard.job_name", K::kText, "files go to --output_dir"),
     idle("csv_monitor", K::kAnything, "results.csv and resources.csv are always written"),
-    idle("wandb", K::kAnything, kTrackers),
+    idle("wandb", K::kAnything, "--report_to wandb sends metrics to it"),
     idle("comet", K::kAnything, kTrackers),
 
     // Precision.

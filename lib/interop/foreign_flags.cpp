@@ -40,7 +40,7 @@ constexpr const char* kAsks = "the data files that are given say what is done";
 constexpr const char* kKernels =
     "the library has kernels of its own; nothing is compiled at run time";
 constexpr const char* kMetricsFiles =
-    "use --report_to jsonl,csv,tensorboard; other trackers read these files";
+    "use --report_to jsonl,csv,tensorboard,wandb,mlflow; other trackers read metrics.jsonl";
 constexpr const char* kStrategyFlags = "choose with --strategy, --dtype and --offload";
 constexpr const char* kDdp = "gradients of every parameter are reduced in buckets as they come";
 constexpr const char* kHalfEval = "evaluation runs in --dtype, as training does";
@@ -132,7 +132,7 @@ constexpr F kFlags[] = {
     no_effect("include_for_metrics", "*", "evaluation keeps sums, not predictions"),
     no_effect("logging_strategy", "steps", "--logging_steps says how many"),
     refused("logging_strategy", "*", "use --logging_steps N (the run's end is always reported)"),
-    no_effect("logging_first_step", "*", "with --logging_steps 1, the default, every step is"),
+    no_effect("logging_first_step", "*", "the first step is always reported"),
     no_effect("logging_dir", "*", "files go to --output_dir"),
     no_effect("logging_nan_inf_filter", "*", "losses are reported as they are"),
     no_effect("log_on_each_node", "*", "rank 0 reports"),
@@ -140,8 +140,8 @@ constexpr F kFlags[] = {
     refused("log_level_replica", "*", kLevel),
     no_effect("disable_tqdm", "*", "progress is drawn on terminals only"),
     sets("report_to", "all", "report_to", "jsonl,csv,tensorboard"),
-    refused("report_to", "wandb", kMetricsFiles),
-    refused("report_to", "mlflow", kMetricsFiles),
+    sets("report_to", "wandb", "report_to", "jsonl,csv,wandb"),
+    sets("report_to", "mlflow", "report_to", "jsonl,csv,mlflow"),
     refused("report_to", "comet_ml", kMetricsFiles),
     refused("report_to", "neptune", kMetricsFiles),
     refused("report_to", "trackio", kMetricsFiles),

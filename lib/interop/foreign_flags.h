@@ -10,7 +10,7 @@
 namespace tessera::programs {
 
 // All rows; of one name and value the first one counts. Also values of our own flags that mean
-// something elsewhere (`--report_to wandb`).
+// something elsewhere (`--report_to all`).
 std::span<const ForeignFlag> foreign_flags();
 
 // See FindForeign.

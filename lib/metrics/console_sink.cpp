@@ -3,157 +3,172 @@
 #include <chrono>
 #include <cmath>
 
+#include "lib/core/terminal.h"
+#include "lib/metrics/console_text.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::metrics {
 namespace {
 
-// A NaN has no sign.
-std::string format(const char* pattern, double number) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof(buffer), pattern, std::isnan(number) ? std::abs(number) : number);
-  return buffer;
-}
+using Clock = std::chrono::steady_clock;
 
-std::string seconds_text(double seconds) {
-  if (seconds < 1) return format("%.0f ms", seconds * 1e3);
-  return format("%.2f s", seconds);
-}
-
-std::string clock_text(double seconds) {
-  const auto total = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%lld:%02lld:%02lld", static_cast<long long>(total / 3600),
-                static_cast<long long>(total / 60 % 60), static_cast<long long>(total % 60));
-  return buffer;
-}
-
-std::string count_text(double number) {
-  if (number >= 1e6) return format("%.2fM", number / 1e6);
-  if (number >= 1e4) return format("%.1fk", number / 1e3);
-  return format("%.0f", number);
-}
+constexpr auto kBetweenBars = std::chrono::milliseconds(100);
+constexpr auto kLongestSilence = std::chrono::minutes(5);
+constexpr const char *kBold = "\033[1m", *kFaint = "\033[2m", *kGreen = "\033[32m",
+                     *kYellow = "\033[33m", *kRed = "\033[31m", *kPlain = "\033[0m";
 
 class ConsoleSink final : public Sink {
  public:
-  ConsoleSink(std::FILE* stream, bool terminal) : stream_(stream), terminal_(terminal) {}
+  ConsoleSink(std::FILE* stream, const ConsoleOptions& options)
+      : stream_(stream), options_(options) {}
 
   void write(const Event& event) override {
     if (event.name == "run_start") {
       total_steps_ = event.number("num_train_steps").value_or(0);
-      line(run_start_line(event));
+      std::vector<TextRow> rows = found_rows(event);
+      for (const auto& [title, text] : options_.found) rows.push_back({title, text});
+      block(event.text("exp"), kBold, rows);
     } else if (event.name == "step") {
-      step_ = event.number("step").value_or(0);
-      time_sum_ += event.number("step_time_s").value_or(0);
-      ++steps_seen_;
-      line(step_line(event));
+      step(event);
     } else if (event.name == "eval") {
-      line(eval_line(event));
+      last_eval_ = event;
+      line(eval_line(event), "");
     } else if (event.name == "anomaly") {
-      line("warning: " + event.text("kind") + ": " + event.text("detail"));
+      line("warning: " + event.text("kind") + ": " + event.text("detail"), kYellow);
     } else if (event.name == "checkpoint") {
       const bool resumed = !event.text("restored_from").empty();
-      line((resumed ? "resumed from " : "checkpoint ") + event.text("path"));
+      line((resumed ? "resumed from " : "checkpoint ") + event.text("path"), kFaint);
+    } else if (event.name == "resource") {
+      host_bytes_ = event.number("cpu_rss_tree_bytes").value_or(host_bytes_);
     } else if (event.name == "run_end") {
-      step_ = 0;  // no bar below the last line
-      line(run_end_line(event));
+      last_step_ = {};  // no bar below the last line
+      const bool well = event.number("exit_code").value_or(0) == 0;
+      block(end_line(event), well ? kGreen : kRed, end_rows(event, last_eval_));
     }
+  }
+
+  void pass_over(const Event& event) override {
+    count(event);
+    if (options_.terminal && Clock::now() - drawn_ >= kBetweenBars) redraw();
   }
 
  private:
-  void line(const std::string& text) {
-    if (terminal_) std::fputs("\r\033[K", stream_);
-    std::fprintf(stream_, "%s\n", text.c_str());
-    if (terminal_ && step_ > 0 && total_steps_ > 0) draw_bar();
+  size_t width() const {
+    return options_.terminal ? static_cast<size_t>(std::max(20, terminal_width(stream_))) - 1 : 0;
+  }
+
+  std::string coloured(const char* colour, const std::string& text) const {
+    return options_.colours && *colour != '\0' ? concat(colour, text, kPlain) : text;
+  }
+
+  void count(const Event& event) {
+    if (every_ == 0) {
+      const double left = total_steps_ - event.number("step").value_or(0) + 1;
+      every_ = options_.every > 0 ? options_.every : steps_a_line(static_cast<int64_t>(left));
+    }
+    last_step_ = event;
+    for (StepSums* sums : {&of_line_, &of_run_}) {
+      sums->time_s += event.number("step_time_s").value_or(0);
+      sums->tokens += event.number("tokens").value_or(0);
+      sums->steps += 1;
+    }
+  }
+
+  void step(const Event& event) {
+    count(event);
+    const auto number = static_cast<int64_t>(event.number("step").value_or(0));
+    const bool due = options_.every > 0 || number % every_ == 0 || of_run_.steps == 1 ||
+                     static_cast<double>(number) == total_steps_ ||
+                     Clock::now() - said_ >= kLongestSilence;
+    if (!due) {
+      if (options_.terminal && Clock::now() - drawn_ >= kBetweenBars) redraw();
+      return;
+    }
+    said_ = Clock::now();
+    line(step_line(event, total_steps_, of_line_, width()), "");
+    of_line_ = {};
+  }
+
+  void wipe() {
+    if (options_.terminal) std::fputs("\r\033[K", stream_);
+  }
+
+  void line(const std::string& text, const char* colour) {
+    wipe();
+    std::fprintf(stream_, "%s\n", coloured(colour, text).c_str());
+    redraw();
     std::fflush(stream_);
   }
 
-  void draw_bar() {
-    const double left = (total_steps_ - step_) * time_sum_ / std::max(1.0, steps_seen_);
-    std::fprintf(stream_, "%s  %s left", bar_text(step_ / total_steps_).c_str(),
-                 clock_text(left).c_str());
+  void block(const std::string& head, const char* colour, const std::vector<TextRow>& rows) {
+    wipe();
+    std::fprintf(stream_, "%s\n", coloured(colour, head).c_str());
+    std::fputs(rows_text(rows, width(), options_.colours).c_str(), stream_);
+    std::fflush(stream_);
   }
 
-  // Where not all parameters are trained.
-  static std::string trained_text(const Event& e) {
-    const double all = e.number("num_parameters").value_or(0);
-    const double trained = e.number("num_trainable_parameters").value_or(all);
-    if (trained >= all) return "";
-    return concat("trainable ", count_text(trained), " of them (",
-                  format("%.3g %%), ", trained / all * 100));
-  }
-
-  std::string run_start_line(const Event& e) const {
-    return concat(e.text("exp"), ": ", e.text("model"), ", ",
-                  count_text(e.number("num_parameters").value_or(0)), " parameters, ",
-                  trained_text(e), e.text("strategy"), " on ", e.number("world_size").value_or(1),
-                  " rank(s) (", e.text("device"), ", ", e.text("transport"), ", launched by ",
-                  e.text("launcher"), "), global batch ", e.number("global_batch_size").value_or(0),
-                  ", ", total_steps_, " steps");
-  }
-
-  std::string step_line(const Event& e) const {
-    std::string text = format("step %.0f", step_);
-    if (total_steps_ > 0) text += format("/%.0f", total_steps_);
-    text += format("  loss %.5f", e.number("loss").value_or(NAN));
-    text += format("  lr %.3g", e.number("learning_rate").value_or(NAN));
-    if (auto norm = e.number("grad_norm")) text += format("  grad_norm %.4g", *norm);
-    text += "  " + seconds_text(e.number("step_time_s").value_or(0));
-    if (auto rate = e.number("tokens_per_second")) text += "  " + count_text(*rate) + " tokens/s";
-    if (auto mfu = e.number("mfu_ratio")) text += format("  MFU %.1f %%", *mfu * 100);
-    if (auto memory = e.number("gpu_mem_allocated_bytes")) {
-      text += format("  %.0f MiB", *memory / 1048576);
+  void redraw() {
+    if (!options_.terminal || last_step_.name.empty() || total_steps_ <= 0) return;
+    drawn_ = Clock::now();
+    const double number = last_step_.number("step").value_or(0);
+    const double a_step = of_run_.time_s / std::max(1.0, of_run_.steps);
+    std::vector<TextPart> parts;
+    const size_t columns = width();
+    parts.push_back({bar_text(number / total_steps_, columns < 60    ? 10
+                                                     : columns < 110 ? 20
+                                                                     : 30),
+                     6});
+    parts.push_back({clock_text((total_steps_ - number) * a_step) + " left", 5});
+    parts.push_back({formatted("loss %.4f", last_step_.number("loss").value_or(NAN)), 4});
+    if (a_step > 0) {
+      parts.push_back({count_text(of_run_.tokens / of_run_.time_s) + " tokens/s", 3});
     }
-    if (const Value* skipped = e.find("skipped"); skipped && *skipped == Value(true)) {
-      text += e.number("loss_scale") ? "  skipped (overflow)" : "  skipped (not finite)";
+    const auto device = last_step_.number("gpu_mem_allocated_bytes");
+    if (device || host_bytes_ > 0) {
+      parts.push_back({mebibytes_text(device.value_or(host_bytes_)), 2});
     }
-    return text;
-  }
-
-  static std::string eval_line(const Event& e) {
-    std::string text = format("eval at step %.0f", e.number("step").value_or(0)) +
-                       format("  loss %.5f", e.number("eval_loss").value_or(NAN));
-    if (auto perplexity = e.number("eval_perplexity"))
-      text += format("  perplexity %.3f", *perplexity);
-    if (auto accuracy = e.number("eval_accuracy"))
-      text += format("  accuracy %.1f %%", *accuracy * 100);
-    if (auto macro = e.number("eval_f1_macro")) text += format("  macro F1 %.3f", *macro);
-    if (auto exact = e.number("eval_exact_match")) text += format("  exact match %.1f %%", *exact);
-    if (auto f1 = e.number("eval_f1")) text += format("  F1 %.1f", *f1);
-    return text + "  " + seconds_text(e.number("eval_runtime").value_or(0));
-  }
-
-  static std::string run_end_line(const Event& e) {
-    const auto code = static_cast<int64_t>(e.number("exit_code").value_or(0));
-    const double steps = e.number("train_steps").value_or(0);
-    std::string text = code == 0 ? "done" : concat("ended with exit code ", code);
-    if (steps == 0) return text + ": no step was trained";
-    if (code != 0) text += format(" after %.0f steps", steps);
-    return text + format(": train loss %.5f", e.number("train_loss").value_or(NAN)) +
-           format(" (last %.5f)", e.number("train_loss_final").value_or(NAN)) + ", " +
-           seconds_text(e.number("train_runtime").value_or(0)) + ", " +
-           format("%.2f samples/s, ", e.number("train_samples_per_second").value_or(0)) +
-           count_text(e.number("train_tokens_per_second").value_or(0)) + " tokens/s";
+    parts.push_back({a_step < 1 ? formatted("%.1f steps/s", 1 / std::max(a_step, 1e-9))
+                                : formatted("%.2f s a step", a_step),
+                     1});
+    std::fprintf(stream_, "\r\033[K%s", fitted(std::move(parts), columns).c_str());
+    std::fflush(stream_);
   }
 
   std::FILE* stream_;
-  bool terminal_;
-  double total_steps_ = 0, step_ = 0, time_sum_ = 0, steps_seen_ = 0;
+  const ConsoleOptions options_;
+  int64_t every_ = 0;  // 0: no step has been seen
+  double total_steps_ = 0, host_bytes_ = 0;
+  Event last_step_, last_eval_;
+  StepSums of_line_, of_run_;
+  Clock::time_point said_ = Clock::now(), drawn_;
 };
 
 }  // namespace
 
-std::string bar_text(double share) {
-  constexpr int kWidth = 30;
+std::string bar_text(double share, int cells) {
   const double done = std::clamp(share, 0.0, 1.0);
-  const auto filled = static_cast<size_t>(done * kWidth);
-  return concat("[", std::string(filled, '#'), std::string(kWidth - filled, '.'),
-                format("] %3.0f %%", done * 100));
+  const auto filled = static_cast<size_t>(done * cells);
+  return concat("[", std::string(filled, '#'),
+                std::string(static_cast<size_t>(cells) - filled, '.'),
+                formatted("] %3.0f %%", done * 100));
+}
+
+int64_t steps_a_line(int64_t steps_left) {
+  constexpr int64_t kMostLines = 25;
+  for (int64_t unit = 1;; unit *= 10) {
+    for (const int64_t every : {unit, 2 * unit, 5 * unit}) {
+      if (steps_left <= every * kMostLines) return every;
+    }
+  }
+}
+
+std::unique_ptr<Sink> make_console_sink(std::FILE* stream, const ConsoleOptions& options) {
+  return std::make_unique<ConsoleSink>(stream, options);
 }
 
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal) {
-  return std::make_unique<ConsoleSink>(stream, terminal);
+  return make_console_sink(stream, ConsoleOptions{.terminal = terminal});
 }
 
 }  // namespace tessera::metrics

@@ -96,7 +96,10 @@ void Recorder::step(const StepRecord& record) {
                                 .detail = concat("the loss of step ", record.step, " is ",
                                                  record.loss, "; it was about ", *usual)}));
   }
-  if (record.step == 1 || record.step % logging_steps_ == 0) emit(to_event(record));
+  if (record.step == 1 || record.step % logging_steps_ == 0) return emit(to_event(record));
+  if (t.finished) return;
+  const Event event = to_event(record);
+  for (auto& sink : sinks_) sink->pass_over(event);
 }
 
 void Recorder::eval(const EvalRecord& record) {

@@ -9,21 +9,6 @@
 namespace tessera::report {
 namespace {
 
-// Largest |a - b| / |b| over the steps that both have; none where they have not the same steps.
-std::optional<double> largest_difference(const Run& run, const Run& reference,
-                                         const std::string& key) {
-  const auto steps = run.steps.column("step");
-  if (steps.empty() || steps != reference.steps.column("step")) return std::nullopt;
-  const auto a = run.steps.column(key), b = reference.steps.column(key);
-  double largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return std::nullopt;
-    if (a[i] == b[i]) continue;
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), 1e-30));
-  }
-  return largest;
-}
-
 const Run* reference_of(const Study& study, const Run& run) {
   if (!run.comparison || run.comparison->verdict == "reference") return nullptr;
   const std::string path = run.comparison->folder + "/" + run.comparison->reference;
@@ -54,6 +39,20 @@ std::string versions_of(const Run& run) {
 }
 
 }  // namespace
+
+std::optional<double> largest_difference(const Run& run, const Run& reference,
+                                         const std::string& key) {
+  const auto steps = run.steps.column("step");
+  if (steps.empty() || steps != reference.steps.column("step")) return std::nullopt;
+  const auto a = run.steps.column(key), b = reference.steps.column(key);
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return std::nullopt;
+    if (a[i] == b[i]) continue;
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), 1e-30));
+  }
+  return largest;
+}
 
 Table certificate_table(const Study& study) {
   Table table{.id = "certificate",

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "lib/report/verdict.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -14,16 +15,16 @@ struct CurveKind {
   const char *id, *title, *about;
   const char *x, *x_title, *y, *y_title;
   double scale;
-  bool from_zero, of_resources;
+  bool from_zero, of_resources, says_identical = false;
 };
 constexpr CurveKind kCurves[] = {
     {"loss", "Training loss", "One line a run; dots are evaluations.", "step", "step", "loss",
-     "loss", 1, false, false},
+     "loss", 1, false, false, true},
     {"rate_by_step", "Tokens per second over the run",
      "Of all ranks together, padding included where rows are padded.", "step", "step",
      "tokens_per_second", "tokens/s", 1, true, false},
     {"gradient_norm", "Norm of the gradient", "Before clipping.", "step", "step", "grad_norm",
-     "norm of the gradient", 1, true, false},
+     "norm of the gradient", 1, true, false, true},
     {"gpu_utilisation", "GPU utilisation", "Mean of the run's GPUs.", "elapsed_s", "seconds",
      "gpu_util_ratio", "utilisation, %", 100, true, true},
     {"gpu_memory", "GPU memory in use", "What the driver says, mean of the run's GPUs.",
@@ -101,6 +102,7 @@ Figure curve_figure(const Study& study, const CurveKind& kind) {
                               {"last", "last"}}};
   int color = 0;
   std::vector<std::string> marks;
+  std::vector<NamedCurve> curves;
   for (const Group& group : study.groups) {
     const int mine = color++;
     const std::string name = study.marked_name(group);
@@ -110,12 +112,17 @@ Figure curve_figure(const Study& study, const CurveKind& kind) {
       line.marks = {evaluations.column("step"), evaluations.column("eval_loss")};
     }
     if (known(line.points) < 2) continue;
+    if (kind.says_identical) curves.push_back({name, line.points.x, line.points.y});
     figure.table.rows.push_back(summary_row(name, line.points));
     figure.legend.push_back({name, stroke_class(mine)});
     chart.lines.push_back(std::move(line));
     marks.push_back(study.marks.of(group.first()));
   }
   if (chart.lines.empty()) return {};
+  if (kind.says_identical) {
+    const std::string same = identical_curves(curves);
+    if (!same.empty()) figure.about += " " + same;
+  }
   figure.notes = study.marks.notes(marks);
   figure.wide = draw(chart, Screen::kWide);
   figure.narrow = draw(chart, Screen::kNarrow);

@@ -68,6 +68,7 @@ Frame frame_of(const LineChart& chart, double left, double right, double height,
       frame.x_ticks.push_back(at);
     }
   }
+  if (chart.whole_x) std::erase_if(frame.x_ticks, [](double at) { return at != std::round(at); });
   // x ends with its values, y with its ticks.
   frame.x = {x.low, std::max(x.high, x.low), left, right};
   std::erase_if(frame.x_ticks, [&](double at) { return at < x.low || at > x.high; });

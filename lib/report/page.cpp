@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lib/report/page_style.h"
+#include "lib/report/verdict.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -29,7 +30,12 @@ std::string title_html(const std::string& title) {
 }
 
 std::string table_html(const Table& table) {
-  std::string html = "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>";
+  constexpr size_t kMany = 9, kMost = 13;  // columns
+  std::string html = concat("<div class=\"scroll\" tabindex=\"0\"><table",
+                            table.columns.size() > kMost   ? " class=\"many most\""
+                            : table.columns.size() > kMany ? " class=\"many\""
+                                                           : "",
+                            "><thead><tr>");
   for (const Column& column : table.columns) {
     html += concat("<th scope=\"col\"", column.is_text ? " class=\"t\"" : "", ">",
                    title_html(column.title), "</th>");
@@ -45,7 +51,8 @@ std::string table_html(const Table& table) {
             concat("<th scope=\"row\">", text, row.is_baseline ? " (baseline)" : "", mark, "</th>");
       } else {
         const bool words = table.columns[i].is_text;
-        html += concat("<td", words ? " class=\"t\"" : "", ">", text, "</td>");
+        html += concat("<td", words ? " class=\"t\"" : "", " data-t=\"",
+                       html_escape(table.columns[i].title), "\">", text, "</td>");
       }
     }
     html += "</tr>\n";
@@ -118,6 +125,30 @@ std::string summary(const Study& study) {
   return text;
 }
 
+std::string verdict_html(const Study& study) {
+  std::string rows;
+  for (const auto& [title, text] : verdict(study)) {
+    rows += concat("<dt>", html_escape(title), "</dt><dd>", html_escape(text), "</dd>");
+  }
+  if (rows.empty()) return "";
+  return "<section id=\"verdict\"><dl>" + rows + "</dl></section>\n";
+}
+
+// One line: "Verdict | Plots loss rate ... | Tables 1 2 ...".
+std::string links_html(const std::vector<Figure>& figures, const std::vector<Table>& tables) {
+  const auto link = [](const std::string& id, const std::string& title, std::string text) {
+    std::ranges::replace(text, '_', ' ');
+    return concat("<a href=\"#", id, "\" title=\"", html_escape(title), "\">", html_escape(text),
+                  "</a>");
+  };
+  std::string links = link("verdict", "What it comes to", "Verdict");
+  if (!figures.empty()) links += "<span>Plots</span>";
+  for (const Figure& figure : figures) links += link(figure.id, figure.title, figure.id);
+  if (!tables.empty()) links += "<span>Tables</span>";
+  for (const Table& table : tables) links += link("table-" + table.id, full_title(table), table.id);
+  return links;
+}
+
 std::string problems_html(const Study& study) {
   std::string html;
   for (const Run& run : study.runs) {
@@ -147,24 +178,21 @@ std::string problems_html(const Study& study) {
 }  // namespace
 
 std::string to_html(const Study& study, const std::vector<Figure>& figures,
-                    const std::vector<Table>& tables) {
-  std::string links;
-  for (const Figure& figure : figures) {
-    links += concat("<a href=\"#", figure.id, "\">", html_escape(figure.title), "</a> ");
-  }
-  for (const Table& table : tables) {
-    links += concat("<a href=\"#table-", table.id, "\">", html_escape(full_title(table)), "</a> ");
-  }
+                    const std::vector<Table>& tables, int reload_s) {
+  const std::string links = links_html(figures, tables);
   std::string html = concat(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
-      "<title>tessera report</title><style>",
-      kStyle, "</style></head>\n<body><header><h1>tessera report</h1>",
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
+      reload_s > 0 ? concat("<meta http-equiv=\"refresh\" content=\"", reload_s, "\">") : "",
+      "<title>tessera report</title><style>", kStyle,
+      "</style></head>\n<body><header><h1>tessera report</h1>",
       "<label class=\"switch\"><input type=\"checkbox\" id=\"theme\">switch light and dark"
       "</label></header>\n<nav aria-label=\"Contents\">",
-      links, "</nav>\n<main><p>", html_escape(summary(study)),
-      " A letter beside a run: it did other work than the baseline, and the note under the table "
-      "says what.</p>\n");
+      links, "</nav>\n<main>", verdict_html(study), "<p>", html_escape(summary(study)),
+      study.groups.size() > 1 ? " A letter beside a run: it did other work than the baseline, and "
+                                "the note under the table says what."
+                              : "",
+      "</p>\n");
   for (const Figure& figure : figures) html += figure_html(figure);
   for (const Table& table : tables) html += section_html(table);
   html += problems_html(study);

@@ -9,8 +9,9 @@
 
 namespace tessera::report {
 
-// tables in the order in which they appear below the plots.
+// tables in the order in which they appear below the plots. reload_s: the page loads itself again
+// after so many seconds; 0: it does not.
 std::string to_html(const Study& study, const std::vector<Figure>& figures,
-                    const std::vector<Table>& tables);
+                    const std::vector<Table>& tables, int reload_s = 0);
 
 }  // namespace tessera::report

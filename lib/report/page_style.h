@@ -17,20 +17,23 @@ inline constexpr const char* kStyle = R"css(
 --c1:#0072b2;--c2:#c44e00;--c3:#00795c;--c4:#a64d82;--c5:#a87200;--c6:#3b8fc4;--c7:#767672;--c8:#5b4ea8;--on:#fff}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-main,header,nav{max-width:1080px;margin:0 auto;padding:0 16px}
+main,header,nav{padding:0 clamp(12px,2vw,40px)}
 header{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:baseline;padding-top:24px}
 h1{font-size:1.6rem;margin:0;flex:1 1 auto;line-height:1.2}
 h2{font-size:1.15rem;margin:40px 0 4px;line-height:1.3}
 p{margin:4px 0 12px;max-width:75ch;color:var(--soft)}
-nav{padding-top:12px;padding-bottom:4px;font-size:.87rem}
-nav a{color:var(--c1);text-decoration:none;margin-right:14px;display:inline-block;line-height:1.4;padding:4px 0}
+nav{display:flex;gap:14px;white-space:nowrap;overflow-x:auto;scrollbar-width:thin;position:sticky;top:0;z-index:2;background:var(--ground);padding-top:8px;padding-bottom:8px;font-size:.87rem;border-bottom:1px solid var(--rule)}
+nav a{color:var(--c1);text-decoration:none}nav span{color:var(--soft)}section{scroll-margin-top:44px}
+#verdict dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:18px 0 12px;font-size:1.05rem}
+#verdict dt{font-weight:700}#verdict dd{margin:0;overflow-wrap:anywhere}
+@media (max-width:700px){#verdict dl{grid-template-columns:1fr}#verdict dd{margin-bottom:6px}}
 nav a:hover{text-decoration:underline}
 .switch{font-size:.87rem;color:var(--soft);cursor:pointer;white-space:nowrap}
 .switch input{accent-color:var(--c1);margin:0 6px 0 0;vertical-align:-2px}
 :focus-visible{outline:2px solid var(--c1);outline-offset:2px}
 figure{margin:8px 0 0;padding:0}
 figure svg{display:block;width:100%;height:auto;font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-figure.wide svg{max-width:860px}
+figure.wide svg{max-width:1280px}
 .narrow{display:none}
 @media (max-width:700px){.wide{display:none}.narrow{display:block}h2{margin-top:32px}}
 svg text{fill:var(--ink)}svg .tick{fill:var(--soft);font-size:11px}svg .unit{fill:var(--soft)}
@@ -58,7 +61,16 @@ thead th:first-child{text-align:left;position:sticky;left:0;min-width:8em}
 sup{color:var(--c2);font-weight:700;margin-left:2px}
 ul.notes{margin:6px 0 0;padding:0;list-style:none;font-size:.85rem;color:var(--soft)}
 .badge{color:var(--c2)}
-footer{max-width:1080px;margin:48px auto 0;padding:16px;color:var(--soft);font-size:.8rem;border-top:1px solid var(--rule)}
+footer{margin:48px 0 0;padding:16px clamp(12px,2vw,40px);color:var(--soft);font-size:.8rem;border-top:1px solid var(--rule)}
+@media (max-width:700px){table thead{display:none}table tr,table tbody th,table td,table tbody{display:block}
+table tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}table td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
+table td:empty{display:none}table td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}table tr{border-bottom:1px solid var(--rule)}}
+@media (max-width:1200px){table.many thead{display:none}table.many tr,table.many tbody th,table.many td,table.many tbody{display:block}
+table.many tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}table.many td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
+table.many td:empty{display:none}table.many td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}table.many tr{border-bottom:1px solid var(--rule)}}
+@media (max-width:1800px){table.most thead{display:none}table.most tr,table.most tbody th,table.most td,table.most tbody{display:block}
+table.most tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}table.most td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
+table.most td:empty{display:none}table.most td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}table.most tr{border-bottom:1px solid var(--rule)}}
 @media print{nav,.switch,summary{display:none}}
 )css";
 

@@ -88,7 +88,10 @@ class Reader {
     for (const auto& [key, value] : event.members()) {
       if (key == "argv") {
         std::string line;
-        for (const Json& word : value.items()) line += (line.empty() ? "" : " ") + text_of(word);
+        for (const Json& word : value.items()) {
+          if (!line.empty()) line += ' ';
+          line += text_of(word);
+        }
         run_.facts[key] = line;
       } else if (!value.is_object() && !value.is_array() && !value.is_null()) {
         run_.facts[key] = text_of(value);

@@ -4,13 +4,16 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <utility>
 
-#include "lib/settings/flags.h"
-#include "lib/settings/lists.h"
-#include "lib/settings/tool.h"
 #include "lib/report/page.h"
 #include "lib/report/read_runs.h"
 #include "lib/report/tables.h"
+#include "lib/report/verdict.h"
+#include "lib/report/watch.h"
+#include "lib/settings/flags.h"
+#include "lib/settings/lists.h"
+#include "lib/settings/tool.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -21,6 +24,7 @@ namespace fs = std::filesystem;
 struct ReportOptions {
   std::string baseline, tables, output, output_dir;
   std::vector<std::string> paths;
+  bool watch = false;
 };
 
 // Paths stand alone; whatever begins with -- has a value.
@@ -35,13 +39,16 @@ bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ost
   flags.add("output", &o.output,
             "FILE.html with plots, FILE.md, or FILE.csv for one table; else the terminal");
   flags.add("output_dir", &o.output_dir, "report.html, report.md and table_<number>.csv");
+  flags.add("watch", &o.watch,
+            "write report.html into --output_dir, or into the first RUN_OR_FOLDER, again and again "
+            "while the runs write; the page loads itself again");
   std::vector<std::string> options;
   bool value = false;
   for (const std::string& argument : arguments) {
     const bool flag = argument.starts_with("--");
     (flag || value ? options : o.paths).push_back(argument);
-    value = flag && argument.find('=') == std::string::npos && argument != "--help" &&
-            argument != "--print_config";
+    value = flag && argument.find('=') == std::string::npos && argument != "--print_config" && argument != "--watch" &&
+            (argument != "--help" || o.paths.empty());
   }
   flags.parse(options);
   if (flags.help_requested() || flags.print_config_requested()) {
@@ -61,9 +68,16 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 std::string markdown(const Study& study, const std::vector<Table>& tables) {
-  std::string text = concat(study.runs.size(), " run(s)");
-  if (study.baseline != nullptr) text += concat(", compared with ", study.baseline->name);
-  text += ". A letter in brackets: the run did other work than the baseline; the notes say what.\n";
+  std::string text;
+  for (const auto& [title, found] : verdict(study)) text += concat("- ", title, ": ", found, "\n");
+  if (!text.empty()) text += "\n";
+  text += concat(study.runs.size(), " run(s)");
+  if (study.groups.size() > 1 && study.baseline != nullptr) {
+    text += concat(", compared with ", study.baseline->name,
+                   ". A letter in brackets: the run did other work than the baseline; the notes say "
+                   "what");
+  }
+  text += ".\n";
   for (const Table& table : tables) text += concat("\n", to_markdown(table));
   for (const Run& run : study.runs) {
     if (run.outcome == Outcome::kFinished) continue;
@@ -117,8 +131,17 @@ int run_report(const std::vector<std::string>& arguments, std::ostream& out, std
                        o.output.ends_with(".csv") || o.output.empty();
     check(known, ErrorCode::kInvalidArgument, "--output ", o.output,
           ": end it in .html, .md or .csv");
+    check(!o.watch || o.output.empty(), ErrorCode::kInvalidArgument,
+          "--watch writes report.html; leave out --output");
+    const std::vector<std::string> wanted = programs::items_of(o.tables);
+    if (o.watch) {
+      return watch(o.paths, o.output_dir, out, [&](std::vector<Run> runs, int reload_s) {
+        const Study study(std::move(runs), o.baseline);
+        return to_html(study, make_figures(study), all_tables(study, wanted), reload_s);
+      });
+    }
     const Study study(read_runs(o.paths), o.baseline);
-    const std::vector<Table> tables = all_tables(study, programs::items_of(o.tables));
+    const std::vector<Table> tables = all_tables(study, wanted);
     check(!o.output.ends_with(".csv") || tables.size() == 1, ErrorCode::kInvalidArgument,
           "--output ", o.output, ": a CSV file holds one table, these are ", tables.size(),
           "; name it with --tables, or give --output_dir");

@@ -313,10 +313,10 @@ Table dtype_table(const Study& study) {
       .number("step_time_median_s", "step ms, median", 1e3)
       .number("step_time_std_s", "std step ms", deviation("step_time_median_s", "step_time_std_s"),
               1e3)
-      .number("gpu_mem_allocated_peak_bytes", "peak GPU MB", 1e-6)
+      .number("gpu_mem_allocated_peak_bytes", "peak GPU MiB", kToMebibytes)
       .number("gpu_util_mean_ratio", "mean GPU utilisation %", 100, 1);
   if (std::ranges::all_of(groups, [](const Group* group) { return is_cpu(*group); })) {
-    table.number("cpu_rss_tree_peak_bytes", "peak CPU MB", 1e-6);
+    table.number("cpu_rss_tree_peak_bytes", "peak CPU MiB", kToMebibytes);
   }
   if (groups.size() > 1) table.rows(groups);
   return table.done();

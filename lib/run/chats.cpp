@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "lib/core/hash.h"
+#include "lib/core/terminal.h"
 #include "lib/run/prepare.h"
 #include "tessera/core/log.h"
 #include "tessera/data/chat_examples.h"
@@ -47,7 +48,7 @@ std::string first_chat(const TokenTable& rows, const Tokenizer& tokenizer) {
   const TokenRow row = rows.row(0);
   Example example{.input_ids = {row.input_ids.begin(), row.input_ids.end()}};
   for (size_t i = 0; i < row.input_ids.size(); ++i) example.labels.push_back(row.label_at(i));
-  const bool colour = isatty(STDERR_FILENO) != 0;
+  const bool colour = isatty(STDERR_FILENO) != 0 && terminal_has_colours();
   return concat("the first row (", counted(example), ", ", how_marked(colour), "; --show_rows N ",
                 "prints more):\n", shown_chat(example, tokenizer, colour));
 }
@@ -59,7 +60,7 @@ void show_chats(const TrainOptions& options) {
   const DataOptions& data = run.options.data;
   const ChatTemplate chat_template =
       choose_chat_template(data.chat_template, run.tokenizer_directory);
-  const bool colour = isatty(STDOUT_FILENO) != 0;
+  const bool colour = isatty(STDOUT_FILENO) != 0 && terminal_has_colours();
   RowIssues issues(data.strict_data);
   int64_t number = 0;
   const auto show = [&](const Example& row) {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,11 +29,20 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return all;
 }
 
+// Of the process that was forked: peers must not take its connections for the dead one's.
+void close_others() {
+  constexpr unsigned kFirst = STDERR_FILENO + 1;
+#ifdef SYS_close_range
+  if (syscall(SYS_close_range, kFirst, ~0U, 0) == 0) return;
+#endif
+  for (int descriptor = kFirst; descriptor < 4096; ++descriptor) close(descriptor);
+}
+
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
                            const std::map<std::string, std::string>& environment,
-                           const std::string& log) {
+                           const std::string& log, int death_signal) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(concat(name, "=", value));
   const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
@@ -41,13 +51,14 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
   check(pid_ >= 0, ErrorCode::kResourceExhausted, "no further process: ", std::strerror(errno));
   if (pid_ > 0) return;
   // Between fork and exec nothing may be allocated: other threads may hold the allocator's lock.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, death_signal);
   if (getppid() != parent) _exit(kNotExecuted);
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (output >= 0) {
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
   }
+  close_others();
   execve(argv[0], argv.data(), envp.data());
   _exit(kNotExecuted);
 }

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lib/core/terminal.h"
 #include "lib/metrics/resource_sampler.h"
 #include "lib/run/run_checkpoints.h"
 #include "lib/settings/table.h"
@@ -31,7 +32,9 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl",
                                      "predictions.json",
                                      "nbest_predictions.json",
                                      "na_prob.json",
-                                     "predictions.csv"};
+                                     "predictions.csv",
+                                     "wandb.log",
+                                     "mlflow.log"};
 
 bool is_of_checkpoints(const std::string& name) {
   return name.starts_with("checkpoint-") || name == "latest";
@@ -49,6 +52,8 @@ std::vector<fs::path> run_files(const fs::path& directory, std::error_code& erro
   return found;
 }
 
+}  // namespace
+
 // mpirun gives its children a pseudo-terminal even when its own output is a pipe; then its own
 // counts.
 bool writes_to_terminal() {
@@ -59,8 +64,6 @@ bool writes_to_terminal() {
       fs::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/1", error).string();
   return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
 }
-
-}  // namespace
 
 void check_output_directory(const TrainOptions& options) {
   const fs::path directory = options.output.output_dir;
@@ -104,7 +107,8 @@ void prepare_output_directory(const TrainOptions& options, DirectoryLock& lock) 
         error.message());
 }
 
-std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& options) {
+std::vector<std::unique_ptr<metrics::Sink>> make_sinks(
+    const TrainOptions& options, const std::vector<std::pair<std::string, std::string>>& found) {
   std::vector<std::unique_ptr<metrics::Sink>> sinks;
   const std::string folder = options.output.output_dir + "/";
   if (options.output.report_to.find("jsonl") != std::string::npos) {
@@ -117,8 +121,13 @@ std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& optio
   if (options.output.report_to.find("tensorboard") != std::string::npos) {
     sinks.push_back(metrics::make_tensorboard_sink(folder + "tensorboard"));
   }
+  const bool terminal = writes_to_terminal();
+  auto console = metrics::make_console_sink(stdout, {.terminal = terminal,
+                                                     .colours = terminal && terminal_has_colours(),
+                                                     .every = options.output.logging_steps,
+                                                     .found = found});
   // Last: what it says is in the files.
-  sinks.push_back(metrics::make_console_sink(stdout, writes_to_terminal()));
+  sinks.push_back(std::move(console));
   return sinks;
 }
 

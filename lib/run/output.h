@@ -3,6 +3,7 @@
 // The output directory and what goes into it.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/checkpoint/directory_lock.h"
@@ -22,8 +23,13 @@ std::unique_ptr<DirectoryLock> lock_output_directory(const TrainOptions& options
 // fails.
 void prepare_output_directory(const TrainOptions& options, DirectoryLock& lock);
 
-// Console always; the files that --report_to names.
-std::vector<std::unique_ptr<metrics::Sink>> make_sinks(const TrainOptions& options);
+// Whether people see standard output as it is written.
+bool writes_to_terminal();
+
+// Console always, which also says what was `found` (title and text); the files that --report_to
+// names.
+std::vector<std::unique_ptr<metrics::Sink>> make_sinks(
+    const TrainOptions& options, const std::vector<std::pair<std::string, std::string>>& found);
 
 void write_text_file(const std::string& path, const std::string& text);  // Error(kDataLoss)
 

@@ -82,7 +82,7 @@ void note_signals(const TrainOptions& options, const LaunchInfo& launch,
 // What differs between the programs that train.
 struct Kind {
   Program program;
-  std::string name, summary;
+  std::string name, summary, example;
   std::function<void(FlagSet&)> add_own_flags;
   // Once a process, before anything is connected or written.
   std::function<std::unique_ptr<RunTask>(const TrainOptions&)> make_task;
@@ -93,6 +93,7 @@ void read_flags(const Kind& kind, const std::vector<std::string>& arguments, Fla
                 TrainOptions& options) {
   kind.add_own_flags(flags);
   add_train_flags(flags, options, kind.program, find_foreign);
+  flags.show_one_screen(kind.example);
   flags.parse({arguments.begin() + 1, arguments.end()});
   const int64_t world = options.run.ranks > 1 ? options.run.ranks : detect_launch().world_size;
   if (world > 1 && !flags.given("strategy")) options.parallel.strategy = "ddp";
@@ -180,6 +181,7 @@ int run_finetune(Program program, const std::string& name, const std::string& su
       {.program = program,
        .name = name,
        .summary = summary,
+       .example = "--model DIR --train_file F --output_dir out",
        .add_own_flags = [](FlagSet&) {},
        .make_task =
            [&](const TrainOptions& options) { return language_task(prepare(options, program)); }},
@@ -195,12 +197,13 @@ int run_training(const TrainingProgram& program, int argc, char** argv) {
   return run_program({.program = Program::kOwn,
                       .name = program.name,
                       .summary = program.summary,
+                      .example = "--output_dir out --strategy zero2 --ranks 2",
                       .add_own_flags =
                           [&](FlagSet& flags) {
                             flags.section(program.name);
                             for (const ProgramFlag& flag : program.flags) {
                               const auto add = [&](auto* variable) {
-                                flags.add(flag.name, variable, flag.help);
+                                flags.add(flag.name, variable, flag.help, {}, flag.help);
                               };
                               std::visit(add, flag.variable);
                             }

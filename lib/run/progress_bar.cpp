@@ -3,11 +3,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
 
 #include "lib/core/clock.h"
+#include "lib/core/terminal.h"
 #include "tessera/metrics/sink.h"
 
 namespace tessera::programs {
@@ -17,13 +19,19 @@ constexpr double kQuiet_s = 0.5, kBetween_s = 0.1;
 
 }  // namespace
 
-std::string progress_text(const std::string& title, double share, double left_s) {
-  const std::string text = title + " " + metrics::bar_text(share);
-  if (left_s < 0) return text;
-  const long long left = std::llround(left_s);
-  char numbers[64];
-  std::snprintf(numbers, sizeof numbers, "  %lld:%02lld left", left / 60, left % 60);
-  return text + numbers;
+std::string progress_text(const std::string& title, double share, double left_s, size_t width) {
+  char left[64] = "";
+  if (left_s >= 0) {
+    const long long seconds = std::llround(left_s);
+    std::snprintf(left, sizeof left, "  %lld:%02lld left", seconds / 60, seconds % 60);
+  }
+  std::string bar = " " + metrics::bar_text(share) + left;
+  if (width == 0 || title.size() + bar.size() <= width) return title + bar;
+  bar = " " + metrics::bar_text(share, /*cells=*/10) + left;
+  const size_t room = width - std::min(width, bar.size());
+  if (title.size() <= room) return title + bar;
+  if (room < 8) return bar.substr(1, width);
+  return "..." + title.substr(title.size() - room + 3) + bar;
 }
 
 ProgressBar::ProgressBar(std::string title)
@@ -44,8 +52,9 @@ void ProgressBar::operator()(double share) {
   if (!terminal_ || now - begin_s_ < kQuiet_s || now - last_s_ < kBetween_s) return;
   last_s_ = now;
   drawn_ = true;
+  const auto width = static_cast<size_t>(std::max(20, terminal_width(stderr)) - 1);
   const double left_s = share > 0 ? (now - begin_s_) * (1 - share) / share : -1;
-  std::fprintf(stderr, "\r\033[K%s", progress_text(title_, share, left_s).c_str());
+  std::fprintf(stderr, "\r\033[K%s", progress_text(title_, share, left_s, width).c_str());
   std::fflush(stderr);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // How far work has come, on a terminal.
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -26,7 +27,8 @@ class ProgressBar {
   double begin_s_, last_s_;
 };
 
-// "title [####......]  40 %  0:12 left"; `left_s` is negative where it is not known.
-std::string progress_text(const std::string& title, double share, double left_s);
+// "title [####......]  40 %  0:12 left"; `left_s` is negative where it is not known. At most
+// `width` columns: the bar gets shorter, then the title loses its beginning; 0: no limit.
+std::string progress_text(const std::string& title, double share, double left_s, size_t width = 0);
 
 }  // namespace tessera::programs

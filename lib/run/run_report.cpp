@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "lib/core/failure.h"
+#include "lib/core/terminal.h"
+#include "lib/metrics/console_text.h"
 #include "lib/metrics/statistics.h"
 #include "lib/run/device_memory.h"
 #include "lib/run/layout.h"
+#include "lib/run/next_steps.h"
 #include "lib/run/output.h"
 #include "lib/run/step_flops.h"
 #include "tessera/core/error.h"
@@ -65,6 +68,22 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   return r;
 }
 
+// What the console says at the start beside the record.
+std::vector<std::pair<std::string, std::string>> found_rows(const RunContext& run,
+                                                            const RunParts& parts) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  if (run.task.validation_rows() > 0) {
+    rows.emplace_back("eval", concat(run.task.validation_rows(), " rows"));
+  }
+  if (parts.plan) {
+    std::string need = run.task.memory_need(run.world.size(), run.on_gpu());
+    if (need.starts_with("One ")) need[0] = 'o';
+    rows.emplace_back("memory", "planned: " + need);
+  }
+  rows.emplace_back("files", run.options().output.output_dir);
+  return rows;
+}
+
 }  // namespace
 
 RunReport::RunReport(const RunContext& run, const RunParts& parts)
@@ -77,8 +96,10 @@ void RunReport::open() {
           o.output.output_dir);
     prepare_output_directory(o, *run_.output_lock);
     write_text_file(o.output.output_dir + "/config.json", run_.flags.config_json() + "\n");
-    recorder_ = std::make_unique<metrics::Recorder>(make_sinks(o), o.output.logging_steps);
+    recorder_ = std::make_unique<metrics::Recorder>(make_sinks(o, found_rows(run_, parts_)),
+                                                    o.output.logging_steps);
     recorder_->start(start_record(run_, parts_, peak_flops_));
+    senders_ = std::make_unique<MetricsSenders>(o.output);
     for (const metrics::DataRecord& file : run_.task.data_files()) recorder_->data(file);
     if (parts_.resumed) {
       const std::string& from = parts_.resumed->path;
@@ -225,11 +246,17 @@ void RunReport::finish(int exit_code, const std::optional<std::string>& hash) {
   recorder_->finish(info);
   recorder_.reset();
   std::fputs(memory_text(lines, memory_.rank()).c_str(), stdout);
-  std::printf("results are in %s\n", run_.options().output.output_dir.c_str());
+  const bool terminal = writes_to_terminal();
+  const std::string rows = metrics::rows_text(next_steps(run_.task, exit_code), /*width=*/0,
+                                              terminal && terminal_has_colours());
+  std::fputs(rows.c_str(), stdout);
+  senders_.reset();
 }
 
 void RunReport::fail(const std::exception& error) {
   if (resources_) resources_->drop();
+  const std::unique_ptr<MetricsSenders> senders = std::move(senders_);
+  if (senders) senders->leave();
   if (!recorder_) return;
   const ErrorCode code = current_failure().code;
   const bool memory = code == ErrorCode::kResourceExhausted;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/metrics/watches.h"
+#include "lib/run/metrics_sender.h"
 #include "lib/run/node_resources.h"
 #include "lib/run/rank_times.h"
 #include "lib/run/run_memory.h"
@@ -54,6 +55,7 @@ class RunReport {
   const RunParts& parts_;
   const double peak_flops_;                      // of one device; 0: unknown
   std::unique_ptr<metrics::Recorder> recorder_;  // rank 0
+  std::unique_ptr<MetricsSenders> senders_;      // the same
   std::optional<NodeResources> resources_;
   RunMemory memory_;
   std::optional<RankTimes> rank_times_;      // several ranks

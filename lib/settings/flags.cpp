@@ -32,6 +32,16 @@ const char* kind_of(const FieldRef& target) {
   return is_text(target) ? "text" : "an integer";
 }
 
+bool is_help(const std::string& argument) {
+  return argument == "-h" || argument == "--help" || argument.starts_with("--help=");
+}
+
+const char* type_of(const FieldRef& target) {
+  if (std::holds_alternative<bool*>(target)) return "bool";
+  if (std::holds_alternative<double*>(target)) return "float";
+  return is_text(target) ? "text" : "int";
+}
+
 }  // namespace
 
 FlagSet::FlagSet(std::string program, std::string summary)
@@ -39,15 +49,16 @@ FlagSet::FlagSet(std::string program, std::string summary)
   section("General");
   add("config", &config_file_, "JSON file of the same names; the command line wins over it");
   add("print_config", &print_config_, "print every value with its origin, and stop");
-  add("help", &help_, "print this text, and stop");
+  add("help", &topic_,
+      "print the flags that matter most, and stop; all: every flag; a flag's name: what it does");
 }
 
 void FlagSet::section(const std::string& title) { section_ = title; }
 
 void FlagSet::add(const std::string& name, FieldRef target, const std::string& help,
-                  std::vector<std::string> choices) {
+                  std::vector<std::string> choices, const std::string& brief) {
   if (choices.empty()) choices = names_of(target);
-  flags_.push_back({name, help, section_, target, std::move(choices), text_of(target)});
+  flags_.push_back({name, help, section_, brief, target, std::move(choices), text_of(target)});
 }
 
 std::string FlagSet::Flag::json(const std::string& text) const {
@@ -69,7 +80,7 @@ void FlagSet::unknown(const std::string& name) const {
   std::vector<std::string> names;
   for (const Flag& flag : flags_) names.push_back("--" + flag.name);
   usage_error("unknown flag --", name, nearest_hint("--" + name, names), " (", program_,
-              " --help lists all)");
+              " --help all lists them)");
 }
 
 std::optional<FlagSet::Setting> FlagSet::resolve(const std::string& name, const std::string& value,
@@ -144,8 +155,13 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
   std::vector<std::pair<std::string, std::string>> written;  // names and values
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "-h") {
-      help_ = true;
+    if (is_help(argument)) {  // its value may be left out, and the last word may be a flag
+      const size_t equals = argument.find('=');
+      const bool follows = equals == std::string::npos && i + 1 < arguments.size() &&
+                           (i + 2 == arguments.size() || !arguments[i + 1].starts_with("-"));
+      ask_for_help(equals != std::string::npos ? argument.substr(equals + 1)
+                   : follows                   ? arguments[++i]
+                                               : "true");
       continue;
     }
     if (argument.size() < 3 || !argument.starts_with("--")) {
@@ -188,6 +204,7 @@ void FlagSet::parse(const std::vector<std::string>& arguments) {
     set(*item.setting.flag, item.setting.value, "command line");
   }
   if (!config_file_.empty()) read_config_file(config_file_);
+  if (!topic_.empty()) ask_for_help(std::string(topic_));
   check_needs();
 }
 
@@ -252,26 +269,59 @@ void FlagSet::reset(const std::string& name) {
   flag.origin = kDefault;
 }
 
-std::string FlagSet::help() const {
-  std::string text = "Usage: " + program_ + " [--flag value | --flag=value]...\n" + summary_ + "\n";
-  std::string section;
-  for (const Flag& flag : flags_) {
-    if (flag.section != section) text += "\n" + flag.section + ":\n";
-    section = flag.section;
-    std::string left = "  --" + flag.name;
-    if (!flag.choices.empty()) {
-      left += concat(" ", joined(flag.choices, "|"));
-    }
-    left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
-    text += left + flag.help;
-    if (!flag.default_text.empty() && flag.default_text != "false") {
-      text += " [" + flag.json(flag.default_text) + "]";
-    }
-    text += "\n";
+void FlagSet::ask_for_help(const std::string& topic) {
+  const auto answer = parse_bool(topic);  // --help true, as of any switch
+  help_ = answer.value_or(true);
+  topic_ = answer ? "" : topic;
+}
+
+HelpRow FlagSet::row_of(const Flag& flag) const {
+  return {.name = flag.name,
+          .section = flag.section,
+          .help = flag.help,
+          .brief = flag.brief,
+          .kind = type_of(flag.target),
+          .default_value = flag.default_text,
+          .choices = flag.choices,
+          .is_switch = std::holds_alternative<bool*>(flag.target)};
+}
+
+std::string FlagSet::help_of(const std::string& name) const {
+  if (const Flag* flag = lookup(name)) {
+    return paragraph(row_of(*flag), facts_ ? facts_(name) : std::vector<std::string>());
   }
-  if (find_foreign_ != nullptr)
-    text += "\nOther TrainingArguments of Hugging Face are understood or answered.\n";
+  std::string known;
+  const ForeignFlag* foreign =
+      find_foreign_ != nullptr ? find_foreign_(name, "true", &known) : nullptr;
+  if (foreign == nullptr && known.empty()) unknown(name);
+  std::string text = concat("--", name, "  (not a flag of tessera, but understood)\n  ");
+  if (foreign == nullptr) return concat(text, "Values that are understood: ", known, "\n");
+  text += concat("--", name, " true ");
+  switch (foreign->meaning) {
+    case ForeignFlag::kSets:
+      return concat(text, "is --", foreign->flag, " ",
+                    foreign->to == std::string("*") ? "true" : foreign->to, "\n",
+                    lookup(foreign->flag) == nullptr ? "" : "\n" + help_of(foreign->flag));
+    case ForeignFlag::kNeeds:
+      return concat(text, "needs --", foreign->flag, "\n");
+    case ForeignFlag::kNoEffect:
+      return concat(text, "has no effect here: ", foreign->text, "\n");
+    case ForeignFlag::kRefused:
+      return concat(text, "is not available here: ", foreign->text, "\n");
+  }
   return text;
+}
+
+std::string FlagSet::help(const std::string& topic) const {
+  if (!topic.empty() && topic != "all") {
+    return help_of(normalised(topic.substr(std::min(topic.size(), topic.find_first_not_of('-')))));
+  }
+  HelpPage page{.program = program_, .summary = summary_, .example = example_, .rows = {}};
+  for (const Flag& flag : flags_) page.rows.push_back(row_of(flag));
+  if (find_foreign_ != nullptr) {
+    page.end = {"Other TrainingArguments of Hugging Face are understood or answered."};
+  }
+  return topic.empty() && !example_.empty() ? one_screen(page) : all_sections(page);
 }
 
 std::string FlagSet::config_json(int indent) const {

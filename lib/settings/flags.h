@@ -3,11 +3,13 @@
 // Command lines of the programs: --name value, --name=value, a JSON file of the same names, and
 // where each value came from.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/core/field.h"
+#include "lib/settings/help.h"
 
 namespace tessera::programs {
 
@@ -38,9 +40,15 @@ class FlagSet {
   FlagSet(std::string program, std::string summary);
 
   // The variable's present value is the default. A bool may stand alone (--tf32). choices: the only
-  // values allowed; unless given, the names of a Choice.
+  // values allowed; unless given, the names of a Choice. brief: what it says on the one screen of
+  // --help, "" where it is not there.
   void add(const std::string& name, FieldRef target, const std::string& help,
-           std::vector<std::string> choices = {});
+           std::vector<std::string> choices = {}, const std::string& brief = "");
+  // --help becomes one screen that ends with an example of these arguments.
+  void show_one_screen(const std::string& example) { example_ = example; }
+  // What --help NAME says beyond the flag's own text, one fact a line.
+  using Facts = std::function<std::vector<std::string>(const std::string& name)>;
+  void explain(Facts facts) { facts_ = std::move(facts); }
   // Names and values that `find` knows are taken too, or answered.
   void understand_foreign(FindForeign find) { find_foreign_ = find; }
   // Starts a group of the help text.
@@ -54,7 +62,9 @@ class FlagSet {
 
   bool help_requested() const { return help_; }
   bool print_config_requested() const { return print_config_; }
-  std::string help() const;
+  // What was asked for: one screen, "all", or the name of a flag, with or without dashes.
+  std::string help() const { return help(topic_); }
+  std::string help(const std::string& topic) const;
 
   // "default" (and whose), "command line", the configuration file, or what set() was told.
   const std::string& origin(const std::string& name) const;
@@ -77,7 +87,7 @@ class FlagSet {
  private:
   static constexpr const char* kDefault = "default";
   struct Flag {
-    std::string name, help, section;
+    std::string name, help, section, brief;
     FieldRef target;
     std::vector<std::string> choices;
     std::string default_text;
@@ -98,6 +108,9 @@ class FlagSet {
   std::optional<Setting> resolve(const std::string& name, const std::string& value,
                                  const std::string& origin);
   [[noreturn]] void unknown(const std::string& name) const;
+  HelpRow row_of(const Flag& flag) const;
+  std::string help_of(const std::string& name) const;
+  void ask_for_help(const std::string& topic);
   std::optional<std::string> value_after(const std::string& name,
                                          const std::vector<std::string>& arguments,
                                          size_t at) const;
@@ -107,7 +120,8 @@ class FlagSet {
 
   std::string program_, summary_, section_;
   std::vector<Flag> flags_;
-  std::string config_file_;
+  std::string config_file_, topic_, example_;
+  Facts facts_;
   bool help_ = false, print_config_ = false;
   FindForeign find_foreign_ = nullptr;
   std::vector<std::string> notices_;

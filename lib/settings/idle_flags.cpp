@@ -88,6 +88,20 @@ std::vector<Row> rows(const TrainOptions& o, bool own) {
 
 }  // namespace
 
+std::string why_idle_by_default(const std::string& flag, bool own) {
+  TrainOptions options;
+  options.data.train_file = "given";  // one of several, and the usual one
+  const ParallelConfig config = parallel_config(options);
+  for (const LayoutField& field : layout_fields()) {
+    if (field.help == nullptr || flag != field.name) continue;
+    if (std::string why = field.why_idle(config, MeshExtents{}); !why.empty()) return why;
+  }
+  for (const Row& row : rows(options, own)) {
+    if (flag == row.flag && !row.read) return row.why;
+  }
+  return "";
+}
+
 std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
                                        int64_t world_size) {
   std::vector<IdleFlag> idle;

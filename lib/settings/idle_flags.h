@@ -20,4 +20,8 @@ struct IdleFlag {
 std::vector<IdleFlag> reset_idle_flags(FlagSet& flags, const TrainOptions& options,
                                        int64_t world_size);
 
+// Why a flag is read by nothing where all others have their defaults; "": something reads it.
+// own: of a program with rows of its own.
+std::string why_idle_by_default(const std::string& flag, bool own);
+
 }  // namespace tessera::programs

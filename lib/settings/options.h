@@ -153,7 +153,7 @@ struct AxesOptions {
 struct OutputOptions {
   std::string output_dir, report_to = "jsonl,csv";
   bool overwrite_output_dir = false;
-  int64_t logging_steps = 1, eval_steps = 0;
+  int64_t logging_steps = 0, eval_steps = 0;  // 0: see the table
   bool generation = false;  // SQuAD
   int64_t generation_max_new_tokens = 32;
   bool predictions = true;  // classification

@@ -6,6 +6,7 @@ namespace {
 
 using L = LoraOptions;
 using enum Changes;
+using enum NameOf;
 
 }  // namespace
 
@@ -14,18 +15,24 @@ std::vector<Setting> adapters() {
   return {
       {"lora_r", of<&L::r>, kNumbers,
        "rank of the adapters, which are trained beside frozen weights; 0: every weight is trained",
-       {.least = 0, .most = 65536, .tag = "lora", .recorded = true}},
-      {"lora_alpha", of<&L::alpha>, kNumbers, "adapters count lora_alpha / lora_r times"},
+       {.least = 0, .most = 65536, .tag = "lora", .recorded = true,
+        .brief = "rank of LoRA adapters; 0: none", .name_of = kPeft}},
+      {"lora_alpha", of<&L::alpha>, kNumbers, "adapters count lora_alpha / lora_r times",
+       {.name_of = kPeft}},
       {"lora_dropout", of<&L::dropout>, kNumbers, "of what goes into adapters",
-       {.least = 0, .below = 1}},
+       {.least = 0, .below = 1, .name_of = kPeft}},
       {"lora_target_modules", of<&L::target_modules>, kNumbers,
        "names of layers that get adapters, or ends of names, with commas between them; all-linear: "
-       "every linear layer but the output head; unless given, PEFT's choice for the model"},
+       "every linear layer but the output head; unless given, PEFT's choice for the model",
+       {.name_of = kPeft}},
       {"lora_modules_to_save", of<&L::modules_to_save>, kNumbers,
-       "layers that are trained in full; of classifiers always the head"},
-      {"lora_init", of<&L::init>, kNumbers, "how adapters are drawn; they begin as zero either way"},
+       "layers that are trained in full; of classifiers always the head",
+       {.name_of = kPeft}},
+      {"lora_init", of<&L::init>, kNumbers, "how adapters are drawn; they begin as zero either way",
+       {.name_of = kPeft}},
       {"use_rslora", of<&L::use_rslora>, kNumbers,
-       "adapters count lora_alpha / sqrt(lora_r) times"},
+       "adapters count lora_alpha / sqrt(lora_r) times",
+       {.name_of = kPeft}},
       {"adapter", of<&L::adapter>, kNumbers,
        "directory of a saved adapter to train further, instead of --lora_r"},
   };

@@ -20,11 +20,14 @@ std::vector<Setting> model() {
   // clang-format off
   return {
       {"model", of<&M::directory>, kNumbers,
-       "Hugging Face directory: config.json, safetensors, tokenizer.json"},
+       "Hugging Face directory: config.json, safetensors, tokenizer.json",
+       {.brief = "Hugging Face directory"}},
       {"model_config", of<&M::config>, kNumbers,
-       "instead of --model: random weights by NAME or config.json"},
+       "instead of --model: random weights by NAME or config.json",
+       {.brief = "or a name: random weights"}},
       {"tokenizer", of<&M::tokenizer>, kNumbers,
-       "directory with tokenizer.json; --model's unless given"},
+       "directory with tokenizer.json; --model's unless given",
+       {.brief = "directory; --model's unless given"}},
       {"resize_embeddings", of<&M::resize_embeddings>, kNumbers,
        "where the tokenizer has more ids than the model's embedding rows: add rows, drawn around "
        "the mean of the others"},
@@ -35,19 +38,21 @@ std::vector<Setting> model() {
 std::vector<Setting> data() {
   // clang-format off
   return {
-      {"train_file", of<&D::train_file>, kNumbers, "SQuAD v1.1 or v2 JSON", {.programs = {kSquad}}},
+      {"train_file", of<&D::train_file>, kNumbers, "SQuAD v1.1 or v2 JSON", {.programs = {kSquad},
+       .brief = "SQuAD JSON"}},
       {"train_file", of<&D::train_file>, kNumbers,
        ".txt (one document) or .jsonl (one a line); joined with end tokens, cut into blocks of "
        "--max_seq_length",
-       {.programs = {kText}}},
+       {.programs = {kText}, .brief = ".txt or .jsonl"}},
       {"train_file", of<&D::train_file>, kNumbers, "CSV, TSV or JSONL",
-       {.programs = {kClassification}}},
+       {.programs = {kClassification}, .brief = "CSV, TSV or JSONL"}},
       {"train_file", of<&D::train_file>, kNumbers,
        "JSON lines, or an array, of chats: messages; prompt and completion; instruction, input and "
        "output; conversations",
-       {.programs = {kChat}}},
+       {.programs = {kChat}, .brief = "chats as JSON lines"}},
       {"validation_file", of<&D::validation_file>, kNumbers,
-       "the same, evaluated after every epoch"},
+       "the same, evaluated after every epoch",
+       {.brief = "evaluated after every epoch"}},
       {"supervise", of<&D::supervise>, kNumbers, "which tokens the loss counts",
        {.tag = "", .recorded = true, .programs = {kSquad}}},
       {"label_padding", of<&D::label_padding>, kNumbers,
@@ -100,7 +105,7 @@ std::vector<Setting> data() {
       {"shuffle", of<&D::shuffle>, kNumbers, "a new order every epoch; false keeps the file's",
        {.own = true}},
       {"max_seq_length", of<&D::max_seq_length>, kNumbers, "most tokens of a row",
-       {.least = 1, .most = kMuch, .recorded = true}},
+       {.least = 1, .most = kMuch, .recorded = true, .brief = "most tokens of a row"}},
       {"padding_side", of<&D::padding_side>, kNumbers, "where short rows are filled"},
       {"packing", of<&D::packing>, kCost,
        "lay a step's rows end to end in sequences of --max_seq_length; changes no number",

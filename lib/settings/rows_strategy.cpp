@@ -11,6 +11,7 @@ using O = TrainOptions;
 using A = AxesOptions;
 using Pr = PrecisionOptions;
 using enum Changes;
+using enum NameOf;
 
 constexpr double kCount = 65536;
 
@@ -36,7 +37,10 @@ Setting setting_of(const LayoutField& field) {
                            .least = more.least,
                            .most = more.most,
                            .tag = more.tag,
-                           .tuning = more.tuning}};
+                           .tuning = more.tuning,
+                           .brief = more.brief,
+                           .name_of = more.of_hugging_face ? NameOf::kTrainingArguments
+                                                           : NameOf::kTessera}};
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }
@@ -62,7 +66,7 @@ std::vector<Placed> others() {
       {"dtype",
        {{"tf32", of<&Pr::tf32>, kNumbers,
          "fp32 matrix products through TF32 on GPUs",
-         {.tag_of = tf32_tag, .recorded = true}}}},
+         {.tag_of = tf32_tag, .recorded = true, .name_of = kTrainingArguments}}}},
       {"reduce_dtype",
        {{"initial_loss_scale", of<&Pr::initial_loss_scale>, kNumbers,
          "fp16: first loss scale, up to 2^63"},
@@ -75,11 +79,13 @@ std::vector<Placed> others() {
          {.least = 1, .most = kMuch}}}},
       {"fsdp_unit_numel",
        {{"tensor_parallel", of<&A::tensor>, kCost, "ranks that share every layer",
-         {.least = 1, .most = kCount, .tag = "tp", .recorded = false}}}},  // records have "tp"
+         {.least = 1, .most = kCount, .tag = "tp", .recorded = false,
+          .brief = "ranks that share every layer"}}}},  // records have "tp"
       {"sequence_parallel",
        {{"pipeline_parallel", of<&A::pipeline>, kCost,
          "stages; --gradient_accumulation_steps is the number of micro-batches",
-         {.least = 1, .most = kCount, .tag = "pp", .recorded = false}}}},  // records have "pp"
+         {.least = 1, .most = kCount, .tag = "pp", .recorded = false,
+          .brief = "pipeline stages"}}}},  // records have "pp"
       {"pipeline_vocabulary",
        {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
          {.tag = "by-", .record = balance_record, .tuning = true}}}},

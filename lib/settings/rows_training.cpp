@@ -6,6 +6,7 @@ namespace {
 
 using T = TrainingOptions;
 using enum Changes;
+using enum NameOf;
 
 }  // namespace
 
@@ -14,49 +15,59 @@ std::vector<Setting> training() {
   return {
       {"per_device_train_batch_size", of<&T::per_device_train_batch_size>, kCost,
        "rows of a micro-batch",
-       {.least = 1, .most = kMuch}},
+       {.least = 1, .most = kMuch,
+        .brief = "rows of a micro-batch", .name_of = kTrainingArguments}},
       {"per_device_eval_batch_size", of<&T::per_device_eval_batch_size>, kCost,
        "rows in evaluation",
-       {.least = 1, .most = kMuch, .tag = "ebs"}},
+       {.least = 1, .most = kMuch, .tag = "ebs", .name_of = kTrainingArguments}},
       {"gradient_accumulation_steps", of<&T::gradient_accumulation_steps>, kCost,
        "micro-batches a step",
-       {.least = 1, .most = kMuch, .tag = "ga"}},
-      {"num_train_epochs", of<&T::num_train_epochs>, kNumbers, "passes over the data"},
+       {.least = 1, .most = kMuch, .tag = "ga",
+        .brief = "micro-batches a step", .name_of = kTrainingArguments}},
+      {"num_train_epochs", of<&T::num_train_epochs>, kNumbers, "passes over the data",
+       {.brief = "passes over the data", .name_of = kTrainingArguments}},
       {"max_steps", of<&T::max_steps>, kNumbers,
-       "optimizer steps; wins over --num_train_epochs when > 0"},
-      {"learning_rate", of<&T::learning_rate>, kNumbers, "peak learning rate", {.least = 0}},
-      {"lr_scheduler_type", of<&T::lr_scheduler_type>, kNumbers, "learning rate over time"},
+       "optimizer steps; wins over --num_train_epochs when > 0",
+       {.name_of = kTrainingArguments}},
+      {"learning_rate", of<&T::learning_rate>, kNumbers, "peak learning rate",
+       {.least = 0, .brief = "peak learning rate", .name_of = kTrainingArguments}},
+      {"lr_scheduler_type", of<&T::lr_scheduler_type>, kNumbers, "learning rate over time",
+       {.name_of = kTrainingArguments}},
       {"lr_scheduler_kwargs", of<&T::lr_scheduler_kwargs>, kNumbers,
-       "the schedule's options as JSON: {\"num_cycles\": 2}"},
+       "the schedule's options as JSON: {\"num_cycles\": 2}",
+       {.name_of = kTrainingArguments}},
       {"warmup_steps", of<&T::warmup_steps>, kNumbers,
        "steps in which the learning rate rises from 0; below 1: that part of all steps",
-       {.least = 0}},
+       {.least = 0, .name_of = kTrainingArguments}},
       {"optim", of<&T::optim>, kNumbers,
        "optimizer; adamw_8bit keeps moments in 8 bits, adam adds the decay to the gradient, "
        "lion_32bit reads AdamW's betas, muon leaves what is no hidden matrix to AdamW",
-       {.tag = "", .recorded = true}},
+       {.tag = "", .recorded = true, .name_of = kTrainingArguments}},
       {"optim_args", of<&T::optim_args>, kNumbers,
        "of sgd momentum=0.9,nesterov=true, of adagrad lr_decay=0.1,eps=1e-10, of adamw_8bit "
        "min_8bit_size=4096, of muon lr=0.02 (its own; --learning_rate is AdamW's), momentum, "
-       "nesterov, ns_steps, eps, adjust_lr_fn=match_rms_adamw"},
+       "nesterov, ns_steps, eps, adjust_lr_fn=match_rms_adamw",
+       {.name_of = kTrainingArguments}},
       {"moments_dtype", of<&T::moments_dtype>, kNumbers,
        "fp32, bf16 or int8: what adamw_torch and adam, and AdamW beside muon, keep their moments "
        "in; int8: blocks of 256, parameters below 4,096 elements in fp32",
        {.tag = "mom"}},
       {"weight_decay", of<&T::weight_decay>, kNumbers, "skips biases and norm weights",
-       {.least = 0}},
+       {.least = 0, .name_of = kTrainingArguments}},
       {"no_decay_names", of<&T::no_decay_names>, kNumbers,
        "parts of names, as bias,ln_f: these do not decay, all others do; none: all decay"},
       {"lr_groups", of<&T::lr_groups>, kNumbers,
        "learning rates of their own, as lm_head=10,h.0=0.5: part of the name, factor"},
       {"adam_beta1", of<&T::adam_beta1>, kNumbers,
-       "AdamW's first moment", {.least = 0, .below = 1}},
+       "AdamW's first moment", {.least = 0, .below = 1, .name_of = kTrainingArguments}},
       {"adam_beta2", of<&T::adam_beta2>, kNumbers,
-       "AdamW's second moment", {.least = 0, .below = 1}},
-      {"adam_epsilon", of<&T::adam_epsilon>, kNumbers, "AdamW's epsilon", {.least = 0}},
+       "AdamW's second moment", {.least = 0, .below = 1, .name_of = kTrainingArguments}},
+      {"adam_epsilon", of<&T::adam_epsilon>, kNumbers, "AdamW's epsilon",
+       {.least = 0, .name_of = kTrainingArguments}},
       {"max_grad_norm", of<&T::max_grad_norm>, kNumbers, "clip to this global norm; 0: no clipping",
-       {.least = 0}},
-      {"seed", of<&T::seed>, kNumbers, "of the weights and the order of the data"},
+       {.least = 0, .name_of = kTrainingArguments}},
+      {"seed", of<&T::seed>, kNumbers, "of the weights and the order of the data",
+       {.name_of = kTrainingArguments}},
   };
   // clang-format on
 }

@@ -101,6 +101,14 @@ void Setting::check_range(const TrainOptions& options) const {
   require(value <= more.most, "; that is too large");
 }
 
+std::string Setting::range_text() const {
+  const auto number = [](double limit) { return concat(static_cast<int64_t>(limit)); };
+  if (more.below < kNoLimit) {
+    return concat("in [", number(more.least), ", ", number(more.below), ")");
+  }
+  return more.least > -kNoLimit ? "at least " + number(more.least) : "";
+}
+
 const std::vector<Setting>& table() {
   static const std::vector<Setting> all = all_rows();
   return all;
@@ -179,6 +187,21 @@ std::vector<std::string> recorded_names() {
     if (is_recorded(setting)) names.emplace_back(setting.name);
   }
   return names;
+}
+
+std::vector<std::string> facts(const Setting& setting) {
+  constexpr const char* kChanges[] = {"numbers (losses and weights)",
+                                      "cost (time, memory or traffic), and no number",
+                                      "output (what is written, and when a run ends)"};
+  constexpr const char* kNames[] = {"tessera's own", "from TrainingArguments of Hugging Face",
+                                    "from LoraConfig of PEFT"};
+  std::vector<std::string> lines;
+  if (const std::string range = setting.range_text(); !range.empty()) {
+    lines.push_back("Values: " + range);
+  }
+  lines.push_back(concat("Changes: ", kChanges[static_cast<size_t>(setting.changes)]));
+  lines.push_back(concat("Name: ", kNames[static_cast<size_t>(setting.more.name_of)]));
+  return lines;
 }
 
 std::string to_markdown() {

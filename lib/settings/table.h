@@ -20,6 +20,9 @@ enum class Changes {
   kOutput    // what is written where, and when a run ends
 };
 
+// Whose the name of a flag is.
+enum class NameOf { kTessera, kTrainingArguments, kPeft };
+
 // What --help groups.
 enum class Section { kModel, kData, kTraining, kAdapters, kStrategy, kRun };
 const char* title_of(Section section);
@@ -48,6 +51,8 @@ struct Setting {
     bool tuning = false;                 // the names of rows that have it in common leave it out
     std::vector<Program> programs = {};  // none: all but kOwn
     std::optional<bool> own = {};  // whether of kOwn; unless given, what is not of model or data
+    const char* brief = "";  // of the twenty on the first screen of --help: what it says there
+    NameOf name_of = NameOf::kTessera;
   } more = {};
   Section section = Section::kModel;
 
@@ -58,6 +63,7 @@ struct Setting {
   std::string tag(const TrainOptions& options) const;   // "": none
   // Throws Error(kInvalidArgument) for a number out of its range.
   void check_range(const TrainOptions& options) const;
+  std::string range_text() const;  // "at least 1"; "": any value of its kind
 };
 
 metrics::Value value_of(const FieldRef& field);
@@ -85,6 +91,10 @@ std::string run_name(const TrainOptions& options, int64_t world_size, bool on_gp
 // What the records of a run of this program say of its settings, by their names.
 metrics::Fields record(const TrainOptions& options, Program program);
 std::vector<std::string> recorded_names();
+
+// What --help NAME adds to a flag's text: range, what another value changes, where the name is
+// from.
+std::vector<std::string> facts(const Setting& setting);
 
 // The table as Markdown, for docs/reference/flags.md.
 std::string to_markdown();

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lib/core/nearest.h"
+#include "lib/settings/idle_flags.h"
 #include "lib/settings/lists.h"
 #include "lib/settings/require.h"
 #include "tessera/core/error.h"
@@ -71,6 +72,18 @@ void validate_data(const TrainOptions& o, Program program) {
 
 }  // namespace
 
+std::vector<std::string> facts_of(const std::string& name, Program program) {
+  const auto& table = settings::table();
+  const auto row = std::ranges::find_if(table, [&](const settings::Setting& setting) {
+    return setting.name == name && setting.is_of(program);
+  });
+  if (row == table.end()) return {};
+  std::vector<std::string> facts = settings::facts(*row);
+  const std::string idle = why_idle_by_default(name, program == Program::kOwn);
+  if (!idle.empty()) facts.push_back("Without other flags it has no effect: " + idle);
+  return facts;
+}
+
 bool may_evaluate(const TrainOptions& o, Program program) {
   const bool has_file = !o.data.validation_file.empty() || !o.data.validation_ids.empty();
   return (has_file || program == Program::kOwn) && o.output.eval_steps >= 0;
@@ -81,7 +94,8 @@ void add_flags(FlagSet& flags, TrainOptions& o,
   for (const settings::Setting& setting : settings::table()) {
     if (!keep(setting)) continue;
     flags.section(settings::title_of(setting.section));
-    flags.add(setting.name, setting.field(o), setting.help, setting.more.choices);
+    flags.add(setting.name, setting.field(o), setting.help, setting.more.choices,
+              setting.more.brief);
   }
 }
 
@@ -94,6 +108,7 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& o) {
 void add_train_flags(FlagSet& flags, TrainOptions& o, Program program, FindForeign find) {
   flags.understand_foreign(find);
   add_flags(flags, o, [&](const settings::Setting& setting) { return setting.is_of(program); });
+  flags.explain([program](const std::string& name) { return facts_of(name, program); });
 }
 
 std::string data_recipe(const TrainOptions& o) {
@@ -154,11 +169,15 @@ void validate_options(const TrainOptions& o, Program program) {
       "--initial_loss_scale is ", o.precision.initial_loss_scale,
       "; it must be at least 1 and at most 2^63, where growth ends");
   for (const std::string& item : items_of(o.output.report_to)) {
-    const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "none"};
+    const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "wandb", "mlflow", "none"};
     require(std::find(sinks.begin(), sinks.end(), item) != sinks.end(), "--report_to: '", item,
-            "' is not one of jsonl, csv, tensorboard, none", nearest_hint(item, sinks),
-            "; other trackers read their files");
+            "' is not one of jsonl, csv, tensorboard, wandb, mlflow, none",
+            nearest_hint(item, sinks), "; scripts/send_metrics.py sends to others");
   }
+  const std::vector<std::string> sinks = items_of(o.output.report_to);
+  const bool sends = std::ranges::count(sinks, "wandb") + std::ranges::count(sinks, "mlflow") > 0;
+  require(!sends || std::ranges::count(sinks, "jsonl") > 0, "--report_to ", o.output.report_to,
+          ": wandb and mlflow are sent from metrics.jsonl; add jsonl");
 }
 
 }  // namespace tessera::programs

@@ -26,6 +26,9 @@ void add_strategy_flags(FlagSet& flags, TrainOptions& options);
 // find: what names of others mean, e.g. find_foreign; null: they are unknown.
 void add_train_flags(FlagSet& flags, TrainOptions& options, Program program, FindForeign find);
 
+// What --help NAME adds: values, what another one changes, what it needs, where the name is from.
+std::vector<std::string> facts_of(const std::string& name, Program program);
+
 // Whether there is something to evaluate on, as far as the options say.
 bool may_evaluate(const TrainOptions& options, Program program);
 

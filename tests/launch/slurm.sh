@@ -91,7 +91,7 @@ proved slurm "fine-tuning without --strategy: $(grep -m1 'ddp on 2 rank' "$work/
 # examples/slurm/requeue.sbatch: a signal before the time limit, a checkpoint, queued again, gone on.
 sed '/gpus-per-node/d' "$root/examples/slurm/requeue.sbatch" >"$work/requeue.sbatch"
 job=$(sbatch --parsable --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT=29543 -o "$work/requeue.out" \
-  "$work/requeue.sbatch" $(squad "$work/requeued" 60) --save_steps 1000)
+  "$work/requeue.sbatch" $(squad "$work/requeued" 60) --save_steps 1000 --logging_steps 1)
 appears() {  # pattern: in the job's output within five minutes
   for ((i = 0; i < 600; ++i)); do
     ! grep -q "$1" "$work/requeue.out" 2>/dev/null || return 0

@@ -38,7 +38,7 @@ ALLOWED = {
     "interop": SETTINGS | {"models"},
     "run": RUN,
     "report": {"settings", "metrics", "core"},
-    "compare": RUN,
+    "compare": RUN | {"report"},
     "tools": RUN,
     "testing": BACKENDS,
     "tessera.h": RUN - {"settings", "interop", "run"},

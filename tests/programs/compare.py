@@ -51,6 +51,16 @@ def rows_of(out):
     return {row["row"]: row for row in comparison["rows"]}
 
 
+# --- its help has the flags of the program that it starts
+result = launch(COMPARE, ["--help"])
+lines = result.text.splitlines()
+check.that(result.code == 0 and len(lines) == 23 and max(map(len, lines)) <= 80 and "..." not in "".join(lines[1:]), "one screen of help", result)
+result = launch(COMPARE, ["--help", "all"])
+check.that(all(f"\n  --{flag} " in result.text for flag in ("strategies", "rank_counts", "model", "learning_rate")) and "\n  --ranks " not in result.text and
+           max(map(len, result.text.splitlines())) <= 100, "all flags but those that it chooses", result)
+result = launch(COMPARE, ["--help", "--learning_rate"])
+check.that("peak learning rate" in result.text and "TrainingArguments" in result.text, "one flag", result)
+
 # --- strategies on several ranks pass beside one rank, whatever the launcher
 for launcher in ["threads", "mpirun"] if MPIRUN else ["threads"]:
     out = folder / launcher
@@ -59,6 +69,8 @@ for launcher in ["threads", "mpirun"] if MPIRUN else ["threads"]:
     rows = rows_of(out)
     check.that(result.code == 0, f"the comparison passes with {launcher}", result)
     check.that([row["verdict"] for row in rows.values()] == ["reference", "PASS", "PASS"], f"verdicts with {launcher}", result)
+    page = (out / "report.html").read_text()
+    check.that("<dt>Equal numbers</dt><dd>yes: all 2 agree with single-1" in page and f"report: {out}/report.html" in result.text, "the report is written", result)
     check.that(rows["zero3-2"]["optimizer_bytes"] * 1.9 < rows["single-1"]["optimizer_bytes"], "two ranks share the state")
 
 if MPIRUN:  # srun as a script of a batch job sees it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No option without an effect. Walks over the flags that --help of the fine-tuning programs lists, and runs each with other values where it may act.
+"""No option without an effect. Walks over the flags that --help all of the fine-tuning programs lists, and runs each with other values where it may act.
 Something that one can observe must differ then. effects_*.py have the entries, one file for one or two sections of --help.
 
 What is seen of a context must be the same in a second run of it: so a flag that does nothing is noticed, with its companions or without.
@@ -139,13 +139,13 @@ class Effect:
 
 
 def listed(program):
-    """{section: {flag: (choices, default, help)}} as --help has them."""
-    text = subprocess.run([str(BIN / f"tessera-finetune-{program}"), "--help"], stdout=subprocess.PIPE, text=True).stdout
+    """{section: {flag: (choices, default, help)}} as --help all has them."""
+    text = subprocess.run([str(BIN / f"tessera-finetune-{program}"), "--help", "all"], stdout=subprocess.PIPE, text=True).stdout
     sections, flags = {}, None
-    for line in text.splitlines():
+    for line in re.sub(r"\n +\|", "|", text).replace("\n" + " " * 36, " ").splitlines():  # rows over several lines
         if title := re.fullmatch(r"(\w[\w ]*):", line):
             flags = sections.setdefault(title[1], {})
-        elif row := re.fullmatch(r"  --(\w+) (\S*) +(.*?)(?: \[(.*)\])?", line):
+        elif row := re.fullmatch(r"  --(\w+) (\S*) *(.*?)(?: \[(.*)\])?", line):
             flags[row[1]] = (row[2].split("|") if row[2] else [], (row[4] or "").strip('"'), row[3])
     return sections
 

@@ -53,7 +53,7 @@ def going_on(program, flags):
 def signalled(program, flags):
     """SIGTERM after the fifth step."""
     out = fresh() / "out"
-    process = subprocess.Popen(command(program, {"output_dir": out, **flags}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment())
+    process = subprocess.Popen(command(program, {"output_dir": out, "logging_steps": 1, **flags}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment())
     lines = iter(process.stdout.readline, b"")
     any(line.startswith(b"step 5/") for line in lines)
     process.send_signal(signal.SIGTERM)

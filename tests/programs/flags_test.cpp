@@ -138,6 +138,18 @@ TEST_CASE("mistakes in a configuration file are usage errors") {
   CHECK(contains(refusal({"--config", "/no/such/file.json"}), "/no/such/file.json"));
 }
 
+TEST_CASE("--help of a name that others have says what it means here") {
+  FlagSet flags("prog", "");
+  TrainOptions options;
+  add_train_flags(flags, options, Program::kText, find_foreign);
+  CHECK(contains(flags.help("bf16"), "--bf16 true is --dtype bf16"));
+  CHECK(contains(flags.help("--bf16"), "of parameters and computation"));
+  CHECK(contains(flags.help("logging_strategy"), "not available here: use --logging_steps"));
+  CHECK(contains(flags.help("torch_dtype"), "Values that are understood: float16"));
+  CHECK(contains(error_of(ErrorCode::kInvalidArgument, [&] { flags.help("quantise"); }),
+                 "unknown flag --quantise"));
+}
+
 TEST_CASE("the help lists every flag that works") {
   Values v;
   const std::string help = v.flags.help();

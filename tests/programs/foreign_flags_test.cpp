@@ -176,6 +176,8 @@ TEST_CASE("values of Hugging Face's flags become ours") {
   CHECK_FALSE(Parsed({"--tf32", "False"}).options.precision.tf32);
   CHECK(Parsed({"--tf32", "1", "--shuffle", "0"}).options.precision.tf32);
   CHECK(Parsed({"--report_to", "all"}).options.output.report_to == "jsonl,csv,tensorboard");
+  CHECK(Parsed({"--report_to", "wandb"}).options.output.report_to == "jsonl,csv,wandb");
+  CHECK(Parsed({"--report_to", "mlflow"}).options.output.report_to == "jsonl,csv,mlflow");
   CHECK(Parsed({"--lora_rank", "16"}).options.lora.r == 16);
   CHECK(Parsed({"--adapter_name_or_path", "out"}).options.lora.adapter == "out");
   CHECK(Parsed({"--use_lora", "False"}).options.lora.r == 0);
@@ -195,7 +197,7 @@ TEST_CASE("what cannot be served is answered, never with a far-fetched neighbour
   CHECK(contains(refusal({"--use_peft", "true"}), "needs --lora_r N"));
   CHECK(contains(refusal({"--load_in_4bit", "true"}), "--dtype bf16 with --lora_r"));
   CHECK(contains(refusal({"--save_strategy", "best"}), "--load_best_model_at_end"));
-  CHECK(contains(refusal({"--report_to", "wandb"}), "jsonl,csv,tensorboard"));
+  CHECK(contains(refusal({"--report_to", "comet_ml"}), "jsonl,csv,tensorboard"));
   CHECK(contains(refusal({"--fp16", "--bf16"}), "--fp16 true and --bf16 true both set --dtype"));
   CHECK(contains(refusal({"--fp16", "maybe"}), "'maybe' is not one of true, false"));
   CHECK(contains(refusal({"--lr_scheduler_type", "greedy"}), "reduce_lr_on_plateau"));

@@ -96,7 +96,7 @@ check.that("rank 4" in result.text and "r = 5" in result.text, "an adapter of an
 _, small = run("small", "--hidden", "8", "--max_steps", "2", "--dtype", "bf16", "--save_final", "false")
 number = next(event for event in read_events(check, small) if event["event"] == "run_start")["num_parameters"]
 check.that(number == 2 * 8 + 8 + 8 * 8 + 8 + 3 * 8 + 3, f"--hidden 8 makes a smaller model: {number}")
-result, _ = run("help", "--help")
+result, _ = run("help", "--help", "all")
 for flag in ("--model_config", "--train_file", "--max_seq_length", "--packing", "--generation", "--rehearse", "--predictions"):
     check.that(f"{flag} " not in result.text, f"--help does not offer {flag}")
 for flag in ("--hidden", "--strategy", "--shuffle", "--save_steps", "--eval_steps", "--learning_rate"):

@@ -139,7 +139,7 @@ check.that(checkpoints(out) == ["checkpoint-10", "checkpoint-12"], f"a checkpoin
 layout = ["--ranks", "2", "--strategy", "zero2", "--per_device_train_batch_size", "2", "--lr_scheduler_type", "constant"]
 for name, sent, mode in [("terminated", signal.SIGTERM, "true"), ("usr1", signal.SIGUSR1, "false")]:
     out = folder / name
-    process = subprocess.Popen([str(BIN / SQUAD), *common, *data, *layout, "--max_steps", "100000", "--save_strategy", "epoch", "--save_async", mode,
+    process = subprocess.Popen([str(BIN / SQUAD), *common, *data, *layout, "--max_steps", "100000", "--logging_steps", "1", "--save_strategy", "epoch", "--save_async", mode,
                                 "--save_total_limit", "2", "--output_dir", str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines = iter(process.stdout.readline, b"")
     check.that(any(line.startswith(b"step 7/") for line in lines), f"{name}: trains")

@@ -28,7 +28,8 @@ struct RunEndInfo {
 /// One per run on the rank that reports. Methods may be called from any thread.
 class Recorder {
  public:
-  /// Only every logging_steps-th step (and the first) is passed on; the summary counts all of them.
+  /// Only every logging_steps-th step (and the first) is written, of 0 every one; the summary counts
+  /// all of them.
   Recorder(std::vector<std::unique_ptr<Sink>> sinks, int64_t logging_steps = 1, int64_t rank = 0);
   ~Recorder();
 

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/metrics/event.h"
 
@@ -16,13 +18,27 @@ class Sink {
   virtual ~Sink() = default;
   /// Throws Error(kDataLoss) with the path where a file cannot be written.
   virtual void write(const Event& event) = 0;
+  /// A step that is not reported: what draws how far a run has come may use it.
+  virtual void pass_over(const Event& /*step*/) {}
 };
 
-/// One line per step, evaluation and anomaly on a stream that the caller keeps open. On a terminal
-/// a progress bar with the time left is redrawn below the lines; a pipe gets lines only.
+struct ConsoleOptions {
+  bool terminal = false;  ///< a bar is redrawn below the lines, which fit the window
+  bool colours = false;
+  /// One line every so many steps; 0: about 20 lines a run, and one every 5 minutes at least.
+  int64_t every = 1;
+  /// Rows below the run's name at the start: title and text.
+  std::vector<std::pair<std::string, std::string>> found = {};
+};
+/// On a stream that the caller keeps open: what was found, lines of steps, evaluations and
+/// anomalies, and how it ended. On a terminal a bar with rate, time left, loss and memory is
+/// redrawn below the lines; a pipe gets lines only.
+std::unique_ptr<Sink> make_console_sink(std::FILE* stream, const ConsoleOptions& options);
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal);
-/// "[####......]  40 %", as such a bar begins.
-std::string bar_text(double share);
+/// "[####......]  40 %", as such a bar begins; `cells` between the brackets.
+std::string bar_text(double share, int cells = 30);
+/// Of a run with so many steps left, as ConsoleOptions::every: 0 says.
+int64_t steps_a_line(int64_t steps_left);
 
 /// The files of an output directory, which must exist. Every line is flushed when written. Appends
 /// to files of earlier runs; throws Error(kDataLoss) with the path when a file cannot be opened or

@@ -206,8 +206,94 @@ TEST_CASE("the console prints one line a step, and a progress bar only on a term
     CHECK((text.find('\r') != std::string::npos) == terminal);
     CHECK((text.find("left") != std::string::npos) == terminal);
     CHECK(text.back() == '\n');
-    if (!terminal) CHECK(std::count(text.begin(), text.end(), '\n') == 1 + 4 + 1 + 1);
+    CHECK(text.find("done: 4 steps in ") != std::string::npos);
+    CHECK(text.find("  loss      train 2.50000 (last 1.00000), eval 1.50000\n") !=
+          std::string::npos);
+    CHECK(text.find('\033') == (terminal ? text.find("\033[K") : std::string::npos));  // no colours
   }
+}
+
+namespace {
+
+std::string console_text(const ConsoleOptions& options, int64_t steps, int64_t logging_steps) {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  RunStartRecord run = small_run();
+  run.num_train_steps = steps;
+  Recorder recorder(list(make_console_sink(file, options)), logging_steps);
+  recorder.start(run);
+  for (int64_t step = 1; step <= steps; ++step) recorder.step(step_record(step, 5.0));
+  recorder.finish({});
+  std::string text(static_cast<size_t>(std::ftell(file)), ' ');
+  std::rewind(file);
+  CHECK(std::fread(text.data(), 1, text.size(), file) == text.size());
+  std::fclose(file);
+  return text;
+}
+
+int64_t count_of(const std::string& text, const std::string& part) {
+  int64_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run has about twenty lines unless told otherwise, its first and last step among them") {
+  CHECK(steps_a_line(1) == 1);
+  CHECK(steps_a_line(25) == 1);
+  CHECK(steps_a_line(26) == 2);
+  CHECK(steps_a_line(1000) == 50);
+  CHECK(steps_a_line(100000) == 5000);
+  for (const int64_t steps : {1, 6, 25, 60, 999, 1000, 20011}) {
+    const std::string text = console_text({.every = 0}, steps, 0);
+    INFO(text);
+    const int64_t lines = count_of(text, "\nstep ");
+    CHECK(lines <= 27);
+    CHECK(lines >= std::min<int64_t>(steps, 10));
+    CHECK(text.find("\nstep 1/") != std::string::npos);
+    CHECK(text.find(concat("\nstep ", steps, "/")) != std::string::npos);
+  }
+  CHECK(count_of(console_text({.every = 1}, 60, 1), "\nstep ") == 60);
+  CHECK(count_of(console_text({.every = 7}, 60, 7), "\nstep ") == 1 + 8);
+}
+
+TEST_CASE("lines of a terminal fit its window, and its colours can be left out") {
+  setenv("COLUMNS", "50", 1);
+  const std::string narrow = console_text({.terminal = true, .every = 0}, 4, 0);
+  setenv("COLUMNS", "140", 1);
+  const std::string wide = console_text({.terminal = true, .every = 0}, 4, 0);
+  unsetenv("COLUMNS");
+  const auto widest = [](const std::string& text) {
+    size_t most = 0;
+    std::string line;
+    for (const char c : text + "\n") {
+      if (c != '\n' && c != '\r') {
+        line += c;
+        continue;
+      }
+      if (line.starts_with("\033[K")) line.erase(0, 3);
+      most = std::max(most, line.size());
+      line.clear();
+    }
+    return most;
+  };
+  INFO(narrow << wide);
+  CHECK(widest(narrow) <= 49);
+  CHECK(widest(wide) > 80);
+  CHECK(widest(wide) <= 139);
+  CHECK(narrow.find("loss 5.00000") != std::string::npos);
+  CHECK(wide.find("tokens/s") != std::string::npos);
+  CHECK(console_text({.terminal = true, .colours = true}, 1, 1).find("\033[32mdone") !=
+        std::string::npos);
+}
+
+TEST_CASE("what was found is said in rows below the run's name") {
+  const std::string text = console_text({.found = {{"files", "out"}}}, 1, 1);
+  CHECK(text.starts_with("single_fp32_cpus1_bs2_sl8\n  model     "));
+  CHECK(text.find("\n  steps     global batch 1, 1 steps\n") != std::string::npos);
+  CHECK(text.find("\n  files     out\n") != std::string::npos);
 }
 
 TEST_CASE("a NaN has no sign on the console") {

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+#include "lib/report/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "tessera/core/error.h"
+
+namespace tessera::report {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+constexpr double kOnEachOther = 1e-3;  // less than a pixel of the plots
+
+std::string ratio_text(double ratio) {
+  char text[32];
+  std::snprintf(text, sizeof text, ratio == 0 ? "0" : "%.1e", ratio);
+  return text;
+}
+
+std::string rate_text(double tokens_per_second) {
+  return number_text(tokens_per_second) + " tokens/s";
+}
+
+std::string memory_text(double bytes, bool gpu) {
+  return concat(number_text(bytes / kMiB, 0),
+                gpu ? " MiB allocated on a GPU at its peak" : " MiB on the host at its peak");
+}
+
+// What one number of the best is beside the baseline's, or beside the next where it is the
+// baseline.
+struct Placed {
+  const Group* best = nullptr;
+  double value = 0;
+  const Group* other = nullptr;
+  double of_other = 0;
+};
+
+template <typename Value>
+Placed place(const std::vector<const Group*>& groups, const Group* baseline, bool greatest,
+             const Value& value) {
+  std::vector<std::pair<double, const Group*>> order;
+  for (const Group* group : groups) {
+    if (const auto number = value(*group); number && *number > 0) {
+      order.emplace_back(greatest ? -*number : *number, group);
+    }
+  }
+  std::ranges::stable_sort(order, {}, [](const auto& one) { return one.first; });
+  Placed placed;
+  if (order.size() < 2) return placed;
+  placed.best = order[0].second;
+  placed.value = std::abs(order[0].first);
+  const auto other = std::ranges::find(order, placed.best == baseline ? order[1].second : baseline,
+                                       [](const auto& one) { return one.second; });
+  const auto& beside = other == order.end() ? order[1] : *other;
+  placed.other = beside.second;
+  placed.of_other = std::abs(beside.first);
+  return placed;
+}
+
+std::string times_text(const Placed& placed, const char* what) {
+  return concat(", ", number_text(placed.value / placed.of_other), " times ", what, " of ",
+                placed.other->name);
+}
+
+std::optional<double> rate(const Group& group) { return group.median("tokens_per_second_median"); }
+
+// From the comparison's own verdicts.
+std::string compared_text(const std::vector<const Run*>& compared) {
+  std::vector<std::string> failed, unknown;
+  double loss = 0, parameters = 0;
+  std::string worst_loss, worst_parameters;
+  for (const Run* run : compared) {
+    const Comparison& c = *run->comparison;
+    const bool differs = c.verdict.starts_with("FAIL");
+    if (!differs && c.verdict != "PASS") {
+      unknown.push_back(run->name);
+      continue;
+    }
+    if (differs) {
+      failed.push_back(concat(run->name, " (loss ", ratio_text(c.loss.value_or(0)), ", parameters ",
+                              ratio_text(c.parameters.value_or(0)), ")"));
+    }
+    if (c.loss.value_or(0) >= loss) {
+      loss = c.loss.value_or(0);
+      worst_loss = run->name;
+    }
+    if (c.parameters.value_or(0) >= parameters) {
+      parameters = c.parameters.value_or(0);
+      worst_parameters = run->name;
+    }
+  }
+  const size_t judged = compared.size() - unknown.size();
+  if (judged == 0) return "";
+  const std::string reference = compared.front()->comparison->reference;
+  std::string text;
+  if (failed.empty()) {
+    text = concat("yes: ", judged == 1 ? compared.front()->name : concat("all ", judged),
+                  judged == 1 ? " agrees" : " agree", " with ", reference);
+  } else {
+    text = concat("no: ", listed(failed), failed.size() == 1 ? " differs" : " differ", " from ",
+                  reference);
+  }
+  text += concat("; largest relative difference of the loss ", ratio_text(loss), " (", worst_loss,
+                 "), of the parameters ", ratio_text(parameters), " (", worst_parameters, ")");
+  if (const auto tolerance = compared.front()->comparison->tolerance) {
+    text += concat(", tolerance ", ratio_text(*tolerance));
+  }
+  return text;
+}
+
+// From the losses of the steps, where nothing was compared.
+std::string losses_text(const std::vector<const Group*>& groups, const Group& baseline) {
+  double largest = 0;
+  std::string worst;
+  int64_t count = 0;
+  for (const Group* group : groups) {
+    if (group == &baseline) continue;
+    const auto difference = largest_difference(group->first(), baseline.first(), "loss");
+    if (!difference) continue;
+    ++count;
+    if (*difference >= largest) {
+      largest = *difference;
+      worst = group->name;
+    }
+  }
+  if (count == 0) return "";
+  if (largest == 0)
+    return concat("the losses of all steps are those of ", baseline.name, ", bit for bit");
+  return concat("the losses of all steps differ from those of ", baseline.name, " by at most ",
+                ratio_text(largest), " (", worst, ")");
+}
+
+std::vector<Finding> of_one(const Group& group) {
+  const Run& run = group.first();
+  const std::vector<double> steps = run.steps.column("step"), losses = run.steps.column("loss");
+  const auto total = run.number("num_train_steps");
+  std::vector<Finding> found;
+  std::string state = outcome_name(run.outcome);
+  if (!steps.empty()) {
+    state += concat(": step ", number_text(steps.back(), 0),
+                    total ? " of " + number_text(*total, 0) : "");
+    const auto runtime = run.number("train_runtime");
+    const std::vector<double> elapsed = run.steps.column("elapsed_s");
+    state += concat(" after ", number_text(runtime.value_or(elapsed.back()), 1), " s");
+  }
+  found.push_back({"State", state});
+  if (!losses.empty()) {
+    std::string loss = concat(number_text(losses.front(), 4), " in the first step, ",
+                              number_text(losses.back(), 4), " in the last");
+    if (const auto eval = run.number("eval_loss")) loss += ", evaluated " + number_text(*eval, 4);
+    found.push_back({"Loss", loss});
+  }
+  auto speed = rate(group);
+  if (!speed) speed = run.steps.mean("tokens_per_second");
+  if (speed) found.push_back({"Speed", rate_text(*speed)});
+  const bool gpu = run.steps.has("gpu_mem_allocated_bytes");
+  std::vector<double> bytes = gpu ? run.steps.column("gpu_mem_allocated_bytes")
+                                  : run.resources.column("cpu_rss_tree_bytes");
+  std::erase_if(bytes, [](double one) { return !std::isfinite(one); });
+  if (!bytes.empty()) {
+    found.push_back({"Memory", memory_text(std::ranges::max(bytes), gpu)});
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += concat(i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", names[i]);
+  }
+  return text;
+}
+
+std::vector<Finding> verdict(const Study& study) {
+  if (study.groups.size() == 1) return of_one(study.groups.front());
+  if (study.baseline == nullptr) return {};
+  std::vector<const Group*> same;
+  std::vector<std::string> other, unfinished;
+  for (const Group& group : study.groups) {
+    if (!group.finished()) {
+      unfinished.push_back(concat(group.name, " (", outcome_name(group.outcome()), ")"));
+    } else if (!study.marks.of(group.first()).empty()) {
+      other.push_back(group.name);
+    } else {
+      same.push_back(&group);
+    }
+  }
+  std::vector<Finding> found;
+  if (const Placed fast = place(same, study.baseline, /*greatest=*/true, rate); fast.best) {
+    found.push_back({"Fastest", concat(fast.best->name, ": ", rate_text(fast.value), " (median)",
+                                       times_text(fast, "the rate"))});
+  }
+  const bool gpu = compares_gpu_memory(study.groups);
+  const Placed least = place(same, study.baseline, /*greatest=*/false,
+                             [gpu](const Group& group) { return peak_bytes(group, gpu); });
+  if (least.best) {
+    found.push_back({"Least memory", concat(least.best->name, ": ", memory_text(least.value, gpu),
+                                            times_text(least, "the peak"))});
+  }
+  std::vector<const Run*> compared;
+  for (const Group* group : same) {
+    const auto& comparison = group->first().comparison;
+    if (comparison && comparison->verdict != "reference") compared.push_back(&group->first());
+  }
+  std::string equal = compared.empty() ? "" : compared_text(compared);
+  if (equal.empty()) equal = losses_text(same, *study.baseline);
+  if (!equal.empty()) found.push_back({"Equal numbers", equal});
+  if (!unfinished.empty()) found.push_back({"Did not finish", listed(unfinished)});
+  if (!other.empty()) {
+    found.push_back({"Left out here",
+                     concat(listed(other), ", which did other work than ", study.baseline->name)});
+  }
+  return found;
+}
+
+std::string identical_curves(const std::vector<NamedCurve>& curves) {
+  std::string text;
+  std::vector<bool> told(curves.size());
+  for (size_t i = 0; i < curves.size(); ++i) {
+    if (told[i] || curves[i].y.empty()) continue;
+    std::vector<std::string> names{curves[i].name};
+    double largest = 0;
+    for (size_t j = i + 1; j < curves.size(); ++j) {
+      if (told[j] || curves[j].x != curves[i].x) continue;
+      double difference = 0;
+      for (size_t k = 0; k < curves[i].y.size(); ++k) {
+        const double a = curves[i].y[k], b = curves[j].y[k];
+        if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+        const double one = std::abs(a - b) / std::max(std::abs(a), 1e-30);
+        difference = std::isnan(one) ? kOnEachOther : std::max(difference, one);
+      }
+      if (difference >= kOnEachOther) continue;
+      told[j] = true;
+      names.push_back(curves[j].name);
+      largest = std::max(largest, difference);
+    }
+    if (names.size() < 2) continue;
+    text += concat(
+        text.empty() ? "" : " ", listed(names), " lie on each other (",
+        largest == 0 ? "equal bit for bit" : "largest relative difference " + ratio_text(largest),
+        ").");
+  }
+  return text;
+}
+
+}  // namespace tessera::report
