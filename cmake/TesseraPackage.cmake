@@ -41,3 +41,17 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${_share_dir}/docs COM
         PATTERN schema EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE
         DESTINATION ${_share_dir}/docs COMPONENT docs)
+# Completions for bash and zsh, read off the programs. In a wheel they go where pip puts shared files.
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(Python3_Interpreter_FOUND AND TESSERA_BUILD_EXAMPLES)
+  set(_share "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}")
+  if(TESSERA_WHEEL AND SKBUILD_DATA_DIR)
+    set(_share ${SKBUILD_DATA_DIR}/share)
+  endif()
+  install(CODE "
+    execute_process(COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/scripts/make_completions.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} \"${_share}\"
+                    RESULT_VARIABLE _status)
+    if(NOT _status EQUAL 0)
+      message(WARNING \"The completions for shells were not made.\")
+    endif()" COMPONENT programs)
+endif()

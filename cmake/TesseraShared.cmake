@@ -17,7 +17,7 @@ if(TESSERA_WHEEL)
   # Debian's Abseil and Highway are shared: those that are needed lie beside it (scripts/wheel.sh).
   set_target_properties(tessera_shared PROPERTIES
     INSTALL_RPATH "$ORIGIN;$ORIGIN/../../torch/lib" INSTALL_RPATH_USE_LINK_PATH OFF)
-  target_link_options(tessera_shared PRIVATE -Wl,--as-needed -Wl,-s)
+  target_link_options(tessera_shared PRIVATE -Wl,--as-needed)
 endif()
 if(TESSERA_WHEEL)  # one file: a wheel has no links, and would hold it three times
   set_property(TARGET tessera_shared PROPERTY VERSION)
