@@ -22,19 +22,13 @@ def libtorch():
     return module
 
 
-def has_driver():
-    return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
-
-
 def run(name):
     checks = libtorch()
     torch = checks.folder_of_torch()
     if problem := checks.why_not(torch):
         print(f"{name}: {problem}", file=sys.stderr)
         sys.exit(2)
-    folders = []
-    if has_driver() and os.path.isdir(os.path.join(PACKAGE, "lib", "cuda")):
-        folders.append(os.path.join(PACKAGE, "lib", "cuda"))  # the same library with the GPUs' part
+    folders = [folder for folder in [checks.folder_for_gpus()] if folder]
     if os.path.realpath(os.path.dirname(torch)) != os.path.realpath(os.path.dirname(PACKAGE)):
         folders.append(os.path.join(torch, "lib"))  # torch in another folder of packages
     if folders:
