@@ -4,6 +4,7 @@
 A package beside `tessera`, so that a program starts without loading the Python module.
 """
 import functools
+import glob
 import importlib.util
 import os
 import sys
@@ -30,7 +31,8 @@ def run(name):
         sys.exit(2)
     folders = [folder for folder in [checks.folder_for_gpus()] if folder]
     if os.path.realpath(os.path.dirname(torch)) != os.path.realpath(os.path.dirname(PACKAGE)):
-        folders.append(os.path.join(torch, "lib"))  # torch in another folder of packages
+        # torch in another folder of packages, with NVIDIA's libraries beside it
+        folders += [os.path.join(torch, "lib"), *sorted(glob.glob(os.path.join(os.path.dirname(torch), "nvidia", "*", "lib")))]
     if folders:
         before = os.environ.get("LD_LIBRARY_PATH")
         os.environ["LD_LIBRARY_PATH"] = ":".join(folders + ([before] if before else []))
