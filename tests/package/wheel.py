@@ -126,7 +126,7 @@ for name in programs:
 # Programs: README's comparison, a training run of two ranks in each way of starting them.
 DATA = ["--tokenizer", ROOT / "examples/data/tokenizer", "--train_file", ROOT / "examples/data/squad_sample.json"]
 TINY = ["--model_config", "bloom-mini", *DATA, "--max_seq_length", "64", "--per_device_train_batch_size", "2", "--seed", "7"]
-said = must("tessera-compare", "tessera-compare", "--model_config", "bloom-mini", *DATA, "--max_steps", "3", "--rank_counts", "2", "--global_batch_size", "4",
+said = must("tessera-compare", "tessera-compare", "--model_config", "bloom-mini", *DATA, "--max_steps", "3", "--rank_counts", "2", "--global_batch_size", "4", "--per_device_train_batch_size", "2",
             "--max_seq_length", "64", "--output_dir", folder / "compare")
 check((folder / "compare/compare.json").exists(), "tessera-compare wrote compare.json", said)
 train = ["tessera-finetune-squad", *TINY, "--max_steps", "3"]
