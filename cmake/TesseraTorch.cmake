@@ -44,7 +44,7 @@ endfunction()
 
 # tessera_find_torch(version folder...): sets TESSERA_TORCH_FOUND_ROOT and TESSERA_TORCH_VERSION, both "" when nothing was found, and
 # TESSERA_TORCH_SEARCHED. A folder that the user names (TESSERA_TORCH_ROOT, Torch_ROOT, Torch_DIR) is the only one looked into, else
-# the given ones are, in their order. Another version than this one (if it is not "") is not taken.
+# the given ones are, in their order. Another version than this one (if it is not "") is not taken; "2.11" is each 2.11.x.
 function(tessera_find_torch version)
   set(named ${TESSERA_TORCH_ROOT} $ENV{TESSERA_TORCH_ROOT} ${Torch_ROOT} $ENV{Torch_ROOT})
   if(Torch_DIR)
@@ -60,7 +60,7 @@ function(tessera_find_torch version)
   foreach(folder ${folders})
     get_filename_component(folder ${folder} ABSOLUTE)
     tessera_torch_version(${folder} found)
-    if(found AND (version STREQUAL "" OR found VERSION_EQUAL version))
+    if(found AND (version STREQUAL "" OR found VERSION_EQUAL version OR found MATCHES "^${version}\\."))
       set(root ${folder})
       break()
     endif()
@@ -83,9 +83,12 @@ function(tessera_torch_targets root)
   # CUDA run-time libraries that the wheel's libraries need at link time live in sibling wheels.
   get_filename_component(site ${root} DIRECTORY)
   file(GLOB folders ${site}/nvidia/*/lib)
-  set(options -Wl,-rpath,${lib})
-  foreach(folder ${folders})
-    list(APPEND options -Wl,-rpath,${folder} -Wl,-rpath-link,${folder})
+  set(options "")
+  foreach(folder ${lib} ${folders})
+    list(APPEND options -Wl,-rpath-link,${folder})
+    if(NOT TESSERA_WHEEL)  # whose files find them from where they lie
+      list(APPEND options -Wl,-rpath,${folder})
+    endif()
   endforeach()
   target_link_options(tessera_torch INTERFACE ${options})
   target_link_libraries(tessera_torch INTERFACE ${lib}/libc10.so ${lib}/libtorch_cpu.so)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, clients' builds, real
-# launchers, the control channel, kills, lost work, the Python module, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
+# launchers, the control channel, kills, lost work, the Python module, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
 # tools can. --short: a taste of each stage, in minutes. No STAGE: all of them, whose status is 1 when one failed.
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work python torch_versions docs fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work python wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -167,6 +167,21 @@ stage_python() {
     ctest --preset "$preset" --no-tests=error -R '^python_module$' || return 1
   fi
   echo "the module in a fresh virtual environment gives the program's numbers${version:+, beside torch $version, too}"
+}
+
+# The wheel: in a virtual environment, offline, and in bare Debian roots, where packaging/Dockerfile runs, too (root, debootstrap).
+stage_wheel() {
+  local wheel offline=$PWD/build/nightly/offline
+  scripts/wheel.sh cpu
+  wheel=$(ls -t dist/tessera-*.whl | head -1)
+  python3 -B tests/package/wheel.py . "$wheel" || return 1
+  if [[ -z $short ]]; then
+    rm -rf "$offline"
+    scripts/offline.sh "$wheel" "$offline" numpy
+    python3 -B tests/package/wheel.py . "$wheel" --find-links "$offline" || return 1
+    python3 -B tests/package/bare_roots.py . "$wheel" build/nightly/roots || return 1
+  fi
+  echo "$(basename "$wheel"): $(du -h "$wheel" | cut -f1), in a virtual environment$([[ -n $short ]] || echo ', offline, in bare roots and as an image')"
 }
 
 # The oldest LibTorch that is taken, and the newest of the package index; all other stages have the one of setup.sh.

@@ -43,12 +43,12 @@ const std::vector<Peer>& peers() {
 // Beside the program, where a build or an installation has them, or in the source tree.
 std::string script_of(const std::string& peer) {
   const std::string file = "peer_" + peer.substr(0, peer.find('-')) + ".py", bin = program_folder();
-  for (const std::string& folder :
-       {bin + "/peers", bin + "/../share/tessera/peers", std::string(TESSERA_PEERS)}) {
+  std::vector<std::string> folders{bin + "/peers", bin + "/../share/tessera/peers"};
+  if (const std::string sources = TESSERA_PEERS; !sources.empty()) folders.push_back(sources);
+  for (const std::string& folder : folders) {
     if (fs::exists(folder + "/" + file)) return folder + "/" + file;
   }
-  fail(ErrorCode::kDataLoss, file, ": not found in ", bin, "/peers, ", bin,
-       "/../share/tessera/peers and " TESSERA_PEERS);
+  fail(ErrorCode::kDataLoss, file, ": not found in ", joined(folders));
 }
 
 int64_t steps_of(const ComparisonRow& row, int64_t rows, int64_t global) {

@@ -158,6 +158,20 @@ std::string contradiction(const Launcher& launcher, const Reader& variables) {
                 " does not need, or start the program without ", launcher.name);
 }
 
+// What Open MPI tells its processes, and MASTER_ADDR and MASTER_PORT where they are passed on (-x).
+void read_open_mpi(const Reader& variables, Launch& launch) {
+  launch.job = concat("mpirun ", variables.text("PMIX_NAMESPACE"));
+  launch.secret = variables.text("OMPI_MCA_orte_precondition_transports");
+  const std::string port = variables.text("MASTER_PORT");
+  int number = 0;
+  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (error != std::errc() || rest != port.data() + port.size() || number < 1 || number > 65535) {
+    return;
+  }
+  launch.host = variables.text("MASTER_ADDR");
+  launch.port = number;
+}
+
 void read_meeting(const Reader& variables, Launch& launch) {
   if (launch.info.world_size == 1) {
     launch.meeting = Meeting::kNone;
@@ -173,7 +187,8 @@ void read_meeting(const Reader& variables, Launch& launch) {
     launch.job =
         concat("slurm ", variables.text("SLURM_JOB_ID"), ".", variables.text("SLURM_STEP_ID"));
   }
-  if (launch.meeting == Meeting::kMpi || launch.meeting == Meeting::kPmi) return;
+  if (launch.meeting == Meeting::kMpi) return read_open_mpi(variables, launch);
+  if (launch.meeting == Meeting::kPmi) return;
   launch.host = variables.text("MASTER_ADDR");
   const bool needs_port = launch.meeting != Meeting::kSlurmStep;
   if (needs_port || variables.has("MASTER_PORT")) {

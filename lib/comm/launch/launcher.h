@@ -19,7 +19,7 @@ enum class Meeting {
   kAddress,     // rank 0 listens at MASTER_ADDR:MASTER_PORT
   kAgentStore,  // torchrun's agent keeps a store at MASTER_ADDR:MASTER_PORT
   kSlurmStep,   // address and ports follow from the step
-  kMpi,         // an MPI broadcast
+  kMpi,         // an MPI broadcast; in builds without MPI as kAddress or kSlurmStep
   kPmi,         // the process manager's key-value space
 };
 
@@ -29,9 +29,10 @@ struct Launch {
   bool one_host = true;
   // False: the launcher does not say, and the ranks have to find out.
   bool local_rank_known = true, local_size_known = true;
-  std::string host;  // where rank 0 or the store is; empty: not said
-  int port = 0;      // 0: not said
-  std::string job;   // what tells this job from others that meet at the same place
+  std::string host;    // where rank 0 or the store is; empty: not said
+  int port = 0;        // 0: not said
+  std::string job;     // what tells this job from others that meet at the same place
+  std::string secret;  // that the launcher gave to this job's ranks alone; empty: none
   // Variables that contradict the launcher. The identity above is the launcher's, so that the ranks
   // can still be connected and all told.
   std::string contradiction;

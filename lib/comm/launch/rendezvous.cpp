@@ -64,6 +64,11 @@ class Arrangement {
         meet_at_store();
         break;
       case Meeting::kMpi:
+        if (over_mpi_ == nullptr) {
+          meet_without_mpi();
+          break;
+        }
+        [[fallthrough]];
       case Meeting::kPmi:
         meet_through_launcher();
         break;
@@ -97,14 +102,22 @@ class Arrangement {
       at = from_word(
           broadcast_over_pmi(launch_.info.rank, is_rank_0() ? to_word(at) : "", timeout_s_));
     } else {
-      check(over_mpi_ != nullptr, ErrorCode::kInvalidArgument,
-            "launch: mpirun started this process, but this build has no MPI; build with Open MPI, "
-            "or start the program with torchrun or srun");
       at = over_mpi_(at);
     }
     if (is_rank_0()) return;
     at.secret += secret_;
     enter(at);
+  }
+
+  // A build without MPI under mpirun: on one host at a port that follows from the job.
+  void meet_without_mpi() {
+    check(launch_.one_host || (!launch_.host.empty() && launch_.port != 0),
+          ErrorCode::kInvalidArgument,
+          "launch: mpirun started ranks on several hosts, and this build has no MPI; pass on where "
+          "rank 0 is, mpirun -x MASTER_ADDR=<its host> -x MASTER_PORT=29500, or start the program "
+          "with torchrun or srun");
+    secret_ += launch_.secret;
+    meet_at_known_place();
   }
 
   // [Note: restarts] A restarted job finds its agent's store as the last one left it. The restart's

@@ -52,6 +52,29 @@ Launch launch_of(int rank, int size, Meeting meeting, const std::string& job) {
   return launch;
 }
 
+// Several jobs at once, as mpirun starts them without an MPI in the build.
+TEST_CASE("ranks of mpirun meet without MPI, on one host at a port that follows from the job") {
+  const auto job = [](const std::string& name, const std::string& secret) {
+    return [=](int rank) {
+      Launch launch = launch_of(rank, 3, Meeting::kMpi, name);
+      launch.host.clear();
+      launch.secret = secret;
+      return launch;
+    };
+  };
+  const std::string own = std::to_string(getpid());
+  std::thread other([&] { run_job_of(job("mpirun b" + own, "y"), 3); });
+  run_job_of(job("mpirun a" + own, "x"), 3);
+  other.join();
+}
+
+TEST_CASE("ranks of mpirun on several hosts and without MPI need an address") {
+  Launch launch = launch_of(1, 2, Meeting::kMpi, "mpirun x");
+  launch.one_host = false;
+  launch.host.clear();
+  REQUIRE_THROWS_WITH(arrange_meeting(launch, nullptr, 1), test::contains("mpirun -x MASTER_ADDR"));
+}
+
 // The store that an agent of torchrun keeps.
 struct Agent {
   Agent() {
