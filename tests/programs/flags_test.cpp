@@ -145,7 +145,7 @@ TEST_CASE("--help of a name that others have says what it means here") {
   CHECK(contains(flags.help("bf16"), "--bf16 true is --dtype bf16"));
   CHECK(contains(flags.help("--bf16"), "of parameters and computation"));
   CHECK(contains(flags.help("logging_strategy"), "not available here: use --logging_steps"));
-  CHECK(contains(flags.help("torch_dtype"), "Values that are understood: float16"));
+  CHECK(contains(flags.help("torch_dtype"), "Values that are understood: float32, float16"));
   CHECK(contains(error_of(ErrorCode::kInvalidArgument, [&] { flags.help("quantise"); }),
                  "unknown flag --quantise"));
 }
