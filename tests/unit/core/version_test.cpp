@@ -21,7 +21,7 @@ TEST_CASE("a build says its version, LibTorch and transports") {
   REQUIRE_THAT(info.transports, test::contains("tcp"));
 }
 
-TEST_CASE("--version is answered where it stands alone") {
+TEST_CASE("a lone --version is answered") {
   char program[] = "p", version[] = "--version", other[] = "--seed";
   char* alone[] = {program, version};
   char* more[] = {program, version, other};
