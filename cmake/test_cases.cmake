@@ -20,6 +20,9 @@ foreach(name IN LISTS names)
   if(name STREQUAL "")
     continue()
   endif()
+  if(name MATCHES "^-")  # Catch2 would take it for an option of its own, and end well
+    message(FATAL_ERROR "${NAME}: the test case '${name}' begins like an option; name it otherwise")
+  endif()
   string(REGEX REPLACE "([][,\\])" "\\\\\\1" spec "${name}")
   string(APPEND entries "add_test([==[${NAME}: ${name}]==] [==[${PROGRAM}]==] [==[${spec}]==] ${strict})\n"
     "set_tests_properties([==[${NAME}: ${name}]==] PROPERTIES LABELS \"${LABELS}\" TIMEOUT ${TIMEOUT} "

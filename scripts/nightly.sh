@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, clients' builds, real
+# What takes too long for every change: sanitizers, mutants, long fuzzing (layouts; readers of files), the parity matrix, foreign readers, slow entries of the suite, clients' builds, real
 # launchers, the control channel, kills, lost work, the Python module, the wheel, other versions of LibTorch, the pages' commands, a bare system. Writes tests/NIGHTLY.md, newest first.
 #   scripts/nightly.sh [--list] [--restart] [--short] [STAGE...]
 # A stage that passed at this commit is not run again (state: build/nightly/state) unless --restart; an interrupted one goes on where its
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD state=$PWD/build/nightly/state logs=$PWD/build/nightly/logs
-all=(asan tsan mutants parity fuzz reader_fuzz readers clients launch channel kills lost_work python wheel torch_versions docs fresh)
+all=(asan tsan mutants parity fuzz reader_fuzz readers slow clients launch channel kills lost_work python wheel torch_versions docs fresh)
 
 list='' restart='' short='' chosen=()
 for argument in "$@"; do
@@ -90,6 +90,13 @@ stage_readers() {
   release_target all
   ctest --test-dir "build/${TESSERA_PRESET:-release}" --output-on-failure --no-tests=error -L readers || return 1
   echo "files opened by the libraries that others read them with"
+}
+
+# What the suite leaves out for its length alone.
+stage_slow() {
+  release_target all
+  ctest --test-dir "build/${TESSERA_PRESET:-release}" --output-on-failure --no-tests=error -L nightly -LE 'readers|package' || return 1
+  echo "entries of the suite that take minutes"
 }
 
 # Other people's builds with everything compiled anew.

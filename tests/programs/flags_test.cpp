@@ -138,7 +138,7 @@ TEST_CASE("mistakes in a configuration file are usage errors") {
   CHECK(contains(refusal({"--config", "/no/such/file.json"}), "/no/such/file.json"));
 }
 
-TEST_CASE("--help of a name that others have says what it means here") {
+TEST_CASE("the text of --help of a name that others have says what it means here") {
   FlagSet flags("prog", "");
   TrainOptions options;
   add_train_flags(flags, options, Program::kText, find_foreign);

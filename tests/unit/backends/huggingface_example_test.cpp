@@ -70,7 +70,7 @@ TEST_CASE("the example of huggingface.h writes adapted modules, and stands in th
   for (std::string line : lines_of(__FILE__)) {
     if (line.ends_with("// clang-format on")) inside = false;
     if (inside) {
-      const std::string comment = "//   " + line.substr(2);
+      const std::string comment = "///   " + line.substr(2);
       INFO(comment);
       CHECK(std::find(header.begin(), header.end(), comment) != header.end());
     }

@@ -45,7 +45,7 @@ struct Asked {
 constexpr Program kPrograms[] = {Program::kSquad, Program::kText, Program::kClassification,
                                  Program::kChat};
 
-TEST_CASE("--help is one screen: twenty flags with type and default, and an example") {
+TEST_CASE("the text of --help is one screen: twenty flags with type and default, and an example") {
   for (const Program program : kPrograms) {
     const std::string text = Asked(program, {"--help"}).flags.help();
     const std::vector<std::string> lines = lines_of(text);
@@ -61,7 +61,7 @@ TEST_CASE("--help is one screen: twenty flags with type and default, and an exam
   }
 }
 
-TEST_CASE("--help all has every flag in its section, within 100 columns") {
+TEST_CASE("the text of --help all has every flag in its section, within 100 columns") {
   for (const Program program : kPrograms) {
     for (const auto& arguments : {std::vector<std::string>{"--help", "all"}, {"--help=all"}}) {
       const std::string text = Asked(program, arguments).flags.help();
@@ -81,7 +81,7 @@ TEST_CASE("--help all has every flag in its section, within 100 columns") {
   }
 }
 
-TEST_CASE("--help FLAG says type, default, values, what it needs and where the name is from") {
+TEST_CASE("the text of --help FLAG says type, default, values, what it needs and where the name is from") {
   for (const char* spelling : {"learning_rate", "--learning_rate", "learning-rate"}) {
     CHECK(Asked(Program::kText, {"--help", spelling}).flags.help() ==
           "--learning_rate  (Training)\n"
