@@ -16,6 +16,8 @@ import re
 import subprocess
 import sys
 
+from program_help import help_of
+
 NEEDS = {"gpu", "weights", "network", "slurm", "hosts"}
 SHELLS = {"bash", "sh", "shell"}
 GENERATED = re.compile(r"docs/(studies/(?!README)|reference/(flags|programs)\.md|migrate/hf-trainer\.md)")
@@ -145,11 +147,7 @@ def helps(bin_folder, programs):
     known = {}
     for program in sorted(programs):
         if program.startswith("tessera-") and (bin_folder / program).exists():
-            said = ""
-            for words in (["--help"], ["--help", "all"]):
-                done = subprocess.run([bin_folder / program, *words], capture_output=True, text=True, timeout=60, check=False)
-                said += done.stdout + done.stderr
-            known[program] = set(FLAG.findall(said))
+            known[program] = set(FLAG.findall(help_of(bin_folder / program)))
     return known
 
 

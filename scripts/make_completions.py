@@ -6,8 +6,9 @@ Makes SHARE/bash-completion/completions/PROGRAM and SHARE/zsh/site-functions/_PR
 """
 import pathlib
 import re
-import subprocess
 import sys
+
+from program_help import help_of
 
 FLAG = re.compile(r"^  --([A-Za-z0-9_-]+)(?: (\S*\|\S*))?(?:\s+(.*))?$")
 COMMANDS = {"tessera-checkpoint": ("inspect", "verify", "export", "merge", "diff")}  # those with flags are asked, too
@@ -34,16 +35,11 @@ def flags_in(text):
     return flags
 
 
-def said(*command):
-    run = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return run.stdout if run.returncode == 0 else ""
-
-
 def flags_of(program):
     """Of a program and its commands, each once."""
     found = {}
     for words in ((), *((command,) for command in COMMANDS.get(program.name, ()))):
-        text = said(program, *words, "--help", "all") or said(program, *words, "--help")
+        text = help_of(program, *words)
         flags = flags_in(text) or [Flag(name, "", "") for name in re.findall(r"(?<!\S)\[?--([a-z][a-z_-]+)", text)]
         for flag in flags:
             found.setdefault(flag.name, flag)

@@ -5,23 +5,14 @@
 Usage: programs_page.py ROOT BIN [--write]. Exits 1 when the page differs; --write puts the texts there. Sections whose flags
 are all in docs/reference/flags.md are left out, and so is "General", which every program has.
 """
-import os
 import pathlib
 import re
-import subprocess
 import sys
+
+from program_help import help_of
 
 PAGE = "docs/reference/programs.md"
 BLOCK = re.compile(r"<!-- help of (\S+) -->\n.*?<!-- end -->\n", re.S)
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "TERM")} | {"NO_COLOR": "1"}
-
-
-def help_of(binary: pathlib.Path) -> str:
-    for arguments in (["--help", "all"], ["--help"]):
-        said = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
-        if said.returncode == 0:
-            return said.stdout
-    sys.exit(f"{binary} --help: exit code {said.returncode}\n{said.stderr}")
 
 
 def shortened(text: str, training_flags: set[str]) -> str:
@@ -40,7 +31,7 @@ def main() -> int:
     text = page.read_text()
 
     def block(match: re.Match) -> str:
-        said = shortened(help_of(folder / match.group(1)), training)
+        said = shortened(help_of(folder / match.group(1)) or sys.exit(f"{match.group(1)} --help: no text"), training)
         return f"<!-- help of {match.group(1)} -->\n```text\n{said}```\n<!-- end -->\n"
 
     wanted, count = BLOCK.subn(block, text)

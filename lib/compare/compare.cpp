@@ -3,6 +3,7 @@
 
 // tessera-compare --strategies ddp,zero1,zero2,zero3 --rank_counts 2,4 --output_dir out <flags of
 // tessera-finetune-squad>: the same work under every strategy, each in child processes.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -60,8 +61,7 @@ void add_flags(FlagSet& flags, CompareOptions& o) {
             "largest relative difference; 0: 1e-5 in fp32, 2e-2 in 16 bit");
   flags.add("output_dir", &o.output_dir,
             "one folder per run, logs, compare.json, comparison.csv, report.html; rows that it has "
-            "are not run "
-            "again",
+            "are not run again",
             {}, "runs, tables, report.html");
   flags.add("overwrite_output_dir", &o.overwrite_output_dir, "replace an earlier comparison");
 }
@@ -84,9 +84,11 @@ std::vector<std::string> with_flags_of_file(const std::vector<std::string>& argu
   return all;
 }
 
-bool is_chosen_here(const std::string& name, bool weak) {
-  return name == "strategy" || name == "ranks" || name == "dry_run" ||
-         (!weak && name == "gradient_accumulation_steps");
+// Flags of the program that every row has a value of its own of.
+std::vector<std::string> chosen_here(bool weak) {
+  std::vector<std::string> names{"strategy", "ranks", "gradient_accumulation_steps", "dry_run"};
+  if (weak) std::erase(names, "gradient_accumulation_steps");
+  return names;
 }
 
 // With the flags of the program that is started.
@@ -97,9 +99,10 @@ std::string help_text(const std::vector<std::string>& given, const CompareOption
   add_flags(flags, options);
   const FlagSet own = flags;
   const Program program = program_of(asked.task);
+  const std::vector<std::string> chosen = chosen_here(asked.scaling == "weak");
   add_flags(flags, train, [&](const settings::Setting& setting) {
     return setting.is_of(program) && !flags.has(setting.name) &&
-           !is_chosen_here(setting.name, asked.scaling == "weak");
+           std::ranges::count(chosen, setting.name) == 0;
   });
   flags.explain([&](const std::string& name) {
     return own.has(name) ? std::vector<std::string>() : facts_of(name, program);
@@ -136,8 +139,7 @@ int run_compare(const std::vector<std::string>& given) {
     std::printf("%s\n", train_flags.config_json().c_str());
     return 0;
   }
-  for (const char* name : {"strategy", "ranks", "gradient_accumulation_steps", "dry_run"}) {
-    if (!is_chosen_here(name, weak)) continue;
+  for (const std::string& name : chosen_here(weak)) {
     require(!train_flags.given(name), "--", name,
             " is chosen by tessera-compare for every row; see --help");
   }

@@ -3,6 +3,7 @@
 
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -21,6 +22,11 @@ bool terminal_has_colours() {
   const char* terminal = std::getenv("TERM");
   return (none == nullptr || *none == '\0') &&
          (terminal == nullptr || std::string(terminal) != "dumb");
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
 }
 
 std::string wrapped(const std::string& text, size_t column, size_t indent, size_t width) {

@@ -6,18 +6,13 @@
 #include <cstdio>
 
 #include "lib/core/terminal.h"
+#include "lib/core/units.h"
 #include "tessera/core/error.h"
 
 namespace tessera::metrics {
 namespace {
 
-constexpr double kMiB = 1048576;
 constexpr int kAlways = 100;  // weight of what is never left out
-
-std::string padded(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
 
 std::string or_zero(const Event& event, const char* key) {
   return concat(static_cast<int64_t>(event.number(key).value_or(0)));

@@ -80,7 +80,8 @@ void require_state_blocks(const LayoutPlan& plan) {
   const StateRules& rules = plan.moments.rules;
   if (rules.block == 1) return;
   BlockCounts counts;
-  for (const auto& block : make_stage(plan, 0).shapes.blocks) {  // of the whole model
+  const ModelShapes shapes = shapes_of(plan);
+  for (const auto& block : shapes.blocks) {
     for (const ParameterShape& shape : block) {
       const Parameter& parameter = shape.parameter;
       if (parameter.placement.frozen || parameter.rule.whole_matrix) continue;

@@ -97,13 +97,13 @@ std::vector<ModelPart> parts_of(const LayoutPlan& plan) {
                    plan.parallel.gradient_checkpointing);
 }
 
+}  // namespace
+
 ModelShapes shapes_of(const LayoutPlan& plan) {
   return model_shapes(plan.model, {.tensor = plan.mesh.tensor,
                                    .sequence_parallel = plan.parallel.sequence_parallel,
                                    .ends = end_ranks(plan)});
 }
-
-}  // namespace
 
 Stage make_stage(const LayoutPlan& plan, int index) {
   const std::vector<ModelPart> parts = parts_of(plan);

@@ -53,6 +53,9 @@ struct Stage {
   double resident() const { return sum(&PlannedUnit::resident); }
 };
 
+// Of the whole model.
+ModelShapes shapes_of(const LayoutPlan& plan);
+
 Stage make_stage(const LayoutPlan& plan, int index);
 
 // Which blocks the stages run, in which order.

@@ -40,6 +40,10 @@ std::string versions_of(const Run& run) {
 
 }  // namespace
 
+double relative_difference(double value, double reference) {
+  return std::abs(value - reference) / std::max(std::abs(reference), 1e-30);
+}
+
 std::optional<double> largest_difference(const Run& run, const Run& reference,
                                          const std::string& key) {
   const auto steps = run.steps.column("step");
@@ -49,7 +53,7 @@ std::optional<double> largest_difference(const Run& run, const Run& reference,
   for (size_t i = 0; i < a.size(); ++i) {
     if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return std::nullopt;
     if (a[i] == b[i]) continue;
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), 1e-30));
+    largest = std::max(largest, relative_difference(a[i], b[i]));
   }
   return largest;
 }

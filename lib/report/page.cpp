@@ -184,7 +184,8 @@ std::string to_html(const Study& study, const std::vector<Figure>& figures,
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
       reload_s > 0 ? concat("<meta http-equiv=\"refresh\" content=\"", reload_s, "\">") : "",
-      "<title>tessera report</title><style>", kStyle,
+      "<title>tessera report</title><style>", kStyle, tables_as_lists(700, "table"),
+      tables_as_lists(1200, "table.many"), tables_as_lists(1800, "table.most"),
       "</style></head>\n<body><header><h1>tessera report</h1>",
       "<label class=\"switch\"><input type=\"checkbox\" id=\"theme\">switch light and dark"
       "</label></header>\n<nav aria-label=\"Contents\">",

@@ -2,6 +2,8 @@
 #pragma once
 // The style sheet of the page. Colours after Okabe and Ito (2008), darker on white and lighter on
 // black, so that all kinds of colour blindness tell them apart and each stands out from its ground.
+#include <string>
+#include <utility>
 
 namespace tessera::report {
 
@@ -62,16 +64,24 @@ sup{color:var(--c2);font-weight:700;margin-left:2px}
 ul.notes{margin:6px 0 0;padding:0;list-style:none;font-size:.85rem;color:var(--soft)}
 .badge{color:var(--c2)}
 footer{margin:48px 0 0;padding:16px clamp(12px,2vw,40px);color:var(--soft);font-size:.8rem;border-top:1px solid var(--rule)}
-@media (max-width:700px){table thead{display:none}table tr,table tbody th,table td,table tbody{display:block}
-table tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}table td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
-table td:empty{display:none}table td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}table tr{border-bottom:1px solid var(--rule)}}
-@media (max-width:1200px){table.many thead{display:none}table.many tr,table.many tbody th,table.many td,table.many tbody{display:block}
-table.many tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}table.many td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
-table.many td:empty{display:none}table.many td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}table.many tr{border-bottom:1px solid var(--rule)}}
-@media (max-width:1800px){table.most thead{display:none}table.most tr,table.most tbody th,table.most td,table.most tbody{display:block}
-table.most tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}table.most td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
-table.most td:empty{display:none}table.most td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}table.most tr{border-bottom:1px solid var(--rule)}}
 @media print{nav,.switch,summary{display:none}}
 )css";
+
+// Where the window is narrower: each row of these tables is a list of titles and values.
+inline std::string tables_as_lists(int pixels, const std::string& tables) {
+  const std::pair<std::string, std::string> names[] = {{"PIXELS", std::to_string(pixels)},
+                                                       {"TABLE", tables}};
+  std::string style =
+      R"css(@media (max-width:PIXELSpx){TABLE thead{display:none}TABLE tr,TABLE tbody th,TABLE td,TABLE tbody{display:block}
+TABLE tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}TABLE td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
+TABLE td:empty{display:none}TABLE td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}TABLE tr{border-bottom:1px solid var(--rule)}}
+)css";
+  for (const auto& [name, value] : names) {
+    for (size_t at = 0; (at = style.find(name, at)) != style.npos; at += value.size()) {
+      style.replace(at, name.size(), value);
+    }
+  }
+  return style;
+}
 
 }  // namespace tessera::report

@@ -48,6 +48,9 @@ std::vector<Table> side_by_side(const Study& study);
 // differences, the tolerance, and what both ran on. Without rows where no run was compared.
 Table certificate_table(const Study& study);
 
+// |value - reference| / |reference|.
+double relative_difference(double value, double reference);
+
 // Largest |a - b| / |b| over the steps that both have; none where they have not the same steps, or
 // a number is not finite.
 std::optional<double> largest_difference(const Run& run, const Run& reference,

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/core/units.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
 namespace {
 
-constexpr double kMiB = 1 << 20;
 constexpr double kOnEachOther = 1e-3;  // less than a pixel of the plots
 
 std::string ratio_text(double ratio) {
@@ -230,7 +230,7 @@ std::string identical_curves(const std::vector<NamedCurve>& curves) {
       for (size_t k = 0; k < curves[i].y.size(); ++k) {
         const double a = curves[i].y[k], b = curves[j].y[k];
         if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-        const double one = std::abs(a - b) / std::max(std::abs(a), 1e-30);
+        const double one = relative_difference(b, a);
         difference = std::isnan(one) ? kOnEachOther : std::max(difference, one);
       }
       if (difference >= kOnEachOther) continue;

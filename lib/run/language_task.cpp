@@ -49,8 +49,8 @@ class LanguageTask final : public RunTask {
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
   std::vector<metrics::DataRecord> data_files() const override { return run_->data_files; }
 
-  std::optional<LayoutPlan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
-                                         const AvailableMemory& available) const override;
+  std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
+                                   const AvailableMemory& available) const override;
   std::string memory_need(int64_t ranks, bool on_gpu) const override {
     return programs::memory_need(*run_, ranks, on_gpu);
   }
@@ -123,11 +123,12 @@ void LanguageTask::describe(metrics::RunStartRecord& record, const Communicator&
   record.dataset_sha256 = run_->dataset_sha256;
 }
 
-std::optional<LayoutPlan> LanguageTask::check_memory(at::Device device, int64_t ranks,
-                                                     int64_t ranks_on_host,
-                                                     const AvailableMemory& available) const {
-  if (!programs::check_memory(*run_, device, ranks, ranks_on_host, available)) return std::nullopt;
-  return layout_plan(*run_, options(), static_cast<int>(ranks));
+std::optional<RunTask::Plan> LanguageTask::check_memory(at::Device device, int64_t ranks,
+                                                        int64_t ranks_on_host,
+                                                        const AvailableMemory& available) const {
+  auto need = programs::check_memory(*run_, device, ranks, ranks_on_host, available);
+  if (!need) return std::nullopt;
+  return Plan{layout_plan(*run_, options(), static_cast<int>(ranks)), std::move(*need)};
 }
 
 RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const EvalReport& report,

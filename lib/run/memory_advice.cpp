@@ -100,8 +100,8 @@ AvailableMemory available_memory(at::Device device) {
       .device = device.is_cpu() ? 0 : static_cast<int64_t>(tessera::device_memory(device).first)};
 }
 
-bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
-                  const AvailableMemory& available) {
+std::optional<std::string> check_memory(const Prepared& run, at::Device device, int64_t ranks,
+                                        int64_t ranks_on_host, const AvailableMemory& available) {
   const bool on_gpu = !device.is_cpu();
   // What is missing, or "".
   const auto missing = [&](const std::vector<MemoryPlan>& stages) -> std::string {
@@ -138,7 +138,7 @@ bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t
   if (!text.empty()) {
     fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, text, on_gpu));
   }
-  return !stages.empty();
+  return stages.empty() ? std::nullopt : std::optional(describe(most_of(stages)));
 }
 
 std::string mebibytes(double bytes) {

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lib/run/prepare.h"
@@ -21,9 +22,9 @@ AvailableMemory available_memory(at::Device device);
 
 // Throws Error(kResourceExhausted) when the tensors of a step of this host's ranks exceed what is
 // available; without this the kernel would kill the ranks one by one. Of micro-batches only what
-// the largest has at least is known. Returns whether the run could be planned.
-bool check_memory(const Prepared& run, at::Device device, int64_t ranks, int64_t ranks_on_host,
-                  const AvailableMemory& available);
+// the largest has at least is known. Returns what memory_need() says; nothing without a plan.
+std::optional<std::string> check_memory(const Prepared& run, at::Device device, int64_t ranks,
+                                        int64_t ranks_on_host, const AvailableMemory& available);
 
 // The same after the fact, and the three flags that would save most, with the bytes each
 // saves. reason is the allocator's own message.

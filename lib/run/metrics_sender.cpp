@@ -64,7 +64,7 @@ void warn(const std::string& service, const std::string& what, const std::string
 
 MetricsSenders::MetricsSenders(const OutputOptions& options) : output_dir_(options.output_dir) {
   for (const std::string& service : items_of(options.report_to)) {
-    if (service != "wandb" && service != "mlflow") continue;
+    if (!is_tracker(service)) continue;
     try {
       const std::string python = find_python();
       auto environment = environment_without_launcher();

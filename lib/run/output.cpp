@@ -17,6 +17,7 @@
 #include "lib/run/run_checkpoints.h"
 #include "lib/settings/table.h"
 #include "tessera/core/error.h"
+#include "tessera/core/version.h"
 
 namespace tessera::programs {
 namespace {
@@ -144,7 +145,7 @@ void fill_versions(metrics::RunStartRecord& record) {
   record.driver_version = metrics::GpuMonitor().driver_version();
   record.cuda_version = TESSERA_CUDA_VERSION;
   record.torch_version = TORCH_VERSION;
-  record.tessera_version = TESSERA_VERSION;
+  record.tessera_version = build_info().version;
   record.git_sha = TESSERA_GIT_SHA;
 }
 

@@ -143,8 +143,8 @@ class OwnTask final : public RunTask {
   }
 
   // What its blocks take is not known: memory is not planned.
-  std::optional<LayoutPlan> check_memory(at::Device, int64_t, int64_t,
-                                         const AvailableMemory&) const override {
+  std::optional<Plan> check_memory(at::Device, int64_t, int64_t,
+                                   const AvailableMemory&) const override {
     return std::nullopt;
   }
   std::string memory_need(int64_t, bool) const override { return "memory is not planned"; }

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "backends/pipeline/measure.h"
+#include "lib/core/joined.h"
 #include "lib/run/loss_scaling.h"
 #include "lib/run/optimizer.h"
 #include "lib/settings/layout.h"
@@ -39,21 +40,17 @@ void measure_balance(const RunTask& task, const DeviceMesh& mesh, ParallelConfig
       task.steps(data, Strategy::Pass::kTraining)->next().front(), mesh.world());
 }
 
-std::string counts_text(const std::vector<ModelPart>& parts) {
-  std::string text;
-  for (const ModelPart& part : parts) text += concat(text.empty() ? "" : ", ", part.count);
-  return text;
-}
-
-// Of stages whose blocks were measured: what each takes.
-std::string times_text(const std::vector<ModelPart>& parts) {
-  std::string text;
+// "pipeline stages of 7, 7 blocks", and what each takes where blocks were measured.
+std::string stages_text(const std::vector<ModelPart>& parts, bool measured) {
+  std::vector<std::string> counts, times;
   for (const ModelPart& part : parts) {
     char milliseconds[32];
     std::snprintf(milliseconds, sizeof(milliseconds), "%.3g", 1000 * part.cost);
-    text += concat(text.empty() ? "" : ", ", milliseconds);
+    counts.push_back(concat(part.count));
+    times.push_back(milliseconds);
   }
-  return concat("; measured: ", text, " ms per micro-batch");
+  const std::string text = concat("pipeline stages of ", joined(counts), " blocks");
+  return measured ? concat(text, "; measured: ", joined(times), " ms per micro-batch") : text;
 }
 
 // When all of this data has been seen as often as asked for, or --max_steps.
@@ -155,8 +152,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
   if (run.reports() && stages > 1) {
     const auto shares =
         partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);
-    log(LogLevel::kInfo, "pipeline stages of ", counts_text(shares), " blocks",
-        config.pipeline.block_costs.empty() ? "" : times_text(shares));
+    log(LogLevel::kInfo, stages_text(shares, !config.pipeline.block_costs.empty()));
   }
   return parts;
 }

@@ -7,6 +7,7 @@
 
 #include "lib/run/run_checkpoints.h"
 #include "lib/run/run_context.h"
+#include "lib/run/run_task.h"
 #include "tessera/checkpoint/checkpoint_writer.h"
 #include "tessera/comm/device_mesh.h"
 
@@ -18,7 +19,7 @@ struct RunParts {
   std::unique_ptr<Strategy> strategy;
   int64_t total_steps = 0;
   // With build():
-  std::optional<LayoutPlan> plan;  // nothing: memory is not planned
+  std::optional<RunTask::Plan> plan;  // nothing: memory is not planned
   std::optional<Resumed> resumed;
   std::unique_ptr<Trainer> trainer;
   int64_t steps = 0;       // made so far, all of them reported

@@ -68,6 +68,10 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   return r;
 }
 
+std::optional<LayoutPlan> layout_of(const std::optional<RunTask::Plan>& plan) {
+  return plan ? std::optional(plan->layout) : std::nullopt;
+}
+
 // What the console says at the start beside the record.
 std::vector<std::pair<std::string, std::string>> found_rows(const RunContext& run,
                                                             const RunParts& parts) {
@@ -76,7 +80,7 @@ std::vector<std::pair<std::string, std::string>> found_rows(const RunContext& ru
     rows.emplace_back("eval", concat(run.task.validation_rows(), " rows"));
   }
   if (parts.plan) {
-    std::string need = run.task.memory_need(run.world.size(), run.on_gpu());
+    std::string need = parts.plan->need;
     if (need.starts_with("One ")) need[0] = 'o';
     rows.emplace_back("memory", "planned: " + need);
   }
@@ -87,7 +91,10 @@ std::vector<std::pair<std::string, std::string>> found_rows(const RunContext& ru
 }  // namespace
 
 RunReport::RunReport(const RunContext& run, const RunParts& parts)
-    : run_(run), parts_(parts), peak_flops_(peak_flops(run)), memory_(*parts.mesh, parts.plan) {}
+    : run_(run),
+      parts_(parts),
+      peak_flops_(peak_flops(run)),
+      memory_(*parts.mesh, layout_of(parts.plan)) {}
 
 void RunReport::open() {
   const TrainOptions& o = run_.options();

@@ -58,11 +58,14 @@ class RunTask {
   virtual void describe(metrics::RunStartRecord& record, const Communicator& data) const = 0;
   virtual std::vector<metrics::DataRecord> data_files() const { return {}; }
 
+  struct Plan {
+    LayoutPlan layout;
+    std::string need;  // as memory_need() says
+  };
   // The plan to compare memory with, of a run that fits into the least that any rank has; nothing
   // where there is no plan. Throws Error(kResourceExhausted).
-  virtual std::optional<LayoutPlan> check_memory(at::Device device, int64_t ranks,
-                                                 int64_t ranks_on_host,
-                                                 const AvailableMemory& available) const = 0;
+  virtual std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
+                                           const AvailableMemory& available) const = 0;
   virtual std::string memory_need(int64_t ranks, bool on_gpu) const = 0;
   // reason: the allocator's message.
   virtual std::string memory_advice(int64_t ranks, const std::string& reason,

@@ -12,11 +12,6 @@ namespace {
 
 constexpr size_t kHelpColumn = 36;
 
-std::string padded(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
-
 // At a word, with dots, where it is too long.
 std::string shortened(const std::string& text, size_t width) {
   if (text.size() <= width) return text;

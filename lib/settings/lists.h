@@ -15,4 +15,7 @@ inline std::vector<std::string> items_of(const std::string& list, char between =
   return items;
 }
 
+// Values of --report_to that are services, to which metrics.jsonl is sent while a run writes it.
+inline bool is_tracker(const std::string& sink) { return sink == "wandb" || sink == "mlflow"; }
+
 }  // namespace tessera::programs

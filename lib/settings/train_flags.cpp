@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/joined.h"
 #include "lib/core/nearest.h"
 #include "lib/settings/idle_flags.h"
 #include "lib/settings/lists.h"
@@ -168,15 +169,14 @@ void validate_options(const TrainOptions& o, Program program) {
       o.precision.initial_loss_scale >= 1 && o.precision.initial_loss_scale <= kLargestLossScale,
       "--initial_loss_scale is ", o.precision.initial_loss_scale,
       "; it must be at least 1 and at most 2^63, where growth ends");
-  for (const std::string& item : items_of(o.output.report_to)) {
-    const std::vector<std::string> sinks{"jsonl", "csv", "tensorboard", "wandb", "mlflow", "none"};
-    require(std::find(sinks.begin(), sinks.end(), item) != sinks.end(), "--report_to: '", item,
-            "' is not one of jsonl, csv, tensorboard, wandb, mlflow, none",
-            nearest_hint(item, sinks), "; scripts/send_metrics.py sends to others");
-  }
   const std::vector<std::string> sinks = items_of(o.output.report_to);
-  const bool sends = std::ranges::count(sinks, "wandb") + std::ranges::count(sinks, "mlflow") > 0;
-  require(!sends || std::ranges::count(sinks, "jsonl") > 0, "--report_to ", o.output.report_to,
+  const std::vector<std::string> known{"jsonl", "csv", "tensorboard", "wandb", "mlflow", "none"};
+  for (const std::string& sink : sinks) {
+    require(std::ranges::count(known, sink) > 0, "--report_to: '", sink, "' is not one of ",
+            joined(known), nearest_hint(sink, known), "; scripts/send_metrics.py sends to others");
+  }
+  require(std::ranges::none_of(sinks, is_tracker) || std::ranges::count(sinks, "jsonl") > 0,
+          "--report_to ", o.output.report_to,
           ": wandb and mlflow are sent from metrics.jsonl; add jsonl");
 }
 

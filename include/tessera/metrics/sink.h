@@ -22,6 +22,7 @@ class Sink {
   virtual void pass_over(const Event& /*step*/) {}
 };
 
+/// What a console shows, and how.
 struct ConsoleOptions {
   bool terminal = false;  ///< a bar is redrawn below the lines, which fit the window
   bool colours = false;
@@ -45,11 +46,10 @@ int64_t steps_a_line(int64_t steps_left);
 /// written.
 std::unique_ptr<Sink> make_jsonl_sink(const std::string& path);  ///< metrics.jsonl: every event
 /// results.csv: one row a run, at run_end; settings: the names that its records have.
-std::unique_ptr<Sink> make_results_sink(
-    const std::string& path,
-    const std::vector<std::string>& settings = {});  ///< results.csv: one row a run, at run_end
-std::unique_ptr<Sink> make_resources_sink(
-    const std::string& path);  ///< resources.csv: one row a resource event
+std::unique_ptr<Sink> make_results_sink(const std::string& path,
+                                        const std::vector<std::string>& settings = {});
+/// resources.csv: one row a resource event
+std::unique_ptr<Sink> make_resources_sink(const std::string& path);
 
 /// Scalars of steps (train/...) and evaluations (eval/...) in an event file of its own in the
 /// directory, which is made.

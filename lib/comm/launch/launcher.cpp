@@ -91,13 +91,19 @@ class Reader {
     const auto value = get_(name);
     check(value.has_value(), ErrorCode::kInvalidArgument, "launch: the environment variable ", name,
           " is not set; set it, or start the program with mpirun, srun or torchrun");
+    const auto parsed = number_if_any(name, least, limit);
+    check(parsed.has_value(), ErrorCode::kInvalidArgument, "launch: ", name, "=", *value,
+          " is not a number from ", least, " to ", limit - 1);
+    return *parsed;
+  }
+  // Nothing where it is not set, or is no such number.
+  std::optional<int> number_if_any(const char* name, int least, int limit) const {
+    const std::string value = text(name);
+    const char* end = value.data() + value.size();
     int parsed = 0;
-    const char* end = value->data() + value->size();
-    const auto [rest, error] = std::from_chars(value->data(), end, parsed);
-    check(error == std::errc() && rest == end && least <= parsed && parsed < limit,
-          ErrorCode::kInvalidArgument, "launch: ", name, "=", *value, " is not a number from ",
-          least, " to ", limit - 1);
-    return parsed;
+    const auto [rest, error] = std::from_chars(value.data(), end, parsed);
+    const bool is_number = error == std::errc() && rest == end;
+    return is_number && least <= parsed && parsed < limit ? std::optional(parsed) : std::nullopt;
   }
 
  private:
@@ -162,14 +168,10 @@ std::string contradiction(const Launcher& launcher, const Reader& variables) {
 void read_open_mpi(const Reader& variables, Launch& launch) {
   launch.job = concat("mpirun ", variables.text("PMIX_NAMESPACE"));
   launch.secret = variables.text("OMPI_MCA_orte_precondition_transports");
-  const std::string port = variables.text("MASTER_PORT");
-  int number = 0;
-  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (error != std::errc() || rest != port.data() + port.size() || number < 1 || number > 65535) {
-    return;
-  }
+  const auto port = variables.number_if_any("MASTER_PORT", 1, 65536);
+  if (!port) return;
   launch.host = variables.text("MASTER_ADDR");
-  launch.port = number;
+  launch.port = *port;
 }
 
 void read_meeting(const Reader& variables, Launch& launch) {
