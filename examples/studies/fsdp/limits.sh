@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash disable=SC2154  # run.sh's size
-# What a small machine would have: the largest batch is found where its memory ends. Threads of OpenMP would reserve of it.
+# What a small machine would have: the largest batch is found where its memory ends. Threads of OpenMP and arenas of malloc would reserve of it.
 if [[ $size == cpu_largest_batch ]]; then
-  export OMP_NUM_THREADS=1
+  export OMP_NUM_THREADS=1 MALLOC_ARENA_MAX=1
   ulimit -v $((700 << 10))
 fi
 # LibTorch's allocator gets what a card of 24 GB leaves beside the driver's context.
