@@ -11,6 +11,7 @@ namespace tessera::nccl {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(50);
+constexpr auto kPatience = std::chrono::seconds(3);
 
 std::string text_of(ncclResult_t result, ncclComm_t comm) {
   return concat(ncclGetErrorString(result), " (", ncclGetLastError(comm), ")");
@@ -126,8 +127,9 @@ void Handle::abort() {
   if (abort_begun_.exchange(true)) return;
   aborting_ = std::thread([this] {
     cudaSetDevice(device_);  // or this thread would make a context on GPU 0
-    // A call that hangs is ended by the abort itself: then it is not waited for.
-    const std::unique_lock lock(mutex_, std::chrono::seconds(2));
+    // A call that hangs is ended by the abort itself. One that connects to a dead peer must end
+    // before, or it goes on with what was freed: [Note: a peer that refuses].
+    const std::unique_lock lock(mutex_, kPatience);
     if (!aborted_.exchange(true)) ncclCommAbort(comm_);
   });
 }
