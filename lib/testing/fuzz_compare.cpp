@@ -19,15 +19,6 @@ namespace {
 
 using GradientOf = std::function<OracleGradient(const OracleDtypes&)>;
 
-// By element: h^2 / 2 of rounding x to dtype, see [Note: the wire's roundings].
-at::Tensor rounding_variance(const at::Tensor& x, at::ScalarType dtype) {
-  const auto [mantissa, exponent] = at::frexp(x);  // |mantissa| in [1/2, 1)
-  const at::Tensor ulp = at::exp2(exponent.to(at::kDouble) - 1)
-                             .mul(unit_roundoff(dtype))
-                             .clamp_min(least_positive(dtype) / 2);
-  return at::where(x.eq(0), 0.0, ulp.square() / 2);
-}
-
 class Comparison {
  public:
   Comparison(const FuzzCase& c, const FuzzModel& model, const RunRecord& run, double* worst)
@@ -264,9 +255,8 @@ class Comparison {
     at::Tensor of_ranks = parts.sum(2);  // [ranks, micro-batches, elements]
     const bool often = sharding_rules(c_.parallel, c_.mesh).shards_gradients;
     if (!often) of_ranks = of_ranks.sum(1, /*keepdim=*/true);
-    at::Tensor variance = rounding_variance(of_ranks, sums_.wire).sum(0);
-    if (sums_.ranks > 1) variance = variance + rounding_variance(of_ranks.sum(0), sums_.wire);
-    variance = variance.sum(0);
+    at::Tensor variance = variance_of_sum(of_ranks.flatten(0, 1), sums_.wire);
+    if (sums_.ranks > 1) variance = variance + variance_of_sum(of_ranks.sum(0), sums_.wire);
     const double expected = variance.sum().item<double>();
     if (expected == 0) return;
     const double elements = expected * expected / variance.square().sum().item<double>();

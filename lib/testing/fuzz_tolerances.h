@@ -83,11 +83,31 @@ struct SumOfTerms {
 // are sharded. Half a unit in the last place h is known at each, the error there is uniform in
 // [-h, h], of variance h^2 / 3; where the terms have 16 bits themselves and one is lost it is a
 // tie, 0 or h, of variance h^2 / 2, which is taken. So the squared norm of the whole error is the
-// sum of h^2 / 2, with a deviation of sqrt(4/5) of one term's for each effectively independent
-// element. kRmsDeviations of them and kRmsSlack, for values that are no good dice, are allowed; a
-// partial sum that is rounded with every micro-batch adds half as much again and more.
+// sum of h^2 / 2; equal terms, as of ranks with the same few tokens, have equal errors, and k of
+// them k times the variance of k others. It has a deviation of sqrt(4/5) of one term's for each
+// effectively independent element. kRmsDeviations of them and kRmsSlack, for values that are no
+// good dice, are allowed; a partial sum that is rounded with every micro-batch adds half as much
+// again and more.
 constexpr double kRmsDeviations = 6;
 constexpr double kRmsSlack = 1.2;
+
+// By element: h^2 / 2 of rounding x to dtype.
+inline at::Tensor rounding_variance(const at::Tensor& x, at::ScalarType dtype) {
+  const auto [mantissa, exponent] = at::frexp(x);  // |mantissa| in [1/2, 1)
+  const at::Tensor ulp = at::exp2(exponent.to(at::kDouble) - 1)
+                             .mul(unit_roundoff(dtype))
+                             .clamp_min(least_positive(dtype) / 2);
+  return at::where(x.eq(0), 0.0, ulp.square() / 2);
+}
+
+// Of the sum of the roundings of x [terms, elements]. Those of equal terms are equal, too: k of
+// them have k times the variance of k others. Terms that differ by much less than the dtype shows
+// are.
+inline at::Tensor variance_of_sum(const at::Tensor& x, at::ScalarType dtype) {
+  const at::Tensor distance = (x.unsqueeze(0) - x.unsqueeze(1)).abs();
+  const at::Tensor equal = distance <= x.abs().unsqueeze(0) * (0.1 * unit_roundoff(dtype));
+  return (rounding_variance(x, dtype) * equal.sum(0)).sum(0);
+}
 
 // [Note: other cases] Another order of products and sums inside the blocks (tensor axis,
 // operations of lib/ops against plain ones) has no bound worth having from worst cases: a key's

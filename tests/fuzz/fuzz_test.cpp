@@ -131,6 +131,18 @@ TEST_CASE("a strategy of a user's own that keeps its promise holds") {
   CHECK(summary.held == 12);
 }
 
+TEST_CASE("equal terms on a narrow wire have equal roundings") {  // allowed were 0.96 of them
+  FuzzOptions options{.line =
+                          "model=modules blocks=L1.N.N.L3 vocabulary=5 data=3 strategy=zero3 "
+                          "reduce_dtype=fp16 steps=1 accumulation=4 rows=1 length=1 loss_scale=3 "
+                          "seed=82682"};
+  options.print = [](const std::string&) {};
+  const FuzzStrategyFactory make = [](const ParallelConfig& config, const DeviceMesh& mesh) {
+    return make_strategy(config, mesh);
+  };
+  CHECK(fuzz_layouts(make, options).held == 1);
+}
+
 TEST_CASE("values count where they do something, and the rare ones are named") {
   FuzzOptions options{
       .line = "blocks=L6.D tie=first strategy=zero3 prefetch_blocks=5 offload_threads=2"};

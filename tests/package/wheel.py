@@ -155,7 +155,8 @@ must("an unknown flag is usage", *train, "--strategi", "ddp", code=2, says="--st
 
 # The process that was started is the program: signals reach it, and its status is the caller's.
 long = subprocess.Popen([str(word) for word in (*train[:-2], "--max_steps", "100000", "--output_dir", folder / "long", "--save_strategy", "no")],
-                        env=ENVIRONMENT, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                        env=ENVIRONMENT, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # which a shell's background jobs ignore
 deadline = time.monotonic() + 120
 while not (folder / "long/metrics.jsonl").exists() and time.monotonic() < deadline and long.poll() is None:
     time.sleep(0.1)

@@ -94,9 +94,9 @@ TEST_CASE("the plan counts what the optimizer keeps") {
   const Answer twice = ask(job + "--optim adamw_8bit --moments_dtype bf16");
   CHECK(twice.code == 2);
   CHECK_THAT(twice.err, test::contains("--optim adamw_8bit has moments in int8"));
-  const Answer cut = ask(
-      "--model_config bloom-mini --strategy ddp --ranks 2 --tensor_parallel 2 --dtype bf16 "
-      "--card h200 --optim adamw_8bit");
+  const Answer cut =
+      ask("--model_config bloom-mini --strategy ddp --ranks 2 --tensor_parallel 2 --dtype bf16 "
+          "--card h200 --optim adamw_8bit");
   CHECK(cut.code == 2);
   CHECK_THAT(cut.err, test::contains("moments in 8 bits: the tensor axis cuts "));
 }
@@ -104,7 +104,7 @@ TEST_CASE("the plan counts what the optimizer keeps") {
 TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and time") {
   const std::string job =
       "--model_config bloom-560m --strategy zero1 --ranks 16 --dtype bf16 --card h200 "
-      "--link_gb_per_s 300 --network_gb_per_s 40";
+      "--link_gb_per_s 300 --network_gb_per_s 20";
   const Json near = json_of(job + " --gpus_per_host 16").at("messages");
   REQUIRE(near.size() == 2);
   CHECK(near.at(0).at("operation").as_string() == "reduce-scatter");
@@ -112,7 +112,12 @@ TEST_CASE("tessera-plan names what a rank sends, with the link's bandwidth and t
   CHECK(near.at(0).at("time_s").as_double() == Approx(near.at(0).at("bytes").as_double() / 300e9));
   const Json far = json_of(job + " --gpus_per_host 8").at("messages");
   CHECK(far.at(0).at("between_hosts").as_bool());
-  CHECK(far.at(0).at("bytes_per_second").as_double() == 40e9);
+  // A host's eight ranks have a network card each; the link inside of the host is the most.
+  CHECK(far.at(0).at("bytes_per_second").as_double() == 8 * 20e9);
+  const Json apart = json_of(job + " --gpus_per_host 2 --tensor_parallel 2").at("messages");
+  CHECK(apart.at(0).at("bytes_per_second").as_double() == 20e9);
+  const Json fast = json_of(job + "0 --gpus_per_host 8").at("messages");
+  CHECK(fast.at(0).at("bytes_per_second").as_double() == 300e9);
 }
 
 TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backward pass") {
@@ -123,15 +128,19 @@ TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backwa
   const auto seconds = [](const Json& part, const char* name) { return part.at(name).as_double(); };
   const Json fast = step("--strategy ddp"), slow = step("--strategy ddp --link_gb_per_s 0.5");
   const double sent = 2 * 559214592.0 / 0.5e9;  // a ring of two sends half of the gradients twice
-  CHECK(seconds(fast, "comm_exposed_s") < 0.1 * seconds(fast, "step_time_s"));
+  CHECK(seconds(fast, "comm_exposed_s") < 0.2 * seconds(fast, "step_time_s"));
+  const double meeting = 1.8e-3;
   CHECK(seconds(slow, "comm_exposed_s") ==
-        Approx(sent - seconds(slow, "compute_s") * 2 / 3).epsilon(1e-3));
+        Approx(meeting + sent - seconds(slow, "compute_s") * 2 / 3).epsilon(1e-3));
   CHECK(seconds(slow, "step_time_s") - seconds(fast, "step_time_s") ==
-        Approx(seconds(slow, "comm_exposed_s")).epsilon(1e-2));
+        Approx(seconds(slow, "comm_exposed_s") - seconds(fast, "comm_exposed_s")).epsilon(1e-6));
   // Sums of activations hide nowhere.
-  const std::string tensor = "--tensor_parallel 2 --strategy single --link_gb_per_s ";
-  CHECK(seconds(step(tensor + "1"), "comm_exposed_s") ==
-        Approx(10 * seconds(step(tensor + "10"), "comm_exposed_s")).epsilon(1e-2));
+  const auto exposed = [&](const std::string& link) {
+    return seconds(step("--tensor_parallel 2 --strategy single --link_gb_per_s " + link),
+                   "comm_exposed_s");
+  };
+  CHECK(exposed("1") - exposed("10") ==
+        Approx(10 * (exposed("10") - exposed("100"))).epsilon(1e-3));
 }
 
 TEST_CASE("tessera-plan takes bandwidths that were measured") {

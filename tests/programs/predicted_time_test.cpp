@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "lib/run/layout.h"
@@ -118,6 +119,68 @@ constexpr Measured kMeasured[] = {
      "--gradient_checkpointing"},
 };
 
+// Rates that the constants of step_time.cpp were fitted to: tokens/s of all GPUs together, bf16, by
+// docs/results/performance.md, benchmarks/results and docs/results/scaling.md.
+struct Rate {
+  const char* card;
+  int64_t ranks;
+  double tokens_per_s;
+  const char* flags;
+};
+constexpr Rate kRates[] = {
+    {"h200", 1, 142.4e3, "bloom-560m --per_device_train_batch_size 16"},
+    {"h200", 1, 103.9e3, "bloom-560m --per_device_train_batch_size 4"},
+    {"h200", 1, 148.4e3, "bloom-560m --per_device_train_batch_size 128"},
+    {"h200", 1, 128.3e3, "bloom-560m --per_device_train_batch_size 4 --max_seq_length 2048"},
+    {"h200", 1, 29.7e3, "bloom-3b --per_device_train_batch_size 16"},
+    {"h200", 1, 31.5e3, "bloom-3b --per_device_train_batch_size 128"},
+    {"h200", 1, 10.3e3, "bloom-7b1 --per_device_train_batch_size 4"},
+    {"h200", 1, 67.6e3, "llama-3.2-1b --per_device_train_batch_size 8"},
+    {"h200", 1, 74.7e3, "llama-3.2-1b --per_device_train_batch_size 64"},
+    {"h200", 1, 69.3e3, "llama-3.2-1b --per_device_train_batch_size 4 --max_seq_length 2048"},
+    {"h200", 1, 54.0e3, "llama-3.2-1b --per_device_train_batch_size 1 --max_seq_length 8192"},
+    {"h200", 1, 26.5e3,
+     "llama-3.2-1b --per_device_train_batch_size 1 --max_seq_length 32768 "
+     "--gradient_checkpointing"},
+    {"h100", 1, 63.3e3, "llama-3.2-1b --per_device_train_batch_size 8"},
+    {"h100", 1, 157e3, "qwen2.5-0.5b --per_device_train_batch_size 64"},
+    {"h100", 1, 113e3, "qwen3-0.6b --per_device_train_batch_size 16"},
+    {"h100", 1, 15.3e3,
+     "llama-3.1-8b --per_device_train_batch_size 2 --max_seq_length 4096 --lora_r 8 --lora_alpha "
+     "16 --lora_target_modules all-linear"},
+    {"h100", 2, 2 * 127.1e3, "bloom-560m --per_device_train_batch_size 16 --strategy ddp"},
+    {"h100", 2, 2 * 129.6e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero1"},
+    {"h100", 2, 2 * 128.9e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero2"},
+    {"h100", 2, 2 * 123.2e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero3"},
+    {"h100", 2, 2 * 123.0e3, "bloom-560m --per_device_train_batch_size 16 --strategy fsdp"},
+    {"h100", 2, 2 * 84.9e3, "bloom-560m --per_device_train_batch_size 4 --strategy ddp"},
+    {"h100", 2, 2 * 68.7e3, "bloom-560m --per_device_train_batch_size 4 --strategy zero3"},
+    {"h100", 2, 2 * 90.8e3, "bloom-560m --per_device_train_batch_size 16 --tensor_parallel 2"},
+    {"h100", 2, 2 * 24.1e3, "bloom-3b --per_device_train_batch_size 16 --tensor_parallel 2"},
+    {"h100", 2, 2 * 100.8e3,
+     "bloom-560m --per_device_train_batch_size 4 --gradient_accumulation_steps 16 "
+     "--pipeline_parallel 2"},
+    {"h200", 2, 2 * 111.8e3,
+     "bloom-560m --per_device_train_batch_size 4 --gradient_accumulation_steps 16 "
+     "--pipeline_parallel 2"},
+    {"h200", 2, 2 * 12.5e3,
+     "bloom-7b1 --per_device_train_batch_size 4 --gradient_accumulation_steps 16 "
+     "--pipeline_parallel 2"},
+    {"h200", 2, 2 * 129.4e3, "bloom-560m --per_device_train_batch_size 16 --strategy ddp"},
+    {"h200", 2, 2 * 132.9e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero2"},
+    {"h200", 2, 2 * 135.7e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero3"},
+    {"h200", 2, 2 * 9.8e3, "bloom-7b1 --per_device_train_batch_size 4 --strategy zero3"},
+    {"h200", 4, 4 * 128.0e3, "bloom-560m --per_device_train_batch_size 16 --strategy ddp"},
+    {"h200", 4, 4 * 132.1e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero1"},
+    {"h200", 4, 4 * 132.2e3, "bloom-560m --per_device_train_batch_size 16 --strategy zero3"},
+    {"h200", 4, 4 * 82.8e3, "bloom-560m --per_device_train_batch_size 4 --strategy ddp"},
+    {"h200", 4, 4 * 92.2e3, "bloom-560m --per_device_train_batch_size 4 --strategy zero1"},
+    {"h200", 4, 4 * 13.0e3, "bloom-7b1 --per_device_train_batch_size 16 --strategy zero3"},
+    {"h200", 4, 4 * 10.3e3, "bloom-7b1 --per_device_train_batch_size 4 --strategy zero3"},
+    {"h200", 4, 4 * 65.7e3, "bloom-560m --per_device_train_batch_size 16 --tensor_parallel 4"},
+    {"h200", 4, 4 * 10.2e3, "bloom-7b1 --per_device_train_batch_size 16 --tensor_parallel 4"},
+};
+
 // --- measured here
 
 class OneThread {
@@ -196,9 +259,33 @@ TEST_CASE("predicted steps order what was measured on H200s") {
   const Order every = order_of(all, 1), clear = order_of(all, 1.25);
   INFO("all pairs:" << every.wrong << "\nclear ones:" << clear.wrong);
   CHECK(every.pairs == 276);
-  CHECK(every.right >= 253);
+  CHECK(every.right >= 268);
   CHECK(clear.pairs == 229);
-  CHECK(clear.right >= 223);
+  CHECK(clear.right >= 227);
+}
+
+TEST_CASE("predicted rates are those of measured runs") {
+  int all = 0, near = 0;
+  std::string others;
+  for (const Rate& rate : kRates) {
+    const TrainOptions o = options_of(concat("--dtype bf16 --model_config ", rate.flags));
+    const Place place{.card = card_named(rate.card), .ranks = rate.ranks};
+    const double predicted = plan_run(prepare_shapes(o, Program::kText), o, place).tokens_per_s;
+    const double ratio = predicted / rate.tokens_per_s;
+    INFO(rate.card << " " << rate.flags << ": predicted " << predicted << " tokens/s, measured "
+                   << rate.tokens_per_s);
+    CHECK(ratio > 0.9);
+    CHECK(ratio < 1.25);
+    ++all;
+    if (std::abs(ratio - 1) <= 0.05) {
+      ++near;
+    } else {
+      others += concat("\n  ", rate.card, " ", rate.flags, ": ", ratio);
+    }
+  }
+  INFO("further than 5 %:" << others);
+  CHECK(all == 41);
+  CHECK(near >= 34);
 }
 
 TEST_CASE("predicted steps order what layouts take on this CPU") {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lib/run/layout.h"
-#include "tessera/backends/pipeline/schedule.h"
+#include "lib/tools/plan/step_time.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -18,9 +18,15 @@ bool spans_hosts(const Traffic& traffic, const MeshExtents& mesh, int64_t ranks_
   return reach > ranks_of_host;
 }
 
-double peak_of(const Card& card, const TrainOptions& o) {
-  if (o.parallel.precision.parameter != at::kFloat) return card.half_flops;
-  return o.precision.tf32 ? card.tf32_flops : card.fp32_flops;
+// A collective's rings cross hosts once for every rank on a host, each by its own network card.
+double bandwidth(const Traffic& traffic, const MeshExtents& mesh, const Place& place,
+                 bool between_hosts) {
+  const Card& card = place.card;
+  if (!between_hosts) return card.link_bytes_per_s;
+  if (traffic.axis == Axis::kPipeline) return card.network_bytes_per_s;
+  const int64_t apart = traffic.axis == Axis::kTensor ? 1 : mesh.tensor;
+  const int64_t beside = std::clamp<int64_t>(place.ranks_of_host / apart, 1, traffic.ranks);
+  return std::min(card.link_bytes_per_s, card.network_bytes_per_s * static_cast<double>(beside));
 }
 
 // What else no run would take.
@@ -29,57 +35,6 @@ void check_positions(const Prepared& model, const TrainOptions& o) {
   check(positions == 0 || o.data.packing || o.data.max_seq_length <= positions,
         ErrorCode::kInvalidArgument, "--max_seq_length ", o.data.max_seq_length, ": model ",
         model.config().name, " has ", positions, " positions");
-}
-
-double tokens_of_micro_batch(const TrainOptions& o) {
-  return static_cast<double>(o.training.per_device_train_batch_size) *
-         static_cast<double>(o.data.max_seq_length);
-}
-
-// Of a product's tokens: few of them do not fill a GPU, and weights and their gradients pass
-// through memory once a micro-batch, however few its tokens are.
-double filling(const Card& card, double tokens) {
-  const double half = card.device.empty() ? 32 : 256;
-  return tokens / (tokens + half);
-}
-
-// [Note: predicted time] What a rank computes at a share of its peak that grows with the
-// micro-batch; what it sends beside the backward pass (two thirds of it) costs a twentieth there,
-// sums of activations stand in the way, and on a CPU all of it does, where the same cores copy; the
-// optimizer moves its state through memory once.
-StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
-                 const MemoryPlan& memory) {
-  const TrainOptions& o = run.options;
-  const Card& card = place.card;
-  const double tokens =
-      tokens_of_micro_batch(o) * static_cast<double>(o.training.gradient_accumulation_steps);
-  const double flops = model.model.flops_per_token(o.data.max_seq_length) * tokens *
-                       (!o.parallel.gradient_checkpointing ? 1
-                        : o.trains_adapters()              ? 6.0 / 4
-                                                           : 8.0 / 6) /
-                       (run.mesh.pipeline * run.mesh.tensor);
-  StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
-                                    filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
-  const double idle =
-      bubble_share(run.mesh.pipeline, static_cast<int>(o.training.gradient_accumulation_steps),
-                   static_cast<int>(o.parallel.pipeline.chunks));
-  time.bubble = time.compute * idle / (1 - idle);
-  const bool overlaps = o.parallel.overlap && !card.device.empty();
-  double beside = 0;
-  for (const Message& message : run.messages) {
-    const bool hidden = overlaps && message.traffic.axis != Axis::kTensor;
-    (hidden ? beside : time.exposed) += message.seconds();
-  }
-  time.exposed += std::max(beside / 20, beside - time.compute * 2 / 3);
-  const LayoutCost& state = memory.state;
-  if (o.parallel.offload.what == Offload::kNone) {
-    time.optimizer = (2 * state.optimizer_bytes + state.gradient_bytes + state.parameter_bytes) /
-                     card.memory_bytes_per_s;
-  } else {
-    // Masters and moments in and, at the same time, out.
-    time.offload = state.host_bytes / card.host_bytes_per_s;
-  }
-  return time;
 }
 
 }  // namespace
@@ -118,17 +73,16 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   run.global_batch = o.global_batch_size(run.mesh.data);
   LayoutPlan plan = layout_plan(model, o, static_cast<int>(place.ranks));
   plan.on_gpu = !place.card.device.empty();
-  plan.tokens = tokens_of_micro_batch(o);
+  plan.tokens = static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.data.max_seq_length);
   run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length));
   run.saves = o.output.save_strategy != SaveStrategy::kNo && o.output.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
     const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);
-    run.messages.push_back(
-        {traffic, between, between ? place.card.network_bytes_per_s : place.card.link_bytes_per_s});
+    run.messages.push_back({traffic, between, bandwidth(traffic, run.mesh, place, between)});
   }
-  run.time = time_of(model, run, place, run.largest(place.card));
+  run.time = step_time(model, run, place, plan.parallel.pipeline, run.largest(place.card));
   run.tokens_per_s =
       static_cast<double>(run.global_batch * o.data.max_seq_length) / run.time.total();
   return run;

@@ -14,7 +14,7 @@ namespace tessera::programs {
 struct Place {
   Card card;
   int64_t ranks = 1, ranks_of_host = 8;
-  double efficiency = 0.5;  // of the peak that a rank's matrix products reach
+  double efficiency = 0;  // of the peak that matrix products reach; 0: as measured on such a device
 };
 
 // Seconds of a step.

@@ -49,7 +49,8 @@ void add_flags(FlagSet& flags, PlanOptions& o) {
   flags.add("link_gb_per_s", &o.link_gb_per_s, "between the GPUs of a host, bus bandwidth");
   flags.add("network_gb_per_s", &o.network_gb_per_s, "between hosts, for each GPU");
   flags.add("host_gb_per_s", &o.host_gb_per_s, "between a GPU and its host");
-  flags.add("efficiency", &o.efficiency, "of matrix products, of the card's peak; 0: 0.5");
+  flags.add("efficiency", &o.efficiency,
+            "of matrix products, of the card's peak; 0: 0.65, on a CPU 0.5");
   flags.add("fit", &o.fit,
             "search layouts and micro-batches for the fastest that fits, at this global batch");
   flags.add("json", &o.as_json, "one JSON object instead of tables");

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#include "lib/tools/plan/step_time.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tessera/backends/pipeline/partition.h"
+#include "tessera/backends/pipeline/schedule.h"
+
+namespace tessera::programs {
+namespace {
+
+// Fitted to 41 rates on one to four H200s and H100s of 2026-11-21 to 2026-11-25
+// (docs/results/scaling.md): 34 of them are met within 5 %.
+struct Machine {
+  double products;          // share of the peak that matrix products reach
+  double tf32;              // the same in TF32
+  double attention;         // of the peak, attention's products
+  double half_filled;       // tokens at which a product takes twice as long as it would at best
+  double passes;            // bytes of 16-bit activations that pass through memory for each column
+  double logit_bytes;       // and for each logit
+  double seconds_of_layer;  // launches, and ends of kernels that do not fill the device
+  double seconds_of_meeting;  // of a step in which ranks meet
+  double cost_beside;         // of a second of communication beside computation
+  double seconds_of_sum;      // of activations over the tensor axis, beyond their bytes
+};
+constexpr Machine kGpu{0.65, 0.25, 0.37, 4.5, 20.5, 10, 150e-6, 1.8e-3, 0.55, 40e-6};
+// The same cores compute and copy, and nothing is overlapped.
+constexpr Machine kCpu{0.5, 0.5, 0.5, 32, 0, 0, 0, 0, 0.05, 0};
+
+double peak_of(const Card& card, const TrainOptions& o) {
+  if (o.parallel.precision.parameter != at::kFloat) return card.half_flops;
+  return o.precision.tf32 ? card.tf32_flops : card.fp32_flops;
+}
+
+// Of every block for a micro-batch on one rank: nothing for the embedding, which is a copy.
+std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, const Place& place,
+                                  const Machine& machine, double tensor) {
+  const DecoderConfig& config = model.config();
+  const std::vector<BlockBuilder>& blocks = model.model.blocks;
+  const auto tokens =
+      static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length);
+  const double all = std::accumulate(
+      blocks.begin(), blocks.end(), 0.0,
+      [](double sum, const BlockBuilder& block) { return sum + block.cost.flops_per_token; });
+  const double products = model.model.flops_per_token(0);
+  const double attention = model.model.flops_per_token(o.data.max_seq_length) - products;
+  const bool tf32 = o.precision.tf32 && o.parallel.precision.parameter == at::kFloat;
+  const double usual = tf32 ? machine.tf32 : machine.products;
+  const double efficiency = place.efficiency > 0 ? place.efficiency : usual;
+  const double flops_per_s = peak_of(place.card, o) * efficiency * tensor;
+  const double rows = tokens / tensor;
+  const double of_products = tokens * products / flops_per_s * (rows + machine.half_filled) / rows;
+  const double of_attention = tokens * attention / flops_per_s * usual / machine.attention;
+  // Norms and residual sums are computed by every tensor rank, or by one for each token.
+  const double parts = o.parallel.sequence_parallel ? tensor : 2 * tensor / (tensor + 1);
+  const auto inner = static_cast<double>(config.inner_size()) * (config.gated ? 1.5 : 1);
+  const double columns = static_cast<double>(config.hidden) / parts + inner / (2 * tensor);
+  const double width = o.parallel.precision.parameter == at::kFloat ? 2 : 1;
+  const double passing = tokens * width / place.card.memory_bytes_per_s;
+  const auto layers = static_cast<double>(config.layers);
+  const double again = !o.parallel.gradient_checkpointing ? 1
+                       : o.trains_adapters()              ? 6.0 / 4
+                                                          : 8.0 / 6;
+  std::vector<double> seconds(blocks.size());
+  for (size_t i = 1; i + 1 < blocks.size(); ++i) {
+    seconds[i] =
+        again * (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers +
+                 passing * columns * machine.passes + machine.seconds_of_layer);
+  }
+  seconds.back() = of_products * blocks.back().cost.flops_per_token / all +
+                   passing * static_cast<double>(config.vocabulary) / tensor * machine.logit_bytes;
+  return seconds;
+}
+
+// Of the stage that computes longest.
+double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& config,
+                     const ModelSpec& model, int stages, bool recompute) {
+  if (stages == 1) return std::accumulate(blocks.begin(), blocks.end(), 0.0);
+  std::vector<double> seconds(static_cast<size_t>(stages),
+                              config.shared_vocabulary ? blocks.back() / stages : 0);
+  const std::vector<ModelPart> parts = partition(model, config, stages, recompute);
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const auto first = blocks.begin() + static_cast<ptrdiff_t>(parts[part].first);
+    seconds[part % seconds.size()] +=
+        std::accumulate(first, first + static_cast<ptrdiff_t>(parts[part].count), 0.0);
+  }
+  return *std::ranges::max_element(seconds);
+}
+
+}  // namespace
+
+// [Note: predicted time] Matrix products at a share of the card's peak, what passes through memory
+// between them, and a time for every layer. Half of what is sent beside the computation is seen,
+// and all that does not fit beside backward, two thirds of it; sums of activations stand in the
+// way, and on a CPU everything does. The optimizer moves its state through memory once.
+StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
+                   const PipelineConfig& pipeline, const MemoryPlan& memory) {
+  const TrainOptions& o = run.options;
+  const Card& card = place.card;
+  const bool gpu = !card.device.empty();
+  const Machine& machine = gpu ? kGpu : kCpu;
+  const auto micro_batches = static_cast<double>(o.training.gradient_accumulation_steps);
+  const std::vector<double> blocks = block_seconds(model, o, place, machine, run.mesh.tensor);
+  StepTime time{.compute =
+                    micro_batches * stage_seconds(blocks, pipeline, model.model, run.mesh.pipeline,
+                                                  o.parallel.gradient_checkpointing)};
+  const double idle =
+      bubble_share(run.mesh.pipeline, static_cast<int>(o.training.gradient_accumulation_steps),
+                   static_cast<int>(o.parallel.pipeline.chunks));
+  time.bubble = time.compute * idle / (1 - idle);
+  double beside = 0;
+  for (const Message& message : run.messages) {
+    const bool hidden = o.parallel.overlap && gpu && message.traffic.axis != Axis::kTensor;
+    (hidden ? beside : time.exposed) += message.seconds();
+  }
+  if (!run.messages.empty()) time.exposed += machine.seconds_of_meeting;
+  if (run.mesh.tensor > 1) {  // two of every layer in forward, two in backward
+    const auto layers = static_cast<double>(model.config().layers);
+    time.exposed += 4 * layers / run.mesh.pipeline * micro_batches * machine.seconds_of_sum;
+  }
+  time.exposed += std::max(beside * machine.cost_beside, beside - time.compute * 2 / 3);
+  const LayoutCost& state = memory.state;
+  if (o.parallel.offload.what == Offload::kNone) {
+    time.optimizer = (2 * state.optimizer_bytes + state.gradient_bytes + state.parameter_bytes) /
+                     card.memory_bytes_per_s;
+  } else {
+    // Masters and moments in and, at the same time, out.
+    time.offload = state.host_bytes / card.host_bytes_per_s;
+  }
+  return time;
+}
+
+}  // namespace tessera::programs

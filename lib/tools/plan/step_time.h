@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// The seconds that a planned step takes on a card.
+#include "lib/tools/plan/plan.h"
+
+namespace tessera::programs {
+
+// Of a rank whose memory is this, with blocks on stages as the pipeline has them; run has its
+// options, mesh and messages.
+StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
+                   const PipelineConfig& pipeline, const MemoryPlan& memory);
+
+}  // namespace tessera::programs
