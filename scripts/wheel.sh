@@ -25,14 +25,19 @@ if [[ ! -e $tools/complete ]]; then
   command -v ninja >/dev/null || "$tools/bin/pip" install --quiet ninja
   touch "$tools/complete"
 fi
+missing=()
 if [[ -z ${TESSERA_PYTHONS:-} ]]; then  # 3.12: of the stable interface, so of all later ones, too
   for version in 3.10 3.11 3.12; do
     python=$(python$version -c 'import os, sys, sysconfig
-if os.path.exists(sysconfig.get_path("include") + "/Python.h"): print(sys.executable)' 2>/dev/null) || continue
-    TESSERA_PYTHONS=${TESSERA_PYTHONS:+$TESSERA_PYTHONS;}$python
+if os.path.exists(sysconfig.get_path("include") + "/Python.h"): print(sys.executable)' 2>/dev/null) || python=
+    if [[ -n $python ]]; then TESSERA_PYTHONS=${TESSERA_PYTHONS:+$TESSERA_PYTHONS;}$python; else missing+=("$version"); fi
   done
 fi
 [[ -n ${TESSERA_PYTHONS:-} ]] || die "no Python from 3.10 on with headers was found (python3-dev); name some with TESSERA_PYTHONS='python3.11;python3.12'"
+echo "wheel: the Python module is built for $TESSERA_PYTHONS"
+for version in "${missing[@]}"; do
+  echo "wheel: warning: no Python $version with headers was found; the wheel has programs for it$([[ $version != 3.12 ]] || echo ' and for later ones'), but no module" >&2
+done
 
 commit=${TESSERA_GIT_SHA:-$(git rev-parse --short=12 HEAD 2>/dev/null || true)}
 export CC=${CC:-cc} CXX=${CXX:-c++}  # not what the interpreter was built with
