@@ -143,6 +143,22 @@ TEST_CASE("tessera-plan waits for what a slow link cannot send beside the backwa
         Approx(10 * (exposed("10") - exposed("100"))).epsilon(1e-3));
 }
 
+TEST_CASE("tessera-plan counts the slowest stage, and its wait for the others") {
+  const auto step = [](const std::string& flags) {
+    return json_of(
+               "--model_config bloom-560m --ranks 4 --dtype bf16 --card h200 "
+               "--gradient_accumulation_steps 6 " +
+               flags)
+        .at("step");
+  };
+  const Json four = step("--pipeline_parallel 4"), alone = step("--strategy ddp");
+  const double compute = four.at("compute_s").as_double();
+  CHECK(four.at("bubble_s").as_double() == Approx(compute * 3 / 6).epsilon(1e-6));
+  CHECK(alone.at("bubble_s").as_double() == 0);
+  // The head of BLOOM's vocabulary is more than a quarter of the model.
+  CHECK(compute > 1.2 * alone.at("compute_s").as_double() / 4);
+}
+
 TEST_CASE("tessera-plan takes bandwidths that were measured") {
   const TempDir folder;
   const std::string environment = folder.write(
