@@ -15,6 +15,7 @@
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
 #include "lib/core/nearest.h"
+#include "lib/core/terminal.h"
 #include "lib/report/report.h"
 #include "lib/run/output.h"
 #include "lib/settings/require.h"
@@ -305,7 +306,7 @@ void Comparison::write_report() const {
 int Comparison::conclude() {
   const ComparisonRow& base = baseline();
   std::printf("\n%s on %s\n%s\n", base.prepared->model.name.c_str(),
-              base.prepared->train_path.c_str(), comparison_text(view()).c_str());
+              base.prepared->train_path.c_str(), comparison_text(view(), columns_of_terminal(stdout)).c_str());
   std::printf("files: %s/compare.json, comparison.csv, <row>/metrics.jsonl, logs/<row>.log\n",
               options_.output_dir.c_str());
   write_report();

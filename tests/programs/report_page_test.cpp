@@ -206,6 +206,7 @@ TEST_CASE("report page: one file that needs nothing else, and holds no text of a
   CHECK(has(html, "&lt;script&gt;"));
   CHECK(has(html, "prefers-color-scheme:dark"));
   CHECK(has(html, "name=\"viewport\""));
+  CHECK(has(html, "<td class=\"t w\" data-t=\"strategy\">zero2</td>"));  // a word stays whole
   CHECK(has(html, "out of memory"));
   for (const char* tag : {"table", "section", "svg", "figure", "details", "ul", "main"}) {
     INFO(tag);

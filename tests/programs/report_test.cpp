@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "lib/report/read_runs.h"
@@ -242,8 +243,44 @@ TEST_CASE("report: pairs differ in one setting alone") {
   REQUIRE(table.rows.size() == 2);
   CHECK(cell(table, "zero2-mb2", "other_run").text == "zero3-mb2");
   CHECK(*cell(table, "zero2-mb4", "tokens_per_second_ratio").number == Approx(0.5));
+  std::set<std::string> titles;
+  for (const Column& column : table.columns) titles.insert(column.title);
+  CHECK(titles.size() == table.columns.size());  // no two columns are called the same
   const Said empty = report_of({folder.path("."), "--tables", "7c"});
   CHECK(has(empty.out, "No row: this table needs gpipe and 1f1b"));
+}
+
+TEST_CASE("report: a terminal gets aligned columns within its width, a pipe Markdown") {
+  const TempDir folder;
+  MadeRun made;
+  made.write(folder.path("a"));
+  made.options.parallel.strategy = "zero2";
+  made.write(folder.path("b"));
+  const auto lines = [&](size_t width) {
+    std::ostringstream out, err;
+    CHECK(run_report({folder.path("."), "--tables", "1,4"}, out, err, width) == 0);
+    std::istringstream in(out.str());
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  };
+  const auto count = [](const std::vector<std::string>& all, const std::string& begin) {
+    return std::ranges::count_if(all, [&](const auto& line) { return line.starts_with(begin); });
+  };
+  CHECK(count(lines(0), "| run ") == 2);
+  CHECK(count(lines(0), "## Table 4. ") == 1);
+  for (const size_t width : {60, 80, 200}) {
+    const std::vector<std::string> all = lines(width);
+    for (const std::string& line : all) {
+      INFO(line);
+      CHECK(std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; }) <=
+            static_cast<std::ptrdiff_t>(width));
+      CHECK_FALSE(line.starts_with("|"));
+    }
+    CHECK(count(all, "Table 4. ") == 1);
+    CHECK(count(all, "run ") >= (width < 200 ? 4 : 2));
+    CHECK(count(all, "a (baseline)") == count(all, "run "));
+  }
 }
 
 TEST_CASE("report: the largest batch is the largest that did not run out of memory") {
