@@ -53,6 +53,7 @@ std::string layout_text(const Event& e) {
 std::string device_text(const Event& e) {
   const std::string launcher = e.text("launcher");
   std::string text = e.text("device");
+  if (launcher == "threads") return text + ", ranks are threads";
   if (launcher != "none" || e.number("world_size") != 1) text += ", " + e.text("transport");
   if (launcher != "none") text += ", launched by " + launcher;
   return text;

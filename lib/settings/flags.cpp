@@ -34,10 +34,11 @@ const char* kind_of(const FieldRef& target) {
   return is_text(target) ? "text" : "an integer";
 }
 
-// As wide as the window, where it is narrower.
+// As wide as the window, where it is narrower; that of errors shows it through a pager, too.
 size_t help_width() {
   constexpr size_t kLeast = 60;
-  const size_t columns = columns_of_terminal(stdout);
+  size_t columns = columns_of_terminal(stdout);
+  if (columns == 0) columns = columns_of_terminal(stderr);
   return columns == 0 ? kHelpWidth : std::clamp(columns, kLeast, kHelpWidth);
 }
 

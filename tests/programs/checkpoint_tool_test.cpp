@@ -213,7 +213,7 @@ TEST_CASE("diff says which tensors differ, and by how much") {
   CHECK_THAT(answer.out, contains("1 tensors are the same, 2 differ"));
 }
 
-TEST_CASE("--help behind a command says its paths and flags, and touches nothing") {
+TEST_CASE("each command of tessera-checkpoint has a help that says its paths and flags") {
   for (const std::string command : {"inspect", "verify", "export", "merge", "diff"}) {
     for (const std::vector<std::string>& asked :
          {std::vector<std::string>{command, "--help"}, {command, "-h"}, {command, "--help", "all"},

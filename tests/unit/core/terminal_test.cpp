@@ -15,8 +15,8 @@ TEST_CASE("text is wrapped at words") {
 }
 
 TEST_CASE("lines that are too long for the window are wrapped, others stay as they are") {
-  const std::string text = "one two three\n  four  five\n\n  six seven eight\n";
-  CHECK(wrapped_lines(text, 1, 11) == "one two\n three\n  four  five\n\n  six seven\n   eight\n");
+  const std::string text = "one two three\n  four  x\n\n  six seven eight\n";
+  CHECK(wrapped_lines(text, 1, 11) == "one two\n three\n  four  x\n\n  six seven\n   eight\n");
   CHECK(wrapped_lines(text, 1, 0) == text);
   CHECK(wrapped_lines("", 1, 8).empty());
 }

@@ -323,6 +323,8 @@ TEST_CASE("a run of one rank names no mesh, and no launcher where none was") {
                          {"launcher", std::string("mpirun")}}};
   CHECK(text_of("layout") == "ddp on 4 ranks: pipeline 2 x data 2 x tensor 1");
   CHECK(text_of("device") == "cpu, mpi, launched by mpirun");
+  event.fields.back().second = std::string("threads");
+  CHECK(text_of("device") == "cpu, ranks are threads");
 }
 
 TEST_CASE("what was found is said in rows below the run's name") {

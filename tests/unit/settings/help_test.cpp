@@ -104,7 +104,7 @@ TEST_CASE("the text of --help FLAG says type, default, values, what it needs and
   CHECK(has(unknown, "--learning_rate"));
 }
 
-TEST_CASE("--version is a flag of every program, and answers wherever it stands") {
+TEST_CASE("a flag asks every program for its version, wherever it stands") {
   for (const auto& arguments :
        {std::vector<std::string>{"--version"}, {"--max_steps", "3", "--version"}}) {
     const Asked asked(Program::kText, arguments);
