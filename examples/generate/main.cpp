@@ -4,6 +4,4 @@
 // out.jsonl
 #include "lib/tools/generate/generate.h"
 
-int main(int argc, char** argv) {
-  return tessera::programs::run_generate(argc, argv);
-}
+int main(int argc, char** argv) { return tessera::programs::run_generate(argc, argv); }

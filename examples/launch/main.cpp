@@ -5,6 +5,4 @@
 
 #include "lib/tools/launch/launch.h"
 
-int main(int argc, char** argv) {
-  return tessera::programs::run_launch({argv + 1, argv + argc});
-}
+int main(int argc, char** argv) { return tessera::programs::run_launch({argv + 1, argv + argc}); }

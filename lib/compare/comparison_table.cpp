@@ -147,7 +147,8 @@ std::string comparison_text(const ComparisonView& view, size_t width) {
         },
         false},
        {"loss, norm, parameters", differences},
-       {kVerdict, [](const ComparisonRow& row) {
+       {kVerdict,
+        [](const ComparisonRow& row) {
           return row.verdict() + (row.mark.empty() ? "" : " [" + row.mark + "]");
         }}},
       width);

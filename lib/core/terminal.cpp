@@ -68,9 +68,10 @@ std::string wrapped_lines(const std::string& text, size_t indent, size_t width) 
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string line = text.substr(begin, end - begin);
     const size_t blanks = std::min(line.find_first_not_of(' '), line.size());
-    all += width == 0 || characters(line) <= width
-               ? line
-               : line.substr(0, blanks) + wrapped(line.substr(blanks), blanks, blanks + indent, width);
+    all +=
+        width == 0 || characters(line) <= width
+            ? line
+            : line.substr(0, blanks) + wrapped(line.substr(blanks), blanks, blanks + indent, width);
     if (end < text.size()) all += "\n";
     begin = end + 1;
   }

@@ -19,7 +19,8 @@ BuildInfo build_info() {
 std::string version_text(const std::string& program) {
   const BuildInfo info = build_info();
   return concat(program, " ", info.version, "\ncommit      ", info.commit, "\nLibTorch    ",
-                info.libtorch, "\nCUDA        ", info.cuda, "\ntransports  ", info.transports, "\n");
+                info.libtorch, "\nCUDA        ", info.cuda, "\ntransports  ", info.transports,
+                "\n");
 }
 
 }  // namespace tessera

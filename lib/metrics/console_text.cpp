@@ -165,11 +165,10 @@ std::string eval_line(const Event& e) {
 }
 
 std::vector<TextRow> found_rows(const Event& e) {
-  std::vector<TextRow> rows{
-      {"model", parameters_text(e)},
-      {"layout", layout_text(e)},
-      {"device", device_text(e)},
-      {"dtype", dtypes_text(e)}};
+  std::vector<TextRow> rows{{"model", parameters_text(e)},
+                            {"layout", layout_text(e)},
+                            {"device", device_text(e)},
+                            {"dtype", dtypes_text(e)}};
   std::string data = e.text("dataset");
   if (!data.empty()) data += ": ";
   rows.push_back({"data", concat(data, or_zero(e, "num_train_samples"), " rows")});

@@ -76,9 +76,10 @@ std::string text_of(const Study& study, const std::vector<Table>& tables, size_t
   if (!text.empty()) text += "\n";
   text += concat(study.runs.size(), " run(s)");
   if (study.groups.size() > 1 && study.baseline != nullptr) {
-    text += concat(", compared with ", study.baseline->name,
-                   ". A letter in brackets: the run did other work than the baseline; the notes say "
-                   "what");
+    text +=
+        concat(", compared with ", study.baseline->name,
+               ". A letter in brackets: the run did other work than the baseline; the notes say "
+               "what");
   }
   text = wrapped_lines(text + ".\n", 2, width);
   for (const Table& table : tables) {

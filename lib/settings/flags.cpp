@@ -336,8 +336,7 @@ std::string FlagSet::help(const std::string& topic) const {
   if (find_foreign_ != nullptr) {
     page.end = {"Other TrainingArguments of Hugging Face are understood or answered."};
   }
-  return topic.empty() && !example_.empty() ? one_screen(page)
-                                             : all_sections(page, help_width());
+  return topic.empty() && !example_.empty() ? one_screen(page) : all_sections(page, help_width());
 }
 
 std::string FlagSet::config_json(int indent) const {

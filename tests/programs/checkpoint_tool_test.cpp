@@ -215,9 +215,10 @@ TEST_CASE("diff says which tensors differ, and by how much") {
 
 TEST_CASE("each command of tessera-checkpoint has a help that says its paths and flags") {
   for (const std::string command : {"inspect", "verify", "export", "merge", "diff"}) {
-    for (const std::vector<std::string>& asked :
-         {std::vector<std::string>{command, "--help"}, {command, "-h"}, {command, "--help", "all"},
-          {command, "nowhere", "--help"}}) {
+    for (const std::vector<std::string>& asked : {std::vector<std::string>{command, "--help"},
+                                                  {command, "-h"},
+                                                  {command, "--help", "all"},
+                                                  {command, "nowhere", "--help"}}) {
       const Answer answer = tool(asked);
       INFO(command);
       CHECK(answer.status == 0);

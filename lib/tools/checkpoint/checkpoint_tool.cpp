@@ -189,7 +189,8 @@ const std::vector<Command>& commands() {
       {"verify", "PATH", "reads every byte", verify},
       {"export", "PATH DIRECTORY", "writes a Hugging Face directory", export_directory, true},
       {"merge", "BASE ADAPTER DIRECTORY",
-       "a Hugging Face directory with the adapters (PEFT's, or final/ of a run with --lora_r) in it",
+       "a Hugging Face directory with the adapters (PEFT's, or final/ of a run with --lora_r) in "
+       "it",
        merge, true},
       {"diff", "A B", "which tensors differ, and by how much", diff}};
   return all;
@@ -199,7 +200,8 @@ std::string usage() {
   constexpr size_t kColumn = 47, kWidth = 96;
   std::string text;
   for (const Command& command : commands()) {
-    text += padded(command.usage(), kColumn) + wrapped(command.what, kColumn, kColumn, kWidth) + "\n";
+    text +=
+        padded(command.usage(), kColumn) + wrapped(command.what, kColumn, kColumn, kWidth) + "\n";
   }
   return concat(text, "tessera-checkpoint COMMAND --help says more; --version says what this is.\n",
                 kPath);
@@ -242,9 +244,9 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   check(command != commands().end(), ErrorCode::kInvalidArgument,
         name.empty() ? "no command is given" : "unknown command " + name,
         "; expected inspect, verify, export, merge or diff (--help)");
-  const auto first_flag = std::find_if(arguments.begin() + 1, arguments.end(), [](const auto& text) {
-    return text.starts_with("--") || text == "-h";
-  });
+  const auto first_flag =
+      std::find_if(arguments.begin() + 1, arguments.end(),
+                   [](const auto& text) { return text.starts_with("--") || text == "-h"; });
   Call call{{arguments.begin() + 1, first_flag}, {}, out, err};
   if (answered(*command, {first_flag, arguments.end()}, call)) return 0;
   const auto wanted = 1 + std::ranges::count(command->paths, ' ');

@@ -16,11 +16,12 @@ TEST_CASE("lines leave out the same parts, whatever the blanks behind their last
 }
 
 TEST_CASE("a run of one rank names no mesh, and no launcher where none was") {
-  Event event = {"run_start", {{"strategy", std::string("single")},
-                               {"world_size", int64_t{1}},
-                               {"device", std::string("cpu")},
-                               {"transport", std::string("local")},
-                               {"launcher", std::string("none")}}};
+  Event event = {"run_start",
+                 {{"strategy", std::string("single")},
+                  {"world_size", int64_t{1}},
+                  {"device", std::string("cpu")},
+                  {"transport", std::string("local")},
+                  {"launcher", std::string("none")}}};
   const auto text_of = [&](const std::string& title) {
     for (const TextRow& row : found_rows(event)) {
       if (row.title == title) return row.text;
@@ -29,14 +30,15 @@ TEST_CASE("a run of one rank names no mesh, and no launcher where none was") {
   };
   CHECK(text_of("layout") == "single on 1 rank");
   CHECK(text_of("device") == "cpu");
-  event = {"run_start", {{"strategy", std::string("ddp")},
-                         {"world_size", int64_t{4}},
-                         {"pp", int64_t{2}},
-                         {"dp", int64_t{2}},
-                         {"tp", int64_t{1}},
-                         {"device", std::string("cpu")},
-                         {"transport", std::string("mpi")},
-                         {"launcher", std::string("mpirun")}}};
+  event = {"run_start",
+           {{"strategy", std::string("ddp")},
+            {"world_size", int64_t{4}},
+            {"pp", int64_t{2}},
+            {"dp", int64_t{2}},
+            {"tp", int64_t{1}},
+            {"device", std::string("cpu")},
+            {"transport", std::string("mpi")},
+            {"launcher", std::string("mpirun")}}};
   CHECK(text_of("layout") == "ddp on 4 ranks: pipeline 2 x data 2 x tensor 1");
   CHECK(text_of("device") == "cpu, mpi, launched by mpirun");
   event.fields.back().second = std::string("threads");

@@ -81,7 +81,9 @@ TEST_CASE("the text of --help all has every flag in its section, within 100 colu
   }
 }
 
-TEST_CASE("the text of --help FLAG says type, default, values, what it needs and where the name is from") {
+TEST_CASE(
+    "the text of --help FLAG says type, default, values, what it needs and where the name is "
+    "from") {
   for (const char* spelling : {"learning_rate", "--learning_rate", "learning-rate"}) {
     CHECK(Asked(Program::kText, {"--help", spelling}).flags.help() ==
           "--learning_rate  (Training)\n"
