@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "lib/core/terminal.h"
 
+#include <pty.h>
+#include <unistd.h>
+
 #include <cstdlib>
 
+#include "tessera/core/log.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -61,4 +65,24 @@ TEST_CASE("COLUMNS says the width where there is no terminal, NO_COLOR and TERM=
   CHECK(terminal_has_colours());
   setenv("TERM", "dumb", 1);
   CHECK_FALSE(terminal_has_colours());
+}
+
+TEST_CASE("a message on a terminal fits its window, and wipes a bar that stood there") {
+  winsize size{.ws_row = 24, .ws_col = 40, .ws_xpixel = 0, .ws_ypixel = 0};
+  int ours = -1, theirs = -1;
+  REQUIRE(openpty(&ours, &theirs, nullptr, nullptr, &size) == 0);
+  const int before = dup(STDERR_FILENO);
+  dup2(theirs, STDERR_FILENO);
+  setenv("NO_COLOR", "1", 1);
+  write_log(LogLevel::kError, "every word of this message stands on a line that fits");
+  dup2(before, STDERR_FILENO);
+  char buffer[1024];
+  const ssize_t read_bytes = read(ours, buffer, sizeof buffer);
+  for (const int file : {ours, theirs, before}) close(file);
+  REQUIRE(read_bytes > 0);
+  const std::string text(buffer, static_cast<size_t>(read_bytes));
+  INFO(text);
+  CHECK(text.starts_with("\r\033[KE "));
+  CHECK(text.find("of this\r\n" + std::string(15, ' ') + "message stands on a line\r\n") !=
+        std::string::npos);
 }
