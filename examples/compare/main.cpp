@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "lib/compare/compare.h"
-#include "lib/core/version_flag.h"
+#include "lib/core/terminal.h"
 #include "tessera/core/error.h"
 
+namespace {
+
+int stop(const char* what, int code) {
+  const std::string line = tessera::concat("error: ", what, "\n");
+  const size_t width = tessera::columns_of_terminal(stderr);
+  std::fputs(tessera::wrapped_lines(line, /*indent=*/2, width).c_str(), stderr);
+  return code;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-compare", argc, argv)) return 0;
   try {
     return tessera::programs::run_compare({argv + 1, argv + argc});
   } catch (const tessera::Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return tessera::exit_code(error.code());
+    return stop(error.what(), tessera::exit_code(error.code()));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 70;
+    return stop(error.what(), 70);
   }
 }

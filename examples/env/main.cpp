@@ -3,10 +3,8 @@
 // mpirun -n 8 tessera-env --json --directory /scratch
 #include <iostream>
 
-#include "lib/core/version_flag.h"
 #include "lib/tools/env/report.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-env", argc, argv)) return 0;
   return tessera::programs::run_env({argv + 1, argv + argc}, std::cout, std::cerr);
 }

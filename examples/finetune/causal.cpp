@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-causal --model DIR --train_file text.txt --strategy zero2
 // --output_dir out
-#include "lib/core/version_flag.h"
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-finetune-causal", argc, argv)) return 0;
   return tessera::programs::run_finetune(
       tessera::programs::Program::kText, "tessera-finetune-causal",
       "Trains a causal language model on plain text under any strategy.", argc, argv);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-chat --model DIR --train_file chats.jsonl --strategy zero2
 // --output_dir out
-#include "lib/core/version_flag.h"
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-finetune-chat", argc, argv)) return 0;
   return tessera::programs::run_finetune(
       tessera::programs::Program::kChat, "tessera-finetune-chat",
       "Fine-tunes a causal language model on chats under any strategy.", argc, argv);

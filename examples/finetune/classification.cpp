@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-classification --model DIR --train_file train.csv --strategy ddp
 // --output_dir out
-#include "lib/core/version_flag.h"
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-finetune-classification", argc, argv)) return 0;
   return tessera::programs::run_finetune(
       tessera::programs::Program::kClassification, "tessera-finetune-classification",
       "Fine-tunes a text classifier under any strategy.", argc, argv);

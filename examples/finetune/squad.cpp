@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 // mpirun -n 2 tessera-finetune-squad --model DIR --train_file train.json --strategy zero2
 // --output_dir out
-#include "lib/core/version_flag.h"
 #include "lib/run/program.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-finetune-squad", argc, argv)) return 0;
   return tessera::programs::run_finetune(
       tessera::programs::Program::kSquad, "tessera-finetune-squad",
       "Fine-tunes a causal language model on SQuAD questions under any strategy.", argc, argv);

@@ -3,10 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "lib/core/version_flag.h"
 #include "lib/tools/launch/launch.h"
 
-int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-launch", argc, argv)) return 0;
-  return tessera::programs::run_launch({argv + 1, argv + argc});
-}
+int main(int argc, char** argv) { return tessera::programs::run_launch({argv + 1, argv + argc}); }

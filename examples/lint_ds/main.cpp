@@ -3,10 +3,8 @@
 // tessera-lint-ds --ranks 8 configs/*.json
 #include <iostream>
 
-#include "lib/core/version_flag.h"
 #include "lib/tools/lint_ds/lint_ds.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-lint-ds", argc, argv)) return 0;
   return tessera::programs::run_lint_ds({argv + 1, argv + argc}, std::cout, std::cerr);
 }

@@ -3,11 +3,9 @@
 // tessera-tokenize --tokenizer DIR --input train.json --max_seq_length 512 --output rows.jsonl
 #include <iostream>
 
-#include "lib/core/version_flag.h"
 #include "lib/tools/tokenize/tokenize.h"
 
 int main(int argc, char** argv) {
-  if (tessera::answered_version("tessera-tokenize", argc, argv)) return 0;
   std::ios::sync_with_stdio(false);
   std::cin.tie(nullptr);
   return tessera::programs::run_tokenize({argv + 1, argv + argc}, std::cin, std::cout, std::cerr);

@@ -15,6 +15,7 @@
 #include "lib/compare/comparison_table.h"
 #include "lib/compare/peer.h"
 #include "lib/core/nearest.h"
+#include "lib/core/terminal.h"
 #include "lib/report/report.h"
 #include "lib/run/output.h"
 #include "lib/settings/require.h"
@@ -304,10 +305,13 @@ void Comparison::write_report() const {
 
 int Comparison::conclude() {
   const ComparisonRow& base = baseline();
+  const size_t width = columns_of_terminal(stdout);
   std::printf("\n%s on %s\n%s\n", base.prepared->model.name.c_str(),
-              base.prepared->train_path.c_str(), comparison_text(view()).c_str());
-  std::printf("files: %s/compare.json, comparison.csv, <row>/metrics.jsonl, logs/<row>.log\n",
-              options_.output_dir.c_str());
+              base.prepared->train_path.c_str(), comparison_text(view(), width).c_str());
+  const std::string files = concat("files: ", options_.output_dir,
+                                   "/compare.json, comparison.csv, <row>/metrics.jsonl, "
+                                   "logs/<row>.log\n");
+  std::fputs(wrapped_lines(files, 2, width).c_str(), stdout);
   write_report();
   int code = 0;
   for (const ComparisonRow& row : rows_) {

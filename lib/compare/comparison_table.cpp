@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <utility>
 
 #include "lib/core/printed.h"
+#include "lib/core/terminal.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
 namespace {
 
 constexpr double kMebibyte = 1048576;
+constexpr const char* kVerdict = "verdict";
 
 using Cell = std::function<std::string(const ComparisonRow&)>;
 struct Column {
@@ -76,35 +79,24 @@ std::string largest_text(const ComparisonRow& row) {
   return beyond ? concat(fits, " (", *beyond, " does not fit)") : concat(">= ", fits);
 }
 
-std::string table_text(const std::vector<ComparisonRow>& rows, const std::vector<Column>& columns) {
-  std::vector<std::vector<std::string>> lines(rows.size() + 1);
+std::string table_text(const std::vector<ComparisonRow>& rows, const std::vector<Column>& columns,
+                       size_t width) {
+  std::vector<TableColumn> shown;
   for (const Column& column : columns) {
     std::vector<std::string> cells;
     for (const ComparisonRow& row : rows) cells.push_back(column.cell(row));
     const bool alike =
         std::ranges::all_of(cells, [&](const auto& cell) { return cell == cells.front(); });
     if (alike && !column.always) continue;
-    lines[0].push_back(column.title);
-    for (size_t i = 0; i < cells.size(); ++i) lines[i + 1].push_back(cells[i]);
+    cells.insert(cells.begin(), column.title);
+    shown.push_back({std::move(cells), shown.empty() || column.title == kVerdict});
   }
-  std::vector<size_t> widths(lines[0].size(), 0);
-  for (const auto& line : lines) {
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string text;
-  for (const auto& line : lines) {
-    for (size_t i = 0; i + 1 < line.size(); ++i) {
-      const std::string fill(widths[i] - line[i].size(), ' ');
-      text += (i == 0 ? line[i] + fill : fill + line[i]) + "  ";
-    }
-    text += line.back() + "\n";
-  }
-  return text;
+  return aligned_table(shown, width);
 }
 
 }  // namespace
 
-std::string comparison_text(const ComparisonView& view) {
+std::string comparison_text(const ComparisonView& view, size_t width) {
   const ComparisonRow& base = view.baseline;
   const auto of_work = [](const std::string& key) -> Cell {
     return [=](const ComparisonRow& row) {
@@ -155,9 +147,11 @@ std::string comparison_text(const ComparisonView& view) {
         },
         false},
        {"loss, norm, parameters", differences},
-       {"verdict", [](const ComparisonRow& row) {
+       {kVerdict,
+        [](const ComparisonRow& row) {
           return row.verdict() + (row.mark.empty() ? "" : " [" + row.mark + "]");
-        }}});
+        }}},
+      width);
   const std::string second = table_text(
       view.rows,
       {name,
@@ -165,24 +159,28 @@ std::string comparison_text(const ComparisonView& view) {
        {"gradients", bytes_beside("gradient_bytes", &LayoutCost::gradient_bytes)},
        {"optimizer", bytes_beside("optimizer_bytes", &LayoutCost::optimizer_bytes)},
        {"on the host", bytes_beside("host_bytes", &LayoutCost::host_bytes)},
-       {"sent per step", bytes_beside("comm_bytes_per_step", &LayoutCost::comm_bytes_per_step)}});
+       {"sent per step", bytes_beside("comm_bytes_per_step", &LayoutCost::comm_bytes_per_step)}},
+      width);
   const std::string tolerance =
       view.tolerance > 0 ? concat(view.tolerance) : "1e-05 in fp32, 0.02 in 16 bit";
+  const auto note = [width](const auto&... parts) {
+    return wrapped_lines(concat(parts..., "\n"), 2, width);
+  };
   return concat(
       first,
-      "mesh: pipeline x data x tensor ranks. change, savings: of runtime and peak memory, "
-      "beside ",
-      base.name,
-      ". peak: allocated on the GPU, or resident in all ranks' processes "
-      "together.\nThe three differences are the largest relative ones to the first row of the same "
-      "work; PASS: all within ",
-      tolerance, ". [...]: other work than ", base.name, "'s.\n",
+      note("mesh: pipeline x data x tensor ranks. change, savings: of runtime and peak memory, "
+           "beside ",
+           base.name,
+           ". peak: allocated on the GPU, or resident in all ranks' processes together."),
+      note("The three differences are the largest relative ones to the first row of the same "
+           "work; PASS: all within ",
+           tolerance, ". [...]: other work than ", base.name, "'s."),
       view.repeat > 1
-          ? concat("Medians of ", view.repeat, " runs +- their standard deviation (the least).\n")
+          ? note("Medians of ", view.repeat, " runs +- their standard deviation (the least).")
           : "",
       "\n", second,
-      "MiB of the largest rank, measured / formula (docs/concepts/strategies.md). sent per "
-      "step: what rank 0 hands to the wire.\n");
+      note("MiB of the largest rank, measured / formula (docs/concepts/strategies.md). sent per "
+           "step: what rank 0 hands to the wire."));
 }
 
 }  // namespace tessera::programs

@@ -18,7 +18,8 @@ struct ComparisonView {
 };
 
 // Two tables, what the rows are and how they did beside the baseline, and where their bytes are
-// beside the formulas; columns in which all rows are alike are left out.
-std::string comparison_text(const ComparisonView& view);
+// beside the formulas; columns in which all rows are alike are left out. width: of the window that
+// it is fitted to; 0: to none.
+std::string comparison_text(const ComparisonView& view, size_t width = 0);
 
 }  // namespace tessera::programs

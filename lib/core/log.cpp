@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "lib/core/terminal.h"
+
 namespace tessera {
 namespace {
 
@@ -49,6 +51,16 @@ void write_log(LogLevel level, const std::string& text) {
   std::string line(head, length);
   if (log_rank() >= 0) line += concat("[rank ", log_rank(), "] ");
   line += text + "\n";
+  if (const size_t width = columns_of_terminal(stderr); width > 0) {
+    const char* colour = level == LogLevel::kError     ? "\033[31m"
+                         : level == LogLevel::kWarning ? "\033[33m"
+                                                       : "";
+    line = wrapped_lines(line, static_cast<size_t>(length), width);
+    if (*colour != '\0' && terminal_has_colours()) {
+      line = concat(colour, line.substr(0, 1), "\033[0m", line.substr(1));
+    }
+    line = "\r\033[K" + line;  // a bar that stood there
+  }
   size_t written = 0;
   while (written < line.size()) {
     const ssize_t n = ::write(STDERR_FILENO, line.data() + written, line.size() - written);

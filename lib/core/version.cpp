@@ -3,10 +3,8 @@
 
 #include <torch/version.h>
 
-#include <cstdio>
-#include <string_view>
-
 #include "lib/core/version_flag.h"
+#include "tessera/core/error.h"
 
 namespace tessera {
 
@@ -18,13 +16,11 @@ BuildInfo build_info() {
           .transports = TESSERA_TRANSPORTS};
 }
 
-bool answered_version(const char* program, int argc, char** argv) {
-  if (argc != 2 || argv[1] != std::string_view("--version")) return false;
+std::string version_text(const std::string& program) {
   const BuildInfo info = build_info();
-  std::printf("%s %s\ncommit      %s\nLibTorch    %s\nCUDA        %s\ntransports  %s\n", program,
-              info.version.c_str(), info.commit.c_str(), info.libtorch.c_str(), info.cuda.c_str(),
-              info.transports.c_str());
-  return true;
+  return concat(program, " ", info.version, "\ncommit      ", info.commit, "\nLibTorch    ",
+                info.libtorch, "\nCUDA        ", info.cuda, "\ntransports  ", info.transports,
+                "\n");
 }
 
 }  // namespace tessera

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <string>
 
 namespace tessera {
 
-// Whether --version is the only argument; then it is answered on standard output. Every main asks
-// first.
-bool answered_version(const char* program, int argc, char** argv);
+// What --version answers, of this program.
+std::string version_text(const std::string& program);
 
 }  // namespace tessera

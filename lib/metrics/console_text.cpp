@@ -41,12 +41,22 @@ std::string dtypes_text(const Event& e) {
 }
 
 std::string layout_text(const Event& e) {
+  if (e.number("world_size") == 1) return e.text("strategy") + " on 1 rank";
   std::string axes;
   for (const auto& [key, what] :
        {std::pair{"pp", "pipeline "}, {"dp", "data "}, {"tp", "tensor "}}) {
     axes += concat(axes.empty() ? "" : " x ", what, or_zero(e, key));
   }
-  return concat(e.text("strategy"), " on ", or_zero(e, "world_size"), " rank(s): ", axes);
+  return concat(e.text("strategy"), " on ", or_zero(e, "world_size"), " ranks: ", axes);
+}
+
+std::string device_text(const Event& e) {
+  const std::string launcher = e.text("launcher");
+  std::string text = e.text("device");
+  if (launcher == "threads") return text + ", ranks are threads";
+  if (launcher != "none" || e.number("world_size") != 1) text += ", " + e.text("transport");
+  if (launcher != "none") text += ", launched by " + launcher;
+  return text;
 }
 
 }  // namespace
@@ -94,9 +104,11 @@ std::string fitted(std::vector<TextPart> parts, size_t width) {
   while (true) {
     std::string text;
     for (const TextPart& part : parts) text += (text.empty() ? "" : "  ") + part.text;
+    // Blanks at the end count: every line leaves out the same parts.
+    const bool fits = width == 0 || text.size() <= width || parts.size() <= 1;
     text.erase(text.find_last_not_of(' ') + 1);
+    if (fits) return text;
     const auto least = std::ranges::min_element(parts, {}, &TextPart::weight);
-    if (width == 0 || text.size() <= width || parts.size() <= 1) return text;
     if (least->weight >= kAlways) return text.substr(0, width);
     parts.erase(least);
   }
@@ -153,12 +165,10 @@ std::string eval_line(const Event& e) {
 }
 
 std::vector<TextRow> found_rows(const Event& e) {
-  const std::string transport = e.text("transport");
-  std::vector<TextRow> rows{
-      {"model", parameters_text(e)},
-      {"layout", layout_text(e)},
-      {"device", concat(e.text("device"), ", ", transport, ", launched by ", e.text("launcher"))},
-      {"dtype", dtypes_text(e)}};
+  std::vector<TextRow> rows{{"model", parameters_text(e)},
+                            {"layout", layout_text(e)},
+                            {"device", device_text(e)},
+                            {"dtype", dtypes_text(e)}};
   std::string data = e.text("dataset");
   if (!data.empty()) data += ": ";
   rows.push_back({"data", concat(data, or_zero(e, "num_train_samples"), " rows")});

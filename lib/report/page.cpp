@@ -31,6 +31,7 @@ std::string title_html(const std::string& title) {
 
 std::string table_html(const Table& table) {
   constexpr size_t kMany = 9, kMost = 13;  // columns
+  constexpr size_t kWord = 24;
   std::string html = concat("<div class=\"scroll\" tabindex=\"0\"><table",
                             table.columns.size() > kMost   ? " class=\"many most\""
                             : table.columns.size() > kMany ? " class=\"many\""
@@ -50,8 +51,9 @@ std::string table_html(const Table& table) {
         html +=
             concat("<th scope=\"row\">", text, row.is_baseline ? " (baseline)" : "", mark, "</th>");
       } else {
-        const bool words = table.columns[i].is_text;
-        html += concat("<td", words ? " class=\"t\"" : "", " data-t=\"",
+        // A short word is not broken: the titles of numbers give way first.
+        const bool words = table.columns[i].is_text, whole = text.size() <= kWord;
+        html += concat("<td", words ? whole ? " class=\"t w\"" : " class=\"t\"" : "", " data-t=\"",
                        html_escape(table.columns[i].title), "\">", text, "</td>");
       }
     }

@@ -56,7 +56,7 @@ table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-num
 th,td{padding:5px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
 tbody tr:last-child>*{border-bottom:0}
 thead th{background:var(--card);font-weight:600;white-space:normal;vertical-align:bottom;min-width:4.5em}
-th.t,td.t{text-align:left}td.t{white-space:normal;min-width:7em;max-width:26em;overflow-wrap:anywhere}
+th.t,td.t{text-align:left}td.t{white-space:normal;min-width:7em;max-width:26em;overflow-wrap:anywhere}td.w{white-space:nowrap;min-width:0}
 tbody th{text-align:left;font-weight:400;position:sticky;left:0;background:var(--ground);max-width:44vw;overflow-wrap:anywhere;white-space:normal;min-width:8em}
 tr.base th{font-weight:700}
 thead th:first-child{text-align:left;position:sticky;left:0;min-width:8em}
@@ -72,9 +72,10 @@ inline std::string tables_as_lists(int pixels, const std::string& tables) {
   const std::pair<std::string, std::string> names[] = {{"PIXELS", std::to_string(pixels)},
                                                        {"TABLE", tables}};
   std::string style =
-      R"css(@media (max-width:PIXELSpx){TABLE thead{display:none}TABLE tr,TABLE tbody th,TABLE td,TABLE tbody{display:block}
+      R"css(@media (max-width:PIXELSpx){TABLE thead{display:none}TABLE tr,TABLE tbody th,TABLE td{display:block}TABLE td.w{white-space:normal}
+TABLE tbody{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,25rem),1fr))}
 TABLE tbody th{position:static;max-width:none;font-weight:700;border-bottom:0;background:var(--card)}TABLE td{display:flex;justify-content:space-between;gap:16px;white-space:normal;border-bottom:0;padding:3px 10px;max-width:none;text-align:right;overflow-wrap:anywhere}
-TABLE td:empty{display:none}TABLE td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}TABLE tr{border-bottom:1px solid var(--rule)}}
+TABLE td:empty{display:none}TABLE td::before{content:attr(data-t);color:var(--soft);text-align:left;flex:none;max-width:50%}TABLE tr{border:solid var(--rule);border-width:0 1px 1px 0;margin:0 -1px -1px 0}}
 )css";
   for (const auto& [name, value] : names) {
     for (size_t at = 0; (at = style.find(name, at)) != style.npos; at += value.size()) {

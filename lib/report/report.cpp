@@ -6,6 +6,7 @@
 #include <ostream>
 #include <utility>
 
+#include "lib/core/terminal.h"
 #include "lib/report/page.h"
 #include "lib/report/read_runs.h"
 #include "lib/report/tables.h"
@@ -47,7 +48,8 @@ bool parse(const std::vector<std::string>& arguments, ReportOptions& o, std::ost
   for (const std::string& argument : arguments) {
     const bool flag = argument.starts_with("--");
     (flag || value ? options : o.paths).push_back(argument);
-    value = flag && argument.find('=') == std::string::npos && argument != "--print_config" && argument != "--watch" &&
+    value = flag && argument.find('=') == std::string::npos && argument != "--print_config" &&
+            argument != "--version" && argument != "--watch" &&
             (argument != "--help" || o.paths.empty());
   }
   flags.parse(options);
@@ -67,22 +69,27 @@ void write_file(const std::string& path, const std::string& text) {
         ": cannot be written; does its folder exist, and has the disk space?");
 }
 
-std::string markdown(const Study& study, const std::vector<Table>& tables) {
+// Markdown, or with a width for a terminal of so many columns.
+std::string text_of(const Study& study, const std::vector<Table>& tables, size_t width = 0) {
   std::string text;
   for (const auto& [title, found] : verdict(study)) text += concat("- ", title, ": ", found, "\n");
   if (!text.empty()) text += "\n";
   text += concat(study.runs.size(), " run(s)");
   if (study.groups.size() > 1 && study.baseline != nullptr) {
-    text += concat(", compared with ", study.baseline->name,
-                   ". A letter in brackets: the run did other work than the baseline; the notes say "
-                   "what");
+    text +=
+        concat(", compared with ", study.baseline->name,
+               ". A letter in brackets: the run did other work than the baseline; the notes say "
+               "what");
   }
-  text += ".\n";
-  for (const Table& table : tables) text += concat("\n", to_markdown(table));
+  text = wrapped_lines(text + ".\n", 2, width);
+  for (const Table& table : tables) {
+    text += concat("\n", width > 0 ? to_text(table, width) : to_markdown(table));
+  }
   for (const Run& run : study.runs) {
     if (run.outcome == Outcome::kFinished) continue;
-    text += concat("\n", run.name, ": ", outcome_name(run.outcome), run.problem.empty() ? "" : "; ",
-                   run.problem, "\n");
+    text += wrapped_lines(concat("\n", run.name, ": ", outcome_name(run.outcome),
+                                 run.problem.empty() ? "" : "; ", run.problem, "\n"),
+                          2, width);
   }
   return text;
 }
@@ -99,12 +106,12 @@ std::vector<Table> all_tables(const Study& study, const std::vector<std::string>
 }
 
 void write(const ReportOptions& o, const Study& study, const std::vector<Table>& tables,
-           std::ostream& out) {
+           std::ostream& out, size_t width) {
   if (!o.output_dir.empty()) {
     std::error_code error;
     fs::create_directories(o.output_dir, error);
     check(!error, ErrorCode::kDataLoss, "--output_dir ", o.output_dir, ": ", error.message());
-    write_file(o.output_dir + "/report.md", markdown(study, tables));
+    write_file(o.output_dir + "/report.md", text_of(study, tables));
     write_file(o.output_dir + "/report.html", to_html(study, make_figures(study), tables));
     for (const Table& table : tables) {
       write_file(concat(o.output_dir, "/table_", table.id, ".csv"), to_csv(table));
@@ -116,14 +123,15 @@ void write(const ReportOptions& o, const Study& study, const std::vector<Table>&
   } else if (o.output.ends_with(".html")) {
     write_file(o.output, to_html(study, make_figures(study), tables));
   } else if (!o.output.empty()) {
-    write_file(o.output, markdown(study, tables));
+    write_file(o.output, text_of(study, tables));
   }
-  if (o.output.empty() && o.output_dir.empty()) out << markdown(study, tables);
+  if (o.output.empty() && o.output_dir.empty()) out << text_of(study, tables, width);
 }
 
 }  // namespace
 
-int run_report(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+int run_report(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err,
+               size_t width) {
   return programs::run_tool("tessera-report", out, err, [&] {
     ReportOptions o;
     if (!parse(arguments, o, out)) return 0;
@@ -145,7 +153,7 @@ int run_report(const std::vector<std::string>& arguments, std::ostream& out, std
     check(!o.output.ends_with(".csv") || tables.size() == 1, ErrorCode::kInvalidArgument,
           "--output ", o.output, ": a CSV file holds one table, these are ", tables.size(),
           "; name it with --tables, or give --output_dir");
-    write(o, study, tables, out);
+    write(o, study, tables, out, width);
     return 0;
   });
 }

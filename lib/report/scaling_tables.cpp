@@ -128,7 +128,7 @@ Table against(const Study& study, const std::string& id, const std::string& titl
   const auto loss = [](const Group& group) { return group.median("train_loss_final"); };
   const auto peak = [gpu](const Group& group) { return peak_bytes(group, gpu); };
   const std::string memory = gpu ? " peak GPU MiB" : " peak CPU MiB",
-                    quotient = second + " / " + first;
+                    quotient = second + " / " + first + ", ";
   table.text("other_run", "against", [&](const Group& g) { return partner.at(&g)->name; })
       .number("world_size", "ranks", 1, 0)
       .number("per_device_train_batch_size", "batch per rank", 1, 0)
@@ -136,10 +136,10 @@ Table against(const Study& study, const std::string& id, const std::string& titl
       .fact("parameter_dtype", "dtype")
       .number("tokens_per_second_" + first, first + " tokens/s", rate)
       .number("tokens_per_second_" + second, second + " tokens/s", of_partner(rate))
-      .number("tokens_per_second_ratio", quotient, ratio(rate), 1, 3)
+      .number("tokens_per_second_ratio", quotient + "tokens/s", ratio(rate), 1, 3)
       .number("peak_bytes_" + first, first + memory, peak, kToMebibytes)
       .number("peak_bytes_" + second, second + memory, of_partner(peak), kToMebibytes)
-      .number("peak_ratio", quotient, ratio(peak), 1, 3)
+      .number("peak_ratio", quotient + "peak", ratio(peak), 1, 3)
       .number("train_loss_final_" + first, first + " final loss", loss, 1, 4)
       .number("train_loss_final_" + second, second + " final loss", of_partner(loss), 1, 4);
   table.rows(rows);

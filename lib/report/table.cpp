@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "lib/core/printed.h"
+#include "lib/core/terminal.h"
 #include "tessera/core/error.h"
 #include "tessera/metrics/event.h"
 
@@ -101,6 +102,26 @@ std::string to_markdown(const Table& table) {
   }
   if (!table.notes.empty() && !table.rows.empty()) text += "\n";
   for (const std::string& note : table.notes) text += "- " + note + "\n";
+  return text;
+}
+
+std::string to_text(const Table& table, size_t width) {
+  std::string text = full_title(table) + "\n";
+  if (!table.about.empty()) text += wrapped_lines(table.about + "\n", 0, width);
+  std::vector<TableColumn> columns;
+  for (size_t i = 0; i < table.columns.size() && !table.rows.empty(); ++i) {
+    const Column& column = table.columns[i];
+    columns.push_back({{column.title}, column.is_text || i == 0});
+    for (const Row& row : table.rows) {
+      std::string cell = cell_text(row.cells[i], column);
+      std::ranges::replace(cell, '\n', ' ');
+      if (i == 0 && row.is_baseline) cell += " (baseline)";
+      if (i == 0 && !row.mark.empty()) cell += " [" + row.mark + "]";
+      columns.back().cells.push_back(cell);
+    }
+  }
+  text += "\n" + aligned_table(columns, width);
+  for (const std::string& note : table.notes) text += wrapped_lines("- " + note + "\n", 2, width);
   return text;
 }
 

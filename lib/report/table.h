@@ -42,6 +42,8 @@ std::string cell_text(const Cell& cell, const Column& column);
 // "Table 4. ZeRO stage and offload", or the title alone where the id is no number.
 std::string full_title(const Table& table);
 std::string to_markdown(const Table& table);
+// For a terminal of this width: aligned columns.
+std::string to_text(const Table& table, size_t width);
 // RFC 4180; the last columns say mark and baseline.
 std::string to_csv(const Table& table);
 

@@ -190,12 +190,12 @@ std::string memory_text(const std::vector<MemoryLine>& lines, int rank) {
   if (lines.empty() || allocated(lines).plan < 0) return "";
   char row[128];
   const std::string title = concat("memory of rank ", rank, ", MiB");
-  std::snprintf(row, sizeof(row), "%-24s %12s %12s %12s\n", title.c_str(), "plan", "measured",
+  std::snprintf(row, sizeof(row), "  %-24s %12s %12s %12s\n", title.c_str(), "plan", "measured",
                 "difference");
   std::string text = row;
   for (const auto& [name, plan, measured] : lines) {
     if (std::min(plan, measured) < 0 || std::max(plan, measured) == 0) continue;
-    std::snprintf(row, sizeof(row), "  %-22s %12.1f %12.1f", name.c_str(), plan / kMiB,
+    std::snprintf(row, sizeof(row), "    %-22s %12.1f %12.1f", name.c_str(), plan / kMiB,
                   measured / kMiB);
     text += row;
     const auto add = [&](const char* pattern, double number) {

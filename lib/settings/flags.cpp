@@ -8,6 +8,8 @@
 #include "lib/core/file.h"
 #include "lib/core/joined.h"
 #include "lib/core/nearest.h"
+#include "lib/core/terminal.h"
+#include "lib/core/version_flag.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -32,6 +34,14 @@ const char* kind_of(const FieldRef& target) {
   return is_text(target) ? "text" : "an integer";
 }
 
+// As wide as the window, where it is narrower; that of errors shows it through a pager, too.
+size_t help_width() {
+  constexpr size_t kLeast = 60;
+  size_t columns = columns_of_terminal(stdout);
+  if (columns == 0) columns = columns_of_terminal(stderr);
+  return columns == 0 ? kHelpWidth : std::clamp(columns, kLeast, kHelpWidth);
+}
+
 bool is_help(const std::string& argument) {
   return argument == "-h" || argument == "--help" || argument.starts_with("--help=");
 }
@@ -51,6 +61,7 @@ FlagSet::FlagSet(std::string program, std::string summary)
   add("print_config", &print_config_, "print every value with its origin, and stop");
   add("help", &topic_,
       "print the flags that matter most, and stop; all: every flag; a flag's name: what it does");
+  add("version", &version_, "print the version, LibTorch's and the transports, and stop");
 }
 
 void FlagSet::section(const std::string& title) { section_ = title; }
@@ -312,6 +323,10 @@ std::string FlagSet::help_of(const std::string& name) const {
   return text;
 }
 
+std::string FlagSet::help() const {
+  return version_ && !help_ ? version_text(program_) : help(topic_);
+}
+
 std::string FlagSet::help(const std::string& topic) const {
   if (!topic.empty() && topic != "all") {
     return help_of(normalised(topic.substr(std::min(topic.size(), topic.find_first_not_of('-')))));
@@ -321,7 +336,7 @@ std::string FlagSet::help(const std::string& topic) const {
   if (find_foreign_ != nullptr) {
     page.end = {"Other TrainingArguments of Hugging Face are understood or answered."};
   }
-  return topic.empty() && !example_.empty() ? one_screen(page) : all_sections(page);
+  return topic.empty() && !example_.empty() ? one_screen(page) : all_sections(page, help_width());
 }
 
 std::string FlagSet::config_json(int indent) const {

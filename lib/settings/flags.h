@@ -54,16 +54,17 @@ class FlagSet {
   // Starts a group of the help text.
   void section(const std::string& title);
 
-  // Sets the variables: defaults < --config FILE < command line. Adds --config, --print_config and
-  // --help itself.
+  // Sets the variables: defaults < --config FILE < command line. Adds --config, --print_config,
+  // --help and --version itself.
   void parse(const std::vector<std::string>& arguments);
   // The same, but leaves flags it does not know, with their values, to another set: returns them.
   std::vector<std::string> parse_known(const std::vector<std::string>& arguments);
 
-  bool help_requested() const { return help_; }
+  bool help_requested() const { return help_ || version_; }
   bool print_config_requested() const { return print_config_; }
-  // What was asked for: one screen, "all", or the name of a flag, with or without dashes.
-  std::string help() const { return help(topic_); }
+  // What was asked for: one screen, "all", or the name of a flag, with or without dashes; or the
+  // version.
+  std::string help() const;
   std::string help(const std::string& topic) const;
 
   // "default" (and whose), "command line", the configuration file, or what set() was told.
@@ -122,7 +123,7 @@ class FlagSet {
   std::vector<Flag> flags_;
   std::string config_file_, topic_, example_;
   Facts facts_;
-  bool help_ = false, print_config_ = false;
+  bool help_ = false, version_ = false, print_config_ = false;
   FindForeign find_foreign_ = nullptr;
   std::vector<std::string> notices_;
   std::vector<std::pair<std::string, std::string>> needs_;  // what was written, the flag it needs

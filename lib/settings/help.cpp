@@ -10,7 +10,8 @@
 namespace tessera::programs {
 namespace {
 
-constexpr size_t kHelpColumn = 36;
+// Where the texts begin; a narrow window needs the room.
+size_t help_column(size_t width) { return width < kHelpWidth ? 28 : 36; }
 
 // At a word, with dots, where it is too long.
 std::string shortened(const std::string& text, size_t width) {
@@ -39,7 +40,7 @@ std::string short_text(const HelpRow& row, size_t width) {
 }
 
 // "  --name a|b|c", over several lines where there are many; later ones begin with |.
-std::string left_of(const HelpRow& row) {
+std::string left_of(const HelpRow& row, size_t width) {
   std::string text = "  --" + row.name;
   if (row.choices.empty()) return text;
   text += " ";
@@ -47,7 +48,7 @@ std::string left_of(const HelpRow& row) {
   const std::string indent(6, ' ');
   for (size_t i = 0; i < row.choices.size(); ++i) {
     const std::string piece = (i > 0 ? "|" : "") + row.choices[i];
-    if (i > 0 && column + piece.size() > kHelpWidth) {
+    if (i > 0 && column + piece.size() > width) {
       text += "\n" + indent;
       column = indent.size();
     }
@@ -70,7 +71,7 @@ std::string one_screen(const HelpPage& page) {
     type_width = std::max(type_width, type_of(*row).size() + 1);
     default_width = std::max(default_width, short_default(*row).size() + 1);
   }
-  std::string text = concat("Usage: ", page.program, " --flag value...  (--help all|FLAG: more)\n");
+  std::string text = concat("Usage: ", page.program, " --flag value, --help all|FLAG, --version\n");
   text += shortened(page.summary, kScreenWidth) + "\n";
   for (const HelpRow* row : rows) {
     const std::string left = padded("--" + row->name, name_width) +
@@ -82,24 +83,24 @@ std::string one_screen(const HelpPage& page) {
   return text;
 }
 
-std::string all_sections(const HelpPage& page) {
+std::string all_sections(const HelpPage& page, size_t width) {
+  const size_t column = help_column(width);
   std::string text = concat("Usage: ", page.program, " [--flag value | --flag=value]...\n",
-                            wrapped(page.summary, 0, 0, kHelpWidth), "\n");
+                            wrapped(page.summary, 0, 0, width), "\n");
   std::string section;
   for (const HelpRow& row : page.rows) {
     if (row.section != section) text += "\n" + row.section + ":\n";
     section = row.section;
-    std::string left = left_of(row);
-    if (left.size() + 2 > kHelpColumn) {
-      left += "\n" + std::string(kHelpColumn, ' ');
+    std::string left = left_of(row, width);
+    if (left.size() + 2 > column) {
+      left += "\n" + std::string(column, ' ');
     } else {
-      left = padded(left, kHelpColumn);
+      left = padded(left, column);
     }
     const std::string value = row.is_switch && row.default_value == "false" ? "" : default_of(row);
-    text +=
-        left + wrapped(concat(row.help, " ", value), kHelpColumn, kHelpColumn, kHelpWidth) + "\n";
+    text += left + wrapped(concat(row.help, " ", value), column, column, width) + "\n";
   }
-  for (const std::string& line : page.end) text += "\n" + wrapped(line, 0, 0, kHelpWidth) + "\n";
+  for (const std::string& line : page.end) text += "\n" + wrapped(line, 0, 0, width) + "\n";
   return text;
 }
 

@@ -26,8 +26,8 @@ constexpr size_t kScreenRows = 20, kScreenWidth = 80, kHelpWidth = 100;
 
 // At most 23 lines of at most 80 columns: the first twenty rows that have a brief text.
 std::string one_screen(const HelpPage& page);
-// Every row, in sections, at most 100 columns wide.
-std::string all_sections(const HelpPage& page);
+// Every row, in sections, at most so many columns wide.
+std::string all_sections(const HelpPage& page, size_t width = kHelpWidth);
 // One row, and `facts`, one a line.
 std::string paragraph(const HelpRow& row, const std::vector<std::string>& facts);
 

@@ -2,9 +2,11 @@
 #include "lib/settings/tool.h"
 
 #include <filesystem>
+#include <iostream>
 #include <ostream>
 
 #include "lib/core/failure.h"
+#include "lib/core/terminal.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -13,7 +15,8 @@ int run_tool(const std::string& program, std::ostream& out, std::ostream& err,
              const std::function<int()>& fn) {
   const auto stop = [&](ErrorCode code, const std::string& message) {
     out.flush();
-    err << program << ": " << message << "\n";
+    const size_t width = &err == &std::cerr ? columns_of_terminal(stderr) : 0;
+    err << wrapped_lines(concat(program, ": ", message, "\n"), 2, width);
     return exit_code(code);
   };
   exit_when_out_of_memory();

@@ -213,6 +213,28 @@ TEST_CASE("diff says which tensors differ, and by how much") {
   CHECK_THAT(answer.out, contains("1 tensors are the same, 2 differ"));
 }
 
+TEST_CASE("each command of tessera-checkpoint has a help that says its paths and flags") {
+  for (const std::string command : {"inspect", "verify", "export", "merge", "diff"}) {
+    for (const std::vector<std::string>& asked : {std::vector<std::string>{command, "--help"},
+                                                  {command, "-h"},
+                                                  {command, "--help", "all"},
+                                                  {command, "nowhere", "--help"}}) {
+      const Answer answer = tool(asked);
+      INFO(command);
+      CHECK(answer.status == 0);
+      CHECK(answer.err.empty());
+      CHECK_THAT(answer.out, contains("tessera-checkpoint " + command + " "));
+      CHECK((answer.out.find("  --max_shard_bytes ") != std::string::npos) ==
+            (command == "export" || command == "merge"));
+      CHECK((answer.out.find("  --dtype fp32|bf16|fp16 ") != std::string::npos) ==
+            (command == "export"));
+    }
+  }
+  CHECK_THAT(tool({"export", "--help", "dtype"}).out, contains("Type: one of fp32, bf16, fp16"));
+  CHECK_THAT(tool({"--help"}).out, contains("COMMAND --help"));
+  CHECK(tool({"--version"}).out.starts_with("tessera-checkpoint "));
+}
+
 TEST_CASE("a call that makes no sense is a usage error, a path without a checkpoint bad data") {
   const TempDir folder;
   CHECK(tool({}).status == 2);

@@ -10,6 +10,7 @@
 #include "lib/report/figures.h"
 #include "lib/report/page.h"
 #include "lib/report/read_runs.h"
+#include "lib/report/report.h"
 #include "tessera/core/error.h"
 #include "tests/programs/report_runs.h"
 #include "tests/support/temp_dir.hpp"
@@ -206,6 +207,7 @@ TEST_CASE("report page: one file that needs nothing else, and holds no text of a
   CHECK(has(html, "&lt;script&gt;"));
   CHECK(has(html, "prefers-color-scheme:dark"));
   CHECK(has(html, "name=\"viewport\""));
+  CHECK(has(html, "<td class=\"t w\" data-t=\"strategy\">zero2</td>"));  // a word stays whole
   CHECK(has(html, "out of memory"));
   for (const char* tag : {"table", "section", "svg", "figure", "details", "ul", "main"}) {
     INFO(tag);
@@ -279,4 +281,37 @@ TEST_CASE("report page: a certificate says what was compared with what") {
   CHECK(cell("worst_parameter").text == "h.0.weight");
   CHECK(cell("seeds").text == "0");
   CHECK(cell("data_sha256").text == "aaaaaaaaaaaa");
+}
+
+TEST_CASE("report: a terminal gets aligned columns within its width, a pipe Markdown") {
+  const TempDir folder;
+  MadeRun made;
+  made.write(folder.path("a"));
+  made.options.parallel.strategy = "zero2";
+  made.write(folder.path("b"));
+  const auto lines = [&](size_t width) {
+    std::ostringstream out, err;
+    CHECK(run_report({folder.path("."), "--tables", "1,4"}, out, err, width) == 0);
+    std::istringstream in(out.str());
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  };
+  const auto count = [](const std::vector<std::string>& all, const std::string& begin) {
+    return std::ranges::count_if(all, [&](const auto& line) { return line.starts_with(begin); });
+  };
+  CHECK(count(lines(0), "| run ") == 2);
+  CHECK(count(lines(0), "## Table 4. ") == 1);
+  for (const size_t width : {60, 80, 200}) {
+    const std::vector<std::string> all = lines(width);
+    for (const std::string& line : all) {
+      INFO(line);
+      CHECK(std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; }) <=
+            static_cast<std::ptrdiff_t>(width));
+      CHECK_FALSE(line.starts_with("|"));
+    }
+    CHECK(count(all, "Table 4. ") == 1);
+    CHECK(count(all, "run ") >= (width < 200 ? 4 : 2));
+    CHECK(count(all, "a (baseline)") == count(all, "run "));
+  }
 }

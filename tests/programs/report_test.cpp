@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "lib/report/read_runs.h"
@@ -242,6 +243,9 @@ TEST_CASE("report: pairs differ in one setting alone") {
   REQUIRE(table.rows.size() == 2);
   CHECK(cell(table, "zero2-mb2", "other_run").text == "zero3-mb2");
   CHECK(*cell(table, "zero2-mb4", "tokens_per_second_ratio").number == Approx(0.5));
+  std::set<std::string> titles;
+  for (const Column& column : table.columns) titles.insert(column.title);
+  CHECK(titles.size() == table.columns.size());  // no two columns are called the same
   const Said empty = report_of({folder.path("."), "--tables", "7c"});
   CHECK(has(empty.out, "No row: this table needs gpipe and 1f1b"));
 }

@@ -10,6 +10,8 @@
 #include <ostream>
 #include <utility>
 
+#include "lib/core/terminal.h"
+#include "lib/core/version_flag.h"
 #include "lib/settings/flags.h"
 #include "lib/settings/tool.h"
 #include "lib/tools/checkpoint/export_model.h"
@@ -22,19 +24,20 @@ namespace tessera::programs {
 namespace {
 
 constexpr int kDifferent = 1;  // the exit code of diff, as of diff and cmp
-constexpr const char* kUsage =
-    "tessera-checkpoint inspect PATH           what is in it\n"
-    "tessera-checkpoint verify PATH            reads every byte\n"
-    "tessera-checkpoint export PATH DIRECTORY  writes a Hugging Face directory\n"
-    "tessera-checkpoint merge BASE ADAPTER DIRECTORY  a Hugging Face directory with the adapters\n"
-    "                                          (PEFT's, or final/ of a run with --lora_r) in it\n"
-    "tessera-checkpoint diff A B               which tensors differ, and by how much\n"
+constexpr const char* kPath =
     "PATH: a checkpoint, the output directory of a run (its newest checkpoint), or, except for\n"
     "export, a Hugging Face directory, adapters or one safetensors file.\n"
     "Exit codes: 0 ok, 1 the two differ (diff), 2 usage, 4 damaged or not readable.\n";
 
+// The flags of export and merge.
+struct WriteFlags {
+  std::string dtype = "fp32", tokenizer;
+  int64_t max_shard_bytes = ExportOptions{}.max_shard_bytes;
+};
+
 struct Call {
-  std::vector<std::string> paths, flags;
+  std::vector<std::string> paths;
+  WriteFlags flags;
   std::ostream& out;
   std::ostream& err;
 };
@@ -53,16 +56,11 @@ std::unique_ptr<TensorSet> open(const std::string& path, std::ostream& err) {
   return set;
 }
 
-void no_flags(const Call& call) {
-  if (!call.flags.empty()) fail(ErrorCode::kInvalidArgument, "unknown flag ", call.flags.front());
-}
-
 std::string shape_text(const std::vector<int64_t>& shape) {
   return concat(c10::IntArrayRef(shape));
 }
 
 int inspect(const Call& call) {
-  no_flags(call);
   const auto set = open(call.paths[0], call.err);
   if (const Checkpoint* checkpoint = set->checkpoint()) {
     const Manifest& manifest = checkpoint->manifest();
@@ -87,7 +85,6 @@ int inspect(const Call& call) {
 }
 
 int verify(const Call& call) {
-  no_flags(call);
   const auto set = open(call.paths[0], call.err);
   const TensorSet::Verified result = set->verify();
   for (const std::string& remark : result.remarks) call.out << remark << "\n";
@@ -102,15 +99,10 @@ int verify(const Call& call) {
 
 int export_directory(const Call& call) {
   ExportOptions options{.directory = call.paths[1]};
-  std::string dtype = "fp32";
-  FlagSet flags("tessera-checkpoint export", "Writes the model of a checkpoint for transformers.");
-  flags.add("dtype", &dtype, "of the weights", {"fp32", "bf16", "fp16"});
-  flags.add("max_shard_bytes", &options.max_shard_bytes, "of one file; larger models get several");
-  flags.add("tokenizer", &options.tokenizer, "directory whose tokenizer files are copied");
-  flags.parse(call.flags);
+  const std::string& dtype = call.flags.dtype;
   options.dtype = dtype == "fp32" ? at::kFloat : dtype == "bf16" ? at::kBFloat16 : at::kHalf;
-  check(options.max_shard_bytes > 0, ErrorCode::kInvalidArgument, "--max_shard_bytes is ",
-        options.max_shard_bytes, ", expected at least 1");
+  options.max_shard_bytes = call.flags.max_shard_bytes;
+  options.tokenizer = call.flags.tokenizer;
   const auto set = open(call.paths[0], call.err);
   check(set->checkpoint() != nullptr, ErrorCode::kInvalidArgument, set->path(),
         ": not a checkpoint; export makes a Hugging Face directory of one");
@@ -122,11 +114,7 @@ int export_directory(const Call& call) {
 
 int merge(const Call& call) {
   MergeOptions options{.base = call.paths[0], .adapter = call.paths[1], .directory = call.paths[2]};
-  FlagSet flags("tessera-checkpoint merge", "Puts adapters into the weights of their base.");
-  flags.add("max_shard_bytes", &options.max_shard_bytes, "of one file; larger models get several");
-  flags.parse(call.flags);
-  check(options.max_shard_bytes > 0, ErrorCode::kInvalidArgument, "--max_shard_bytes is ",
-        options.max_shard_bytes, ", expected at least 1");
+  options.max_shard_bytes = call.flags.max_shard_bytes;
   const MergedAdapter result = merge_adapter(options);
   call.out << options.directory << ": " << result.tensors << " tensors, " << result.adapted
            << " of them with adapters, " << result.replaced << " trained in full\n";
@@ -156,7 +144,6 @@ std::string difference(const at::Tensor& a, const at::Tensor& b) {
 }
 
 int diff(const Call& call) {
-  no_flags(call);
   const auto a = open(call.paths[0], call.err), b = open(call.paths[1], call.err);
   int64_t differing = 0, same = 0;
   const auto say = [&](const std::string& name, const std::string& text) {
@@ -189,31 +176,84 @@ int diff(const Call& call) {
 }
 
 struct Command {
-  size_t paths;
+  std::string name, paths, what;
   int (*run)(const Call&);
+  bool writes = false;  // takes WriteFlags
+
+  std::string usage() const { return concat("tessera-checkpoint ", name, " ", paths); }
 };
 
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all{
+      {"inspect", "PATH", "what is in it", inspect},
+      {"verify", "PATH", "reads every byte", verify},
+      {"export", "PATH DIRECTORY", "writes a Hugging Face directory", export_directory, true},
+      {"merge", "BASE ADAPTER DIRECTORY",
+       "a Hugging Face directory with the adapters (PEFT's, or final/ of a run with --lora_r) in "
+       "it",
+       merge, true},
+      {"diff", "A B", "which tensors differ, and by how much", diff}};
+  return all;
+}
+
+std::string usage() {
+  constexpr size_t kColumn = 47, kWidth = 96;
+  std::string text;
+  for (const Command& command : commands()) {
+    text +=
+        padded(command.usage(), kColumn) + wrapped(command.what, kColumn, kColumn, kWidth) + "\n";
+  }
+  return concat(text, "tessera-checkpoint COMMAND --help says more; --version says what this is.\n",
+                kPath);
+}
+
+// Whether the flags ask for an answer alone; then it is on `call.out`.
+bool answered(const Command& command, const std::vector<std::string>& given, Call& call) {
+  if (!command.writes) {
+    if (given.empty()) return false;
+    check(given[0] == "-h" || given[0].starts_with("--help"), ErrorCode::kInvalidArgument,
+          "unknown flag ", given[0], "; ", command.name, " takes none but --help");
+    call.out << "Usage: " << command.usage() << "\n" << command.what << "\n" << kPath;
+    return true;
+  }
+  FlagSet flags("tessera-checkpoint " + command.name, concat(command.usage(), ": ", command.what));
+  flags.section("Files");
+  if (command.name == "export") {
+    flags.add("dtype", &call.flags.dtype, "of the weights", {"fp32", "bf16", "fp16"});
+    flags.add("tokenizer", &call.flags.tokenizer, "directory whose tokenizer files are copied");
+  }
+  flags.add("max_shard_bytes", &call.flags.max_shard_bytes,
+            "of one file; larger models get several");
+  flags.parse(given);
+  if (flags.help_requested() || flags.print_config_requested()) {
+    call.out << (flags.help_requested() ? flags.help() : flags.config_json() + "\n");
+    return true;
+  }
+  check(call.flags.max_shard_bytes > 0, ErrorCode::kInvalidArgument, "--max_shard_bytes is ",
+        call.flags.max_shard_bytes, ", expected at least 1");
+  return false;
+}
+
 int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  static const std::map<std::string, Command> kCommands = {{"inspect", {1, inspect}},
-                                                           {"verify", {1, verify}},
-                                                           {"export", {2, export_directory}},
-                                                           {"merge", {3, merge}},
-                                                           {"diff", {2, diff}}};
   const std::string name = arguments.empty() ? "" : arguments.front();
-  if (name == "--help" || name == "-h") {
-    out << kUsage;
+  if (name == "--help" || name == "-h" || name == "--version") {
+    out << (name == "--version" ? version_text("tessera-checkpoint") : usage());
     return 0;
   }
-  const auto command = kCommands.find(name);
-  check(command != kCommands.end(), ErrorCode::kInvalidArgument,
+  const auto command = std::ranges::find(commands(), name, &Command::name);
+  check(command != commands().end(), ErrorCode::kInvalidArgument,
         name.empty() ? "no command is given" : "unknown command " + name,
         "; expected inspect, verify, export, merge or diff (--help)");
-  const auto first_flag = std::find_if(arguments.begin() + 1, arguments.end(),
-                                       [](const auto& text) { return text.starts_with("--"); });
-  const Call call{{arguments.begin() + 1, first_flag}, {first_flag, arguments.end()}, out, err};
-  check(call.paths.size() == command->second.paths, ErrorCode::kInvalidArgument, name, " takes ",
-        command->second.paths, " paths, found ", call.paths.size());
-  return command->second.run(call);
+  const auto first_flag =
+      std::find_if(arguments.begin() + 1, arguments.end(),
+                   [](const auto& text) { return text.starts_with("--") || text == "-h"; });
+  Call call{{arguments.begin() + 1, first_flag}, {}, out, err};
+  if (answered(*command, {first_flag, arguments.end()}, call)) return 0;
+  const auto wanted = 1 + std::ranges::count(command->paths, ' ');
+  check(static_cast<std::ptrdiff_t>(call.paths.size()) == wanted, ErrorCode::kInvalidArgument, name,
+        " takes ", wanted, wanted == 1 ? " path" : " paths", ", found ", call.paths.size(), ": ",
+        command->usage());
+  return command->run(call);
 }
 
 }  // namespace

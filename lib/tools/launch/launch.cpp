@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "lib/core/clock.h"
+#include "lib/core/version_flag.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
 
@@ -31,6 +32,7 @@ ends them at once.
   --max-restarts K  0: never
   --mpirun PATH     instead of the mpirun in PATH
   --mpirun-arg ARG  one more argument for mpirun, such as --oversubscribe
+  --version         print the version, LibTorch's and the transports, and stop
 )";
 
 constexpr int kPreempted = 75, kPeerFailed = 5, kSignalled = 128;
@@ -115,6 +117,7 @@ LaunchCommand parse_launch(const std::vector<std::string>& arguments) {
   for (; at < arguments.size() && arguments[at].starts_with("-"); ++at) {
     const std::string& flag = arguments[at];
     if (flag == "--help" || flag == "-h") return {};
+    if (flag == "--version") return {.version = true};
     constexpr std::array kFlags{"-n", "-np", "--max-restarts", "--mpirun", "--mpirun-arg"};
     check(std::ranges::count(kFlags, flag) > 0, ErrorCode::kInvalidArgument, "unknown flag ", flag,
           "; flags of the program stand behind its name (--help lists those of tessera-launch)");
@@ -156,7 +159,7 @@ bool worth_restarting(int status) {
 int run_launch(const std::vector<std::string>& arguments) try {
   const LaunchCommand command = parse_launch(arguments);
   if (command.program.empty()) {
-    std::fputs(kHelp, stdout);
+    std::fputs(command.version ? version_text("tessera-launch").c_str() : kHelp, stdout);
     return 0;
   }
   catch_signals();

@@ -12,10 +12,11 @@ struct LaunchCommand {
   int ranks = 0;  // 0: as mpirun finds
   int max_restarts = 3;
   std::vector<std::string> program;  // and its arguments
+  bool version = false;              // was asked for
 };
 
 // Throws Error(kInvalidArgument) for anything else than [flags] PROGRAM [arguments]; PROGRAM is
-// empty when help was asked for.
+// empty when help or the version was asked for.
 LaunchCommand parse_launch(const std::vector<std::string>& arguments);
 
 // What mpirun is called with. A restart goes on from the newest checkpoint, unless the arguments

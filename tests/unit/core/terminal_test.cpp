@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "lib/core/terminal.h"
 
+#include <pty.h>
+#include <unistd.h>
+
 #include <cstdlib>
 
+#include "tessera/core/log.h"
 #include "tests/support/test.hpp"
 
 using namespace tessera;
@@ -12,6 +16,36 @@ TEST_CASE("text is wrapped at words") {
   CHECK(wrapped("one two", 5, 2, 8) == "one\n  two");
   CHECK(wrapped("", 5, 2, 8).empty());
   CHECK(wrapped("averylongword b", 0, 1, 5) == "averylongword\n b");
+}
+
+TEST_CASE("lines that are too long for the window are wrapped, others stay as they are") {
+  const std::string text = "one two three\n  four  x\n\n  six seven eight\n";
+  CHECK(wrapped_lines(text, 1, 11) == "one two\n three\n  four  x\n\n  six seven\n   eight\n");
+  CHECK(wrapped_lines(text, 1, 0) == text);
+  CHECK(wrapped_lines("", 1, 8).empty());
+}
+
+TEST_CASE("columns that do not fit the window follow below, behind the first one") {
+  const std::vector<TableColumn> columns{{{"row", "a", "bcde"}, true},
+                                         {{"tokens/s", "1", "20"}},
+                                         {{"loss", "–", "7.25"}},
+                                         {{"verdict", "PASS", "PASS"}, true}};
+  CHECK(aligned_table(columns, 0) ==
+        "row   tokens/s  loss  verdict\na            1     –  PASS\nbcde        20  7.25  PASS\n");
+  CHECK(aligned_table(columns, 29) == aligned_table(columns, 0));
+  CHECK(aligned_table(columns, 20) ==
+        "row   tokens/s  loss\na            1     –\nbcde        20  7.25\n"
+        "\nrow   verdict\na     PASS\nbcde  PASS\n");
+  CHECK(aligned_table({columns[0]}, 2) == "row\na\nbcde\n");
+  CHECK(aligned_table({columns[0], columns[1]}, 5) == aligned_table({columns[0], columns[1]}, 0));
+  CHECK(aligned_table({}, 10).empty());
+}
+
+TEST_CASE("a file is no terminal") {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  CHECK(columns_of_terminal(file) == 0);
+  std::fclose(file);
 }
 
 TEST_CASE("COLUMNS says the width where there is no terminal, NO_COLOR and TERM=dumb the colours") {
@@ -31,4 +65,24 @@ TEST_CASE("COLUMNS says the width where there is no terminal, NO_COLOR and TERM=
   CHECK(terminal_has_colours());
   setenv("TERM", "dumb", 1);
   CHECK_FALSE(terminal_has_colours());
+}
+
+TEST_CASE("a message on a terminal fits its window, and wipes a bar that stood there") {
+  winsize size{.ws_row = 24, .ws_col = 40, .ws_xpixel = 0, .ws_ypixel = 0};
+  int ours = -1, theirs = -1;
+  REQUIRE(openpty(&ours, &theirs, nullptr, nullptr, &size) == 0);
+  const int before = dup(STDERR_FILENO);
+  dup2(theirs, STDERR_FILENO);
+  setenv("NO_COLOR", "1", 1);
+  write_log(LogLevel::kError, "every word of this message stands on a line that fits");
+  dup2(before, STDERR_FILENO);
+  char buffer[1024];
+  const ssize_t read_bytes = read(ours, buffer, sizeof buffer);
+  for (const int file : {ours, theirs, before}) close(file);
+  REQUIRE(read_bytes > 0);
+  const std::string text(buffer, static_cast<size_t>(read_bytes));
+  INFO(text);
+  CHECK(text.starts_with("\r\033[KE "));
+  CHECK(text.find("of this\r\n" + std::string(15, ' ') + "message stands on a line\r\n") !=
+        std::string::npos);
 }

@@ -21,15 +21,10 @@ TEST_CASE("a build says its version, LibTorch and transports") {
   REQUIRE_THAT(info.transports, test::contains("tcp"));
 }
 
-TEST_CASE("a lone --version is answered") {
-  char program[] = "p", version[] = "--version", other[] = "--seed";
-  char* alone[] = {program, version};
-  char* more[] = {program, version, other};
-  char* none[] = {program, other};
-  REQUIRE(answered_version("p", 2, alone));
-  REQUIRE_FALSE(answered_version("p", 3, more));
-  REQUIRE_FALSE(answered_version("p", 2, none));
-  REQUIRE_FALSE(answered_version("p", 1, none));
+TEST_CASE("what --version answers begins with the program and its version") {
+  const std::string text = version_text("tessera-env");
+  REQUIRE(text.starts_with("tessera-env " + build_info().version + "\ncommit "));
+  REQUIRE_THAT(text, test::contains("\nLibTorch    " TORCH_VERSION "\n"));
 }
 
 }  // namespace

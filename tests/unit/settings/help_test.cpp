@@ -57,7 +57,7 @@ TEST_CASE("the text of --help is one screen: twenty flags with type and default,
     CHECK(has(text, "--learning_rate               float  [5e-05]  peak learning rate\n"));
     CHECK(has(text, "--strategy                    choice"));
     CHECK(lines.back().starts_with("E.g. tessera-finetune-classification --model DIR"));
-    CHECK(has(lines.front(), "--help all|FLAG"));
+    CHECK(has(lines.front(), "--help all|FLAG, --version"));
   }
 }
 
@@ -81,7 +81,9 @@ TEST_CASE("the text of --help all has every flag in its section, within 100 colu
   }
 }
 
-TEST_CASE("the text of --help FLAG says type, default, values, what it needs and where the name is from") {
+TEST_CASE(
+    "the text of --help FLAG says type, default, values, what it needs and where the name is "
+    "from") {
   for (const char* spelling : {"learning_rate", "--learning_rate", "learning-rate"}) {
     CHECK(Asked(Program::kText, {"--help", spelling}).flags.help() ==
           "--learning_rate  (Training)\n"
@@ -102,6 +104,32 @@ TEST_CASE("the text of --help FLAG says type, default, values, what it needs and
   CHECK(has(about("train_file"), "SQuAD v1.1 or v2 JSON"));
   const std::string unknown = error_of(ErrorCode::kInvalidArgument, [&] { about("lerning_rate"); });
   CHECK(has(unknown, "--learning_rate"));
+}
+
+TEST_CASE("a flag asks every program for its version, wherever it stands") {
+  for (const auto& arguments :
+       {std::vector<std::string>{"--version"}, {"--max_steps", "3", "--version"}}) {
+    const Asked asked(Program::kText, arguments);
+    CHECK(asked.flags.help_requested());
+    CHECK(asked.flags.help().starts_with("tessera-finetune-classification "));
+    CHECK(has(asked.flags.help(), "\nLibTorch "));
+  }
+  CHECK(has(Asked(Program::kText, {"--help", "all"}).flags.help(), "\n  --version  "));
+  CHECK(has(Asked(Program::kText, {"--version", "--help"}).flags.help(), "Usage: "));
+  CHECK_FALSE(Asked(Program::kText).flags.help_requested());
+}
+
+TEST_CASE("the text of --help all fits a narrower window") {
+  HelpPage page{.program = "p", .summary = "Does things.", .example = "", .rows = {}};
+  page.rows.push_back({.name = "strategy",
+                       .section = "General",
+                       .help = "how the model is spread over the ranks that train it together",
+                       .default_value = "single",
+                       .choices = {"single", "ddp", "zero1", "zero2", "zero3", "fsdp", "another"}});
+  for (const size_t width : {60, 80, 100}) {
+    CHECK(widest(all_sections(page, width)) <= width);
+  }
+  CHECK(all_sections(page) == all_sections(page, 100));
 }
 
 TEST_CASE("a flag behind --help is a topic only where it is the last word") {
