@@ -18,7 +18,7 @@ double number_behind(std::string_view mark, const std::string& text) {
 
 }  // namespace
 
-std::string range_name(std::string_view operation, const Work& work) {
+std::string range_name(std::string_view operation, const OperationWork& work) {
   std::string name = concat(kPrefix, operation);
   if (work.flops > 0) name += concat(kFlops, std::llround(work.flops));
   if (work.bytes > 0) name += concat(kBytes, std::llround(work.bytes));
@@ -33,7 +33,7 @@ std::optional<NamedWork> parse_range_name(std::string_view name) {
       .work = {.flops = number_behind(kFlops, text), .bytes = number_behind(kBytes, text)}};
 }
 
-void OperationRange::begin(const char* operation, const Work& work) {
+void OperationRange::begin(const char* operation, const OperationWork& work) {
   function_.before(range_name(operation, work));
 }
 

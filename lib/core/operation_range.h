@@ -13,18 +13,18 @@
 namespace tessera {
 
 // 0: not known.
-struct Work {
+struct OperationWork {
   double flops = 0;  // of matrix products
   double bytes = 0;  // every operand read once, every result written once
 };
 
 struct NamedWork {
   std::string operation;
-  Work work;
+  OperationWork work;
 };
 
 // "tessera::swiglu_forward bytes=4096".
-std::string range_name(std::string_view operation, const Work& work);
+std::string range_name(std::string_view operation, const OperationWork& work);
 // Nothing for a name that range_name() did not make.
 std::optional<NamedWork> parse_range_name(std::string_view name);
 
@@ -38,7 +38,7 @@ class OperationRange : NotCopied {
   }
 
  private:
-  void begin(const char* operation, const Work& work);
+  void begin(const char* operation, const OperationWork& work);
 
   at::RecordFunction function_;
 };

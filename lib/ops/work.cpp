@@ -11,15 +11,15 @@ double bytes_of(const at::Tensor& x) {
 }
 
 // Of a product whose one operand has so many elements and whose result takes each of them so often.
-Work product(const at::Tensor& operand, int64_t times) {
+OperationWork product(const at::Tensor& operand, int64_t times) {
   return {.flops = 2 * static_cast<double>(operand.numel()) * static_cast<double>(times)};
 }
 
-Work moved(double bytes) { return {.bytes = bytes}; }
+OperationWork moved(double bytes) { return {.bytes = bytes}; }
 
 // So many products of [length, d] with [d, length] for every head, below the diagonal.
-Work attention(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
-               const PackedRows& packed, int products) {
+OperationWork attention(const at::Tensor& qkv, const SelfAttention& attention,
+                        const at::Tensor& mask, const PackedRows& packed, int products) {
   if (mask.defined() || attention.window > 0) return {};
   double squares = 0;
   for (const int64_t length : packed.lengths) {
@@ -35,131 +35,142 @@ Work attention(const at::Tensor& qkv, const SelfAttention& attention, const at::
 
 }  // namespace
 
-Work add_column_sums(ColumnSums& sums) {
+OperationWork add_column_sums(ColumnSums& sums) {
   double bytes = 0;
   for (const auto& item : sums.items) bytes += bytes_of(item.partial) + 2 * bytes_of(item.gradient);
   return moved(bytes);
 }
 
-Work linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
-                    const at::Tensor&, const at::Tensor&) {
+OperationWork linear_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&) {
   return product(x, weight.size(0));
 }
 
-Work linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
-                               const at::Tensor&) {
+OperationWork linear_backward_input_out(const at::Tensor& gradient, const at::Tensor& weight,
+                                        const at::Tensor&) {
   return product(gradient, weight.size(1));
 }
 
-Work linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor&,
-                            bool) {
+OperationWork linear_backward_weight(const at::Tensor& gradient, const at::Tensor& x,
+                                     const at::Tensor&, bool) {
   return product(gradient, x.size(-1));
 }
 
-Work linear_backward_bias(const at::Tensor& gradient, const at::Tensor&, ColumnSums&) {
+OperationWork linear_backward_bias(const at::Tensor& gradient, const at::Tensor&, ColumnSums&) {
   return moved(bytes_of(gradient));
 }
 
-Work linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
-                         at::Tensor*) {
+OperationWork linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&,
+                                  at::Tensor*) {
   return product(x, weight.size(0));
 }
 
-Work gelu_tanh_forward(const at::Tensor& x) { return moved(2 * bytes_of(x)); }
+OperationWork gelu_tanh_forward(const at::Tensor& x) { return moved(2 * bytes_of(x)); }
 
-Work gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
+OperationWork gelu_tanh_backward(const at::Tensor& gradient, const at::Tensor& x) {
   return moved(2 * bytes_of(gradient) + bytes_of(x));
 }
 
-Work gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
-                         const at::Tensor&, ColumnSums&, at::Tensor* output) {
+OperationWork gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activation,
+                                  const at::Tensor&, ColumnSums&, at::Tensor* output) {
   return moved(2 * bytes_of(gradient) + bytes_of(pre_activation) * (output ? 2 : 1));
 }
 
-Work swiglu_forward(const at::Tensor& gate_up) { return moved(1.5 * bytes_of(gate_up)); }
+OperationWork swiglu_forward(const at::Tensor& gate_up) { return moved(1.5 * bytes_of(gate_up)); }
 
-Work swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up, at::Tensor* output) {
+OperationWork swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
+                               at::Tensor* output) {
   return moved(bytes_of(gradient) * (output ? 2 : 1) + 2 * bytes_of(gate_up));
 }
 
-Work layer_norm_forward(const at::Tensor& x, const at::Tensor&, const at::Tensor&, double,
-                        const at::Tensor& cleared) {
+OperationWork layer_norm_forward(const at::Tensor& x, const at::Tensor&, const at::Tensor&, double,
+                                 const at::Tensor& cleared) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));
 }
 
-Work rms_norm_forward(const at::Tensor& x, const at::Tensor&, double, const at::Tensor& cleared) {
+OperationWork rms_norm_forward(const at::Tensor& x, const at::Tensor&, double,
+                               const at::Tensor& cleared) {
   return moved(2 * bytes_of(x) + bytes_of(cleared));
 }
 
-Work norm_backward(const at::Tensor& gradient, const NormInput& input,
-                   const at::Tensor& residual_gradient, const LayerNormGradients& gradients,
-                   ColumnSums&, at::Tensor* output) {
+OperationWork norm_backward(const at::Tensor& gradient, const NormInput& input,
+                            const at::Tensor& residual_gradient,
+                            const LayerNormGradients& gradients, ColumnSums&, at::Tensor* output) {
   return moved(bytes_of(gradient) + bytes_of(input.x) * (output ? 3 : 2) +
                bytes_of(residual_gradient) + bytes_of(gradients.cleared));
 }
 
-Work dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout&) {
+OperationWork dropout_add(const at::Tensor& x, const at::Tensor& residual, const Dropout&) {
   return moved(2 * bytes_of(x) + bytes_of(residual));
 }
 
-Work dropout_backward(const at::Tensor& gradient, const Dropout&, const at::Tensor&, ColumnSums&) {
+OperationWork dropout_backward(const at::Tensor& gradient, const Dropout&, const at::Tensor&,
+                               ColumnSums&) {
   return moved(2 * bytes_of(gradient));
 }
 
-Work rotary_(const at::Tensor& x, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {
+OperationWork rotary_(const at::Tensor& x, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                      bool) {
   return moved(2 * bytes_of(x));
 }
 
-Work head_norm_(const at::Tensor&, const SelfAttention&, const HeadNorms&) { return {}; }
+OperationWork head_norm_(const at::Tensor&, const SelfAttention&, const HeadNorms&) { return {}; }
 
-Work head_norm_backward_(const at::Tensor&, const SelfAttention&, const HeadNorms&,
-                         const HeadNormInput&, const at::Tensor&, const at::Tensor&, ColumnSums&) {
+OperationWork head_norm_backward_(const at::Tensor&, const SelfAttention&, const HeadNorms&,
+                                  const HeadNormInput&, const at::Tensor&, const at::Tensor&,
+                                  ColumnSums&) {
   return {};
 }
 
-Work attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                       const at::Tensor& attention_mask, const PackedRows& packed) {
+OperationWork attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
+                                const at::Tensor& attention_mask, const PackedRows& packed) {
   return work::attention(qkv, attention, attention_mask, packed, 2);
 }
 
-Work attention_backward(const at::Tensor&, const at::Tensor& qkv, const SelfAttention& attention,
-                        const at::Tensor& attention_mask, const AttentionOutput&,
-                        const PackedRows& packed) {
+OperationWork attention_backward(const at::Tensor&, const at::Tensor& qkv,
+                                 const SelfAttention& attention, const at::Tensor& attention_mask,
+                                 const AttentionOutput&, const PackedRows& packed) {
   return work::attention(qkv, attention, attention_mask, packed, 5);
 }
 
-Work attends_to_sequences(const at::Tensor&, const SelfAttention&, int64_t, const at::Tensor&,
-                          const PackedRows&) {
+OperationWork attends_to_sequences(const at::Tensor&, const SelfAttention&, int64_t,
+                                   const at::Tensor&, const PackedRows&) {
   return {};
 }
 
-Work attention_to_cache(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                        const at::Tensor&, const at::Tensor&, double, const at::Tensor&, int64_t) {
+OperationWork attention_to_cache(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+                                 const at::Tensor&, int64_t) {
   return {};
 }
 
 // How many rows of the table it touches is known on the device only.
-Work embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) { return {}; }
+OperationWork embedding_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+  return {};
+}
 
-Work logits_forward(const at::Tensor& x, const at::Tensor& weight) {
+OperationWork logits_forward(const at::Tensor& x, const at::Tensor& weight) {
   return product(x, weight.size(0));
 }
 
-Work cross_entropy_(const at::Tensor& logits, const at::Tensor&, const at::Tensor& scale,
-                    const at::Tensor&) {
+OperationWork cross_entropy_(const at::Tensor& logits, const at::Tensor&, const at::Tensor& scale,
+                             const at::Tensor&) {
   return moved(bytes_of(logits) * (scale.defined() ? 2 : 1));
 }
 
-Work cross_entropy_statistics(const at::Tensor& logits, const at::Tensor&, const at::Tensor&) {
+OperationWork cross_entropy_statistics(const at::Tensor& logits, const at::Tensor&,
+                                       const at::Tensor&) {
   return moved(bytes_of(logits));
 }
 
-Work cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor&, const at::Tensor&,
-                             const at::Tensor& scale, const at::Tensor&) {
+OperationWork cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor&,
+                                      const at::Tensor&, const at::Tensor& scale,
+                                      const at::Tensor&) {
   return moved(scale.defined() ? 2 * bytes_of(logits) : 0);
 }
 
-Work adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions&, const AdamWScalars&) {
+OperationWork adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions&,
+                           const AdamWScalars&) {
   double bytes = 0;
   for (const AdamWRange& range : ranges) {
     for (const at::Tensor* both : {&range.parameter, &range.exp_avg, &range.exp_avg_sq,
@@ -171,12 +182,12 @@ Work adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions&, const
   return moved(bytes);
 }
 
-Work square_sum(std::span<const at::Tensor> tensors) {
+OperationWork square_sum(std::span<const at::Tensor> tensors) {
   double bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
   return moved(bytes);
 }
 
-Work clipping(const at::Tensor&, const at::Tensor&, double) { return {}; }
+OperationWork clipping(const at::Tensor&, const at::Tensor&, double) { return {}; }
 
 }  // namespace tessera::ops::work

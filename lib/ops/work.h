@@ -12,7 +12,7 @@ template <typename Signature>
 struct WorkOf;
 template <typename Result, typename... Arguments>
 struct WorkOf<Result(Arguments...)> {
-  using function = Work(Arguments...);
+  using function = OperationWork(Arguments...);
 };
 TESSERA_FOR_EACH_OPERATION(TESSERA_WORK)
 #undef TESSERA_WORK
