@@ -43,7 +43,6 @@ struct Operators {
   std::vector<ProfiledEvent> events;
   std::vector<size_t> callers;  // kNone: called by no other
   std::vector<double> own_s;    // without those that it calls
-  std::vector<bool> is_leaf;    // calls no other
   std::vector<size_t> ranges;   // the innermost of ours around it, or itself
   std::vector<std::optional<NamedWork>> named;
 
@@ -64,14 +63,36 @@ Operators::Operators(std::vector<ProfiledEvent> all) : events(std::move(all)) {
     const size_t caller = open.empty() ? kNone : open.back();
     callers.push_back(caller);
     own_s.push_back(seconds(event));
-    is_leaf.push_back(true);
     named.push_back(parse_range_name(event.name));
     ranges.push_back(named.back() ? i : caller == kNone ? kNone : ranges[caller]);
-    if (caller != kNone) {
-      own_s[caller] -= seconds(event);
-      is_leaf[caller] = false;
-    }
+    if (caller != kNone) own_s[caller] -= seconds(event);
     open.push_back(i);
+  }
+}
+
+bool is_product(const std::string& name) {
+  constexpr std::array kProducts{"aten::mm",  "aten::addmm",   "aten::addmm_",
+                                 "aten::bmm", "aten::baddbmm", "aten::baddbmm_"};
+  return std::ranges::count(kProducts, name) > 0;
+}
+
+// A range's products are in the one operator that multiplies, if there is one; what a range does
+// itself is its own, if it leaves hardly anything to operators.
+void give_work(const Operators& all, std::vector<KernelCall>& calls) {
+  constexpr double kHardlyAnything = 0.1;
+  std::map<size_t, std::vector<size_t>> products;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (all.ranges[i] != kNone && is_product(calls[i].name)) products[all.ranges[i]].push_back(i);
+  }
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (!all.named[i]) continue;
+    const OperationWork& work = all.named[i]->work;
+    const auto inside = products.find(i);
+    if (inside != products.end()) {
+      if (inside->second.size() == 1) calls[inside->second.front()].work.flops = work.flops;
+    } else if (all.own_s[i] >= (1 - kHardlyAnything) * seconds(all.events[i])) {
+      calls[i].work = work;
+    }
   }
 }
 
@@ -83,14 +104,11 @@ Calls operators(const Operators& all) {
     if (all.callers[i] == kNone) outermost.emplace_back(event.begin_ns, event.end_ns);
     KernelCall call{.name = event.name, .seconds = std::max(0.0, all.own_s[i])};
     if (all.ranges[i] != kNone) call.operation = all.named[all.ranges[i]]->operation;
-    if (all.named[i]) {
-      call.name = "tessera::" + call.operation;
-      if (all.is_leaf[i]) call.work = all.named[i]->work;
-    } else {
-      call.work.flops = event.flops;
-    }
+    if (all.named[i]) call.name = "tessera::" + call.operation;
+    call.work.flops = event.flops;
     result.calls.push_back(std::move(call));
   }
+  give_work(all, result.calls);
   result.covered_s = covered_s(std::move(outermost));
   return result;
 }
@@ -136,12 +154,6 @@ Calls kernels(const Operators& all, const std::vector<ProfiledEvent>& of_gpu) {
 ProfilerConfig configuration() {
   return ProfilerConfig(ProfilerState::KINETO, /*report_input_shapes=*/true,
                         /*profile_memory=*/false, /*with_stack=*/false, /*with_flops=*/true);
-}
-
-bool is_product(const std::string& name) {
-  constexpr std::array kProducts{"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm",
-                                 "aten::conv2d"};
-  return std::ranges::count(kProducts, name) > 0;
 }
 
 }  // namespace

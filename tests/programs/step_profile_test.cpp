@@ -176,23 +176,35 @@ TEST_CASE("profile: kernels have the work of the range that launched them") {
 }
 
 TEST_CASE("profile: operators take the time that those they call do not take") {
-  const Calls calls = calls_of(
-      {host("aten::linear", 0, 100, 1), host("aten::addmm", 10, 90, 2),
-       host(range_name("adamw_update", {.bytes = 256}), 200, 260, 3), gpu("kernel", 0, 1000, 1)},
-      /*on_gpu=*/false);
-  CHECK(calls.calls.size() == 3);
+  const Calls calls =
+      calls_of({host("aten::linear", 0, 100, 1), host("aten::addmm", 10, 90, 2),
+                host(range_name("adamw_update", {.bytes = 256}), 200, 260, 3),
+                host("aten::empty", 210, 215, 4),
+                // operators do what is in these
+                host(range_name("gelu_tanh_forward", {.bytes = 64}), 300, 400, 5),
+                host("aten::gelu", 310, 390, 6),
+                host(range_name("linear_backward_weight", {.flops = 99}), 400, 500, 7),
+                host("aten::addmm_", 410, 490, 8), host("aten::add_", 490, 495, 9),
+                gpu("kernel", 0, 1000, 1)},
+               /*on_gpu=*/false);
+  CHECK(calls.calls.size() == 9);
+  CHECK(named(calls, "tessera::gelu_tanh_forward").work.bytes == 0);
+  CHECK(named(calls, "aten::gelu").work.bytes == 0);
+  CHECK(named(calls, "tessera::linear_backward_weight").work.flops == 0);
+  CHECK(named(calls, "aten::addmm_").work.flops == 99);
+  CHECK(named(calls, "aten::add_").work.flops == 0);
   CHECK(std::abs(named(calls, "aten::linear").seconds - 20e-9) < 1e-15);
   CHECK(std::abs(named(calls, "aten::addmm").seconds - 80e-9) < 1e-15);
   CHECK(named(calls, "tessera::adamw_update").work.bytes == 256);
-  CHECK(std::abs(calls.covered_s - 160e-9) < 1e-15);
+  CHECK(std::abs(calls.covered_s - 360e-9) < 1e-15);
 }
 
 TEST_CASE("profile: LibTorch's profiler sees operators, products and our own operations") {
   const at::Tensor x = at::ones({16, 32}), weight = at::ones({64, 32});
-  const at::Tensor logits = at::zeros({16, 64});
+  const at::Tensor much = at::ones({4 << 20});
   Profiler profiler(at::kCPU);
   at::mm(x, weight.t());
-  const at::Tensor tensors[] = {logits, x};
+  const std::vector<at::Tensor> tensors{much, much};
   ops::square_sum(tensors);
   ops::logits_forward(x, weight);
   const Calls calls = calls_of(profiler.stop(), /*on_gpu=*/false);
@@ -200,7 +212,7 @@ TEST_CASE("profile: LibTorch's profiler sees operators, products and our own ope
   CHECK(product.work.flops == 2 * 16 * 32 * 64);
   CHECK(product.operation.empty());
   CHECK(product.seconds > 0);
-  CHECK(named(calls, "tessera::square_sum").work.bytes == (16 * 64 + 16 * 32) * 4);
+  CHECK(named(calls, "tessera::square_sum").work.bytes == (2 * 4 << 20) * 4);
   bool inside = false;
   for (const KernelCall& call : calls.calls) {
     inside |= call.name != "tessera::logits_forward" && call.operation == "logits_forward";
