@@ -5,11 +5,13 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <map>
 
 #include "benchmarks/strategies/profiler.h"
 #include "lib/ops/update.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
+#include "tessera/core/micro_batch.h"
 #include "tessera/ops/kernels.h"
 #include "tests/support/messages.hpp"
 #include "tests/support/test.hpp"
@@ -219,6 +221,50 @@ TEST_CASE("profile: LibTorch's profiler sees operators, products and our own ope
   }
   CHECK(inside);
   CHECK(calls.covered_s > 0);
+}
+
+TEST_CASE("profile: operations know what they compute and move") {
+  const int64_t rows = 6, in = 8, out = 16;
+  const at::Tensor x = at::ones({2, 3, in}), weight = at::ones({out, in});
+  const at::Tensor y = at::ones({2, 3, out}), sum = at::zeros({out, in});
+  const at::Tensor flat = y.view({rows, out}).clone(), row_loss = at::zeros({rows});
+  const at::Tensor labels = at::zeros({rows}, at::kLong);
+  const at::Tensor qkv = at::ones({2, 3, 24});  // two heads of four
+  const ops::SelfAttention attention{.heads = 2, .key_heads = 2};
+  const PackedRows packed = make_packed_rows({1, 2, 3}, 3);
+  Profiler profiler(at::kCPU);
+  ops::linear_forward(x, weight, {});
+  ops::linear_backward_input(y, weight);
+  ops::linear_backward_weight(y, x, sum);
+  ops::attention_forward(qkv, attention, {});
+  ops::attention_forward(qkv, attention, {}, packed);
+  ops::attention_forward(qkv, attention, at::ones({2, 3}, at::kBool));
+  ops::layer_norm_forward(x, at::ones({in}), at::zeros({in}), 1e-5);
+  ops::swiglu_forward(y);
+  ops::cross_entropy_(flat, labels, {}, row_loss);
+  ops::cross_entropy_(flat, labels, at::ones({}), row_loss);
+  const at::Tensor state[] = {at::ones({10}), at::ones({10}), at::ones({10}), at::ones({10})};
+  const std::vector<ops::AdamWRange> ranges{{state[0], state[1], state[2], state[3]}};
+  ops::adamw_update(ranges, {}, {.learning_rate = at::ones({1}), .step_count = at::ones({1})});
+  std::map<std::string, std::vector<double>> flops, bytes;
+  for (const ProfiledEvent& event : profiler.stop()) {
+    const auto range = parse_range_name(event.name);
+    if (!range) continue;
+    flops[range->operation].push_back(range->work.flops);
+    bytes[range->operation].push_back(range->work.bytes);
+  }
+  using Numbers = std::vector<double>;
+  const double product = 2 * rows * in * out;
+  CHECK(flops["linear_forward"] == Numbers{product});
+  CHECK(flops["linear_backward_input_out"] == Numbers{product});
+  CHECK(flops["linear_backward_weight"] == Numbers{product});
+  CHECK(bytes["linear_forward"] == Numbers{0});
+  // Two products below the diagonal: 2 x 8 columns x half of the squares of lengths.
+  CHECK(flops["attention_forward"] == Numbers{16 * (9 + 9), 16 * (1 + 4 + 9), 0});
+  CHECK(bytes["layer_norm_forward"] == Numbers{2 * rows * in * 4});
+  CHECK(bytes["swiglu_forward"] == Numbers{1.5 * rows * out * 4});
+  CHECK(bytes["cross_entropy_"] == Numbers{rows * out * 4, 2 * rows * out * 4});
+  CHECK(bytes["adamw_update"] == Numbers{10 * 28});
 }
 
 TEST_CASE("profile: ranges carry their work in their names, other names are nobody's") {
