@@ -76,23 +76,28 @@ bool is_product(const std::string& name) {
   return std::ranges::count(kProducts, name) > 0;
 }
 
-// A range's products are in the one operator that multiplies, if there is one; what a range does
-// itself is its own, if it leaves hardly anything to operators.
+// Operators that own code calls; where it calls others, they do the work.
+bool moves_nothing(const std::string& name) {
+  constexpr std::array kNames{"aten::empty", "aten::full", "aten::fill_", "aten::item",
+                              "aten::_local_scalar_dense"};
+  return std::ranges::count(kNames, name) > 0;
+}
+
+// A range's products are in the one operator that multiplies, if there is one. Which of several
+// other operators moves how much is not known.
 void give_work(const Operators& all, std::vector<KernelCall>& calls) {
-  constexpr double kHardlyAnything = 0.1;
   std::map<size_t, std::vector<size_t>> products;
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (all.ranges[i] != kNone && is_product(calls[i].name)) products[all.ranges[i]].push_back(i);
-  }
-  for (size_t i = 0; i < calls.size(); ++i) {
-    if (!all.named[i]) continue;
-    const OperationWork& work = all.named[i]->work;
-    const auto inside = products.find(i);
-    if (inside != products.end()) {
-      if (inside->second.size() == 1) calls[inside->second.front()].work.flops = work.flops;
-    } else if (all.own_s[i] >= (1 - kHardlyAnything) * seconds(all.events[i])) {
-      calls[i].work = work;
+    const size_t range = all.ranges[i];
+    if (all.named[i] && all.named[i]->own_code) {
+      calls[i].work = all.named[i]->work;
+    } else if (range != kNone && all.named[range]->own_code && !moves_nothing(calls[i].name)) {
+      calls[range].work = {};
     }
+    if (range != kNone && is_product(calls[i].name)) products[range].push_back(i);
+  }
+  for (const auto& [range, inside] : products) {
+    if (inside.size() == 1) calls[inside.front()].work.flops = all.named[range]->work.flops;
   }
 }
 

@@ -29,7 +29,7 @@ struct Calls {
 
 // on_gpu: the GPU's events, with the operation and the work of the range that launched them. The
 // work of a range is that of its one kernel; matrix products run in the longest of several. Else
-// operators without those that they call; a range has its own work where it does it itself.
+// operators without those that they call; our own code has the work of its range.
 Calls calls_of(std::vector<ProfiledEvent> events, bool on_gpu);
 
 // Records from construction to stop(), on the thread that made it and in backward passes that it

@@ -9,7 +9,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kPrefix = "tessera::", kFlops = " flops=", kBytes = " bytes=";
+constexpr std::string_view kPrefix = "tessera::", kOwn = "cpu::", kFlops = " flops=",
+                           kBytes = " bytes=";
 
 double number_behind(std::string_view mark, const std::string& text) {
   const size_t at = text.find(mark);
@@ -27,9 +28,12 @@ std::string range_name(std::string_view operation, const OperationWork& work) {
 
 std::optional<NamedWork> parse_range_name(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string text(name.substr(kPrefix.size()));
+  name.remove_prefix(kPrefix.size());
+  const bool own = name.starts_with(kOwn);
+  const std::string text(name.substr(own ? kOwn.size() : 0));
   return NamedWork{
       .operation = text.substr(0, text.find(' ')),
+      .own_code = own,
       .work = {.flops = number_behind(kFlops, text), .bytes = number_behind(kBytes, text)}};
 }
 

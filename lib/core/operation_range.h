@@ -20,10 +20,12 @@ struct OperationWork {
 
 struct NamedWork {
   std::string operation;
+  bool own_code = false;  // of the CPU: no operators of LibTorch do the work
   OperationWork work;
 };
 
-// "tessera::swiglu_forward bytes=4096".
+// "tessera::swiglu_forward bytes=4096". An operation "cpu::name" is one that our own code computes
+// on the CPU.
 std::string range_name(std::string_view operation, const OperationWork& work);
 // Nothing for a name that range_name() did not make.
 std::optional<NamedWork> parse_range_name(std::string_view name);

@@ -36,9 +36,11 @@ auto dispatch(const OperationRange& /*until it is done*/, const at::Tensor& wher
 
 }  // namespace
 
-#define TESSERA_RANGE(name, ...) OperationRange(#name, [&] { return work::name(__VA_ARGS__); })
-#define TESSERA_DISPATCH(name, where, ...) \
-  dispatch<&CudaOps::name>(TESSERA_RANGE(name, __VA_ARGS__), where, &reference::name, __VA_ARGS__)
+#define TESSERA_RANGE(prefix, name, ...) \
+  OperationRange(prefix #name, [&] { return work::name(__VA_ARGS__); })
+#define TESSERA_DISPATCH(name, where, ...)                                                \
+  dispatch<&CudaOps::name>(TESSERA_RANGE("", name, __VA_ARGS__), where, &reference::name, \
+                           __VA_ARGS__)
 
 void add_column_sums(ColumnSums& sums) {
   if (sums.items.empty()) return;
@@ -259,7 +261,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
                   const AdamWScalars& scalars) {
   if (ranges.empty()) return;
   if (ranges.front().parameter.is_cpu()) {
-    const auto range = TESSERA_RANGE(adamw_update, ranges, options, scalars);
+    const auto range = TESSERA_RANGE("cpu::", adamw_update, ranges, options, scalars);
     return cpu::adamw_update(ranges, options, scalars);
   }
   TESSERA_DISPATCH(adamw_update, ranges.front().parameter, ranges, options, scalars);
@@ -269,7 +271,7 @@ at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   check(!tensors.empty(), ErrorCode::kInvalidArgument,
         "square_sum: no tensor was given, so the device of the result is unknown.");
   if (tensors.front().is_cpu()) {
-    const auto range = TESSERA_RANGE(square_sum, tensors);
+    const auto range = TESSERA_RANGE("cpu::", square_sum, tensors);
     return cpu::square_sum(tensors);
   }
   return TESSERA_DISPATCH(square_sum, tensors.front(), tensors);

@@ -180,16 +180,18 @@ TEST_CASE("profile: kernels have the work of the range that launched them") {
 TEST_CASE("profile: operators take the time that those they call do not take") {
   const Calls calls =
       calls_of({host("aten::linear", 0, 100, 1), host("aten::addmm", 10, 90, 2),
-                host(range_name("adamw_update", {.bytes = 256}), 200, 260, 3),
+                host(range_name("cpu::adamw_update", {.bytes = 256}), 200, 260, 3),
                 host("aten::empty", 210, 215, 4),
                 // operators do what is in these
                 host(range_name("gelu_tanh_forward", {.bytes = 64}), 300, 400, 5),
                 host("aten::gelu", 310, 390, 6),
                 host(range_name("linear_backward_weight", {.flops = 99}), 400, 500, 7),
                 host("aten::addmm_", 410, 490, 8), host("aten::add_", 490, 495, 9),
-                gpu("kernel", 0, 1000, 1)},
+                host(range_name("cpu::square_sum", {.bytes = 32}), 500, 600, 10),
+                host("aten::pow", 510, 590, 11), gpu("kernel", 0, 1000, 1)},
                /*on_gpu=*/false);
-  CHECK(calls.calls.size() == 9);
+  CHECK(calls.calls.size() == 11);
+  CHECK(named(calls, "tessera::square_sum").work.bytes == 0);
   CHECK(named(calls, "tessera::gelu_tanh_forward").work.bytes == 0);
   CHECK(named(calls, "aten::gelu").work.bytes == 0);
   CHECK(named(calls, "tessera::linear_backward_weight").work.flops == 0);
@@ -198,15 +200,14 @@ TEST_CASE("profile: operators take the time that those they call do not take") {
   CHECK(std::abs(named(calls, "aten::linear").seconds - 20e-9) < 1e-15);
   CHECK(std::abs(named(calls, "aten::addmm").seconds - 80e-9) < 1e-15);
   CHECK(named(calls, "tessera::adamw_update").work.bytes == 256);
-  CHECK(std::abs(calls.covered_s - 360e-9) < 1e-15);
+  CHECK(std::abs(calls.covered_s - 460e-9) < 1e-15);
 }
 
 TEST_CASE("profile: LibTorch's profiler sees operators, products and our own operations") {
   const at::Tensor x = at::ones({16, 32}), weight = at::ones({64, 32});
-  const at::Tensor much = at::ones({4 << 20});
   Profiler profiler(at::kCPU);
   at::mm(x, weight.t());
-  const std::vector<at::Tensor> tensors{much, much};
+  const std::vector<at::Tensor> tensors{x, weight};
   ops::square_sum(tensors);
   ops::logits_forward(x, weight);
   const Calls calls = calls_of(profiler.stop(), /*on_gpu=*/false);
@@ -214,7 +215,7 @@ TEST_CASE("profile: LibTorch's profiler sees operators, products and our own ope
   CHECK(product.work.flops == 2 * 16 * 32 * 64);
   CHECK(product.operation.empty());
   CHECK(product.seconds > 0);
-  CHECK(named(calls, "tessera::square_sum").work.bytes == (2 * 4 << 20) * 4);
+  CHECK(named(calls, "tessera::square_sum").work.bytes == (16 * 32 + 64 * 32) * 4);
   bool inside = false;
   for (const KernelCall& call : calls.calls) {
     inside |= call.name != "tessera::logits_forward" && call.operation == "logits_forward";
@@ -273,6 +274,9 @@ TEST_CASE("profile: ranges carry their work in their names, other names are nobo
   CHECK(both->operation == "rotary_");
   CHECK(both->work.flops == 3e12);
   CHECK(both->work.bytes == 12);
+  CHECK_FALSE(both->own_code);
+  CHECK(parse_range_name(range_name("cpu::square_sum", {}))->own_code);
+  CHECK(parse_range_name(range_name("cpu::square_sum", {}))->operation == "square_sum");
   const auto neither = parse_range_name(range_name("clipping", {}));
   REQUIRE(neither);
   CHECK(neither->work.flops == 0);
