@@ -80,6 +80,9 @@ Options parse_options(const std::vector<std::string>& arguments) {
   flags.add("supervise", &options.supervise, "which tokens the loss counts", {"all", "answer"});
   flags.add("warmup", &options.warmup, "steps before the --max_steps that are measured");
   flags.add("sync", &options.sync, "false: steps follow each other as in a run");
+  flags.add("profile", &options.profile,
+            "after the measured steps: the phases of a step, and what its kernels (on the CPU: "
+            "operators) take");
   programs::add_flags(flags, options.run, is_read);
   flags.parse(arguments);
   if (flags.help_requested()) options.help = flags.help();

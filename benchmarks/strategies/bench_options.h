@@ -16,7 +16,7 @@ struct Options {
   std::string strategies = "single", micro_batches = "4";
   std::string rows = "fixed", supervise = "all";
   int64_t warmup = 3;
-  bool sync = true;
+  bool sync = true, profile = false;
   std::string help;  // asked for, and not empty then
 
   TrainOptions of(const std::string& strategy) const;

@@ -13,6 +13,7 @@
 #include "backends/pipeline/measure.h"
 #include "backends/pipeline/simulator.h"
 #include "benchmarks/strategies/row_source.h"
+#include "benchmarks/strategies/step_profile.h"
 #include "lib/core/clock.h"
 #include "lib/run/layout.h"
 #include "lib/run/optimizer.h"
@@ -111,15 +112,18 @@ void StepBenchmark::run(benchmark::State& state) {
     }
     return work;
   };
-  const auto take = [&](const Work& work) {
-    std::vector<double> times;
+  const auto fit = [&](const Work& work, const auto& on_step) {
     size_t next = 0;
     trainer.fit([&] { return next < work.size() ? work[next++] : std::vector<MicroBatch>{}; },
-                [&](const StepReport& report) {
-                  loss_ = report.loss;
-                  times.push_back(report.step_time_s);
-                  if (report.phases) optimizer_s_ = report.phases->optimizer_s;
-                });
+                on_step);
+  };
+  const auto take = [&](const Work& work) {
+    std::vector<double> times;
+    fit(work, [&](const StepReport& report) {
+      loss_ = report.loss;
+      times.push_back(report.step_time_s);
+      if (report.phases) optimizer_s_ = report.phases->optimizer_s;
+    });
     return times;
   };
   const bool apart = options_.sync;
@@ -158,6 +162,32 @@ void StepBenchmark::run(benchmark::State& state) {
   mean_length_ = std::accumulate(tokens_.begin(), tokens_.end(), int64_t{0}) /
                  (static_cast<int64_t>(tokens_.size()) * rows.rows());
   print(model, mesh, strategy->parameter_count(), footprint, idle);
+  if (!options_.profile) return;
+  const std::string variant = options_.variant();
+  // Steps of their own, behind all that is measured; their rows are ready before them.
+  profile_steps({.world = world_,
+                 .name = concat(model.name, "/", strategy_name_, "/mb", micro_batch_,
+                                variant.empty() ? "" : "/", variant),
+                 .precision = config.precision.parameter,
+                 .prepare = [&](int64_t count) -> std::function<std::vector<TimedStep>()> {
+                   return [&, work = make_work(count)] {
+                     std::vector<TimedStep> timed;
+                     const auto on_step = [&](const StepReport& report) {
+                       timed.push_back({report.step_time_s, report.data_time_s,
+                                        report.phases.value_or(PhaseTimes())});
+                     };
+                     if (!apart) fit(work, on_step);
+                     for (size_t i = 0; apart && i < work.size(); ++i) {
+                       synchronize();
+                       const double begin = now_s();
+                       fit({work[i]}, on_step);
+                       synchronize();
+                       timed.back().step_s = now_s() - begin;
+                     }
+                     synchronize();
+                     return timed;
+                   };
+                 }});
 }
 
 StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelSpec& model,

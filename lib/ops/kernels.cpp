@@ -7,10 +7,12 @@
 #include <cmath>
 
 #include "lib/core/meta.h"
+#include "lib/core/operation_range.h"
 #include "lib/ops/counted.h"
 #include "lib/ops/cpu/cpu_ops.h"
 #include "lib/ops/cuda_ops.h"
 #include "lib/ops/packed.h"
+#include "lib/ops/work.h"
 #include "tessera/core/blank.h"
 #include "tessera/core/error.h"
 
@@ -24,7 +26,8 @@ const CudaOps* table_for(const at::Tensor& where) {
 
 // Calls entry of the CUDA table for tensors on a CUDA device, else the reference.
 template <auto Entry, typename Reference, typename... Arguments>
-auto dispatch(const at::Tensor& where, Reference reference, Arguments&&... arguments) {
+auto dispatch(const OperationRange& /*until it is done*/, const at::Tensor& where,
+              Reference reference, Arguments&&... arguments) {
   const c10::OptionalDeviceGuard guard(at::device_of(where));
   const CudaOps* cuda = table_for(where);
   const bool has = cuda != nullptr && cuda->*Entry != nullptr;
@@ -33,8 +36,11 @@ auto dispatch(const at::Tensor& where, Reference reference, Arguments&&... argum
 
 }  // namespace
 
-#define TESSERA_DISPATCH(name, where, ...) \
-  dispatch<&CudaOps::name>(where, &reference::name, __VA_ARGS__)
+#define TESSERA_RANGE(prefix, name, ...) \
+  OperationRange(prefix #name, [&] { return work::name(__VA_ARGS__); })
+#define TESSERA_DISPATCH(name, where, ...)                                                \
+  dispatch<&CudaOps::name>(TESSERA_RANGE("", name, __VA_ARGS__), where, &reference::name, \
+                           __VA_ARGS__)
 
 void add_column_sums(ColumnSums& sums) {
   if (sums.items.empty()) return;
@@ -254,14 +260,20 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars) {
   if (ranges.empty()) return;
-  if (ranges.front().parameter.is_cpu()) return cpu::adamw_update(ranges, options, scalars);
+  if (ranges.front().parameter.is_cpu()) {
+    const auto range = TESSERA_RANGE("cpu::", adamw_update, ranges, options, scalars);
+    return cpu::adamw_update(ranges, options, scalars);
+  }
   TESSERA_DISPATCH(adamw_update, ranges.front().parameter, ranges, options, scalars);
 }
 
 at::Tensor square_sum(std::span<const at::Tensor> tensors) {
   check(!tensors.empty(), ErrorCode::kInvalidArgument,
         "square_sum: no tensor was given, so the device of the result is unknown.");
-  if (tensors.front().is_cpu()) return cpu::square_sum(tensors);
+  if (tensors.front().is_cpu()) {
+    const auto range = TESSERA_RANGE("cpu::", square_sum, tensors);
+    return cpu::square_sum(tensors);
+  }
   return TESSERA_DISPATCH(square_sum, tensors.front(), tensors);
 }
 

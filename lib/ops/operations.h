@@ -2,7 +2,8 @@
 #pragma once
 // The operations that exist in several versions, each with the signature of its public declaration.
 // To add one: declare it in a header of tessera/ops, name it here, define it in
-// lib/ops/reference.cpp and lib/ops/cuda, and call TESSERA_DISPATCH for it in lib/ops/kernels.cpp.
+// lib/ops/reference.cpp and lib/ops/cuda, its work in lib/ops/work.cpp, and call TESSERA_DISPATCH for
+// it in lib/ops/kernels.cpp.
 #include "lib/ops/update.h"
 #include "tessera/ops/kernels.h"
 

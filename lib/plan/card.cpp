@@ -29,7 +29,7 @@ std::vector<Card> cards() {
                 .network_bytes_per_s = network * kGiga,
                 .context_bytes = context_mebibytes * kMiB};
   };
-  return {
+  std::vector<Card> all{
       gpu("h200", "NVIDIA H200", 143771, 989.4, 494.7, 67, 4245, 50, 330, 45, 3114),
       gpu("h100", "NVIDIA H100 80GB HBM3", 81559, 989.4, 494.7, 67, 3000, 50, 330, 45, 3114),
       gpu("h100-pcie", "NVIDIA H100 PCIe", 81559, 756, 378, 51, 1800, 50, 40, 22, 3114),
@@ -46,6 +46,8 @@ std::vector<Card> cards() {
            .link_bytes_per_s = 3 * kGiga,
            .network_bytes_per_s = 1 * kGiga},
   };
+  all.front().product_flops = 790 * kTera;  // bf16, three sides of 8,192
+  return all;
 }
 
 }  // namespace

@@ -14,9 +14,10 @@ struct Card {
   double memory_bytes = 0;  // of one device; what one rank of a host may use of it for the CPU
   double half_flops = 0;    // dense peak of 16-bit matrix products, FLOP/s
   double tf32_flops = 0, fp32_flops = 0;
-  double memory_bytes_per_s = 0;   // the device's own, read and written
-  double host_bytes_per_s = 0;     // the link to the host, one way
-  double link_bytes_per_s = 0;     // between devices of a host: bus bandwidth of a collective
+  double product_flops = 0;       // what large 16-bit products reach of half_flops; 0: not measured
+  double memory_bytes_per_s = 0;  // the device's own, read and written
+  double host_bytes_per_s = 0;    // the link to the host, one way
+  double link_bytes_per_s = 0;    // between devices of a host: bus bandwidth of a collective
   double network_bytes_per_s = 0;  // between hosts, for each device
   double context_bytes = 0;        // what the driver and its libraries take before any tensor
 };

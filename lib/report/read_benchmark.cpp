@@ -122,8 +122,9 @@ std::vector<Run> read_benchmark(const std::string& path) {
       ++number;
       const size_t at = line.find(kMark);
       if (at == std::string::npos) continue;
-      const std::string json = line.substr(at + kMark.size() - 1);
-      runs.push_back(run_of_line(Json::parse(json, {}, concat(path, ":", number))));
+      const std::string text_of_line = line.substr(at + kMark.size() - 1);
+      const Json json = Json::parse(text_of_line, {}, concat(path, ":", number));
+      if (!json.contains("profile")) runs.push_back(run_of_line(json));
     }
   }
   for (Run& run : runs) {

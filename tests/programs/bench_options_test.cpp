@@ -21,6 +21,8 @@ TEST_CASE("bench_strategies takes the flags of the programs, and lists of two") 
   CHECK(o.of("zero3").parallel.strategy == "zero3");
   CHECK(o.variant() == "pre2 pp2 int3 gc rows-packed clip2 nosync");
   CHECK(bench::Options().variant().empty());
+  CHECK_FALSE(o.profile);
+  CHECK(parse_options({"--profile"}).profile);
 }
 
 TEST_CASE("bench_strategies names what it lacks, and reads no flag in vain") {
@@ -32,5 +34,6 @@ TEST_CASE("bench_strategies names what it lacks, and reads no flag in vain") {
   CHECK_THAT(refusal({"--strategy", "ddp,zero4"}), test::contains("'zero4' is no strategy"));
   CHECK_THAT(refusal({"--per_device_train_batch_size", "4,x"}), test::contains("'x'"));
   CHECK_THAT(refusal({"--learning_rate", "1"}), test::contains("unknown flag --learning_rate"));
+  CHECK_THAT(refusal({"--profile", "maybe"}), test::contains("maybe"));
   CHECK_THAT(refusal({"--bucket_bytes", "0"}), test::contains("at least 1"));
 }

@@ -357,7 +357,8 @@ TEST_CASE("report: benchmarks are runs, from their lines and from Google Benchma
       "bench.log",
       "noise\nTESSERA {\"model\":\"bloom-560m\",\"mode\":\"zero2\",\"mesh\":\"1x2x1\","
       "\"variant\":\"\",\"mb\":4,\"seq\":512,\"accum\":1,\"dtype\":\"bf16\",\"world\":2,"
-      "\"params\":559214592,\"step_ms\":40.5,\"tok_s_gpu\":1000.5,\"peak_alloc_mib\":512}\n");
+      "\"params\":559214592,\"step_ms\":40.5,\"tok_s_gpu\":1000.5,\"peak_alloc_mib\":512}\n"
+      "TESSERA {\"profile\":\"bloom-560m/zero2/mb4\",\"world\":2,\"step_s\":0.04}\n");
   folder.write("bench.json",
                "{\"context\":{},\"benchmarks\":[{\"name\":\"bloom-560m/zero3/mb4/ranks2/"
                "iterations:5/manual_time\",\"run_type\":\"iteration\",\"real_time\":50.0,"

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// What every operation computes and moves, from its arguments: matrix products in FLOPs, others in
+// bytes. The one place that knows. Causal attention counts the half that is computed.
+#include "lib/core/operation_range.h"
+#include "lib/ops/operations.h"
+
+namespace tessera::ops::work {
+
+#define TESSERA_WORK(name) WorkOf<decltype(::tessera::ops::name)>::function name;
+template <typename Signature>
+struct WorkOf;
+template <typename Result, typename... Arguments>
+struct WorkOf<Result(Arguments...)> {
+  using function = OperationWork(Arguments...);
+};
+TESSERA_FOR_EACH_OPERATION(TESSERA_WORK)
+#undef TESSERA_WORK
+
+}  // namespace tessera::ops::work
