@@ -67,7 +67,7 @@ TESTS = {
     "readers": {"data", "core"},
     "fuzz": RUN | TESTING,
     "parity": RUN | TESTING | {"tools"},
-    "gpu": RUN | TESTING | {"tests/unit/models", "tests/unit/ops", "tests/unit/plan"},
+    "gpu": RUN | TESTING | {"benchmarks", "tests/unit/models", "tests/unit/ops", "tests/unit/plan"},
     "programs": LIBRARY | {"benchmarks"},
     "package": RUN | TESTING | {"tessera.h"},
 }
