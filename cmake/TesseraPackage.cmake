@@ -39,6 +39,22 @@ install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/te
               ${PROJECT_SOURCE_DIR}/cmake/TesseraTorch.cmake
         DESTINATION ${_package_dir} COMPONENT development)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/schema DESTINATION ${_share_dir} COMPONENT programs)
+# What the pages' commands name, at the same paths below share/tessera: who installed a wheel has no clone.
+set(_examples compare/demo.json compare/demo_models.txt compare/demo_rows.txt)
+foreach(_folder custom_strategy data loops own_model port slurm studies)
+  list(APPEND _examples ${_folder}/)
+endforeach()
+foreach(_example ${_examples})
+  if(_example MATCHES "/$")
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/${_example} DESTINATION ${_share_dir}/examples/${_example} COMPONENT programs
+            USE_SOURCE_PERMISSIONS)
+  else()
+    get_filename_component(_folder ${_example} DIRECTORY)
+    install(FILES ${PROJECT_SOURCE_DIR}/examples/${_example} DESTINATION ${_share_dir}/examples/${_folder} COMPONENT programs)
+  endif()
+endforeach()
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/parquet_to_jsonl.py ${PROJECT_SOURCE_DIR}/scripts/send_metrics.py
+        DESTINATION ${_share_dir}/scripts COMPONENT programs)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${_share_dir}/docs COMPONENT docs FILES_MATCHING PATTERN "*.md" PATTERN "*.svg"
         PATTERN schema EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE

@@ -196,6 +196,16 @@ def dead_names(root, page, programs, flags, exact):
             text = ""
 
 
+def scripts_that_do_not_start(root, page):
+    """Scripts that a block calls by their path, whether it is run here or not."""
+    for block in page.shell_blocks():
+        for at, line in enumerate(block["lines"], block["line"] + 1):
+            for path in re.findall(r"(?:^|[|;&(])\s*(?:\w+=\S* )*((?:scripts|examples)/[\w./-]+\.(?:py|sh))", line):
+                file = root / path
+                if file.is_file() and not (os.access(file, os.X_OK) and file.read_bytes().startswith(b"#!")):
+                    yield at, f"{path} is not executable, or does not begin with #!"
+
+
 def bad_marks(page, programs):
     looks = re.compile(r"^\s*(?:\w+=\S* )*(?:scripts/|examples/\S+\.sh|mpirun |srun |torchrun |sbatch |cmake |ctest |pip |git |\./|"
                        + "|".join(re.escape(name) + r"(?:\s|$)" for name in sorted(programs)) + ")")
@@ -226,7 +236,7 @@ def links(root, bin_folder=None):
     for file in pages(root):
         page = Page(root, file)
         names = [] if RECORDS.match(page.name) else dead_names(root, page, programs, flags, exact)  # figures of before have flags of before
-        for at, what in [*dead_links(root, page, anchors_of), *names, *bad_marks(page, programs)]:
+        for at, what in [*dead_links(root, page, anchors_of), *names, *bad_marks(page, programs), *scripts_that_do_not_start(root, page)]:
             yield f"{page.name}:{at}: {what}"
 
 

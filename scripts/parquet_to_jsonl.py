@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes the rows of parquet or arrow files as JSON lines: parquet_to_jsonl.py train-*.parquet > train.jsonl (pip install pyarrow)."""
 import json

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "lib/report/figures.h"
+#include "lib/report/verdict.h"
 #include "tessera/core/error.h"
 
 namespace tessera::report {
@@ -166,13 +167,8 @@ Figure memory_figure(const Study& study) {
 }
 
 Figure phases_figure(const Study& study) {
-  constexpr Category kPhases[] = {{"data_time_s", "data", 4},
-                                  {"forward_s", "forward", 0},
-                                  {"backward_s", "backward", 5},
-                                  {"comm_exposed_s", "waiting for communication", 1},
-                                  {"optimizer_s", "optimizer", 2}};
   BarChart chart{.title = "Step time by phase", .x_title = "ms"};
-  for (const Category& one : kPhases) {
+  for (const Phase& one : kPhases) {
     chart.categories.push_back(one.title);
     chart.colors.push_back(one.color);
   }
@@ -184,7 +180,7 @@ Figure phases_figure(const Study& study) {
     if (!whole) continue;
     Bar bar{.name = study.marked_name(group), .is_baseline = is_baseline(study, group)};
     double sum = 0;
-    for (const Category& one : kPhases) {
+    for (const Phase& one : kPhases) {
       const double time = or_zero(steps.mean(one.key));
       sum += time;
       bar.parts.push_back(time * 1e3);

@@ -132,6 +132,27 @@ std::string losses_text(const std::vector<const Group*>& groups, const Group& ba
                 ratio_text(largest), " (", worst, ")");
 }
 
+// "2.871 s: backward 65 %, waiting for communication 26 %"; what takes less than a hundredth is
+// left out.
+std::string phases_text(const Series& steps) {
+  const auto whole = steps.mean("step_time_s");
+  if (!whole || *whole <= 0) return "";
+  std::vector<std::pair<double, std::string>> parts;
+  for (const Phase& phase : kPhases) {
+    const double share = steps.mean(phase.key).value_or(0) / *whole;
+    if (share >= 0.01) parts.emplace_back(share, phase.title);
+  }
+  if (parts.empty()) return "";
+  std::ranges::stable_sort(parts, std::ranges::greater{},
+                           [](const auto& one) { return one.first; });
+  std::string text = concat(number_text(*whole * 1e3), " ms in the mean: ");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    text += concat(i == 0 ? "" : ", ", parts[i].second, " ", number_text(parts[i].first * 100, 0),
+                   " %");
+  }
+  return text;
+}
+
 std::vector<Finding> of_one(const Group& group) {
   const Run& run = group.first();
   const std::vector<double> steps = run.steps.column("step"), losses = run.steps.column("loss");
@@ -155,6 +176,8 @@ std::vector<Finding> of_one(const Group& group) {
   auto speed = rate(group);
   if (!speed) speed = run.steps.mean("tokens_per_second");
   if (speed) found.push_back({"Speed", rate_text(*speed)});
+  if (const std::string step = phases_text(run.steps); !step.empty())
+    found.push_back({"Step", step});
   const bool gpu = run.steps.has("gpu_mem_allocated_bytes");
   std::vector<double> bytes = gpu ? run.steps.column("gpu_mem_allocated_bytes")
                                   : run.resources.column("cpu_rss_tree_bytes");

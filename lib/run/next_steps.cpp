@@ -25,9 +25,9 @@ std::vector<metrics::TextRow> next_steps(const RunTask& task, int exit_code) {
   const bool classifies = task.program() == Program::kClassification,
              adapts = task.adapter() != nullptr;
   if (!classifies && !(adapts && o.model.directory.empty())) {
-    rows.push_back(
-        {"generate", concat("tessera-generate --model ",
-                            adapts ? for_shell(o.model.directory) + " --adapter " : "", model)});
+    rows.push_back({"generate", concat("tessera-generate --model ",
+                                       adapts ? for_shell(o.model.directory) + " --adapter " : "",
+                                       model, task.program() == Program::kChat ? " --chat" : "")});
   }
   rows.push_back({"Python", concat(adapts ? "AutoPeftModelFor" : "AutoModelFor",
                                    classifies ? "SequenceClassification" : "CausalLM",

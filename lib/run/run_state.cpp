@@ -85,7 +85,10 @@ std::vector<std::string> RunState::other_data(const DataIdentity& now) const {
 
 std::vector<std::string> RunState::other_settings(const std::string& now) const {
   const DataIdentity then = values_of(settings, "the checkpoint's settings");
-  return differences({then.begin(), then.end()}, values_of(now, "the settings"));
+  DataIdentity today = values_of(now, "the settings");
+  // That a run resumes is no difference.
+  std::erase_if(today, [](const auto& one) { return one.first == "--resume_from_checkpoint"; });
+  return differences({then.begin(), then.end()}, today);
 }
 
 }  // namespace tessera::programs

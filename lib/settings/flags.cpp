@@ -268,6 +268,12 @@ const FlagSet::Flag& FlagSet::existing(const std::string& name) const {
 
 const std::string& FlagSet::origin(const std::string& name) const { return existing(name).origin; }
 
+std::vector<std::string> FlagSet::names() const {
+  std::vector<std::string> all;
+  for (const Flag& flag : flags_) all.push_back(flag.name);
+  return all;
+}
+
 std::string FlagSet::text(const std::string& name) const { return text_of(existing(name).target); }
 
 void FlagSet::set(const std::string& name, const std::string& text, const std::string& origin) {

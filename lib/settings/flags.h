@@ -71,6 +71,7 @@ class FlagSet {
   const std::string& origin(const std::string& name) const;
   bool given(const std::string& name) const { return !origin(name).starts_with(kDefault); }
   bool has(const std::string& name) const { return lookup(name) != nullptr; }
+  std::vector<std::string> names() const;           // in the order of the help text
   std::string text(const std::string& name) const;  // the value, as it may be written
   void set(const std::string& name, const std::string& text, const std::string& origin);
   bool changed(const std::string& name) const { return existing(name).changed(); }

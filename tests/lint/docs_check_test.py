@@ -45,6 +45,8 @@ PAGES = [
     (f"<!-- needs: luck -->\n{FENCE}bash\ntessera-train\n{FENCE}\n", "needs: luck"),
     (f"<!-- not run: -->\n{FENCE}bash\ntessera-train\n{FENCE}\n", "the reason is missing"),
     (f"{FENCE}bash\ntessera-train\n", "never closed"),
+    (f"<!-- needs: network -->\n{FENCE}bash\nscripts/plain.py a | tessera-train\n{FENCE}\n", "page.md:3: scripts/plain.py is not executable"),
+    (f"{FENCE}bash\nA=1 scripts/run.sh\npython3 scripts/plain.py\n{FENCE}\n", None),
 ]
 
 
@@ -57,10 +59,13 @@ def tree(folder, text):
         "examples/train/CMakeLists.txt": "tessera_program(tessera-train SOURCES main.cpp)\n",
         "lib/core/error.cpp": '// --planted\n',
         "include/tessera/core/error.h": "",
+        "scripts/plain.py": "print()\n",
+        "scripts/run.sh": "#!/bin/sh\n",
         "README.md": "# Title\n",
     }.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(content)
+        (root / path).chmod(0o755 if path.endswith(".sh") else 0o644)
     return root.resolve()
 
 
@@ -85,7 +90,7 @@ def ran(blocks, pages=("docs/page.md",), readme="# Title\n", more=()):
     with tempfile.TemporaryDirectory() as folder:
         root = tree(f"{folder}/src", "# Page\n" + blocks)
         (root / "README.md").write_text(readme)
-        (root / "scripts").mkdir()
+        (root / "scripts").mkdir(exist_ok=True)
         (root / "scripts/build.sh").write_text("#!/bin/sh\nmkdir -p build/x/bin\nprintf '#!/bin/sh\\n' >build/x/bin/planted\nchmod +x build/x/bin/planted\n")
         (root / "scripts/build.sh").chmod(0o755)
         git = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@example.org"]

@@ -39,6 +39,7 @@ function(install_tree)
   file(REMOVE_RECURSE ${WORK_DIR}/prefix)
   run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/prefix)
   must_exist(${WORK_DIR}/prefix/include/tessera/train/trainer.h ${WORK_DIR}/prefix/share/tessera/schema/metrics.schema.json
+             ${WORK_DIR}/prefix/share/tessera/examples/data/tokenizer/tokenizer.json ${WORK_DIR}/prefix/share/tessera/scripts/parquet_to_jsonl.py
              ${WORK_DIR}/prefix/share/tessera/docs/concepts/one-step.md ${WORK_DIR}/prefix/share/tessera/docs/LICENSE)
   separate_arguments(programs UNIX_COMMAND "${PROGRAMS}")
   foreach(program ${programs})

@@ -124,7 +124,13 @@ for name in programs:
     must(f"{name} --version", name, "--version", says=f"^{name} ")
 
 # Programs: README's comparison, a training run of two ranks in each way of starting them.
-DATA = ["--tokenizer", ROOT / "examples/data/tokenizer", "--train_file", ROOT / "examples/data/squad_sample.json"]
+# Their data come with the wheel, at the paths that the pages name.
+share = pathlib.Path(must("--share", python, "-m", "tessera", "--share").strip())
+for path in ("examples/data/tokenizer/tokenizer.json", "examples/data/classification_train.csv", "examples/compare/demo.json", "examples/own_model/own_model.cpp",
+             "examples/loops/program.h", "examples/slurm/requeue.sbatch", "scripts/parquet_to_jsonl.py", "scripts/send_metrics.py"):
+    check((share / path).exists(), f"{path} is in the wheel")
+must("usage of python -m tessera", python, "-m", "tessera", code=2, says="--share")
+DATA = ["--tokenizer", share / "examples/data/tokenizer", "--train_file", share / "examples/data/squad_sample.json"]
 TINY = ["--model_config", "bloom-mini", *DATA, "--max_seq_length", "64", "--per_device_train_batch_size", "2", "--seed", "7"]
 said = must("tessera-compare", "tessera-compare", "--model_config", "bloom-mini", *DATA, "--max_steps", "3", "--rank_counts", "2", "--global_batch_size", "4", "--per_device_train_batch_size", "2",
             "--max_seq_length", "64", "--output_dir", folder / "compare")

@@ -139,6 +139,7 @@ def run(name, *flags, mpi_ranks=0):
     result = launch(CHAT, [*train, "--output_dir", str(folder / name), *flags], mpi_ranks=mpi_ranks)
     check.that(result.code == 0, f"{name} ends well", result)
     events = read_events(check, folder / name)
+    check.that(f"tessera-generate --model {folder / name}/final --chat" in result.text, "the last lines say how to talk to it", result)
     words = [re.sub(r"^I [\d:.]+ (\[rank \d+\] )?", "", line) for line in result.text.splitlines() if "by messages" in line]
     return ([event["loss"] for event in events if event["event"] == "step"], [event["eval_loss"] for event in events if event["event"] == "eval"],
             events[-1]["param_hash_final"], words)

@@ -122,6 +122,26 @@ TEST_CASE("the lint prints its findings as JSON") {
   CHECK(contains(finding(4, "", "error", 0).at("message").as_string(), "none.json"));
 }
 
+TEST_CASE("the lint names the flags that \"auto\" leaves to the command line") {
+  const TempDir dir;
+  const auto lint = [&](const std::string& text) {
+    std::ostringstream out, err;
+    CHECK(run_lint_ds({dir.write("ds.json", text)}, out, err) == 0);
+    return out.str();
+  };
+  const std::string said = lint(R"({"bf16": {"enabled": "auto"}, "gradient_clipping": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": 0.01}},
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"})");
+  CHECK(contains(said, "\"auto\", so that the command line decides, or the default: "));
+  for (const char* flag :
+       {" --dtype", " --max_grad_norm", " --learning_rate", " --per_device_train_batch_size"}) {
+    CHECK(contains(said.substr(said.find("decides")), flag));
+  }
+  CHECK(said.substr(0, said.find("the same on")).find("--weight_decay") == std::string::npos);
+  CHECK(lint(R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": true}})").find("decides") ==
+        std::string::npos);
+}
+
 TEST_CASE("configurations of accelerate and torchtitan are answered with flags") {
   const TempDir dir;
   const std::string fsdp = dir.write("fsdp.yaml", R"(compute_environment: LOCAL_MACHINE

@@ -24,7 +24,7 @@ struct MadeRun {
   int64_t steps = 10, first_step = 1, tokens = 1000;
   double loss = 2;
   int64_t gpu_bytes = 0, cpu_bytes = int64_t{100} << 20;
-  std::optional<double> mfu;
+  std::optional<double> mfu, backward_s, comm_exposed_s;
   metrics::Fields end;  // further fields of run_end
   bool ends = true;
   int exit_code = 0;
@@ -83,6 +83,8 @@ struct MadeRun {
       r.epoch = static_cast<double>(step) / 10;
       r.loss = loss / static_cast<double>(step);
       r.step_time_s = step_time_s + step_time_growth_s * static_cast<double>(step);
+      r.backward_s = backward_s;
+      r.comm_exposed_s = comm_exposed_s;
       r.tokens = tokens;
       r.samples = start.global_batch_size;
       if (gpu_bytes > 0) r.gpu_mem_allocated_bytes = r.gpu_mem_reserved_bytes = gpu_bytes;

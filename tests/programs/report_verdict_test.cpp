@@ -110,6 +110,19 @@ TEST_CASE("report page: the verdict takes over what a comparison found, and says
   CHECK(has(text_of(found("PASS"), "Did not finish"), "zero3 (out of memory)"));
 }
 
+TEST_CASE("report page: of one run the verdict says where a step's time goes") {
+  const TempDir folder;
+  MadeRun made;
+  made.step_time_s = 0.2;
+  made.write(folder.path("plain"));
+  CHECK(text_of(verdict(Study(read_runs({folder.path("plain")}), "")), "Step").empty());
+  made.backward_s = 0.05;
+  made.comm_exposed_s = 0.14;
+  made.write(folder.path("waits"));
+  CHECK(text_of(verdict(Study(read_runs({folder.path("waits")}), "")), "Step") ==
+        "200.0 ms in the mean: waiting for communication 70 %, backward 25 %");
+}
+
 TEST_CASE("report page: curves that cannot be told apart are said in a sentence") {
   const std::vector<double> x{1, 2, 3}, y{3, 2, 1};
   CHECK(identical_curves({{"a", x, y}, {"b", x, y}, {"c", x, {3, 2, 1.5}}}) ==

@@ -52,3 +52,11 @@ TEST_CASE("run state: an evaluation that is no number is never the best, and nev
     }
   }
 }
+
+TEST_CASE("run state: settings that differ are named, but not that the run resumes") {
+  RunState run = state();
+  run.settings = R"({"max_steps": {"value": 20}, "resume_from_checkpoint": {"value": "none"}})";
+  CHECK(run.other_settings(
+            R"({"max_steps": {"value": 40}, "resume_from_checkpoint": {"value": "auto"}})") ==
+        std::vector<std::string>{"--max_steps 20 -> 40"});
+}

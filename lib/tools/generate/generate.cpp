@@ -315,7 +315,7 @@ int run_generate(int argc, char** argv) {
        .transport = options.layout.run.backend},
       [&](Communicator& world, const LaunchInfo&, ControlChannel& control) {
         if (problem) std::rethrow_exception(problem);
-        require_same_on_all_ranks(control, "the arguments", flags.values_text());
+        require_same_on_all_ranks(control, "the list of flags", flags.values_text());
         GenerateRun(options, world, control).execute();
       });
 }

@@ -54,6 +54,7 @@ struct FileReport {
   std::vector<Finding> findings;
   int64_t ranks = 0;
   std::optional<std::string> flags;  // the same without the file; nothing: it cannot be used
+  std::vector<std::string> open;     // flags that the file leaves to the command line ("auto")
 };
 
 // Of "path:12: what is wrong", or a text without a place.
@@ -66,6 +67,19 @@ DeepSpeedFile::Remark remark_of(const std::string& path, const std::string& text
   }
   if (line == 0 || text.compare(end, 2, ": ") != 0) return {.text = text};
   return {.line = line, .text = text.substr(end + 2)};
+}
+
+// Whether "auto" is all that it says of the precision. Of a flag that is at its default, which is
+// fp32, the file's keys leave no trace.
+bool leaves_precision_open(const DeepSpeedFile& file) {
+  bool open = false;
+  for (const char* key : {"fp16.enabled", "bf16.enabled"}) {
+    const DeepSpeedFile::Value* value = file.find(key);
+    if (value == nullptr) continue;
+    if (!value->is_auto() && value->json.as_bool()) return false;
+    open = open || value->is_auto();
+  }
+  return open;
 }
 
 void lint(FileReport& report, const LintOptions& o) {
@@ -90,6 +104,10 @@ void lint(FileReport& report, const LintOptions& o) {
     add("note", {{.line = remark_of(report.path, idle.origin + ": ").line, .text = idle.text}});
   }
   report.flags = flags.changed_text();
+  for (const std::string& name : flags.names()) {
+    if (flags.origin(name).find(", auto in ") != std::string::npos) report.open.push_back(name);
+  }
+  if (leaves_precision_open(file)) report.open.push_back("dtype");
 }
 
 FileReport report_of(const std::string& path, const LintOptions& o) {
@@ -112,6 +130,11 @@ std::string text_of(const FileReport& report) {
     text += kind + remark.text + "\n";
   }
   if (!report.flags) return text;
+  if (!report.open.empty()) {
+    text += report.path + ": \"auto\", so that the command line decides, or the default:";
+    for (const std::string& name : report.open) text += " --" + name;
+    text += "\n";
+  }
   return text + concat(report.path, ": the same on ", report.ranks, " rank(s) as",
                        report.flags->empty() ? " without it" : *report.flags, "\n");
 }
@@ -121,9 +144,11 @@ std::string json_of(const std::vector<FileReport>& reports) {
   json.begin_object().key("files").begin_array();
   for (const FileReport& report : reports) {
     json.begin_object().field("file", report.path).field("usable", report.flags.has_value());
-    if (report.flags)
+    if (report.flags) {
       json.field("ranks", report.ranks)
-          .field("flags", report.flags->substr(std::min<size_t>(1, report.flags->size())));
+          .field("flags", report.flags->substr(std::min<size_t>(1, report.flags->size())))
+          .field("auto", report.open);
+    }
     json.key("findings").begin_array();
     for (const auto& [severity, remark] : report.findings) {
       json.begin_object();
