@@ -40,7 +40,9 @@ def flags_of(program):
     found = {}
     for words in ((), *((command,) for command in COMMANDS.get(program.name, ()))):
         text = help_of(program, *words)
-        flags = flags_in(text) or [Flag(name, "", "") for name in re.findall(r"(?<!\S)\[?--([a-z][a-z_-]+)", text)]
+        flags = flags_in(text)
+        if not flags and program.name not in COMMANDS:  # whose text names flags of other programs
+            flags = [Flag(name, "", "") for name in re.findall(r"(?<!\S)\[?--([a-z][a-z_-]+)", text)]
         for flag in flags:
             found.setdefault(flag.name, flag)
     found.setdefault("help", Flag("help", "", "print the flags, and stop"))

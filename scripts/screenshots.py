@@ -26,8 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCREENS = ROOT / "docs/assets/screens"
 PROMPT = r"^\$ ?$"
 TRAIN = """tessera-finetune-squad --model_config bloom-mini --max_steps 40 \\
---tokenizer examples/data/tokenizer --max_seq_length 192 --learning_rate 2e-3 \\
---train_file examples/data/squad_sample.json \\
+--tokenizer examples/data/tokenizer --max_seq_length 192 \\
+--train_file examples/data/squad_sample.json --learning_rate 2e-3 \\
 --validation_file examples/data/squad_sample.json \\
 --ranks 2 --strategy zero2 --output_dir runs/first"""
 COMPARE = """tessera-compare --config examples/compare/demo.json --max_steps 24 \\
@@ -255,7 +255,7 @@ def shoot(browser, name):
         raise SystemExit(f"screenshots: {name}: the page is wider than its window")
     path = SCREENS / f"{name}.png"
     browser.picture(path)
-    subprocess.run(["pngquant", "--force", "--strip", "--speed", "1", "--output", path, "24", path], check=True)
+    subprocess.run(["pngquant", "--force", "--strip", "--speed", "1", "--output", path, "48", path], check=True)
 
 
 def main():

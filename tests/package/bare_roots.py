@@ -37,6 +37,13 @@ def check(condition, what, text=""):
         print("  " + text[-4000:].replace("\n", "\n  "), flush=True)
 
 
+def give_settings(root):
+    for name in SETTINGS:
+        if pathlib.Path(name).exists():
+            (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(name, root / name[1:])
+
+
 def make_root(suite, packages):
     """A bare system, as its image is: debootstrap's minbase."""
     root = options.folder.absolute() / ("-".join((suite, *packages)))
@@ -45,10 +52,7 @@ def make_root(suite, packages):
         include = ["--include=" + ",".join(packages)] if packages else []
         with open(f"{root}.log", "w") as log:
             subprocess.run(["debootstrap", "--variant=minbase", *include, suite, root], stdout=log, stderr=log, check=True)
-        for name in SETTINGS:
-            if pathlib.Path(name).exists():
-                (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(name, root / name[1:])
+        give_settings(root)
         configuration = subprocess.run(["apt-config", "dump", "--no-empty", "Acquire::http", "Acquire::https"], stdout=subprocess.PIPE, text=True).stdout
         (root / "etc/apt/apt.conf.d").mkdir(parents=True, exist_ok=True)
         (root / "etc/apt/apt.conf.d/90host").write_text(configuration)
@@ -112,6 +116,7 @@ def try_dockerfile():
             (pristine / target.strip("/")).mkdir(parents=True, exist_ok=True)
             shutil.copy(options.wheel, pristine / target.strip("/"))
         elif word == "RUN":
+            give_settings(pristine)  # packages bring certificates of their own
             status, said = inside(pristine, rest, environment)
             check(status == 0, f"Dockerfile: RUN {rest[:90]}", said)
             if status != 0:

@@ -40,6 +40,8 @@ check(set(completed("tessera-finetune-squad", "--stra")) == {"--strategy"}, "a p
 check(completed("tessera-finetune-squad", "--strategy", "zero") == ["zero1", "zero2", "zero3"], "a flag's values")
 check(completed("tessera-finetune-squad", "--train_file", "b") == ["bin"], "files behind a flag of files")
 check(set(completed("tessera-checkpoint", "ve")) == {"verify"}, "a command")
+check(set(completed("tessera-checkpoint", "export", "--")) == {"--dtype", "--tokenizer", "--max_shard_bytes", "--config", "--print_config", "--help", "--version"},
+      "the flags of a program's commands, and no other program's")
 check("--output_dir" in completed("tessera-report", "--out"), "a program that begins without LibTorch")
 zsh = folder / "share/zsh/site-functions"
 for path in sorted(zsh.iterdir()):

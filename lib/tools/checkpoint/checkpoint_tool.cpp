@@ -197,7 +197,7 @@ const std::vector<Command>& commands() {
 }
 
 std::string usage() {
-  constexpr size_t kColumn = 47, kWidth = 96;
+  constexpr size_t kColumn = 49, kWidth = 98;
   std::string text;
   for (const Command& command : commands()) {
     text +=

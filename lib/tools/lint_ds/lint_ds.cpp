@@ -182,7 +182,7 @@ int run_lint_ds(const std::vector<std::string>& arguments, std::ostream& out, st
       const bool value = !options.empty() && options.back().starts_with("--") &&
                          options.back().find('=') == std::string::npos &&
                          options.back() != "--auto" && options.back() != "--json" &&
-                         options.back() != "--help";
+                         options.back() != "--help" && options.back() != "--version";
       (argument.starts_with("-") || value ? options : files).push_back(argument);
     }
     flags.parse(options);
