@@ -131,13 +131,16 @@ TEST_CASE("the lint names the flags that \"auto\" leaves to the command line") {
   };
   const std::string said = lint(R"({"bf16": {"enabled": "auto"}, "gradient_clipping": "auto",
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": 0.01}},
+    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": "auto"},
     "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"})");
   CHECK(contains(said, "\"auto\", so that the command line decides, or the default: "));
   for (const char* flag :
        {" --dtype", " --max_grad_norm", " --learning_rate", " --per_device_train_batch_size"}) {
     CHECK(contains(said.substr(said.find("decides")), flag));
   }
-  CHECK(said.substr(0, said.find("the same on")).find("--weight_decay") == std::string::npos);
+  const std::string left = said.substr(0, said.find("the same on"));
+  CHECK(left.find("--weight_decay") == std::string::npos);
+  CHECK(left.find("--persistence_threshold") == std::string::npos);
   CHECK(lint(R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": true}})").find("decides") ==
         std::string::npos);
 }
