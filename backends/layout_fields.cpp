@@ -110,7 +110,7 @@ std::vector<LayoutField> make_fields() {
        "tensor parallel: norms and residuals hold a part of the sequence",
        {.tag = "sp", .idle = tensor_idle, .refused = true, .apart = true}},
       {"pipeline_schedule", of<&P::pipeline, &Stages::schedule>, "order of the micro-batches",
-       {.member = "pipeline.schedule", .choices = {"gpipe", "1f1b", "interleaved"},
+       {.member = "pipeline.schedule", .choices = {"gpipe", "1f1b", "zbh1", "interleaved"},
         .tag_of = schedule_tag, .idle = pipeline_idle, .blank = true, .apart = true}},
       {"pipeline_chunks", of<&P::pipeline, &Stages::chunks>,
        "interleaved: parts of the model on each rank",

@@ -15,6 +15,7 @@
 #include "lib/models/decoder_block.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
+#include "tessera/core/deferred_gradients.h"
 
 namespace tessera {
 namespace {
@@ -183,8 +184,67 @@ at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inne
   return dinner;
 }
 
-// Adds all weight gradients to the tensors in g, whose undefined members are not wanted. On a
-// tensor axis every sum over ranks runs beside the product for a weight gradient.
+// What the gradients of a product's weights, and of its adapters, are made of.
+struct ProductWork {
+  BlockProduct product = BlockProduct::kQkv;
+  at::Tensor dy, x;              // of y = x W^T
+  at::Tensor lowered, dlowered;  // of adapters
+};
+
+const ProductWeights& weights_of(const Weights& w, BlockProduct product) {
+  switch (product) {
+    case BlockProduct::kQkv:
+      return w.qkv;
+    case BlockProduct::kDense:
+      return w.dense;
+    case BlockProduct::kUp:
+      return w.up;
+    case BlockProduct::kDown:
+      return w.down;
+  }
+  return w.qkv;
+}
+
+void add_product(const ProductWork& work, const ProductWeights& w, const ProductWeights& g,
+                 const DecoderBlockOptions& options) {
+  add_weight(work.dy, work.x, w, g);
+  ProductAdapters(w, options, work.product)
+      .add_gradients(work.dy, work.x, work.lowered, work.dlowered, g);
+}
+
+bool is_wanted(const ProductWeights& g) {
+  return std::ranges::any_of(g.weights, &at::Tensor::defined) ||
+         std::ranges::any_of(g.adapters, [](const LoraWeights& adapter) {
+           return adapter.a.defined() || adapter.b.defined();
+         });
+}
+
+// [Note: deferred weight gradients of a block]
+// Backward makes each product's weight gradients beside what needs their inputs anyway, so that on
+// a tensor axis every sum over ranks runs beside a product. Deferred, it keeps those inputs
+// instead: of norms the rank's own tokens, which are gathered again. Only shapes of weights are
+// read later: their values may be elsewhere.
+struct DeferredWork {
+  Weights w, g;
+  DecoderBlockOptions options;
+  int64_t rows = 0;
+  std::vector<ProductWork> products;
+  ops::ColumnSums sums;
+
+  void run() {
+    for (ProductWork& kept : products) {
+      ProductWork work = std::exchange(kept, {});
+      if (work.product == BlockProduct::kQkv || work.product == BlockProduct::kUp) {
+        work.x = start_enter(work.x, rows, options.axis).wait();
+      }
+      add_product(work, weights_of(w, work.product), weights_of(g, work.product), options);
+    }
+    ops::add_column_sums(sums);
+  }
+};
+
+// Adds all weight gradients to the tensors in g, whose undefined members are not wanted, or leaves
+// them for later.
 at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weights& g,
                         const Settings& settings, const Saved& s) {
   const DecoderBlockOptions& options = settings.options;
@@ -198,6 +258,19 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
   GradientColumns* const between = options.gradient_columns.get();
+  DeferredGradients* const deferred = options.deferred_gradients.get();
+  std::vector<ProductWork> later;
+  const auto add = [&](ProductWork work) {
+    const ProductWeights& sinks = weights_of(g, work.product);
+    if (deferred == nullptr) {
+      add_product(work, weights_of(w, work.product), sinks, options);
+    } else if (is_wanted(sinks)) {
+      later.push_back(std::move(work));
+    }
+  };
+  const auto enter_norm = [&](const at::Tensor& output) {
+    return deferred ? Pending{output, {}} : start_enter(output, rows, axis);
+  };
   const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
     return ProductAdapters(p, options, product);
   };
@@ -215,14 +288,13 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     Pending all_gradient = start_enter(dbranch, rows, axis);
     at::Tensor active = s.active;
     const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
-    const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive, s.down_lowered, g.down);
+    const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
     const at::Tensor dinner =
         activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
     const at::Tensor dentered = ops::linear_backward_input(dinner, weight_of(w.up));
-    const at::Tensor dup = of_up.back(dinner, dentered, s.up_lowered, g.up);
+    const at::Tensor dup = of_up.back(dinner, dentered);
     Pending sum = start_leave(dentered, axis);
-    add_weight(all_gradient.tensor, active, w.down, g.down);
-    of_down.finish(ddown, active, g.down);
+    add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
     at::Tensor dnorm = sum.wait();
@@ -240,17 +312,15 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    Pending all_norm = start_enter(norm.output, rows, axis);
+    Pending all_norm = enter_norm(norm.output);
     if (spare > 0) {
       ops::linear_backward_input_out(all_dattention.wait(), weight_of(w.dense), memory.product);
       dcontext = memory.all;
     } else {
       dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     }
-    ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext,
-                           s.dense_lowered, g.dense);
-    add_weight(dinner, all_norm.wait(), w.up, g.up);
-    of_up.finish(dup, all_norm.tensor, g.up);
+    ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
+    add({BlockProduct::kUp, dinner, all_norm.wait(), s.up_lowered, dup});
   }
   const at::Tensor dqkv = ops::given_tokens(
       ops::attention_backward(dcontext.view(s.attention.output.sizes()), s.qkv, options.attention,
@@ -262,11 +332,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                              g.key_norm, sums);
   }
   const at::Tensor dentered = ops::linear_backward_input(dqkv, weight_of(w.qkv));
-  const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered, s.qkv_lowered, g.qkv);
+  const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered);
   Pending sum = start_leave(dentered, axis);
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
-  add_weight(all_dattention.tensor, context, w.dense, g.dense);
-  of_dense.finish(ddense, context, g.dense);
+  add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
@@ -278,10 +347,16 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                                            post ? no_residual : dattended,
                                            {.columns = hands_columns ? &columns : nullptr}, sums);
   if (between != nullptr) between->hand(dhidden, columns);
-  Pending all_norm = start_enter(norm.output, rows, axis);
-  ops::add_column_sums(sums);
-  add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);
-  of_qkv.finish(of_dqkv, all_norm.tensor, g.qkv);
+  Pending all_norm = enter_norm(norm.output);
+  if (deferred == nullptr) ops::add_column_sums(sums);
+  add({BlockProduct::kQkv, dqkv, all_norm.wait(), s.qkv_lowered, of_dqkv});
+  if (deferred != nullptr && (!later.empty() || !sums.items.empty())) {
+    const auto work = std::make_shared<DeferredWork>(
+        DeferredWork{w, g, options, rows, std::move(later), std::move(sums)});
+    work->options.deferred_gradients.reset();  // which keeps this
+    work->options.gradient_columns.reset();
+    deferred->add([work] { work->run(); });
+  }
   return dhidden;
 }
 
@@ -356,7 +431,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
 at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                const at::Tensor& attention_mask, const PackedRows& packed) {
-  const Settings settings{options, attention_mask, packed};
+  Settings settings{options, attention_mask, packed};
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
@@ -368,6 +443,8 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
     seen.push_back(!input.requires_grad() || !weight.grad().defined());
     if (seen.back()) list.push_back(weight);
   });
+  if (!list.empty()) settings.options.deferred_gradients.reset();  // autograd wants them at once
+  if (settings.options.deferred_gradients) settings.options.deferred_gradients->promise();
   return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
 }
 

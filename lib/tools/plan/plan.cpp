@@ -60,9 +60,12 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
                        (run.mesh.pipeline * run.mesh.tensor);
   StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
                                     filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
-  const double idle =
-      bubble_share(run.mesh.pipeline, static_cast<int>(o.training.gradient_accumulation_steps),
-                   static_cast<int>(o.parallel.pipeline.chunks));
+  const auto micro_batches = static_cast<int>(o.training.gradient_accumulation_steps);
+  const bool splits = std::ranges::any_of(
+      run.stages, [](const MemoryPlan& stage) { return stage.activations.defers; });
+  const double idle = splits ? split_bubble_share(run.mesh.pipeline, micro_batches)
+                             : bubble_share(run.mesh.pipeline, micro_batches,
+                                            static_cast<int>(o.parallel.pipeline.chunks));
   time.bubble = time.compute * idle / (1 - idle);
   const bool overlaps = o.parallel.overlap && !card.device.empty();
   double beside = 0;
