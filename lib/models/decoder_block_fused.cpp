@@ -12,6 +12,7 @@
 #include "lib/models/block_adapters.h"
 #include "lib/models/block_norm.h"
 #include "lib/models/block_products.h"
+#include "lib/models/block_weight_gradients.h"
 #include "lib/models/decoder_block.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
@@ -21,7 +22,6 @@ namespace tessera {
 namespace {
 
 using detail::add_bias;
-using detail::add_weight;
 using detail::bias_of;
 using detail::BlockProduct;
 using detail::Norm;
@@ -184,65 +184,6 @@ at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inne
   return dinner;
 }
 
-// What the gradients of a product's weights, and of its adapters, are made of.
-struct ProductWork {
-  BlockProduct product = BlockProduct::kQkv;
-  at::Tensor dy, x;              // of y = x W^T
-  at::Tensor lowered, dlowered;  // of adapters
-};
-
-const ProductWeights& weights_of(const Weights& w, BlockProduct product) {
-  switch (product) {
-    case BlockProduct::kQkv:
-      return w.qkv;
-    case BlockProduct::kDense:
-      return w.dense;
-    case BlockProduct::kUp:
-      return w.up;
-    case BlockProduct::kDown:
-      return w.down;
-  }
-  return w.qkv;
-}
-
-void add_product(const ProductWork& work, const ProductWeights& w, const ProductWeights& g,
-                 const DecoderBlockOptions& options) {
-  add_weight(work.dy, work.x, w, g);
-  ProductAdapters(w, options, work.product)
-      .add_gradients(work.dy, work.x, work.lowered, work.dlowered, g);
-}
-
-bool is_wanted(const ProductWeights& g) {
-  return std::ranges::any_of(g.weights, &at::Tensor::defined) ||
-         std::ranges::any_of(g.adapters, [](const LoraWeights& adapter) {
-           return adapter.a.defined() || adapter.b.defined();
-         });
-}
-
-// [Note: deferred weight gradients of a block]
-// Backward makes each product's weight gradients beside what needs their inputs anyway, so that on
-// a tensor axis every sum over ranks runs beside a product. Deferred, it keeps those inputs
-// instead: of norms the rank's own tokens, which are gathered again. Only shapes of weights are
-// read later: their values may be elsewhere.
-struct DeferredWork {
-  Weights w, g;
-  DecoderBlockOptions options;
-  int64_t rows = 0;
-  std::vector<ProductWork> products;
-  ops::ColumnSums sums;
-
-  void run() {
-    for (ProductWork& kept : products) {
-      ProductWork work = std::exchange(kept, {});
-      if (work.product == BlockProduct::kQkv || work.product == BlockProduct::kUp) {
-        work.x = start_enter(work.x, rows, options.axis).wait();
-      }
-      add_product(work, weights_of(w, work.product), weights_of(g, work.product), options);
-    }
-    ops::add_column_sums(sums);
-  }
-};
-
 // Adds all weight gradients to the tensors in g, whose undefined members are not wanted, or leaves
 // them for later.
 at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weights& g,
@@ -258,19 +199,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
   GradientColumns* const between = options.gradient_columns.get();
-  DeferredGradients* const deferred = options.deferred_gradients.get();
-  std::vector<ProductWork> later;
-  const auto add = [&](ProductWork work) {
-    const ProductWeights& sinks = weights_of(g, work.product);
-    if (deferred == nullptr) {
-      add_product(work, weights_of(w, work.product), sinks, options);
-    } else if (is_wanted(sinks)) {
-      later.push_back(std::move(work));
-    }
-  };
-  const auto enter_norm = [&](const at::Tensor& output) {
-    return deferred ? Pending{output, {}} : start_enter(output, rows, axis);
-  };
+  detail::BlockWeightGradients weights(w, g, options, rows);
   const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
     return ProductAdapters(p, options, product);
   };
@@ -294,7 +223,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     const at::Tensor dentered = ops::linear_backward_input(dinner, weight_of(w.up));
     const at::Tensor dup = of_up.back(dinner, dentered);
     Pending sum = start_leave(dentered, axis);
-    add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
+    weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
     at::Tensor dnorm = sum.wait();
@@ -312,7 +241,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    Pending all_norm = enter_norm(norm.output);
+    Pending all_norm = weights.enter_norm(norm.output);
     if (spare > 0) {
       ops::linear_backward_input_out(all_dattention.wait(), weight_of(w.dense), memory.product);
       dcontext = memory.all;
@@ -320,7 +249,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     }
     ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
-    add({BlockProduct::kUp, dinner, all_norm.wait(), s.up_lowered, dup});
+    weights.add({BlockProduct::kUp, dinner, all_norm.wait(), s.up_lowered, dup});
   }
   const at::Tensor dqkv = ops::given_tokens(
       ops::attention_backward(dcontext.view(s.attention.output.sizes()), s.qkv, options.attention,
@@ -335,7 +264,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered);
   Pending sum = start_leave(dentered, axis);
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
-  add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
+  weights.add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
@@ -347,16 +276,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                                            post ? no_residual : dattended,
                                            {.columns = hands_columns ? &columns : nullptr}, sums);
   if (between != nullptr) between->hand(dhidden, columns);
-  Pending all_norm = enter_norm(norm.output);
-  if (deferred == nullptr) ops::add_column_sums(sums);
-  add({BlockProduct::kQkv, dqkv, all_norm.wait(), s.qkv_lowered, of_dqkv});
-  if (deferred != nullptr && (!later.empty() || !sums.items.empty())) {
-    const auto work = std::make_shared<DeferredWork>(
-        DeferredWork{w, g, options, rows, std::move(later), std::move(sums)});
-    work->options.deferred_gradients.reset();  // which keeps this
-    work->options.gradient_columns.reset();
-    deferred->add([work] { work->run(); });
-  }
+  Pending all_norm = weights.enter_norm(norm.output);
+  weights.add(sums);
+  weights.add({BlockProduct::kQkv, dqkv, all_norm.wait(), s.qkv_lowered, of_dqkv});
+  weights.hand_over();
   return dhidden;
 }
 

@@ -5,47 +5,14 @@
 
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
-#include "tests/parity/rows.h"
-#include "tests/support/fused_layers.h"
+#include "tests/parity/pipeline_rows.h"
 #include "tests/support/plain_models.h"
-#include "tests/support/sized.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
-
-ParityWork toy_work(bool tied, int64_t layers = 3, int64_t rows = 24) {
-  return token_work(toy_language_model({.layers = layers, .tied = tied}),
-                    {.rows = rows, .steps = 3});
-}
-
-DecoderConfig bloom_config(bool tied) {
-  auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
-  bloom.tied_head = tied;
-  return bloom;
-}
-
-// Layers whose backward is split under zbh1.
-ParityWork fused_work(const DecoderConfig& config, const TokenBatches& batches) {
-  return token_work(with_fused_layers(causal(config)), batches, plain_bloom(config));
-}
-
-// Losses, norms and weights of every rank, to the bit.
-void check_same_as_1f1b(ParityRow row, const ParityWork& work) {
-  INFO(row.name());
-  const auto split = run_row(row, work);
-  row.parallel.pipeline.schedule = "1f1b";
-  const auto whole = run_row(row, work);
-  for (size_t rank = 0; rank < whole.size(); ++rank) {
-    CHECK(same_numbers(split[rank], whole[rank]));
-    for (const auto& [name, value] : whole[rank].final) {
-      INFO(name);
-      CHECK(split[rank].final.at(name).equal(value));
-    }
-  }
-}
 
 // hidden + tanh(hidden w^T): layers of this kind may share w.
 class Mixer : public Block {
@@ -81,16 +48,6 @@ ModelSpec mixer_model(const ToyConfig& config) {
   return model;
 }
 
-ParityRow make_row(const std::string& strategy, int stages, int data, int micro_batches,
-                   const std::string& schedule = "1f1b", int chunks = 1) {
-  ParityRow row{.ranks = stages * data, .accumulation = micro_batches, .pipeline = stages};
-  row.parallel.strategy = strategy;
-  row.parallel.persistence_threshold = 20;
-  row.parallel.pipeline.schedule = schedule;
-  row.parallel.pipeline.chunks = chunks;
-  return row;
-}
-
 }  // namespace
 
 TEST_CASE("gpipe and 1f1b over every sharding strategy reproduce the single run") {
@@ -122,99 +79,6 @@ TEST_CASE("interleaved 1f1b reproduces the single run, also where groups are une
         check_row(make_row(strategy, stages, data, micro_batches, "interleaved", chunks), work,
                   expected);
       }
-    }
-  }
-}
-
-TEST_CASE("zbh1 reproduces the single run, whether backward is split or not") {
-  for (bool tied : {true, false}) {
-    const TokenBatches batches{.vocabulary = 67, .steps = 3};
-    const ParityWork work = fused_work(bloom_config(tied), batches), toy = toy_work(tied);
-    const RankRecord expected = reference(work), expected_toy = reference(toy);
-    for (const auto& strategy : kShardingStrategies) {
-      check_row(make_row(strategy, 2, 1, 8, "zbh1"), work, expected);
-      check_row(make_row(strategy, 2, 2, 3, "zbh1"), work, expected);
-      check_row(make_row(strategy, 4, 1, 3, "zbh1"), work, expected);
-      check_row(make_row(strategy, 3, 2, 4, "zbh1"), toy, expected_toy);
-    }
-    check_row(make_row("ddp", 2, 1, 1, "zbh1"), work, expected);
-  }
-}
-
-TEST_CASE("zbh1 has the bits of 1f1b under every strategy and with every option") {
-  const ParityWork work = fused_work(bloom_config(true), {.vocabulary = 67, .steps = 3});
-  for (const auto& strategy : kShardingStrategies) {
-    ParityRow row = make_row(strategy, 2, 2, 3, "zbh1");
-    check_same_as_1f1b(row, work);
-    row.parallel.keep_activations = true;
-    row.parallel.bucket_bytes = 1;
-    row.parallel.reduce_at_boundary = true;
-    check_same_as_1f1b(row, work);
-    row.parallel.gradient_checkpointing = true;
-    check_same_as_1f1b(row, work);
-    row.parallel.overlap = false;
-    check_same_as_1f1b(row, work);
-    row = make_row(strategy, 4, 1, 6, "zbh1");
-    row.parallel.precision.parameter = at::kBFloat16;
-    check_same_as_1f1b(row, work);
-    row.parallel.precision.gradient = at::kFloat;
-    check_same_as_1f1b(row, work);
-    if (strategy == "ddp") continue;
-    row = make_row(strategy, 2, 2, 3, "zbh1");
-    row.parallel.offload = {.what = Offload::kOptimizer, .pin_memory = false};
-    check_same_as_1f1b(row, work);
-  }
-  // Layers that share a unit run whole.
-  for (int64_t unit_numel : {20'000, 60'000, 1 << 30}) {
-    ParityRow row = make_row("fsdp", 2, 2, 3, "zbh1");
-    row.parallel.unit_numel = unit_numel;
-    check_same_as_1f1b(row, work);
-  }
-  ParityRow hybrid = make_row("fsdp", 2, 4, 3, "zbh1");
-  hybrid.parallel.shard_ranks = 2;
-  check_same_as_1f1b(hybrid, work);
-}
-
-TEST_CASE("zbh1 over tensor parallelism, whole sequences or slices between stages") {
-  const ParityWork work =
-      fused_work(bloom_config(true), {.vocabulary = 67, .sequence = 6, .steps = 3});
-  const RankRecord expected = reference(work);
-  for (const std::string strategy : {"ddp", "zero2", "fsdp"}) {
-    for (bool sequence_parallel : {false, true}) {
-      ParityRow row = make_row(strategy, 2, strategy == "ddp" ? 1 : 2, 3, "zbh1");
-      row.tensor = 2;
-      row.ranks *= 2;
-      row.parallel.sequence_parallel = sequence_parallel;
-      check_row(row, work, expected);
-      check_same_as_1f1b(row, work);
-    }
-  }
-}
-
-TEST_CASE("under zbh1 one rank's padding changes no rank's order of collectives") {
-  ParityWork work = fused_work(bloom_config(true), {.vocabulary = 67, .steps = 2});
-  for (MicroBatch& batch : work.global_batches) {
-    // Rows of the first data rank alone, and not of all its micro-batches, are padded on the left.
-    const at::Tensor mask = at::ones(batch.input_ids.sizes(), at::kBool);
-    mask.narrow(0, 0, 4).narrow(1, 0, 2).fill_(false);
-    batch.labels.narrow(0, 0, 4).narrow(1, 0, 2).fill_(kIgnoredLabel);
-    batch = rows_of(batch, 0, batch.input_ids.size(0));
-    batch.attention_mask = mask;
-  }
-  work.batches = [&work](size_t step, const ParityRow& row, int data_rank) {
-    ParityWork plain = work;
-    plain.batches = {};
-    std::vector<MicroBatch> batches = share_of(plain, step, row, data_rank);
-    for (MicroBatch& batch : batches) {
-      if (batch.attention_mask.all().item<bool>()) batch.attention_mask.reset();
-    }
-    return batches;
-  };
-  for (const auto& strategy : kShardingStrategies) {
-    for (bool recompute : {false, true}) {
-      ParityRow row = make_row(strategy, 2, 2, 3, "zbh1");
-      row.parallel.gradient_checkpointing = recompute;
-      check_same_as_1f1b(row, work);
     }
   }
 }
