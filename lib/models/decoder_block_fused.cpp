@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -366,8 +367,10 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
     seen.push_back(!input.requires_grad() || !weight.grad().defined());
     if (seen.back()) list.push_back(weight);
   });
-  if (!list.empty()) settings.options.deferred_gradients.reset();  // autograd wants them at once
-  if (settings.options.deferred_gradients) settings.options.deferred_gradients->promise();
+  std::shared_ptr<DeferredGradients>& deferred = settings.options.deferred_gradients;
+  // What autograd sees it wants at once.
+  if (std::ranges::any_of(list, &at::Tensor::requires_grad)) deferred.reset();
+  if (deferred != nullptr) deferred->promise();
   return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
 }
 
