@@ -268,6 +268,7 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     block = {.deferred = deferred};
     release_block(i);
     for (size_t unit : units) gradients_->after_backward(unit, run.last_micro_batch);
+    if (run.weights_at_once) make_deferred(run, i);
   }
   run.gradient = gradient;
 }
@@ -276,16 +277,18 @@ void ShardingStrategy::backward_weights(MicroBatchRun& run) {
   const TraceRange range("weight gradients");
   const PhaseScope phase(Phase::kBackward);
   const InPhase named("backward");
+  for (size_t i = run.first_block + run.block_count; i-- > run.first_block;) make_deferred(run, i);
+}
+
+void ShardingStrategy::make_deferred(MicroBatchRun& run, size_t index) {
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  if (block.deferred == nullptr) return;
   const at::NoGradGuard no_grad;
-  for (size_t i = run.first_block + run.block_count; i-- > run.first_block;) {
-    MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
-    if (block.deferred == nullptr) continue;
-    const ForTensor of(model_->names[i]);
-    for (size_t unit : trained_units(run, i)) gradients_->before_backward(unit);
-    std::exchange(block.deferred, nullptr)->run();
-    for (size_t unit : trained_units(run, i)) {
-      gradients_->after_backward(unit, run.last_micro_batch);
-    }
+  const ForTensor of(model_->names[index]);
+  for (size_t unit : trained_units(run, index)) gradients_->before_backward(unit);
+  std::exchange(block.deferred, nullptr)->run();
+  for (size_t unit : trained_units(run, index)) {
+    gradients_->after_backward(unit, run.last_micro_batch);
   }
 }
 

@@ -179,6 +179,7 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
     const auto [first, count] = chunks_[static_cast<size_t>(action.chunk)];
     MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), first, count);
     run.splits_backward = step.with_gradients && plan.splits_backward;
+    run.weights_at_once = plan.stage == 0;  // nobody waits for a gradient of its input
     run.hidden = input ? links_->receive(turn) : take(step.hidden, m);
     inner_->forward(run);
     for (const MicroBatchRun::BlockRun& block : run.blocks) {

@@ -104,6 +104,7 @@ class Play {
       drop(kind_of(b), static_cast<double>(bytes.kept));
       hold(&Activations::deferred, static_cast<double>(bytes.deferred));
       drop_input(b, first);
+      if (turns_.stage == 0) make_weights(b, 1);
     }
   }
 
@@ -170,7 +171,7 @@ class Play {
       hold(&Activations::gradients, bytes);
       send(output, output_needed, bytes);
     } else if (action.kind == Kind::kWeights) {
-      make_weights(part.first, part.count);
+      if (turns_.stage > 0) make_weights(part.first, part.count);
     } else {
       backward(part.first, part.count);
       send(output, output_needed, part.first == 0 ? 0 : input_bytes(part.first));

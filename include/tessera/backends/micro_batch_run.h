@@ -31,6 +31,8 @@ struct MicroBatchRun {
   bool input_gradients = false, parameter_gradients = true;
   /// backward_weights() follows backward(), for blocks that can do with it.
   bool splits_backward = false;
+  /// backward() makes what each block has deferred behind it, and leaves nothing for later.
+  bool weights_at_once = false;
   bool last_micro_batch = false;  ///< of the step: its backward completes the gradients
   /// Before forward(): the output of the block before the first (undefined when there is none).
   /// After it: the output of the last block, or its scores; undefined when that was the loss.

@@ -132,6 +132,7 @@ class ShardingStrategy : public Strategy {
   std::vector<at::Tensor> backward_of(ForwardPass& pass, const at::Tensor& gradient);
   at::Tensor call_block(const MicroBatchRun& run, size_t index, const at::Tensor& hidden);
   bool is_loss(size_t block) const;
+  void make_deferred(MicroBatchRun& run, size_t block);
   bool defers(const MicroBatchRun& run, size_t block, const at::Tensor& input) const;
   const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
