@@ -9,6 +9,7 @@
 #include "backends/common/attached_model.h"
 #include "backends/common/block_backward.h"
 #include "backends/common/frozen_handles.h"
+#include "backends/common/gradients_aside.h"
 #include "backends/common/holder_sums.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
@@ -16,11 +17,20 @@
 #include "lib/core/gradient_columns.h"
 #include "lib/core/trace.h"
 #include "tessera/backends/sharding_strategy.h"
+#include "tessera/core/deferred_gradients.h"
 #include "tessera/core/device.h"
 #include "tessera/core/error.h"
 #include "tessera/core/phase_clock.h"
 
 namespace tessera {
+namespace {
+
+const std::vector<size_t>& no_units() {
+  static const std::vector<size_t> none;
+  return none;
+}
+
+}  // namespace
 
 void ShardingStrategy::acquire_block(size_t block) {
   for (size_t unit : model_->units_of_block[block]) {
@@ -133,6 +143,8 @@ void ShardingStrategy::forward(MicroBatchRun& run) {
     }
     is_trained = is_trained || !trained_units(run, i).empty();
     block.has_backward = run.with_gradients && is_trained;
+    if (defers(run, i, block.input)) block.deferred = std::make_shared<DeferredGradients>();
+    run.micro_batch.deferred_gradients = block.deferred;
     const ForTensor of(model_->names[i]);
     acquire_block(i);
     prefetch_after(i, end, +1);
@@ -167,14 +179,28 @@ at::Tensor ShardingStrategy::call_block(const MicroBatchRun& run, size_t index,
   return model_->blocks[index]->forward(hidden, run.micro_batch);
 }
 
+// [Note: deferred weight gradients]
+// Units are reduced when backward has completed their gradients, by collectives that all ranks of
+// the data axis must call in one order. So the answer follows from what these ranks have in common,
+// not from the micro-batch at hand, and a unit's gradients are made for all of its blocks at one
+// place of the schedule: blocks that share units with others defer nothing.
+bool ShardingStrategy::defers(const MicroBatchRun& run, size_t index,
+                              const at::Tensor& input) const {
+  if (!run.splits_backward || !input.defined() || !input.requires_grad() || is_loss(index)) {
+    return false;
+  }
+  const auto alone = [&](size_t unit) { return model_->units[unit].uses == 1; };
+  return std::ranges::all_of(trained_units(run, index), alone) &&
+         model_->blocks[index]->defers_gradients(input, run.micro_batch);
+}
+
 bool ShardingStrategy::is_loss(size_t block) const {
   return model_->has_loss && block + 1 == model_->blocks.size();
 }
 
 const std::vector<size_t>& ShardingStrategy::trained_units(const MicroBatchRun& run,
                                                            size_t block) const {
-  static const std::vector<size_t> none;
-  return run.parameter_gradients ? model_->trained_units_of_block[block] : none;
+  return run.parameter_gradients ? model_->trained_units_of_block[block] : no_units();
 }
 
 // Gradients are ready for a loss that accumulates them during forward, and its backward follows at
@@ -223,23 +249,47 @@ void ShardingStrategy::backward(MicroBatchRun& run) {
     MicroBatchRun::BlockRun& block = run.blocks[i - run.first_block];
     acquire_block(i);
     const FrozenHandles frozen(*model_, i, /*freeze=*/!run.parameter_gradients);
-    for (size_t unit : trained_units(run, i)) gradients_->before_backward(unit);
+    const std::shared_ptr<DeferredGradients> deferred = block.deferred;
+    const auto& units = deferred == nullptr ? trained_units(run, i) : no_units();
+    for (size_t unit : units) gradients_->before_backward(unit);
     prefetch_after(i, first - 1, -1);
-    if (!block.output.defined()) block.output = call_block(run, i, block.input);
+    if (!block.output.defined()) {
+      run.micro_batch.deferred_gradients = deferred;
+      block.output = call_block(run, i, block.input);
+    }
     if (block.output.requires_grad()) {
       check(gradient.defined(), ErrorCode::kInvalidArgument, "block ", i + 1,
             " gave no gradient to its input; its output must depend on it");
+      const GradientsAside aside(*model_->blocks[i], deferred.get());
       gradient = block_backward(block.output, gradient, block.input);
     } else {
       gradient.reset();
     }
-    block = {};
+    block = {.deferred = deferred};
     release_block(i);
-    for (size_t unit : trained_units(run, i)) {
-      gradients_->after_backward(unit, run.last_micro_batch);
-    }
+    for (size_t unit : units) gradients_->after_backward(unit, run.last_micro_batch);
+    if (run.weights_at_once) make_deferred(run, i);
   }
   run.gradient = gradient;
+}
+
+void ShardingStrategy::backward_weights(MicroBatchRun& run) {
+  const TraceRange range("weight gradients");
+  const PhaseScope phase(Phase::kBackward);
+  const InPhase named("backward");
+  for (size_t i = run.first_block + run.block_count; i-- > run.first_block;) make_deferred(run, i);
+}
+
+void ShardingStrategy::make_deferred(MicroBatchRun& run, size_t index) {
+  MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
+  if (block.deferred == nullptr) return;
+  const at::NoGradGuard no_grad;
+  const ForTensor of(model_->names[index]);
+  for (size_t unit : trained_units(run, index)) gradients_->before_backward(unit);
+  std::exchange(block.deferred, nullptr)->run();
+  for (size_t unit : trained_units(run, index)) {
+    gradients_->after_backward(unit, run.last_micro_batch);
+  }
 }
 
 StepResult ShardingStrategy::finish() {

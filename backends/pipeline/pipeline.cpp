@@ -12,6 +12,7 @@
 #include "backends/pipeline/wait_timer.h"
 #include "lib/core/trace.h"
 #include "tessera/core/error.h"
+#include "tessera/core/log.h"
 
 namespace tessera {
 namespace {
@@ -42,7 +43,9 @@ std::string reason_of(const std::exception& error) {
 // What is under way in a step.
 struct Pipeline::Step {
   bool with_gradients = true;
-  std::map<std::pair<int, int>, MicroBatchRun> in_flight;  // by chunk and micro-batch
+  // By chunk and micro-batch: until backward; where that is split, then until weight gradients.
+  std::map<std::pair<int, int>, MicroBatchRun> in_flight, deferred;
+  int blocks = 0, splitting = 0;  // runs of blocks that have a backward for their input; that split
   // With a shared vocabulary, by micro-batch: the embedding's runs, and what waits between this
   // stage's own blocks and a pass of all stages.
   std::map<int, MicroBatchRun> embedded;
@@ -107,9 +110,21 @@ StepResult Pipeline::run(std::span<const MicroBatch> micro_batches, bool with_gr
     play(micro_batches, step);
     StepResult result = inner_->finish();
     links_->finish();
+    tell_whole(step);
     share_result(result);
     return result;
   });
+}
+
+// Once, on rank 0: where no block splits its backward, a schedule that splits it gains nothing.
+void Pipeline::tell_whole(const Step& step) {
+  const bool splits = step.with_gradients && splits_backward(config_.pipeline.schedule);
+  if (!splits || step.blocks == 0 || std::exchange(told_whole_, true)) return;
+  if (step.splitting > 0 || log_rank() > 0) return;
+  log(LogLevel::kWarning, "pipeline schedule ", config_.pipeline.schedule, ": no block of stage ",
+      pipeline_.rank(),
+      " splits its backward, so the stage runs as under 1f1b. Layers of language ",
+      "models split it where they have fused kernels: in bf16 and fp16 on a GPU");
 }
 
 // The scores are on the last stage, or with a shared vocabulary on all.
@@ -155,7 +170,7 @@ void Pipeline::play(std::span<const MicroBatch> micro_batches, Step& step) {
   }
 }
 
-// Forward or backward of this stage's blocks.
+// Forward, backward or weight gradients of this stage's blocks.
 void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
   const auto& [action, input, output, output_needed] = plan.turns[static_cast<size_t>(turn)];
   const int m = action.micro_batch;
@@ -163,8 +178,14 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
   if (action.kind == Kind::kForward) {
     const auto [first, count] = chunks_[static_cast<size_t>(action.chunk)];
     MicroBatchRun run = inner_->make_run(static_cast<size_t>(m), first, count);
+    run.splits_backward = step.with_gradients && plan.splits_backward;
+    run.weights_at_once = plan.stage == 0;  // nobody waits for a gradient of its input
     run.hidden = input ? links_->receive(turn) : take(step.hidden, m);
     inner_->forward(run);
+    for (const MicroBatchRun::BlockRun& block : run.blocks) {
+      step.blocks += block.input.defined() && block.input.requires_grad() ? 1 : 0;
+      step.splitting += block.deferred != nullptr ? 1 : 0;
+    }
     at::Tensor hidden = std::exchange(run.hidden, {});
     if (output) {
       links_->send(turn, hidden);
@@ -175,6 +196,12 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
     }
     if (step.with_gradients) step.in_flight.emplace(key, std::move(run));
     return;
+  }
+  if (action.kind == Kind::kWeights) {
+    check(step.deferred.contains(key), ErrorCode::kInternal, to_string(action),
+          " come before its backward");
+    MicroBatchRun run = take(step.deferred, key);
+    return inner_->backward_weights(run);
   }
   check(step.in_flight.contains(key), ErrorCode::kInternal, to_string(action),
         " comes before its forward");
@@ -190,6 +217,8 @@ void Pipeline::run_own(int turn, const StagePlan& plan, Step& step) {
   } else {
     step.gradients[m] = run.gradient;  // for the embedding
   }
+  run.gradient.reset();
+  if (plan.splits_backward) step.deferred.emplace(key, std::move(run));
 }
 
 // A pass of all stages over the first or the last block.

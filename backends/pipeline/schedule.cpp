@@ -2,6 +2,7 @@
 #include "tessera/backends/pipeline/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/core/error.h"
 
@@ -71,7 +72,8 @@ int step_of(const PipelineAction& action) { return action.kind == Kind::kForward
 }  // namespace
 
 std::string to_string(const PipelineAction& action) {
-  const char* names[] = {"forward", "backward", "embedding", "head", "embedding's backward"};
+  const char* names[] = {"forward",         "backward", "embedding", "head", "embedding's backward",
+                         "weight gradients"};
   return concat(names[static_cast<int>(action.kind)], " of micro-batch ", action.micro_batch,
                 " in chunk ", action.chunk);
 }
@@ -90,6 +92,22 @@ PipelineSchedule one_f_one_b(int stages, int micro_batches) {
   const auto backwards = in_groups(Kind::kBackward, {micro_batches}, 1);
   for (int s = 0; s < stages; ++s) {
     schedule.stages[static_cast<size_t>(s)] = alternate(forwards, backwards, stages - 1 - s);
+  }
+  return schedule;
+}
+
+PipelineSchedule zero_bubble_h1(int stages, int micro_batches) {
+  PipelineSchedule schedule = one_f_one_b(stages, micro_batches);
+  schedule.splits_backward = true;
+  for (int s = 0; s < stages; ++s) {
+    auto& actions = schedule.stages[static_cast<size_t>(s)];
+    int next = 0;
+    for (const PipelineAction& action : std::exchange(actions, {})) {
+      actions.push_back(action);
+      if (action.kind != Kind::kBackward || action.micro_batch < s) continue;
+      actions.push_back({Kind::kWeights, next++});
+    }
+    while (next < micro_batches) actions.push_back({Kind::kWeights, next++});
   }
   return schedule;
 }
@@ -119,10 +137,15 @@ PipelineSchedule make_schedule(const std::string& name, int stages, int micro_ba
           "2 chunks a stage, not ", chunks, "; set chunks, or use 1f1b");
     return interleaved_one_f_one_b(stages, micro_batches, chunks);
   }
-  check(name == "gpipe" || name == "1f1b", ErrorCode::kInvalidArgument, "pipeline schedule \"",
-        name, "\" is unknown; use one of gpipe, 1f1b, interleaved");
+  check(name == "gpipe" || name == "1f1b" || name == "zbh1", ErrorCode::kInvalidArgument,
+        "pipeline schedule \"", name, "\" is unknown; use one of gpipe, 1f1b, zbh1, interleaved");
   check(chunks == 1, ErrorCode::kInvalidArgument, "pipeline schedule ", name, " has one chunk a ",
         "stage, not ", chunks, "; set chunks to 1, or use interleaved");
+  if (name == "zbh1") {
+    check(!shared_vocabulary, ErrorCode::kInvalidArgument, "pipeline schedule zbh1 has no order ",
+          "for a vocabulary that all stages share; use gpipe or 1f1b");
+    return zero_bubble_h1(stages, micro_batches);
+  }
   if (name == "gpipe") {
     return shared_vocabulary ? shared_gpipe(stages, micro_batches) : gpipe(stages, micro_batches);
   }
@@ -130,13 +153,16 @@ PipelineSchedule make_schedule(const std::string& name, int stages, int micro_ba
                            : one_f_one_b(stages, micro_batches);
 }
 
-bool backward_follows_loss(const std::string& name) { return name == "1f1b"; }
+bool backward_follows_loss(const std::string& name) { return name == "1f1b" || name == "zbh1"; }
+
+bool splits_backward(const std::string& name) { return name == "zbh1"; }
 
 PipelineSchedule forwards_of(const PipelineSchedule& schedule) {
   PipelineSchedule forwards = schedule;
   for (auto& actions : forwards.stages) {
     std::erase_if(actions, [](const auto& action) {
-      return action.kind == Kind::kBackward || action.kind == Kind::kEmbedBackward;
+      return action.kind == Kind::kBackward || action.kind == Kind::kWeights ||
+             action.kind == Kind::kEmbedBackward;
     });
   }
   return forwards;
@@ -146,9 +172,14 @@ double bubble_share(int stages, int micro_batches, int chunks) {
   return (stages - 1.0) / (1.0 * chunks * micro_batches + stages - 1.0);
 }
 
+double split_bubble_share(int stages, int micro_batches) {
+  const double idle = 2.0 * (stages - 1) - std::min(stages, micro_batches) + 1;
+  return idle / (3.0 * micro_batches + idle);
+}
+
 std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int stage,
                                         const PipelineAction& action) {
-  if (action.of_all_stages()) return std::nullopt;
+  if (action.of_all_stages() || action.kind == Kind::kWeights) return std::nullopt;
   const int part = schedule.part(stage, action), source = part - step_of(action);
   if (source < 0 || source >= schedule.part_count()) return std::nullopt;
   return message(schedule, source, part, action);
@@ -156,7 +187,7 @@ std::optional<PipelineMessage> input_of(const PipelineSchedule& schedule, int st
 
 std::optional<PipelineMessage> output_of(const PipelineSchedule& schedule, int stage,
                                          const PipelineAction& action) {
-  if (action.of_all_stages()) return std::nullopt;
+  if (action.of_all_stages() || action.kind == Kind::kWeights) return std::nullopt;
   const int part = schedule.part(stage, action), destination = part + step_of(action);
   if (destination < 0 || destination >= schedule.part_count()) return std::nullopt;
   return message(schedule, part, destination, action);

@@ -29,14 +29,22 @@ std::optional<Kind> predecessor(const PipelineSchedule& schedule, int stage, Kin
       return shared && last ? Kind::kHead : Kind::kForward;
     case Kind::kEmbedBackward:
       return first ? Kind::kBackward : Kind::kEmbed;
+    case Kind::kWeights:
+      return Kind::kBackward;
   }
   return std::nullopt;
 }
 
+// What one stage holds at most, in micro-batches.
+struct Held {
+  int in_flight = 0, deferred = 0;
+};
+
 // What one stage does on its own: every micro-batch of every chunk once forth, once back, in order.
-int check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards) {
+Held check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards) {
   std::map<std::pair<Kind, int>, int> done;  // by kind and chunk: micro-batches in order
-  int in_flight = 0, most = 0;
+  const Kind ends = schedule.splits_backward ? Kind::kWeights : Kind::kBackward;
+  Held now, most;
   for (const auto& action : schedule.stages[static_cast<size_t>(stage)]) {
     check(action.chunk >= 0 && action.chunk < schedule.chunks, ErrorCode::kInvalidArgument,
           "stage ", stage, ": ", to_string(action), ", but there are ", schedule.chunks, " chunks");
@@ -49,14 +57,22 @@ int check_stage(const PipelineSchedule& schedule, int stage, bool with_backwards
           ErrorCode::kInvalidArgument, "stage ", stage, ": ", to_string(action),
           " comes before its ",
           to_string({before.value_or(action.kind), action.micro_batch, action.chunk}));
-    in_flight += action.kind == Kind::kForward ? 1 : action.kind == Kind::kBackward ? -1 : 0;
-    most = std::max(most, in_flight);
+    now.in_flight += (action.kind == Kind::kForward ? 1 : 0) - (action.kind == ends ? 1 : 0);
+    if (schedule.splits_backward) {
+      now.deferred += (action.kind == Kind::kBackward ? 1 : 0) - (action.kind == ends ? 1 : 0);
+    }
+    most.in_flight = std::max(most.in_flight, now.in_flight);
+    most.deferred = std::max(most.deferred, now.deferred);
   }
   for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
     const int forwards = done[{Kind::kForward, chunk}], backwards = done[{Kind::kBackward, chunk}];
     check(forwards == schedule.micro_batches && (!with_backwards || backwards == forwards),
           ErrorCode::kInvalidArgument, "stage ", stage, ", chunk ", chunk, ": ", forwards,
           " forwards and ", backwards, " backwards of ", schedule.micro_batches, " micro-batches");
+    const int weights = done[{Kind::kWeights, chunk}],
+              expected = schedule.splits_backward ? backwards : 0;
+    check(weights == expected, ErrorCode::kInvalidArgument, "stage ", stage, ", chunk ", chunk,
+          ": weight gradients of ", weights, " micro-batches where ", expected, " are expected");
   }
   const int passes = schedule.shared_vocabulary ? schedule.micro_batches : 0;
   for (Kind kind : {Kind::kEmbed, Kind::kHead, Kind::kEmbedBackward}) {
@@ -140,7 +156,10 @@ class Player {
     if (given > 0) {
       cost = options_.costs[static_cast<size_t>(by_part ? schedule_.part(stage, action) : stage)];
     }
-    const double time = action.kind == Kind::kForward ? cost.forward : cost.backward;
+    const double backward = cost.backward - (schedule_.splits_backward ? cost.weights : 0);
+    const double time = action.kind == Kind::kForward   ? cost.forward
+                        : action.kind == Kind::kWeights ? cost.weights
+                                                        : backward;
     return by_part && given > 0 ? time : time / schedule_.chunks;
   }
 
@@ -243,13 +262,16 @@ Simulation simulate(const PipelineSchedule& schedule, const SimulationOptions& o
   for (const auto& actions : schedule.stages) {
     for (const auto& action : actions) with_backwards |= action.kind == Kind::kBackward;
   }
-  std::vector<int> most_in_flight;
+  std::vector<Held> held;
   for (int s = 0; s < schedule.stage_count(); ++s) {
-    most_in_flight.push_back(check_stage(schedule, s, with_backwards));
+    held.push_back(check_stage(schedule, s, with_backwards));
   }
   check_passes(schedule);
   Simulation result = Player(schedule, options).play();
-  result.most_in_flight = std::move(most_in_flight);
+  for (const Held& most : held) {
+    result.most_in_flight.push_back(most.in_flight);
+    result.most_deferred.push_back(most.deferred);
+  }
   return result;
 }
 

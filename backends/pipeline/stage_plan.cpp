@@ -45,8 +45,10 @@ std::vector<std::vector<int>> rounds_of(const PipelineSchedule& schedule) {
 }  // namespace
 
 StagePlan plan_stage(const PipelineSchedule& schedule, int stage) {
-  StagePlan plan{
-      .stage = stage, .stages = schedule.stage_count(), .has_rounds = schedule.chunks > 1};
+  StagePlan plan{.stage = stage,
+                 .stages = schedule.stage_count(),
+                 .has_rounds = schedule.chunks > 1,
+                 .splits_backward = schedule.splits_backward};
   const auto rounds = plan.has_rounds ? rounds_of(schedule) : std::vector<std::vector<int>>();
   for (const auto& action : schedule.stages.at(static_cast<size_t>(stage))) {
     StagePlan::Turn turn{action, input_of(schedule, stage, action),

@@ -31,6 +31,7 @@ struct StagePlan {
   // stages whose devices wait, in their turns, for every message under way can come to wait for
   // each other; not where the messages of a round have arrived before anyone begins the next.
   bool has_rounds = false;
+  bool splits_backward = false;  // see PipelineSchedule
   std::vector<Turn> turns;
   std::vector<std::vector<Arrival>> arrivals;  // by source, in the order sent
 };

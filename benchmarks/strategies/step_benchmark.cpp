@@ -217,7 +217,7 @@ StepBenchmark::Idle StepBenchmark::measure_idle(Strategy& strategy, const ModelS
   SimulationOptions simulation;  // backward costs twice the forward
   for (const ModelPart& part : pipeline->parts()) {
     const double cost = part.cost > 0 ? part.cost : static_cast<double>(part.count);
-    simulation.costs.push_back({cost, 2 * cost});
+    simulation.costs.push_back({.forward = cost, .backward = 2 * cost, .weights = cost});
     idle.blocks += concat(idle.blocks.empty() ? "" : ",", part.count);
   }
   const bool shared = options_.run.parallel.pipeline.shared_vocabulary;

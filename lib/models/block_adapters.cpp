@@ -117,8 +117,7 @@ void ProductAdapters::add_lifted(const at::Tensor& y, const at::Tensor& lowered)
               const at::Tensor& columns) { columns.addmm_(own, adapter.b.t()); });
 }
 
-at::Tensor ProductAdapters::back(const at::Tensor& dy, const at::Tensor& dx,
-                                 const at::Tensor& lowered, const ProductWeights& g) const {
+at::Tensor ProductAdapters::back(const at::Tensor& dy, const at::Tensor& dx) const {
   if (!any()) return {};
   const at::Tensor dlowered = room(dx), all = joint(weights_);
   for_each(
@@ -126,11 +125,6 @@ at::Tensor ProductAdapters::back(const at::Tensor& dy, const at::Tensor& dx,
       [&](size_t, const LoraWeights& adapter, const at::Tensor& own, const at::Tensor& columns) {
         set_product(own, columns, adapter.b, options_.adapters.scale);
       });
-  for_each(lowered, dy,
-           [&](size_t i, const LoraWeights&, const at::Tensor& own, const at::Tensor& columns) {
-             const at::Tensor& gradient = g.adapters[i].b;
-             if (gradient.defined()) ops::linear_backward_weight(columns, own, gradient);
-           });
   const at::Tensor back = rows_of(dx);
   if (all.defined()) {
     back.addmm_(dlowered, all);
@@ -146,9 +140,15 @@ at::Tensor ProductAdapters::back(const at::Tensor& dy, const at::Tensor& dx,
   return dlowered;
 }
 
-void ProductAdapters::finish(const at::Tensor& dlowered, const at::Tensor& x,
-                             const ProductWeights& g) const {
+void ProductAdapters::add_gradients(const at::Tensor& dy, const at::Tensor& x,
+                                    const at::Tensor& lowered, const at::Tensor& dlowered,
+                                    const ProductWeights& g) const {
   if (!any()) return;
+  for_each(lowered, dy,
+           [&](size_t i, const LoraWeights&, const at::Tensor& own, const at::Tensor& columns) {
+             const at::Tensor& gradient = g.adapters[i].b;
+             if (gradient.defined()) ops::linear_backward_weight(columns, own, gradient);
+           });
   if (const at::Tensor all = joint(g); all.defined()) {
     return ops::linear_backward_weight(dlowered, rows_of(x), all);
   }

@@ -32,12 +32,12 @@ class ProductAdapters {
   // undefined without any.
   at::Tensor lift(const at::Tensor& lowered, const at::Tensor& x) const;
   void add_lifted(const at::Tensor& y, const at::Tensor& lowered) const;
-  // dx [..., in] += what comes back through the adapters, and B's gradients to those in g; -> the
-  // gradient of A dropped(x), as lower()'s result.
-  at::Tensor back(const at::Tensor& dy, const at::Tensor& dx, const at::Tensor& lowered,
-                  const ProductWeights& g) const;
-  // A's gradients, once x is at hand.
-  void finish(const at::Tensor& dlowered, const at::Tensor& x, const ProductWeights& g) const;
+  // dx [..., in] += what comes back through the adapters; -> the gradient of A dropped(x), as
+  // lower()'s result.
+  at::Tensor back(const at::Tensor& dy, const at::Tensor& dx) const;
+  // To those in g, from what lower() and back() gave. Reads shapes of weights alone.
+  void add_gradients(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& lowered,
+                     const at::Tensor& dlowered, const ProductWeights& g) const;
 
  private:
   // Calls function(i, adapter, its columns of dlowered or lowered, its columns of y or dy).

@@ -89,9 +89,10 @@ struct DecoderBlockOptions {
   at::Tensor positions;                  // of the tokens, for rotary; undefined: their columns
   AdapterOptions adapters;
   TensorAxis axis;
-  // decoder_block_fused: see MicroBatch
+  // decoder_block_fused: see MicroBatch. It promises unless autograd sees a weight.
   bool keep_activations = false;
   std::shared_ptr<GradientColumns> gradient_columns;
+  std::shared_ptr<DeferredGradients> deferred_gradients;
 };
 
 // Attention alone: qkv [batch, sequence, (heads + 2 key_heads) d] -> [batch, sequence, heads * d].
@@ -120,8 +121,9 @@ at::Tensor decoder_block_inference(const at::Tensor& hidden, const DecoderBlockW
                                    const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                    const DecoderAttention& attention);
 
-// Whether decoder_block_fused has kernels for the micro-batch, which else forms scores, or the
-// micro-batch asks for it.
+// Whether decoder_block_fused has kernels for micro-batches without a mask, or this one asks for
+// it; and whether it has them for this one: else it forms scores.
+bool has_fused_kernels(const at::Tensor& hidden, const MicroBatch& micro_batch);
 bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch);
 
 }  // namespace tessera

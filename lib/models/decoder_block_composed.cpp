@@ -89,11 +89,14 @@ at::Tensor decoder_block_composed(const at::Tensor& hidden, const DecoderBlockWe
          branch(by_rows(inner, w.down, axis, adapters(w.down, BlockProduct::kDown)), 1);
 }
 
-bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+bool has_fused_kernels(const at::Tensor& hidden, const MicroBatch& micro_batch) {
   const bool sixteen_bit =
       hidden.scalar_type() == at::kBFloat16 || hidden.scalar_type() == at::kHalf;
-  const bool has_kernels = runs_on_gpu(hidden) && sixteen_bit;
-  return (has_kernels || micro_batch.fused_layers) && !micro_batch.attention_mask.defined();
+  return (runs_on_gpu(hidden) && sixteen_bit) || micro_batch.fused_layers;
+}
+
+bool prefers_fused_block(const at::Tensor& hidden, const MicroBatch& micro_batch) {
+  return has_fused_kernels(hidden, micro_batch) && !micro_batch.attention_mask.defined();
 }
 
 }  // namespace tessera

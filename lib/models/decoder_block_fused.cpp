@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,15 +13,16 @@
 #include "lib/models/block_adapters.h"
 #include "lib/models/block_norm.h"
 #include "lib/models/block_products.h"
+#include "lib/models/block_weight_gradients.h"
 #include "lib/models/decoder_block.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
+#include "tessera/core/deferred_gradients.h"
 
 namespace tessera {
 namespace {
 
 using detail::add_bias;
-using detail::add_weight;
 using detail::bias_of;
 using detail::BlockProduct;
 using detail::Norm;
@@ -183,8 +185,8 @@ at::Tensor activation_backward(const at::Tensor& dactive, const at::Tensor& inne
   return dinner;
 }
 
-// Adds all weight gradients to the tensors in g, whose undefined members are not wanted. On a
-// tensor axis every sum over ranks runs beside the product for a weight gradient.
+// Adds all weight gradients to the tensors in g, whose undefined members are not wanted, or leaves
+// them for later.
 at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weights& g,
                         const Settings& settings, const Saved& s) {
   const DecoderBlockOptions& options = settings.options;
@@ -198,6 +200,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
   const auto& [attention_dropout, inner_dropout] = options.dropout;
   ops::ColumnSums sums;
   GradientColumns* const between = options.gradient_columns.get();
+  detail::BlockWeightGradients weights(w, g, options, rows);
   const auto adapters = [&](const ProductWeights& p, BlockProduct product) {
     return ProductAdapters(p, options, product);
   };
@@ -215,14 +218,13 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     Pending all_gradient = start_enter(dbranch, rows, axis);
     at::Tensor active = s.active;
     const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
-    const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive, s.down_lowered, g.down);
+    const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
     const at::Tensor dinner =
         activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
     const at::Tensor dentered = ops::linear_backward_input(dinner, weight_of(w.up));
-    const at::Tensor dup = of_up.back(dinner, dentered, s.up_lowered, g.up);
+    const at::Tensor dup = of_up.back(dinner, dentered);
     Pending sum = start_leave(dentered, axis);
-    add_weight(all_gradient.tensor, active, w.down, g.down);
-    of_down.finish(ddown, active, g.down);
+    weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
     at::Tensor dnorm = sum.wait();
@@ -240,17 +242,15 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    Pending all_norm = start_enter(norm.output, rows, axis);
+    Pending all_norm = weights.enter_norm(norm.output);
     if (spare > 0) {
       ops::linear_backward_input_out(all_dattention.wait(), weight_of(w.dense), memory.product);
       dcontext = memory.all;
     } else {
       dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     }
-    ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext,
-                           s.dense_lowered, g.dense);
-    add_weight(dinner, all_norm.wait(), w.up, g.up);
-    of_up.finish(dup, all_norm.tensor, g.up);
+    ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
+    weights.add({BlockProduct::kUp, dinner, all_norm.wait(), s.up_lowered, dup});
   }
   const at::Tensor dqkv = ops::given_tokens(
       ops::attention_backward(dcontext.view(s.attention.output.sizes()), s.qkv, options.attention,
@@ -262,11 +262,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                              g.key_norm, sums);
   }
   const at::Tensor dentered = ops::linear_backward_input(dqkv, weight_of(w.qkv));
-  const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered, s.qkv_lowered, g.qkv);
+  const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered);
   Pending sum = start_leave(dentered, axis);
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
-  add_weight(all_dattention.tensor, context, w.dense, g.dense);
-  of_dense.finish(ddense, context, g.dense);
+  weights.add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
   add_bias(dqkv, w.qkv, g.qkv, sums);
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
@@ -278,10 +277,10 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                                            post ? no_residual : dattended,
                                            {.columns = hands_columns ? &columns : nullptr}, sums);
   if (between != nullptr) between->hand(dhidden, columns);
-  Pending all_norm = start_enter(norm.output, rows, axis);
-  ops::add_column_sums(sums);
-  add_weight(dqkv, all_norm.wait(), w.qkv, g.qkv);
-  of_qkv.finish(of_dqkv, all_norm.tensor, g.qkv);
+  Pending all_norm = weights.enter_norm(norm.output);
+  weights.add(sums);
+  weights.add({BlockProduct::kQkv, dqkv, all_norm.wait(), s.qkv_lowered, of_dqkv});
+  weights.hand_over();
   return dhidden;
 }
 
@@ -356,7 +355,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
 at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
                                const DecoderBlockOptions& options, at::IntArrayRef tokens,
                                const at::Tensor& attention_mask, const PackedRows& packed) {
-  const Settings settings{options, attention_mask, packed};
+  Settings settings{options, attention_mask, packed};
   const at::Tensor input = hidden.contiguous();
   if (!options.axis.sequence_parallel()) tokens = hidden.sizes().slice(0, 2);
   if (!at::GradMode::is_enabled()) return run_forward(input, tokens, weights, settings, nullptr);
@@ -368,6 +367,10 @@ at::Tensor decoder_block_fused(const at::Tensor& hidden, const Weights& weights,
     seen.push_back(!input.requires_grad() || !weight.grad().defined());
     if (seen.back()) list.push_back(weight);
   });
+  std::shared_ptr<DeferredGradients>& deferred = settings.options.deferred_gradients;
+  // What autograd sees it wants at once.
+  if (std::ranges::any_of(list, &at::Tensor::requires_grad)) deferred.reset();
+  if (deferred != nullptr) deferred->promise();
   return FusedBlock::apply(input, tokens, settings, weights, at::TensorList(list), seen);
 }
 

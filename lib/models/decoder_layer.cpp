@@ -142,6 +142,11 @@ class DecoderLayer final : public DecoderPart {
     });
   }
 
+  bool defers_gradients(const at::Tensor& hidden, const MicroBatch& micro_batch) const override {
+    if (!options_.attention.slopes.defined()) return has_fused_kernels(hidden, micro_batch);
+    return micro_batch.fused_layers || (runs_on_gpu(hidden) && attention_dropout_ == 0);
+  }
+
  private:
   DecoderBlockOptions in_step(const MicroBatch& micro_batch, int64_t width) {
     DecoderBlockOptions options = options_;
@@ -155,6 +160,7 @@ class DecoderLayer final : public DecoderPart {
     options.adapters.seed = of_adapters.seed;
     options.keep_activations = micro_batch.keep_activations;
     options.gradient_columns = micro_batch.gradient_columns;
+    options.deferred_gradients = micro_batch.deferred_gradients;
     if (!frequencies_.defined()) return options;
     const RowsSoFar& rows = micro_batch.so_far;
     const PackedRows& packed = micro_batch.packed;

@@ -102,7 +102,17 @@ class Play {
       hold(&Activations::gradients, static_cast<double>(bytes.input));
       drop(&Activations::gradients, static_cast<double>(bytes.output));
       drop(kind_of(b), static_cast<double>(bytes.kept));
+      hold(&Activations::deferred, static_cast<double>(bytes.deferred));
       drop_input(b, first);
+      if (turns_.stage == 0) make_weights(b, 1);
+    }
+  }
+
+  void make_weights(size_t first, size_t count) {
+    for (size_t b = first + count; b-- > first;) {
+      const BlockBytes& bytes = meter_.of(b);
+      moment(static_cast<double>(bytes.weights));
+      drop(&Activations::deferred, static_cast<double>(bytes.deferred));
     }
   }
 
@@ -160,6 +170,8 @@ class Play {
       drop(kind_of(end), bytes);
       hold(&Activations::gradients, bytes);
       send(output, output_needed, bytes);
+    } else if (action.kind == Kind::kWeights) {
+      if (turns_.stage > 0) make_weights(part.first, part.count);
     } else {
       backward(part.first, part.count);
       send(output, output_needed, part.first == 0 ? 0 : input_bytes(part.first));
@@ -212,6 +224,7 @@ std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
     Activations most = Play(plan, meter, layout, stage, pass).run();
     for (size_t block : layout.blocks[static_cast<size_t>(stage)]) {
+      most.defers = most.defers || meter.of(block).deferred > 0;
       most.constants += static_cast<double>(meter.of(block).constants);
       most.cache += static_cast<double>(meter.of(block).cache * plan.accumulation);
     }

@@ -32,14 +32,16 @@ BatchShape shape_of(const MicroBatch& micro_batch);
 struct Activations {
   double embedding = 0, layers = 0;  // between a block's forward and its backward
   double gradients = 0;              // of activations, and those that stages exchange
+  double deferred = 0;               // of which weight gradients are yet to be made
   double running = 0;                // of the block that runs then, beyond what it keeps
   bool head_runs = false;            // that is the loss
+  bool defers = false;               // some of the stage's blocks defer their weight gradients
   double constants = 0;              // of blocks, besides parameters: tables of positions
   double inputs = 0;                 // the micro-batches
   double cache = 0;                  // of keys and values
 
   double total() const {
-    return embedding + layers + gradients + running + constants + inputs + cache;
+    return embedding + layers + gradients + deferred + running + constants + inputs + cache;
   }
 };
 

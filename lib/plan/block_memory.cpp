@@ -13,6 +13,8 @@
 #include "lib/core/meta.h"
 #include "lib/plan/meta_kernels.h"
 #include "lib/plan/rules.h"
+#include "tessera/backends/pipeline/schedule.h"
+#include "tessera/core/deferred_gradients.h"
 #include "tessera/core/error.h"
 #include "tessera/core/key_value_cache.h"
 #include "tessera/sharding/flat_layout.h"
@@ -161,8 +163,11 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
   BlockBytes bytes;
   MicroBatch batch = micro_batch_;
   if (is_last) batch.loss_gradient = empty({}, at::kFloat);
+  const bool splits =
+      plan_.mesh.pipeline > 1 && !is_last && splits_backward(plan_.parallel.pipeline.schedule);
   // The second time nothing is made that stays.
   for (int time = 0; time < 2; ++time) {
+    const int64_t empty_handed = counter.live_bytes();
     at::Tensor input;
     if (has_input)
       input = empty(hidden, plan_.parallel.precision.parameter).set_requires_grad(true);
@@ -177,6 +182,9 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
       const at::NoGradGuard no_grad;
       block.forward(input, batch);
       bytes.plain = since(begin);
+    }
+    if (splits && has_input && block.defers_gradients(input, batch)) {
+      batch.deferred_gradients = std::make_shared<DeferredGradients>();
     }
     at::Tensor output = block.forward(input, batch);
     bytes.forward = since(begin);
@@ -198,6 +206,17 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
     if (input.defined()) bytes.input = rounded(input.grad(), unit);
     output.reset();
     input.reset();
+    if (const auto deferred = std::exchange(batch.deferred_gradients, nullptr)) {
+      bytes.deferred = counter.live_bytes() - empty_handed;
+      counter.reset_peak();
+      const int64_t base = counter.live_bytes();
+      deferred->run();
+      bytes.weights = since(base);
+      // Strategies keep them for a backward that does not defer: see GradientsAside.
+      for (const Parameter& parameter : block.parameters()) {
+        if (!deferred->promised()) bytes.deferred += rounded(parameter.tensor.grad(), unit);
+      }
+    }
     if (time == 1) bytes.constants = counter.live_bytes() - parameters;
   }
   return bytes;

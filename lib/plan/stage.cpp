@@ -53,7 +53,7 @@ void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPar
       visit(action.kind == Kind::kEmbed ? 0 : last, stage.forwards);
     } else if (action.kind == Kind::kEmbedBackward) {
       visit_backward(0);
-    } else {
+    } else if (action.kind != Kind::kWeights) {  // which need no parameters
       const ModelPart& part = parts[static_cast<size_t>(schedule.part(index, action))];
       for (size_t i = 0; i < part.count; ++i) {
         if (action.kind == Kind::kForward) {

@@ -224,7 +224,7 @@ void add_drawn_fields(std::vector<FuzzFeature>& all) {
 }
 
 void add_stages(std::vector<FuzzFeature>& all) {
-  all.push_back(field("pipeline_schedule", {"gpipe", "1f1b", "interleaved"}, has_stages));
+  all.push_back(field("pipeline_schedule", {"gpipe", "1f1b", "zbh1", "interleaved"}, has_stages));
   all.push_back(field("pipeline_chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
     return c.parallel.pipeline.schedule == "interleaved";
   }));

@@ -59,7 +59,7 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
   PipelineConfig& pipeline = c.parallel.pipeline;
   if (c.mesh.pipeline == 1) return;
   const auto blocks = static_cast<int>(model.block_count());
-  pipeline.schedule = word(random, {"gpipe", "1f1b", "interleaved"});
+  pipeline.schedule = word(random, {"gpipe", "1f1b", "zbh1", "interleaved"});
   // Units of several blocks meet the ends of chunks only here.
   if (c.parallel.unit_numel > 0 && chance(random, 60)) pipeline.schedule = "interleaved";
   if (pipeline.schedule == "interleaved") {
@@ -72,7 +72,8 @@ void draw_pipeline(Random& random, const FuzzFamily& family, const ModelSpec& mo
                             : 2 + static_cast<int>(random() % static_cast<uint64_t>(most - 1));
     }
   }
-  if (family.shared_vocabulary && pipeline.schedule != "interleaved" && c.mesh.tensor == 1 &&
+  const bool can_share = pipeline.schedule == "gpipe" || pipeline.schedule == "1f1b";
+  if (family.shared_vocabulary && can_share && c.mesh.tensor == 1 &&
       blocks - 2 >= c.mesh.pipeline && c.vocabulary >= 4L * c.mesh.pipeline) {
     pipeline.shared_vocabulary = chance(random, 50);
   }

@@ -5,26 +5,14 @@
 
 #include "tessera/core/error.h"
 #include "tessera/models/language_model.h"
-#include "tests/parity/rows.h"
+#include "tests/parity/pipeline_rows.h"
 #include "tests/support/plain_models.h"
-#include "tests/support/sized.h"
 #include "tests/support/toy_models.h"
 
 using namespace tessera;
 using namespace tessera::testing;
 
 namespace {
-
-ParityWork toy_work(bool tied, int64_t layers = 3, int64_t rows = 24) {
-  return token_work(toy_language_model({.layers = layers, .tied = tied}),
-                    {.rows = rows, .steps = 3});
-}
-
-DecoderConfig bloom_config(bool tied) {
-  auto bloom = sized("bloom", {.vocabulary = 67, .hidden = 48, .heads = 6, .layers = 3});
-  bloom.tied_head = tied;
-  return bloom;
-}
 
 // hidden + tanh(hidden w^T): layers of this kind may share w.
 class Mixer : public Block {
@@ -58,16 +46,6 @@ ModelSpec mixer_model(const ToyConfig& config) {
   }
   model.tied.push_back({"mixer.1", "weight", "mixer.2", "weight"});
   return model;
-}
-
-ParityRow make_row(const std::string& strategy, int stages, int data, int micro_batches,
-                   const std::string& schedule = "1f1b", int chunks = 1) {
-  ParityRow row{.ranks = stages * data, .accumulation = micro_batches, .pipeline = stages};
-  row.parallel.strategy = strategy;
-  row.parallel.persistence_threshold = 20;
-  row.parallel.pipeline.schedule = schedule;
-  row.parallel.pipeline.chunks = chunks;
-  return row;
 }
 
 }  // namespace
@@ -211,7 +189,7 @@ TEST_CASE("units of several blocks end where a rank's chunks end") {
 TEST_CASE("the loss block shares no unit with blocks whose backward comes later") {
   const ParityWork work = toy_work(/*tied=*/false, /*layers=*/6);
   const RankRecord expected = reference(work);
-  for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
+  for (const std::string schedule : {"gpipe", "1f1b", "zbh1", "interleaved"}) {
     ParityRow row = make_row("fsdp", 2, 2, 4, schedule, schedule == "interleaved" ? 2 : 1);
     // Units of one to five layers, and what is left with the head.
     for (int64_t unit_numel : {600, 1000, 2000}) {

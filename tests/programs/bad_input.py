@@ -193,6 +193,7 @@ for changes, pieces in [
     ({"ranks": 2, "strategy": "zero2", "offload": "optimizer+params"}, ["zero2", "zero3"]),
     ({"ranks": 2, "strategy": "zero1", "shard_ranks": 2}, ["shard_ranks", "fsdp"]),
     ({"ranks": 2, "pipeline_parallel": 2, "pipeline_chunks": 2}, ["chunks", "1f1b"]),
+    ({"ranks": 2, "pipeline_parallel": 2, "pipeline_schedule": "zbh1", "pipeline_vocabulary": "shared"}, ["zbh1 has no order", "gpipe or 1f1b"]),
     ({"ranks": 2, "pipeline_vocabulary": "shared"}, ["--pipeline_vocabulary shared", "pipeline axis"]),
     ({"ranks": 4, "pipeline_parallel": 2, "tensor_parallel": 2, "pipeline_vocabulary": "shared"}, ["shared_vocabulary", "tensor axis"]),
 ]:

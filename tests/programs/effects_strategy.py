@@ -88,6 +88,8 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
            expect=less(lambda seen: seen.held("parameter"))),
     Effect("pipeline_schedule", "activations that wait for backward: of all micro-batches, or of as many as there are stages; chunks send more",
            ["gpipe", {"pipeline_schedule": "interleaved", "pipeline_chunks": 2}], lambda seen: (sent(seen), activations(seen)), STAGES),
+    Effect("pipeline_schedule", "layers without fused kernels do not split their backward, and it is said", ["zbh1"],
+           lambda seen: seen.says("splits its backward"), STAGES),
     Effect("pipeline_chunks", "activations go round more often", [4], sent,
            {**STAGES, "model_config": MODEL, "pipeline_schedule": "interleaved", "pipeline_chunks": 2}, expect=more(sent)),
     Effect("pipeline_vocabulary", "no stage holds the whole table", ["shared"], layout, STAGES, expect=less(lambda seen: seen.held("parameter"))),

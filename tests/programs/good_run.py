@@ -119,6 +119,7 @@ for name, extra, ranks, mpi, mesh, suffix in [
     ("mpi", ["--strategy", "zero3"], 2, True, (1, 2, 1), ""),
     ("fsdp", ["--strategy", "fsdp", "--shard_ranks", "2", "--gradient_checkpointing"], 4, False, (1, 4, 1), "_hs2_gc"),
     ("pipeline", ["--strategy", "zero1", "--pipeline_parallel", "2"], 2, False, (2, 1, 1), "_pp2_1f1b"),
+    ("split backward", ["--strategy", "zero2", "--pipeline_parallel", "2", "--pipeline_schedule", "zbh1"], 4, False, (2, 2, 1), "_pp2_zbh1"),
     ("shared vocabulary", ["--strategy", "zero3", "--pipeline_parallel", "2", "--pipeline_vocabulary", "shared"], 4, False, (2, 2, 1), "_pp2_1f1b_shared"),
     ("packed", ["--strategy", "zero2", "--packing", "--keep_activations"], 2, False, (1, 2, 1), "_act_pack"),
     ("packed stages", ["--strategy", "zero1", "--pipeline_parallel", "2", "--packing"], 4, False, (2, 2, 1), "_pp2_1f1b_pack"),

@@ -12,15 +12,21 @@ class FusedLayer final : public Block {
  public:
   explicit FusedLayer(std::unique_ptr<Block> layer) : layer_(std::move(layer)) {}
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
-    MicroBatch fused = micro_batch;
-    fused.fused_layers = true;
-    return layer_->forward(hidden, fused);
+    return layer_->forward(hidden, fused(micro_batch));
+  }
+  bool defers_gradients(const at::Tensor& hidden, const MicroBatch& micro_batch) const override {
+    return layer_->defers_gradients(hidden, fused(micro_batch));
   }
   bool takes_packed_rows() const override { return layer_->takes_packed_rows(); }
   bool continues_rows() const override { return layer_->continues_rows(); }
   std::vector<Parameter> parameters() override { return layer_->parameters(); }
 
  private:
+  static MicroBatch fused(MicroBatch micro_batch) {
+    micro_batch.fused_layers = true;
+    return micro_batch;
+  }
+
   std::unique_ptr<Block> layer_;
 };
 

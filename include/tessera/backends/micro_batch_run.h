@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "tessera/core/micro_batch.h"
@@ -18,6 +19,8 @@ struct MicroBatchRun {
     at::Tensor input;           ///< leaf that collects the gradient of the block's input
     at::Tensor output;          ///< undefined where backward runs the block again
     bool has_backward = false;  ///< it or something before it is trained
+    /// Its weight gradients, for backward_weights(); null: backward() makes them.
+    std::shared_ptr<DeferredGradients> deferred;
   };
   MicroBatch micro_batch;  ///< on this rank's device, with seed and modes set
   /// Blocks of this rank: [first_block, first_block + block_count).
@@ -26,6 +29,10 @@ struct MicroBatchRun {
   bool with_scores = false;    ///< of the last block, in place of its loss
   /// Of Strategy::forward(): inputs are leaves that collect gradients; blocks' parameters get none.
   bool input_gradients = false, parameter_gradients = true;
+  /// backward_weights() follows backward(), for blocks that can do with it.
+  bool splits_backward = false;
+  /// backward() makes what each block has deferred behind it, and leaves nothing for later.
+  bool weights_at_once = false;
   bool last_micro_batch = false;  ///< of the step: its backward completes the gradients
   /// Before forward(): the output of the block before the first (undefined when there is none).
   /// After it: the output of the last block, or its scores; undefined when that was the loss.

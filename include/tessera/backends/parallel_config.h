@@ -48,7 +48,7 @@ struct OffloadConfig {
 
 /// How a model is cut into stages, and their order of work.
 struct PipelineConfig {
-  std::string schedule = "1f1b";  ///< gpipe, 1f1b, interleaved
+  std::string schedule = "1f1b";  ///< gpipe, 1f1b, zbh1, interleaved
   int chunks = 1;                 ///< interleaved: pieces of the model on each rank
   /// Embedding and head, with their tables, are cut over all stages, which run them together; else
   /// they lie on the first and the last stage. gpipe and 1f1b.

@@ -82,6 +82,9 @@ class ShardingStrategy : public Strategy {
   void forward(MicroBatchRun& run);
   void backward(MicroBatchRun& run);
   ///@}
+  /// For runs with splits_backward, after backward(), in increasing order, and before finish(): the
+  /// weight gradients that blocks have left for later.
+  void backward_weights(MicroBatchRun& run);
   /// loss and counters are undefined when this rank's part of the model has no loss.
   StepResult finish();
   ///@{
@@ -129,6 +132,8 @@ class ShardingStrategy : public Strategy {
   std::vector<at::Tensor> backward_of(ForwardPass& pass, const at::Tensor& gradient);
   at::Tensor call_block(const MicroBatchRun& run, size_t index, const at::Tensor& hidden);
   bool is_loss(size_t block) const;
+  void make_deferred(MicroBatchRun& run, size_t block);
+  bool defers(const MicroBatchRun& run, size_t block, const at::Tensor& input) const;
   const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);

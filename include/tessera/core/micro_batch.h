@@ -13,6 +13,7 @@
 namespace tessera {
 
 class Communicator;
+class DeferredGradients;
 class GradientColumns;
 class KeyValueCache;
 
@@ -95,6 +96,9 @@ struct MicroBatch {
   /// Set by strategies in steps: what the backward pass of one block hands to that of the block
   /// before it, with the gradient. Null: nothing.
   std::shared_ptr<GradientColumns> gradient_columns;
+  /// Set by strategies for blocks that Block::defers_gradients(): where backward leaves its work on
+  /// gradients of parameters (tessera/core/deferred_gradients.h). Null: it does that work itself.
+  std::shared_ptr<DeferredGradients> deferred_gradients;
   /// Set by strategies: the ranks whose micro-batches make up the batch, for all_gather()
   /// (tessera/model/all_gather.h).
   Communicator* data_axis = nullptr;

@@ -64,6 +64,13 @@ class Block {
   virtual std::vector<Parameter> parameters() = 0;
   /// On the rank's device, kept whole on every rank that has the block.
   virtual std::vector<Buffer> buffers() { return {}; }
+  /// Whether backward of hidden's dtype and device can leave its weight gradients for later
+  /// (MicroBatch::deferred_gradients). The answer must be the same for all micro-batches of a step
+  /// on all ranks: of the micro-batch it may look at fused_layers alone. A single forward() need
+  /// not promise it; strategies then keep that backward's gradients until later.
+  virtual bool defers_gradients(const at::Tensor& /*hidden*/, const MicroBatch&) const {
+    return false;
+  }
   /// Whether forward() takes rows piece by piece (MicroBatch::so_far). A block that treats every
   /// token alone does without doing anything.
   virtual bool continues_rows() const { return false; }

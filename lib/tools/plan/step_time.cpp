@@ -106,9 +106,12 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place
   StepTime time{.compute =
                     micro_batches * stage_seconds(blocks, pipeline, model.model, run.mesh.pipeline,
                                                   o.parallel.gradient_checkpointing)};
+  const auto turns = static_cast<int>(o.training.gradient_accumulation_steps);
+  const bool splits = std::ranges::any_of(
+      run.stages, [](const MemoryPlan& stage) { return stage.activations.defers; });
   const double idle =
-      bubble_share(run.mesh.pipeline, static_cast<int>(o.training.gradient_accumulation_steps),
-                   static_cast<int>(o.parallel.pipeline.chunks));
+      splits ? split_bubble_share(run.mesh.pipeline, turns)
+             : bubble_share(run.mesh.pipeline, turns, static_cast<int>(o.parallel.pipeline.chunks));
   time.bubble = time.compute * idle / (1 - idle);
   double beside = 0;
   for (const Message& message : run.messages) {

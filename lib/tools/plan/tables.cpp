@@ -31,6 +31,7 @@ std::vector<Category> device_categories(const MemoryPlan& memory) {
           {"embedding", memory.activations.embedding},
           {"layers", memory.activations.layers},
           {"gradients of activations", memory.activations.gradients},
+          {"deferred weight gradients", memory.activations.deferred},
           {"running", memory.activations.running},
           {"constants", memory.activations.constants},
           {"inputs", memory.activations.inputs},

@@ -2,6 +2,7 @@
 // Schedules of the pipeline for many sizes, played by the simulator, and the simulator itself on
 // broken ones.
 #include <algorithm>
+#include <tuple>
 
 #include "backends/pipeline/simulator.h"
 #include "tessera/backends/pipeline/schedule.h"
@@ -38,8 +39,11 @@ std::string refusal(const PipelineSchedule& schedule, const SimulationOptions& o
 std::string text(const std::vector<PipelineAction>& actions) {
   std::string joined;
   for (const auto& action : actions) {
-    joined += concat(joined.empty() ? "" : " ", action.kind == Kind::kForward ? "F" : "B",
-                     action.micro_batch, action.chunk == 0 ? "" : "'");
+    const char* kind = action.kind == Kind::kForward   ? "F"
+                       : action.kind == Kind::kWeights ? "W"
+                                                       : "B";
+    joined +=
+        concat(joined.empty() ? "" : " ", kind, action.micro_batch, action.chunk == 0 ? "" : "'");
   }
   return joined;
 }
@@ -52,6 +56,11 @@ TEST_CASE("the orders of the papers") {
   CHECK(text(flushed.stages[2]) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
   CHECK(text(flushed.stages[3]) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
   CHECK(text(gpipe(2, 3).stages[1]) == "F0 F1 F2 B0 B1 B2");
+  const auto split = zero_bubble_h1(4, 5);
+  CHECK(text(split.stages[0]) == "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4");
+  CHECK(text(split.stages[2]) == "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 B4 W2 W3 W4");
+  CHECK(text(split.stages[3]) == "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4");
+  CHECK(text(forwards_of(split).stages[3]) == "F0 F1 F2 F3 F4");
   const auto interleaved = interleaved_one_f_one_b(2, 4, 2);
   CHECK(text(interleaved.stages[0]) == "F0 F1 F0' F1' F2 B0' F3 B1' F2' B0 F3' B1 B2' B3' B2 B3");
   CHECK(text(interleaved.stages[1]) == "F0 F1 F0' B0' F1' B1' F2 B0 F3 B1 F2' B2' F3' B3' B2 B3");
@@ -72,6 +81,39 @@ TEST_CASE("gpipe and 1f1b are correct, as idle as the formula says, and hold wha
       CHECK(simulate(forwards_of(gpipe(stages, batches))).makespan == Approx(stages + batches - 1));
     }
   }
+}
+
+TEST_CASE(
+    "zbh1 is correct for any sizes, has a third of 1f1b's bubble, and holds no more than it") {
+  for (int stages = 1; stages <= 9; ++stages) {
+    for (int batches = 1; batches <= 21; ++batches) {
+      INFO(stages << " stages, " << batches << " micro-batches");
+      const int most = std::min(stages, batches);
+      // Forward, gradient of the input, weight gradients.
+      for (const auto& [f, b, w] : {std::tuple(1.0, 1.0, 1.0), std::tuple(1.0, 1.25, 0.75),
+                                    std::tuple(1.0, 1.5, 0.5), std::tuple(0.8, 1.0, 0.9)}) {
+        const SimulationOptions costs{.costs = std::vector<SimulationOptions::Cost>(
+                                          static_cast<size_t>(stages), {f, b + w, w})};
+        const Simulation played = play(zero_bubble_h1(stages, batches), costs);
+        const Simulation flushed = play(one_f_one_b(stages, batches), costs);
+        const double idle = (stages - 1) * (f + b) - (most - 1) * w;
+        if (w <= f) CHECK(played.makespan == Approx(batches * (f + b + w) + idle));
+        if (stages > 1) CHECK(played.makespan < flushed.makespan);
+        for (size_t s = 0; s < static_cast<size_t>(stages); ++s) {
+          // 1f1b's first stage holds as many.
+          CHECK(played.most_in_flight[s] <= flushed.most_in_flight.front());
+          const int waiting = played.most_deferred[s], own = static_cast<int>(s) + 1;
+          CHECK(waiting == std::min(own, batches));
+          CHECK(played.most_in_flight[s] <= flushed.most_in_flight[s] + waiting - 1);
+          CHECK(flushed.most_deferred[s] == 0);
+        }
+      }
+      CHECK(simulate(zero_bubble_h1(stages, batches)).bubble() ==
+            Approx(split_bubble_share(stages, batches)).margin(1e-12));
+    }
+  }
+  CHECK(split_bubble_share(4, 8) == Approx(3.0 / 27));
+  CHECK(bubble_share(4, 8) == Approx(9.0 / 33));
 }
 
 TEST_CASE("interleaved 1f1b is correct for any sizes and shortens the bubble by its chunks") {
@@ -104,7 +146,7 @@ TEST_CASE("interleaved 1f1b is correct for any sizes and shortens the bubble by 
 
 TEST_CASE("backward follows the loss at once, or the schedule says that it may not") {
   using Kind = PipelineAction::Kind;
-  for (const std::string name : {"gpipe", "1f1b", "interleaved"}) {
+  for (const std::string name : {"gpipe", "1f1b", "zbh1", "interleaved"}) {
     bool always = true;
     for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
       const int chunks = name == "interleaved" ? 2 : 1;
@@ -122,7 +164,8 @@ TEST_CASE("backward follows the loss at once, or the schedule says that it may n
 }
 
 TEST_CASE("every message is sent once and received once, by neighbours of the model") {
-  for (const auto& schedule : {gpipe(3, 4), one_f_one_b(5, 3), interleaved_one_f_one_b(3, 7, 2)}) {
+  for (const auto& schedule :
+       {gpipe(3, 4), one_f_one_b(5, 3), zero_bubble_h1(4, 6), interleaved_one_f_one_b(3, 7, 2)}) {
     const int stages = schedule.stage_count();
     size_t sent = 0, received = 0;
     for (int to = 0; to < stages; ++to) {
@@ -174,6 +217,21 @@ TEST_CASE("the simulator names what is wrong with a schedule") {
   schedule = one_f_one_b(3, 4);
   schedule.stages[0].pop_back();
   CHECK_THAT(refusal(schedule), contains("stage 0") && contains("4 forwards and 3 backwards"));
+  schedule = zero_bubble_h1(3, 4);
+  CHECK(schedule.stages[0].back().kind == Kind::kWeights);
+  schedule.stages[0].pop_back();
+  CHECK_THAT(refusal(schedule), contains("stage 0") && contains("weight gradients of 3"));
+  schedule = zero_bubble_h1(3, 4);
+  std::swap(schedule.stages[0][3], schedule.stages[0][4]);
+  CHECK_THAT(refusal(schedule),
+             contains("stage 0: weight gradients of micro-batch 0") && contains("before its back"));
+  schedule = zero_bubble_h1(3, 4);
+  schedule.stages[0].push_back(schedule.stages[0].back());
+  CHECK_THAT(refusal(schedule),
+             contains("weight gradients of micro-batch 3") && contains("micro-batch 4 is next"));
+  schedule = zero_bubble_h1(3, 4);
+  schedule.splits_backward = false;
+  CHECK_THAT(refusal(schedule), contains("weight gradients of 4") && contains("0 are expected"));
   // Each stage is in order for itself, but stage 0 wants a gradient before it sends what makes it.
   schedule = one_f_one_b(2, 4);
   schedule.stages[1] = gpipe(2, 4).stages[1];
@@ -185,8 +243,12 @@ TEST_CASE("the simulator names what is wrong with a schedule") {
 
 TEST_CASE("schedules by name") {
   CHECK((make_schedule("1f1b", 3, 2, 1).stages == one_f_one_b(3, 2).stages));
+  CHECK((make_schedule("zbh1", 3, 2, 1).stages == zero_bubble_h1(3, 2).stages));
   CHECK(make_schedule("interleaved", 3, 2, 2).chunks == 2);
-  CHECK_THROWS_WITH(make_schedule("pipedream", 3, 2, 1), contains("gpipe, 1f1b, interleaved"));
+  CHECK_THROWS_WITH(make_schedule("pipedream", 3, 2, 1),
+                    contains("gpipe, 1f1b, zbh1, interleaved"));
+  CHECK_THROWS_WITH(make_schedule("zbh1", 3, 2, 2), contains("one chunk"));
+  CHECK_THROWS_WITH(make_schedule("zbh1", 3, 2, 1, true), contains("all stages share"));
   CHECK_THROWS_WITH(make_schedule("gpipe", 3, 2, 2), contains("one chunk"));
   CHECK_THROWS_WITH(make_schedule("interleaved", 3, 2, 1), contains("at least 2 chunks"));
   CHECK_THROWS_WITH(gpipe(3, 0), contains("0 micro-batches"));

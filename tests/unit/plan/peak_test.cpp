@@ -209,6 +209,18 @@ std::vector<Case> cases() {
     config.gradient_checkpointing = true;
     add(concat("bloom recomputed ", schedule), bloom(), config, {.pipeline = 2}, 4);
   }
+  ParallelConfig split{.strategy = "ddp"};
+  split.pipeline.schedule = "zbh1";
+  add("bloom zbh1", bloom(), split, {.pipeline = 2}, 4);
+  add("bloom fused zbh1", with_fused_layers(bloom()), split, {.pipeline = 2}, 4);
+  add("llama fused zbh1", with_fused_layers(llama()), split, {.pipeline = 3}, 5);
+  add("gpt2 fused zbh1 masked", with_fused_layers(gpt2(0)), split, {.pipeline = 2}, 3).masked =
+      true;
+  add("llama fused zbh1 adapted", with_fused_layers(adapted(llama())), split, {.pipeline = 2}, 4);
+  split.gradient_checkpointing = true;
+  split.strategy = "zero2";
+  add("gpt2 fused zbh1 recomputed", with_fused_layers(gpt2(0)), split, {.pipeline = 2, .data = 2},
+      4);
   ParallelConfig shared{.strategy = "ddp"};
   shared.pipeline.shared_vocabulary = true;
   add("bloom shared vocabulary", bloom(), shared, {.pipeline = 2}, 4);

@@ -30,13 +30,13 @@ struct PipelineTimes {
   double idle_share() const { return total_s > 0 ? waited_s / total_s : 0; }
 };
 
-/// Runs a schedule (gpipe, 1f1b or interleaved) over a sharding strategy that holds this rank's
-/// blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the pipeline
-/// axis must be given the same micro-batches. Blocks of other stages are never built. A tied
-/// parameter lives on every stage that uses it and starts as the owner's (which builds its block
-/// twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al. 2024)
-/// every stage builds its part of the first and the last block beside its own blocks: its rows of
-/// the tables.
+/// Runs a schedule (gpipe, 1f1b, zbh1 or interleaved) over a sharding strategy that holds this
+/// rank's blocks on the data axis (Huang et al. 2019; Narayanan et al. 2021). All ranks of the
+/// pipeline axis must be given the same micro-batches. Blocks of other stages are never built. A
+/// tied parameter lives on every stage that uses it and starts as the owner's (which builds its
+/// block twice for it); its gradient is summed between them. With a shared vocabulary (Yeung et al.
+/// 2024) every stage builds its part of the first and the last block beside its own blocks: its
+/// rows of the tables.
 class Pipeline : public Strategy {
  public:
   /// inner knows the mesh (ShardingSetup::mesh). transform: of the whole model; null: as it is.
@@ -112,6 +112,7 @@ class Pipeline : public Strategy {
   void run_own(int turn, const StagePlan& plan, Step& step);
   void run_shared(const PipelineAction& action, Step& step);
   void share_result(StepResult& result);
+  void tell_whole(const Step& step);
   void visit(const std::function<void(const ParameterVisitor&)>& visit_own,
              const ParameterVisitor& visitor);
 
@@ -130,6 +131,7 @@ class Pipeline : public Strategy {
   /// How many counters the loss block gives, and whether a divisor; known after the first result.
   int64_t counters_ = -1;
   bool gives_divisor_ = false;
+  bool told_whole_ = false;  ///< see tell_whole()
 };
 
 }  // namespace tessera
