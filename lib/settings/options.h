@@ -150,6 +150,10 @@ struct AxesOptions {
   StageBalance balance = StageBalance::kTime;
 };
 
+struct MemoryOptions {
+  std::string activations;  // of one rank: "auto", or as parse_activation_memory() reads it; "": any
+};
+
 struct OutputOptions {
   std::string output_dir, report_to = "jsonl,csv";
   bool overwrite_output_dir = false;
@@ -183,6 +187,7 @@ struct TrainOptions {
   PrecisionOptions precision;
   ParallelConfig parallel;
   AxesOptions axes;
+  MemoryOptions memory;
   OutputOptions output;
   RunOptions run;
 
@@ -197,7 +202,7 @@ template <typename Group, typename T>
 constexpr Group TrainOptions::*group_of(T Group::*) {
   using O = TrainOptions;
   return std::get<Group O::*>(std::tuple(&O::model, &O::data, &O::training, &O::lora, &O::precision,
-                                         &O::axes, &O::output, &O::run));
+                                         &O::axes, &O::memory, &O::output, &O::run));
 }
 
 }  // namespace tessera

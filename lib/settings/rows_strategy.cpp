@@ -22,6 +22,15 @@ metrics::Value balance_record(const O& o) {
   return o.axes.pipeline > 1 ? metrics::Value(name_of(o.axes.balance)) : metrics::Value();
 }
 
+std::string activation_tag(const O& o) {
+  std::string text = o.memory.activations;
+  std::erase(text, ' ');
+  return text.empty() ? "" : "am" + text;
+}
+metrics::Value activation_record(const O& o) {
+  return o.memory.activations.empty() ? metrics::Value() : metrics::Value(o.memory.activations);
+}
+
 MeshExtents axes_of(const O& o) {
   return {.pipeline = static_cast<int>(o.axes.pipeline), .tensor = static_cast<int>(o.axes.tensor)};
 }
@@ -86,6 +95,12 @@ std::vector<Placed> others() {
          "stages; --gradient_accumulation_steps is the number of micro-batches",
          {.least = 1, .most = kCount, .tag = "pp", .recorded = false,
           .brief = "pipeline stages"}}}},  // records have "pp"
+      {"gradient_checkpointing",
+       {{"activation_memory", of<&MemoryOptions::activations>, kCost,
+         "GiB (or 900MiB) that the activations of one rank may take: as few blocks as must run "
+         "again in backward; auto: what parameters, gradients, optimizer state and buffers leave "
+         "of the device, less a reserve of 5 %",
+         {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
       {"pipeline_vocabulary",
        {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
          {.tag = "by-", .record = balance_record, .tuning = true}}}},

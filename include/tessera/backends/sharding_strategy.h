@@ -129,6 +129,7 @@ class ShardingStrategy : public Strategy {
   std::vector<at::Tensor> backward_of(ForwardPass& pass, const at::Tensor& gradient);
   at::Tensor call_block(const MicroBatchRun& run, size_t index, const at::Tensor& hidden);
   bool is_loss(size_t block) const;
+  bool recomputes(size_t block) const;
   const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);

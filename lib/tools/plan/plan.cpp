@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "lib/run/layout.h"
+#include "lib/run/recomputation.h"
+#include "lib/settings/memory_size.h"
 #include "tessera/backends/pipeline/schedule.h"
 #include "tessera/core/error.h"
 
@@ -54,9 +56,7 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
   const double tokens =
       tokens_of_micro_batch(o) * static_cast<double>(o.training.gradient_accumulation_steps);
   const double flops = model.model.flops_per_token(o.data.max_seq_length) * tokens *
-                       (!o.parallel.gradient_checkpointing ? 1
-                        : o.trains_adapters()              ? 6.0 / 4
-                                                           : 8.0 / 6) /
+                       (1 + run.more_operations) /
                        (run.mesh.pipeline * run.mesh.tensor);
   StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
                                     filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
@@ -121,6 +121,13 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   plan.tokens = tokens_of_micro_batch(o);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.data.max_seq_length);
+  if (const auto asked = parse_activation_memory(o.memory.activations)) {
+    run.recomputation = choose_recomputation(
+        plan, batch, place.card,
+        {.bytes = asked->bytes, .memory = asked->automatic ? place.card.memory_bytes : 0});
+    plan.parallel.recomputed_blocks = blocks_of(run.recomputation);
+  }
+  run.more_operations = more_operations(recomputed_share(plan), o.trains_adapters());
   run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length));
   run.saves = o.output.save_strategy != SaveStrategy::kNo && o.output.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
