@@ -15,22 +15,23 @@ struct ActivationLimit {
   double memory = 0;  // of all that the plan counts, of which a reserve stays free
 };
 
-// The share of ActivationLimit::memory that no plan is to fill.
-constexpr double kMemoryReserve = 0.05;
+// The shares of ActivationLimit::memory and of its bytes that no plan is to fill: what it does not
+// count is small.
+constexpr double kMemoryReserve = 0.05, kActivationReserve = 0.02;
 
 // Of one pipeline stage.
 struct StageRecomputation {
   std::vector<int64_t> blocks;  // places in the model, in increasing order
   int64_t able = 0;             // blocks that would save memory: all of them are the most
   MemoryPlan plan;              // with those blocks
-  double allowed = 0;           // bytes, of activations and workspace, by the limit
+  double allowed = 0;           // bytes of activations and workspace, by the limit less its reserve
   bool fits = false;            // false: no choice does, and this one holds least
 
   double held() const { return plan.activations.total() + plan.workspace; }
 };
 
-// By stage; what plan.parallel says of recomputation is not looked at. Blocks are taken in the order
-// of what they save by what they cost to run again, of equal ones those that run first: see
+// By stage; what plan.parallel says of recomputation is not looked at. Blocks are taken by what they
+// lower the peak for what they cost to run again, of equal ones those that run first: see
 // [Note: which blocks run again]. Throws as memory_plan().
 std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& plan,
                                                      const BatchShape& batch, const Card& card,

@@ -50,10 +50,13 @@ std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
   if (asked->automatic) limit.memory = static_cast<double>(std::max<int64_t>(1, free));
   try {
     return choose_recomputation(plan, largest_shape(run, run.options), card_in_use(device), limit);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInternal) throw;
-    fail(ErrorCode::kInvalidArgument, "--activation_memory needs a memory plan, and ", error.what(),
-         "; leave it out, or give --gradient_checkpointing");
+  } catch (const std::exception& error) {
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
+    const std::string what = error.what();
+    const size_t end = std::min(what.find('\n'), what.find(". "));  // LibTorch's go on
+    fail(ErrorCode::kInvalidArgument, "--activation_memory needs a memory plan, and there is none: ",
+         what.substr(0, end), ". Leave it out, or give --gradient_checkpointing");
   }
 }
 
@@ -76,8 +79,10 @@ std::string missing_activation_memory(const std::vector<StageRecomputation>& sta
   const std::string remedy =
       asked == "auto"
           ? ""
-          : concat("; --activation_memory ", std::ceil(most / 0x1p20), "MiB is the least here");
-  return concat("--activation_memory ", asked, " allows ", mebibytes(allowed), ", and ", which,
+          : concat("; --activation_memory ", std::ceil(most / (1 - kActivationReserve) / 0x1p20),
+                   "MiB is the least here");
+  return concat("--activation_memory ", asked, " allows ", mebibytes(allowed),
+                " beside a reserve, and ", which,
                 " holds ", mebibytes(most), " of activations at the least, with ",
                 stage.blocks.size(), " of ", stage.able, " blocks run again in backward", remedy);
 }

@@ -55,8 +55,10 @@ LayoutPlan plan_of(const Case& c, const ModelSpec& model) {
           .tokens = static_cast<double>(tokens)};
 }
 
+// bytes: what activations may take beside the reserve.
 std::vector<StageRecomputation> chosen(const LayoutPlan& plan, double bytes) {
-  return choose_recomputation(plan, shape_of(micro_batch()), card_named("cpu"), {.bytes = bytes});
+  return choose_recomputation(plan, shape_of(micro_batch()), card_named("cpu"),
+                              {.bytes = bytes / (1 - kActivationReserve)});
 }
 
 ParallelConfig staged(const char* schedule, const std::string& strategy = "ddp") {
@@ -94,6 +96,8 @@ Range range_of(const LayoutPlan& plan) {
   for (const StageRecomputation& stage : chosen(plan, 1e18)) {
     range.most = std::max(range.most, stage.held());
   }
+  ++range.least;  // sums differ in last bits
+  ++range.most;
   return range;
 }
 
@@ -124,7 +128,7 @@ TEST_CASE("no blocks run again where all fits, and what is chosen fits and is as
         CHECK(stages[s].fits);
         CHECK(peaks[s].total() <= limit);
         CHECK(peaks[s].total() == stages[s].plan.activations.total());
-        CHECK(stages[s].allowed == limit);
+        CHECK(stages[s].allowed == Approx(limit));
         CHECK(std::ssize(stages[s].blocks) <= stages[s].able);
         counts.push_back(stages[s].blocks.size());
         // More memory never means that more runs again.
@@ -144,47 +148,58 @@ TEST_CASE("what does not fit is said with what least holds") {
       return std::ranges::all_of(stages, &StageRecomputation::fits);
     };
     CHECK(fits(chosen(plan, least)));
-    const std::vector<StageRecomputation> stages = chosen(plan, least - 1);
+    const std::vector<StageRecomputation> stages = chosen(plan, least - 2);
     CHECK(!fits(stages));
     const auto most = std::ranges::max_element(stages, {}, &StageRecomputation::held);
-    CHECK(most->held() == least);
+    CHECK(most->held() == Approx(least));
   }
 }
 
-TEST_CASE("of equal blocks those that run first: no other choice of as many has a lower peak") {
+TEST_CASE("no other choice of as many equal blocks has a lower peak, and the first come first") {
   for (const Case& c : cases()) {
-    const LayoutPlan plan = plan_of(c, model_of(c.mesh.pipeline > 1 ? 8 : 6));
+    LayoutPlan plan = plan_of(c, model_of(c.mesh.pipeline > 1 ? 8 : 6));
     const StageLayout layout = stage_layout(plan);
-    const std::vector<StageRecomputation> least = chosen(plan, 1);
+    plan.parallel.recomputed_blocks = {1};
+    const BlockMeter meter(plan, shape_of(micro_batch()), Pass::kStep);
     for (size_t s = 0; s < layout.blocks.size(); ++s) {
+      const auto peak_with = [&](const std::vector<int64_t>& blocks) {
+        plan.parallel.recomputed_blocks = blocks;
+        return activations_of_stage(plan, meter, layout, static_cast<int>(s)).total();
+      };
       std::vector<int64_t> layers;  // equal ones
       for (const size_t block : layout.blocks[s]) {
-        if (block > 0 && block + 1 < plan.model.block_count()) {
+        if (plan.model.blocks[block].cost.parameters == plan.model.blocks[1].cost.parameters) {
           layers.push_back(static_cast<int64_t>(block));
         }
       }
-      std::erase_if(layers, [&](int64_t block) {
-        return plan.model.blocks[static_cast<size_t>(block)].cost.parameters !=
-               plan.model.blocks[1].cost.parameters;
-      });
-      std::vector<double> lowest(layers.size() + 1, 1e18), first(layers.size() + 1);
+      std::vector<double> lowest(layers.size() + 1, 1e18);
       for (uint32_t set = 0; set < (1U << layers.size()); ++set) {
         std::vector<int64_t> blocks;
         for (size_t i = 0; i < layers.size(); ++i) {
           if ((set >> i & 1) != 0) blocks.push_back(layers[i]);
         }
-        const double peak = peaks_of(plan, blocks)[s].total();
         double& so_far = lowest[blocks.size()];
-        so_far = std::min(so_far, peak);
-        if (std::equal(blocks.begin(), blocks.end(), layers.begin())) first[blocks.size()] = peak;
+        so_far = std::min(so_far, peak_with(blocks));
       }
       for (size_t count = 0; count <= layers.size(); ++count) {
         INFO(c.name << " stage " << s << ", " << count << " of " << layers.size() << " blocks");
-        CHECK(first[count] == lowest[count]);
+        // What is chosen where this is just enough is no more than this many.
+        const std::vector<StageRecomputation> stages = chosen(plan, lowest[count] + 1);
+        CHECK(stages[s].fits);
+        const auto is_layer = [&](int64_t block) { return std::ranges::count(layers, block) > 0; };
+        CHECK(std::ranges::count_if(stages[s].blocks, is_layer) <=
+              static_cast<ptrdiff_t>(count));
       }
+      if (layout.blocks.size() > 1) continue;
       // The last ones instead: one block's share more, while some stay.
-      const std::vector<int64_t> last(layers.begin() + 1, layers.end());
-      if (layout.blocks.size() == 1) CHECK(peaks_of(plan, last)[s].total() > first[last.size()]);
+      for (size_t count = 1; count < layers.size(); ++count) {
+        const std::vector<int64_t> first(layers.begin(), layers.begin() + std::ssize(layers) -
+                                                              static_cast<ptrdiff_t>(count)),
+            last(layers.begin() + static_cast<ptrdiff_t>(count), layers.end());
+        INFO(c.name << ", " << first.size() << " of " << layers.size());
+        CHECK(peak_with(first) <= lowest[first.size()]);
+        CHECK(peak_with(last) > lowest[last.size()]);
+      }
     }
   }
 }
@@ -241,9 +256,10 @@ TEST_CASE("measured activations are those planned, within 3 %, and never more th
         c.parallel.keep_activations ? with_fused_layers(model_of(6)) : model_of(6);
     const LayoutPlan plan = plan_of(c, model);
     const Range range = range_of(plan);
-    for (const double part : {0.0, 0.3, 0.6}) {
+    for (const double part : c.name == "single" ? std::vector{0.0, 0.8} : std::vector{0.4}) {
       const double limit = range.least + part * (range.most - range.least);
       const std::vector<StageRecomputation> stages = chosen(plan, limit);
+      const double asked = limit / (1 - kActivationReserve);
       ParallelConfig parallel = c.parallel;
       parallel.recomputed_blocks = blocks_of(stages);
       const int ranks = rank_count(c.mesh);
@@ -254,7 +270,7 @@ TEST_CASE("measured activations are those planned, within 3 %, and never more th
         Strategy& strategy = player.strategy();
         std::vector<MicroBatch> batches;
         for (int64_t m = 0; m < c.accumulation; ++m) batches.push_back(micro_batch());
-        for (int step = 0; step < 3; ++step) {
+        for (int step = 0; step < 2; ++step) {
           CountingAllocator::reset_peak();
           strategy.forward_backward(batches);
           strategy.grad_norm_squared();
@@ -269,12 +285,12 @@ TEST_CASE("measured activations are those planned, within 3 %, and never more th
       for (size_t rank = 0; rank < measured.size(); ++rank) {
         const StageRecomputation& stage =
             stages.at(rank / static_cast<size_t>(c.mesh.data * c.mesh.tensor));
-        INFO(c.name << " rank " << rank << ", asked " << limit / kMiB << " MiB, "
+        INFO(c.name << " rank " << rank << ", asked " << asked / kMiB << " MiB, "
                     << stage.blocks.size() << " of " << stage.able << " blocks, planned "
                     << stage.held() / kMiB << ", measured " << measured[rank] / kMiB << ", "
                     << 100 * (measured[rank] / stage.held() - 1) << " %");
         CHECK(std::abs(measured[rank] / stage.held() - 1) <= 0.03);
-        CHECK(measured[rank] <= limit);
+        CHECK(measured[rank] <= asked);
       }
     }
   }
