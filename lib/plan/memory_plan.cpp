@@ -40,6 +40,13 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 
 }  // namespace
 
+void check_plan(const LayoutPlan& plan) {
+  check_config(plan.parallel, plan.mesh);
+  const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
+  check(problem.empty(), ErrorCode::kInvalidArgument, problem);
+  require_state_blocks(plan);
+}
+
 MemoryPlan state_plan(const LayoutPlan& plan, const Card& card, int stage) {
   return {.state = layout_cost(plan, stage),
           .workspace = workspace_of(plan),
@@ -55,10 +62,7 @@ void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
 
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
                                     const Card& card, const BetweenSteps& between) {
-  check_config(plan.parallel, plan.mesh);
-  const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
-  check(problem.empty(), ErrorCode::kInvalidArgument, problem);
-  require_state_blocks(plan);
+  check_plan(plan);
   std::vector<MemoryPlan> stages;
   for (const Activations& activations : activations_of(plan, batch)) {
     MemoryPlan stage = state_plan(plan, card, static_cast<int>(stages.size()));

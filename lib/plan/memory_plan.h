@@ -36,6 +36,9 @@ struct MemoryPlan {
   }
 };
 
+// Throws Error(kInvalidArgument) for what no strategy does, or this model cannot.
+void check_plan(const LayoutPlan& plan);
+
 // A rank of this stage without what a pass holds, and with what a step holds.
 MemoryPlan state_plan(const LayoutPlan& plan, const Card& card, int stage);
 void hold_activations(const LayoutPlan& plan, const BatchShape& batch,

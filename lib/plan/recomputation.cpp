@@ -96,6 +96,7 @@ double bytes_needed(const MemoryPlan& stage, bool on_gpu) {
 std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
                                                      const BatchShape& batch, const Card& card,
                                                      const ActivationLimit& limit) {
+  check_plan(given);
   LayoutPlan plan = given;
   plan.parallel.gradient_checkpointing = false;
   plan.parallel.recomputed_blocks.resize(plan.model.block_count());
