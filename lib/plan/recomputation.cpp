@@ -23,9 +23,9 @@ double work_of(const LayoutPlan& plan, size_t block) {
 // runs. Backward goes from the last block to the first. The peak is at a turn from forward to
 // backward. When the last block runs again, all that stays before it is still there beside it. When
 // the first one does, the others are gone. So of equal blocks those that run first are taken. The
-// last block of a part can be better where many micro-batches are in flight: its output is sent, and
-// nobody else keeps it. So blocks are taken one by one: each time the one that lowers the peak most
-// by what it costs, of equals the first. The choice for less memory contains the one for more.
+// last block of a part can be better where many micro-batches are in flight: its output is sent,
+// and nobody else keeps it. So blocks are taken one by one: each time the one that lowers the peak
+// most by what it costs, of equals the first. The choice for less memory contains the one for more.
 class Choice {
  public:
   Choice(LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage)
@@ -112,9 +112,9 @@ std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
     for (bool is_first = true; !best.fits; is_first = false) {
       hold_activations(plan, batch, choice.peak(), now);
       const double held = now.activations.total() + now.workspace;
-      const double over = limit.memory > 0 ? bytes_needed(now, plan.on_gpu) -
-                                                 (1 - kMemoryReserve) * limit.memory
-                                           : held - (1 - kActivationReserve) * limit.bytes;
+      const double over = limit.memory > 0
+                              ? bytes_needed(now, plan.on_gpu) - (1 - kMemoryReserve) * limit.memory
+                              : held - (1 - kActivationReserve) * limit.bytes;
       if (is_first || over <= 0 || held < best.held()) {
         best.blocks = plan.parallel.recomputed_blocks;
         best.plan = now;

@@ -30,8 +30,8 @@ struct StageRecomputation {
   double held() const { return plan.activations.total() + plan.workspace; }
 };
 
-// By stage; what plan.parallel says of recomputation is not looked at. Blocks are taken by what they
-// lower the peak for what they cost to run again, of equal ones those that run first: see
+// By stage; what plan.parallel says of recomputation is not looked at. Blocks are taken by what
+// they lower the peak for what they cost to run again, of equal ones those that run first: see
 // [Note: which blocks run again]. Throws as memory_plan().
 std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& plan,
                                                      const BatchShape& batch, const Card& card,

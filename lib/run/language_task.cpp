@@ -50,10 +50,9 @@ class LanguageTask final : public RunTask {
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
   std::vector<metrics::DataRecord> data_files() const override { return run_->data_files; }
 
-  std::vector<StageRecomputation> choose_recomputation(const ParallelConfig& config,
-                                                       at::Device device, int64_t ranks,
-                                                       const AvailableMemory& available)
-      const override;
+  std::vector<StageRecomputation> choose_recomputation(
+      const ParallelConfig& config, at::Device device, int64_t ranks,
+      const AvailableMemory& available) const override;
   std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
                                    const AvailableMemory& available,
                                    const std::vector<int64_t>& recomputed) const override;

@@ -55,8 +55,9 @@ std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
     if (ours && ours->code() == ErrorCode::kInvalidArgument) throw;
     const std::string what = error.what();
     const size_t end = std::min(what.find('\n'), what.find(". "));  // LibTorch's go on
-    fail(ErrorCode::kInvalidArgument, "--activation_memory needs a memory plan, and there is none: ",
-         what.substr(0, end), ". Leave it out, or give --gradient_checkpointing");
+    fail(ErrorCode::kInvalidArgument,
+         "--activation_memory needs a memory plan, and there is none: ", what.substr(0, end),
+         ". Leave it out, or give --gradient_checkpointing");
   }
 }
 
@@ -82,16 +83,17 @@ std::string missing_activation_memory(const std::vector<StageRecomputation>& sta
           : concat("; --activation_memory ", std::ceil(most / (1 - kActivationReserve) / 0x1p20),
                    "MiB is the least here");
   return concat("--activation_memory ", asked, " allows ", mebibytes(allowed),
-                " beside a reserve, and ", which,
-                " holds ", mebibytes(most), " of activations at the least, with ",
-                stage.blocks.size(), " of ", stage.able, " blocks run again in backward", remedy);
+                " beside a reserve, and ", which, " holds ", mebibytes(most),
+                " of activations at the least, with ", stage.blocks.size(), " of ", stage.able,
+                " blocks run again in backward", remedy);
 }
 
 void require_fitting(const Prepared& run, const std::vector<StageRecomputation>& stages,
                      int64_t ranks, bool on_gpu) {
   const std::string missing = missing_activation_memory(stages, run.options.memory.activations);
   if (missing.empty()) return;
-  fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, missing, on_gpu, blocks_of(stages)));
+  fail(ErrorCode::kResourceExhausted,
+       memory_advice(run, ranks, missing, on_gpu, blocks_of(stages)));
 }
 
 std::string counts_text(const std::vector<StageRecomputation>& stages) {

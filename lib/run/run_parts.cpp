@@ -61,8 +61,8 @@ void choose_recomputation(const RunContext& run, ParallelConfig& config, RunPart
   own.host /= std::max(1, run.launch.local_size);
   // The same on all ranks, so that all choose the same.
   const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
-  parts.recomputation = run.task.choose_recomputation(
-      config, device, run.world.size(), {.host = -least[0], .device = -least[1]});
+  parts.recomputation = run.task.choose_recomputation(config, device, run.world.size(),
+                                                      {.host = -least[0], .device = -least[1]});
   config.recomputed_blocks = blocks_of(parts.recomputation);
   parts.strategy = make_strategy(config, *parts.mesh);
   if (!run.reports()) return;
@@ -201,8 +201,7 @@ void describe(const RunContext& run, const RunParts& parts) {
       parts.mesh->extent(Axis::kPipeline), parts.mesh->extent(Axis::kData),
       parts.mesh->extent(Axis::kTensor), static_cast<long long>(batch),
       static_cast<long long>(parts.total_steps),
-      run.task.memory_need(run.world.size(), run.on_gpu(), blocks_of(parts.recomputation))
-          .c_str());
+      run.task.memory_need(run.world.size(), run.on_gpu(), blocks_of(parts.recomputation)).c_str());
 }
 
 void build(const RunContext& run, RunParts& parts) {

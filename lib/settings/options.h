@@ -151,14 +151,15 @@ struct AxesOptions {
 };
 
 struct MemoryOptions {
-  std::string activations;  // of one rank: "auto", or as parse_activation_memory() reads it; "": any
+  std::string
+      activations;  // of one rank: "auto", or as parse_activation_memory() reads it; "": any
 };
 
 struct OutputOptions {
   std::string output_dir, report_to = "jsonl,csv";
   bool overwrite_output_dir = false;
   int64_t logging_steps = 0, eval_steps = 0;  // 0: see the table
-  bool generation = false;  // SQuAD
+  bool generation = false;                    // SQuAD
   int64_t generation_max_new_tokens = 32;
   bool predictions = true;  // classification
   SaveStrategy save_strategy = SaveStrategy::kNo;

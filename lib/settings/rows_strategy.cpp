@@ -38,18 +38,18 @@ MeshExtents axes_of(const O& o) {
 // A row of ParallelConfig's table.
 Setting setting_of(const LayoutField& field) {
   const LayoutField::More& more = field.more;
-  Setting setting{.name = field.name,
-                  .field = [of = field.field](O& o) { return of(o.parallel); },
-                  .changes = more.numbers ? kNumbers : kCost,
-                  .help = field.help,
-                  .more = {.choices = more.choices,
-                           .least = more.least,
-                           .most = more.most,
-                           .tag = more.tag,
-                           .tuning = more.tuning,
-                           .brief = more.brief,
-                           .name_of = more.of_hugging_face ? NameOf::kTrainingArguments
-                                                           : NameOf::kTessera}};
+  Setting setting{
+      .name = field.name,
+      .field = [of = field.field](O& o) { return of(o.parallel); },
+      .changes = more.numbers ? kNumbers : kCost,
+      .help = field.help,
+      .more = {.choices = more.choices,
+               .least = more.least,
+               .most = more.most,
+               .tag = more.tag,
+               .tuning = more.tuning,
+               .brief = more.brief,
+               .name_of = more.of_hugging_face ? NameOf::kTrainingArguments : NameOf::kTessera}};
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }

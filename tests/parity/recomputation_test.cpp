@@ -21,8 +21,7 @@ ParityWork work_of(double dropout) {
                     .initializer_range = 0.1,
                     .dropout = dropout};
   const DecoderConfig config = sized("bloom", sizes);
-  return token_work(causal(config), {.vocabulary = 68, .rows = 8, .steps = 3},
-                    plain_bloom(config));
+  return token_work(causal(config), {.vocabulary = 68, .rows = 8, .steps = 3}, plain_bloom(config));
 }
 
 std::vector<ParityRow> rows() {

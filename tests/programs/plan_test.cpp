@@ -94,9 +94,9 @@ TEST_CASE("the plan counts what the optimizer keeps") {
   const Answer twice = ask(job + "--optim adamw_8bit --moments_dtype bf16");
   CHECK(twice.code == 2);
   CHECK_THAT(twice.err, test::contains("--optim adamw_8bit has moments in int8"));
-  const Answer cut = ask(
-      "--model_config bloom-mini --strategy ddp --ranks 2 --tensor_parallel 2 --dtype bf16 "
-      "--card h200 --optim adamw_8bit");
+  const Answer cut =
+      ask("--model_config bloom-mini --strategy ddp --ranks 2 --tensor_parallel 2 --dtype bf16 "
+          "--card h200 --optim adamw_8bit");
   CHECK(cut.code == 2);
   CHECK_THAT(cut.err, test::contains("moments in 8 bits: the tensor axis cuts "));
 }
@@ -200,8 +200,8 @@ TEST_CASE("--activation_memory: as few blocks run again as must, and the plan sa
   };
   const auto held = [](const Json& stage) {
     double bytes = stage.at("workspace_bytes").as_double();
-    for (const char* part : {"embedding", "layers", "gradients of activations", "running",
-                             "constants", "inputs"}) {
+    for (const char* part :
+         {"embedding", "layers", "gradients of activations", "running", "constants", "inputs"}) {
       bytes += stage.at(concat(part, "_bytes")).as_double();
     }
     return bytes;
@@ -246,17 +246,20 @@ TEST_CASE("--activation_memory auto takes what the device has left, less a reser
   };
   const double all_kept = needed(""), none = needed("--gradient_checkpointing");
   const double memory = (all_kept + none) / 2 / 0x1p20;
-  const Json plan = json_of(job + concat("--activation_memory auto --gpu_memory ",
-                                         std::ceil(memory), "MiB"));
+  const Json plan =
+      json_of(job + concat("--activation_memory auto --gpu_memory ", std::ceil(memory), "MiB"));
   CHECK(plan.at("fits").as_bool());
   const Json stage = plan.at("stages").at(0);
   CHECK(stage.at("recomputed_blocks").as_int64() > 0);
   CHECK(stage.at("recomputed_blocks").as_int64() < stage.at("recomputable_blocks").as_int64());
   CHECK(stage.at("device_bytes").as_double() <= 0.95 * (memory + 1) * 0x1p20);
-  CHECK(json_of(job + "--activation_memory auto").at("stages").at(0).at("recomputed_blocks").as_int64()
-        == 0);
-  const Answer small = ask(job + concat("--activation_memory auto --gpu_memory ",
-                                        std::floor(none / 0x1p20), "MiB"));
+  CHECK(json_of(job + "--activation_memory auto")
+            .at("stages")
+            .at(0)
+            .at("recomputed_blocks")
+            .as_int64() == 0);
+  const Answer small =
+      ask(job + concat("--activation_memory auto --gpu_memory ", std::floor(none / 0x1p20), "MiB"));
   CHECK(small.code == 3);
   CHECK(small.err.find("--activation_memory auto allows") != std::string::npos);
 }
@@ -267,7 +270,8 @@ TEST_CASE("--activation_memory that no plan meets ends with 3, and what is no am
   CHECK(small.code == 3);
   const size_t least = small.err.find("; --activation_memory ");
   REQUIRE(least != std::string::npos);
-  const std::string enough = small.err.substr(least + 2, small.err.find(" is the least") - least - 2);
+  const std::string enough =
+      small.err.substr(least + 2, small.err.find(" is the least") - least - 2);
   CHECK(ask(job + enough).code == 0);
   for (const std::string bad : {"0", "-1", "much", "2GB/s", "nan", "Auto"}) {
     const Answer answer = ask(job + "--activation_memory " + bad);

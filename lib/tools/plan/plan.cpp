@@ -56,8 +56,7 @@ StepTime time_of(const Prepared& model, const RunPlan& run, const Place& place,
   const double tokens =
       tokens_of_micro_batch(o) * static_cast<double>(o.training.gradient_accumulation_steps);
   const double flops = model.model.flops_per_token(o.data.max_seq_length) * tokens *
-                       (1 + run.more_operations) /
-                       (run.mesh.pipeline * run.mesh.tensor);
+                       (1 + run.more_operations) / (run.mesh.pipeline * run.mesh.tensor);
   StepTime time{.compute = flops / (peak_of(card, o) * place.efficiency *
                                     filling(card, tokens_of_micro_batch(o) / run.mesh.tensor))};
   const double idle =

@@ -167,10 +167,9 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   if (run.fits(place.card)) return 0;
   std::string reason = missing_activation_memory(run.recomputation, train.memory.activations);
   if (reason.empty()) {
-    reason =
-        concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ",
-               place.card.name, ": ", mebibytes(run.largest(place.card).needed(place.card)),
-               " are needed");
+    reason = concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ",
+                    place.card.name, ": ", mebibytes(run.largest(place.card).needed(place.card)),
+                    " are needed");
   }
   err << "tessera-plan: "
       << memory_advice(model, place.ranks, reason, !place.card.device.empty(),

@@ -34,10 +34,9 @@ struct Case {
 constexpr int64_t kRows = 3, kLength = 96;
 
 ModelSpec model_of(int64_t layers, int64_t vocabulary = 256) {
-  return causal(
-      sized({.inner = 384, .key_heads = 2, .head_dim = 32},
-            sized("llama",
-                  {.vocabulary = vocabulary, .hidden = 128, .heads = 4, .layers = layers})));
+  return causal(sized(
+      {.inner = 384, .key_heads = 2, .head_dim = 32},
+      sized("llama", {.vocabulary = vocabulary, .hidden = 128, .heads = 4, .layers = layers})));
 }
 
 MicroBatch micro_batch() {
@@ -187,14 +186,13 @@ TEST_CASE("no other choice of as many equal blocks has a lower peak, and the fir
         const std::vector<StageRecomputation> stages = chosen(plan, lowest[count] + 1);
         CHECK(stages[s].fits);
         const auto is_layer = [&](int64_t block) { return std::ranges::count(layers, block) > 0; };
-        CHECK(std::ranges::count_if(stages[s].blocks, is_layer) <=
-              static_cast<ptrdiff_t>(count));
+        CHECK(std::ranges::count_if(stages[s].blocks, is_layer) <= static_cast<ptrdiff_t>(count));
       }
       if (layout.blocks.size() > 1) continue;
       // The last ones instead: one block's share more, while some stay.
       for (size_t count = 1; count < layers.size(); ++count) {
-        const std::vector<int64_t> first(layers.begin(), layers.begin() + std::ssize(layers) -
-                                                              static_cast<ptrdiff_t>(count)),
+        const std::vector<int64_t> first(
+            layers.begin(), layers.begin() + std::ssize(layers) - static_cast<ptrdiff_t>(count)),
             last(layers.begin() + static_cast<ptrdiff_t>(count), layers.end());
         INFO(c.name << ", " << first.size() << " of " << layers.size());
         CHECK(peak_with(first) <= lowest[first.size()]);
@@ -231,10 +229,11 @@ TEST_CASE("memory that is left after the state, less a reserve, is what activati
     for (const StageRecomputation& stage : stages) {
       CHECK(stage.fits);
       CHECK(stage.plan.needed(card) <= (1 - kMemoryReserve) * memory);
-      CHECK(stage.allowed == Approx((1 - kMemoryReserve) * memory - stage.plan.state.device_bytes()));
+      CHECK(stage.allowed ==
+            Approx((1 - kMemoryReserve) * memory - stage.plan.state.device_bytes()));
     }
-    CHECK(blocks_of(choose_recomputation(plan, shape_of(micro_batch()), card,
-                                         {.memory = 1e15})).empty());
+    CHECK(blocks_of(choose_recomputation(plan, shape_of(micro_batch()), card, {.memory = 1e15}))
+              .empty());
   }
 }
 
