@@ -26,9 +26,9 @@ double work_of(const LayoutPlan& plan, size_t block) {
 // last block of a part can be better where many micro-batches are in flight: its output is sent,
 // and nobody else keeps it. So blocks are taken one by one: each time the one that lowers the peak
 // most by what it costs, of equals the first. The choice for less memory contains the one for more.
-class Choice {
+class StageChoice {
  public:
-  Choice(LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage)
+  StageChoice(LayoutPlan& plan, const BlockMeter& meter, const StageLayout& layout, int stage)
       : plan_(plan), meter_(meter), layout_(layout), stage_(stage) {
     plan.parallel.recomputed_blocks.clear();
     for (const size_t block : layout.blocks[static_cast<size_t>(stage)]) {
@@ -105,7 +105,7 @@ std::vector<StageRecomputation> choose_recomputation(const LayoutPlan& given,
   const StageLayout layout = stage_layout(plan);
   std::vector<StageRecomputation> stages;
   for (int index = 0; index < plan.mesh.pipeline; ++index) {
-    Choice choice(plan, meter, layout, index);
+    StageChoice choice(plan, meter, layout, index);
     StageRecomputation best{.able = static_cast<int64_t>(choice.left()),
                             .plan = state_plan(plan, card, index)};
     MemoryPlan now = best.plan;
