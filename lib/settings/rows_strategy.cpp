@@ -97,9 +97,8 @@ std::vector<Placed> others() {
           .brief = "pipeline stages"}}}},  // records have "pp"
       {"gradient_checkpointing",
        {{"activation_memory", of<&MemoryOptions::activations>, kCost,
-         "GiB (or 900MiB) that the activations of one rank may take: as few blocks as must run "
-         "again in backward; auto: what parameters, gradients, optimizer state and buffers leave "
-         "of the device, less a reserve of 5 %",
+         "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "
+         "backward; auto: what the device has left, less 5 %",
          {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
       {"pipeline_vocabulary",
        {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",

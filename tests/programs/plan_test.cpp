@@ -232,7 +232,7 @@ TEST_CASE("--activation_memory: as few blocks run again as must, and the plan sa
   }
   const Json stages = json_of(job +
                               "--ranks 2 --pipeline_parallel 2 --gradient_accumulation_steps 8 "
-                              "--activation_memory 12")
+                              "--activation_memory 2.5")
                           .at("stages");
   CHECK(stages.at(0).at("recomputed_blocks").as_int64() >
         stages.at(1).at("recomputed_blocks").as_int64());
