@@ -29,7 +29,7 @@ std::vector<ParityRow> rows() {
   const auto add = [&](const std::string& strategy, const ParityRow& shape) -> ParallelConfig& {
     all.push_back(shape);
     all.back().parallel.strategy = strategy;
-    all.back().parallel.persistence_threshold = 100;
+    if (strategy == "zero3") all.back().parallel.persistence_threshold = 100;
     return all.back().parallel;
   };
   add("single", {.accumulation = 2});
@@ -52,20 +52,17 @@ std::vector<ParityRow> rows() {
 }  // namespace
 
 TEST_CASE("blocks that run again give the same bits as those that stay") {
-  for (const double dropout : {0.0, 0.2}) {
-    const ParityWork work = work_of(dropout);
-    for (ParityRow row : rows()) {
-      row.parallel.recomputed_blocks.clear();
-      const std::vector<RankRecord> expected = run_row(row, work);
-      for (const std::vector<int64_t>& blocks :
-           {std::vector<int64_t>{1, 2}, {4, 6}, {0, 1, 2, 3, 4, 5, 6}}) {
-        row.parallel.recomputed_blocks = blocks;
-        INFO(row.name() << ", dropout " << dropout << ", from block " << blocks.front());
-        const std::vector<RankRecord> results = run_row(row, work);
-        for (size_t rank = 0; rank < results.size(); ++rank) {
-          CHECK(difference(results[rank], expected[rank], 0) == "");
-          CHECK(same_numbers(results[rank], expected[rank]));
-        }
+  const ParityWork work = work_of(/*dropout=*/0.2);
+  for (ParityRow row : rows()) {
+    const std::vector<RankRecord> expected = run_row(row, work);
+    for (const std::vector<int64_t>& blocks :
+         {std::vector<int64_t>{1, 2}, {4, 6}, {0, 1, 2, 3, 4, 5, 6}}) {
+      row.parallel.recomputed_blocks = blocks;
+      INFO(row.name() << ", from block " << blocks.front());
+      const std::vector<RankRecord> results = run_row(row, work);
+      for (size_t rank = 0; rank < results.size(); ++rank) {
+        CHECK(difference(results[rank], expected[rank], 0) == "");
+        CHECK(same_numbers(results[rank], expected[rank]));
       }
     }
   }
