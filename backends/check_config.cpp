@@ -71,6 +71,9 @@ void check_config(const ParallelConfig& config, const MeshExtents& mesh) {
               config.offload.what != Offload::kOptimizerAndParameters,
           "shard_ranks 1 with offloaded parameters: nothing is sharded, and every rank keeps whole "
           "parameters on the device; offload only the optimizer");
+  const std::vector<int64_t>& again = config.recomputed_blocks;
+  require(again.empty() || (again.front() >= 0 && std::ranges::is_sorted(again, std::less_equal())),
+          "recomputed_blocks must be places of blocks in increasing order, each once");
   const int stages = mesh.pipeline;
   const bool shared = config.pipeline.shared_vocabulary;
   require(mesh.tensor == 1 || !shared, "pipeline.shared_vocabulary on a tensor axis of ",

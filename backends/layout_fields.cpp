@@ -52,7 +52,7 @@ std::string bucket_idle(const P& p, const MeshExtents& mesh) {
                 " reduces block by block where gradients travel as they are");
 }
 std::string checkpointing_idle(const P& p, const MeshExtents&) {
-  return p.gradient_checkpointing ? "gradient_checkpointing runs whole blocks again" : "";
+  return p.gradient_checkpointing ? "gradient_checkpointing runs every block again" : "";
 }
 std::string offload_idle(const P& p, const MeshExtents&) {
   return p.offload.what == Offload::kNone ? "nothing is offloaded" : "";
@@ -128,6 +128,8 @@ std::vector<LayoutField> make_fields() {
        "keep only the inputs of blocks, and run each again in backward",
        {.tag = "gc", .draws = {"false", "false", "true"},
         .brief = "recompute blocks in backward", .of_hugging_face = true}},
+      {"recomputed_blocks", of<&P::recomputed_blocks>, nullptr,
+       {.idle = checkpointing_idle, .apart = true}},
       {"keep_activations", of<&P::keep_activations>,
        "keep outputs of norms and activation functions for backward, which else forms them anew; "
        "no effect with --gradient_checkpointing",

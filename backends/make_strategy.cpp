@@ -34,7 +34,9 @@ std::unique_ptr<Strategy> make_strategy(const ParallelConfig& config, const Devi
     setup.transform = transform;
     return row.make(config, setup);
   }
-  return std::make_unique<Pipeline>(config, row.make(config, setup), mesh.axis(Axis::kPipeline),
+  ParallelConfig of_stage = config;
+  of_stage.recomputed_blocks.clear();  // the pipeline marks them: places are those in its model
+  return std::make_unique<Pipeline>(config, row.make(of_stage, setup), mesh.axis(Axis::kPipeline),
                                     transform);
 }
 

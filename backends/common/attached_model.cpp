@@ -101,6 +101,7 @@ void Maker::add_block(size_t index) {
   const ForTensor of(builder.name);
   model_.blocks.push_back(build_together(builder, context_, data_));
   model_.names.push_back(builder.name);
+  model_.recomputed.push_back(builder.recomputed);
   model_.sharers.push_back(builder.sharers);
   model_.units_of_block.emplace_back();
   std::vector<Parameter> parameters = builder.parameters_of(*model_.blocks.back());

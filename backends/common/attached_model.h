@@ -21,6 +21,7 @@ namespace tessera {
 struct AttachedModel {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::string> names;      // of the blocks
+  std::vector<bool> recomputed;        // of the blocks: see BlockBuilder
   std::vector<Communicator*> sharers;  // of the blocks: see BlockBuilder
   std::vector<ParameterUnit> units;
   std::vector<std::vector<size_t>> units_of_block, trained_units_of_block;

@@ -165,7 +165,7 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
   const TraceRange range("block forward");
   if (!run.with_gradients) return call_block(run, index, hidden);
   MicroBatchRun::BlockRun& block = run.blocks[index - run.first_block];
-  if (config_.gradient_checkpointing || !block.has_backward) {
+  if (recomputes(index) || !block.has_backward) {
     at::NoGradGuard no_grad;
     return call_block(run, index, block.input);
   }
@@ -176,7 +176,16 @@ at::Tensor ShardingStrategy::forward_block(MicroBatchRun& run, size_t index,
 at::Tensor ShardingStrategy::call_block(const MicroBatchRun& run, size_t index,
                                         const at::Tensor& hidden) {
   if (run.with_scores && is_loss(index)) return forward_scores(run, hidden);
-  return model_->blocks[index]->forward(hidden, run.micro_batch);
+  if (!run.micro_batch.keep_activations || !recomputes(index)) {
+    return model_->blocks[index]->forward(hidden, run.micro_batch);
+  }
+  MicroBatch keeps_nothing = run.micro_batch;
+  keeps_nothing.keep_activations = false;
+  return model_->blocks[index]->forward(hidden, keeps_nothing);
+}
+
+bool ShardingStrategy::recomputes(size_t block) const {
+  return config_.gradient_checkpointing || model_->recomputed[block];
 }
 
 // [Note: deferred weight gradients]

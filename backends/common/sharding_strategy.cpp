@@ -11,6 +11,7 @@
 #include "backends/common/attached_model.h"
 #include "backends/common/holder_sums.h"
 #include "backends/common/matrix_units.h"
+#include "backends/common/recomputation.h"
 #include "backends/common/state_blocks.h"
 #include "backends/common/step_agreement.h"
 #include "backends/common/step_room.h"
@@ -55,9 +56,10 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
                               const OptimizerFactory& optimizer) {
   check(model_ == nullptr, ErrorCode::kInternal, name(), ": attach() was called twice");
   const InPhase phase("attach");
-  const ModelSpec spec = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
+  ModelSpec spec = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
   const at::Device device = data().device();
   check_model(spec, config_.precision);
+  mark_recomputed(config_, spec);
   check(context.device.type() == device.type(), ErrorCode::kInvalidArgument, name(),
         ": the model's device is ", context.device, " but the ", data().transport(),
         " communicator works on ", device);

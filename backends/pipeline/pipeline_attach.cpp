@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "backends/common/recomputation.h"
 #include "backends/pipeline/stage_links.h"
 #include "lib/comm/described_tensor.h"
 #include "lib/comm/operation_scope.h"
@@ -69,13 +70,14 @@ int Pipeline::stage_of_block(size_t block) const {
 void Pipeline::attach(const ModelSpec& given, const BuildContext& context,
                       const OptimizerFactory& optimizer) {
   check(parts_.empty(), ErrorCode::kInternal, name(), ": attach() was called twice");
-  const ModelSpec model = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
+  ModelSpec model = with_marked_matrices(transform_ ? transform_(given) : given, optimizer);
   const InPhase phase("attach");
   check(inner_->sharers() >= pipeline_.size(), ErrorCode::kInternal, name(),
         ": its inner strategy was not given the mesh (ShardingSetup::mesh)");
   check(model.has_loss, ErrorCode::kInvalidArgument, "model ", model.name,
         " has no loss; a pipeline needs the whole model");
   parts_ = partition(model, config_.pipeline, pipeline_.size(), config_.gradient_checkpointing);
+  mark_recomputed(config_, model);
   for (size_t i = 0; i < model.block_count(); ++i) {
     check(block_index_.emplace(model.blocks[i].name, i).second, ErrorCode::kInvalidArgument,
           "model ", model.name, " has two blocks named \"", model.blocks[i].name,

@@ -115,6 +115,8 @@ void check_peer(const std::string& name, const TrainOptions& o, Program program)
   require(trains_adapters || o.lora.r == 0, " trains every weight; --peer peft trains adapters");
   require(!trains_adapters || o.lora.r > 0, " trains adapters; give the row --lora_r");
   require(o.axes.pipeline * o.axes.tensor == 1, " has neither pipeline nor tensor ranks");
+  require(o.memory.activations.empty(),
+          " has no --activation_memory; --gradient_checkpointing takes all blocks");
   require(!o.data.packing && !o.data.group_by_length, " has no --packing and no --group_by_length");
   const LrScheduleKind schedule = o.training.lr_scheduler_type;
   require(schedule == LrScheduleKind::kLinear || schedule == LrScheduleKind::kConstant ||

@@ -15,9 +15,10 @@ template <typename T>
 std::string written(const T& value) {
   return JsonWriter().value(value).text();
 }
-std::string written(const std::vector<double>& values) {
+template <typename Number>
+std::string written(const std::vector<Number>& values) {
   std::string text;
-  for (const double value : values) {
+  for (const Number value : values) {
     if (!text.empty()) text += ',';
     text += written(value);
   }
@@ -44,8 +45,9 @@ bool parse(const std::string& text, Number& value) {
   value = number;
   return true;
 }
-bool parse(const std::string& text, std::vector<double>& values) {
-  std::vector<double> parsed;
+template <typename Number>
+bool parse(const std::string& text, std::vector<Number>& values) {
+  std::vector<Number> parsed;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     if (!parse(part, parsed.emplace_back())) return false;

@@ -52,7 +52,7 @@ Choice choice_of(T& variable) {
 }
 
 using FieldRef = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::string*,
-                              std::vector<double>*, Choice>;
+                              std::vector<int64_t>*, std::vector<double>*, Choice>;
 
 template <typename T>
 FieldRef field_of(T& variable) {

@@ -32,6 +32,8 @@ constexpr const char* kSums = "gradients are summed and divided once by the numb
 constexpr const char* kOneCopy = "use --strategy fsdp --shard_ranks N for groups of ranks";
 constexpr const char* kExact = "collectives carry what --reduce_dtype says; leave it out";
 constexpr const char* kTurnsOn = "--gradient_checkpointing turns recomputation on, block by block";
+constexpr const char* kChooses =
+    "--activation_memory takes as few blocks as must run again, --gradient_checkpointing all";
 constexpr const char* kWhole = "final/ always holds the whole model";
 constexpr const char* kMasters =
     "masters are fp32, and moments unless --moments_dtype says bf16 or int8; leave it out";
@@ -244,7 +246,7 @@ constexpr K kKeys[] = {
     idle("activation_checkpointing.partition_activations", K::kSwitch, kTurnsOn),
     idle("activation_checkpointing.cpu_checkpointing", K::kSwitch, kTurnsOn),
     idle("activation_checkpointing.contiguous_memory_optimization", K::kSwitch, kTurnsOn),
-    idle("activation_checkpointing.number_checkpoints", K::kAnything, kTurnsOn),
+    idle("activation_checkpointing.number_checkpoints", K::kAnything, kChooses),
     idle("activation_checkpointing.synchronize_checkpoint_boundary", K::kSwitch, kTurnsOn),
     idle("activation_checkpointing.profile", K::kSwitch, kTurnsOn),
 

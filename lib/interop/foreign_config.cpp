@@ -185,6 +185,7 @@ std::string answer_torchtitan(const std::string& path, const Settings& settings)
     a.say("--pipeline_schedule " + schedule);
   }
   if (a.is("activation_checkpoint.mode", "full")) a.say("--gradient_checkpointing");
+  if (a.is("activation_checkpoint.mode", "memory_budget")) a.say("--activation_memory auto");
   a.say(a.is(training + "mixed_precision_param", "float32") ? "--dtype fp32" : "--dtype bf16");
   const bool old = a.value(training + "local_batch_size").empty();
   a.pass(training + (old ? "batch_size" : "local_batch_size"), "--per_device_train_batch_size");

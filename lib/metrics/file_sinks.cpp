@@ -111,7 +111,8 @@ const std::vector<std::string>& columns_after() {
   static const std::vector<std::string> columns{
       // clang-format off
     "parameter_dtype", "gradient_dtype", "reduce_dtype", "master_dtype",
-    "moment_dtype", "model", "num_parameters", "num_trainable_parameters", "dataset", "dataset_sha256", "num_train_samples",
+    "moment_dtype", "model", "num_parameters", "num_trainable_parameters",
+    "recomputed_blocks", "recomputed_by_stage", "activation_limit_bytes", "dataset", "dataset_sha256", "num_train_samples",
     "num_train_steps", "seed", "mfu_formula", "peak_flops_per_second", "device", "transport", "launcher", "driver_version", "cuda_version",
     "torch_version", "tessera_version", "git_sha",
     "train_runtime", "train_samples_per_second", "train_steps_per_second",

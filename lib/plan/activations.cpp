@@ -55,7 +55,10 @@ class Play {
   }
   // Whether its output stays with what backward needs of it.
   bool stays(size_t block) const {
-    return trains_ && !plan_.parallel.gradient_checkpointing && layout_.has_backward[block];
+    return trains_ && !plan_.parallel.recomputes(block) && layout_.has_backward[block];
+  }
+  const BlockBytes& bytes_of(size_t block) const {
+    return meter_.of(block, /*again=*/trains_ && plan_.parallel.recomputes(block));
   }
   static double Activations::*kind_of(size_t block) {
     return block == 0 ? &Activations::embedding : &Activations::layers;
@@ -75,7 +78,7 @@ class Play {
 
   void forward(size_t first, size_t count) {
     for (size_t b = first; b < first + count; ++b) {
-      const BlockBytes& bytes = meter_.of(b);
+      const BlockBytes& bytes = bytes_of(b);
       if (is_loss(b)) {
         moment(static_cast<double>(trains_ ? bytes.forward : bytes.plain), /*is_head=*/true);
         drop_input(b, first);
@@ -93,7 +96,7 @@ class Play {
     for (size_t b = first + count; b-- > first;) {
       if (is_loss(b)) continue;
       if (!layout_.has_backward[b]) return;
-      const BlockBytes& bytes = meter_.of(b);
+      const BlockBytes& bytes = bytes_of(b);
       if (!stays(b)) {
         moment(static_cast<double>(bytes.forward));
         hold(kind_of(b), static_cast<double>(bytes.kept));
@@ -110,7 +113,7 @@ class Play {
 
   void make_weights(size_t first, size_t count) {
     for (size_t b = first + count; b-- > first;) {
-      const BlockBytes& bytes = meter_.of(b);
+      const BlockBytes& bytes = bytes_of(b);
       moment(static_cast<double>(bytes.weights));
       drop(&Activations::deferred, static_cast<double>(bytes.deferred));
     }
@@ -222,16 +225,21 @@ std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape
   const StageLayout layout = stage_layout(plan);
   std::vector<Activations> stages;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    Activations most = Play(plan, meter, layout, stage, pass).run();
-    for (size_t block : layout.blocks[static_cast<size_t>(stage)]) {
-      most.defers = most.defers || meter.of(block).deferred > 0;
-      most.constants += static_cast<double>(meter.of(block).constants);
-      most.cache += static_cast<double>(meter.of(block).cache * plan.accumulation);
-    }
-    most.inputs = static_cast<double>(meter.batch_bytes() * plan.accumulation);
-    stages.push_back(most);
+    stages.push_back(activations_of_stage(plan, meter, layout, stage, pass));
   }
   return stages;
+}
+
+Activations activations_of_stage(const LayoutPlan& plan, const BlockMeter& meter,
+                                 const StageLayout& layout, int stage, Pass pass) {
+  Activations most = Play(plan, meter, layout, stage, pass).run();
+  for (size_t block : layout.blocks[static_cast<size_t>(stage)]) {
+    most.defers = most.defers || meter.of(block).deferred > 0;
+    most.constants += static_cast<double>(meter.of(block).constants);
+    most.cache += static_cast<double>(meter.of(block).cache * plan.accumulation);
+  }
+  most.inputs = static_cast<double>(meter.batch_bytes() * plan.accumulation);
+  return most;
 }
 
 }  // namespace tessera

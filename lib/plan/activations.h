@@ -51,4 +51,11 @@ struct Activations {
 std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape& batch,
                                         Pass pass = Pass::kStep);
 
+// The same of one stage, where blocks are metered and stages laid out already: plans may differ in
+// what runs again in backward.
+class BlockMeter;
+struct StageLayout;
+Activations activations_of_stage(const LayoutPlan& plan, const BlockMeter& meter,
+                                 const StageLayout& layout, int stage, Pass pass = Pass::kStep);
+
 }  // namespace tessera

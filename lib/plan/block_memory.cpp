@@ -107,21 +107,32 @@ BlockMeter::BlockMeter(const LayoutPlan& plan, const BatchShape& batch, Pass pas
     micro_batch_.gradient_columns = std::make_shared<GradientColumns>();
     batch_bytes_ = counter.live_bytes();
   }
-  const size_t count = plan.model.block_count();
+  blocks_ = run_all();
+  if (pass == Pass::kStep && micro_batch_.keep_activations &&
+      !plan.parallel.recomputed_blocks.empty()) {
+    micro_batch_.keep_activations = false;
+    again_ = run_all();
+  }
+}
+
+std::vector<BlockBytes> BlockMeter::run_all() {
+  const size_t count = plan_.model.block_count();
   std::map<std::pair<int64_t, double>, size_t> known;  // by cost, of layers
   std::vector<int64_t> hidden;
+  std::vector<BlockBytes> blocks;
   for (size_t block = 0; block < count; ++block) {
-    const bool is_last = plan.model.has_loss && block + 1 == count;
-    const BlockCost& cost = plan.model.blocks[block].cost;
+    const bool is_last = plan_.model.has_loss && block + 1 == count;
+    const BlockCost& cost = plan_.model.blocks[block].cost;
     const bool is_layer = block > 0 && !is_last && cost.parameters > 0;
     const std::pair key{cost.parameters, cost.flops_per_token};
     if (is_layer && known.contains(key)) {
-      blocks_.push_back(blocks_[known.at(key)]);
+      blocks.push_back(blocks[known.at(key)]);
       continue;
     }
     if (is_layer) known[key] = block;
-    blocks_.push_back(run(block, is_last, hidden));
+    blocks.push_back(run(block, is_last, hidden));
   }
+  return blocks;
 }
 
 BlockMeter::~BlockMeter() = default;

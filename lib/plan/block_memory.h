@@ -29,16 +29,21 @@ struct BlockBytes {
 
 // Blocks of one plan with micro-batches of one shape. The model's blocks are asked for in order:
 // each takes what the one before gives. Equal blocks (by BlockCost) are run once. In steps the loss
-// block runs both ways in forward; else no block has a backward.
+// block runs both ways in forward; else no block has a backward. One meter serves plans that differ
+// in which blocks run again in backward, where its own names some of them.
 class BlockMeter {
  public:
   BlockMeter(const LayoutPlan& plan, const BatchShape& batch, Pass pass);
   ~BlockMeter();
-  const BlockBytes& of(size_t block) const { return blocks_.at(block); }
+  // again: it runs again in backward, and then keeps what need not be formed anew.
+  const BlockBytes& of(size_t block, bool again = false) const {
+    return again && !again_.empty() ? again_.at(block) : blocks_.at(block);
+  }
   // Of the micro-batch itself.
   int64_t batch_bytes() const { return batch_bytes_; }
 
  private:
+  std::vector<BlockBytes> run_all();
   BlockBytes run(size_t block, bool is_last, std::vector<int64_t>& hidden);
   BlockBytes step(Block& block, bool has_input, bool is_last, std::vector<int64_t>& hidden,
                   MetaMemoryCounter& counter, int64_t parameter_bytes);
@@ -53,7 +58,7 @@ class BlockMeter {
   SilentCommunicator layers_, ends_;
   MicroBatch micro_batch_;
   int64_t batch_bytes_ = 0;
-  std::vector<BlockBytes> blocks_;
+  std::vector<BlockBytes> blocks_, again_;  // again_: empty where both are the same
 };
 
 // Bytes to which the device's allocator rounds.

@@ -40,20 +40,34 @@ double communicators_of(const LayoutPlan& plan, const Card& card) {
 
 }  // namespace
 
-std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
-                                    const Card& card, const BetweenSteps& between) {
+void check_plan(const LayoutPlan& plan) {
   check_config(plan.parallel, plan.mesh);
   const std::string problem = tensor_parallel_problem(plan.model, plan.mesh.tensor);
   check(problem.empty(), ErrorCode::kInvalidArgument, problem);
   require_state_blocks(plan);
+}
+
+MemoryPlan state_plan(const LayoutPlan& plan, const Card& card, int stage) {
+  return {.state = layout_cost(plan, stage),
+          .workspace = workspace_of(plan),
+          .communicators = communicators_of(plan, card),
+          .context = card.context_bytes};
+}
+
+void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
+                      const Activations& activations, MemoryPlan& stage) {
+  stage.activations = activations;
+  stage.fragments = fragments_of(plan, batch, activations);
+}
+
+std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,
+                                    const Card& card, const BetweenSteps& between) {
+  check_plan(plan);
   std::vector<MemoryPlan> stages;
   for (const Activations& activations : activations_of(plan, batch)) {
-    stages.push_back({.state = layout_cost(plan, static_cast<int>(stages.size())),
-                      .activations = activations,
-                      .workspace = workspace_of(plan),
-                      .fragments = fragments_of(plan, batch, activations),
-                      .communicators = communicators_of(plan, card),
-                      .context = card.context_bytes});
+    MemoryPlan stage = state_plan(plan, card, static_cast<int>(stages.size()));
+    hold_activations(plan, batch, activations, stage);
+    stages.push_back(std::move(stage));
   }
   const auto add = [&](const std::optional<BatchShape>& shape, Pass pass, int64_t together,
                        Activations MemoryPlan::*to) {

@@ -36,6 +36,14 @@ struct MemoryPlan {
   }
 };
 
+// Throws Error(kInvalidArgument) for what no strategy does, or this model cannot.
+void check_plan(const LayoutPlan& plan);
+
+// A rank of this stage without what a pass holds, and with what a step holds.
+MemoryPlan state_plan(const LayoutPlan& plan, const Card& card, int stage);
+void hold_activations(const LayoutPlan& plan, const BatchShape& batch,
+                      const Activations& activations, MemoryPlan& stage);
+
 // By stage. Throws Error(kInvalidArgument) for a model that the mesh cannot share or cut,
 // Error(kInternal) for a block that cannot run without memory.
 std::vector<MemoryPlan> memory_plan(const LayoutPlan& plan, const BatchShape& batch,

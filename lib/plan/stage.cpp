@@ -21,7 +21,6 @@ PipelineSchedule schedule_of(const LayoutPlan& plan) {
 void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPart>& parts,
                    const StageBlocks& blocks, Stage& stage) {
   const size_t last = plan.model.block_count() - 1;
-  const bool recompute = plan.parallel.gradient_checkpointing;
   auto count = [&](size_t block, Visits& visits) {
     ++(block == 0 ? visits.embedding : block == last ? visits.head : visits.layers);
   };
@@ -42,7 +41,7 @@ void play_schedule(const LayoutPlan& plan, int index, const std::vector<ModelPar
   auto visit_backward = [&](size_t block) {
     if (block < first_trained || block == last) return;  // the loss runs both ways at once
     visit(block, stage.backwards);
-    if (recompute) count(block, stage.forwards);
+    if (plan.parallel.recomputes(block)) count(block, stage.forwards);
   };
   const PipelineSchedule schedule = schedule_of(plan);
   for (const PipelineAction& action : schedule.stages[static_cast<size_t>(index)]) {

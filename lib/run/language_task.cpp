@@ -11,6 +11,7 @@
 #include "lib/run/class_predictions.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
+#include "lib/run/recomputation.h"
 #include "lib/run/run_memory.h"
 #include "tessera/core/error.h"
 
@@ -49,13 +50,19 @@ class LanguageTask final : public RunTask {
   void describe(metrics::RunStartRecord& record, const Communicator& data) const override;
   std::vector<metrics::DataRecord> data_files() const override { return run_->data_files; }
 
+  std::vector<StageRecomputation> choose_recomputation(
+      const ParallelConfig& config, at::Device device, int64_t ranks,
+      const AvailableMemory& available) const override;
   std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
-                                   const AvailableMemory& available) const override;
-  std::string memory_need(int64_t ranks, bool on_gpu) const override {
-    return programs::memory_need(*run_, ranks, on_gpu);
+                                   const AvailableMemory& available,
+                                   const std::vector<int64_t>& recomputed) const override;
+  std::string memory_need(int64_t ranks, bool on_gpu,
+                          const std::vector<int64_t>& recomputed) const override {
+    return programs::memory_need(*run_, ranks, on_gpu, recomputed);
   }
-  std::string memory_advice(int64_t ranks, const std::string& reason, bool on_gpu) const override {
-    return programs::memory_advice(*run_, ranks, reason, on_gpu);
+  std::string memory_advice(int64_t ranks, const std::string& reason, bool on_gpu,
+                            const std::vector<int64_t>& recomputed) const override {
+    return programs::memory_advice(*run_, ranks, reason, on_gpu, recomputed);
   }
 
   Predictions score(metrics::EvalRecord& record, const EvalReport& report, Strategy& strategy,
@@ -71,6 +78,15 @@ class LanguageTask final : public RunTask {
 
   const std::unique_ptr<const Prepared> run_;
 };
+
+std::vector<StageRecomputation> LanguageTask::choose_recomputation(
+    const ParallelConfig& config, at::Device device, int64_t ranks,
+    const AvailableMemory& available) const {
+  std::vector<StageRecomputation> stages =
+      programs::choose_recomputation(*run_, config, device, ranks, available);
+  require_fitting(*run_, stages, ranks, !device.is_cpu());
+  return stages;
+}
 
 void LanguageTask::add_files(HuggingFaceWriter& writer) const {
   const TrainOptions& o = options();
@@ -123,12 +139,14 @@ void LanguageTask::describe(metrics::RunStartRecord& record, const Communicator&
   record.dataset_sha256 = run_->dataset_sha256;
 }
 
-std::optional<RunTask::Plan> LanguageTask::check_memory(at::Device device, int64_t ranks,
-                                                        int64_t ranks_on_host,
-                                                        const AvailableMemory& available) const {
-  auto need = programs::check_memory(*run_, device, ranks, ranks_on_host, available);
+std::optional<RunTask::Plan> LanguageTask::check_memory(
+    at::Device device, int64_t ranks, int64_t ranks_on_host, const AvailableMemory& available,
+    const std::vector<int64_t>& recomputed) const {
+  auto need = programs::check_memory(*run_, device, ranks, ranks_on_host, available, recomputed);
   if (!need) return std::nullopt;
-  return Plan{layout_plan(*run_, options(), static_cast<int>(ranks)), std::move(*need)};
+  LayoutPlan layout = layout_plan(*run_, options(), static_cast<int>(ranks));
+  layout.parallel.recomputed_blocks = recomputed;
+  return Plan{std::move(layout), std::move(*need)};
 }
 
 RunTask::Predictions LanguageTask::score(metrics::EvalRecord& record, const EvalReport& report,

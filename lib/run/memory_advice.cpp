@@ -67,6 +67,11 @@ std::vector<MemoryPlan> plans_of(const Prepared& run, const TrainOptions& o, int
                       least_between(run, o, on_gpu));
 }
 
+TrainOptions with_recomputed(TrainOptions o, const std::vector<int64_t>& blocks) {
+  o.parallel.recomputed_blocks = blocks;
+  return o;
+}
+
 TrainOptions with_rows_of_at_most(int64_t most, TrainOptions o) {
   for (int64_t* rows :
        {&o.training.per_device_train_batch_size, &o.training.per_device_eval_batch_size}) {
@@ -89,8 +94,10 @@ std::string describe(const MemoryPlan& need) {
 
 }  // namespace
 
-std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu) {
-  const std::vector<MemoryPlan> stages = plans_of(run, run.options, ranks, on_gpu);
+std::string memory_need(const Prepared& run, int64_t ranks, bool on_gpu,
+                        const std::vector<int64_t>& recomputed) {
+  const std::vector<MemoryPlan> stages =
+      plans_of(run, with_recomputed(run.options, recomputed), ranks, on_gpu);
   return stages.empty() ? "memory is not planned" : describe(most_of(stages));
 }
 
@@ -101,7 +108,8 @@ AvailableMemory available_memory(at::Device device) {
 }
 
 std::optional<std::string> check_memory(const Prepared& run, at::Device device, int64_t ranks,
-                                        int64_t ranks_on_host, const AvailableMemory& available) {
+                                        int64_t ranks_on_host, const AvailableMemory& available,
+                                        const std::vector<int64_t>& recomputed) {
   const bool on_gpu = !device.is_cpu();
   // What is missing, or "".
   const auto missing = [&](const std::vector<MemoryPlan>& stages) -> std::string {
@@ -121,7 +129,7 @@ std::optional<std::string> check_memory(const Prepared& run, at::Device device, 
     return concat("a rank's tensors on ", device_name(device), " need ", mebibytes(wanted), ", ",
                   mebibytes(card), " are available");
   };
-  const TrainOptions& o = run.options;
+  const TrainOptions o = with_recomputed(run.options, recomputed);
   // A plan takes time in proportion to packed rows, so what cannot fit is found with fewer of them.
   const int64_t most =
       std::max(o.training.per_device_train_batch_size, o.training.per_device_eval_batch_size);
@@ -136,7 +144,7 @@ std::optional<std::string> check_memory(const Prepared& run, at::Device device, 
   const std::vector<MemoryPlan> stages = plans_of(run, o, ranks, on_gpu);
   const std::string text = missing(stages);
   if (!text.empty()) {
-    fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, text, on_gpu));
+    fail(ErrorCode::kResourceExhausted, memory_advice(run, ranks, text, on_gpu, recomputed));
   }
   return stages.empty() ? std::nullopt : std::optional(describe(most_of(stages)));
 }
@@ -155,8 +163,8 @@ std::string advice_without_plan(const std::string& reason) {
 }
 
 std::string memory_advice(const Prepared& run, int64_t ranks, const std::string& reason,
-                          bool on_gpu) {
-  const TrainOptions& o = run.options;
+                          bool on_gpu, const std::vector<int64_t>& recomputed) {
+  const TrainOptions o = with_recomputed(run.options, recomputed);
   const std::string problem = reason.substr(0, reason.find('\n'));
   const auto now = need_of(run, o, ranks, on_gpu);
   if (!now) return advice_without_plan(reason);
@@ -190,7 +198,7 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
   TrainOptions shorter = o;
   shorter.data.max_seq_length = std::max<int64_t>(1, length_of(run.train, o, /*on_gpu=*/false) / 2);
   add(concat("--max_seq_length ", shorter.data.max_seq_length), shorter, ranks);
-  if (!o.parallel.gradient_checkpointing) {
+  if (!o.parallel.gradient_checkpointing && o.memory.activations.empty()) {
     TrainOptions changed = o;
     changed.parallel.gradient_checkpointing = true;
     add("--gradient_checkpointing", changed, ranks);

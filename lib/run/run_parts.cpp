@@ -9,6 +9,7 @@
 #include "lib/core/joined.h"
 #include "lib/run/loss_scaling.h"
 #include "lib/run/optimizer.h"
+#include "lib/run/recomputation.h"
 #include "lib/settings/layout.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
@@ -51,6 +52,27 @@ std::string stages_text(const std::vector<ModelPart>& parts, bool measured) {
   }
   const std::string text = concat("pipeline stages of ", joined(counts), " blocks");
   return measured ? concat(text, "; measured: ", joined(times), " ms per micro-batch") : text;
+}
+
+// With --activation_memory.
+void choose_recomputation(const RunContext& run, ParallelConfig& config, RunParts& parts) {
+  const at::Device device = run.world.device();
+  AvailableMemory own = available_memory(device);
+  own.host /= std::max(1, run.launch.local_size);
+  // The same on all ranks, so that all choose the same.
+  const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
+  parts.recomputation = run.task.choose_recomputation(config, device, run.world.size(),
+                                                      {.host = -least[0], .device = -least[1]});
+  config.recomputed_blocks = blocks_of(parts.recomputation);
+  parts.strategy = make_strategy(config, *parts.mesh);
+  if (!run.reports()) return;
+  std::vector<std::string> held;
+  for (const StageRecomputation& stage : parts.recomputation) {
+    held.push_back(mebibytes(stage.held()));
+  }
+  log(LogLevel::kInfo, "activations may take ", mebibytes(least_allowed(parts.recomputation)),
+      " of a rank: ", counts_text(parts.recomputation), " run again in backward, planned ",
+      joined(held));
 }
 
 // When all of this data has been seen as often as asked for, or --max_steps.
@@ -149,6 +171,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
     measure_balance(run.task, mesh, config);
     parts->strategy = make_strategy(config, mesh);
   }
+  if (!o.memory.activations.empty()) choose_recomputation(run, config, *parts);
   if (run.reports() && stages > 1) {
     const auto shares =
         partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);
@@ -178,7 +201,7 @@ void describe(const RunContext& run, const RunParts& parts) {
       parts.mesh->extent(Axis::kPipeline), parts.mesh->extent(Axis::kData),
       parts.mesh->extent(Axis::kTensor), static_cast<long long>(batch),
       static_cast<long long>(parts.total_steps),
-      run.task.memory_need(run.world.size(), run.on_gpu()).c_str());
+      run.task.memory_need(run.world.size(), run.on_gpu(), blocks_of(parts.recomputation)).c_str());
 }
 
 void build(const RunContext& run, RunParts& parts) {
@@ -186,7 +209,8 @@ void build(const RunContext& run, RunParts& parts) {
   const AvailableMemory own = available_memory(run.world.device());
   const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
   parts.plan = run.task.check_memory(run.world.device(), run.world.size(), run.launch.local_size,
-                                     {.host = -least[0], .device = -least[1]});
+                                     {.host = -least[0], .device = -least[1]},
+                                     blocks_of(parts.recomputation));
   const BuildContext context{.device = run.world.device(),
                              .seed = run.options().training.seed,
                              .source = run.task.weights()};

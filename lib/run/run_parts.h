@@ -18,6 +18,7 @@ struct RunParts {
   std::unique_ptr<StepSource> batches;
   std::unique_ptr<Strategy> strategy;
   int64_t total_steps = 0;
+  std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
   // With build():
   std::optional<RunTask::Plan> plan;  // nothing: memory is not planned
   std::optional<Resumed> resumed;

@@ -58,6 +58,14 @@ metrics::RunStartRecord start_record(const RunContext& run, const RunParts& part
   r.model = run.task.model().name;
   r.num_parameters = parts.strategy->parameter_count();
   r.num_trainable_parameters = parameter_count(run.task.model()).trained;
+  if (!parts.recomputation.empty()) {
+    for (const StageRecomputation& stage : parts.recomputation) {
+      r.recomputed_by_stage +=
+          concat(r.recomputed_by_stage.empty() ? "" : ",", stage.blocks.size());
+    }
+    r.recomputed_blocks = std::ssize(blocks_of(parts.recomputation));
+    r.activation_limit_bytes = static_cast<int64_t>(least_allowed(parts.recomputation));
+  }
   r.num_train_samples = run.task.training_rows();
   r.num_train_steps = parts.total_steps;
   r.seed = o.training.seed;

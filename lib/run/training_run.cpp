@@ -68,7 +68,8 @@ int execute(const RunContext& run) {
     if (report) report->fail(error);
     if (!is_out_of_memory(error)) throw;
     fail(ErrorCode::kResourceExhausted,
-         run.task.memory_advice(run.world.size(), error.what(), run.on_gpu()));
+         run.task.memory_advice(run.world.size(), error.what(), run.on_gpu(),
+                                parts ? blocks_of(parts->recomputation) : std::vector<int64_t>{}));
   }
 }
 

@@ -150,11 +150,16 @@ struct AxesOptions {
   StageBalance balance = StageBalance::kTime;
 };
 
+struct MemoryOptions {
+  std::string
+      activations;  // of one rank: "auto", or as parse_activation_memory() reads it; "": any
+};
+
 struct OutputOptions {
   std::string output_dir, report_to = "jsonl,csv";
   bool overwrite_output_dir = false;
   int64_t logging_steps = 0, eval_steps = 0;  // 0: see the table
-  bool generation = false;  // SQuAD
+  bool generation = false;                    // SQuAD
   int64_t generation_max_new_tokens = 32;
   bool predictions = true;  // classification
   SaveStrategy save_strategy = SaveStrategy::kNo;
@@ -183,6 +188,7 @@ struct TrainOptions {
   PrecisionOptions precision;
   ParallelConfig parallel;
   AxesOptions axes;
+  MemoryOptions memory;
   OutputOptions output;
   RunOptions run;
 
@@ -197,7 +203,7 @@ template <typename Group, typename T>
 constexpr Group TrainOptions::*group_of(T Group::*) {
   using O = TrainOptions;
   return std::get<Group O::*>(std::tuple(&O::model, &O::data, &O::training, &O::lora, &O::precision,
-                                         &O::axes, &O::output, &O::run));
+                                         &O::axes, &O::memory, &O::output, &O::run));
 }
 
 }  // namespace tessera

@@ -22,6 +22,15 @@ metrics::Value balance_record(const O& o) {
   return o.axes.pipeline > 1 ? metrics::Value(name_of(o.axes.balance)) : metrics::Value();
 }
 
+std::string activation_tag(const O& o) {
+  std::string text = o.memory.activations;
+  std::erase(text, ' ');
+  return text.empty() ? "" : "am" + text;
+}
+metrics::Value activation_record(const O& o) {
+  return o.memory.activations.empty() ? metrics::Value() : metrics::Value(o.memory.activations);
+}
+
 MeshExtents axes_of(const O& o) {
   return {.pipeline = static_cast<int>(o.axes.pipeline), .tensor = static_cast<int>(o.axes.tensor)};
 }
@@ -29,18 +38,18 @@ MeshExtents axes_of(const O& o) {
 // A row of ParallelConfig's table.
 Setting setting_of(const LayoutField& field) {
   const LayoutField::More& more = field.more;
-  Setting setting{.name = field.name,
-                  .field = [of = field.field](O& o) { return of(o.parallel); },
-                  .changes = more.numbers ? kNumbers : kCost,
-                  .help = field.help,
-                  .more = {.choices = more.choices,
-                           .least = more.least,
-                           .most = more.most,
-                           .tag = more.tag,
-                           .tuning = more.tuning,
-                           .brief = more.brief,
-                           .name_of = more.of_hugging_face ? NameOf::kTrainingArguments
-                                                           : NameOf::kTessera}};
+  Setting setting{
+      .name = field.name,
+      .field = [of = field.field](O& o) { return of(o.parallel); },
+      .changes = more.numbers ? kNumbers : kCost,
+      .help = field.help,
+      .more = {.choices = more.choices,
+               .least = more.least,
+               .most = more.most,
+               .tag = more.tag,
+               .tuning = more.tuning,
+               .brief = more.brief,
+               .name_of = more.of_hugging_face ? NameOf::kTrainingArguments : NameOf::kTessera}};
   if (more.tag_of != nullptr) {
     setting.more.tag_of = [of = more.tag_of](const O& o) { return of(o.parallel, axes_of(o)); };
   }
@@ -86,6 +95,11 @@ std::vector<Placed> others() {
          "stages; --gradient_accumulation_steps is the number of micro-batches",
          {.least = 1, .most = kCount, .tag = "pp", .recorded = false,
           .brief = "pipeline stages"}}}},  // records have "pp"
+      {"gradient_checkpointing",
+       {{"activation_memory", of<&MemoryOptions::activations>, kCost,
+         "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "
+         "backward; auto: what the device has left, less 5 %",
+         {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
       {"pipeline_vocabulary",
        {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
          {.tag = "by-", .record = balance_record, .tuning = true}}}},

@@ -8,6 +8,7 @@
 #include "lib/core/nearest.h"
 #include "lib/settings/idle_flags.h"
 #include "lib/settings/lists.h"
+#include "lib/settings/memory_size.h"
 #include "lib/settings/require.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
@@ -134,6 +135,10 @@ std::string data_recipe(const TrainOptions& o) {
 
 void validate_layout(const TrainOptions& o) {
   settings::check_ranges(o);
+  require(!parse_activation_memory(o.memory.activations) || !o.parallel.gradient_checkpointing,
+          "--activation_memory ", o.memory.activations,
+          " chooses the blocks that run again in backward, and --gradient_checkpointing takes all "
+          "of them; give one of the two");
   require(o.run.ranks <= 256, "--ranks is ", o.run.ranks,
           "; threads as ranks end at 256, use mpirun for more");
 }

@@ -100,6 +100,10 @@ FuzzCase twin_of(const FuzzCase& c) {
   if (c.mesh.pipeline == 1 && !c.parallel.keep_activations) {
     twin.parallel.gradient_checkpointing = !c.parallel.gradient_checkpointing;
   }
+  // Which blocks run again is not looked at there.
+  std::vector<int64_t>& again = twin.parallel.recomputed_blocks;
+  if (twin.parallel.gradient_checkpointing) again.clear();
+  if (!c.parallel.keep_activations && !again.empty()) again.pop_back();
   if (c.seed % 4 == 1) twin.parallel.offload = {};
   return twin;
 }

@@ -109,7 +109,9 @@ Values beside_dropout(const FuzzCase& c) {
   if (c.mesh.data > 1) found.emplace_back("data ranks");
   if (c.mesh.tensor > 1) found.emplace_back("tensor axis");
   if (c.parallel.sequence_parallel) found.emplace_back("sequence parallelism");
-  if (c.parallel.gradient_checkpointing) found.emplace_back("recomputation");
+  if (c.parallel.gradient_checkpointing || !c.parallel.recomputed_blocks.empty()) {
+    found.emplace_back("recomputation");
+  }
   if (c.padded) found.emplace_back("padding");
   if (c.packed) found.emplace_back("packed rows");
   if (c.resume > 0) found.emplace_back("resuming");
@@ -224,6 +226,10 @@ void add_drawn_fields(std::vector<FuzzFeature>& all) {
 }
 
 void add_stages(std::vector<FuzzFeature>& all) {
+  all.push_back(feature(
+      "recomputed_blocks", {"none", "some"},
+      [](const FuzzCase& c) { return c.parallel.recomputed_blocks.empty() ? "none" : "some"; },
+      [](const FuzzCase& c) { return !c.parallel.gradient_checkpointing; }));
   all.push_back(field("pipeline_schedule", {"gpipe", "1f1b", "zbh1", "interleaved"}, has_stages));
   all.push_back(field("pipeline_chunks", {"2", "3", "4"}, [](const FuzzCase& c) {
     return c.parallel.pipeline.schedule == "interleaved";

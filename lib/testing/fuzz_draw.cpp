@@ -159,6 +159,11 @@ void draw_layout(Random& random, const FuzzOptions& options, const FuzzFamily& f
   c.parallel.sequence_parallel =
       family.sequence_parallel && c.mesh.tensor > 1 && chance(random, 50);
   draw_fields(random, c.mesh, c.parallel);
+  if (!c.parallel.gradient_checkpointing && chance(random, 40)) {
+    for (size_t block = 0; block + 1 < model.block_count(); ++block) {
+      if (chance(random, 50)) c.parallel.recomputed_blocks.push_back(static_cast<int64_t>(block));
+    }
+  }
 }
 
 std::string some_steps(Random& random, int steps) {

@@ -152,6 +152,7 @@ Cases exchanges(const FuzzCase& c, const FuzzFamily& family) {
   const int64_t unit = c.parallel.unit_numel;
   for (FuzzCase& d : models) {
     d.parallel.pipeline.block_costs.clear();
+    d.parallel.recomputed_blocks.clear();
     d.parallel.overlap = false;
     cases.push_back(d);
     for (int64_t numel : {int64_t{10}, int64_t{40}, unit / 2, unit / 4}) {
@@ -171,8 +172,9 @@ Cases reductions(const FuzzCase& c, const FuzzFamily& family) {
   add_smaller_resumes(cases, c);
   if (family.smaller) {
     for (FuzzCase& d : family.smaller(c)) {
-      // Costs are by block: they go with the block list they belong to.
+      // Both are by block: they go with the block list they belong to.
       d.parallel.pipeline.block_costs.clear();
+      d.parallel.recomputed_blocks.clear();
       cases.push_back(std::move(d));
     }
   }

@@ -83,6 +83,7 @@ TEST_CASE("a case survives its line, and a line that says nothing is the default
   c.parallel.precision.reduce = at::kBFloat16;
   c.parallel.offload.step = OffloadStep::kDevice;
   c.parallel.pipeline.block_costs = {1, 0.25};
+  c.parallel.recomputed_blocks = {0, 2};
   c.parallel.overlap = false;
   c.epsilon = 1e-3;
   c.resume = 1;
@@ -91,6 +92,7 @@ TEST_CASE("a case survives its line, and a line that says nothing is the default
   const std::string line = to_line(c);
   CHECK(to_line(parse_case(line)) == line);
   CHECK(parse_case(line).parallel.pipeline.block_costs == c.parallel.pipeline.block_costs);
+  CHECK(parse_case(line).parallel.recomputed_blocks == c.parallel.recomputed_blocks);
   CHECK(error_of([] { parse_case("dta=2"); }) == "fuzz case: there is no field \"dta\"");
   CHECK(error_of([] { parse_case("data=two"); }) == "fuzz case: data=two has no meaning");
 }

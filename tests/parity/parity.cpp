@@ -21,6 +21,9 @@ std::string ParityRow::name() const {
       offload[static_cast<int>(parallel.offload.what)],
       step[static_cast<int>(parallel.offload.step)],
       parallel.gradient_checkpointing ? " checkpointing" : "",
+      parallel.recomputed_blocks.empty()
+          ? ""
+          : concat(" recomputes=", parallel.recomputed_blocks.size()),
       parallel.unit_numel > 0 ? concat(" unit=", parallel.unit_numel) : "",
       parallel.reshard_after_forward ? "" : " no-reshard",
       parallel.shard_ranks > 0 ? concat(" shard_ranks=", parallel.shard_ranks) : "",

@@ -215,6 +215,9 @@ mode = "full"
                  "PROGRAM --strategy fsdp --tensor_parallel 2 --pipeline_schedule interleaved "
                  "--gradient_checkpointing --dtype bf16 --per_device_train_batch_size 8 "
                  "--max_seq_length 2048"));
+  const std::string budget = dir.write(
+      "budget.toml", "[training]\nsteps = 4\n[activation_checkpoint]\nmode = \"memory_budget\"\n");
+  CHECK(contains(*answer_foreign_config(budget), "--activation_memory auto"));
   const std::string before = dir.write("before.toml", "[training]\nbatch_size = 4\n");  // of 2024
   CHECK(contains(*answer_foreign_config(before), "--per_device_train_batch_size 4"));
   CHECK_FALSE(answer_foreign_config("ds_config.json").has_value());

@@ -217,6 +217,99 @@ TEST_CASE("tessera-plan takes the memory of a GPU by hand") {
         std::string::npos);
 }
 
+TEST_CASE("--activation_memory: as few blocks run again as must, and the plan says which") {
+  const std::string job =
+      "--model_config llama-3.2-1b --dtype bf16 --card h200 --per_device_train_batch_size 8 ";
+  const auto stage_of = [&](const std::string& flags) {
+    return json_of(job + flags).at("stages").at(0);
+  };
+  const auto held = [](const Json& stage) {
+    double bytes = stage.at("workspace_bytes").as_double();
+    for (const char* part :
+         {"embedding", "layers", "gradients of activations", "running", "constants", "inputs"}) {
+      bytes += stage.at(concat(part, "_bytes")).as_double();
+    }
+    return bytes;
+  };
+  const double all_kept = held(stage_of("")), none = held(stage_of("--gradient_checkpointing"));
+  int64_t before = 1000;
+  double time_before = 1e9;
+  for (int part = 1; part <= 5; ++part) {
+    const double asked = (none + part * (all_kept - none) / 4) / 0x1p20;
+    const std::string flags = concat("--activation_memory ", std::ceil(asked), "MiB ");
+    const Json plan = json_of(job + flags), stage = plan.at("stages").at(0);
+    const int64_t again = stage.at("recomputed_blocks").as_int64();
+    INFO(flags << ": " << again << " blocks");
+    CHECK(again <= before);
+    CHECK((again == 0) == (part == 5));
+    CHECK(held(stage) <= std::ceil(asked) * 0x1p20);
+    CHECK(held(stage) <= stage.at("activation_limit_bytes").as_double() * (1 + 1e-9));
+    const Json step = plan.at("step");
+    CHECK((step.at("recomputed_operations_ratio").as_double() > 0) == (again > 0));
+    CHECK(step.at("recomputed_operations_ratio").as_double() < 1.0 / 3);
+    CHECK(step.at("step_time_s").as_double() <= time_before);
+    const std::string text = ask(job + flags).out;
+    CHECK(text.find(concat("run again in backward: ", again, " of ",
+                           stage.at("recomputable_blocks").as_int64(), " blocks, ")) !=
+          std::string::npos);
+    before = again;
+    time_before = step.at("step_time_s").as_double();
+  }
+  const Json stages = json_of(job +
+                              "--ranks 2 --pipeline_parallel 2 --gradient_accumulation_steps 8 "
+                              "--activation_memory 2.5")
+                          .at("stages");
+  CHECK(stages.at(0).at("recomputed_blocks").as_int64() >
+        stages.at(1).at("recomputed_blocks").as_int64());
+}
+
+TEST_CASE("--activation_memory auto takes what the device has left, less a reserve") {
+  const std::string job =
+      "--model_config llama-3.2-1b --dtype bf16 --card h200 --per_device_train_batch_size 8 ";
+  const auto needed = [&](const std::string& flags) {
+    return json_of(job + flags).at("stages").at(0).at("device_bytes").as_double();
+  };
+  const double all_kept = needed(""), none = needed("--gradient_checkpointing");
+  const double memory = (all_kept + none) / 2 / 0x1p20;
+  const Json plan =
+      json_of(job + concat("--activation_memory auto --gpu_memory ", std::ceil(memory), "MiB"));
+  CHECK(plan.at("fits").as_bool());
+  const Json stage = plan.at("stages").at(0);
+  CHECK(stage.at("recomputed_blocks").as_int64() > 0);
+  CHECK(stage.at("recomputed_blocks").as_int64() < stage.at("recomputable_blocks").as_int64());
+  CHECK(stage.at("device_bytes").as_double() <= 0.95 * (memory + 1) * 0x1p20);
+  CHECK(json_of(job + "--activation_memory auto")
+            .at("stages")
+            .at(0)
+            .at("recomputed_blocks")
+            .as_int64() == 0);
+  const Answer small =
+      ask(job + concat("--activation_memory auto --gpu_memory ", std::floor(none / 0x1p20), "MiB"));
+  CHECK(small.code == 3);
+  CHECK(small.err.find("--activation_memory auto allows") != std::string::npos);
+}
+
+TEST_CASE("--activation_memory that no plan meets ends with 3, and what is no amount with 2") {
+  const std::string job = "--model_config llama-3.2-1b --dtype bf16 --card h200 ";
+  const Answer small = ask(job + "--activation_memory 10MiB");
+  CHECK(small.code == 3);
+  const size_t least = small.err.find("; --activation_memory ");
+  REQUIRE(least != std::string::npos);
+  const std::string enough =
+      small.err.substr(least + 2, small.err.find(" is the least") - least - 2);
+  CHECK(ask(job + enough).code == 0);
+  for (const std::string bad : {"0", "-1", "much", "2GB/s", "nan", "Auto"}) {
+    const Answer answer = ask(job + "--activation_memory " + bad);
+    INFO(bad << ": " << answer.err);
+    CHECK(answer.code == 2);
+    CHECK(answer.err.find("as 2.5 or 900MiB, found '" + bad + "'") != std::string::npos);
+  }
+  const Answer both = ask(job + "--activation_memory 2.5 --gradient_checkpointing");
+  CHECK(both.code == 2);
+  CHECK(both.err.find("give one of the two") != std::string::npos);
+  CHECK(ask(job + "--activation_memory 100 --gradient_checkpointing false").code == 0);
+}
+
 TEST_CASE("tessera-plan refuses what no run would take, in one line") {
   const TempDir folder;
   const std::string yaml = folder.write("fsdp.yaml", "distributed_type: FSDP\nnum_processes: 2\n");

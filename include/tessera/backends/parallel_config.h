@@ -4,6 +4,7 @@
 /// Which strategy, in which precision, with which sizes: everything make_strategy() needs.
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -78,15 +79,23 @@ struct ParallelConfig {
   /// Keep only every block's input in forward and run the block again in backward (Chen et al.
   /// 2016).
   bool gradient_checkpointing = false;
+  /// The same of some blocks only: their places in the model, in increasing order. The others keep
+  /// what backward needs. The loss block is never among them. Stages are balanced as without it.
+  std::vector<int64_t> recomputed_blocks = {};
   /// Decoder blocks keep the outputs of their norms and of the activation function for backward,
-  /// which else forms them anew; without effect under gradient_checkpointing.
+  /// which else forms them anew; without effect on blocks that run again.
   bool keep_activations = false;
   OffloadConfig offload = {};      ///< what lives in host memory
   PipelineConfig pipeline = {};    ///< with a pipeline axis of more than one rank
   bool sequence_parallel = false;  ///< with a tensor axis of more than one rank
 
-  /// Whether decoder blocks keep them, given both options.
+  /// Whether decoder blocks keep them that do not run again.
   bool keeps_activations() const { return keep_activations && !gradient_checkpointing; }
+  /// Whether the block at this place in the model, which is not the loss, runs again in backward.
+  bool recomputes(size_t block) const {
+    return gradient_checkpointing ||
+           std::ranges::count(recomputed_blocks, static_cast<int64_t>(block)) > 0;
+  }
 };
 
 /// Names that make_strategy() accepts.

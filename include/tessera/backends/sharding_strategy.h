@@ -134,6 +134,7 @@ class ShardingStrategy : public Strategy {
   bool is_loss(size_t block) const;
   void make_deferred(MicroBatchRun& run, size_t block);
   bool defers(const MicroBatchRun& run, size_t block, const at::Tensor& input) const;
+  bool recomputes(size_t block) const;
   const std::vector<size_t>& trained_units(const MicroBatchRun& run, size_t block) const;
   at::Tensor forward_block(MicroBatchRun& run, size_t block, const at::Tensor& hidden);
   void forward_loss(MicroBatchRun& run, size_t block, const at::Tensor& hidden);

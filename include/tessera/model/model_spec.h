@@ -72,8 +72,9 @@ struct BlockBuilder {
   /// (ModelSpec::tied) is built without memory (see tied_placeholder()); the strategy gives it its
   /// storage.
   std::function<std::unique_ptr<Block>(const BuildContext&)> build;
-  BlockCost cost = {};     ///< balances pipeline stages; zeros: unknown
-  bool ends_unit = false;  ///< strategies never handle its parameters together with later blocks'
+  BlockCost cost = {};      ///< balances pipeline stages; zeros: unknown
+  bool ends_unit = false;   ///< strategies never handle its parameters together with later blocks'
+  bool recomputed = false;  ///< set by strategies: see ParallelConfig::recomputed_blocks
   /// The weights come from the user's program: every data rank takes the first one's. Else they
   /// must be equal already.
   bool from_first_rank = false;

@@ -25,6 +25,7 @@ std::string flags_of(const TrainOptions& o) {
   if (o.parallel.offload.what != Offload::kNone)
     text += " --offload " + name_of(o.parallel.offload.what);
   if (o.parallel.gradient_checkpointing) text += " --gradient_checkpointing";
+  if (!o.memory.activations.empty()) text += " --activation_memory " + o.memory.activations;
   return text + concat(" --per_device_train_batch_size ", o.training.per_device_train_batch_size,
                        " --gradient_accumulation_steps ", o.training.gradient_accumulation_steps);
 }
@@ -79,6 +80,7 @@ std::vector<TrainOptions> candidates(const TrainOptions& options, const Place& p
     for (const int64_t micro : divisors(rows, rows)) {
       if ((micro & (micro - 1)) != 0 && micro != rows) continue;  // powers of two
       for (const bool recompute : {false, true}) {
+        if (recompute && !options.memory.activations.empty()) continue;  // it chooses itself
         TrainOptions o = spread;
         o.training.per_device_train_batch_size = micro;
         o.training.gradient_accumulation_steps = rows / micro;

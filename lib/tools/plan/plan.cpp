@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "lib/run/layout.h"
+#include "lib/run/recomputation.h"
+#include "lib/settings/memory_size.h"
 #include "lib/tools/plan/step_time.h"
 #include "tessera/core/error.h"
 
@@ -76,13 +78,20 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
   plan.tokens = static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length);
   plan.activation_elements = plan.tokens * static_cast<double>(model.config().hidden);
   const BatchShape batch = batch_shape(model, o, o.data.max_seq_length);
+  if (const auto asked = parse_activation_memory(o.memory.activations)) {
+    run.recomputation = choose_recomputation(
+        plan, batch, place.card,
+        {.bytes = asked->bytes, .memory = asked->automatic ? place.card.memory_bytes : 0});
+    plan.parallel.recomputed_blocks = blocks_of(run.recomputation);
+  }
+  run.more_operations = more_operations(recomputed_share(plan), o.trains_adapters());
   run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length));
   run.saves = o.output.save_strategy != SaveStrategy::kNo && o.output.save_async;
   for (const Traffic& traffic : run.stages.front().state.traffic) {
     const bool between = spans_hosts(traffic, run.mesh, place.ranks_of_host);
     run.messages.push_back({traffic, between, bandwidth(traffic, run.mesh, place, between)});
   }
-  run.time = step_time(model, run, place, plan.parallel.pipeline, run.largest(place.card));
+  run.time = step_time(model, run, place, plan.parallel, run.largest(place.card));
   run.tokens_per_s =
       static_cast<double>(run.global_batch * o.data.max_seq_length) / run.time.total();
   return run;

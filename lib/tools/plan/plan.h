@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 // What a run with these options would hold and take: from shapes alone.
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "lib/plan/card.h"
-#include "lib/plan/memory_plan.h"
+#include "lib/plan/recomputation.h"
 #include "lib/run/prepare.h"
 
 namespace tessera::programs {
@@ -34,6 +35,8 @@ struct RunPlan {
   TrainOptions options;
   MeshExtents mesh;
   std::vector<MemoryPlan> stages;
+  std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
+  double more_operations = 0;     // of what runs again, as a share of a step's others
   std::vector<Message> messages;  // of a rank of the first stage
   StepTime time;
   int64_t global_batch = 0;
@@ -41,7 +44,10 @@ struct RunPlan {
   bool saves = false;       // copies of the state, while it is written
 
   const MemoryPlan& largest(const Card& card) const;
-  bool fits(const Card& card) const { return largest(card).needed(card) <= card.memory_bytes; }
+  bool fits(const Card& card) const {
+    return largest(card).needed(card) <= card.memory_bytes &&
+           std::ranges::all_of(recomputation, &StageRecomputation::fits);
+  }
 };
 
 // The model's shapes under these options. Throws as prepare() does.

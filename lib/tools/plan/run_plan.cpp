@@ -2,10 +2,7 @@
 #include "lib/tools/plan/run_plan.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <cmath>
-#include <iterator>
+#include <optional>
 #include <ostream>
 #include <utility>
 
@@ -14,7 +11,9 @@
 #include "lib/interop/foreign_config.h"
 #include "lib/interop/foreign_flags.h"
 #include "lib/run/memory_advice.h"
+#include "lib/run/recomputation.h"
 #include "lib/settings/idle_flags.h"
+#include "lib/settings/memory_size.h"
 #include "lib/settings/tool.h"
 #include "lib/tools/plan/bandwidths.h"
 #include "lib/tools/plan/fit.h"
@@ -56,21 +55,12 @@ void add_flags(FlagSet& flags, PlanOptions& o) {
   flags.add("json", &o.as_json, "one JSON object instead of tables");
 }
 
-// Of "80GiB", "24000 MB", "1.5tib".
-double memory_bytes(const std::string& text) {
-  constexpr std::pair<const char*, double> kUnits[] = {
-      {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}};
-  double number = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, number);
-  std::string unit(end, last);
-  std::erase(unit, ' ');
-  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto known = std::ranges::find(kUnits, unit, [](const auto& one) { return one.first; });
-  check(error == std::errc() && number > 0 && std::isfinite(number) && known != std::end(kUnits),
-        ErrorCode::kInvalidArgument, "--gpu_memory: expected a number above 0 and its unit (MiB, ",
-        "GiB, TiB, MB, GB or TB), as 80GiB, found '", text, "'");
-  return number * known->second;
+double gpu_memory_of(const PlanOptions& o) {
+  const std::optional<double> bytes = parse_memory_size(o.gpu_memory);
+  check(bytes.has_value(), ErrorCode::kInvalidArgument,
+        "--gpu_memory: expected a number above 0 and its unit (MiB, ",
+        "GiB, TiB, MB, GB or TB), as 80GiB, found '", o.gpu_memory, "'");
+  return *bytes;
 }
 
 Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
@@ -94,7 +84,7 @@ Card card_of(const PlanOptions& o, int64_t ranks_of_host) {
   if (!o.gpu_memory.empty()) {
     check(!card.device.empty(), ErrorCode::kInvalidArgument, "--gpu_memory ", o.gpu_memory,
           " is a GPU's, and --card ", o.card, " is this host without one; name a GPU, --card h100");
-    card.memory_bytes = memory_bytes(o.gpu_memory);
+    card.memory_bytes = gpu_memory_of(o);
   }
   const auto replace = [](double value, double unit, double& to) {
     if (value > 0) to = value * unit;
@@ -176,10 +166,15 @@ int plan(const std::vector<std::string>& arguments, std::ostream& out, std::ostr
   const RunPlan run = plan_run(model, train, place);
   out << (o.as_json ? plan_json(model, run, place) : plan_text(model, run, place));
   if (run.fits(place.card)) return 0;
-  const std::string reason =
-      concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ", place.card.name,
-             ": ", mebibytes(run.largest(place.card).needed(place.card)), " are needed");
-  err << "tessera-plan: " << memory_advice(model, place.ranks, reason, !place.card.device.empty())
+  std::string reason = missing_activation_memory(run.recomputation, train.memory.activations);
+  if (reason.empty()) {
+    reason = concat("does not fit into ", mebibytes(place.card.memory_bytes), " of one ",
+                    place.card.name, ": ", mebibytes(run.largest(place.card).needed(place.card)),
+                    " are needed");
+  }
+  err << "tessera-plan: "
+      << memory_advice(model, place.ranks, reason, !place.card.device.empty(),
+                       blocks_of(run.recomputation))
       << ". --fit searches\n";
   return exit_code(ErrorCode::kResourceExhausted);
 }

@@ -36,8 +36,9 @@ double peak_of(const Card& card, const TrainOptions& o) {
 
 // Of every block for a micro-batch on one rank: nothing for the embedding, which is a copy.
 std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, const Place& place,
-                                  const Machine& machine, double tensor) {
-  const DecoderConfig& config = model.config();
+                                  const ParallelConfig& config, const Machine& machine,
+                                  double tensor) {
+  const DecoderConfig& shape = model.config();
   const std::vector<BlockBuilder>& blocks = model.model.blocks;
   const auto tokens =
       static_cast<double>(o.training.per_device_train_batch_size * o.data.max_seq_length);
@@ -55,22 +56,20 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   const double of_attention = tokens * attention / flops_per_s * usual / machine.attention;
   // Norms and residual sums are computed by every tensor rank, or by one for each token.
   const double parts = o.parallel.sequence_parallel ? tensor : 2 * tensor / (tensor + 1);
-  const auto inner = static_cast<double>(config.inner_size()) * (config.gated ? 1.5 : 1);
-  const double columns = static_cast<double>(config.hidden) / parts + inner / (2 * tensor);
+  const auto inner = static_cast<double>(shape.inner_size()) * (shape.gated ? 1.5 : 1);
+  const double columns = static_cast<double>(shape.hidden) / parts + inner / (2 * tensor);
   const double width = o.parallel.precision.parameter == at::kFloat ? 2 : 1;
   const double passing = tokens * width / place.card.memory_bytes_per_s;
-  const auto layers = static_cast<double>(config.layers);
-  const double again = !o.parallel.gradient_checkpointing ? 1
-                       : o.trains_adapters()              ? 6.0 / 4
-                                                          : 8.0 / 6;
+  const auto layers = static_cast<double>(shape.layers);
+  const double again = o.trains_adapters() ? 6.0 / 4 : 8.0 / 6;
   std::vector<double> seconds(blocks.size());
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
-    seconds[i] =
-        again * (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers +
-                 passing * columns * machine.passes + machine.seconds_of_layer);
+    seconds[i] = (config.recomputes(i) ? again : 1) *
+                 (of_products * blocks[i].cost.flops_per_token / all + of_attention / layers +
+                  passing * columns * machine.passes + machine.seconds_of_layer);
   }
   seconds.back() = of_products * blocks.back().cost.flops_per_token / all +
-                   passing * static_cast<double>(config.vocabulary) / tensor * machine.logit_bytes;
+                   passing * static_cast<double>(shape.vocabulary) / tensor * machine.logit_bytes;
   return seconds;
 }
 
@@ -96,16 +95,17 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 // and all that does not fit beside backward, two thirds of it; sums of activations stand in the
 // way, and on a CPU everything does. The optimizer moves its state through memory once.
 StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
-                   const PipelineConfig& pipeline, const MemoryPlan& memory) {
+                   const ParallelConfig& config, const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
   const Card& card = place.card;
   const bool gpu = !card.device.empty();
   const Machine& machine = gpu ? kGpu : kCpu;
   const auto micro_batches = static_cast<double>(o.training.gradient_accumulation_steps);
-  const std::vector<double> blocks = block_seconds(model, o, place, machine, run.mesh.tensor);
-  StepTime time{.compute =
-                    micro_batches * stage_seconds(blocks, pipeline, model.model, run.mesh.pipeline,
-                                                  o.parallel.gradient_checkpointing)};
+  const std::vector<double> blocks =
+      block_seconds(model, o, place, config, machine, run.mesh.tensor);
+  StepTime time{.compute = micro_batches * stage_seconds(blocks, config.pipeline, model.model,
+                                                         run.mesh.pipeline,
+                                                         o.parallel.gradient_checkpointing)};
   const auto turns = static_cast<int>(o.training.gradient_accumulation_steps);
   const bool splits = std::ranges::any_of(
       run.stages, [](const MemoryPlan& stage) { return stage.activations.defers; });

@@ -5,9 +5,9 @@
 
 namespace tessera::programs {
 
-// Of a rank whose memory is this, with blocks on stages as the pipeline has them; run has its
-// options, mesh and messages.
+// Of a rank whose memory is this, with blocks on stages and run again as config has them; run has
+// its options, mesh and messages.
 StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
-                   const PipelineConfig& pipeline, const MemoryPlan& memory);
+                   const ParallelConfig& config, const MemoryPlan& memory);
 
 }  // namespace tessera::programs

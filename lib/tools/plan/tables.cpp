@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/core/units.h"
+#include "lib/run/recomputation.h"
 #include "tessera/core/error.h"
 #include "tessera/core/json.h"
 
@@ -85,6 +86,13 @@ std::string memory_text(const RunPlan& run, const Card& card) {
                        card.device.empty() ? "rank's share of this host" : card.name.c_str());
 }
 
+std::string recomputation_text(const RunPlan& run) {
+  if (run.recomputation.empty()) return "";
+  return format("run again in backward: %s, %.1f %% more operations; activations may take %s MiB\n",
+                counts_text(run.recomputation).c_str(), 100 * run.more_operations,
+                mebibytes(least_allowed(run.recomputation)).c_str());
+}
+
 std::string messages_text(const RunPlan& run) {
   if (run.messages.empty()) return "";
   std::string text = format("%-24s %-28s %6s %12s %8s %10s\n", "sent by a rank in a step", "as",
@@ -120,7 +128,7 @@ std::string plan_text(const Prepared& model, const RunPlan& run, const Place& pl
       " x tensor ", run.mesh.tensor, "), ", name_of(o.parallel.precision.parameter),
       ", micro-batch ", o.training.per_device_train_batch_size, " x ", o.data.max_seq_length,
       ", global batch ", run.global_batch, ", ", place.card.name, "\n");
-  text += memory_text(run, place.card) + messages_text(run);
+  text += memory_text(run, place.card) + recomputation_text(run) + messages_text(run);
   text +=
       format("predicted step: %.1f ms, %.0f tokens/s (", run.time.total() * 1e3, run.tokens_per_s);
   bool first = true;
@@ -142,8 +150,15 @@ std::string plan_json(const Prepared& model, const RunPlan& run, const Place& pl
       .field("card_bytes", place.card.memory_bytes)
       .field("fits", run.fits(place.card));
   json.key("stages").begin_array();
-  for (const MemoryPlan& stage : run.stages) {
+  for (size_t i = 0; i < run.stages.size(); ++i) {
+    const MemoryPlan& stage = run.stages[i];
     json.begin_object();
+    if (!run.recomputation.empty()) {
+      const StageRecomputation& chosen = run.recomputation[i];
+      json.field("recomputed_blocks", std::ssize(chosen.blocks))
+          .field("recomputable_blocks", chosen.able)
+          .field("activation_limit_bytes", chosen.allowed);
+    }
     for (const auto& [name, bytes] : device_categories(stage)) {
       json.field(concat(name, "_bytes"), bytes);
     }
@@ -172,7 +187,8 @@ std::string plan_json(const Prepared& model, const RunPlan& run, const Place& pl
     json.field(concat(name == std::string("exposed communication") ? "comm_exposed" : name, "_s"),
                seconds);
   }
-  json.field("step_time_s", run.time.total())
+  json.field("recomputed_operations_ratio", run.more_operations)
+      .field("step_time_s", run.time.total())
       .field("tokens_per_second", run.tokens_per_s)
       .end_object();
   return json.end_object().text() + "\n";

@@ -163,6 +163,8 @@ std::vector<Case> cases() {
   add("bloom accumulated", bloom(), {}, {}, 3);
   add("bloom bf16", bloom(), half);
   add("bloom recomputed", bloom(), recompute);
+  add("bloom, two blocks recomputed", bloom(), {.recomputed_blocks = {1, 2}});
+  add("bloom, first and last block recomputed", bloom(), {.recomputed_blocks = {0, 4}}, {}, 2);
   add("bloom, large head", bloom(8192), {});
   const ModelSpec dropping = bloom(1024, 0.1);
   add("bloom dropout", dropping, {});
@@ -190,6 +192,8 @@ std::vector<Case> cases() {
     add("bloom fused" + kept, with_fused_layers(bloom()), config);
     add("gpt2 fused" + kept, with_fused_layers(gpt2(0)), config);
     add("llama fused" + kept, with_fused_layers(llama()), config);
+    add(concat("llama fused", kept, ", three blocks recomputed"), with_fused_layers(llama()),
+        {.recomputed_blocks = {1, 2, 4}, .keep_activations = keep});
   }
   add("bloom adapted", adapted(bloom()), {});
   add("llama fused, adapted, bf16", with_fused_layers(adapted(llama())), half);
@@ -208,6 +212,9 @@ std::vector<Case> cases() {
     add(concat("bloom ", schedule), bloom(), config, {.pipeline = 2}, 4);
     config.gradient_checkpointing = true;
     add(concat("bloom recomputed ", schedule), bloom(), config, {.pipeline = 2}, 4);
+    config.gradient_checkpointing = false;
+    config.recomputed_blocks = {1, 3};
+    add(concat("bloom, two blocks recomputed ", schedule), bloom(), config, {.pipeline = 2}, 4);
   }
   ParallelConfig split{.strategy = "ddp"};
   split.pipeline.schedule = "zbh1";
