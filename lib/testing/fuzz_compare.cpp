@@ -233,8 +233,9 @@ class Comparison {
         return flat.narrow(0, place.offset, place.numel).norm().item<double>();
       };
       const double share = std::sqrt(double(place.numel) / double(size.numel()));
+      const double of_whole = norm(sum) < kCancelled * whole ? kCancelledFloor : kWholeFloor;
       const double floor =
-          unit_roundoff(sample_.compute) * (kFloor * norm(size) + kWholeFloor * whole) +
+          unit_roundoff(sample_.compute) * (kFloor * norm(size) + of_whole * whole) +
           (c_.mesh.tensor > 1 ? sums_.wire_noise() * whole * share : 0);
       const auto tolerance = [&] {
         double squares = 0;

@@ -129,6 +129,10 @@ constexpr double kFloor = 16;
 // So do the parts of it that tensor ranks add on a narrow wire: an element of a part is taken to be
 // as large as the gradients' elements on average.
 constexpr double kWholeFloor = 4;
+// Where all of it cancels (every query sees one key), keys and values stand between these terms and
+// the gradients of adapters, which are the only ones around.
+constexpr double kCancelledFloor = 128;
+constexpr double kCancelled = 1e-9;  // what is left of such a gradient in fp64, of the whole
 
 // Losses of exact cases: the sum over micro-batches is in fp64, its result rounded to fp32, and
 // a pipeline's or a data axis' sum of it once more.
