@@ -217,7 +217,7 @@ TEST_CASE("tessera-plan takes the memory of a GPU by hand") {
         std::string::npos);
 }
 
-TEST_CASE("--activation_memory: as few blocks run again as must, and the plan says which") {
+TEST_CASE("as few blocks run again as --activation_memory asks for, and the plan says how many") {
   const std::string job =
       "--model_config llama-3.2-1b --dtype bf16 --card h200 --per_device_train_batch_size 8 ";
   const auto stage_of = [&](const std::string& flags) {
@@ -263,7 +263,8 @@ TEST_CASE("--activation_memory: as few blocks run again as must, and the plan sa
         stages.at(1).at("recomputed_blocks").as_int64());
 }
 
-TEST_CASE("--activation_memory auto takes what the device has left, less a reserve") {
+TEST_CASE(
+    "with --activation_memory auto blocks stay that the device has room for, less a reserve") {
   const std::string job =
       "--model_config llama-3.2-1b --dtype bf16 --card h200 --per_device_train_batch_size 8 ";
   const auto needed = [&](const std::string& flags) {
@@ -289,7 +290,7 @@ TEST_CASE("--activation_memory auto takes what the device has left, less a reser
   CHECK(small.err.find("--activation_memory auto allows") != std::string::npos);
 }
 
-TEST_CASE("--activation_memory that no plan meets ends with 3, and what is no amount with 2") {
+TEST_CASE("an --activation_memory that no plan meets ends with 3, and what is no amount with 2") {
   const std::string job = "--model_config llama-3.2-1b --dtype bf16 --card h200 ";
   const Answer small = ask(job + "--activation_memory 10MiB");
   CHECK(small.code == 3);
