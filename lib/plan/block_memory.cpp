@@ -223,10 +223,13 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
       const int64_t base = counter.live_bytes();
       deferred->run();
       bytes.weights = since(base);
-      // Strategies keep them for a backward that does not defer: see GradientsAside.
+      // A backward that does not defer has memory of its own for them: see GradientsAside.
+      int64_t aside = 0;
       for (const Parameter& parameter : block.parameters()) {
-        if (!deferred->promised()) bytes.deferred += rounded(parameter.tensor.grad(), unit);
+        if (!deferred->promised()) aside += rounded(parameter.tensor.grad(), unit);
       }
+      bytes.backward += aside;
+      bytes.deferred += aside;
     }
     if (time == 1) bytes.constants = counter.live_bytes() - parameters;
   }
