@@ -101,13 +101,16 @@ class Play {
         moment(static_cast<double>(bytes.forward));
         hold(kind_of(b), static_cast<double>(bytes.kept));
       }
-      moment(static_cast<double>(bytes.backward));
+      // Strategies cannot tell what is trained before a later stage.
+      const bool at_once = turns_.stage == 0 && (b == 0 || !layout_.has_backward[b - 1]);
+      const bool defers = bytes.deferred > 0 && !at_once;
+      moment(static_cast<double>(defers ? bytes.split : bytes.backward));
       hold(&Activations::gradients, static_cast<double>(bytes.input));
       drop(&Activations::gradients, static_cast<double>(bytes.output));
       drop(kind_of(b), static_cast<double>(bytes.kept));
-      hold(&Activations::deferred, static_cast<double>(bytes.deferred));
+      if (defers) hold(&Activations::deferred, static_cast<double>(bytes.deferred));
       drop_input(b, first);
-      if (turns_.stage == 0) make_weights(b, 1);
+      if (defers && turns_.stage == 0) make_weights(b, 1);
     }
   }
 

@@ -194,7 +194,7 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
       block.forward(input, batch);
       bytes.plain = since(begin);
     }
-    if (splits && has_input && block.defers_gradients(input, batch)) {
+    if (splits && time == 1 && has_input && block.defers_gradients(input, batch)) {
       batch.deferred_gradients = std::make_shared<DeferredGradients>();
     }
     at::Tensor output = block.forward(input, batch);
@@ -210,7 +210,7 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
         counter.reset_peak();
         const int64_t base = counter.live_bytes();
         torch::autograd::backward({output}, {gradient});
-        bytes.backward = since(base);
+        (batch.deferred_gradients ? bytes.split : bytes.backward) = since(base);
       }
       hidden = output.sizes().vec();
     }
@@ -228,7 +228,7 @@ BlockBytes BlockMeter::step(Block& block, bool has_input, bool is_last,
       for (const Parameter& parameter : block.parameters()) {
         if (!deferred->promised()) aside += rounded(parameter.tensor.grad(), unit);
       }
-      bytes.backward += aside;
+      bytes.split += aside;
       bytes.deferred += aside;
     }
     if (time == 1) bytes.constants = counter.live_bytes() - parameters;

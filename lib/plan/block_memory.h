@@ -22,6 +22,7 @@ struct BlockBytes {
   int64_t cache = 0;      // of keys and values, that it leaves
   int64_t backward = 0;   // the most during backward, given the output's gradient
   int64_t input = 0;      // the gradient of its input, which backward leaves
+  int64_t split = 0;      // as backward, where weight gradients are deferred
   int64_t deferred = 0;   // from backward to the weight gradients, where these are deferred
   int64_t weights = 0;    // the most while these are made
   int64_t constants = 0;  // what the block holds besides parameters

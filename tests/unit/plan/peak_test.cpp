@@ -223,7 +223,6 @@ std::vector<Case> cases() {
   add("llama fused zbh1", with_fused_layers(llama()), split, {.pipeline = 3}, 5);
   add("gpt2 fused zbh1 masked", with_fused_layers(gpt2(0)), split, {.pipeline = 2}, 3).masked =
       true;
-  add("llama fused zbh1 adapted", with_fused_layers(adapted(llama())), split, {.pipeline = 2}, 4);
   split.gradient_checkpointing = true;
   split.strategy = "zero2";
   add("gpt2 fused zbh1 recomputed", with_fused_layers(gpt2(0)), split, {.pipeline = 2, .data = 2},
