@@ -202,7 +202,7 @@ refused(launch(SQUAD, flags(squad, {"ranks": 2, "backend": "mpi"})), USAGE, ["--
 if MPIRUN:
     parallel = {**squad, "strategy": "ddp"}
     different = [flags(parallel, {}), flags(parallel, {"learning_rate": "1e-3"})]
-    refused(launch(SQUAD, different, mpi_ranks=2), USAGE, ["arguments", "rank"], "different arguments")
+    refused(launch(SQUAD, different, mpi_ranks=2), USAGE, ["list of flags", "rank"], "different arguments")
     other_data = json.loads(json.dumps(sample))
     other_data["data"][0]["title"] = "another title"
     different = [flags(parallel, {}), flags(parallel, {"train_file": write("squad_sample.json", json.dumps(other_data))})]

@@ -116,6 +116,8 @@ walk("effects_run.py", {"Run and output", "General"}, [
            lambda seen: seen.column("learning_rate"), {**ROWS, "learning_rate": None}),
     Effect("print_config", "values and their origin are printed, and nothing runs", [True], lambda seen: (seen.files(), seen.says('"origin": "command line"')),
            expect=lambda base, other: not other.files()),
+    Effect("version", "the version is printed, and nothing runs", [True], lambda seen: (seen.files(), seen.says("^LibTorch .*")),
+           expect=lambda base, other: not other.files()),
     Effect("help", "the flags are printed, and nothing runs", [True], lambda seen: (seen.files(), seen.says("Usage: .*")),
            expect=lambda base, other: not other.files()),
     Effect("output_dir", "where the files are", ["there"], lambda seen: seen.place, {**ROWS, "output_dir": "here"}, run=named),
