@@ -36,22 +36,14 @@ std::string shortened(const std::string& text, size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 3) + "...";
 }
 
-// Columns as wide as their widest cell; the first `texts` of them begin at the left.
+// The first `texts` columns begin at the left.
 std::string aligned(const std::vector<std::vector<std::string>>& rows, size_t texts) {
-  std::vector<size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::vector<TableColumn> columns(rows.front().size());
+  for (size_t i = 0; i < columns.size(); ++i) {
+    columns[i].left = i < texts;
+    for (const auto& row : rows) columns[i].cells.push_back(row[i]);
   }
-  std::string lines;
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += i < texts ? " " + padded(row[i], widths[i])
-                        : "  " + std::string(widths[i] - row[i].size(), ' ') + row[i];
-    }
-    lines += line + "\n";
-  }
-  return lines;
+  return aligned_table(columns, 0);
 }
 
 std::string percent(double part, double whole) {
