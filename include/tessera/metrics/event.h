@@ -47,11 +47,10 @@ struct RunStartRecord {
   std::string parameter_dtype, gradient_dtype, reduce_dtype, master_dtype, moment_dtype;
   std::string model;                                         ///< its name, or its directory
   int64_t num_parameters = 0, num_trainable_parameters = 0;  ///< elements; tied ones once
-  /// With --activation_memory: blocks that run again in backward, of all stages and of each
-  /// ("5,0"), and the bytes of activations that a rank may hold.
+  /// With --activation_memory: blocks that run again in backward, of all stages.
   std::optional<int64_t> recomputed_blocks;
-  std::string recomputed_by_stage;
-  std::optional<int64_t> activation_limit_bytes;
+  std::string recomputed_by_stage;                ///< of each stage: "5,0"
+  std::optional<int64_t> activation_limit_bytes;  ///< bytes of activations that a rank may hold
   std::string dataset, dataset_sha256;  ///< the training files, and their SHA-256 together
   /// Rows, and optimizer steps of the whole run.
   int64_t num_train_samples = 0, num_train_steps = 0;

@@ -25,7 +25,7 @@ class Sink {
 /// What a console shows, and how.
 struct ConsoleOptions {
   bool terminal = false;  ///< a bar is redrawn below the lines, which fit the window
-  bool colours = false;
+  bool colours = false;   ///< ANSI colours
   /// One line every so many steps; 0: about 20 lines a run, and one every 5 minutes at least.
   int64_t every = 1;
   /// Rows below the run's name at the start: title and text.
@@ -35,6 +35,7 @@ struct ConsoleOptions {
 /// anomalies, and how it ended. On a terminal a bar with rate, time left, loss and memory is
 /// redrawn below the lines; a pipe gets lines only.
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, const ConsoleOptions& options);
+/// The same with no other option.
 std::unique_ptr<Sink> make_console_sink(std::FILE* stream, bool terminal);
 /// "[####......]  40 %", as such a bar begins; `cells` between the brackets.
 std::string bar_text(double share, int cells = 30);
