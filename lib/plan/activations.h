@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+class BlockMeter;
+struct StageLayout;
+
 // A micro-batch, as far as memory goes.
 struct BatchShape {
   int64_t rows = 1, length = 1;  // of input_ids
@@ -53,8 +56,6 @@ std::vector<Activations> activations_of(const LayoutPlan& plan, const BatchShape
 
 // The same of one stage, where blocks are metered and stages laid out already: plans may differ in
 // what runs again in backward.
-class BlockMeter;
-struct StageLayout;
 Activations activations_of_stage(const LayoutPlan& plan, const BlockMeter& meter,
                                  const StageLayout& layout, int stage, Pass pass = Pass::kStep);
 

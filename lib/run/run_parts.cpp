@@ -54,15 +54,20 @@ std::string stages_text(const std::vector<ModelPart>& parts, bool measured) {
   return measured ? concat(text, "; measured: ", joined(times), " ms per micro-batch") : text;
 }
 
+// Collective: what the rank with least has, of a host one of so many shares. The same on all ranks,
+// so that all say and choose the same.
+AvailableMemory least_available(const RunContext& run, int shares_of_host) {
+  const AvailableMemory own = available_memory(run.world.device());
+  const std::vector<int64_t> least =
+      largest_over_ranks(run.control, {-(own.host / shares_of_host), -own.device});
+  return {.host = -least[0], .device = -least[1]};
+}
+
 // With --activation_memory.
 void choose_recomputation(const RunContext& run, ParallelConfig& config, RunParts& parts) {
-  const at::Device device = run.world.device();
-  AvailableMemory own = available_memory(device);
-  own.host /= std::max(1, run.launch.local_size);
-  // The same on all ranks, so that all choose the same.
-  const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
-  parts.recomputation = run.task.choose_recomputation(config, device, run.world.size(),
-                                                      {.host = -least[0], .device = -least[1]});
+  parts.recomputation =
+      run.task.choose_recomputation(config, run.world.device(), run.world.size(),
+                                    least_available(run, std::max(1, run.launch.local_size)));
   config.recomputed_blocks = blocks_of(parts.recomputation);
   parts.strategy = make_strategy(config, *parts.mesh);
   if (!run.reports()) return;
@@ -205,11 +210,8 @@ void describe(const RunContext& run, const RunParts& parts) {
 }
 
 void build(const RunContext& run, RunParts& parts) {
-  // The same on all ranks, so that all say the same.
-  const AvailableMemory own = available_memory(run.world.device());
-  const std::vector<int64_t> least = largest_over_ranks(run.control, {-own.host, -own.device});
   parts.plan = run.task.check_memory(run.world.device(), run.world.size(), run.launch.local_size,
-                                     {.host = -least[0], .device = -least[1]},
+                                     least_available(run, /*shares_of_host=*/1),
                                      blocks_of(parts.recomputation));
   const BuildContext context{.device = run.world.device(),
                              .seed = run.options().training.seed,

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "lib/run/recomputation.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/backends/pipeline/schedule.h"
 
@@ -61,7 +62,7 @@ std::vector<double> block_seconds(const Prepared& model, const TrainOptions& o, 
   const double width = o.parallel.precision.parameter == at::kFloat ? 2 : 1;
   const double passing = tokens * width / place.card.memory_bytes_per_s;
   const auto layers = static_cast<double>(shape.layers);
-  const double again = o.trains_adapters() ? 6.0 / 4 : 8.0 / 6;
+  const double again = 1 + more_operations(/*share=*/1, o.trains_adapters());
   std::vector<double> seconds(blocks.size());
   for (size_t i = 1; i + 1 < blocks.size(); ++i) {
     seconds[i] = (config.recomputes(i) ? again : 1) *
