@@ -141,7 +141,10 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     return at::empty_like(qkv);
   }
   const at::Tensor dqkv = at::empty_like(qkv);
-  if (attends_by_row(qkv.scalar_type(), attention, head_size(qkv, attention), packed)) return dqkv;
+  if (attends_by_row(qkv.scalar_type(), attention, head_size(qkv, attention), qkv.size(1),
+                     packed)) {
+    return dqkv;
+  }
   const auto work =
       cudnn_workspace(qkv.size(0) * qkv.size(1) * attention.heads, head_size(qkv, attention),
                       attention.key_heads < attention.heads, qkv);
@@ -163,7 +166,7 @@ bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, i
                           const at::Tensor& attention_mask, const PackedRows& packed) {
   return is_16_bit(x) && !attention_mask.defined() && d % 8 == 0 && d <= 128 &&
          packed.sequence > 1 && !attends_by_flash(attention, packed.sequence, packed) &&
-         !attends_by_row(x.scalar_type(), attention, d, packed);
+         !attends_by_row(x.scalar_type(), attention, d, packed.sequence, packed);
 }
 
 }  // namespace counted

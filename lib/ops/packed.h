@@ -56,14 +56,16 @@ inline bool attends_by_flash(const SelfAttention& attention, int64_t sequence,
 
 constexpr int64_t kHeadByRow = 64;
 
-// Whether GPUs attend to packed rows one by one: heads of kHeadByRow in 16 bits, and rows that are
-// short, for longer ones whole sequences are faster.
+// Whether GPUs attend to rows one by one, where no mask is given: heads of kHeadByRow in 16 bits,
+// and rows that are short. For longer ones whole sequences are faster, and so they are for equal
+// rows without a bias, whose scores cuDNN need not modify.
 inline bool attends_by_row(at::ScalarType type, const SelfAttention& attention, int64_t d,
-                           const PackedRows& packed) {
+                           int64_t sequence, const PackedRows& packed) {
   constexpr int64_t kLongestRow = 1024;
-  return packed.defined() && !attention.dropout.on() && d == kHeadByRow &&
-         (type == at::kBFloat16 || type == at::kHalf) && packed.longest() <= kLongestRow &&
-         window_inside(attention, packed.sequence, packed) == 0;
+  const int64_t longest = packed.defined() ? packed.longest() : sequence;
+  return (packed.defined() || attention.slopes.defined()) && !attention.dropout.on() &&
+         d == kHeadByRow && (type == at::kBFloat16 || type == at::kHalf) &&
+         longest <= kLongestRow && window_inside(attention, sequence, packed) == 0;
 }
 
 // Every row as [1, tokens, ...], views of x [batch, sequence, ...].

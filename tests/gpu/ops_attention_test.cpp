@@ -186,6 +186,10 @@ TEST_CASE("attention on the GPU row by row") {
       check_attention({1, tokens, 3, 64, 3}, type, {}, packed);
       check_attention({1, tokens, 8, 64, 2}, type, {}, packed);
     }
+    // Equal rows, which need no packing.
+    for (const int64_t sequence : {1, 63, 64, 65, 130, 512, 1000, 1024, 1025}) {
+      for (const int64_t batch : {1, 3}) check_attention({batch, sequence, 3, 64}, type, {});
+    }
   }
   for (const int64_t rows : {31, 32, 33, 1023, 1024, 1025, 2100}) {
     std::vector<int64_t> lengths;

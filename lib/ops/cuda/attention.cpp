@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Chooses between the kernel for packed rows, the attention graph, LibTorch's kernel (with dropout,
+// Chooses between the kernel for short rows, the attention graph, LibTorch's kernel (with dropout,
 // or windows in packed rows) and the reference. Key masks take the reference: per-key tensors have
 // wrong gradients in cuDNN 9.19's backward graph. Padding on the right needs no mask under causal
 // attention, so training rarely comes here with one.
@@ -65,18 +65,23 @@ at::Tensor in_sequences(const at::Tensor& x, const PackedRows& packed) {
   return whole.view({-1, packed.sequence, n});
 }
 
-bool fits_rows(const at::Tensor& qkv, const SelfAttention& attention, const PackedRows& packed) {
-  return attends_by_row(qkv.scalar_type(), attention, head_size(qkv, attention), packed) &&
-         fits(qkv.scalar_type(), {qkv}) && has_fit_slopes(attention);
+bool fits_rows(const at::Tensor& qkv, const SelfAttention& attention, const at::Tensor& mask,
+               const PackedRows& packed) {
+  return attends_by_row(qkv.scalar_type(), attention, head_size(qkv, attention), qkv.size(1),
+                        packed) &&
+         !mask.defined() && fits(qkv.scalar_type(), {qkv}) && qkv.numel() > 0 &&
+         has_fit_slopes(attention);
 }
 
 // Without the pointers of results and gradients.
 RowAttention row_arguments(const at::Tensor& qkv, const SelfAttention& attention,
                            const PackedRows& packed) {
+  const bool equal = !packed.defined();
   return {.qkv = qkv.const_data_ptr(),
-          .offsets = static_cast<const int32_t*>(packed.offsets.const_data_ptr()),
-          .rows = int(packed.lengths.size()),
-          .tokens = packed.positions.numel(),
+          .offsets = equal ? nullptr : static_cast<const int32_t*>(packed.offsets.const_data_ptr()),
+          .length = equal ? int(qkv.size(1)) : 0,
+          .rows = int(equal ? qkv.size(0) : int64_t(packed.lengths.size())),
+          .tokens = equal ? qkv.size(0) * qkv.size(1) : packed.positions.numel(),
           .heads = int(attention.heads),
           .key_heads = int(attention.key_heads),
           .by_head = attention.by_head,
@@ -175,7 +180,9 @@ at::Tensor flash_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
                                   const at::Tensor& attention_mask, const PackedRows& packed) {
-  if (fits_rows(qkv, attention, packed)) return row_forward(qkv, attention, packed);
+  if (fits_rows(qkv, attention, attention_mask, packed)) {
+    return row_forward(qkv, attention, packed);
+  }
   if (fits_flash(qkv, attention, attention_mask, packed))
     return flash_forward(qkv, attention, packed);
   if (!fits_graph(qkv, attention, attention_mask, packed)) {
@@ -197,7 +204,7 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
                               const AttentionOutput& forward, const PackedRows& packed) {
-  if (fits_rows(qkv, attention, packed)) {
+  if (fits_rows(qkv, attention, attention_mask, packed)) {
     return row_backward(gradient, qkv, attention, forward, packed);
   }
   if (fits_flash(qkv, attention, attention_mask, packed)) {
@@ -224,7 +231,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
 
 bool attends_to_sequences(const at::Tensor& x, const SelfAttention& attention, int64_t d,
                           const at::Tensor& attention_mask, const PackedRows& packed) {
-  return is_16_bit(x) && !attends_by_row(x.scalar_type(), attention, d, packed) &&
+  return is_16_bit(x) && !attends_by_row(x.scalar_type(), attention, d, packed.sequence, packed) &&
          has_graph(attention, attention_mask, shape_of(x, attention, packed, d));
 }
 

@@ -136,7 +136,8 @@ void attention_to_cache(Type type, const CachedAttention& arguments, cudaStream_
 constexpr int kRowAttentionHead = 64;
 struct RowAttention {
   const void* qkv;
-  const int32_t* offsets;  // [rows + 1]
+  const int32_t* offsets;  // [rows + 1]; null: rows of `length`
+  int length;
   int rows;
   int64_t tokens;
   int heads, key_heads;

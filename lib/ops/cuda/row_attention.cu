@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention inside packed rows, of which a block has a tile of 64 queries: no query meets a key of
+// Attention inside short rows, of which a block has a tile of 64 queries: no query meets a key of
 // another row, so the work grows with the rows' lengths and not with those of the sequences they
 // share. The softmax is computed on the way (Milakov, Gimelshein 2018; Dao 2023).
 #include "lib/ops/cuda/row_attention.cuh"

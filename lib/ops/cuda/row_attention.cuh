@@ -21,9 +21,18 @@ struct Place {
   int length;           // of the row; 0: nothing to do
 };
 
-// Row r has the slots from offsets[r] / 64 + r on, at least as many as it has tiles.
+__host__ __device__ __forceinline__ int tiles_of(int length) {
+  return (length + kTile - 1) / kTile;
+}
+
+// Equal rows have as many slots as tiles. Else row r has the slots from offsets[r] / 64 + r on, at
+// least as many as it has tiles.
 __device__ __forceinline__ Place find_place(const RowAttention& a) {
   const int slot = blockIdx.x, lane = threadIdx.x % 32;
+  if (a.offsets == nullptr) {
+    const int tiles = tiles_of(a.length), row = slot / tiles;
+    return {slot - row * tiles, tiles, int64_t(row) * a.length, a.length};
+  }
   int row = 0, step = 1;
   while (step * 32 < a.rows) step *= 32;
   for (;; step /= 32) {
@@ -37,7 +46,7 @@ __device__ __forceinline__ Place find_place(const RowAttention& a) {
     place.first_token = __shfl_sync(0xffffffffU, first, last);
     const int length = __shfl_sync(0xffffffffU, end, last) - int(place.first_token);
     place.tile = slot - (int(place.first_token) / kTile + row);
-    place.tiles = (length + kTile - 1) / kTile;
+    place.tiles = tiles_of(length);
     place.length = place.tile < place.tiles ? length : 0;
     return place;
   }
@@ -127,7 +136,9 @@ void launch(const RowAttention& a, int tiles, int kinds, cudaStream_t stream) {
     cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     allowed |= uint64_t(1) << device % 64;
   }
-  const dim3 grid(unsigned(a.tokens / kTile + a.rows), unsigned(a.heads), unsigned(kinds));
+  const int64_t slots =
+      a.offsets ? a.tokens / kTile + a.rows : int64_t(a.rows) * tiles_of(a.length);
+  const dim3 grid(unsigned(slots), unsigned(a.heads), unsigned(kinds));
   kKernel<<<grid, kThreads, bytes, stream>>>(a);
 }
 

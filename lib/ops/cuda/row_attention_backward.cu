@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Backward of attention inside packed rows: forms the probabilities anew from their logarithm.
+// Backward of attention inside short rows: forms the probabilities anew from their logarithm.
 // Gradients of queries and those of keys and values are the work of different blocks, of which each
 // has a tile of 64 tokens. Both form the probabilities; nothing is added up between blocks, so
 // results repeat bit for bit.

@@ -8,6 +8,7 @@
 #include "lib/core/meta.h"
 #include "tessera/core/device.h"
 #include "tessera/core/micro_batch.h"
+#include "tessera/ops/attention.h"
 #include "tessera/ops/kernels.h"
 #include "tests/support/test.hpp"
 #include "tests/unit/plan/counted_cases.h"
@@ -76,6 +77,31 @@ TEST_CASE("packed rows in heads of 64 are attended to one by one on a GPU, where
   CHECK(by_sequence({100, 3}, 80, at::kBFloat16));
   CHECK_FALSE(by_sequence({100, 3}, 64, at::kFloat));  // the reference
   CHECK_FALSE(by_sequence({100, 3}, 64, at::kHalf, 0.1));
+}
+
+TEST_CASE("equal rows are attended to one by one on a GPU, where cuDNN would modify scores") {
+  // Else backward takes more than its gradient.
+  const auto by_row = [](int64_t sequence, int64_t d, bool alibi) {
+    const auto prepare = [=](at::Device device) {
+      const auto options = at::TensorOptions(device).dtype(at::kBFloat16);
+      const at::Tensor slopes = at::ones({2}, options.dtype(at::kFloat));
+      const ops::SelfAttention attention =
+          alibi ? ops::alibi(slopes, d)
+                : ops::SelfAttention{.heads = 2, .key_heads = 2, .scale = 1};
+      const at::Tensor qkv = at::zeros({3, sequence, 6 * d}, options);
+      const ops::AttentionOutput forward = ops::attention_forward(qkv, attention, {}, {});
+      return [=] {
+        return Tensors{ops::attention_backward(forward.output, qkv, attention, {}, forward, {})};
+      };
+    };
+    const Taken plan = counted({.name = "", .prepare = prepare}, at::kCUDA);
+    return plan.most == plan.kept;
+  };
+  CHECK(by_row(512, 64, true));
+  CHECK(by_row(1024, 64, true));
+  CHECK_FALSE(by_row(1025, 64, true));
+  CHECK_FALSE(by_row(512, 64, false));
+  CHECK_FALSE(by_row(512, 80, true));
 }
 
 TEST_CASE("attention to packed rows one by one takes nothing beside its gradient on a GPU") {
