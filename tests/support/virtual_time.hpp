@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// In-process ranks on clocks of their own: blocks say what they take, messages what latency and
+// bandwidth make of their bytes. A rank's clock goes on when it computes, and when it waits for a
+// message that arrives later. No time passes in truth, so results do not depend on the host.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+
+namespace tessera::test {
+
+// The way from one rank to others. Seconds of a collective over n ranks: latency n + bytes over
+// bandwidth, in the ring model; of a message: latency and bytes over bandwidth.
+struct VirtualLink {
+  double latency = 0, bytes_per_second = 1e30;
+};
+
+// Of one rank: outlives its communicators. Used by its thread alone.
+class VirtualClock {
+ public:
+  explicit VirtualClock(const VirtualLink& link) : link(link) {}
+  void pass(double seconds) { now_ += seconds; }
+  void reach(double time) { now_ = std::max(now_, time); }
+  double now() const { return now_; }
+  const VirtualLink link;
+
+ private:
+  double now_ = 0;
+};
+
+// One collective or message: when it began on this rank, what it takes, and when it is over.
+class VirtualOperation {
+ public:
+  VirtualOperation(VirtualClock& clock, double takes, Work work, at::Tensor begin, Work begun)
+      : clock_(clock),
+        takes_(takes),
+        work_(std::move(work)),
+        begin_(std::move(begin)),
+        begun_(std::move(begun)) {}
+  // Operations of one communicator follow each other on the link.
+  void follow(std::shared_ptr<VirtualOperation> before) { before_ = std::move(before); }
+  double end() {
+    if (!end_) {
+      const std::shared_ptr<VirtualOperation> before = std::exchange(before_, nullptr);
+      const double free = before ? before->end() : 0;
+      work_.wait();
+      begun_.wait();
+      end_ = std::max(begin_.item<double>(), free) + takes_;
+    }
+    return *end_;
+  }
+  void wait() { clock_.reach(end()); }
+
+ private:
+  VirtualClock& clock_;
+  double takes_;
+  Work work_;
+  at::Tensor begin_;  // of the last rank, once begun_ is over
+  Work begun_;
+  std::shared_ptr<VirtualOperation> before_;
+  std::optional<double> end_;
+};
+
+// Delays what another does, which outlives it; communicators split from it share the clock and have
+// links of their own.
+class VirtualCommunicator final : public Communicator {
+ public:
+  VirtualCommunicator(Communicator& inner, VirtualClock& clock) : inner_(&inner), clock_(&clock) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  at::Device device() const override { return inner_->device(); }
+  std::string transport() const override { return inner_->transport(); }
+  int64_t bytes_sent() const override { return inner_->bytes_sent(); }
+  void abort(const std::string& reason) override { inner_->abort(reason); }
+  void barrier() override {
+    together([&] { return inner_->barrier(), Work(); }).wait();
+  }
+  // One after the other, which changes no sum; the first has the latency of all.
+  void begin_group() override { grouping_ = true; }
+  Work end_group() override {
+    grouping_ = false;
+    return Work(std::make_shared<Joined>(std::exchange(group_, {})));
+  }
+
+  Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
+    return together([&] { return inner_->all_reduce(tensor, op); });
+  }
+  Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    return together([&] { return inner_->all_gather(output, input); });
+  }
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
+    return together([&] { return inner_->reduce_scatter(output, input, op); });
+  }
+  Work broadcast(const at::Tensor& tensor, int root) override {
+    return together([&] { return inner_->broadcast(tensor, root); });
+  }
+  // The receiver learns when the message arrives.
+  Work send(const at::Tensor& tensor, int destination) override {
+    const double takes = clock_->link.latency + seconds_of(double(tensor.nbytes()));
+    sent_until_ = std::max(sent_until_, clock_->now()) + takes;
+    const at::Tensor arrives = at::full({1}, sent_until_, at::kDouble);
+    inner_->send(arrives, destination);
+    const auto operation = std::make_shared<VirtualOperation>(
+        *clock_, 0, inner_->send(tensor, destination), arrives, Work());
+    return given(operation);
+  }
+  Work recv(const at::Tensor& tensor, int source) override {
+    const at::Tensor arrives = at::empty({1}, at::kDouble);
+    Work begun = inner_->recv(arrives, source);
+    const auto operation = std::make_shared<VirtualOperation>(
+        *clock_, 0, inner_->recv(tensor, source), arrives, std::move(begun));
+    return given(operation);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    auto part = inner_->split(color, key);
+    auto delayed = std::make_unique<VirtualCommunicator>(*part, *clock_);
+    delayed->owned_ = std::move(part);
+    return delayed;
+  }
+
+ private:
+  class Waiting final : public Work::Impl {
+   public:
+    explicit Waiting(std::shared_ptr<VirtualOperation> operation)
+        : operation_(std::move(operation)) {}
+    void wait() override { operation_->wait(); }
+
+   private:
+    std::shared_ptr<VirtualOperation> operation_;
+  };
+  class Joined final : public Work::Impl {
+   public:
+    explicit Joined(std::vector<Work> works) : works_(std::move(works)) {}
+    void wait() override {
+      for (Work& work : works_) work.wait();
+    }
+
+   private:
+    std::vector<Work> works_;
+  };
+
+  double seconds_of(double bytes) const { return bytes / clock_->link.bytes_per_second; }
+
+  Work given(std::shared_ptr<VirtualOperation> operation) {
+    Work work(std::make_shared<Waiting>(std::move(operation)));
+    if (!grouping_) return work;
+    group_.push_back(std::move(work));
+    return Work();
+  }
+
+  // A collective begins when its last rank has called it.
+  template <typename Start>
+  Work together(const Start& start) {
+    if (size() == 1) return start();
+    const at::Tensor begin = at::full({1}, clock_->now(), at::kDouble);
+    const int64_t before = bytes_sent();
+    Work work = start();
+    const bool joins = grouping_ && !group_.empty();
+    const double latency = joins ? 0 : clock_->link.latency * size();
+    const double takes = latency + seconds_of(double(bytes_sent() - before));
+    auto operation = std::make_shared<VirtualOperation>(*clock_, takes, std::move(work), begin,
+                                                        inner_->all_reduce(begin, ReduceOp::kMax));
+    operation->follow(last_);
+    last_ = operation;
+    return given(std::move(operation));
+  }
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator* inner_;
+  VirtualClock* clock_;
+  std::shared_ptr<VirtualOperation> last_;
+  double sent_until_ = 0;
+  bool grouping_ = false;
+  std::vector<Work> group_;
+};
+
+}  // namespace tessera::test

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+// How long a step takes where ranks are far apart: strategies and pipelines on in-process ranks
+// whose clocks run by what blocks and messages are said to take.
+#include "tests/support/virtual_time.hpp"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/pipeline/simulator.h"
+#include "tessera/backends/parallel_config.h"
+#include "tessera/comm/device_mesh.h"
+#include "tessera/core/deferred_gradients.h"
+#include "tessera/optim/sgd.h"
+#include "tests/support/ranks.hpp"
+#include "tests/support/test.hpp"
+
+using namespace tessera;
+using namespace tessera::test;
+
+namespace {
+
+// Of one block: seconds of forward, of backward, and of backward's weight gradients.
+struct Seconds {
+  double forward = 1, backward = 2, weights = 1;
+};
+
+struct TimedFunction : torch::autograd::Function<TimedFunction> {
+  using Context = torch::autograd::AutogradContext;
+  static at::Tensor forward(Context* context, const at::Tensor& hidden, const at::Tensor& weight,
+                            int64_t backward) {
+    context->save_for_backward({weight});
+    context->saved_data["backward"] = backward;
+    return hidden.clone();
+  }
+  static torch::autograd::variable_list backward(Context* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* work =
+        reinterpret_cast<std::function<bool()>*>(context->saved_data["backward"].toInt());
+    const bool here = (*work)();
+    const at::Tensor weight = context->get_saved_variables()[0];
+    return {gradients[0], here ? at::ones_like(weight) : at::Tensor(), at::Tensor()};
+  }
+};
+
+// hidden -> hidden, with a weight of its own.
+class Timed final : public Block {
+ public:
+  Timed(VirtualClock& clock, const Seconds& seconds, int64_t numel)
+      : clock_(clock), seconds_(seconds), weight_(at::ones({numel}).set_requires_grad(true)) {}
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+    clock_.pass(seconds_.forward);
+    const auto deferred = batch.deferred_gradients;
+    if (deferred) deferred->promise();
+    backward_.push_back(std::make_unique<std::function<bool()>>([this, deferred] {
+      clock_.pass(seconds_.backward - (deferred ? seconds_.weights : 0));
+      if (deferred) {
+        deferred->add([this] {
+          clock_.pass(seconds_.weights);
+          weight_.mutable_grad().add_(1);
+        });
+      }
+      return deferred == nullptr;
+    }));
+    const at::Tensor input =
+        hidden.defined() ? hidden : batch.input_ids.to(at::kFloat).unsqueeze(-1);
+    return TimedFunction::apply(input, weight_, reinterpret_cast<int64_t>(backward_.back().get()));
+  }
+  bool defers_gradients(const at::Tensor&, const MicroBatch&) const override { return true; }
+  std::vector<Parameter> parameters() override { return {{"weight", weight_}}; }
+
+ private:
+  VirtualClock& clock_;
+  const Seconds seconds_;
+  at::Tensor weight_;
+  std::vector<std::unique_ptr<std::function<bool()>>> backward_;
+};
+
+// The sum of its inputs, in no time.
+class Sum final : public Block {
+ public:
+  at::Tensor forward(const at::Tensor& hidden, const MicroBatch&) override {
+    return hidden.sum().reshape({1});
+  }
+  std::vector<Parameter> parameters() override { return {}; }
+};
+
+struct TimedModel {
+  int blocks = 8;
+  Seconds seconds;
+  int64_t numel = 4096;  // of a block's weight
+  int micro_batches = 1;
+};
+
+ModelSpec model_of(const TimedModel& work, VirtualClock& clock) {
+  ModelSpec model;
+  for (int i = 0; i < work.blocks; ++i) {
+    model.blocks.push_back({concat("h.", i),
+                            [&clock, work](const BuildContext&) -> std::unique_ptr<Block> {
+                              return std::make_unique<Timed>(clock, work.seconds, work.numel);
+                            },
+                            BlockCost{work.numel, 1}});
+  }
+  model.blocks.push_back({"loss", [](const BuildContext&) { return std::make_unique<Sum>(); }});
+  return model;
+}
+
+// Seconds of the last of three steps on the slowest rank.
+double step_seconds(const ParallelConfig& config, const MeshExtents& extents,
+                    const TimedModel& work, const VirtualLink& link) {
+  const int ranks = extents.pipeline * extents.data * extents.tensor;
+  std::vector<double> seconds(static_cast<size_t>(ranks));
+  std::vector<VirtualClock> clocks(static_cast<size_t>(ranks), VirtualClock(link));
+  run_ranks(ranks, [&](Communicator& local) {
+    const auto rank = static_cast<size_t>(local.rank());
+    VirtualClock& clock = clocks[rank];
+    VirtualCommunicator world(local, clock);
+    const DeviceMesh mesh(world, extents);
+    const auto strategy = make_strategy(config, mesh);
+    strategy->attach(model_of(work, clock), {}, make_sgd({}));
+    MicroBatch batch;
+    batch.input_ids = at::ones({1, 4}, at::kLong);
+    batch.target_count = 4;
+    const std::vector<MicroBatch> batches(static_cast<size_t>(work.micro_batches), batch);
+    for (int step = 0; step < 3; ++step) {
+      world.barrier();
+      const double before = clock.now();
+      strategy->forward_backward(batches);
+      strategy->optimizer_step(0.1);
+      world.barrier();
+      seconds[rank] = clock.now() - before;
+    }
+  });
+  return *std::ranges::max_element(seconds);
+}
+
+ParallelConfig config_of(const std::string& strategy, const TimedModel& work) {
+  ParallelConfig config{.strategy = strategy, .bucket_bytes = 4 * work.numel};
+  config.persistence_threshold = 0;
+  return config;
+}
+
+// A link on which the gradients of a block take this long over two ranks: half of them each way.
+VirtualLink link_of(const TimedModel& work, double seconds) {
+  return {.bytes_per_second = 4.0 * double(work.numel) / seconds};
+}
+
+double ring(int ranks) { return 2.0 * (ranks - 1) / ranks; }
+
+}  // namespace
+
+TEST_CASE("sums that fit beside backward cost the last one, at every number of ranks") {
+  const TimedModel work;
+  const double compute = work.blocks * (work.seconds.forward + work.seconds.backward);
+  for (const int ranks : {1, 2, 4, 8}) {
+    INFO(ranks << " ranks");
+    const double step =
+        step_seconds(config_of("ddp", work), {.data = ranks}, work, link_of(work, 0.5));
+    CHECK(step == Approx(compute + 0.5 * ring(ranks)).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("sums that do not fit beside backward follow each other on the link") {
+  const TimedModel work;
+  const double before = work.blocks * work.seconds.forward + work.seconds.backward;
+  for (const int ranks : {2, 4, 8}) {
+    INFO(ranks << " ranks");
+    const double step =
+        step_seconds(config_of("ddp", work), {.data = ranks}, work, link_of(work, 5));
+    CHECK(step == Approx(before + work.blocks * 5 * ring(ranks)).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("without overlap every sum is waited for") {
+  const TimedModel work;
+  ParallelConfig config = config_of("ddp", work);
+  config.overlap = false;
+  const double compute = work.blocks * (work.seconds.forward + work.seconds.backward);
+  const double step = step_seconds(config, {.data = 4}, work, link_of(work, 0.5));
+  CHECK(step == Approx(compute + work.blocks * 0.5 * ring(4)).epsilon(1e-3));
+}
+
+TEST_CASE("gathers of parameters run ahead of the blocks that need them") {
+  TimedModel work;
+  const double compute = work.blocks * (work.seconds.forward + work.seconds.backward);
+  for (const char* strategy : {"zero3", "fsdp"}) {
+    for (const int ranks : {2, 4, 8}) {
+      INFO(strategy << " on " << ranks << " ranks");
+      // A gather or a scattered sum moves half of what a sum moves.
+      const double each = 0.25 * ring(ranks);
+      const double step =
+          step_seconds(config_of(strategy, work), {.data = ranks}, work, link_of(work, 0.5));
+      // The first gather of a step, and the last block's sum.
+      CHECK(step == Approx(compute + 2 * each).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("latency that grows with the ranks is paid for every message, so messages are joined") {
+  const TimedModel work;
+  ParallelConfig alone = config_of("ddp", work), joined = alone;
+  joined.bucket_bytes *= work.blocks;
+  const double before = work.blocks * work.seconds.forward + work.seconds.backward;
+  const double compute = work.blocks * (work.seconds.forward + work.seconds.backward);
+  const VirtualLink link{.latency = 1};
+  for (const int ranks : {4, 8}) {
+    INFO(ranks << " ranks");
+    // Beside the gradients': the counts of the batch, the loss, and the barrier behind the step.
+    CHECK(step_seconds(alone, {.data = ranks}, work, link) ==
+          Approx(before + (work.blocks + 3) * ranks));
+    CHECK(step_seconds(joined, {.data = ranks}, work, link) == Approx(compute + 4 * ranks));
+  }
+}
+
+TEST_CASE("pipelines take the time that the simulator says, and messages delay them as it says") {
+  const std::vector<Seconds> costs{{1, 2, 1}, {1, 2.5, 0.75}};
+  for (const Seconds& seconds : costs) {
+    for (const double latency : {0.0, 0.25}) {
+      for (const char* schedule : {"gpipe", "1f1b", "zbh1"}) {
+        for (const int stages : {2, 4}) {
+          const TimedModel work{.blocks = stages, .seconds = seconds, .micro_batches = 8};
+          ParallelConfig config = config_of("ddp", work);
+          config.pipeline.schedule = schedule;
+          config.pipeline.balance = "parameters";
+          const double step =
+              step_seconds(config, {.pipeline = stages}, work, {.latency = latency});
+          SimulationOptions options;
+          options.transfer = latency;
+          options.costs.assign(static_cast<size_t>(stages),
+                               {seconds.forward, seconds.backward, seconds.weights});
+          const Simulation simulation =
+              simulate(make_schedule(schedule, stages, work.micro_batches, 1), options);
+          INFO(schedule << " on " << stages << " stages, latency " << latency << ": " << step
+                        << " s, simulated " << simulation.makespan);
+          // Before and behind it what the ranks tell each other.
+          CHECK(step >= simulation.makespan * (1 - 1e-6));
+          CHECK(step <= simulation.makespan + 8 * stages * latency + 1e-6);
+        }
+      }
+    }
+  }
+}
