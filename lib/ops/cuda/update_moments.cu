@@ -65,8 +65,8 @@ __device__ __forceinline__ void write(T* data, int64_t first, int valid, bool wh
 }
 
 // The same for what is left of split masters.
-__device__ __forceinline__ void join(const int16_t* data, int64_t first, int valid, bool whole,
-                                     float (&values)[kEach]) {
+__device__ __forceinline__ void join_valid(const int16_t* data, int64_t first, int valid,
+                                           bool whole, float (&values)[kEach]) {
   if (whole) return join(data + first, values);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
   read(gradient, first, valid, whole, g);
   if constexpr (kSplit) {
     read(low, first, valid, whole, p);
-    join(entry.remainder, first, valid, whole, p);
+    join_valid(entry.remainder, first, valid, whole, p);
   } else {
     read(entry.parameter, first, valid, whole, p);
   }
