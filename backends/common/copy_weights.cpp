@@ -169,7 +169,9 @@ void copy_from(Strategy& strategy, const torch::nn::Module* module, Communicator
     if (gives) value = own.at(module_name).tensor.detach().to(world.device()).contiguous();
     const at::Tensor got = broadcast_described(world, 0, {"", value}).tensor;
     for (const StateTensor& piece : pieces[state_name]) {
-      write_slice(piece.slice, gives ? value : got, piece.value);
+      const at::Tensor values = piece.get();
+      write_slice(piece.slice, gives ? value : got, values);
+      piece.set(values);
     }
   }
   strategy.state_restored();

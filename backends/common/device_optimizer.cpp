@@ -18,7 +18,15 @@ at::Tensor compact_shard(const FlatLayout& layout, const at::Tensor& full, int s
 void DeviceOptimizer::adopt(size_t unit, const at::Tensor& full_fp32) {
   masters_.resize(unit + 1);
   if (context_.parameter_dtype == at::kFloat || context_.units[unit].frozen) return;
-  masters_[unit] = compact_shard(context_.units[unit].layout, full_fp32, context_.shard_rank);
+  const at::Tensor own = compact_shard(context_.units[unit].layout, full_fp32, context_.shard_rank);
+  if (!context_.splits_masters) {
+    masters_[unit] = own;
+    return;
+  }
+  // The parameter store takes the other half of the same values.
+  const SplitMaster split{at::empty_like(own, at::kBFloat16), at::empty_like(own, at::kShort)};
+  split.set(own);
+  masters_[unit] = split.remainder;
 }
 
 void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradients,
@@ -33,7 +41,12 @@ void DeviceOptimizer::prepare(ParameterStore& parameters, GradientStore& gradien
       const int64_t begin = layout.owned(segment, context_.shard_rank).offset;
       for (const OwnedRun& run : layout.owned_runs(segment, context_.shard_rank)) {
         OptimizerRange range;
-        range.parameter = slice_of(master(u, segment), run.range, begin);
+        const MasterValues all = master(u, segment);
+        if (all.split.defined()) {
+          range.remainder = slice_of(all.split.remainder, run.range, begin);
+        } else {
+          range.parameter = slice_of(all.whole, run.range, begin);
+        }
         range.gradient = slice_of(gradients.owned(u, segment), run.range, begin);
         if (masters_[u].defined()) {
           range.low_precision = slice_of(parameters.owned(u, segment), run.range, begin);
@@ -72,9 +85,12 @@ void DeviceOptimizer::step(const StepScalars& scalars) {
   }
 }
 
-at::Tensor DeviceOptimizer::master(size_t unit, size_t segment) const {
-  if (!masters_[unit].defined()) return parameters_->owned(unit, segment);
-  return slice_of(masters_[unit], context_.units[unit].layout.compact(segment));
+MasterValues DeviceOptimizer::master(size_t unit, size_t segment) const {
+  const at::Tensor parameter = parameters_->owned(unit, segment);
+  if (!masters_[unit].defined()) return {parameter, {}};
+  const at::Tensor kept = slice_of(masters_[unit], context_.units[unit].layout.compact(segment));
+  if (context_.splits_masters) return {{}, {parameter, kept}};
+  return {kept, {}};
 }
 
 FlatRange blocks_of(const StateFormat& format, const FlatRange& range) {

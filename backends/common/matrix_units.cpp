@@ -13,12 +13,12 @@ namespace tessera {
 MatrixUnits::MatrixUnits(Parts parts) : parts_(std::move(parts)) {
   const UnitOptimizerContext& all = parts_.context;
   const auto placed = [&](const std::vector<ParameterUnit>& units, int64_t expected,
-                          double state_bytes) {
-    return parts_.placement(
-        {units, all.shard_rank, all.parameter_dtype, all.device, expected, state_bytes});
+                          double state_bytes, bool splits_masters) {
+    return parts_.placement({units, all.shard_rank, all.parameter_dtype, all.device, expected,
+                             state_bytes, splits_masters});
   };
-  elements_ = placed(units_of_elements_, 0, all.state_bytes);
-  matrices_ = placed(units_of_matrices_, all.expected_numel, 0);
+  elements_ = placed(units_of_elements_, 0, all.state_bytes, all.splits_masters);
+  matrices_ = placed(units_of_matrices_, all.expected_numel, 0, /*splits_masters=*/false);
 }
 
 void MatrixUnits::adopt(size_t unit, const at::Tensor& full_fp32) {
@@ -63,7 +63,7 @@ void MatrixUnits::step(const StepScalars& scalars) {
   }
   exchange_->run(
       scalars, [this](size_t unit, size_t segment) { return gradients_->owned(unit, segment); },
-      [this](size_t unit, size_t segment) { return matrices_->master(unit, segment); });
+      [this](size_t unit, size_t segment) { return matrices_->master(unit, segment).whole; });
   for (size_t unit = 0; unit < units_of_matrices_.size(); ++unit) {
     if (!units_of_matrices_[unit].frozen) matrices_->gradient_ready(unit);
   }

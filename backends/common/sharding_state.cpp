@@ -44,16 +44,19 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
   const ParameterUnit& unit = kept.model.units[u];
   for (const UnitPiece& own : pieces_of_unit(kept.model, kept.ranks, u)) {
     const FlatEntry& entry = unit.layout.entries()[own.entry];
-    const at::Tensor master =
-        unit.frozen ? kept.parameters.owned(u, own.segment) : kept.optimizer.master(u, own.segment);
+    const MasterValues master =
+        (unit.frozen ? MasterValues{kept.parameters.owned(u, own.segment), {}}
+                     : kept.optimizer.master(u, own.segment))
+            .narrow(own.part.offset - own.segment_begin, own.part.numel);
     const std::string here = unit.blocks[own.entry] + "." + entry.name;
     const auto owner = kept.model.owner_elsewhere.find(here);
     StateTensor piece{.name = owner == kept.model.owner_elsewhere.end() ? here : owner->second,
                       .kind = "parameter",
                       .slice = own.slice,
-                      .value = slice_of(master, own.part, own.segment_begin),
+                      .value = master.whole,
                       .replicas = of_several({kept.ranks.equal_shards}),
-                      .frozen = unit.frozen};
+                      .frozen = unit.frozen,
+                      .split = master.split};
     for (const Holders& held : entry.placement.holders) piece.replicas.push_back(held.ranks);
     state.push_back(piece);
     if (unit.frozen) continue;
@@ -62,6 +65,7 @@ void add_unit_state(const Kept& kept, size_t u, std::vector<StateTensor>& state)
       of_optimizer.kind = format.name;
       if (format.block > 1) of_optimizer.slice = slice_in_blocks(piece.slice, format.block);
       of_optimizer.value = value;
+      of_optimizer.split = {};
       state.push_back(std::move(of_optimizer));
     }
   }
@@ -141,7 +145,9 @@ void ShardingStrategy::state_restored() {
   for (size_t unit = 0; unit < units().size(); ++unit) {
     const size_t segments = units()[unit].frozen ? 0 : units()[unit].layout.segments().size();
     for (size_t segment = 0; segment < segments; ++segment) {
-      const at::Tensor master = optimizer_->master(unit, segment);
+      const at::Tensor master = optimizer_->master(unit, segment).whole;
+      if (!master.defined()) continue;  // both halves were written
+      if (splits_masters_) settle(master);
       const at::Tensor read = parameters_->owned(unit, segment);
       if (!read.is_alias_of(master)) read.copy_(master);
     }

@@ -74,18 +74,21 @@ void ShardingStrategy::attach(const ModelSpec& given, const BuildContext& contex
   learning_rate_ = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
   parameters_ = make_parameters();
   const StateNeeds needs = state_needs(optimizer);
+  splits_masters_ = needs.splits_masters && config_.precision.parameter == at::kBFloat16;
   const UnitOptimizerContext optimizer_context{units(),
                                                shards().rank(),
                                                config_.precision.parameter,
                                                device,
                                                expected_numel(spec) / shards().size(),
-                                               needs.bytes};
+                                               needs.bytes,
+                                               splits_masters_};
   optimizer_ = make_optimizer(optimizer_context, optimizer);
   ShardingRules rules = rules_;
   rules.state = needs.rules;
   build_model(
       spec, context, rules, *ranks_,
       [&](size_t unit, const at::Tensor& full) {
+        if (splits_masters_ && !units()[unit].frozen) settle(full);
         optimizer_->adopt(unit, full);
         parameters_->adopt(unit, full);
       },
@@ -245,7 +248,7 @@ void ShardingStrategy::visit(bool gradients, const ParameterVisitor& visitor) {
     for (size_t segment = 0; segment < layout.segments().size(); ++segment) {
       const at::Tensor owned = gradients           ? gradients_->owned(u, segment)
                                : units()[u].frozen ? parameters_->owned(u, segment)
-                                                   : optimizer_->master(u, segment);
+                                                   : optimizer_->master(u, segment).get();
       const at::Tensor part = owned.to(full.options());
       const at::Tensor whole = slice_of(full, layout.segments()[segment]);
       if (layout.shards() == 1) {

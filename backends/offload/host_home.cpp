@@ -143,9 +143,9 @@ void HostHome::prepare(ParameterStore& parameters, GradientStore& gradients,
   start();
 }
 
-at::Tensor HostHome::master(size_t unit, size_t segment) const {
-  if (!units_[unit].master.defined()) return parameters_->owned(unit, segment);
-  return slice_of(units_[unit].master, context_.units[unit].layout.compact(segment));
+MasterValues HostHome::master(size_t unit, size_t segment) const {
+  if (!units_[unit].master.defined()) return {parameters_->owned(unit, segment), {}};
+  return {slice_of(units_[unit].master, context_.units[unit].layout.compact(segment)), {}};
 }
 
 std::vector<KeptTensor> HostHome::state(size_t unit, size_t segment, const FlatRange& part) const {

@@ -47,7 +47,7 @@ class HostHome : public UnitOptimizer {
   void adopt(size_t unit, const at::Tensor& full_fp32) override;
   void prepare(ParameterStore& parameters, GradientStore& gradients,
                const OptimizerFactory& factory) override;
-  at::Tensor master(size_t unit, size_t segment) const override;
+  MasterValues master(size_t unit, size_t segment) const override;
   std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override;
   at::Tensor step_count() const override { return optimizer_->step_count(); }
   void add_memory(StrategyMemory& memory) const override;

@@ -156,7 +156,10 @@ void StreamedStep::update(const Chunk& chunk, const Slot& slot) {
     update.range.parameter =
         streams(unit, piece) ? slice_of(slot.master, common, chunk.range.offset) : target;
     update.range.gradient = slice_of(piece.gradient, common, piece.range.offset);
-    if (is_16_bit() && !piece.target_on_host) update.range.low_precision = target;
+    if (is_16_bit()) {
+      update.range.low_precision =
+          piece.target_on_host ? slice_of(slot.low_precision, common, chunk.range.offset) : target;
+    }
     update.range.weight_decay = piece.weight_decay;
     update.range.small = piece.small;
     update.range.rule = piece.rule;
@@ -208,7 +211,7 @@ void StreamedStep::complete(size_t unit) {
   parameters_->publish(unit);
 }
 
-at::Tensor StreamedStep::master(size_t unit, size_t segment) const {
+MasterValues StreamedStep::master(size_t unit, size_t segment) const {
   stored_.synchronize();
   return HostHome::master(unit, segment);
 }

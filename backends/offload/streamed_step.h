@@ -22,7 +22,7 @@ class StreamedStep : public HostHome {
   void gradient_ready(size_t) override {}
   void step(const StepScalars& scalars) override;
   void complete(size_t unit) override;
-  at::Tensor master(size_t unit, size_t segment) const override;
+  MasterValues master(size_t unit, size_t segment) const override;
   std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override;
   at::Tensor step_count() const override;
   void add_memory(StrategyMemory& memory) const override;

@@ -49,21 +49,19 @@ class PartLoader {
   PartLoader(const ShardFiles& files, int64_t block_bytes) : reader_(files, block_bytes) {}
 
   void load(const Part& part) {
-    TensorSlice slice = part.wanted.slice;
-    slice.begin = part.wanted.slice.begin + part.begin;
-    slice.end = part.wanted.slice.begin + part.end;
-    load(part.key, part.saved, slice, part.wanted.value.slice(0, part.begin, part.end));
+    load(part.key, part.saved, part.wanted.narrow(part.begin, part.end - part.begin));
   }
   int64_t bytes_read() const { return reader_.bytes_read(); }
 
  private:
-  void load(const TensorKey& key, const SavedTensor& saved, const TensorSlice& slice,
-            const at::Tensor& value) {
+  void load(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted) {
     const auto width = static_cast<int64_t>(c10::elementSize(saved.dtype));
-    const bool direct = value.is_cpu() && value.scalar_type() == saved.dtype;
+    const TensorSlice& slice = wanted.slice;
+    const bool direct =
+        !wanted.split.defined() && wanted.value.is_cpu() && wanted.dtype() == saved.dtype;
     const int64_t held = held_numel(slice);
-    const at::Tensor host = direct ? value : staging(saved.dtype, value);
-    if (!direct && held < slice.numel()) host.copy_(value);  // for its padding
+    const at::Tensor host = direct ? wanted.value : staging(saved.dtype, wanted);
+    if (!direct && held < slice.numel()) host.copy_(wanted.get());  // for its padding
     auto* bytes = static_cast<char*>(host.mutable_data_ptr());
     int64_t found = 0;
     for (const SavedPiece& piece : saved.pieces) {
@@ -75,15 +73,16 @@ class PartLoader {
     }
     check(found == held, ErrorCode::kInternal, "tensor ", key.title(), ": ", found, " of ", held,
           " elements are in its pieces");
-    if (!direct) value.copy_(host);
+    if (!direct) wanted.set(host);
   }
 
-  // Host memory for as many elements as `value` has.
-  at::Tensor staging(at::ScalarType dtype, const at::Tensor& value) {
+  // Host memory for as many elements as the piece has.
+  at::Tensor staging(at::ScalarType dtype, const StateTensor& piece) {
     if (!staging_.defined()) {
-      staging_ = at::empty({kPart}, at::TensorOptions(at::kByte).pinned_memory(value.is_cuda()));
+      const bool pinned = piece.device().is_cuda();
+      staging_ = at::empty({kPart}, at::TensorOptions(at::kByte).pinned_memory(pinned));
     }
-    return staging_.view(dtype).narrow(0, 0, value.numel());
+    return staging_.view(dtype).narrow(0, 0, piece.slice.numel());
   }
 
   PieceReader reader_;
@@ -92,12 +91,12 @@ class PartLoader {
 
 // Returns the bytes that were read.
 int64_t load_parts(const std::vector<Part>& parts, const ShardFiles& files, int64_t block_bytes) {
-  for (const Part& part : parts) {  // what the run has begun there comes first
-    if (!part.wanted.value.is_cpu()) {
-      synchronize_device(part.wanted.value.device());
-      break;
-    }
-  }
+  const auto synchronize = [&] {
+    const auto there = std::ranges::find_if(
+        parts, [](const Part& part) { return !part.wanted.device().is_cpu(); });
+    if (there != parts.end()) synchronize_device(there->wanted.device());
+  };
+  synchronize();  // what the run has begun there comes first
   std::atomic<size_t> next = 0;
   std::atomic<int64_t> bytes_read = 0;
   HostThreads readers(std::clamp(static_cast<int>(parts.size()), 1, kReaders), allowed_cores());
@@ -106,6 +105,7 @@ int64_t load_parts(const std::vector<Part>& parts, const ShardFiles& files, int6
     for (size_t i = next++; i < parts.size(); i = next++) loader.load(parts[i]);
     bytes_read += loader.bytes_read();
   });
+  synchronize();  // split masters are written by the readers' streams
   return bytes_read;
 }
 
@@ -128,8 +128,8 @@ class CodedMoments {
     return tensors.contains({key.name, key.kind.substr(0, of_codes)});
   }
   bool converts(const SavedTensor& saved, const StateTensor& wanted) const {
-    const bool codes = saved.dtype == at::kByte, floats = wanted.value.is_floating_point();
-    return codes == floats && (codes || wanted.value.scalar_type() == at::kByte);
+    const bool codes = saved.dtype == at::kByte, floats = at::isFloatingType(wanted.dtype());
+    return codes == floats && (codes || wanted.dtype() == at::kByte);
   }
   // Returns the bytes that were read.
   int64_t convert(const TensorKey& key, const SavedTensor& saved, const StateTensor& wanted) const {
@@ -137,6 +137,7 @@ class CodedMoments {
     const auto dtype = saved.dtype == at::kByte ? at::kByte : at::kFloat;
     StateTensor read = wanted;
     read.value = at::zeros({wanted.slice.numel()}, dtype);
+    read.split = {};
     std::vector<Part> parts;
     cut_into_parts(key, saved, read, parts);
     const int64_t bytes = load_parts(parts, files_, checkpoint_.manifest().block_bytes);
@@ -168,7 +169,7 @@ class CodedMoments {
         done += count;
       }
     }
-    at::Tensor(wanted.value).copy_(values);
+    wanted.set(values);
   }
 
   void encode(const TensorKey& key, const at::Tensor& values, const StateTensor& wanted) const {
@@ -216,9 +217,8 @@ LoadReport Checkpoint::load(const std::vector<StateTensor>& state) const {
     check(saved.shape == wanted.slice.shape, ErrorCode::kDataLoss, path_, ": tensor ", key.title(),
           " has shape ", c10::IntArrayRef(saved.shape), ", the model asks for ",
           c10::IntArrayRef(wanted.slice.shape));
-    if (saved.dtype != wanted.value.scalar_type()) {
-      report.converted.push_back(
-          concat(key.title(), ": ", saved.dtype, " to ", wanted.value.scalar_type()));
+    if (saved.dtype != wanted.dtype()) {
+      report.converted.push_back(concat(key.title(), ": ", saved.dtype, " to ", wanted.dtype()));
     }
     used.insert(key);
     if (moments.converts(saved, wanted)) {

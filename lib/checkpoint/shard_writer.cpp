@@ -25,10 +25,12 @@ void check_piece(const StateTensor& tensor) {
   const std::string title = TensorKey{tensor.name, tensor.kind}.title();
   const std::string defect = slice_defect(tensor.slice);
   check(defect.empty(), ErrorCode::kInternal, "tensor ", title, ": ", defect);
-  check(tensor.value.dim() == 1 && tensor.value.is_contiguous() &&
-            tensor.value.numel() == tensor.slice.numel(),
-        ErrorCode::kInternal, "tensor ", title, ": a value of shape ", tensor.value.sizes(),
-        " for a slice of ", tensor.slice.numel(), " elements");
+  const ShardPiece piece{{}, tensor.slice, tensor.value, tensor.split};
+  for (const at::Tensor* value : piece.tensors()) {
+    check(value->dim() == 1 && value->is_contiguous() && value->numel() == tensor.slice.numel(),
+          ErrorCode::kInternal, "tensor ", title, ": a value of shape ", value->sizes(),
+          " for a slice of ", tensor.slice.numel(), " elements");
+  }
 }
 
 std::string header_of(const std::vector<ShardPiece>& pieces) {
@@ -37,13 +39,13 @@ std::string header_of(const std::vector<ShardPiece>& pieces) {
   std::map<TensorKey, int> numbers;  // pieces of a tensor, so far
   int64_t offset = 0;
   for (const ShardPiece& piece : pieces) {
-    const auto dtype = safetensors_dtype_name(piece.value.scalar_type());
+    const auto dtype = safetensors_dtype_name(piece.dtype());
     check(dtype.has_value(), ErrorCode::kInvalidArgument, "tensor ", piece.key.title(),
-          ": safetensors has no dtype for ", piece.value.scalar_type());
-    const int64_t end = offset + static_cast<int64_t>(piece.value.nbytes());
+          ": safetensors has no dtype for ", piece.dtype());
+    const int64_t end = offset + piece.nbytes();
     out.key(concat(piece.key.name, "/", piece.key.kind, "/", numbers[piece.key]++));
     out.begin_object().field("dtype", *dtype);
-    out.field("shape", piece.value.sizes().vec());
+    out.field("shape", std::vector<int64_t>{piece.slice.numel()});
     out.field("data_offsets", std::vector<int64_t>{offset, end}).end_object();
     offset = end;
   }
@@ -57,8 +59,11 @@ std::string header_of(const std::vector<ShardPiece>& pieces) {
 // Values on a device, copied to the host piece by piece.
 class Staging {
  public:
-  // The bytes of `value`, 1-D and of at most kStaging bytes; valid until the next call.
-  const char* bytes(const at::Tensor& value) {
+  // The bytes of elements [begin, end), at most kStaging bytes; valid until the next call.
+  const char* bytes(const ShardPiece& piece, int64_t begin, int64_t end) {
+    const at::Tensor value =
+        MasterValues{piece.value, piece.split}.narrow(begin, end - begin).get();
+    if (piece.split.defined()) joined_ = value;
     if (value.is_cpu()) return static_cast<const char*>(value.const_data_ptr());
     if (!buffer_.defined()) {
       buffer_ = at::empty({kStaging}, at::TensorOptions(at::kByte).pinned_memory(true));
@@ -68,10 +73,20 @@ class Staging {
   }
 
  private:
-  at::Tensor buffer_;
+  at::Tensor buffer_, joined_;
 };
 
 }  // namespace
+
+std::vector<at::Tensor*> ShardPiece::tensors() {
+  if (split.defined()) return {&split.rounded, &split.remainder};
+  return {&value};
+}
+
+std::vector<const at::Tensor*> ShardPiece::tensors() const {
+  if (split.defined()) return {&split.rounded, &split.remainder};
+  return {&value};
+}
 
 std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state) {
   std::vector<ShardPiece> pieces;
@@ -85,27 +100,23 @@ std::vector<ShardPiece> pieces_to_write(const std::vector<StateTensor>& state) {
     }
     const int64_t numel = tensor.slice.numel();
     int64_t begin = 0, end = numel;
-    if (static_cast<int64_t>(tensor.value.nbytes()) >= holders * kSmall) {
+    if (tensor.nbytes() >= holders * kSmall) {
       begin = numel * index / holders;
       end = numel * (index + 1) / holders;
     } else if (xxh3_64(tensor.name.data(), tensor.name.size()) % static_cast<uint64_t>(holders) !=
                static_cast<uint64_t>(index)) {
       continue;
     }
-    ShardPiece piece{{tensor.name, tensor.kind}, tensor.slice, tensor.value.detach()};
-    if (end - begin < numel) {
-      piece.slice.begin = tensor.slice.begin + begin;
-      piece.slice.end = tensor.slice.begin + end;
-      piece.value = piece.value.slice(0, begin, end);
-    }
-    pieces.push_back(std::move(piece));
+    StateTensor part = tensor.narrow(begin, end - begin);
+    pieces.push_back({{tensor.name, tensor.kind}, std::move(part.slice), part.value, part.split});
+    for (at::Tensor* value : pieces.back().tensors()) *value = value->detach();
   }
   return pieces;
 }
 
 at::Device device_of(const std::vector<ShardPiece>& pieces) {
   for (const ShardPiece& piece : pieces) {
-    if (!piece.value.is_cpu()) return piece.value.device();
+    if (!piece.device().is_cpu()) return piece.device();
   }
   return at::kCPU;
 }
@@ -114,7 +125,7 @@ int64_t shard_bytes(const std::vector<ShardPiece>& pieces) {
   int64_t bytes = kPage;
   for (const ShardPiece& piece : pieces) {
     const auto names = static_cast<int64_t>(piece.key.name.size() + piece.key.kind.size());
-    bytes += names + kHeaderEntry + static_cast<int64_t>(piece.value.nbytes());
+    bytes += names + kHeaderEntry + piece.nbytes();
   }
   return bytes;
 }
@@ -129,12 +140,12 @@ Manifest write_shard(FileSystem& files, const std::string& directory, int rank,
   Staging staging;
   for (const ShardPiece& piece : pieces) {
     SavedPiece saved{.offset = file.size(), .slice = piece.slice};
-    const int64_t unit = kStaging / static_cast<int64_t>(piece.value.element_size());
-    for (int64_t done = 0; done < piece.value.numel(); done += unit) {
-      const at::Tensor value =
-          piece.value.slice(0, done, std::min(done + unit, piece.value.numel()));
-      const char* bytes = staging.bytes(value);
-      const auto size = static_cast<int64_t>(value.nbytes());
+    const auto width = static_cast<int64_t>(c10::elementSize(piece.dtype()));
+    const int64_t unit = kStaging / width, numel = piece.slice.numel();
+    for (int64_t done = 0; done < numel; done += unit) {
+      const int64_t end = std::min(done + unit, numel);
+      const char* bytes = staging.bytes(piece, done, end);
+      const int64_t size = (end - done) * width;
       for (int64_t at = 0; at < size; at += part.block_bytes) {
         const int64_t block = std::min(part.block_bytes, size - at);
         saved.hashes.push_back(xxh3_64(bytes + at, static_cast<size_t>(block)));
@@ -142,7 +153,7 @@ Manifest write_shard(FileSystem& files, const std::string& directory, int rank,
       }
     }
     SavedTensor& tensor = part.tensors[piece.key];
-    tensor.dtype = piece.value.scalar_type();
+    tensor.dtype = piece.dtype();
     tensor.shape = piece.slice.shape;
     tensor.pieces.push_back(std::move(saved));
   }

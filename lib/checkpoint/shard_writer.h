@@ -13,10 +13,19 @@
 
 namespace tessera {
 
+// 1-D, contiguous, on any device; split ones are joined as they are written.
 struct ShardPiece {
   TensorKey key;
   TensorSlice slice;
-  at::Tensor value;  // 1-D, contiguous, on any device
+  at::Tensor value;
+  SplitMaster split = {};
+
+  // Those of `value` and of `split` that there are.
+  std::vector<at::Tensor*> tensors();
+  std::vector<const at::Tensor*> tensors() const;
+  at::Device device() const { return tensors().front()->device(); }
+  at::ScalarType dtype() const { return split.defined() ? at::kFloat : value.scalar_type(); }
+  int64_t nbytes() const { return slice.numel() * static_cast<int64_t>(c10::elementSize(dtype())); }
 };
 
 // What this rank writes of a state: of pieces that several ranks hold, each writes an equal part of

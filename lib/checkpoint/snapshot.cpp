@@ -27,9 +27,25 @@ constexpr int64_t kSmallHostPart = int64_t{1} << 20;
 
 // See StateTensor::kind.
 bool forward_may_change(const ShardPiece& piece) {
-  const auto width = static_cast<int64_t>(piece.value.element_size());
+  const auto width = static_cast<int64_t>(c10::elementSize(piece.dtype()));
   return piece.key.kind == "buffer" ||
          c10::multiply_integers(piece.slice.shape) * width < kSmallState;
+}
+
+// A piece's tensor.
+struct Kept {
+  at::Tensor value;
+  bool forward_may_change = false;
+};
+
+std::vector<Kept> all_kept(const std::vector<ShardPiece>& pieces) {
+  std::vector<Kept> all;
+  for (const ShardPiece& piece : pieces) {
+    for (const at::Tensor* value : piece.tensors()) {
+      all.push_back({*value, forward_may_change(piece)});
+    }
+  }
+  return all;
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -70,20 +86,21 @@ Snapshot::~Snapshot() = default;
 
 void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
   runs_.clear();
-  places_.assign(pieces.size(), {});
-  std::vector<size_t> order(pieces.size());
+  const std::vector<Kept> kept = all_kept(pieces);
+  places_.assign(kept.size(), {});
+  std::vector<size_t> order(kept.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto key = [&](size_t i) {
-    const at::Tensor& value = pieces[i].value;
-    return std::tuple(forward_may_change(pieces[i]), value.is_cpu(), value.scalar_type(),
+    const at::Tensor& value = kept[i].value;
+    return std::tuple(kept[i].forward_may_change, value.is_cpu(), value.scalar_type(),
                       address(value));
   };
   std::ranges::sort(order, {}, key);
-  const auto begin_of = [&](size_t i) { return pieces[i].value.storage_offset(); };
-  const auto end_of = [&](size_t i) { return begin_of(i) + pieces[i].value.numel(); };
+  const auto begin_of = [&](size_t i) { return kept[i].value.storage_offset(); };
+  const auto end_of = [&](size_t i) { return begin_of(i) + kept[i].value.numel(); };
   for (size_t first = 0; first < order.size();) {
-    const ShardPiece& piece = pieces[order[first]];
-    const auto width = static_cast<int64_t>(piece.value.element_size());
+    const auto& [value, changes] = kept[order[first]];
+    const auto width = static_cast<int64_t>(value.element_size());
     const int64_t begin = begin_of(order[first]);
     int64_t end = end_of(order[first]);
     size_t next = first + 1;
@@ -91,17 +108,17 @@ void Snapshot::find_runs(const std::vector<ShardPiece>& pieces) {
     for (; next < order.size(); ++next) {
       const size_t i = order[next];
       const int64_t gap = begin_of(i) - end;
-      const bool same = forward_may_change(pieces[i]) == forward_may_change(piece) &&
-                        pieces[i].value.scalar_type() == piece.value.scalar_type() &&
-                        pieces[i].value.is_alias_of(piece.value);
+      const bool same = kept[i].forward_may_change == changes &&
+                        kept[i].value.scalar_type() == value.scalar_type() &&
+                        kept[i].value.is_alias_of(value);
       if (!same || gap < 0 || gap * width > kAlignment) break;
       if ((end_of(i) - begin) * width > kRun) break;
       places_[i] = {runs_.size(), begin_of(i) - begin};
       end = end_of(i);
     }
-    runs_.push_back({.values = piece.value.as_strided({end - begin}, {1}, begin),
+    runs_.push_back({.values = value.as_strided({end - begin}, {1}, begin),
                      .copy = {},
-                     .forward_may_change = forward_may_change(piece)});
+                     .forward_may_change = changes});
     first = next;
   }
 }
@@ -153,9 +170,9 @@ bool Snapshot::find_memory(std::vector<Run*>& on_device, std::vector<Run*>& on_h
 void Snapshot::reserve(const std::vector<ShardPiece>& pieces) {
   const at::Device device = device_of(pieces);
   int64_t host_bytes = 0, device_bytes = 0;
-  for (const ShardPiece& piece : pieces) {
-    const bool on_device = device.is_cuda() && !piece.value.is_cpu();
-    (on_device ? device_bytes : host_bytes) += aligned(static_cast<int64_t>(piece.value.nbytes()));
+  for (const Kept& kept : all_kept(pieces)) {
+    const bool on_device = device.is_cuda() && !kept.value.is_cpu();
+    (on_device ? device_bytes : host_bytes) += aligned(static_cast<int64_t>(kept.value.nbytes()));
   }
   if (device_bytes > 0) {
     // Gone at once, but the device's allocator keeps it, which is what takes long to get.
@@ -190,9 +207,12 @@ void Snapshot::copy_the_rest() {
 }
 
 void Snapshot::give(std::vector<ShardPiece>& pieces) {
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto& [run, begin] = places_[i];
-    pieces[i].value = runs_[run].copy.narrow(0, begin, pieces[i].value.numel());
+  size_t next = 0;
+  for (ShardPiece& piece : pieces) {
+    for (at::Tensor* value : piece.tensors()) {
+      const auto& [run, begin] = places_[next++];
+      *value = runs_[run].copy.narrow(0, begin, value->numel());
+    }
   }
   runs_.clear();  // the device's memory is free when the pieces are
 }

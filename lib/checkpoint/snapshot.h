@@ -43,7 +43,7 @@ class Snapshot {
     bool forward_may_change = false;
     int64_t bytes() const { return static_cast<int64_t>(values.nbytes()); }
   };
-  struct Place {  // of a piece
+  struct Place {  // of a tensor
     size_t run = 0;
     int64_t begin = 0;  // in elements
   };
@@ -53,8 +53,8 @@ class Snapshot {
 
   int host_ranks_;
   std::vector<Run> runs_;
-  std::vector<Place> places_;
-  std::vector<size_t> rest_;  // runs
+  std::vector<Place> places_;  // of the tensors of all pieces in order
+  std::vector<size_t> rest_;   // runs
   at::Tensor host_;
   std::future<at::Tensor> reserved_;
   // Of the device: what steps need at most without a copy, and the last copy, which its allocator

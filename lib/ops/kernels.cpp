@@ -260,11 +260,12 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars) {
   if (ranges.empty()) return;
-  if (ranges.front().parameter.is_cpu()) {
+  const at::Tensor& exp_avg = ranges.front().exp_avg;
+  if (exp_avg.is_cpu()) {
     const auto range = TESSERA_RANGE("cpu::", adamw_update, ranges, options, scalars);
     return cpu::adamw_update(ranges, options, scalars);
   }
-  TESSERA_DISPATCH(adamw_update, ranges.front().parameter, ranges, options, scalars);
+  TESSERA_DISPATCH(adamw_update, exp_avg, ranges, options, scalars);
 }
 
 at::Tensor square_sum(std::span<const at::Tensor> tensors) {

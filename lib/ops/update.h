@@ -23,13 +23,23 @@ struct AdamWScalars {
 // A 1-D range with its own learning rate, lr_factor times the step's, and its own weight decay:
 // decoupled (Loshchilov, Hutter 2019) p -= lr * weight_decay * p. parameter fp32; gradient any
 // float dtype; low_precision (or undefined) receives the updated parameter rounded to its 16-bit
-// dtype. Both moments fp32, bf16 or uint8. The update is in fp32 and reads the new moments before
-// they are rounded. uint8: codes of lib/ops/moment_map.h, in blocks that count from the range's
-// begin, with the blocks' largest magnitudes beside them, fp32 [ceil(n / kMomentBlock)].
+// dtype. With a remainder, int16, the range is split: its master is low_precision, bf16, and the
+// remainder (tessera/core/split_master.h), and parameter is undefined. Whole masters beside bf16
+// are settled after the update, so that both forms have the same bits. Both moments fp32, bf16 or
+// uint8. The update is in fp32 and reads the new moments before they are rounded. uint8: codes of
+// lib/ops/moment_map.h, in blocks that count from the range's begin, with the blocks' largest
+// magnitudes beside them, fp32 [ceil(n / kMomentBlock)].
 struct AdamWRange {
   at::Tensor parameter, gradient, exp_avg, exp_avg_sq, low_precision;
   double weight_decay = 0.0, lr_factor = 1.0;
   at::Tensor exp_avg_largest, exp_avg_sq_largest;  // of moments in uint8
+  at::Tensor remainder = {};                       // of a split master
+
+  int64_t numel() const { return gradient.numel(); }
+  // See settle().
+  bool settles() const {
+    return low_precision.defined() && low_precision.scalar_type() == at::kBFloat16;
+  }
 };
 
 // One AdamW update of all ranges, in place (few launches on CUDA). Gradients are multiplied by

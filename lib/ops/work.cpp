@@ -178,6 +178,9 @@ OperationWork adamw_update(std::span<const AdamWRange> ranges, const AdamWOption
       bytes += 2 * bytes_of(*both);
     }
     bytes += bytes_of(range.gradient) + bytes_of(range.low_precision);
+    if (range.remainder.defined()) {  // what is written is read, too
+      bytes += 2 * bytes_of(range.remainder) + bytes_of(range.low_precision);
+    }
   }
   return moved(bytes);
 }

@@ -23,7 +23,7 @@ class AdamW : public Optimizer {
       step_count_ = at::zeros({});
       return;
     }
-    const auto options = ranges.front().parameter.options().requires_grad(false);
+    const auto options = at::TensorOptions(at::kFloat).device(ranges.front().kept().device());
     step_count_ = at::zeros({}, options);
     for (const auto& range : ranges) {
       updates_.push_back(update_of(range));
@@ -77,6 +77,7 @@ class AdamW : public Optimizer {
     if (config_.moments != MomentsDtype::kInt8) return {};
     return {.block = ops::kMomentBlock, .small_numel = config_.min_8bit_size};
   }
+  bool splits_masters() const override { return true; }
   NamedTensors state(size_t range) const override {
     const ops::AdamWRange& update = updates_[range];
     const at::Tensor* const kept[] = {&update.exp_avg, &update.exp_avg_sq, &update.exp_avg_largest,
@@ -113,13 +114,13 @@ class AdamW : public Optimizer {
     for (const StateFormat& format : state_formats(small)) {
       int64_t total = 0;
       for (const OptimizerRange& range : ranges) {
-        if (range.small == small) total += format.numel(range.parameter.numel());
+        if (range.small == small) total += format.numel(range.numel());
       }
       const at::Tensor all = at::zeros({total}, options.dtype(format.dtype));
       int64_t begin = 0;
       for (size_t i = 0; i < ranges.size(); ++i) {
         if (ranges[i].small != small) continue;
-        const int64_t numel = format.numel(ranges[i].parameter.numel());
+        const int64_t numel = format.numel(ranges[i].numel());
         states[i].push_back(all.narrow(0, begin, numel));
         begin += numel;
       }
@@ -139,7 +140,8 @@ class AdamW : public Optimizer {
             .exp_avg_sq = {},
             .low_precision = range.low_precision,
             .weight_decay = range.decay(config_.weight_decay),
-            .lr_factor = range.rule.lr_factor};
+            .lr_factor = range.rule.lr_factor,
+            .remainder = range.remainder};
   }
   void check_blocks(const OptimizerRange& range) const {
     if (!in_8_bits(range.small)) return;

@@ -12,7 +12,7 @@ namespace tessera {
 
 std::vector<RangePiece> pieces_of(const OptimizerRange& range) {
   std::vector<RangePiece> pieces;
-  const int64_t end = range.begin + range.parameter.numel();
+  const int64_t end = range.begin + range.numel();
   for (const PlacedParameter& placed : range.placed) {
     const int64_t from = std::max(placed.begin, range.begin);
     const int64_t until = std::min(placed.begin + placed.numel, end);
@@ -41,7 +41,7 @@ StateNeeds state_needs(const OptimizerFactory& factory) {
     }
     return sum;
   };
-  return {optimizer->state_rules(), bytes(false), bytes(true)};
+  return {optimizer->state_rules(), bytes(false), bytes(true), optimizer->splits_masters()};
 }
 
 void refuse_betas(std::span<const OptimizerRange> ranges, const std::string& optimizer) {

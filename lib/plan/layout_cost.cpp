@@ -16,6 +16,21 @@
 #include "lib/plan/wire.h"
 
 namespace tessera {
+namespace {
+
+// Of all shards, on the device. Split ones have their other half in the parameter.
+double master_bytes(const LayoutPlan& plan, const Stage& stage) {
+  const at::ScalarType parameter = plan.parallel.precision.parameter;
+  if (parameter == at::kFloat) return 0;
+  const bool splits = plan.moments.splits_masters && parameter == at::kBFloat16;
+  double bytes = 0;
+  for (const PlannedUnit& unit : stage.units) {
+    bytes += (splits && !unit.matrices ? 2.0 : 4.0) * static_cast<double>(unit.trained());
+  }
+  return bytes;
+}
+
+}  // namespace
 
 LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   const Stage stage = make_stage(plan, index);
@@ -23,13 +38,12 @@ LayoutCost layout_cost(const LayoutPlan& plan, int index) {
   const ShardingRules rules = rules_of(plan);
   const int shards = rules.shards;
   const double numel = stage.numel(), resident = stage.resident(), trained = stage.trained();
-  const bool master = plan.parallel.precision.parameter != at::kFloat;
   LayoutCost cost;
   cost.parameter_bytes = d.parameter * numel;
   cost.gradient_bytes = d.gradient * trained;
   const MatrixOwners owners = owners_of(plan, stage);
   const StateBytes state = state_bytes(plan, stage);
-  cost.optimizer_bytes = (master ? 4.0 * trained / shards : 0) + state.most +
+  cost.optimizer_bytes = master_bytes(plan, stage) / shards + state.most +
                          4.0 * static_cast<double>(owners.room.state);
   // Every data rank writes its part; of frozen parameters what forward reads.
   const double frozen = plan.saves_frozen ? d.parameter * (numel - trained) : 0;

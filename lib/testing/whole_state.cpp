@@ -49,11 +49,10 @@ void WholeState::take(const std::vector<StateTensor>& pieces) {
       check(condition, ErrorCode::kInternal, "state of ", key, ": ", text...);
     };
     const TensorSlice& slice = piece.slice;
-    require(piece.value.dim() == 1 && piece.value.is_contiguous() &&
-                piece.value.numel() == slice.numel(),
-            "a piece of shape ", piece.value.sizes(), " for elements ", slice.begin, " to ",
-            slice.end);
-    const at::Tensor value = piece.value.cpu();
+    const at::Tensor got = piece.get();
+    require(got.dim() == 1 && got.is_contiguous() && got.numel() == slice.numel(),
+            "a piece of shape ", got.sizes(), " for elements ", slice.begin, " to ", slice.end);
+    const at::Tensor value = got.cpu();
     Whole& whole = wholes_[key];
     if (!whole.values.defined()) {
       whole.shape = slice.shape;
@@ -98,7 +97,7 @@ void WholeState::give(const std::vector<StateTensor>& pieces) const {
           "state of ", key_of(piece), ": nobody had it");
     const at::Tensor places = places_of(piece.slice);
     const at::Tensor values = found->second.values.index_select(0, places.clamp_min(0));
-    piece.value.copy_(at::where(places.ge(0), values, 0));
+    piece.set(at::where(places.ge(0), values, 0));
   }
 }
 

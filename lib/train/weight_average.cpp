@@ -16,7 +16,7 @@ WeightAverage::WeightAverage(Strategy& strategy, double decay)
         "; it must be at least 0 and below 1, such as 0.999");
   const at::NoGradGuard no_grad;
   for (const StateTensor& weight : weights()) {
-    averages_.push_back(weight.value.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+    averages_.push_back(weight.get().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
   }
 }
 
@@ -30,17 +30,25 @@ std::vector<StateTensor> WeightAverage::weights() const {
 void WeightAverage::update(const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
   const std::vector<StateTensor> now = weights();
-  std::vector<at::Tensor> values;
-  for (const StateTensor& weight : now) values.push_back(weight.value);
-  if (values.empty()) return;
+  if (now.empty()) return;
   if (!skip.defined()) {
-    at::_foreach_lerp_(averages_, values, 1 - decay_);
+    // Together what is whole; the joined values of split masters exist one piece at a time.
+    std::vector<at::Tensor> averages, values;
+    for (size_t i = 0; i < now.size(); ++i) {
+      if (now[i].split.defined()) {
+        averages_[i].lerp_(now[i].get(), 1 - decay_);
+        continue;
+      }
+      averages.push_back(averages_[i]);
+      values.push_back(now[i].value);
+    }
+    if (!values.empty()) at::_foreach_lerp_(averages, values, 1 - decay_);
     return;
   }
   const at::Tensor weight =
       at::where(skip.ne(0), at::zeros_like(skip), at::full_like(skip, 1 - decay_)).to(at::kFloat);
-  for (size_t i = 0; i < values.size(); ++i) {
-    averages_[i].lerp_(values[i], weight.to(averages_[i].device()).reshape({}));
+  for (size_t i = 0; i < now.size(); ++i) {
+    averages_[i].lerp_(now[i].get(), weight.to(averages_[i].device()).reshape({}));
   }
 }
 
@@ -48,8 +56,8 @@ void WeightAverage::swap() {
   const at::NoGradGuard no_grad;
   const std::vector<StateTensor> now = weights();
   for (size_t i = 0; i < now.size(); ++i) {
-    const at::Tensor kept = now[i].value.clone();
-    now[i].value.copy_(averages_[i]);
+    const at::Tensor kept = now[i].get().clone();
+    now[i].set(averages_[i]);
     averages_[i].copy_(kept);
   }
   strategy_.state_restored();
@@ -76,6 +84,7 @@ std::vector<StateTensor> WeightAverage::state() {
   for (size_t i = 0; i < state.size(); ++i) {
     state[i].kind = "average";
     state[i].value = averages_[i];
+    state[i].split = {};
   }
   return state;
 }

@@ -161,6 +161,7 @@ class ShardingStrategy : public Strategy {
   std::unique_ptr<UnitOptimizer> optimizer_;
   std::unique_ptr<HolderSums> holder_sums_;
   at::Tensor loss_scale_, gradient_scale_, learning_rate_;
+  bool splits_masters_ = false;  ///< see UnitOptimizerContext
   /// What the gradients have yet to be multiplied by to be those of the mean.
   at::Tensor divided_;
   /// fp64 device scalars. seed: by which backward has divided; total: of all calls, those before

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/backends/strategy.h"
+#include "tessera/core/split_master.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/sharding/gradient_store.h"
 #include "tessera/sharding/parameter_store.h"
@@ -26,6 +27,9 @@ struct UnitOptimizerContext {
   at::Device device = at::kCPU;  ///< where parameters and gradients are
   int64_t expected_numel = 0;    ///< about what this rank will own; 0 when the model does not say
   double state_bytes = 8;        ///< that the optimizer keeps for an element
+  /// Masters may be split: parameters are in bf16 and the optimizer knows how (Optimizer). Whole
+  /// ones are given settled, and settled again once they were written.
+  bool splits_masters = false;
 };
 
 /// A part of what an optimizer keeps.
@@ -65,8 +69,9 @@ class UnitOptimizer {
   /// The unit's update is done and published when this returns (for the current stream). The same
   /// order of calls on every rank.
   virtual void complete(size_t unit) = 0;
-  /// fp32 values of the owned part of a segment, on any device.
-  virtual at::Tensor master(size_t unit, size_t segment) const = 0;
+  /// fp32 values of the owned part of a segment, on any device: whole, or split where the context
+  /// allows it, and then the bf16 half is what the parameter store owns.
+  virtual MasterValues master(size_t unit, size_t segment) const = 0;
   /// What the optimizer keeps for a part of an owned segment (a range of the unit's flat buffer
   /// with equal treatment, which begins with a block), as Optimizer::state_formats(). Like master()
   /// it may be read and written once the unit is complete, and stays where it is.
@@ -100,7 +105,7 @@ class DeviceOptimizer : public UnitOptimizer {
   void gradient_ready(size_t) override {}
   void step(const StepScalars& scalars) override;
   void complete(size_t) override {}
-  at::Tensor master(size_t unit, size_t segment) const override;
+  MasterValues master(size_t unit, size_t segment) const override;
   std::vector<KeptTensor> state(size_t unit, size_t segment, const FlatRange& part) const override;
   at::Tensor step_count() const override { return optimizer_->step_count(); }
   void add_memory(StrategyMemory& memory) const override;
@@ -108,7 +113,9 @@ class DeviceOptimizer : public UnitOptimizer {
  private:
   UnitOptimizerContext context_;
   ParameterStore* parameters_ = nullptr;
-  std::vector<at::Tensor> masters_;  ///< by unit: compact; undefined when parameters are fp32
+  /// By unit, compact: whole masters in fp32, or the remainders of split ones; undefined when
+  /// parameters are fp32.
+  std::vector<at::Tensor> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::pair<size_t, size_t>> ranges_;  ///< by unit: first, count
   std::vector<FlatRange> places_;                  ///< by range: in its unit's flat buffer

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/core/split_master.h"
 
 namespace tessera {
 
@@ -47,11 +48,25 @@ struct StateTensor {
   /// host): forward may change them.
   std::string kind;
   TensorSlice slice;  ///< which elements of the whole tensor it has
-  at::Tensor value;   ///< 1-D, slice.numel() elements, contiguous, on any device
+  /// 1-D, slice.numel() elements, contiguous, on any device; undefined where the piece is split.
+  at::Tensor value;
   /// Ranks that hold the same bytes for the same slice, along independent axes; each may write a
   /// part of it.
   std::vector<Communicator*> replicas;
   bool frozen = false;  ///< a parameter that nothing changes
+  /// Of masters beside parameters in bf16: views of both halves, 1-D. Such a piece counts as fp32,
+  /// in checkpoints too; read it with get() and write it with set(), which do for every piece.
+  SplitMaster split = {};
+
+  /// `value` itself, or the values of a split piece in new memory.
+  at::Tensor get() const { return MasterValues{value, split}.get(); }
+  /// Writes the piece. values: of its shape, any device and dtype.
+  void set(const at::Tensor& values) const { MasterValues{value, split}.set(values); }
+  at::ScalarType dtype() const;  ///< of get()
+  at::Device device() const;     ///< of get()
+  int64_t nbytes() const;        ///< of get(), and of what is kept
+  /// Elements [first, first + count) of it, and of its slice.
+  StateTensor narrow(int64_t first, int64_t count) const;
 };
 
 }  // namespace tessera

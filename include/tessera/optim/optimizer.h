@@ -20,10 +20,11 @@ namespace tessera {
 /// A contiguous piece of a flat parameter. All tensors are 1-D with the same number of elements and
 /// keep their addresses.
 struct OptimizerRange {
-  /// fp32, updated in place: the master weights, or the parameter itself when it is fp32.
+  /// fp32, updated in place: the master weights, or the parameter itself when it is fp32. Undefined
+  /// where the master is split.
   at::Tensor parameter;
   at::Tensor gradient;  ///< any floating dtype; read only
-  /// 16-bit copy of parameter, written after the update; undefined in fp32 training.
+  /// 16-bit copy of the master, written after the update; undefined in fp32 training.
   at::Tensor low_precision;
   bool weight_decay = true;  ///< whether the optimizer's own decay is for it
   bool small = false;        ///< see StateRules
@@ -32,7 +33,13 @@ struct OptimizerRange {
   /// which they are placed. Empty: that is not known.
   std::span<const PlacedParameter> placed = {};
   int64_t begin = 0;  ///< first element of the range in the buffer, see placed
+  /// int16, of a split master (tessera/core/split_master.h), whose other half is low_precision,
+  /// bf16; only where splits_masters() says so. Undefined: the master is whole.
+  at::Tensor remainder = {};
 
+  /// What is kept of the master beside low_precision.
+  const at::Tensor& kept() const { return remainder.defined() ? remainder : parameter; }
+  int64_t numel() const { return kept().numel(); }  ///< elements
   /// What decays it, given the optimizer's own decay.
   double decay(double configured) const {
     return rule.weight_decay.value_or(weight_decay ? configured : 0.0);
@@ -100,6 +107,9 @@ class Optimizer {
   virtual std::vector<StateFormat> state_formats(bool small) const;
   /// The same for every range, whatever it holds; asked of an optimizer of an empty range, too.
   virtual StateRules state_rules() const { return {}; }
+  /// Masters beside parameters in bf16 may come split (tessera/core/split_master.h). Whole ones are
+  /// then settled before and after every update, so that the two forms never differ.
+  virtual bool splits_masters() const { return false; }
   /// State tensors of a range by name (e.g. "exp_avg", "exp_avg_sq"), in the order of their
   /// formats.
   virtual NamedTensors state(size_t range) const = 0;
@@ -116,6 +126,7 @@ using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<Op
 struct StateNeeds {
   StateRules rules;                   ///< see StateRules
   double bytes = 0, small_bytes = 0;  ///< bytes for an element, and for one of a small parameter
+  bool splits_masters = false;        ///< Optimizer::splits_masters()
 
   /// The bytes for an element of either kind.
   double bytes_of(bool small) const { return small ? small_bytes : bytes; }

@@ -22,7 +22,8 @@ struct LayoutPlan {
   int64_t accumulation = 1;  ///< micro-batches a step
   ModelSpec model;           ///< as attach() would be given it
   bool on_gpu = false;       ///< whether the strategy runs on GPUs
-  StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8};  ///< of the optimizer
+  /// Of the optimizer; as AdamW's.
+  StateNeeds moments = {.rules = {}, .bytes = 8, .small_bytes = 8, .splits_masters = true};
   /// Of a micro-batch between blocks: what pipeline and tensor ranks exchange. 0: left out.
   double activation_elements = 0, tokens = 0;
   /// Of what the model marks as whole matrices (plan_optimizer()); null: there is none.

@@ -51,7 +51,8 @@ class ParameterStore {
   /// whole anew.
   virtual void drop_uses() {}
 
-  /// The part of a segment that this rank updates, in compute dtype; its address never changes.
+  /// The part of a segment that this rank updates, in compute dtype; its address never changes, nor
+  /// do its bits from one update to the next: they may be half of a split master.
   virtual at::Tensor owned(size_t unit, size_t segment) const = 0;
   /// Whether owned() is host memory though the device is a GPU (offloaded parameters).
   virtual bool owned_on_host(size_t, size_t) const { return false; }

@@ -2,6 +2,7 @@
 #include "lib/ops/cpu/kernels.h"
 
 #include <cstring>
+#include <type_traits>
 
 // AVX2, AVX-512 and what every machine has.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
@@ -23,6 +24,7 @@ constexpr D32 kFloats;
 constexpr hn::RebindToUnsigned<D32> kBits;
 constexpr hn::RebindToSigned<D32> kInts;
 constexpr hn::Rebind<uint16_t, D32> kHalves;
+constexpr hn::Rebind<int16_t, D32> kShorts;
 
 struct Float {
   using Element = float;
@@ -104,15 +106,34 @@ struct None {
   static void stream(V, Element*) {}
 };
 
+// The low 16 bits with their sign.
+auto remainder_of(V value) {
+  return hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(kInts, value)));
+}
+
+// As the functions of tessera/core/split_master.h.
+V settled(V value) {
+  const auto bits = hn::BitCast(kInts, value);
+  const auto middle = hn::And(bits, hn::Set(kInts, 0x1FFFF)) == hn::Set(kInts, 0x8000);
+  return hn::BitCast(kFloats, bits + hn::VecFromMask(kInts, middle));
+}
+V joined(V rounded, const int16_t* remainder) {
+  const auto bits = hn::PromoteTo(kInts, hn::LoadU(kShorts, remainder));
+  return hn::BitCast(kFloats, hn::BitCast(kInts, rounded) + bits);
+}
+
 template <typename G, typename L>
 struct Arrays {
   float *parameter, *exp_avg, *exp_avg_sq;
   const typename G::Element* gradient;
   typename L::Element* low;
+  int16_t* remainder;
 };
 
+enum class Masters { kWhole, kStreamed, kSplit };  // kStreamed: whole, beside streaming stores
+
 // count is a multiple of the vector length.
-template <bool kStream, typename G, typename L>
+template <Masters kMasters, typename G, typename L>
 void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
   const V scale = hn::Set(kFloats, c.gradient_scale), keep = hn::Set(kFloats, c.keep),
           rate1 = hn::Set(kFloats, c.one_minus_beta1), beta2 = hn::Set(kFloats, c.beta2),
@@ -121,17 +142,27 @@ void update(const Arrays<G, L>& a, int64_t count, const AdamWConstants& c) {
           l2 = hn::Set(kFloats, c.l2);
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   for (int64_t i = 0; i < count; i += lanes) {
-    V g = G::load(a.gradient + i) * scale;
-    if (c.l2 != 0) g = g + Float::load(a.parameter + i) * l2;
+    V g = G::load(a.gradient + i) * scale, p0;
+    if constexpr (kMasters == Masters::kSplit) {
+      p0 = joined(L::load(a.low + i), a.remainder + i);
+    } else {
+      p0 = Float::load(a.parameter + i);
+    }
+    if (c.l2 != 0) g = g + p0 * l2;
     const V m0 = Float::load(a.exp_avg + i);
     const V m = m0 + rate1 * (g - m0);
     const V v = Float::load(a.exp_avg_sq + i) * beta2 + g * g * rate2;
     const V direction = m / (hn::Sqrt(v) * root + epsilon);
-    const V p = Float::load(a.parameter + i) * keep - direction * step;
+    V p = p0 * keep - direction * step;
+    if constexpr (std::is_same_v<L, BFloat16>) p = settled(p);
     Float::store(m, a.exp_avg + i);
     Float::store(v, a.exp_avg_sq + i);
-    Float::store(p, a.parameter + i);
-    if constexpr (kStream) {
+    if constexpr (kMasters == Masters::kSplit) {
+      hn::StoreU(hn::DemoteTo(kShorts, remainder_of(p)), kShorts, a.remainder + i);
+    } else {
+      Float::store(p, a.parameter + i);
+    }
+    if constexpr (kMasters == Masters::kStreamed) {
       L::stream(p, a.low + i);
     } else {
       L::store(p, a.low + i);
@@ -144,20 +175,24 @@ void copy(T* to, const T* from, int64_t count) {
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
 }
 
-template <typename G, typename L>
+template <bool kSplit, typename G, typename L>
 void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c) {
   using Low = typename L::Element;
-  const Arrays<G, L> a{raw.parameter, raw.exp_avg, raw.exp_avg_sq,
+  const Arrays<G, L> a{raw.parameter,
+                       raw.exp_avg,
+                       raw.exp_avg_sq,
                        static_cast<const typename G::Element*>(raw.gradient),
-                       static_cast<Low*>(raw.low_precision)};
+                       static_cast<Low*>(raw.low_precision),
+                       raw.remainder};
+  constexpr Masters kStored = kSplit ? Masters::kSplit : Masters::kWhole;
   const auto lanes = static_cast<int64_t>(hn::Lanes(kFloats));
   const int64_t whole = count / lanes * lanes;
   const auto vector_bytes = static_cast<uintptr_t>(lanes) * sizeof(Low);
-  if (reinterpret_cast<uintptr_t>(a.low) % vector_bytes == 0) {
-    update<true>(a, whole, c);
+  if (!kSplit && reinterpret_cast<uintptr_t>(a.low) % vector_bytes == 0) {
+    update<kSplit ? Masters::kSplit : Masters::kStreamed>(a, whole, c);
     hwy::FlushStream();
   } else {
-    update<false>(a, whole, c);
+    update<kStored>(a, whole, c);
   }
   const int64_t rest = count - whole;
   if (rest == 0) return;
@@ -166,14 +201,24 @@ void adamw_typed(const AdamWArrays& raw, int64_t count, const AdamWConstants& c)
   HWY_ALIGN float p[kMost] = {}, m[kMost] = {}, v[kMost] = {};
   HWY_ALIGN typename G::Element g[kMost] = {};
   HWY_ALIGN Low low[kMost] = {};
-  copy(p, a.parameter + whole, rest);
+  HWY_ALIGN int16_t remainder[kMost] = {};
   copy(m, a.exp_avg + whole, rest);
   copy(v, a.exp_avg_sq + whole, rest);
   copy(g, a.gradient + whole, rest);
-  update<false, G, L>({p, m, v, g, low}, lanes, c);
-  copy(a.parameter + whole, p, rest);
+  if constexpr (kSplit) {
+    copy(low, a.low + whole, rest);
+    copy(remainder, a.remainder + whole, rest);
+  } else {
+    copy(p, a.parameter + whole, rest);
+  }
+  update<kStored, G, L>({p, m, v, g, low, remainder}, lanes, c);
   copy(a.exp_avg + whole, m, rest);
   copy(a.exp_avg_sq + whole, v, rest);
+  if constexpr (kSplit) {
+    copy(a.remainder + whole, remainder, rest);
+  } else {
+    copy(a.parameter + whole, p, rest);
+  }
   if (a.low != nullptr) copy(a.low + whole, low, rest);
 }
 
@@ -181,13 +226,14 @@ template <typename G>
 void adamw_low(const AdamWArrays& a, int64_t count, Type low, const AdamWConstants& c) {
   switch (low) {
     case Type::kBFloat16:
-      return adamw_typed<G, BFloat16>(a, count, c);
+      return a.remainder != nullptr ? adamw_typed<true, G, BFloat16>(a, count, c)
+                                    : adamw_typed<false, G, BFloat16>(a, count, c);
     case Type::kHalf:
-      return adamw_typed<G, Half>(a, count, c);
+      return adamw_typed<false, G, Half>(a, count, c);
     case Type::kFloat:
-      return adamw_typed<G, Float>(a, count, c);
+      return adamw_typed<false, G, Float>(a, count, c);
     case Type::kNone:
-      return adamw_typed<G, None>(a, count, c);
+      return adamw_typed<false, G, None>(a, count, c);
   }
 }
 

@@ -21,11 +21,13 @@ struct AdamWConstants {
 };
 
 // Arrays of equal length, at any address. low_precision is written with streaming stores where its
-// alignment allows; it is null for Type::kNone.
+// alignment allows; it is null for Type::kNone. With a remainder, beside low_precision in bf16, the
+// parameter is split (tessera/core/split_master.h) and itself null.
 struct AdamWArrays {
   float *parameter, *exp_avg, *exp_avg_sq;
   const void* gradient;
   void* low_precision;
+  int16_t* remainder;
 };
 
 void adamw(const AdamWArrays& arrays, int64_t count, Type gradient, Type low_precision,

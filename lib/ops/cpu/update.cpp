@@ -42,9 +42,15 @@ bool is_moment(const at::Tensor& x, at::ScalarType type, const at::Tensor& large
          (type == at::kFloat || type == at::kBFloat16 || (type == at::kByte && is_fp32(largest)));
 }
 
+bool is_master(const AdamWRange& range) {
+  if (!range.remainder.defined()) return is_fp32(range.parameter);
+  return range.remainder.is_cpu() && range.remainder.is_contiguous() &&
+         range.remainder.scalar_type() == at::kShort && range.settles();
+}
+
 bool simple(const AdamWRange& range) {
   const at::ScalarType moments = range.exp_avg.scalar_type();
-  return is_fp32(range.parameter) && is_moment(range.exp_avg, moments, range.exp_avg_largest) &&
+  return is_master(range) && is_moment(range.exp_avg, moments, range.exp_avg_largest) &&
          is_moment(range.exp_avg_sq, moments, range.exp_avg_sq_largest) &&
          range.gradient.defined() && type_of(range.gradient) && type_of(range.low_precision);
 }
@@ -130,7 +136,8 @@ void adamw_in_blocks(const AdamWRange& range, int64_t first, int64_t count,
     const int64_t in_block = std::min<int64_t>(kMomentBlock, end - first);
     adamw({static_cast<float*>(at_element(range.parameter, first)), exp_avg.load(first, in_block),
            exp_avg_sq.load(first, in_block), at_element(range.gradient, first),
-           at_element(range.low_precision, first)},
+           at_element(range.low_precision, first),
+           static_cast<int16_t*>(at_element(range.remainder, first))},
           in_block, *type_of(range.gradient), *type_of(range.low_precision), constants);
     exp_avg.store(first, in_block);
     exp_avg_sq.store(first, in_block);
@@ -156,7 +163,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   shared.epsilon = static_cast<float>(options.epsilon);
   const double correction1 = 1 - std::pow(options.beta1, step);
   for_chunks(
-      ranges.size(), [&](size_t i) { return ranges[i].parameter.numel(); },
+      ranges.size(), [&](size_t i) { return ranges[i].numel(); },
       [&](size_t i, int64_t first, int64_t count, int64_t) {
         const AdamWRange& range = ranges[i];
         AdamWConstants constants = shared;
@@ -171,7 +178,8 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
         adamw({static_cast<float*>(at_element(range.parameter, first)),
                static_cast<float*>(at_element(range.exp_avg, first)),
                static_cast<float*>(at_element(range.exp_avg_sq, first)),
-               at_element(range.gradient, first), at_element(range.low_precision, first)},
+               at_element(range.gradient, first), at_element(range.low_precision, first),
+               static_cast<int16_t*>(at_element(range.remainder, first))},
               count, *type_of(range.gradient), *type_of(range.low_precision), constants);
       });
 }

@@ -31,6 +31,46 @@ __device__ __forceinline__ void store4(T* data, const float (&in)[4]) {
   }
 }
 
+// As the functions of tessera/core/split_master.h.
+__device__ __forceinline__ float settled(float master) {
+  const uint32_t bits = __float_as_uint(master);
+  return __uint_as_float(bits - ((bits & 0x1FFFFU) == 0x8000U ? 1U : 0U));
+}
+__device__ __forceinline__ float joined(float rounded, int16_t remainder) {
+  return __uint_as_float(__float_as_uint(rounded) + uint32_t(int32_t(remainder)));
+}
+__device__ __forceinline__ int16_t remainder_of(float master) {
+  return int16_t(uint16_t(__float_as_uint(master)));
+}
+
+// To each of N rounded values what is left of it, and the reverse; data is a multiple of 2 N bytes.
+template <int N>
+__device__ __forceinline__ void join(const int16_t* data, float (&values)[N]) {
+  uint32_t pairs[N / 2];
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    const uint2 raw = reinterpret_cast<const uint2*>(data)[i];
+    pairs[2 * i] = raw.x, pairs[2 * i + 1] = raw.y;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    values[j] = joined(values[j], int16_t(uint16_t(pairs[j / 2] >> (16 * (j % 2)))));
+  }
+}
+template <int N>
+__device__ __forceinline__ void store_remainders(int16_t* data, const float (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+    uint32_t pairs[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int at = 4 * i + 2 * j;
+      pairs[j] = (__float_as_uint(values[at]) & 0xFFFFU) | (__float_as_uint(values[at + 1]) << 16);
+    }
+    reinterpret_cast<uint2*>(data)[i] = make_uint2(pairs[0], pairs[1]);
+  }
+}
+
 struct Step {
   float learning_rate, scale, inverse1, inverse_root2;  // of the bias corrections
 };

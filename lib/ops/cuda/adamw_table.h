@@ -11,6 +11,7 @@ struct AdamWEntry {
   float *parameter, *exp_avg, *exp_avg_sq;
   const void* gradient;
   void* low_precision;  // may be null
+  int16_t* remainder;   // of split masters, whose parameter is null; else null
   int64_t count;
   float weight_decay, lr_factor;
 };
@@ -22,6 +23,7 @@ struct AdamWMomentsEntry {
   float *exp_avg_largest, *exp_avg_sq_largest;  // of codes
   const void* gradient;
   void* low_precision;  // may be null
+  int16_t* remainder;   // as above
   int64_t count;
   float weight_decay, lr_factor;
 };

@@ -178,6 +178,7 @@ struct AdamWConstants {
   bool decoupled;  // the weight decay; else it is added to the gradient
   const float *learning_rate, *step_count, *gradient_scale, *skip;  // the last two may be null
 };
+// The entries of a table have all whole masters, or all split ones, beside bf16.
 void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
            const AdamWConstants& constants, cudaStream_t stream);
 // The same with moments in bf16, and in codes of lib/ops/moment_map.h.

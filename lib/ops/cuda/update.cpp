@@ -22,10 +22,20 @@ bool is_moment(const at::Tensor& x, at::ScalarType type, const at::Tensor& large
            largest.is_contiguous()));
 }
 
-bool simple(const AdamWRange& range, at::ScalarType gradient, at::ScalarType moments,
-            const at::Tensor& low_precision) {
-  return is_flat(range.gradient) && range.gradient.scalar_type() == gradient &&
-         range.parameter.scalar_type() == at::kFloat && is_flat(range.parameter) &&
+bool is_master(const AdamWRange& range) {
+  if (!range.remainder.defined()) {
+    return range.parameter.scalar_type() == at::kFloat && is_flat(range.parameter);
+  }
+  return range.remainder.scalar_type() == at::kShort && range.remainder.is_contiguous() &&
+         range.settles();
+}
+
+// Alone, and in the same form as the first range.
+bool simple(const AdamWRange& range, const AdamWRange& first) {
+  const at::Tensor& low_precision = first.low_precision;
+  const at::ScalarType moments = first.exp_avg.scalar_type();
+  return is_flat(range.gradient) && range.gradient.scalar_type() == first.gradient.scalar_type() &&
+         is_master(range) && range.remainder.defined() == first.remainder.defined() &&
          is_moment(range.exp_avg, moments, range.exp_avg_largest) &&
          is_moment(range.exp_avg_sq, moments, range.exp_avg_sq_largest) &&
          range.low_precision.defined() == low_precision.defined() &&
@@ -58,7 +68,7 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   const at::Tensor& low = ranges.front().low_precision;
   const at::ScalarType moments = ranges.front().exp_avg.scalar_type();
   for (const AdamWRange& range : ranges) {
-    if (!simple(range, ranges.front().gradient.scalar_type(), moments, low)) {
+    if (!simple(range, ranges.front())) {
       return reference::adamw_update(ranges, options, scalars);
     }
   }
@@ -78,12 +88,13 @@ void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& option
   const Type gradient = type_of(ranges.front().gradient);
   const Type to = low.defined() ? type_of(low) : Type::kFloat;
   const auto entry = [](const AdamWRange& range, auto blank) {
-    decltype(blank) entry{.parameter = static_cast<float*>(range.parameter.data_ptr())};
+    decltype(blank) entry{.parameter = static_cast<float*>(data_or_null(range.parameter))};
     entry.exp_avg = static_cast<decltype(entry.exp_avg)>(range.exp_avg.data_ptr());
     entry.exp_avg_sq = static_cast<decltype(entry.exp_avg_sq)>(range.exp_avg_sq.data_ptr());
     entry.gradient = range.gradient.data_ptr();
     entry.low_precision = data_or_null(range.low_precision);
-    entry.count = range.parameter.numel();
+    entry.remainder = static_cast<int16_t*>(data_or_null(range.remainder));
+    entry.count = range.numel();
     entry.weight_decay = float(range.weight_decay);
     entry.lr_factor = float(range.lr_factor);
     return entry;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whole-buffer kernels: AdamW over many ranges, sums of squares, and the embedding's gradient.
 #include <algorithm>
+#include <type_traits>
 
 #include "lib/ops/cuda/adamw.cuh"
 #include "lib/ops/cuda/dispatch.cuh"
@@ -11,8 +12,9 @@ namespace {
 constexpr int kThreads = 256;
 static_assert(kThreads * 4 == kAdamWChunk);
 
-template <typename G, typename L>
+template <typename G, typename L, bool kSplit>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamWConstants c) {
+  constexpr bool kSettles = std::is_same_v<L, Bfloat16>;
   __shared__ Step shared;
   int index = 0;
   while (int(blockIdx.x) >= table.first_chunk[index + 1]) ++index;
@@ -24,13 +26,19 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamW
   L* low = static_cast<L*>(entry.low_precision);
   float g[4], p[4], m[4], v[4];
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  const bool aligned = ((address(entry.parameter) | address(entry.exp_avg) |
-                         address(entry.exp_avg_sq) | address(gradient) | address(low)) &
-                        15) == 0;
+  const bool aligned =
+      ((address(entry.parameter) | address(entry.exp_avg) | address(entry.exp_avg_sq) |
+        address(gradient) | address(low) | address(entry.remainder)) &
+       15) == 0;
   const bool whole = aligned && first + 4 <= entry.count;
   if (whole) {
     load4(gradient + first, g);
-    load4(entry.parameter + first, p);
+    if constexpr (kSplit) {
+      load4(low + first, p);
+      join(entry.remainder + first, p);
+    } else {
+      load4(entry.parameter + first, p);
+    }
     load4(entry.exp_avg + first, m);
     load4(entry.exp_avg_sq + first, v);
   }
@@ -40,17 +48,36 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWTable table, AdamW
   step.learning_rate = __fmul_rn(step.learning_rate, entry.lr_factor);
   if (whole) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
-    store4(entry.parameter + first, p);
+    for (int j = 0; j < 4; ++j) {
+      update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
+      if constexpr (kSettles) p[j] = settled(p[j]);
+    }
+    if constexpr (kSplit) {
+      store_remainders(entry.remainder + first, p);
+    } else {
+      store4(entry.parameter + first, p);
+    }
     store4(entry.exp_avg + first, m);
     store4(entry.exp_avg_sq + first, v);
     if (low) store4(low + first, p);
     return;
   }
   for (int64_t at = first; at < min(first + 4, entry.count); ++at) {
-    update(c, step, entry.weight_decay, to_float(gradient[at]), entry.parameter[at],
-           entry.exp_avg[at], entry.exp_avg_sq[at]);
-    if (low) low[at] = from_float<L>(entry.parameter[at]);
+    float master;
+    if constexpr (kSplit) {
+      master = joined(to_float(low[at]), entry.remainder[at]);
+    } else {
+      master = entry.parameter[at];
+    }
+    update(c, step, entry.weight_decay, to_float(gradient[at]), master, entry.exp_avg[at],
+           entry.exp_avg_sq[at]);
+    if constexpr (kSettles) master = settled(master);
+    if constexpr (kSplit) {
+      entry.remainder[at] = remainder_of(master);
+    } else {
+      entry.parameter[at] = master;
+    }
+    if (low) low[at] = from_float<L>(master);
   }
 }
 
@@ -202,8 +229,13 @@ void adamw(Type gradient_type, Type low_type, const AdamWTable& table,
   const unsigned blocks = unsigned(table.first_chunk[table.count]);
   with_type(gradient_type, [&](auto gradient_tag) {
     with_type(low_type, [&](auto low_tag) {
-      adamw_kernel<typename decltype(gradient_tag)::type, typename decltype(low_tag)::type>
-          <<<blocks, kThreads, 0, stream>>>(table, constants);
+      using G = typename decltype(gradient_tag)::type;
+      using L = typename decltype(low_tag)::type;
+      auto* kernel = adamw_kernel<G, L, /*kSplit=*/false>;
+      if constexpr (std::is_same_v<L, Bfloat16>) {
+        if (table.entries[0].remainder) kernel = adamw_kernel<G, L, /*kSplit=*/true>;
+      }
+      kernel<<<blocks, kThreads, 0, stream>>>(table, constants);
     });
   });
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // AdamW with moments in bf16 and in 8 bits.
+#include <type_traits>
+
 #include "lib/ops/cuda/adamw.cuh"
 #include "lib/ops/cuda/dispatch.cuh"
 #include "lib/ops/moment_map.h"
@@ -59,6 +61,24 @@ __device__ __forceinline__ void write(T* data, int64_t first, int valid, bool wh
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     if (j < valid) data[first + j] = from_float<T>(in[j]);
+  }
+}
+
+// The same for what is left of split masters.
+__device__ __forceinline__ void join_valid(const int16_t* data, int64_t first, int valid,
+                                           bool whole, float (&values)[kEach]) {
+  if (whole) return join(data + first, values);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (j < valid) values[j] = joined(values[j], data[first + j]);
+  }
+}
+__device__ __forceinline__ void write_remainders(int16_t* data, int64_t first, int valid,
+                                                 bool whole, const float (&values)[kEach]) {
+  if (whole) return store_remainders(data + first, values);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (j < valid) data[first + j] = remainder_of(values[j]);
   }
 }
 
@@ -145,7 +165,7 @@ struct CodedMoment {
   }
 };
 
-template <typename G, typename L, typename Moment>
+template <typename G, typename L, bool kSplit, typename Moment>
 __global__ void __launch_bounds__(kThreads)
     adamw_moments_kernel(const __grid_constant__ AdamWMomentsTable table, AdamWConstants c) {
   __shared__ Step shared;
@@ -161,13 +181,19 @@ __global__ void __launch_bounds__(kThreads)
   const G* gradient = static_cast<const G*>(entry.gradient);
   L* low = static_cast<L*>(entry.low_precision);
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  const bool aligned = ((address(entry.parameter) | address(entry.exp_avg) |
-                         address(entry.exp_avg_sq) | address(gradient) | address(low)) &
-                        15) == 0;
+  const bool aligned =
+      ((address(entry.parameter) | address(entry.exp_avg) | address(entry.exp_avg_sq) |
+        address(gradient) | address(low) | address(entry.remainder)) &
+       15) == 0;
   const bool whole = aligned && valid == kEach;
   float g[kEach], p[kEach], m[kEach], v[kEach];
   read(gradient, first, valid, whole, g);
-  read(entry.parameter, first, valid, whole, p);
+  if constexpr (kSplit) {
+    read(low, first, valid, whole, p);
+    join_valid(entry.remainder, first, valid, whole, p);
+  } else {
+    read(entry.parameter, first, valid, whole, p);
+  }
   if (threadIdx.x == 0) shared = read_step(c);
   Moment::prepare(maps_here);
   __syncthreads();
@@ -178,8 +204,15 @@ __global__ void __launch_bounds__(kThreads)
   Step step = shared;
   step.learning_rate = __fmul_rn(step.learning_rate, entry.lr_factor);
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
-  write(entry.parameter, first, valid, whole, p);
+  for (int j = 0; j < kEach; ++j) {
+    update(c, step, entry.weight_decay, g[j], p[j], m[j], v[j]);
+    if constexpr (std::is_same_v<L, Bfloat16>) p[j] = settled(p[j]);
+  }
+  if constexpr (kSplit) {
+    write_remainders(entry.remainder, first, valid, whole, p);
+  } else {
+    write(entry.parameter, first, valid, whole, p);
+  }
   if (low) write(low, first, valid, whole, p);
   exp_avg.store(first, valid, whole, m);
   exp_avg_sq.store(first, valid, whole, v);
@@ -191,8 +224,15 @@ void launch(Type gradient_type, Type low_type, const AdamWMomentsTable& table,
   const unsigned blocks = unsigned(table.first_chunk[table.count]);
   with_type(gradient_type, [&](auto gradient_tag) {
     with_type(low_type, [&](auto low_tag) {
-      adamw_moments_kernel<typename decltype(gradient_tag)::type, typename decltype(low_tag)::type,
-                           Moment><<<blocks, kThreads, 0, stream>>>(table, constants);
+      using G = typename decltype(gradient_tag)::type;
+      using L = typename decltype(low_tag)::type;
+      auto* kernel = adamw_moments_kernel<G, L, /*kSplit=*/false, Moment>;
+      if constexpr (std::is_same_v<L, Bfloat16>) {
+        if (table.entries[0].remainder) {
+          kernel = adamw_moments_kernel<G, L, /*kSplit=*/true, Moment>;
+        }
+      }
+      kernel<<<blocks, kThreads, 0, stream>>>(table, constants);
     });
   });
 }

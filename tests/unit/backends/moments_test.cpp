@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Moments in bf16 and in 8 bits: the same bits under every strategy, through checkpoints, too.
+// Moments in bf16 and in 8 bits, and split masters: the same bits under every strategy, through
+// checkpoints, too.
 #include <ATen/ATen.h>
 
 #include "lib/testing/fuzz_run.h"
@@ -84,14 +85,18 @@ void run(const std::string& line, const Job& job, States& states) {
   });
 }
 
-void check_same(const WholeState& actual, const WholeState& expected) {
+void check_same(const WholeState& actual, const Tensors& b) {
   CHECK(actual.problem() == "");
-  const Tensors a = actual.tensors(), b = expected.tensors();
+  const Tensors a = actual.tensors();
   REQUIRE(a.size() == b.size());
   for (const auto& [name, tensor] : b) {
     REQUIRE(a.contains(name));
     CHECK_NOTHROW(test::require_bit_equal(a.at(name), tensor, name));
   }
+}
+
+void check_same(const WholeState& actual, const WholeState& expected) {
+  check_same(actual, expected.tensors());
 }
 
 // Every layout beside one rank alone; and as it goes on from that one's state.
@@ -164,6 +169,39 @@ TEST_CASE("8-bit moments of 16-bit training and of Adam have the same bits, too"
     States states;
     run(line + " dtype=bf16", job, states);
     check_same(states.last, alone.last);
+  }
+}
+
+// Whole on the host, split on the device.
+TEST_CASE("masters of bf16 parameters have the same bits in one tensor and in two") {
+  for (const auto moments : {MomentsDtype::kFloat32, MomentsDtype::kBFloat16}) {
+    const Job job = toy_job(moments, "blocks=L24.Q3.L30.T.L10f tie=first hidden=12");
+    States alone, other;
+    run("strategy=single dtype=bf16", job, alone);
+    run("strategy=single dtype=bf16", job, other);
+    // Masters in the middle of two parameters, as another run's may be.
+    const WholeState& middles = other.stopped;
+    for (const auto& [name, tensor] : middles.tensors()) {
+      if (!name.ends_with(" parameter") || tensor.scalar_type() != at::kFloat) continue;
+      tensor.view(at::kInt).bitwise_and_(0x7FFF0000).bitwise_or_(0x8000);
+    }
+    std::optional<Tensors> stopped, last;
+    for (const std::string& line : kLayouts) {
+      INFO(line << ", moments " << int(moments));
+      States states, moved;
+      run(line + " dtype=bf16", job, states);
+      check_same(states.last, alone.last);
+      play_job(line + " dtype=bf16", job, [&](Player& player) {
+        middles.give(player.strategy().state());
+        player.strategy().state_restored();
+        moved.stopped.take(player.strategy().state());
+        train(player, job, kStop, kSteps);
+        moved.last.take(player.strategy().state());
+      });
+      if (!last) stopped = moved.stopped.tensors(), last = moved.last.tensors();
+      check_same(moved.stopped, *stopped);
+      check_same(moved.last, *last);
+    }
   }
 }
 

@@ -78,6 +78,54 @@ TEST_CASE("what several ranks hold is written once, by all of them in equal part
   CHECK(at::equal(checkpoint.read({"small.7", "parameter"}), at::full({64}, 7.0)));
 }
 
+TEST_CASE("split masters are saved in fp32, and loaded into either form") {
+  const TempDir folder;
+  constexpr int64_t kRows = 3000, kNumel = kRows * 1000;
+  const at::Tensor values = at::randn({kNumel});
+  values.view(at::kInt).slice(0, 0, 1000).bitwise_and_(0x7FFF0000).bitwise_or_(0x8000);
+  const TensorSlice whole{.shape = {kRows, 1000}, .end = kNumel};
+  const auto split = [](int64_t numel) {
+    return SplitMaster{at::zeros({numel}, at::kBFloat16), at::zeros({numel}, at::kShort)};
+  };
+  const auto piece = [](const TensorSlice& slice, const SplitMaster& master) {
+    return StateTensor{.name = "w",
+                       .kind = "parameter",
+                       .slice = slice,
+                       .value = {},
+                       .replicas = {},
+                       .split = master};
+  };
+  const SplitMaster kept = split(kNumel);
+  kept.set(values);
+  settle(values);
+  for (const bool asynchronous : {false, true}) {
+    const std::string path = folder.path(asynchronous ? "beside" : "run");
+    run_ranks(1, [&](Communicator& world) {
+      CheckpointWriter writer(world, path, {.asynchronous = asynchronous});
+      writer.save(1, {piece(whole, kept)}, "{}");
+      writer.wait();
+    });
+    const Checkpoint checkpoint(path + "/checkpoint-1");
+    CHECK(checkpoint.manifest().tensors.at({"w", "parameter"}).dtype == at::kFloat);
+    CHECK(at::equal(checkpoint.read({"w", "parameter"}).view(-1), values));
+    const SplitMaster again = split(kNumel);
+    const LoadReport report = checkpoint.load({piece(whole, again)});
+    CHECK(report.converted.empty());
+    CHECK(at::equal(again.join(), values));
+    CHECK(at::equal(again.rounded, values.to(at::kBFloat16)));
+    const TensorSlice columns{.shape = {kRows, 1000},
+                              .dim = 1,
+                              .local_size = 6,
+                              .intervals = {{1, 500, 4}},
+                              .end = kRows * 6};
+    const SplitMaster padded = split(kRows * 6);
+    checkpoint.load({piece(columns, padded)});
+    const at::Tensor expected = at::zeros({kRows, 6});
+    expected.slice(1, 1, 5).copy_(values.view({kRows, 1000}).slice(1, 500, 504));
+    CHECK(at::equal(padded.join(), expected.view(-1)));
+  }
+}
+
 TEST_CASE("tensors of several blocks are read in part, and only what is needed") {
   const TempDir folder;
   const TensorSlice whole{.shape = {2048, 1024}, .end = 2048 * 1024};

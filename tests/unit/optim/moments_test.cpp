@@ -124,6 +124,8 @@ TEST_CASE("kept moments say their formats, rules and bytes") {
   const OptimizerFactory in_8_bits = make_adamw({.moments = MomentsDtype::kInt8});
   const StateNeeds int8 = state_needs(in_8_bits);
   CHECK(int8.rules == StateRules{.block = 256, .small_numel = 4096});
+  CHECK((fp32.splits_masters && bf16.splits_masters && int8.splits_masters));
+  CHECK_FALSE(state_needs(make_sgd({})).splits_masters);
   CHECK(int8.bytes == 2 + 8.0 / 256);
   CHECK(int8.small_bytes == 8);
   CHECK(state_needs(make_sgd({.momentum = 0.9})).bytes == 4);

@@ -46,6 +46,7 @@ TEST_CASE("the formulas give the published figures") {
   // 120, 31.4, 16.6, 1.9 GB.
   LayoutPlan plan{.mesh = {.data = 64}, .model = model_of({{7'500'000'000}})};
   plan.parallel.precision.parameter = at::kBFloat16;
+  plan.moments.splits_masters = false;
   auto gigabytes = [&](const char* strategy) {
     plan.parallel.strategy = strategy;
     const LayoutCost cost = layout_cost(plan);
@@ -56,6 +57,12 @@ TEST_CASE("the formulas give the published figures") {
   CHECK(gigabytes("zero2") == Approx(16.6).epsilon(1e-2));
   CHECK(gigabytes("zero3") == Approx(1.9).epsilon(2e-2));
   CHECK(gigabytes("fsdp") == Approx(1.9).epsilon(2e-2));
+  // Split masters have half of their bytes in the parameters.
+  plan.moments.splits_masters = true;
+  CHECK(gigabytes("ddp") == Approx(105));
+  CHECK(gigabytes("fsdp") == Approx(14 * 7.5 / 64).epsilon(2e-2));
+  plan.parallel.precision.parameter = at::kHalf;
+  CHECK(gigabytes("ddp") == Approx(120));
 }
 
 TEST_CASE("communication grows with the micro-batches where gradients are sharded") {

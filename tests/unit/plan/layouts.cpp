@@ -258,7 +258,7 @@ Measured measure(Communicator& world, const Layout& layout) {
   measured.reported = strategy.memory();
   int64_t saved = 0;
   for (const ShardPiece& piece : pieces_to_write(strategy.state())) {
-    saved += static_cast<int64_t>(piece.value.nbytes());
+    saved += piece.nbytes();
   }
   const at::Tensor sum = at::tensor({saved}, at::kLong);
   world.all_reduce(sum).wait();

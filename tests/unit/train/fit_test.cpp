@@ -177,8 +177,8 @@ TEST_CASE("the average of the weights is that of every step's weights, whatever 
                   "and forward reads them");
     int64_t average_bytes = 0, master_bytes = 0;
     for (const StateTensor& piece : trainer.strategy_state()) {
-      if (piece.kind == "average") average_bytes += static_cast<int64_t>(piece.value.nbytes());
-      if (piece.kind == "parameter" && !piece.frozen) master_bytes += 4 * piece.value.numel();
+      if (piece.kind == "average") average_bytes += piece.nbytes();
+      if (piece.kind == "parameter" && !piece.frozen) master_bytes += 4 * piece.slice.numel();
     }
     test::require(average_bytes == master_bytes && average_bytes == trainer.average()->bytes(),
                   "an average of ", average_bytes, " bytes beside masters of ", master_bytes);
