@@ -101,7 +101,8 @@ void HostStep::gradients_reopened() {
 void HostStep::step(const StepScalars& scalars) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     complete(unit);
-    if (!traffic_[unit].fresh) gradient_ready(unit);  // a second step on the same gradient
+    // A second step on the same gradient.
+    if (!traffic_[unit].fresh && !units_[unit].pieces.empty()) gradient_ready(unit);
     traffic_[unit].fresh = false;
   }
   const at::Tensor one = at::ones({}, scalars.learning_rate.options());
