@@ -158,7 +158,7 @@ std::vector<LayoutField> make_fields() {
         .idle = offload_idle, .draws = {"0", "1", "2"}}},
       {"offload_device_bytes", of<&P::offload, &OffloadConfig::device_bytes>, nullptr,
        {.member = "offload.device_bytes", .least = 0, .most = kMuch, .idle = device_bytes_idle,
-        .draws = {"0", "0", "500", "5000", "100000"}}},
+        .draws = {"0", "800", "20000"}}},
       {"chunk_numel", of<&P::offload, &OffloadConfig::chunk_numel>, nullptr,
        {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}},
   };

@@ -10,15 +10,15 @@
 namespace tessera {
 namespace {
 
-UnitOptimizerContext shown(const UnitOptimizerContext& all,
-                           const std::vector<ParameterUnit>& units, int64_t expected) {
+UnitOptimizerContext shown(const UnitOptimizerContext& all, const std::vector<ParameterUnit>& units,
+                           int64_t expected) {
   return {units, all.shard_rank, all.parameter_dtype, all.device, expected, all.state_bytes};
 }
 
 }  // namespace
 
-DeviceShare::DeviceShare(const UnitOptimizerContext& context,
-                         const UnitOptimizerFactory& offloaded, std::shared_ptr<StateRoom> room)
+DeviceShare::DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
+                         std::shared_ptr<StateRoom> room)
     : context_(context),
       element_(context.state_bytes + (context.parameter_dtype == at::kFloat ? 0 : 4)),
       room_(std::move(room)),

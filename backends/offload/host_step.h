@@ -75,7 +75,7 @@ class HostStep : public HostHome {
   std::vector<Traffic> traffic_;
   std::vector<int64_t> first_chunk_;              // by unit, and their number at the end
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // by unit: chunks of the step to do
-  Marker step_begin_;  // on the compute stream
+  Marker step_begin_;                             // on the compute stream
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -78,13 +78,18 @@ void move_masters(const LayoutPlan& plan, const Stage& stage, const Placed& plac
     const bool targets_on_host = parameters_too && unit.resident() == 0;
     const bool master = is_16_bit || (!streams && !targets_on_host);
     double element = master ? 4 : 0;
+    cost.host_state_bytes += element * owned;
     if (!streams) {
       element += placed.gradient;
       if (is_16_bit && !targets_on_host && placed.gradient > 2) element += d.parameter;
     }
     cost.host_bytes += element * owned;
   }
-  if (!placed.matrices) cost.host_bytes += state_bytes(plan, stage).most;
+  if (!placed.matrices) {
+    const double state = state_bytes(plan, stage).most;
+    cost.host_bytes += state;
+    cost.host_state_bytes += state;
+  }
   if (!streams) return;
   const StateChunks chunks = state_chunks(plan, stage, placed.matrices);
   const double element = (is_16_bit || any_target_on_host ? 4 : 0) +

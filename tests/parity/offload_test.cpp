@@ -63,9 +63,10 @@ void check_offloaded(ParityRow row, const ParityWork& work, int64_t chunk_numel 
     if (what == Offload::kOptimizerAndParameters && !keeps_shards) continue;
     // Half of the state may stay on the device, which it does by units.
     const int64_t half =
-        std::ranges::min(expected, {}, [](const RankRecord& rank) {
-          return rank.memory.optimizer_bytes;
-        }).memory.optimizer_bytes / 2;
+        std::ranges::min(expected, {},
+                         [](const RankRecord& rank) { return rank.memory.optimizer_bytes; })
+            .memory.optimizer_bytes /
+        2;
     for (const auto& [step, pin] : ways) {
       for (const int64_t device_bytes : {int64_t{0}, half}) {
         const bool shares = device_bytes > 0 && what == Offload::kOptimizer;

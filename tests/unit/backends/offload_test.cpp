@@ -167,9 +167,9 @@ TEST_CASE("the state of the first units that have room stays on the device, and 
                       "optimizer_bytes is ", memory.optimizer_bytes);
         const double element = step == OffloadStep::kHost ? 14 : 12;
         const double left = 12 * kParameters - stays;
-        test::require(std::abs(double(memory.host_bytes) - left / 12 * element) <=
-                          0.05 * 12 * kParameters,
-                      "host_bytes is ", memory.host_bytes);
+        test::require(
+            std::abs(double(memory.host_bytes) - left / 12 * element) <= 0.05 * 12 * kParameters,
+            "host_bytes is ", memory.host_bytes);
       });
     }
   }

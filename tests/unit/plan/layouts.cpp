@@ -128,10 +128,9 @@ std::vector<Layout> layouts() {
   add({.strategy = "zero2", .offload = {.what = Offload::kOptimizer}}, {.pipeline = 2, .data = 2},
       2);
   for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
-    ParallelConfig shared{.strategy = "zero1",
-                          .offload = {.what = Offload::kOptimizer,
-                                      .step = step,
-                                      .device_bytes = int64_t{1} << 20}};
+    ParallelConfig shared{
+        .strategy = "zero1",
+        .offload = {.what = Offload::kOptimizer, .step = step, .device_bytes = int64_t{1} << 20}};
     add(shared, {.data = 2});
     shared.precision.parameter = at::kBFloat16;
     add(shared, {.pipeline = 2}, 2);
