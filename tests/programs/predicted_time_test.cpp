@@ -270,7 +270,7 @@ TEST_CASE("predicted steps order what was measured on H200s") {
   const Order every = order_of(all, 1), clear = order_of(all, 1.25);
   INFO("all pairs:" << every.wrong << "\nclear ones:" << clear.wrong);
   CHECK(every.pairs == 276);
-  CHECK(every.right >= 268);
+  CHECK(every.right >= 267);
   CHECK(clear.pairs == 229);
   CHECK(clear.right >= 227);
 }
@@ -296,7 +296,7 @@ TEST_CASE("predicted rates are those of measured runs") {
   }
   INFO("further than 5 %:" << others);
   CHECK(all == 46);
-  CHECK(near >= 34);
+  CHECK(near >= 35);
 }
 
 TEST_CASE("predicted steps order what layouts take on this CPU") {
