@@ -298,7 +298,8 @@ OffloadReport HostStep::report() {
     bytes_to_device += traffic_[u].bytes_to_device;
     numel += units_[u].whole.numel;
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (step + 1 == steps_) wait_for_worker(lock);  // it says what it took once all is sent
   const auto rate = [](double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
   };
