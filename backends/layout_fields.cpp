@@ -57,6 +57,12 @@ std::string checkpointing_idle(const P& p, const MeshExtents&) {
 std::string offload_idle(const P& p, const MeshExtents&) {
   return p.offload.what == Offload::kNone ? "nothing is offloaded" : "";
 }
+std::string device_bytes_idle(const P& p, const MeshExtents&) {
+  return p.offload.what == Offload::kOptimizer ? ""
+         : p.offload.what == Offload::kNone
+             ? "nothing is offloaded"
+             : "where parameters are offloaded, all state of theirs is";
+}
 std::string pipeline_idle(const P&, const MeshExtents& mesh) {
   return mesh.pipeline > 1 ? "" : "it needs a pipeline axis of more than one rank";
 }
@@ -150,6 +156,9 @@ std::vector<LayoutField> make_fields() {
        "offload: of the optimizer step on the host; 0: this rank's share of the cores",
        {.member = "offload.threads", .least = 0, .most = kCount, .tag = "threads", .tuning = true,
         .idle = offload_idle, .draws = {"0", "1", "2"}}},
+      {"offload_device_bytes", of<&P::offload, &OffloadConfig::device_bytes>, nullptr,
+       {.member = "offload.device_bytes", .least = 0, .most = kMuch, .idle = device_bytes_idle,
+        .draws = {"0", "800", "20000"}}},
       {"chunk_numel", of<&P::offload, &OffloadConfig::chunk_numel>, nullptr,
        {.member = "offload.chunk_numel", .draws = {"7", "64", "1000", "16777216"}}},
   };

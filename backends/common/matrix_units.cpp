@@ -76,7 +76,10 @@ std::vector<MatrixState> MatrixUnits::matrix_states() const {
   return exchange_->states();
 }
 
-void MatrixUnits::restored() { exchange_->step_count().copy_(elements_->step_count()); }
+void MatrixUnits::restored() {
+  elements_->restored();
+  exchange_->step_count().copy_(elements_->step_count());
+}
 
 void MatrixUnits::add_memory(StrategyMemory& memory) const {
   elements_->add_memory(memory);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tessera/backends/offload/cpu_offload.h"
 
+#include "backends/offload/device_share.h"
 #include "backends/offload/host_step.h"
 #include "backends/offload/step_choice.h"
 #include "backends/offload/streamed_step.h"
@@ -32,12 +33,20 @@ UnitOptimizerFactory make_cpu_offload(const ParallelConfig& config, Communicator
   check(config.offload.chunk_numel > 0, ErrorCode::kInvalidArgument, "offload chunk_numel is ",
         config.offload.chunk_numel, "; it must be positive");
   const HostShare share = find_host_share(world);
-  return [config, share,
-          &world](const UnitOptimizerContext& context) -> std::unique_ptr<UnitOptimizer> {
+  check(config.offload.device_bytes >= 0, ErrorCode::kInvalidArgument, "offload device_bytes is ",
+        config.offload.device_bytes, "; it must not be negative");
+  const UnitOptimizerFactory offloaded =
+      [config, share,
+       &world](const UnitOptimizerContext& context) -> std::unique_ptr<UnitOptimizer> {
     if (on_device(config.offload, context, world, share)) {
       return std::make_unique<StreamedStep>(context, config, world, share);
     }
     return std::make_unique<HostStep>(context, config, world, share);
+  };
+  if (!config.offload.shares_device()) return offloaded;
+  return [offloaded, room = std::make_shared<StateRoom>(config.offload.device_bytes)](
+             const UnitOptimizerContext& context) -> std::unique_ptr<UnitOptimizer> {
+    return std::make_unique<DeviceShare>(context, offloaded, room);
   };
 }
 

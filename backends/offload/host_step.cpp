@@ -42,6 +42,8 @@ void HostStep::start() {
   to_host_ = side_stream(context_.device);
   to_device_ = side_stream(context_.device);
   traffic_.resize(units_.size());
+  first_chunk_.push_back(0);
+  left_ = std::make_unique<std::atomic<int64_t>[]>(units_.size());
   for (size_t u = 0; u < units_.size(); ++u) {
     Traffic& traffic = traffic_[u];
     traffic.first_chunk.push_back(0);
@@ -53,6 +55,7 @@ void HostStep::start() {
       traffic.first_chunk.push_back(traffic.first_chunk.back() +
                                     (piece.range.numel + kHostChunk - 1) / kHostChunk);
     }
+    first_chunk_.push_back(first_chunk_.back() + traffic.first_chunk.back());
   }
   worker_ = std::thread([this] { work(); });
 }
@@ -101,7 +104,8 @@ void HostStep::gradients_reopened() {
 void HostStep::step(const StepScalars& scalars) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     complete(unit);
-    if (!traffic_[unit].fresh) gradient_ready(unit);  // a second step on the same gradient
+    // A second step on the same gradient.
+    if (!traffic_[unit].fresh && !units_[unit].pieces.empty()) gradient_ready(unit);
     traffic_[unit].fresh = false;
   }
   const at::Tensor one = at::ones({}, scalars.learning_rate.options());
@@ -121,7 +125,7 @@ void HostStep::step(const StepScalars& scalars) {
     std::unique_lock lock(mutex_);
     wait_for_worker(lock);  // units without pieces were not waited for
     scalars_ = std::move(values);
-    done_ = 0;
+    for (Traffic& traffic : traffic_) traffic.sent = false;
     ++steps_;
   }
   changed_.notify_all();
@@ -147,7 +151,7 @@ void HostStep::complete(size_t unit) {
   stall.start(current_stream(context_.device));
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_ > unit || error_; });
+    changed_.wait(lock, [&] { return traffic.sent || error_; });
     if (error_) std::rethrow_exception(error_);
   }
   traffic.gradient.block(context_.device);
@@ -188,32 +192,41 @@ bool HostStep::begin_step(LateValues& scalars) {
 void HostStep::run_step() {
   const bool skip = begin_step(*scalars_);  // staging then holds no new values
   const double begin = now_s();
-  double update_s = 0;
-  if (!skip) step_begin_.block(*to_device_);
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!skip && !units_[unit].pieces.empty()) {
-      traffic_[unit].gradient.synchronize();
-      const double from = now_s();
-      update(unit);
-      update_s += now_s() - from;
-      send(unit);
-    }
-    const std::lock_guard lock(mutex_);
-    if (unit + 1 == units_.size()) {
-      scalars_.reset();
-      const auto slot = static_cast<size_t>((steps_ - 1) % 2);
-      step_s_[slot] = now_s() - begin;
-      update_s_[slot] = update_s;
-    }
-    done_ = unit + 1;
-    changed_.notify_all();
+  if (!skip) {
+    step_begin_.block(*to_device_);
+    update();
   }
+  const double update_s = skip ? 0 : now_s() - begin;
+  for (size_t unit = 0; skip && unit < units_.size(); ++unit) say_sent(unit);
+  const std::lock_guard lock(mutex_);
+  scalars_.reset();
+  const auto slot = static_cast<size_t>((steps_ - 1) % 2);
+  step_s_[slot] = now_s() - begin;
+  update_s_[slot] = update_s;
+  changed_.notify_all();
 }
 
-void HostStep::update(size_t unit) {
+// What backward made last, forward needs first.
+void HostStep::update() {
   const TraceRange range("offload update");
-  threads_.run(traffic_[unit].first_chunk.back(),
-               [&](int64_t chunk) { update_chunk(unit, chunk); });
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    traffic_[unit].gradient.synchronize();
+    left_[unit] = traffic_[unit].first_chunk.back();
+    if (left_[unit] == 0) send(unit);  // nothing of it is here
+  }
+  threads_.run(first_chunk_.back(), [&](int64_t chunk) {
+    const auto after = std::upper_bound(first_chunk_.begin(), first_chunk_.end(), chunk);
+    const auto unit = static_cast<size_t>(after - first_chunk_.begin()) - 1;
+    update_chunk(unit, chunk - first_chunk_[unit]);
+    if (--left_[unit] > 0) return;
+    send(unit);
+  });
+}
+
+void HostStep::say_sent(size_t unit) {
+  const std::lock_guard lock(mutex_);
+  traffic_[unit].sent = true;
+  changed_.notify_all();
 }
 
 void HostStep::update_chunk(size_t index, int64_t chunk) {
@@ -245,14 +258,16 @@ void HostStep::update_chunk(size_t index, int64_t chunk) {
 }
 
 void HostStep::send(size_t index) {
+  at::NoGradGuard no_grad;
+  set_current_device(context_.device);  // on any of the host's threads
   const Unit& unit = units_[index];
   Traffic& traffic = traffic_[index];
-  const at::Tensor source = is_16_bit() ? low_precision(unit) : unit.master;
   const StreamScope scope(*to_device_);
   if (traffic.bytes_to_device > 0) {
     const CopyScope copies(*to_device_);
     StreamTimer& timer = times_of(index, steps_ - 1).to_device;
     timer.start(*to_device_);
+    const at::Tensor source = is_16_bit() ? low_precision(unit) : unit.master;
     for (const Piece& piece : unit.pieces) {
       if (piece.target_on_host) continue;
       at::Tensor(piece.target).copy_(slice_of(source, piece.range), /*non_blocking=*/true);
@@ -260,6 +275,7 @@ void HostStep::send(size_t index) {
     timer.stop(*to_device_);
   }
   traffic.parameters.record(*to_device_);
+  say_sent(index);
 }
 
 OffloadReport HostStep::report() {
@@ -282,7 +298,8 @@ OffloadReport HostStep::report() {
     bytes_to_device += traffic_[u].bytes_to_device;
     numel += units_[u].whole.numel;
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (step + 1 == steps_) wait_for_worker(lock);  // it says what it took once all is sent
   const auto rate = [](double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
   };

@@ -2,6 +2,7 @@
 #pragma once
 // The optimizer's step on the host's cores.
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -16,10 +17,11 @@ namespace tessera {
 // [Note: one offloaded step]
 // Gradients leave the device on a side stream as they are reduced, during backward. step() records
 // where the compute stream is, starts the copy of the step's scalars and wakes the worker, which
-// reads them, updates unit after unit in the order of forward on all host threads, and sends each
-// unit's new values to the device on another side stream. complete() waits on the host until that
-// copy is enqueued, and on the compute stream until it is done; then it publishes the unit. The
-// update of later units so overlaps the next step's data loading and forward of earlier ones.
+// reads them, updates unit after unit in the order of forward on all host threads, which do not
+// wait for each other between units, and sends each unit's new values to the device on another side
+// stream as its last part is updated. complete() waits on the host until that copy is enqueued, and
+// on the compute stream until it is done; then it publishes the unit. The update of later units so
+// overlaps the next step's data loading and forward of earlier ones.
 //
 // A unit's gradient on the device may be overwritten after its complete(), a unit's staging buffer
 // after its copy to the device, for which complete() made the compute stream wait: gradient_ready()
@@ -53,15 +55,17 @@ class HostStep : public HostHome {
     std::vector<int64_t> first_chunk;  // by piece, and their number at the end
     bool pending = false;              // stepped and not yet completed
     bool fresh = false;                // staging holds the gradient
+    bool sent = false;                 // its values are on their way; under mutex_
   };
   void work();
   void run_step();
   bool begin_step(LateValues& scalars);  // waits for them; whether the step is skipped
   // Until the worker has done the last step.
   void wait_for_worker(std::unique_lock<std::mutex>& lock) const;
-  void update(size_t unit);
+  void update();
   void update_chunk(size_t unit, int64_t chunk);
   void send(size_t unit);
+  void say_sent(size_t unit);
   at::Tensor low_precision(const Unit& unit) const;
   Times& times_of(size_t unit, int64_t step) {
     return traffic_[unit].times[static_cast<size_t>(step % 2)];
@@ -69,12 +73,13 @@ class HostStep : public HostHome {
 
   std::optional<c10::Stream> to_host_, to_device_;
   std::vector<Traffic> traffic_;
-  Marker step_begin_;  // on the compute stream
+  std::vector<int64_t> first_chunk_;              // by unit, and their number at the end
+  std::unique_ptr<std::atomic<int64_t>[]> left_;  // by unit: chunks of the step to do
+  Marker step_begin_;                             // on the compute stream
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::optional<LateValues> scalars_;  // of the step to do
-  size_t done_ = 0;                    // units of the step whose values are on their way
   bool stop_ = false;
   std::exception_ptr error_;
   int64_t steps_ = 0;  // begun

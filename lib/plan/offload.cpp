@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "backends/offload/state_room.h"
 #include "lib/plan/matrices.h"
 #include "lib/plan/optimizer_state.h"
+#include "lib/plan/recomputation.h"
 #include "lib/plan/rules.h"
 
 namespace tessera {
@@ -32,6 +34,36 @@ struct Placed {
   double gradient = 4;  // bytes an element of what it updates with
 };
 
+// What keeps its state on the device (DeviceShare), and what does not: each sees the other's units
+// as frozen ones.
+struct Shares {
+  Stage on_device, offloaded;
+};
+
+Shares shares_of(const LayoutPlan& plan, const Stage& stage) {
+  Shares shares{stage, stage};
+  const OffloadConfig& offload = plan.parallel.offload;
+  StateRoom room(offload.shares_device() ? offload.device_bytes : 0);
+  const double master = plan.parallel.precision.parameter == at::kFloat ? 0 : 4;
+  for (size_t u = 0; u < stage.units.size(); ++u) {
+    const PlannedUnit& unit = stage.units[u];
+    const double state = unit.matrices ? 0 : plan.moments.bytes;
+    const bool stays =
+        offload.shares_device() && !unit.frozen && room.take(unit.layout, master + state);
+    (stays ? shares.offloaded : shares.on_device).units[u].frozen = true;
+  }
+  return shares;
+}
+
+double bytes_on_device(const LayoutPlan& plan, const Stage& share) {
+  double masters = 0;
+  for (const PlannedUnit& unit : share.units) {
+    if (!unit.frozen) masters += 4.0 * static_cast<double>(unit.layout.shard_numel());
+  }
+  if (plan.parallel.precision.parameter == at::kFloat) masters = 0;
+  return masters + state_bytes(plan, share).most;
+}
+
 void move_masters(const LayoutPlan& plan, const Stage& stage, const Placed& placed,
                   LayoutCost& cost) {
   const OffloadConfig& offload = plan.parallel.offload;
@@ -46,13 +78,18 @@ void move_masters(const LayoutPlan& plan, const Stage& stage, const Placed& plac
     const bool targets_on_host = parameters_too && unit.resident() == 0;
     const bool master = is_16_bit || (!streams && !targets_on_host);
     double element = master ? 4 : 0;
+    cost.host_state_bytes += element * owned;
     if (!streams) {
       element += placed.gradient;
       if (is_16_bit && !targets_on_host && placed.gradient > 2) element += d.parameter;
     }
     cost.host_bytes += element * owned;
   }
-  if (!placed.matrices) cost.host_bytes += state_bytes(plan, stage).most;
+  if (!placed.matrices) {
+    const double state = state_bytes(plan, stage).most;
+    cost.host_bytes += state;
+    cost.host_state_bytes += state;
+  }
   if (!streams) return;
   const StateChunks chunks = state_chunks(plan, stage, placed.matrices);
   const double element = (is_16_bit || any_target_on_host ? 4 : 0) +
@@ -70,7 +107,8 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, const MatrixOwners
     return move_to_host_somehow(plan, stage, owners, cost);
   }
   const Dtypes d(plan.parallel.precision);
-  cost.optimizer_bytes = 0;
+  const Shares shares = shares_of(plan, stage);
+  cost.optimizer_bytes = bytes_on_device(plan, shares.on_device);
   cost.host_bytes += 4.0 * static_cast<double>(owners.room.state);
   if (offload.what != Offload::kOptimizer) {
     cost.parameter_bytes = d.parameter * stage.resident();
@@ -78,9 +116,20 @@ void move_to_host(const LayoutPlan& plan, const Stage& stage, const MatrixOwners
       cost.host_bytes += d.parameter * static_cast<double>(unit.gathered()) / unit.layout.shards();
     }
   }
-  move_masters(plan, stage, {.gradient = d.gradient}, cost);
+  move_masters(plan, shares.offloaded, {.gradient = d.gradient}, cost);
   if (plan.matrices == nullptr) return;
-  move_masters(plan, stage, {.matrices = true, .gradient = update_width(plan)}, cost);
+  move_masters(plan, shares.offloaded, {.matrices = true, .gradient = update_width(plan)}, cost);
+}
+
+int64_t room_for_state(const LayoutPlan& plan, const BatchShape& batch, const Card& card,
+                       double memory, const BetweenSteps& between) {
+  LayoutPlan without = plan;
+  without.parallel.offload.device_bytes = 0;
+  double most = 0;
+  for (const MemoryPlan& stage : memory_plan(without, batch, card, between)) {
+    most = std::max(most, stage.device_bytes());
+  }
+  return static_cast<int64_t>(std::max(0.0, (1 - kMemoryReserve) * memory - most));
 }
 
 }  // namespace tessera

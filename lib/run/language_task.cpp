@@ -11,6 +11,7 @@
 #include "lib/run/class_predictions.h"
 #include "lib/run/layout.h"
 #include "lib/run/model_files.h"
+#include "lib/run/offload_share.h"
 #include "lib/run/recomputation.h"
 #include "lib/run/run_memory.h"
 #include "tessera/core/error.h"
@@ -53,6 +54,10 @@ class LanguageTask final : public RunTask {
   std::vector<StageRecomputation> choose_recomputation(
       const ParallelConfig& config, at::Device device, int64_t ranks,
       const AvailableMemory& available) const override;
+  int64_t choose_device_bytes(const ParallelConfig& config, at::Device device, int64_t ranks,
+                              const AvailableMemory& available) const override {
+    return programs::choose_device_bytes(*run_, config, device, ranks, available);
+  }
   std::optional<Plan> check_memory(at::Device device, int64_t ranks, int64_t ranks_on_host,
                                    const AvailableMemory& available,
                                    const std::vector<int64_t>& recomputed) const override;

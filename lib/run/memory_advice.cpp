@@ -214,6 +214,11 @@ std::string memory_advice(const Prepared& run, int64_t ranks, const std::string&
     changed.parallel.offload.what = Offload::kOptimizer;
     add("--offload optimizer", changed, ranks);
   }
+  if (o.parallel.offload.what == Offload::kOptimizer && !o.memory.offload_gpu.empty()) {
+    TrainOptions changed = o;
+    changed.memory.offload_gpu.clear();
+    add("--offload_gpu_memory 0", changed, ranks);
+  }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.saved > b.saved; });
   if (o.parallel.keep_activations) {  // what costs least comes first

@@ -11,9 +11,7 @@
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
-namespace {
 
-// The largest micro-batch that the data can give.
 BatchShape largest_shape(const Prepared& run, const TrainOptions& o) {
   const bool all_alike = o.data.pad_to_max_length || o.data.packing || run.train.size() == 0;
   if (all_alike) return batch_shape(run, o, o.data.max_seq_length);
@@ -26,15 +24,12 @@ BatchShape largest_shape(const Prepared& run, const TrainOptions& o) {
   return shape;
 }
 
-// Without what its driver has taken before anybody asks what is free.
 Card card_in_use(at::Device device) {
   if (device.is_cpu()) return card_named("cpu");
   Card card = card_of_device(device_name(device)).value_or(card_named("h100"));
   card.context_bytes = 0;
   return card;
 }
-
-}  // namespace
 
 std::vector<StageRecomputation> choose_recomputation(const Prepared& run,
                                                      const ParallelConfig& config,

@@ -13,6 +13,11 @@
 
 namespace tessera::programs {
 
+// The largest micro-batch that the data can give.
+BatchShape largest_shape(const Prepared& run, const TrainOptions& options);
+// Without what its driver has taken before anybody asks what is free.
+Card card_in_use(at::Device device);
+
 // By stage; nothing without the flag. config: the layout that runs. available: what a rank has; of
 // a host its share. Rows are taken to be as long as the longest ones. Throws
 // Error(kInvalidArgument) for a model whose memory cannot be planned.

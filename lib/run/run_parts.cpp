@@ -11,6 +11,7 @@
 #include "lib/run/optimizer.h"
 #include "lib/run/recomputation.h"
 #include "lib/settings/layout.h"
+#include "lib/settings/memory_size.h"
 #include "tessera/backends/pipeline/partition.h"
 #include "tessera/core/error.h"
 #include "tessera/core/log.h"
@@ -78,6 +79,22 @@ void choose_recomputation(const RunContext& run, ParallelConfig& config, RunPart
   log(LogLevel::kInfo, "activations may take ", mebibytes(least_allowed(parts.recomputation)),
       " of a rank: ", counts_text(parts.recomputation), " run again in backward, planned ",
       joined(held));
+}
+
+// With --offload_gpu_memory.
+void choose_device_bytes(const RunContext& run, ParallelConfig& config, RunParts& parts) {
+  const auto asked = parse_offload_gpu_memory(run.options().memory.offload_gpu);
+  if (config.offload.what == Offload::kOptimizer && asked && asked->automatic) {
+    config.offload.device_bytes = run.task.choose_device_bytes(
+        config, run.world.device(), run.world.size(), least_available(run, /*shares_of_host=*/1));
+    parts.strategy = make_strategy(config, *parts.mesh);
+    if (run.reports()) {
+      log(LogLevel::kInfo, "offload: up to ",
+          mebibytes(static_cast<double>(config.offload.device_bytes)),
+          " of masters and moments stay on the device");
+    }
+  }
+  parts.offload_device_bytes = config.offload.device_bytes;
 }
 
 // When all of this data has been seen as often as asked for, or --max_steps.
@@ -177,6 +194,7 @@ std::unique_ptr<RunParts> plan_run(const RunContext& run) {
     parts->strategy = make_strategy(config, mesh);
   }
   if (!o.memory.activations.empty()) choose_recomputation(run, config, *parts);
+  choose_device_bytes(run, config, *parts);
   if (run.reports() && stages > 1) {
     const auto shares =
         partition(run.task.model(), config.pipeline, stages, config.gradient_checkpointing);
@@ -213,6 +231,9 @@ void build(const RunContext& run, RunParts& parts) {
   parts.plan = run.task.check_memory(run.world.device(), run.world.size(), run.launch.local_size,
                                      least_available(run, /*shares_of_host=*/1),
                                      blocks_of(parts.recomputation));
+  if (parts.plan) {
+    parts.plan->layout.parallel.offload.device_bytes = parts.offload_device_bytes;
+  }
   const BuildContext context{.device = run.world.device(),
                              .seed = run.options().training.seed,
                              .source = run.task.weights()};

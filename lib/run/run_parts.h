@@ -19,6 +19,7 @@ struct RunParts {
   std::unique_ptr<Strategy> strategy;
   int64_t total_steps = 0;
   std::vector<StageRecomputation> recomputation;  // by stage; empty without --activation_memory
+  int64_t offload_device_bytes = 0;               // OffloadConfig::device_bytes
   // With build():
   std::optional<RunTask::Plan> plan;  // nothing: memory is not planned
   std::optional<Resumed> resumed;

@@ -71,6 +71,12 @@ class RunTask {
       const AvailableMemory& /*available*/) const {
     return {};
   }
+  // With --offload_gpu_memory auto: OffloadConfig::device_bytes; of the same arguments.
+  virtual int64_t choose_device_bytes(const ParallelConfig& /*config*/, at::Device /*device*/,
+                                      int64_t /*ranks*/,
+                                      const AvailableMemory& /*available*/) const {
+    return 0;
+  }
   // The plan to compare memory with, of a run that fits into the least that any rank has; nothing
   // where there is no plan. recomputed: what choose_recomputation() chose, as of the two below.
   // Throws Error(kResourceExhausted).

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/settings/memory_size.h"
 #include "tessera/core/error.h"
 
 namespace tessera::programs {
@@ -10,6 +11,9 @@ namespace tessera::programs {
 ParallelConfig parallel_config(const TrainOptions& o) {
   ParallelConfig config = o.parallel;
   if (o.axes.balance == StageBalance::kParameters) config.pipeline.balance = "parameters";
+  if (const auto gpu = parse_offload_gpu_memory(o.memory.offload_gpu); gpu && !gpu->automatic) {
+    config.offload.device_bytes = static_cast<int64_t>(gpu->bytes);
+  }
   return config;
 }
 

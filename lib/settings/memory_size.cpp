@@ -27,15 +27,26 @@ std::optional<double> parse_memory_size(const std::string& text, double plain) {
   return known == std::end(kUnits) ? std::nullopt : std::optional(number * known->second);
 }
 
-std::optional<ActivationMemory> parse_activation_memory(const std::string& text) {
+namespace {
+
+std::optional<MemoryShare> parse_share(const std::string& text, const char* expected) {
   if (text.empty()) return std::nullopt;
-  if (text == "auto") return ActivationMemory{.automatic = true};
+  if (text == "auto") return MemoryShare{.automatic = true};
   const std::optional<double> bytes = parse_memory_size(text, /*plain=*/0x1p30);
-  check(bytes.has_value(), ErrorCode::kInvalidArgument,
-        "--activation_memory: expected auto, or the GiB of one rank above 0, as 2.5 or 900MiB, "
-        "found '",
+  check(bytes.has_value(), ErrorCode::kInvalidArgument, expected, ", as 2.5 or 900MiB, found '",
         text, "'");
-  return ActivationMemory{.bytes = *bytes};
+  return MemoryShare{.bytes = *bytes};
+}
+
+}  // namespace
+
+std::optional<MemoryShare> parse_activation_memory(const std::string& text) {
+  return parse_share(text, "--activation_memory: expected auto, or the GiB of one rank above 0");
+}
+
+std::optional<MemoryShare> parse_offload_gpu_memory(const std::string& text) {
+  if (text == "0") return std::nullopt;
+  return parse_share(text, "--offload_gpu_memory: expected auto, 0, or the GiB of one rank");
 }
 
 }  // namespace tessera::programs

@@ -10,12 +10,15 @@ namespace tessera::programs {
 // plain: the unit of a number alone, 0: there must be one.
 std::optional<double> parse_memory_size(const std::string& text, double plain = 0);
 
-// What one rank's activations may take.
-struct ActivationMemory {
+// What one rank's activations may take, or its share of offloaded state.
+struct MemoryShare {
   bool automatic = false;  // what its device has left
   double bytes = 0;        // else
 };
 // Of --activation_memory: nothing for "". A number alone is GiB. Throws Error(kInvalidArgument).
-std::optional<ActivationMemory> parse_activation_memory(const std::string& text);
+std::optional<MemoryShare> parse_activation_memory(const std::string& text);
+
+// Of --offload_gpu_memory, the same with 0 for nothing.
+std::optional<MemoryShare> parse_offload_gpu_memory(const std::string& text);
 
 }  // namespace tessera::programs

@@ -153,6 +153,8 @@ struct AxesOptions {
 struct MemoryOptions {
   std::string
       activations;  // of one rank: "auto", or as parse_activation_memory() reads it; "": any
+  // Of one rank: "auto", or as parse_offload_gpu_memory() reads it; "": none.
+  std::string offload_gpu;
 };
 
 struct OutputOptions {

@@ -31,6 +31,15 @@ metrics::Value activation_record(const O& o) {
   return o.memory.activations.empty() ? metrics::Value() : metrics::Value(o.memory.activations);
 }
 
+std::string offload_gpu_tag(const O& o) {
+  std::string text = o.memory.offload_gpu;
+  std::erase(text, ' ');
+  return text.empty() || o.parallel.offload.what != Offload::kOptimizer ? "" : "gpu" + text;
+}
+metrics::Value offload_gpu_record(const O& o) {
+  return o.memory.offload_gpu.empty() ? metrics::Value() : metrics::Value(o.memory.offload_gpu);
+}
+
 MeshExtents axes_of(const O& o) {
   return {.pipeline = static_cast<int>(o.axes.pipeline), .tensor = static_cast<int>(o.axes.tensor)};
 }
@@ -100,6 +109,11 @@ std::vector<Placed> others() {
          "most GiB (or 900MiB) of activations on a rank: as few blocks as must run again in "
          "backward; auto: what the device has left, less 5 %",
          {.tag_of = activation_tag, .record = activation_record, .own = false}}}},
+      {"offload_step",
+       {{"offload_gpu_memory", of<&MemoryOptions::offload_gpu>, kCost,
+         "offload optimizer: most GiB (or 900MiB) of its state that stay on a GPU and are updated "
+         "there; auto: what the plan leaves free, less 5 %",
+         {.tag_of = offload_gpu_tag, .record = offload_gpu_record, .own = false}}}},
       {"pipeline_vocabulary",
        {{"pipeline_balance", of<&A::balance>, kCost, "what stages share out evenly",
          {.tag = "by-", .record = balance_record, .tuning = true}}}},

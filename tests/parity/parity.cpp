@@ -20,6 +20,7 @@ std::string ParityRow::name() const {
       parallel.sequence_parallel ? " sequence-parallel" : "",
       offload[static_cast<int>(parallel.offload.what)],
       step[static_cast<int>(parallel.offload.step)],
+      parallel.offload.device_bytes > 0 ? concat(" on-device=", parallel.offload.device_bytes) : "",
       parallel.gradient_checkpointing ? " checkpointing" : "",
       parallel.recomputed_blocks.empty()
           ? ""

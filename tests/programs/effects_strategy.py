@@ -106,6 +106,8 @@ walk("effects_strategy.py", {"Strategy and precision"}, [
            expect=more(lambda seen: seen.held("host")), bits=True),
     Effect("offload_step", "host memory, and staging for a step on the device", ["device", "auto"], state, OFFLOADED, bits=True,
            alike={"auto": ["host", "device"]}),  # what is faster
+    Effect("offload_gpu_memory", "state of some blocks, or of all, stays where it is updated", ["0.2MiB", "1"], state, OFFLOADED,
+           expect=less(lambda seen: seen.held("host")), bits=True),
     Effect("pin_memory", "nothing here, though with --offload none it is called idle", [False], lambda seen: seen.says("has no effect here"), OFFLOADED,
            bits=True, gpu="pages are locked for a GPU's copies", alike={"false": ["true"]}),
     Effect("offload_threads", "threads of the program: two ranks have these", [20], lambda seen: seen.threads >= 2 * 20,

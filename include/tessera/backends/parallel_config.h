@@ -44,7 +44,13 @@ struct OffloadConfig {
   OffloadStep step = OffloadStep::kAuto;  ///< where their update runs
   bool pin_memory = true;  ///< page-locked host memory: asynchronous copies at full link speed
   int threads = 0;         ///< of the host's optimizer step; 0: this rank's share of the cores
+  /// kOptimizer: bytes of masters and moments that stay on the device all the same, at most. Whole
+  /// units keep theirs there, those first that a step needs first.
+  int64_t device_bytes = 0;
   int64_t chunk_numel = 16 << 20;  ///< step on the device: elements that stream together
+
+  /// Whether state of some units may stay on the device.
+  bool shares_device() const { return what == Offload::kOptimizer && device_bytes > 0; }
 };
 
 /// How a model is cut into stages, and their order of work.

@@ -44,7 +44,8 @@ struct Traffic {
 struct LayoutCost {
   /// Bytes on the device, by category.
   double parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0, buffer_bytes = 0;
-  double host_bytes = 0;   ///< bytes in host memory
+  double host_bytes = 0;        ///< bytes in host memory
+  double host_state_bytes = 0;  ///< of them masters and moments, which every step changes
   double saved_bytes = 0;  ///< of a checkpoint, by this rank; a copy of them while it is written
   double comm_bytes_per_step = 0;  ///< sent by one rank over all axes: the sum of traffic
   std::vector<Traffic> traffic;    ///< what is not empty

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/plan/offload.h"
 #include "lib/run/layout.h"
 #include "lib/run/recomputation.h"
 #include "lib/settings/memory_size.h"
@@ -83,6 +84,12 @@ RunPlan plan_run(const Prepared& model, const TrainOptions& o, const Place& plac
         plan, batch, place.card,
         {.bytes = asked->bytes, .memory = asked->automatic ? place.card.memory_bytes : 0});
     plan.parallel.recomputed_blocks = blocks_of(run.recomputation);
+  }
+  const auto kept = parse_offload_gpu_memory(o.memory.offload_gpu);
+  if (kept && kept->automatic && plan.parallel.offload.what == Offload::kOptimizer) {
+    plan.parallel.offload.device_bytes =
+        room_for_state(plan, batch, place.card, place.card.memory_bytes,
+                       between_steps(model, o, o.data.max_seq_length));
   }
   run.more_operations = more_operations(recomputed_share(plan), o.trains_adapters());
   run.stages = memory_plan(plan, batch, place.card, between_steps(model, o, o.data.max_seq_length));

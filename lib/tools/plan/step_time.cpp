@@ -94,7 +94,9 @@ double stage_seconds(const std::vector<double>& blocks, const PipelineConfig& co
 // [Note: predicted time] Matrix products at a share of the card's peak, what passes through memory
 // between them, and a time for every layer. Half of what is sent beside the computation is seen,
 // and all that does not fit beside backward, two thirds of it; sums of activations stand in the
-// way, and on a CPU everything does. The optimizer moves its state through memory once.
+// way, and on a CPU everything does. The optimizer moves its state through memory once. Offloaded
+// state passes the link both ways at once, or the host's cores are as fast; the first forward of
+// layers runs beside it.
 StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place,
                    const ParallelConfig& config, const MemoryPlan& memory) {
   const TrainOptions& o = run.options;
@@ -126,13 +128,16 @@ StepTime step_time(const Prepared& model, const RunPlan& run, const Place& place
   }
   time.exposed += std::max(beside * machine.cost_beside, beside - time.compute * 2 / 3);
   const LayoutCost& state = memory.state;
-  if (o.parallel.offload.what == Offload::kNone) {
-    time.optimizer = (2 * state.optimizer_bytes + state.gradient_bytes + state.parameter_bytes) /
-                     card.memory_bytes_per_s;
-  } else {
-    // Masters and moments in and, at the same time, out.
-    time.offload = state.host_bytes / card.host_bytes_per_s;
-  }
+  const double states = state.optimizer_bytes + state.host_state_bytes;
+  const double on_device = states > 0 ? state.optimizer_bytes / states : 1;
+  time.optimizer =
+      (2 * state.optimizer_bytes + on_device * (state.gradient_bytes + state.parameter_bytes)) /
+      card.memory_bytes_per_s;
+  // Masters and moments in and, at the same time, out, beside the first forward of layers.
+  const double layers = std::accumulate(blocks.begin() + 1, blocks.end() - 1, 0.0);
+  const double passes = o.parallel.gradient_checkpointing ? 4 : 3;  // one is the first forward
+  const double forward = layers / passes / run.mesh.pipeline;
+  time.offload = std::max(0.0, state.host_state_bytes / card.host_bytes_per_s - forward);
   return time;
 }
 

@@ -129,6 +129,7 @@ const std::vector<std::string> kLayouts{
     "strategy=fsdp data=4 shard_ranks=2",
     "strategy=zero1 data=2 offload=optimizer offload_step=host offload_threads=2",
     "strategy=zero2 data=2 offload=optimizer offload_step=device chunk_numel=100",
+    "strategy=zero1 data=2 offload=optimizer offload_step=host offload_device_bytes=2000",
     "strategy=zero3 data=2 offload=optimizer+params offload_step=host",
     "strategy=zero3 data=4 offload=optimizer+params offload_step=device chunk_numel=700",
     "strategy=ddp pipeline=2 data=2",

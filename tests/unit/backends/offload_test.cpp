@@ -148,6 +148,33 @@ TEST_CASE("offloaded memory follows the formula, by the strategy's and the alloc
   }
 }
 
+TEST_CASE("the state of the first units that have room stays on the device, and no more") {
+  constexpr double kLayerState = 12 * kLayer, kTableState = 12 * kEmbedding;  // bf16, one rank
+  for (const auto& [bytes, stays] : {std::pair(0.9 * kTableState, 0.0),
+                                     {1.2 * (kTableState + kLayerState), kTableState + kLayerState},
+                                     {20 * kParameters, 12 * kParameters}}) {
+    for (const auto step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+      INFO(bytes << " bytes");
+      test::run_ranks(1, [&, bytes = bytes, stays = stays](Communicator& comm) {
+        ParallelConfig config = offloaded("zero1", at::kBFloat16, Offload::kOptimizer, step);
+        config.offload.device_bytes = static_cast<int64_t>(bytes);
+        const Player player = attached(comm, config);
+        player.strategy().forward_backward(batch_of(kConfig));
+        player.strategy().optimizer_step(1e-3);
+        const StrategyMemory memory = player.strategy().memory();
+        test::require(double(memory.optimizer_bytes) <= bytes, "more than allowed");
+        test::require(std::abs(double(memory.optimizer_bytes) - stays) <= 0.02 * 12 * kParameters,
+                      "optimizer_bytes is ", memory.optimizer_bytes);
+        const double element = step == OffloadStep::kHost ? 14 : 12;
+        const double left = 12 * kParameters - stays;
+        test::require(
+            std::abs(double(memory.host_bytes) - left / 12 * element) <= 0.05 * 12 * kParameters,
+            "host_bytes is ", memory.host_bytes);
+      });
+    }
+  }
+}
+
 TEST_CASE("whoever looks after a step sees it finished") {
   const ToyConfig model;
   using Case = std::tuple<const char*, Offload, OffloadStep>;
@@ -279,4 +306,7 @@ TEST_CASE("what cannot be offloaded is refused by name") {
   config = offloaded("zero1", at::kFloat);
   config.offload.threads = -1;
   CHECK_THAT(refusal(2, config), contains("threads is -1"));
+  config = offloaded("zero1", at::kFloat);
+  config.offload.device_bytes = -1;
+  CHECK_THAT(refusal(2, config), contains("device_bytes is -1"));
 }

@@ -177,6 +177,10 @@ const std::vector<std::string> kOnTheDataAxis{
     "chunk_numel=64",
     "strategy=fsdp data=2 reshard_after_forward=0 overlap=0",
     "strategy=fsdp data=4 shard_ranks=2 offload=optimizer offload_step=host",
+    "strategy=zero1 data=2 offload=optimizer offload_step=host offload_device_bytes=1500",
+    "strategy=single offload=optimizer offload_step=device offload_device_bytes=1500 "
+    "chunk_numel=64",
+    "strategy=zero3 data=2 offload=optimizer offload_device_bytes=100000",
 };
 
 std::vector<std::string> in(const std::string& precision, std::vector<std::string> layouts) {
@@ -256,7 +260,10 @@ TEST_CASE("pipelines say a tied parameter once under its owner's name") {
        "strategy=fsdp data=4 shard_ranks=2",
        "strategy=zero2 pipeline=2 data=2 pipeline_schedule=interleaved pipeline_chunks=3",
        "strategy=zero1 pipeline=4 pipeline_schedule=1f1b offload=optimizer offload_step=host",
-       "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=device", "strategy=single"},
+       "strategy=zero1 pipeline=2 data=2 offload=optimizer offload_step=device",
+       "strategy=zero2 pipeline=2 data=2 offload=optimizer offload_step=host "
+       "offload_device_bytes=1000",
+       "strategy=single"},
       1e-5, /*frozen=*/4);
 }
 

@@ -83,6 +83,7 @@ const std::vector<std::string> kLayouts = {
     "strategy=zero3 data=2 persistence_threshold=40",
     "strategy=fsdp data=4 shard_ranks=2 overlap=0",
     "strategy=zero3 data=2 offload=optimizer+params offload_step=host",
+    "strategy=zero1 data=2 offload=optimizer offload_step=host offload_device_bytes=1000",
     "strategy=zero1 data=2 offload=optimizer offload_step=device chunk_numel=100"};
 
 }  // namespace

@@ -127,6 +127,14 @@ std::vector<Layout> layouts() {
   add(streamed, {.data = 2});
   add({.strategy = "zero2", .offload = {.what = Offload::kOptimizer}}, {.pipeline = 2, .data = 2},
       2);
+  for (const OffloadStep step : {OffloadStep::kHost, OffloadStep::kDevice}) {
+    ParallelConfig shared{
+        .strategy = "zero1",
+        .offload = {.what = Offload::kOptimizer, .step = step, .device_bytes = int64_t{1} << 20}};
+    add(shared, {.data = 2});
+    shared.precision.parameter = at::kBFloat16;
+    add(shared, {.pipeline = 2}, 2);
+  }
   add({.strategy = "zero1", .gradient_checkpointing = true, .sequence_parallel = true},
       {.data = 1, .tensor = 4}, 2);
   return all;
@@ -155,6 +163,8 @@ std::vector<Layout> matrix_layouts() {
     config.strategy = "zero1";
     config.offload.what = Offload::kOptimizer;
     config.precision = {};
+    add(config, {.data = 2});
+    config.offload.device_bytes = int64_t{1} << 19;
     add(config, {.data = 2});
   }
   return all;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "backends/offload/device_share.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+UnitOptimizerContext shown(const UnitOptimizerContext& all, const std::vector<ParameterUnit>& units,
+                           int64_t expected) {
+  return {units, all.shard_rank, all.parameter_dtype, all.device, expected, all.state_bytes};
+}
+
+}  // namespace
+
+DeviceShare::DeviceShare(const UnitOptimizerContext& context, const UnitOptimizerFactory& offloaded,
+                         std::shared_ptr<StateRoom> room)
+    : context_(context),
+      element_(context.state_bytes + (context.parameter_dtype == at::kFloat ? 0 : 4)),
+      room_(std::move(room)),
+      on_device_(std::make_unique<DeviceOptimizer>(shown(context_, units_on_device_, 0))) {
+  const auto stays = element_ > 0 ? static_cast<int64_t>(room_->left() / element_) : 0;
+  const int64_t expected = std::max<int64_t>(0, context_.expected_numel - stays);
+  offloaded_ = offloaded(shown(context_, units_offloaded_, expected));
+}
+
+void DeviceShare::adopt(size_t unit, const at::Tensor& full_fp32) {
+  const ParameterUnit& adopted = context_.units[unit];
+  const bool stays = !adopted.frozen && room_->take(adopted.layout, element_);
+  stays_.push_back(stays);
+  for (auto* units : {&units_on_device_, &units_offloaded_}) {
+    ParameterUnit& one = units->emplace_back(adopted);
+    one.frozen = adopted.frozen || stays != (units == &units_on_device_);
+    one.handles.clear();
+  }
+  on_device_->adopt(unit, full_fp32);
+  offloaded_->adopt(unit, full_fp32);
+}
+
+void DeviceShare::prepare(ParameterStore& parameters, GradientStore& gradients,
+                          const OptimizerFactory& factory) {
+  on_device_->prepare(parameters, gradients, factory);
+  offloaded_->prepare(parameters, gradients, factory);
+}
+
+void DeviceShare::step(const StepScalars& scalars) {
+  offloaded_->step(scalars);  // begins as soon as the scalars are known
+  on_device_->step(scalars);
+}
+
+void DeviceShare::restored() {
+  const at::NoGradGuard no_grad;
+  offloaded_->step_count().copy_(on_device_->step_count());
+}
+
+void DeviceShare::add_memory(StrategyMemory& memory) const {
+  on_device_->add_memory(memory);
+  offloaded_->add_memory(memory);
+}
+
+}  // namespace tessera
