@@ -41,7 +41,7 @@ void check_attention(const Shape& s, at::ScalarType type, const at::Tensor& mask
   const auto mine = ops::attention_forward(qkv, attention, mask, packed);
   const at::Tensor dqkv = ops::attention_backward(gradient, qkv, attention, mask, mine, packed);
   const at::Tensor exact = qkv.to(at::kDouble);
-  const auto expected = ops::reference::attention_forward(exact, attention, mask, packed);
+  const auto expected = ops::reference::attention_forward(exact, attention, mask, packed, {});
   const at::Tensor dexpected = ops::reference::attention_backward(
       gradient.to(at::kDouble), exact, attention, mask, expected, packed);
   const double tolerance = type == at::kBFloat16 ? 1e-2 : type == at::kHalf ? 2e-3 : 1e-5;
