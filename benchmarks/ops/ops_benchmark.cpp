@@ -146,7 +146,7 @@ void add_attention(std::vector<Case>& cases, const Maker& make, const Sizes& s,
                    [=] { ops::attention_forward(qkv, attention, {}, packed); }});
   cases.push_back(
       {name + "_backward", 0, 2.5 * flops,
-       [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, packed); },
+       [=] { ops::reference::attention_backward(dy, qkv, attention, {}, theirs, packed, {}); },
        [=] { ops::attention_backward(dy, qkv, attention, {}, mine, packed); }});
 }
 

@@ -331,23 +331,6 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   return dqkv;
 }
 
-void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
-                        const at::Tensor& weight_gradient) {
-  const at::Tensor source = rows(gradient);
-  if (source.scalar_type() == wide(source)) {
-    weight_gradient.index_add_(0, ids.reshape(-1), source);
-    return;
-  }
-  // 16 bits: sum equal ids first, so that a frequent id does not lose what each row adds.
-  auto [unique, inverse, counts] = at::unique_dim(ids.reshape(-1), 0, true, true);
-  const at::Tensor sum =
-      at::zeros({unique.size(0), source.size(1)}, source.options().dtype(at::kFloat))
-          .index_add_(0, inverse, source.to(at::kFloat));
-  weight_gradient.index_copy_(
-      0, unique,
-      sum.add_(weight_gradient.index_select(0, unique)).to(weight_gradient.scalar_type()));
-}
-
 void adamw_update(std::span<const AdamWRange> ranges, const AdamWOptions& options,
                   const AdamWScalars& scalars) {
   const bool may_skip = scalars.skip.defined();
