@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-// Column sums of the gradient between two blocks: the norm that begins the later block has them at
-// hand when it writes the gradient, and the bias that ends the earlier block wants them.
+// What neighbouring blocks hand each other. Column sums of the gradient between two blocks: the norm
+// that begins the later block has them at hand when it writes the gradient, and the bias that ends
+// the earlier block wants them.
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <optional>
+
+#include "lib/core/unfinished_rows.h"
 
 namespace tessera {
 
@@ -19,6 +22,8 @@ class GradientColumns {
   // What was handed on with this gradient, if the gradient is still as it was; else undefined.
   // Either way nothing is kept.
   at::Tensor take(const at::Tensor& gradient);
+
+  UnfinishedRows rows;  // the other way, in forward
 
  private:
   // Autograd may pass the gradient on as another tensor of the same memory. It is another gradient

@@ -14,8 +14,10 @@ namespace tessera::detail {
 struct Pending {
   at::Tensor tensor;
   Work work;
+  Work other = {};
   const at::Tensor& wait() {
     work.wait();
+    other.wait();
     return tensor;
   }
 };

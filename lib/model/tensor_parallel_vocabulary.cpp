@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <vector>
 
+#include "lib/ops/saved_value.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/core/error.h"
 #include "tessera/model/tensor_parallel.h"
@@ -46,6 +50,22 @@ ops::LossOfLogits loss_of_columns(const at::Tensor& labels, int64_t columns, int
     ops::cross_entropy_gradient_(logits, own_labels, all, scale, row_loss);
   };
 }
+
+// Identity; its gradient is that of the same tensor, whose sums over ranks are under way.
+class AwaitGradient : public torch::autograd::Function<AwaitGradient> {
+ public:
+  using Sums = std::shared_ptr<std::vector<Work>>;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const Sums& sums) {
+    save_value(context, "sums", sums);
+    return x.detach();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    for (Work& sum : *saved_value<Sums>(context, "sums")) sum.wait();
+    return {gradients[0], {}};
+  }
+};
 
 void check_ids(const at::Tensor& ids, int64_t vocabulary, bool may_be_ignored, const char* what) {
   if (!ids.is_cpu()) return;
@@ -89,8 +109,16 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
   }
   check_ids(targets, vocabulary, /*may_be_ignored=*/true, "label");
   at::Tensor hidden;
+  std::function<void(const at::Tensor&)> on_gradient;
   if (axis.sequence_parallel()) {
     hidden = chosen(gather_tokens(x, labels.sizes(), axis).flatten(0, -2));
+  } else if (loss_gradient.defined()) {
+    // The sum of a chunk's gradient runs beside the product of its weight's.
+    const auto sums = std::make_shared<std::vector<Work>>();
+    hidden = AwaitGradient::apply(chosen(x.flatten(0, -2)), sums);
+    on_gradient = [sums, &comm = axis.comm()](const at::Tensor& rows) {
+      sums->push_back(comm.all_reduce(rows));
+    };
   } else {
     hidden = copy_to_tensor_ranks(chosen(x.flatten(0, -2)), axis);
   }
@@ -99,7 +127,7 @@ at::Tensor vocab_parallel_cross_entropy(const at::Tensor& x, const at::Tensor& w
         "; expected one label a row.");
   // A chunk's logits take as much as those of a whole table.
   return ops::linear_loss(hidden, weight, loss_gradient, axis.size() * chunk_rows,
-                          loss_of_columns(targets, weight.size(0), vocabulary, axis));
+                          loss_of_columns(targets, weight.size(0), vocabulary, axis), on_gradient);
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const BuildContext& context, const std::string& name,

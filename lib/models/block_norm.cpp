@@ -4,12 +4,14 @@
 namespace tessera::detail {
 
 Norm norm_forward(const at::Tensor& x, const NormWeights& w, double epsilon,
-                  const at::Tensor& cleared) {
+                  const at::Tensor& cleared, const Norm& result) {
   if (!w.bias.defined()) {
-    auto [output, rstd] = ops::rms_norm_forward(x, w.weight, epsilon, cleared);
+    auto [output, rstd] =
+        ops::rms_norm_forward(x, w.weight, epsilon, cleared, {result.output, result.rstd});
     return {output, {}, rstd};
   }
-  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared);
+  auto [output, mean, rstd] = ops::layer_norm_forward(x, w.weight, w.bias, epsilon, cleared,
+                                                      {result.output, result.mean, result.rstd});
   return {output, mean, rstd};
 }
 

@@ -15,11 +15,21 @@
 #include "lib/models/block_products.h"
 #include "lib/models/block_weight_gradients.h"
 #include "lib/models/decoder_block.h"
+#include "lib/models/fused_block.h"
 #include "lib/ops/packed.h"
 #include "lib/ops/saved_value.h"
 #include "tessera/core/deferred_gradients.h"
 
 namespace tessera {
+
+void detail::turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
+  if (!options.rotary.cos.defined()) return;
+  const ops::SelfAttention& a = options.attention;
+  const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
+  ops::rotary_(heads.narrow(2, 0, a.heads + a.key_heads), options.rotary.cos, options.rotary.sin,
+               options.positions, back);
+}
+
 namespace {
 
 using detail::add_bias;
@@ -33,6 +43,7 @@ using detail::Pending;
 using detail::ProductAdapters;
 using detail::start_enter;
 using detail::start_leave;
+using detail::turn;
 using detail::unless_kept;
 using detail::weight_of;
 using detail::with_spare_rows;
@@ -40,23 +51,8 @@ using detail::WithSpareRows;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Weights = DecoderBlockWeights;
-
-struct Settings {
-  DecoderBlockOptions options;
-  at::Tensor attention_mask;
-  PackedRows packed;
-};
-
-// What forward leaves for backward. The norms' outputs and active, the activation function's, are
-// formed anew there unless they are kept.
-struct Saved {
-  at::Tensor hidden, qkv, attended, inner, active;
-  Norm norm1, norm2;
-  ops::AttentionOutput attention;
-  ops::HeadNormInput heads;  // empty without norms of heads
-  // What adapters' A gave; undefined without adapters.
-  at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
-};
+using Settings = detail::FusedSettings;
+using Saved = detail::FusedSaved;
 
 at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::Tensor& residual,
                         const ops::Dropout& dropout, const TensorAxis& axis,
@@ -68,21 +64,14 @@ at::Tensor row_parallel(const at::Tensor& x, const ProductWeights& w, const at::
     adapters.add_lifted(sum, lowered);
     return sum;
   }
-  // One rank's part carries the bias, for all.
-  const at::Tensor part =
-      ops::linear_forward(x, weight, axis.rank() == 0 ? bias : at::Tensor(), {});
+  // One rank's part carries the bias, and what all ranks have of the residual, for all.
+  const bool carries = axis.rank() == 0, adds = !dropout.on() && !axis.sequence_parallel();
+  const at::Tensor part = ops::linear_forward(x, weight, carries ? bias : at::Tensor(),
+                                              carries && adds ? residual : at::Tensor());
   adapters.add_lifted(part, lowered);
   at::Tensor sum = start_leave(part, axis).wait();
+  if (adds) return sum;
   return dropout.on() ? ops::dropout_add(sum, residual, dropout) : sum.add_(residual);
-}
-
-// Queries and keys in place, forwards or their gradients back.
-void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back) {
-  if (!options.rotary.cos.defined()) return;
-  const ops::SelfAttention& a = options.attention;
-  const at::Tensor heads = qkv.unflatten(2, {a.heads + 2 * a.key_heads, -1});
-  ops::rotary_(heads.narrow(2, 0, a.heads + a.key_heads), options.rotary.cos, options.rotary.sin,
-               options.positions, back);
 }
 
 ops::HeadNorms head_norms(const Weights& w, const DecoderBlockOptions& options) {
@@ -153,17 +142,17 @@ at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const W
     kept.active = active, kept.norm1 = norm1, kept.norm2 = norm2, kept.attention = attention;
     kept.heads = heads;
     *saved = std::move(kept);
-    if (!options.keep_activations) {
-      for (at::Tensor* formed : {&saved->active, &saved->norm1.output, &saved->norm2.output}) {
-        formed->reset();
-      }
-    }
+    if (!options.keep_activations) saved->forget_what_is_formed_anew();
   }
   return output;
 }
 
 at::Tensor run_forward(const at::Tensor& hidden, at::IntArrayRef tokens, const Weights& w,
                        const Settings& settings, Saved* saved) {
+  const int64_t chunks = detail::forward_chunks(hidden, w, settings);
+  if (chunks > 1) return detail::forward_in_chunks(hidden, w, settings, chunks, saved);
+  GradientColumns* const between = settings.options.gradient_columns.get();
+  if (between != nullptr) between->rows.finish();
   const auto attend = [&](const at::Tensor& qkv) {
     return ops::attention_forward(qkv, settings.options.attention, settings.attention_mask,
                                   settings.packed);
@@ -208,6 +197,22 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
                         of_dense = adapters(w.dense, BlockProduct::kDense),
                         of_up = adapters(w.up, BlockProduct::kUp),
                         of_down = adapters(w.down, BlockProduct::kDown);
+  // The gradient of what a product was given, whose sum over ranks is under way.
+  const auto start_input = [&](const at::Tensor& dy, const ProductWeights& p,
+                               const ProductAdapters& of_p, at::Tensor& dlowered) {
+    if (!of_p.any()) return detail::start_leave_product(dy, weight_of(p), axis);
+    const at::Tensor dx = ops::linear_backward_input(dy, weight_of(p));
+    dlowered = of_p.back(dy, dx);
+    return start_leave(dx, axis);
+  };
+  // The gradient of up's weight runs beside the last sum over ranks.
+  detail::ProductWork up{BlockProduct::kUp, {}, {}, s.up_lowered, {}};
+  Pending up_input;
+  const auto add_up = [&] {
+    up.x = up_input.wait();
+    up_input = {};
+    weights.add(std::exchange(up, {}));
+  };
   const at::Tensor no_residual, gradient_columns = between ? between->take(gradient) : at::Tensor();
   at::Tensor dattended, dcontext, ddense;
   Pending all_dattention;
@@ -219,11 +224,8 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
     at::Tensor active = s.active;
     const at::Tensor dactive = ops::linear_backward_input(all_gradient.wait(), weight_of(w.down));
     const at::Tensor ddown = of_down.back(all_gradient.tensor, dactive);
-    const at::Tensor dinner =
-        activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
-    const at::Tensor dentered = ops::linear_backward_input(dinner, weight_of(w.up));
-    const at::Tensor dup = of_up.back(dinner, dentered);
-    Pending sum = start_leave(dentered, axis);
+    up.dy = activation_backward(dactive, s.inner, active, options.gated, w.up, g.up, sums);
+    Pending sum = start_input(up.dy, w.up, of_up, up.dlowered);
     weights.add({BlockProduct::kDown, all_gradient.tensor, active, s.down_lowered, ddown});
     if (!inner_dropout.on()) add_bias(gradient, w.down, g.down, sums, gradient_columns);
     active.reset();
@@ -242,7 +244,7 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
             ? ops::dropout_backward(dattended, attention_dropout, only_bias(g.dense), sums)
             : dattended;
     all_dattention = start_enter(dattention, rows, axis);
-    Pending all_norm = weights.enter_norm(norm.output);
+    up_input = weights.enter_norm(norm.output);
     if (spare > 0) {
       ops::linear_backward_input_out(all_dattention.wait(), weight_of(w.dense), memory.product);
       dcontext = memory.all;
@@ -250,23 +252,26 @@ at::Tensor run_backward(const at::Tensor& gradient, const Weights& w, const Weig
       dcontext = ops::linear_backward_input(all_dattention.wait(), weight_of(w.dense));
     }
     ddense = of_dense.back(all_dattention.tensor, spare > 0 ? memory.product : dcontext);
-    weights.add({BlockProduct::kUp, dinner, all_norm.wait(), s.up_lowered, dup});
+    if (axis.size() == 1) add_up();
   }
+  const at::Tensor dattention_output = dcontext.view(s.attention.output.sizes());
   const at::Tensor dqkv = ops::given_tokens(
-      ops::attention_backward(dcontext.view(s.attention.output.sizes()), s.qkv, options.attention,
-                              settings.attention_mask, s.attention, settings.packed),
+      s.log_sum_exps.empty()
+          ? ops::attention_backward(dattention_output, s.qkv, options.attention,
+                                    settings.attention_mask, s.attention, settings.packed)
+          : detail::attention_backward_in_chunks(dattention_output, settings, s),
       tokens);
   turn(dqkv, options, /*back=*/true);
   if (w.query_norm.defined()) {
     ops::head_norm_backward_(dqkv, options.attention, head_norms(w, options), s.heads, g.query_norm,
                              g.key_norm, sums);
   }
-  const at::Tensor dentered = ops::linear_backward_input(dqkv, weight_of(w.qkv));
-  const at::Tensor of_dqkv = of_qkv.back(dqkv, dentered);
-  Pending sum = start_leave(dentered, axis);
+  at::Tensor of_dqkv;
+  Pending sum = start_input(dqkv, w.qkv, of_qkv, of_dqkv);
   const at::Tensor context = ops::given_tokens(s.attention.output, tokens);
   weights.add({BlockProduct::kDense, all_dattention.tensor, context, s.dense_lowered, ddense});
   add_bias(dqkv, w.qkv, g.qkv, sums);
+  if (axis.size() > 1) add_up();
   at::Tensor dnorm = sum.wait();
   if (post) dnorm.add_(dattended);
   Norm norm = s.norm1;
@@ -313,6 +318,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
                        s.dense_lowered,
                        s.up_lowered,
                        s.down_lowered};
+    kept.insert(kept.end(), s.log_sum_exps.begin(), s.log_sum_exps.end());
     context->save_for_backward(std::move(kept));
     save_value(context, "weights", weights);
     save_value(context, "settings", settings);
@@ -327,7 +333,7 @@ class FusedBlock : public torch::autograd::Function<FusedBlock> {
     const Norm norm1{v[5], v[6], v[7]}, norm2{v[8], v[9], v[10]};
     const Saved saved{
         v[0],           v[1],  v[2],  v[3],  v[4], norm1, norm2, {v[11], v[12], v[13]},
-        {v[14], v[15]}, v[16], v[17], v[18], v[19]};
+        {v[14], v[15]}, v[16], v[17], v[18], v[19], {v.begin() + 20, v.end()}};
     variable_list result(4);  // hidden, tokens, settings, weights as a whole; then those seen
     Weights sinks = weights;
     auto seen = saved_value<std::vector<bool>>(context, "seen").begin();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "lib/core/gradient_columns.h"
 #include "lib/core/meta.h"
 #include "lib/models/alibi_padding.h"
 #include "lib/models/block_dropout.h"
@@ -89,7 +90,7 @@ class LayerWeights {
   BlockWeights& weights_;
 };
 
-class DecoderLayer final : public DecoderPart {
+class DecoderLayer final : public DecoderPart, public TakesUnfinishedRows {
  public:
   DecoderLayer(const DecoderConfig& config, const BuildContext& context, BlockWeights weights,
                size_t index)
@@ -129,12 +130,14 @@ class DecoderLayer final : public DecoderPart {
   at::Tensor forward(const at::Tensor& hidden, const MicroBatch& micro_batch) override {
     const at::IntArrayRef tokens = micro_batch.input_ids.sizes();
     const DecoderBlockOptions options = in_step(micro_batch, hidden.size(-1));
+    const bool fused = !micro_batch.so_far.defined() && runs_fused(hidden, options, micro_batch);
+    if (!fused && options.gradient_columns != nullptr) options.gradient_columns->rows.finish();
     if (micro_batch.so_far.defined()) {
       return decoder_block_inference(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {
         return attend_so_far(qkv, options, micro_batch);
       });
     }
-    if (runs_fused(hidden, options, micro_batch)) {
+    if (fused) {
       return decoder_block_fused(hidden, w_, options, tokens, {}, micro_batch.packed);
     }
     return decoder_block_composed(hidden, w_, options, tokens, [&](const at::Tensor& qkv) {

@@ -25,7 +25,9 @@ class LinearLoss : public Function<LinearLoss> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight,
                             const std::optional<at::Tensor>& loss_gradient, int64_t chunk_rows,
-                            const LossOfLogits& loss, bool enabled) {
+                            const LossOfLogits& loss,
+                            const std::function<void(const at::Tensor&)>& on_gradient,
+                            bool enabled) {
     const at::Tensor rows = hidden.contiguous(), table = weight.detach();
     const bool given = loss_gradient.has_value();
     const bool direct = given && weight.grad().defined();
@@ -46,10 +48,11 @@ class LinearLoss : public Function<LinearLoss> {
       const auto chunk = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
       const at::Tensor logits = logits_forward(chunk(rows), table);
       loss(logits, first, scale, chunk(row_loss));
-      if (weight_gradient.defined()) linear_backward_weight(logits, chunk(rows), weight_gradient);
       if (hidden_gradient.defined()) {
         linear_backward_input_out(logits, table, chunk(hidden_gradient));
+        if (on_gradient) on_gradient(chunk(hidden_gradient));
       }
+      if (weight_gradient.defined()) linear_backward_weight(logits, chunk(rows), weight_gradient);
     }
     context->saved_data["given"] = given;
     context->save_for_backward({hidden_gradient, direct ? at::Tensor() : weight_gradient});
@@ -63,7 +66,7 @@ class LinearLoss : public Function<LinearLoss> {
         if (gradient.defined()) gradient = gradient * gradients[0].to(gradient.scalar_type());
       }
     }
-    return {saved[0], saved[1], {}, {}, {}, {}};
+    return {saved[0], saved[1], {}, {}, {}, {}, {}};
   }
 };
 
@@ -98,7 +101,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
 
 at::Tensor linear_loss(const at::Tensor& hidden, const at::Tensor& weight,
                        const at::Tensor& loss_gradient, int64_t chunk_rows,
-                       const LossOfLogits& loss) {
+                       const LossOfLogits& loss,
+                       const std::function<void(const at::Tensor& rows)>& on_gradient) {
   check(
       hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && chunk_rows > 0,
       ErrorCode::kInvalidArgument, "linear_loss: hidden ", hidden.sizes(), ", weight ",
@@ -106,7 +110,7 @@ at::Tensor linear_loss(const at::Tensor& hidden, const at::Tensor& weight,
       "; expected [rows, n], [vocabulary, n] and a positive chunk.");
   return LinearLoss::apply(hidden, weight,
                            loss_gradient.defined() ? std::optional(loss_gradient) : std::nullopt,
-                           chunk_rows, loss, at::GradMode::is_enabled());
+                           chunk_rows, loss, on_gradient, at::GradMode::is_enabled());
 }
 
 }  // namespace tessera::ops

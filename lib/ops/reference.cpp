@@ -20,6 +20,10 @@ at::Tensor column_sums(const at::Tensor& x) {
   return rows(x).sum(0, true, wide(x));
 }
 
+at::Tensor into(const at::Tensor& result, const at::Tensor& value) {
+  return result.defined() ? at::Tensor(result).copy_(value.view_as(result)) : value;
+}
+
 void clear(const at::Tensor& memory) {
   if (memory.defined()) memory.zero_();
 }
@@ -40,7 +44,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const a
   at::Tensor y = at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   if (residual.defined()) y.add_(residual);
   if (!result.defined()) return y;
-  result.narrow(0, 0, rows(y).size(0)).copy_(rows(y));
+  rows(result).narrow(0, 0, rows(y).size(0)).copy_(rows(y));
   return result;
 }
 
@@ -69,10 +73,11 @@ void linear_backward_bias(const at::Tensor& gradient, const at::Tensor& bias_gra
 }
 
 at::Tensor linear_gelu_forward(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor& bias, at::Tensor* pre_activation) {
-  at::Tensor y = linear_forward(x, weight, bias, {}, {});
-  if (pre_activation) *pre_activation = y;
-  return gelu_tanh_forward(y);
+                               const at::Tensor& bias, at::Tensor* pre_activation,
+                               const at::Tensor& result) {
+  const at::Tensor y = linear_forward(x, weight, bias, {}, {});
+  if (pre_activation) *pre_activation = into(*pre_activation, y);
+  return into(result, gelu_tanh_forward(y));
 }
 
 at::Tensor gelu_tanh_forward(const at::Tensor& x) { return at::gelu(x, "tanh"); }
@@ -90,20 +95,22 @@ void gelu_tanh_backward_(const at::Tensor& gradient, const at::Tensor& pre_activ
 
 LayerNormOutput layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                    const at::Tensor& bias, double epsilon,
-                                   const at::Tensor& cleared) {
+                                   const at::Tensor& cleared, const LayerNormOutput& result) {
   clear(cleared);
   const auto type = wide(x);
   auto [output, mean, rstd] =
       at::native_layer_norm(x.to(type), {x.size(-1)}, weight.to(type), bias.to(type), epsilon);
-  return {output.to(x.scalar_type()), mean.reshape(-1), rstd.reshape(-1)};
+  return {into(result.output, output.to(x.scalar_type())), into(result.mean, mean.reshape(-1)),
+          into(result.rstd, rstd.reshape(-1))};
 }
 
 RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                               const at::Tensor& cleared) {
+                               const at::Tensor& cleared, const RmsNormOutput& result) {
   clear(cleared);
   const at::Tensor wide_x = x.to(wide(x));
   const at::Tensor rstd = (wide_x.square().mean(-1, true) + epsilon).rsqrt_();
-  return {(wide_x * rstd).mul_(weight).to(x.scalar_type()), rstd.reshape(-1)};
+  return {into(result.output, (wide_x * rstd).mul_(weight).to(x.scalar_type())),
+          into(result.rstd, rstd.reshape(-1))};
 }
 
 at::Tensor norm_backward(const at::Tensor& gradient, const NormInput& input,
@@ -152,9 +159,9 @@ at::Tensor dropout_backward(const at::Tensor& gradient, const Dropout& dropout,
   return result;
 }
 
-at::Tensor swiglu_forward(const at::Tensor& gate_up) {
+at::Tensor swiglu_forward(const at::Tensor& gate_up, const at::Tensor& result) {
   const auto parts = gate_up.chunk(2, -1);
-  return at::silu(parts[0]).mul_(parts[1]);
+  return into(result, at::silu(parts[0]).mul_(parts[1]));
 }
 
 at::Tensor swiglu_backward_(const at::Tensor& gradient, const at::Tensor& gate_up,
@@ -262,12 +269,13 @@ bool attends_to_sequences(const at::Tensor&, const SelfAttention&, int64_t, cons
 }
 
 AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& attention,
-                                  const at::Tensor& attention_mask, const PackedRows& packed) {
+                                  const at::Tensor& attention_mask, const PackedRows& packed,
+                                  const at::Tensor& result) {
   if (packed.defined()) {
     std::vector<at::Tensor> outputs, log_sum_exps;
     for (const at::Tensor& row : each_row(qkv, packed)) {
       const AttentionOutput alone =
-          reference::attention_forward(row, of_row(attention, outputs.size()), {}, {});
+          reference::attention_forward(row, of_row(attention, outputs.size()), {}, {}, {});
       outputs.push_back(alone.output);
       log_sum_exps.push_back(alone.log_sum_exp);
     }
@@ -282,12 +290,13 @@ AttentionOutput attention_forward(const at::Tensor& qkv, const SelfAttention& at
   const at::Tensor factors = s.factors(attention.dropout);
   if (factors.defined()) probability.mul_(factors);
   const at::Tensor output = at::matmul(probability, s.v);
-  return {output.transpose(1, 2).to(qkv.scalar_type()).flatten(2), log_sum_exp};
+  return {into(result, output.transpose(1, 2).to(qkv.scalar_type()).flatten(2)), log_sum_exp};
 }
 
 at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
                               const SelfAttention& attention, const at::Tensor& attention_mask,
-                              const AttentionOutput& forward, const PackedRows& packed) {
+                              const AttentionOutput& forward, const PackedRows& packed,
+                              const at::Tensor& result) {
   if (packed.defined()) {
     const auto gradients = each_row(gradient, packed), rows = each_row(qkv, packed),
                outputs = each_row(forward.output, packed),
@@ -295,7 +304,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
     std::vector<at::Tensor> results;
     for (size_t i = 0; i < rows.size(); ++i) {
       results.push_back(reference::attention_backward(gradients[i], rows[i], of_row(attention, i),
-                                                      {}, {outputs[i], log_sum_exps[i]}, {}));
+                                                      {}, {outputs[i], log_sum_exps[i]}, {}, {}));
     }
     return at::cat(results, 1).view(qkv.sizes());
   }
@@ -309,8 +318,8 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   const at::Tensor factors = s.factors(attention.dropout);
   if (factors.defined()) dscores.mul_(factors);
   dscores.sub_((dy * by_head(forward.output)).sum(3, true)).mul_(probability).mul_(attention.scale);
-  at::Tensor result = at::empty_like(qkv);
-  auto [dq, dk, dv] = split_heads(result, attention);
+  const at::Tensor dqkv = result.defined() ? result : at::empty_like(qkv);
+  auto [dq, dk, dv] = split_heads(dqkv, attention);
   const auto of_keys = [&](const at::Tensor& x) {  // those of a key head's queries add up
     return x.unflatten(1, {attention.key_heads, s.groups}).sum(2).transpose(1, 2);
   };
@@ -318,24 +327,7 @@ at::Tensor attention_backward(const at::Tensor& gradient, const at::Tensor& qkv,
   dk.copy_(of_keys(at::matmul(dscores.transpose(2, 3), s.q)));
   if (factors.defined()) probability.mul_(factors);
   dv.copy_(of_keys(at::matmul(probability.transpose(2, 3), dy)));
-  return result;
-}
-
-void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
-                        const at::Tensor& weight_gradient) {
-  const at::Tensor source = rows(gradient);
-  if (source.scalar_type() == wide(source)) {
-    weight_gradient.index_add_(0, ids.reshape(-1), source);
-    return;
-  }
-  // 16 bits: sum equal ids first, so that a frequent id does not lose what each row adds.
-  auto [unique, inverse, counts] = at::unique_dim(ids.reshape(-1), 0, true, true);
-  const at::Tensor sum =
-      at::zeros({unique.size(0), source.size(1)}, source.options().dtype(at::kFloat))
-          .index_add_(0, inverse, source.to(at::kFloat));
-  weight_gradient.index_copy_(
-      0, unique,
-      sum.add_(weight_gradient.index_select(0, unique)).to(weight_gradient.scalar_type()));
+  return dqkv;
 }
 
 }  // namespace tessera::ops::reference

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// What a vocabulary ends a model with: logits, losses, and the gradient of an embedding.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -56,6 +57,23 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& labels,
                         here.to(gradient.scalar_type()).neg_());
   gradient.mul_(scale).masked_fill_(ignored.unsqueeze(1), 0.0);
   logits.copy_(gradient);
+}
+
+void embedding_backward(const at::Tensor& gradient, const at::Tensor& ids,
+                        const at::Tensor& weight_gradient) {
+  const at::Tensor source = gradient.reshape({-1, gradient.size(-1)});
+  if (source.scalar_type() == wide(source)) {
+    weight_gradient.index_add_(0, ids.reshape(-1), source);
+    return;
+  }
+  // 16 bits: sum equal ids first, so that a frequent id does not lose what each row adds.
+  auto [unique, inverse, counts] = at::unique_dim(ids.reshape(-1), 0, true, true);
+  const at::Tensor sum =
+      at::zeros({unique.size(0), source.size(1)}, source.options().dtype(at::kFloat))
+          .index_add_(0, inverse, source.to(at::kFloat));
+  weight_gradient.index_copy_(
+      0, unique,
+      sum.add_(weight_gradient.index_select(0, unique)).to(weight_gradient.scalar_type()));
 }
 
 }  // namespace tessera::ops::reference

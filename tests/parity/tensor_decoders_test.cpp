@@ -3,6 +3,7 @@
 #include "tessera/model/lora.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/sized.h"
 
@@ -63,6 +64,16 @@ TEST_CASE("Llama: grouped queries stay with their keys") {
   const ParityWork work = token_work(causal(llama()), kBatches, plain_llama(llama()));
   check_rows(work, reference(work), {{2, 2}, {1, 4}});
   CHECK(causal(llama()).tensor_divisor == 4);  // key heads
+}
+
+// Two chunks of rows go through them, whose sums over ranks run beside each other's products, from
+// one layer into the next.
+TEST_CASE("hand-scheduled layers in chunks of rows") {
+  const auto check = [](const DecoderConfig& config, const RankRecord& expected) {
+    check_rows(token_work(with_fused_layers(causal(config)), kBatches), expected, {{2, 2}, {1, 4}});
+  };
+  check(gpt2(0.0), reference(token_work(causal(gpt2(0.0)), kBatches, plain_gpt2(gpt2(0.0)))));
+  check(llama(), reference(token_work(causal(llama()), kBatches, plain_llama(llama()))));
 }
 
 TEST_CASE("Qwen3: the norms of heads are summed over the ranks that share the heads") {

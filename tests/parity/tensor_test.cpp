@@ -6,6 +6,7 @@
 #include "tessera/model/whole_model.h"
 #include "tessera/models/language_model.h"
 #include "tests/parity/rows.h"
+#include "tests/support/fused_layers.h"
 #include "tests/support/plain_models.h"
 #include "tests/support/ranks.hpp"
 #include "tests/support/sized.h"
@@ -73,6 +74,23 @@ TEST_CASE("gradient checkpointing sums activations again, to the same numbers") 
       row.parallel.gradient_checkpointing = true;
       row.parallel.sequence_parallel = sequence_parallel;
       check_row(row, work, expected, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("hand-scheduled layers leave their last sums to the next one") {
+  const RankRecord expected = reference(causal_work());
+  const ParityWork work = token_work(with_fused_layers(causal(bloom())), kBatches);
+  for (const std::string strategy : {"ddp", "zero3"}) {
+    for (bool checkpointing : {false, true}) {
+      for (const auto& [pipeline, tensor] : {std::pair(1, 3), {1, 2}, {2, 2}}) {
+        ParityRow row = tensor_row(strategy, 1, tensor);
+        row.ranks = pipeline * tensor;
+        row.pipeline = pipeline;
+        row.accumulation = 2;
+        row.parallel.gradient_checkpointing = checkpointing;
+        check_row(row, work, expected, 1e-5);
+      }
     }
   }
 }

@@ -79,9 +79,12 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
 /// logits into gradients times scale in place; scale undefined: only the losses are wanted.
 using LossOfLogits = std::function<void(const at::Tensor& logits, int64_t first,
                                         const at::Tensor& scale, const at::Tensor& row_loss)>;
-/// linear_cross_entropy with any loss of the logits.
+/// linear_cross_entropy with any loss of the logits. on_gradient, unless empty, is called with the
+/// rows of hidden's gradient of every chunk once they are issued; with a given loss_gradient they
+/// are what backward returns.
 at::Tensor linear_loss(const at::Tensor& hidden, const at::Tensor& weight,
                        const at::Tensor& loss_gradient, int64_t chunk_rows,
-                       const LossOfLogits& loss);
+                       const LossOfLogits& loss,
+                       const std::function<void(const at::Tensor& rows)>& on_gradient = {});
 
 }  // namespace tessera::ops

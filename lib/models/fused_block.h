@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+// What the parts of decoder_block_fused share.
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/models/block_norm.h"
+#include "lib/models/decoder_block.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera::detail {
+
+struct FusedSettings {
+  DecoderBlockOptions options;
+  at::Tensor attention_mask;
+  PackedRows packed;
+};
+
+// What forward leaves for backward. The norms' outputs and active, the activation function's, are
+// formed anew there unless they are kept.
+struct FusedSaved {
+  at::Tensor hidden, qkv, attended, inner, active;
+  Norm norm1, norm2;
+  ops::AttentionOutput attention;
+  ops::HeadNormInput heads;  // empty without norms of heads
+  // What adapters' A gave; undefined without adapters.
+  at::Tensor qkv_lowered = {}, dense_lowered = {}, up_lowered = {}, down_lowered = {};
+  // attention's of each chunk, where rows were cut into chunks.
+  std::vector<at::Tensor> log_sum_exps = {};
+
+  void forget_what_is_formed_anew() {
+    for (at::Tensor* formed : {&active, &norm1.output, &norm2.output}) formed->reset();
+  }
+};
+
+// Queries and keys in place, forwards or their gradients back.
+void turn(const at::Tensor& qkv, const DecoderBlockOptions& options, bool back);
+
+// Into how many chunks of rows a forward pass is cut, so that the sums over a tensor axis of one
+// run beside the products of the next; 1: it is not cut.
+int64_t forward_chunks(const at::Tensor& hidden, const DecoderBlockWeights& w,
+                       const FusedSettings& settings);
+// The forward pass in so many chunks. hidden [batch, sequence, h]; saved may be null.
+at::Tensor forward_in_chunks(const at::Tensor& hidden, const DecoderBlockWeights& w,
+                             const FusedSettings& settings, int64_t chunks, FusedSaved* saved);
+// -> the gradient of qkv after a forward pass in chunks.
+at::Tensor attention_backward_in_chunks(const at::Tensor& gradient, const FusedSettings& settings,
+                                        const FusedSaved& saved);
+
+}  // namespace tessera::detail
