@@ -16,9 +16,10 @@
 namespace tessera {
 namespace {
 
-constexpr int kRunsBefore = 3;      // of a shape
-constexpr int kRunsWithoutNew = 6;  // where shapes differ all the time, none is worth it
-constexpr size_t kMostGraphs = 8, kMostShapes = 64;
+constexpr int kRunsBefore = 3;  // of a shape
+// Where shapes differ all the time, none is worth it.
+constexpr int kRunsWithoutNew = 6;
+constexpr size_t kMostShapes = 8;
 
 at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
@@ -69,7 +70,8 @@ const StepGraph* StepGraphs::graph_for(const Key& key, const MicroBatch& micro_b
 
 bool StepGraphs::is_ready(const Shape& shape) const {
   return !shape.refused && shape.settled && shape.runs >= kRunsBefore &&
-         runs_since_new_ >= kRunsWithoutNew && recorded_ < kMostGraphs && has_room(shape.bytes);
+         runs_since_new_ >= kRunsWithoutNew && shapes_.size() <= kMostShapes &&
+         has_room(shape.bytes);
 }
 
 bool StepGraphs::has_room(int64_t bytes) const {
@@ -108,7 +110,7 @@ std::unique_ptr<StepGraph> StepGraphs::recorded(const MicroBatch& micro_batch, c
 void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) {
   const auto found = shapes_.find(key);
   if (found == shapes_.end()) runs_since_new_ = 0;
-  if (found == shapes_.end() && shapes_.size() >= kMostShapes) return work();
+  if (found == shapes_.end() && shapes_.size() > kMostShapes) return work();
   Shape& shape = found == shapes_.end() ? shapes_[key] : found->second;
   const int64_t trials = ops::products_on_trial();
   if (++shape.runs == 2) {  // the first allocates what stays
@@ -117,6 +119,11 @@ void StepGraphs::run_eagerly(const Key& key, const std::function<void()>& work) 
     work();
   }
   shape.settled = ops::products_on_trial() == trials;
+}
+
+void StepGraphs::clear() {
+  shapes_.clear();
+  recorded_ = 0;
 }
 
 void StepGraphs::ran(const StepGraph& graph) const { count_as_peak(device_, graph.bytes); }

@@ -52,6 +52,8 @@ class StepGraphs {
   void run_eagerly(const Key& key, const std::function<void()>& work);
   // Its work has run.
   void ran(const StepGraph& graph) const;
+  // Gives all memory back: a step found none.
+  void clear();
 
  private:
   struct Shape {
